@@ -1,0 +1,22 @@
+# braid::options: language level, warnings and sanitizers of our own targets. Link it PRIVATE.
+add_library(braid_options INTERFACE)
+add_library(braid::options ALIAS braid_options)
+target_compile_features(braid_options INTERFACE cxx_std_20)
+target_compile_options(
+  braid_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror
+                          $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+
+if(BRAID_SANITIZE)
+  if("thread" IN_LIST BRAID_SANITIZE AND "address" IN_LIST BRAID_SANITIZE)
+    message(FATAL_ERROR "BRAID_SANITIZE: thread and address exclude each other")
+  endif()
+  list(JOIN BRAID_SANITIZE "," sanitizers)
+  # Everywhere, the vendored Abseil included: a half-instrumented program gives false reports.
+  add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${sanitizers})
+  if("undefined" IN_LIST BRAID_SANITIZE)
+    # LibTorch is built without the type information that vptr needs.
+    add_compile_options(-fno-sanitize=vptr)
+    add_link_options(-fno-sanitize=vptr)
+  endif()
+endif()

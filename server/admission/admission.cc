@@ -1,0 +1,53 @@
+#include "server/admission/admission.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace braid {
+
+Ticket::~Ticket() {
+  if (admission_ != nullptr) {
+    admission_->Release(bytes_);
+  }
+}
+
+absl::StatusOr<Ticket> Admission::Admit(size_t bytes) {
+  const absl::MutexLock lock(&mu_);
+  if (closed_) {
+    return absl::UnavailableError("the server is shutting down");
+  }
+  if (requests_ >= limits_.requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(requests_, " requests are in flight, the limit (--max_requests)"));
+  }
+  if (requests_ > 0 && bytes_ + bytes > limits_.bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("a request of ", bytes, " bytes on top of ",
+                                                     bytes_, " in flight is over the limit, ",
+                                                     limits_.bytes, " (--max_request_bytes)"));
+  }
+  ++requests_;
+  bytes_ += bytes;
+  return Ticket(this, bytes);
+}
+
+void Admission::Close() {
+  const absl::MutexLock lock(&mu_);
+  closed_ = true;
+}
+
+bool Admission::WaitUntilIdle(absl::Duration timeout) {
+  const absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(this, &Admission::Idle), timeout);
+}
+
+int64_t Admission::in_flight() const {
+  const absl::MutexLock lock(&mu_);
+  return requests_;
+}
+
+void Admission::Release(size_t bytes) {
+  const absl::MutexLock lock(&mu_);
+  --requests_;
+  bytes_ -= bytes;
+}
+
+}  // namespace braid

@@ -1,0 +1,71 @@
+// Who is let in: limits on what is in flight, and the gate that closes when the server drains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace braid {
+
+class Admission;
+
+// A request's place among those in flight; given back when it is destroyed. Movable.
+class Ticket {
+ public:
+  Ticket() = default;
+  Ticket(Ticket&& other) noexcept
+      : admission_(std::exchange(other.admission_, nullptr)), bytes_(other.bytes_) {}
+  Ticket& operator=(Ticket&& other) noexcept {
+    std::swap(admission_, other.admission_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Ticket();
+
+ private:
+  friend class Admission;
+  Ticket(Admission* admission, size_t bytes) : admission_(admission), bytes_(bytes) {}
+
+  Admission* admission_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Thread-safe. Outlives its tickets.
+class Admission {
+ public:
+  struct Limits {
+    int64_t requests = 0;
+    size_t bytes = 0;
+  };
+
+  explicit Admission(Limits limits) : limits_(limits) {}
+
+  // A place for a request of `bytes`. RESOURCE_EXHAUSTED, at once, if there is none; UNAVAILABLE
+  // once the gate is closed. A request larger than the limit is let in when it is alone.
+  absl::StatusOr<Ticket> Admit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Lets nobody in any more.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until nothing is in flight; false if that takes longer than `timeout`.
+  bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend class Ticket;
+  void Release(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return requests_ == 0; }
+
+  const Limits limits_;
+  mutable absl::Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace braid

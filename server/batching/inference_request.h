@@ -1,0 +1,97 @@
+// One inference request, from its admission to its reply.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/base/host_tensor.h"
+
+namespace braid {
+
+// Rows that went through a forward pass as part of one batch on one device.
+struct ChunkReport {
+  std::string device;
+  int64_t rows = 0;
+};
+
+struct InferenceResult {
+  // In the order of the model's outputs.
+  std::vector<HostTensor> outputs;
+  int64_t version = 0;
+  std::vector<ChunkReport> chunks;
+};
+
+// Thread-safe. Pieces of it may run on several workers at the same time.
+class InferenceRequest {
+ public:
+  // Called once, by a worker; must not block. The inputs are not read after it.
+  using Done = absl::AnyInvocable<void(absl::StatusOr<InferenceResult>)>;
+
+  // `inputs` as CheckInputs() gave them; `rows`: of all of them (1 where the model is not batched).
+  InferenceRequest(std::vector<HostTensor> inputs, int64_t rows, absl::Time arrival,
+                   absl::Time deadline, Done done)
+      : inputs_(std::move(inputs)),
+        rows_(rows),
+        arrival_(arrival),
+        deadline_(deadline),
+        done_(std::move(done)) {}
+
+  const std::vector<HostTensor>& inputs() const { return inputs_; }
+  int64_t rows() const { return rows_; }
+  absl::Time arrival() const { return arrival_; }
+  absl::Time deadline() const { return deadline_; }
+  // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most.
+  bool SharesBatchWith(const InferenceRequest& other) const;
+
+  // Holds `queue`, in which the request waits, until it is answered.
+  void KeepAlive(std::shared_ptr<const void> queue) ABSL_LOCKS_EXCLUDED(mu_);
+  // A piece of the request was taken to be run; Finish() or Fail() follows.
+  void Begin() ABSL_LOCKS_EXCLUDED(mu_);
+  // The outputs of `rows` rows from `start` on, in host memory. The last piece answers the request.
+  void Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs, std::string device,
+              int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  // A piece failed: the request is answered with the first error, once no other piece runs.
+  void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  // No more of it need be run.
+  bool failed() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Piece {
+    int64_t start = 0;
+    int64_t rows = 0;
+    std::vector<HostTensor> outputs;
+    std::string device;
+  };
+
+  // Answers, if there is nothing left to wait for.
+  void AnswerIfOver(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  static absl::StatusOr<InferenceResult> Assemble(std::vector<Piece> pieces, int64_t version);
+
+  // Immutable after construction.
+  const std::vector<HostTensor> inputs_;
+  const int64_t rows_;
+  const absl::Time arrival_;
+  const absl::Time deadline_;
+
+  mutable absl::Mutex mu_;
+  int64_t running_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t rows_done_ ABSL_GUARDED_BY(mu_) = 0;
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status error_ ABSL_GUARDED_BY(mu_);
+  std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const void> queue_ ABSL_GUARDED_BY(mu_);
+  Done done_ ABSL_GUARDED_BY(mu_);
+};
+
+// Concatenates pieces along dim 0, in host memory. All of one type and, but for dim 0, one shape.
+absl::StatusOr<HostTensor> ConcatenateRows(const std::vector<const HostTensor*>& pieces);
+
+}  // namespace braid

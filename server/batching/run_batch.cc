@@ -1,0 +1,95 @@
+#include "server/batching/run_batch.h"
+
+#include <numeric>
+#include <utility>
+
+#include "ATen/ops/cat.h"
+#include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
+#include "server/base/status.h"
+#include "server/devices/run_on.h"
+#include "server/parallel/host_copy.h"
+
+namespace braid {
+namespace {
+
+std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
+                               const std::vector<BatchPart>& parts) {
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < config.inputs.size(); ++i) {
+    std::vector<at::Tensor> rows;
+    for (const BatchPart& part : parts) {
+      const HostTensor& input = (*part.inputs)[i];
+      rows.push_back(config.batched() ? ViewRows(input, part.start, part.rows) : View(input));
+    }
+    inputs.push_back((rows.size() == 1 ? rows.front() : at::cat(rows)).to(worker.torch_device()));
+  }
+  return inputs;
+}
+
+absl::Status CheckRows(const ModelConfig& config, const std::vector<at::Tensor>& outputs,
+                       int64_t rows) {
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (outputs[o].dim() == 0 || outputs[o].size(0) != rows) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "output '", config.outputs[o].name, "' of model '", config.name, "' has shape ",
+          ShapeString(outputs[o].sizes().vec()), " for a batch of ", rows,
+          ": it is not batched along dim 0; set max_batch_size: 0 in config.pbtxt"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
+                                             const std::vector<at::Tensor>& outputs,
+                                             const std::vector<BatchPart>& parts) {
+  std::vector<std::vector<HostTensor>> cut(parts.size());
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const at::Tensor host = outputs[o].to(c10::kCPU).contiguous();
+    int64_t start = 0;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const at::Tensor part = config.batched() ? host.narrow(0, start, parts[p].rows) : host;
+      cut[p].push_back(ToHost(part, config.outputs[o].name));
+      start += parts[p].rows;
+    }
+  }
+  return cut;
+}
+
+// The validated input was the model's to handle: what it says of it is the client's to know.
+absl::Status Explain(const ModelConfig& config, const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kInternal) {
+    return status;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("model '", config.name, "' failed on this input: ", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<HostTensor>>> RunBatch(const ModelConfig& config,
+                                                              Worker& worker, Replica& replica,
+                                                              const std::vector<BatchPart>& parts) {
+  const c10::AutoGradMode no_grad(false);
+  std::vector<std::vector<HostTensor>> results;
+  absl::Status status = CatchTorch([&]() -> absl::Status {
+    const auto inputs =
+        worker.Measure(Phase::kCopyIn, [&] { return CopyIn(config, worker, parts); });
+    BRAID_ASSIGN_OR_RETURN(
+        const std::vector<at::Tensor> outputs,
+        worker.Measure(Phase::kForward, [&] { return replica.Forward(inputs, Mode::kEval); }));
+    if (config.batched()) {
+      const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                                           [](int64_t sum, const auto& p) { return sum + p.rows; });
+      BRAID_RETURN_IF_ERROR(CheckRows(config, outputs, rows));
+    }
+    results = worker.Measure(Phase::kCopyOut, [&] { return CopyOut(config, outputs, parts); });
+    return worker.device().Synchronize();
+  });
+  if (!status.ok()) {
+    return Explain(config, status);
+  }
+  return results;
+}
+
+}  // namespace braid

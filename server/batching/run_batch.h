@@ -1,0 +1,28 @@
+// One batch through one replica: the forward half of the arrow.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/base/host_tensor.h"
+#include "server/devices/worker.h"
+#include "server/models/model_config.h"
+#include "server/parallel/replica.h"
+
+namespace braid {
+
+// Rows [start, start + rows) of a request's inputs; all of them where the model is not batched.
+struct BatchPart {
+  const std::vector<HostTensor>* inputs;
+  int64_t start = 0;
+  int64_t rows = 0;
+};
+
+// merge → device → forward → cut → host, on the calling thread, which is `worker`'s. Returns the
+// outputs of each part. INVALID_ARGUMENT if the model fails on these inputs.
+absl::StatusOr<std::vector<std::vector<HostTensor>>> RunBatch(const ModelConfig& config,
+                                                              Worker& worker, Replica& replica,
+                                                              const std::vector<BatchPart>& parts);
+
+}  // namespace braid

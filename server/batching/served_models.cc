@@ -1,0 +1,99 @@
+#include "server/batching/served_models.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+#include "server/batching/batch_queue.h"
+#include "server/devices/worker.h"
+#include "server/models/model.h"
+
+namespace braid {
+
+ServedModels::ServedModels(std::vector<Worker*> workers, const Clock* clock, Metrics* metrics)
+    : workers_(std::move(workers)), clock_(clock), metrics_(metrics) {}
+
+ServedModels::~ServedModels() = default;
+
+void ServedModels::Serve(std::shared_ptr<const Model> model, int64_t version,
+                         std::vector<std::unique_ptr<Replica>> replicas) {
+  auto queue = std::make_shared<BatchQueue>(
+      model->config(), version, ReplicaSet(workers_, std::move(replicas)), clock_, metrics_);
+  for (Worker* worker : workers_) {
+    worker->AddSource(queue);
+  }
+  std::shared_ptr<BatchQueue> before;  // freed, if nobody waits in it, after the lock
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[model->config().name];
+  before = std::exchange(entry.queue, std::move(queue));
+  entry.model = std::move(model);
+  entry.version = version;
+  entry.reason.clear();
+}
+
+absl::StatusOr<int64_t> ServedModels::Publish(absl::string_view name,
+                                              std::vector<std::unique_ptr<Replica>> replicas) {
+  const absl::MutexLock publishing(&publish_mu_);
+  std::shared_ptr<const Model> model;
+  int64_t version = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+    model = entry->model;
+    version = entry->version + 1;
+  }
+  Serve(std::move(model), version, std::move(replicas));
+  return version;
+}
+
+void ServedModels::ServeNot(std::string name, int64_t version, const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[std::move(name)];
+  entry.version = version;
+  entry.reason = std::string(why.message());
+}
+
+absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_view name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    std::vector<std::string> names;
+    for (const auto& [other, entry] : entries_) {
+      names.push_back(absl::StrCat("'", other, "'"));
+    }
+    return absl::NotFoundError(absl::StrCat("there is no model '", name, "'; the repository holds ",
+                                            names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  }
+  if (found->second.queue == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("model '", name, "' is not served: ", found->second.reason));
+  }
+  return &found->second;
+}
+
+absl::StatusOr<std::shared_ptr<RequestQueue>> ServedModels::Find(absl::string_view name,
+                                                                 int64_t version) const {
+  return FindReplicas(name, version);
+}
+
+absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::string_view name,
+                                                                       int64_t version) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  if (version != 0 && version != entry->version) {
+    return absl::NotFoundError(absl::StrCat("model '", name, "' has no version ", version,
+                                            " that is served; served is ", entry->version));
+  }
+  return entry->queue;
+}
+
+std::vector<ModelState> ServedModels::List() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<ModelState> states;
+  for (const auto& [name, entry] : entries_) {
+    states.push_back({name, entry.version, entry.queue != nullptr, entry.reason});
+  }
+  return states;
+}
+
+}  // namespace braid

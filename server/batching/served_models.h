@@ -1,0 +1,88 @@
+// The models that are served, by name, and how a version takes the place of another.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "server/base/clock.h"
+#include "server/batching/request_queue.h"
+#include "server/telemetry/metrics.h"
+
+namespace braid {
+
+class BatchQueue;
+class Model;
+class Replica;
+class Worker;
+
+// A model as RepositoryIndex lists it.
+struct ModelState {
+  std::string name;
+  int64_t version = 0;
+  bool ready = false;
+  // Why it is not ready.
+  std::string reason;
+};
+
+// Thread-safe.
+class ServedModels {
+ public:
+  // The workers, `clock` and `metrics` outlive it. Every model gets a replica on every worker.
+  ServedModels(std::vector<Worker*> workers, const Clock* clock, Metrics* metrics);
+  ~ServedModels();
+
+  // Serves `replicas`, one a worker, as `version` of the model that `config` names, in place of the
+  // version before: requests that were queued for that one still run on it.
+  void Serve(std::shared_ptr<const Model> model, int64_t version,
+             std::vector<std::unique_ptr<Replica>> replicas) ABSL_LOCKS_EXCLUDED(mu_);
+  // Serves `replicas` as the version after the one that is served; returns its number.
+  // NOT_FOUND if model `name` is not served.
+  absl::StatusOr<int64_t> Publish(absl::string_view name,
+                                  std::vector<std::unique_ptr<Replica>> replicas)
+      ABSL_LOCKS_EXCLUDED(publish_mu_, mu_);
+  // Lists a model that could not be loaded.
+  void ServeNot(std::string name, int64_t version, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The queue of a model; `version` 0: the one that is served. NOT_FOUND, saying what there is.
+  absl::StatusOr<std::shared_ptr<RequestQueue>> Find(absl::string_view name, int64_t version) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The same, with the replicas behind it.
+  absl::StatusOr<std::shared_ptr<BatchQueue>> FindReplicas(absl::string_view name,
+                                                           int64_t version) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // All models, by name.
+  std::vector<ModelState> List() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::vector<Worker*>& workers() const { return workers_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Model> model;
+    std::shared_ptr<BatchQueue> queue;  // null: not served
+    int64_t version = 0;
+    std::string reason;
+  };
+
+  absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::vector<Worker*> workers_;
+  const Clock* const clock_;
+  Metrics* const metrics_;
+
+  // Held while a version takes the place of another, so that no number is given twice.
+  absl::Mutex publish_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  mutable absl::Mutex mu_;
+  std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace braid

@@ -1,0 +1,68 @@
+#include "server/devices/cuda_backend.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "c10/cuda/CUDAFunctions.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "c10/cuda/CUDAStream.h"
+#include "server/base/status.h"
+#include "server/devices/cuda/cuda_status.h"
+#include "server/devices/cuda/nccl_communicator.h"
+
+namespace braid {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, std::string hardware)
+      : index_(static_cast<c10::DeviceIndex>(index)),
+        hardware_(std::move(hardware)),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)) {}
+
+  void Enter() override {
+    c10::cuda::set_device(index_);
+    c10::cuda::setCurrentCUDAStream(stream_);
+  }
+  absl::Status Synchronize() override { return BRAID_CUDA(cudaStreamSynchronize(stream_)); }
+  c10::Device torch_device() const override { return {c10::kCUDA, index_}; }
+  std::string hardware() const override { return hardware_; }
+  int threads() const override { return 0; }
+
+ private:
+  const c10::DeviceIndex index_;
+  const std::string hardware_;
+  const c10::cuda::CUDAStream stream_;
+};
+
+class RealCudaBackend final : public CudaBackend {
+ public:
+  explicit RealCudaBackend(int gpus) : gpus_(gpus) {}
+
+  int gpus() const override { return gpus_; }
+
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
+    cudaDeviceProp properties;
+    BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDeviceProperties(&properties, index)));
+    return std::make_unique<CudaDevice>(index, properties.name);
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
+      std::vector<Worker*> workers) override {
+    return MakeNccl(std::move(workers));
+  }
+
+ private:
+  const int gpus_;
+};
+
+}  // namespace
+}  // namespace braid
+
+extern "C" braid::CudaBackend* BraidMakeCudaBackend() {
+  const int gpus = c10::cuda::device_count();
+  // Lives as long as the process, as the CUDA context does.
+  static braid::RealCudaBackend backend(gpus);
+  return gpus > 0 ? &backend : nullptr;
+}

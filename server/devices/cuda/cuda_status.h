@@ -1,0 +1,29 @@
+// CUDA and NCCL results as Status values, with the expression that failed.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cuda_runtime_api.h"
+#include "nccl.h"
+
+namespace braid {
+
+inline absl::Status CudaStatus(cudaError_t result, const char* expression) {
+  if (result == cudaSuccess) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(expression, ": ", cudaGetErrorString(result)));
+}
+
+inline absl::Status NcclStatus(ncclResult_t result, const char* expression) {
+  if (result == ncclSuccess) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(expression, ": ", ncclGetErrorString(result), " (",
+                                          ncclGetLastError(nullptr), ")"));
+}
+
+}  // namespace braid
+
+#define BRAID_CUDA(expression) ::braid::CudaStatus((expression), #expression)
+#define BRAID_NCCL(expression) ::braid::NcclStatus((expression), #expression)

@@ -1,0 +1,112 @@
+#include "server/devices/cuda/nccl_communicator.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "c10/cuda/CUDAStream.h"
+#include "server/base/status.h"
+#include "server/devices/cuda/cuda_status.h"
+#include "server/devices/worker.h"
+
+namespace braid {
+namespace {
+
+absl::StatusOr<ncclDataType_t> NcclType(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kLong:
+      return ncclInt64;
+    case at::kInt:
+      return ncclInt32;
+    case at::kByte:
+    case at::kBool:
+      return ncclUint8;
+    default:
+      return absl::UnimplementedError(absl::StrCat("NCCL has no type for ", c10::toString(type)));
+  }
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  explicit NcclCommunicator(std::vector<Worker*> workers) : workers_(std::move(workers)) {}
+
+  ~NcclCommunicator() override {
+    for (const ncclComm_t communicator : communicators_) {
+      ncclCommDestroy(communicator);
+    }
+  }
+
+  absl::Status Init() {
+    std::vector<int> gpus;
+    for (const Worker* worker : workers_) {
+      gpus.push_back(worker->torch_device().index());
+      streams_.push_back(
+          c10::cuda::getStreamFromPool(/*isHighPriority=*/true, worker->torch_device().index()));
+    }
+    communicators_.resize(gpus.size());
+    return BRAID_NCCL(
+        ncclCommInitAll(communicators_.data(), static_cast<int>(gpus.size()), gpus.data()));
+  }
+
+  absl::Status Broadcast(const std::vector<at::Tensor>& tensors) override {
+    return Run(Phase::kBroadcast, tensors, [&](size_t r, ncclDataType_t type) {
+      return ncclBroadcast(tensors[r].data_ptr(), tensors[r].data_ptr(), tensors[r].numel(), type,
+                           /*root=*/0, communicators_[r], streams_[r]);
+    });
+  }
+
+  // All ranks take part, as NCCL wants it: the caller's idle ranks hold zeros.
+  absl::Status Reduce(const std::vector<at::Tensor>& tensors, size_t ranks) override {
+    if (ranks < 2) {
+      return absl::OkStatus();
+    }
+    return Run(Phase::kReduce, tensors, [&](size_t r, ncclDataType_t type) {
+      return ncclReduce(tensors[r].data_ptr(), tensors[r].data_ptr(), tensors[r].numel(), type,
+                        ncclSum, /*root=*/0, communicators_[r], streams_[r]);
+    });
+  }
+
+ private:
+  // One group of one call a rank; waits for all streams.
+  template <typename Call>
+  absl::Status Run(Phase phase, const std::vector<at::Tensor>& tensors, Call call) {
+    BRAID_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(tensors[0].scalar_type()));
+    const absl::Time start = absl::Now();
+    BRAID_RETURN_IF_ERROR(BRAID_NCCL(ncclGroupStart()));
+    absl::Status status;
+    for (size_t r = 0; r < tensors.size(); ++r) {
+      status.Update(BRAID_NCCL(call(r, type)));
+    }
+    status.Update(BRAID_NCCL(ncclGroupEnd()));
+    for (const c10::cuda::CUDAStream& stream : streams_) {
+      const c10::cuda::CUDAGuard guard(stream.device());
+      status.Update(BRAID_CUDA(cudaStreamSynchronize(stream)));
+    }
+    for (Worker* worker : workers_) {
+      worker->AddBusy(phase, absl::Now() - start);
+    }
+    return status;
+  }
+
+  const std::vector<Worker*> workers_;
+  std::vector<c10::cuda::CUDAStream> streams_;
+  std::vector<ncclComm_t> communicators_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeNccl(std::vector<Worker*> workers) {
+  auto communicator = std::make_unique<NcclCommunicator>(std::move(workers));
+  BRAID_RETURN_IF_ERROR(communicator->Init());
+  return communicator;
+}
+
+}  // namespace braid

@@ -1,0 +1,36 @@
+// What needs the CUDA runtime and NCCL. It lives in a library of its own, libbraid_cuda.so, which
+// is loaded at start where there is a driver: a machine without GPUs neither needs nor pays for it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/devices/communicator.h"
+#include "server/devices/device.h"
+
+namespace braid {
+
+// Thread-safe.
+class CudaBackend {
+ public:
+  virtual ~CudaBackend() = default;
+
+  // GPUs that the process may use; at least 1.
+  virtual int gpus() const = 0;
+  // A slot on GPU `index`, with a stream of its own.
+  virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) = 0;
+  // A communicator over distinct GPUs, the primary's first. Its calls come from one thread.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
+      std::vector<Worker*> workers) = 0;
+};
+
+// The backend, loaded at the first call, which has to come before any other use of LibTorch;
+// nullptr where there is no driver, no GPU, or no libbraid_cuda.so (the log says which).
+CudaBackend* LoadCudaBackend();
+
+// What libbraid_cuda.so exports: nullptr if there is no usable GPU.
+using MakeCudaBackendFunction = CudaBackend* (*)();
+inline constexpr char kMakeCudaBackend[] = "BraidMakeCudaBackend";
+
+}  // namespace braid

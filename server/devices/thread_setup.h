@@ -1,0 +1,11 @@
+// LibTorch's per-thread settings, which every worker thread needs.
+#pragma once
+
+namespace braid {
+
+// For the calling thread: TorchScript without its profiling optimizer (whose first calls at each
+// shape are ten times slower than the ones after, which a server cannot offer), and backward passes
+// on the thread that asks for them instead of LibTorch's own.
+void SetUpWorkerThread();
+
+}  // namespace braid

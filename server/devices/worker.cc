@@ -1,0 +1,138 @@
+#include "server/devices/worker.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/devices/thread_setup.h"
+
+namespace braid {
+
+Worker::Worker(Options options, std::unique_ptr<Device> device)
+    : options_(std::move(options)),
+      device_(std::move(device)),
+      share_(options_.training_share),
+      thread_([this] { Run(); }) {
+  pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
+}
+
+Worker::~Worker() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stop_ = true;
+    wake_.Signal();
+  }
+  thread_.join();
+}
+
+void Worker::Post(Task task) {
+  const absl::MutexLock lock(&mu_);
+  tasks_.push_back(std::move(task));
+  wake_.Signal();
+}
+
+void Worker::AddSource(std::weak_ptr<WorkSource> source) {
+  const absl::MutexLock lock(&mu_);
+  sources_.push_back(std::move(source));
+  wake_.Signal();
+}
+
+bool Worker::Wake() {
+  // The flag is set before the worker asks its sources and whoever wakes it has queued its work
+  // before: one of the two sees the other.
+  if (!asleep_.exchange(false)) {
+    return false;
+  }
+  const absl::MutexLock lock(&mu_);
+  wake_.Signal();
+  return true;
+}
+
+void Worker::AddBusy(Phase phase, absl::Duration busy) {
+  busy_nanoseconds_[static_cast<size_t>(phase)].fetch_add(absl::ToInt64Nanoseconds(busy),
+                                                          std::memory_order_relaxed);
+  options_.metrics->AddBusy(options_.name, phase, busy);
+}
+
+absl::Duration Worker::busy(Phase phase) const {
+  return absl::Nanoseconds(
+      busy_nanoseconds_[static_cast<size_t>(phase)].load(std::memory_order_relaxed));
+}
+
+void Worker::Run() {
+  SetUpWorkerThread();
+  device_->Enter();
+  while (true) {
+    Choice choice = Choose();
+    if (!choice.work) {
+      return;
+    }
+    const absl::Time start = absl::Now();
+    choice.work();
+    choice.work = nullptr;  // what it holds goes before the worker counts as free
+    const absl::Duration time = absl::Now() - start;
+    const absl::MutexLock lock(&mu_);
+    if (choice.kind == WorkKind::kTask) {
+      share_.RecordTask(time, choice.by_credit);
+    } else {
+      share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
+    }
+  }
+}
+
+Worker::Choice Worker::Choose() {
+  const absl::MutexLock lock(&mu_);
+  working_ = false;
+  while (true) {
+    asleep_ = true;
+    Choice choice;
+    absl::Time until = absl::InfiniteFuture();
+    if (!tasks_.empty() && share_.Choose() == WorkKind::kTask) {
+      choice = {TakeTask(), WorkKind::kTask, /*by_credit=*/true};
+    } else if (WorkSource::Next next = TakeBatch(options_.clock->Now());
+               std::holds_alternative<WorkSource::Work>(next)) {
+      choice = {std::get<WorkSource::Work>(std::move(next)), WorkKind::kBatch};
+    } else if (!tasks_.empty()) {
+      choice = {TakeTask(), WorkKind::kTask};
+    } else {
+      until = std::get<absl::Time>(next);
+    }
+    if (choice.work) {
+      working_ = true;
+      asleep_ = false;
+      return choice;
+    }
+    if (stop_) {
+      return choice;
+    }
+    wake_.WaitWithDeadline(&mu_, until);
+  }
+}
+
+WorkSource::Next Worker::TakeBatch(absl::Time now) {
+  std::erase_if(sources_, [](const auto& source) { return source.expired(); });
+  absl::Time earliest = absl::InfiniteFuture();
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const size_t turn = (next_source_ + i) % sources_.size();
+    const std::shared_ptr<WorkSource> source = sources_[turn].lock();
+    if (source == nullptr) {
+      continue;
+    }
+    WorkSource::Next next = source->Take(*this, now);
+    if (std::holds_alternative<WorkSource::Work>(next)) {
+      next_source_ = turn + 1;
+      return next;
+    }
+    earliest = std::min(earliest, std::get<absl::Time>(next));
+  }
+  return earliest;
+}
+
+Worker::Task Worker::TakeTask() {
+  Task task = std::move(tasks_.front());
+  tasks_.pop_front();
+  return task;
+}
+
+}  // namespace braid

@@ -1,0 +1,137 @@
+// The thread that owns a device slot: everything on that device runs on it.
+//
+// Two kinds of work reach it. Tasks are posted to this worker by name (a training step's share, the
+// loading of a replica) and run in the order of posting. Batches are pulled: when the worker is
+// free it asks its sources, the queues of the models that it holds a replica of, for the next one.
+// Batches go first; `training_share` of the time for which both kinds wait is the tasks' all the
+// same.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/base/clock.h"
+#include "server/devices/device.h"
+#include "server/devices/work_share.h"
+#include "server/telemetry/metrics.h"
+
+namespace braid {
+
+class Worker;
+
+// Where a worker finds batches. Thread-safe.
+class WorkSource {
+ public:
+  using Work = absl::AnyInvocable<void()>;
+  // Work to do now; or the time from which there will be some (InfiniteFuture: until Wake()).
+  using Next = std::variant<Work, absl::Time>;
+
+  virtual ~WorkSource() = default;
+  // What `worker` should do next, at `now`. Takes what it returns; does not block.
+  virtual Next Take(const Worker& worker, absl::Time now) = 0;
+};
+
+// Thread-safe.
+class Worker {
+ public:
+  using Task = absl::AnyInvocable<void()>;
+
+  struct Options {
+    std::string name;
+    // Of the time for which tasks and batches both wait, the tasks' part, in [0, 1].
+    double training_share = 0.25;
+    const Clock* clock = nullptr;  // outlives the worker
+    Metrics* metrics = nullptr;    // outlives the worker
+  };
+
+  Worker(Options options, std::unique_ptr<Device> device);
+  // Runs the tasks that are posted, then joins the thread.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Queues `task`. Its callers bound how many they post.
+  void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // From now on asks `source` too, as long as it lives. Batches of several sources are taken in
+  // turn.
+  void AddSource(std::weak_ptr<WorkSource> source) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has a free worker ask its sources again. False if it is at work, or woken already.
+  bool Wake() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Runs `work` on the calling thread, which is the worker's, and counts the time as `phase`, less
+  // what was measured inside.
+  template <typename Work>
+  auto Measure(Phase phase, Work work) {
+    const absl::Duration outside = std::exchange(measured_, absl::ZeroDuration());
+    const absl::Time start = absl::Now();
+    auto result = work();
+    const absl::Duration time = absl::Now() - start;
+    AddBusy(phase, time - measured_);
+    measured_ = outside + time;
+    return result;
+  }
+  void AddBusy(Phase phase, absl::Duration busy);
+  void AddSamples(int64_t rows) { samples_.fetch_add(rows, std::memory_order_relaxed); }
+
+  const std::string& name() const { return options_.name; }
+  Device& device() { return *device_; }
+  const Device& device() const { return *device_; }
+  c10::Device torch_device() const { return device_->torch_device(); }
+  // Not at work just now.
+  bool free() const { return !working_.load(); }
+  absl::Duration busy(Phase phase) const;
+  int64_t samples() const { return samples_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Choice {
+    WorkSource::Work work;
+    WorkKind kind = WorkKind::kTask;
+    bool by_credit = false;  // a task that went before batches
+  };
+
+  void Run();
+  // The next thing to do; blocks until there is one. Empty `work` at the end.
+  Choice Choose() ABSL_LOCKS_EXCLUDED(mu_);
+  WorkSource::Next TakeBatch(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Immutable after construction.
+  const Options options_;
+  const std::unique_ptr<Device> device_;
+
+  // Touched only by the worker's thread: what Measure() has counted within the call that it is in.
+  absl::Duration measured_;
+
+  // Provide their own synchronization.
+  std::atomic<bool> working_{true};
+  std::atomic<bool> asleep_{false};
+  std::atomic<int64_t> samples_{0};
+  std::array<std::atomic<int64_t>, kPhases> busy_nanoseconds_{};
+
+  absl::Mutex mu_;
+  absl::CondVar wake_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::weak_ptr<WorkSource>> sources_ ABSL_GUARDED_BY(mu_);
+  size_t next_source_ ABSL_GUARDED_BY(mu_) = 0;
+  WorkShare share_ ABSL_GUARDED_BY(mu_);
+
+  // Last member: joined first.
+  std::thread thread_;
+};
+
+}  // namespace braid

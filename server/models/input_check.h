@@ -1,0 +1,20 @@
+// Whether a request's tensors are what the model takes.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/base/host_tensor.h"
+#include "server/models/model_config.h"
+
+namespace braid {
+
+// The inputs in the order of `config.inputs`. INVALID_ARGUMENT, naming the field as `field`[i].…,
+// for a name that is unknown, missing or there twice, a wrong datatype, rank or dimension, no rows,
+// or inputs that differ in rows. The byte counts are right already.
+absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
+                                                    std::vector<HostTensor> tensors,
+                                                    absl::string_view field);
+
+}  // namespace braid

@@ -1,0 +1,23 @@
+// A model as a file describes it, whatever its format.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "c10/core/Device.h"
+#include "server/models/model_config.h"
+#include "server/parallel/replica.h"
+
+namespace braid {
+
+// Immutable.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  // A replica with the file's weights on `device`, in eval mode. Called on the device's worker; may
+  // throw what LibTorch throws.
+  virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const = 0;
+};
+
+}  // namespace braid

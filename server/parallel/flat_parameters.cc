@@ -1,0 +1,72 @@
+#include "server/parallel/flat_parameters.h"
+
+#include <algorithm>
+
+#include "ATen/ops/zeros.h"
+#include "c10/core/ScalarType.h"
+
+namespace braid {
+namespace {
+
+// Vectorised kernels and transfers want aligned addresses.
+constexpr int64_t kAlignment = 64;
+
+int64_t Padded(int64_t numel, size_t element_size) {
+  const int64_t step = kAlignment / static_cast<int64_t>(element_size);
+  return (numel + step - 1) / step * step;
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(Replica& replica) : reached_(replica.parameters().size(), false) {
+  std::vector<c10::ScalarType> types;
+  std::vector<int64_t> sizes;
+  for (const Parameter& parameter : replica.parameters()) {
+    const at::Tensor& value = parameter.value;
+    auto found = std::find(types.begin(), types.end(), value.scalar_type());
+    if (found == types.end()) {
+      found = types.insert(types.end(), value.scalar_type());
+      sizes.push_back(0);
+    }
+    const auto buffer = static_cast<size_t>(found - types.begin());
+    const int64_t padded = Padded(value.numel(), value.element_size());
+    slots_.push_back({buffer, sizes[buffer], value.numel(), padded});
+    sizes[buffer] += padded;
+  }
+  if (slots_.empty()) {
+    return;
+  }
+  const c10::Device device = replica.parameters().front().value.device();
+  for (size_t b = 0; b < types.size(); ++b) {
+    const auto options = at::TensorOptions().dtype(types[b]).device(device);
+    values_.push_back(at::zeros({sizes[b]}, options));
+    gradients_.push_back(at::zeros({sizes[b]}, options));
+  }
+  for (size_t p = 0; p < slots_.size(); ++p) {
+    const FlatSlot& slot = slots_[p];
+    const at::Tensor value = replica.parameters()[p].value.detach();
+    const at::Tensor view =
+        values_[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes());
+    view.copy_(value);
+    replica.BindParameter(p, view);
+    gradient_views_.push_back(
+        gradients_[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes()));
+  }
+}
+
+void FlatParameters::Accumulate(const std::vector<at::Tensor>& gradients, bool first) {
+  if (first) {
+    std::fill(reached_.begin(), reached_.end(), false);
+  }
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    const at::Tensor& view = gradient_views_[p];
+    if (gradients[p].defined()) {
+      first ? view.copy_(gradients[p]) : view.add_(gradients[p]);
+      reached_[p] = true;
+    } else if (first) {
+      view.zero_();
+    }
+  }
+}
+
+}  // namespace braid

@@ -1,0 +1,47 @@
+// A replica's parameters, and their gradients, as views of one contiguous buffer for each dtype, so
+// that reduce, update and broadcast are one call each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "server/parallel/replica.h"
+
+namespace braid {
+
+// A parameter's place: `buffer` and elements [offset, offset + numel), padded to 64 bytes.
+struct FlatSlot {
+  size_t buffer = 0;
+  int64_t offset = 0;
+  int64_t numel = 0;
+  int64_t padded = 0;
+};
+
+// Used by the replica's worker, and by whoever synchronizes with it.
+class FlatParameters {
+ public:
+  // Moves `replica`'s parameters into flat buffers on their device.
+  explicit FlatParameters(Replica& replica);
+
+  // One a dtype, in the order in which the parameters first use it.
+  const std::vector<at::Tensor>& values() const { return values_; }
+  const std::vector<at::Tensor>& gradients() const { return gradients_; }
+  // One a parameter, in the replica's order.
+  const std::vector<FlatSlot>& slots() const { return slots_; }
+
+  // Adds `gradients`, one a parameter, undefined for one that was not reached; `first`: whatever
+  // the flat gradient holds is overwritten instead.
+  void Accumulate(const std::vector<at::Tensor>& gradients, bool first);
+  // Which parameters have been reached since the last first one.
+  const std::vector<bool>& reached() const { return reached_; }
+
+ private:
+  std::vector<FlatSlot> slots_;
+  std::vector<at::Tensor> values_;
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> gradient_views_;
+  std::vector<bool> reached_;
+};
+
+}  // namespace braid

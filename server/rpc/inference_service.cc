@@ -1,0 +1,110 @@
+#include "server/rpc/inference_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/base/status.h"
+#include "server/base/version.h"
+#include "server/rpc/infer.h"
+#include "server/rpc/model_messages.h"
+
+namespace braid {
+
+InferenceService::Reactor* InferenceService::ServerLive(Context* context,
+                                                        const inference::ServerLiveRequest*,
+                                                        inference::ServerLiveResponse* response) {
+  return Answer(rpc_, context, "ServerLive", [&] {
+    response->set_live(true);
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::ServerReady(Context* context,
+                                                         const inference::ServerReadyRequest*,
+                                                         inference::ServerReadyResponse* response) {
+  return Answer(rpc_, context, "ServerReady", [&] {
+    response->set_ready(ready_);
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::ModelReady(Context* context,
+                                                        const inference::ModelReadyRequest* request,
+                                                        inference::ModelReadyResponse* response) {
+  return Answer(rpc_, context, "ModelReady", [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    response->set_ready(ready_ && models_->Find(request->name(), version).ok());
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::ServerMetadata(
+    Context* context, const inference::ServerMetadataRequest*,
+    inference::ServerMetadataResponse* response) {
+  return Answer(rpc_, context, "ServerMetadata", [&] {
+    response->set_name("braid");
+    response->set_version(kVersion);
+    response->add_extensions("model_configuration");
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::ModelMetadata(
+    Context* context, const inference::ModelMetadataRequest* request,
+    inference::ModelMetadataResponse* response) {
+  return Answer(rpc_, context, "ModelMetadata", [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+    FillMetadata(queue->config(), queue->version(), response);
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::ModelConfig(
+    Context* context, const inference::ModelConfigRequest* request,
+    inference::ModelConfigResponse* response) {
+  return Answer(rpc_, context, "ModelConfig", [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+    FillConfig(queue->config(), response->mutable_config());
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::RepositoryIndex(
+    Context* context, const inference::RepositoryIndexRequest* request,
+    inference::RepositoryIndexResponse* response) {
+  return Answer(rpc_, context, "RepositoryIndex", [&]() -> absl::Status {
+    if (!request->repository_name().empty()) {
+      return InvalidField("repository_name",
+                          absl::StrCat("'", request->repository_name().substr(0, 128),
+                                       "'; this server has one repository without a name: expected "
+                                       "nothing"));
+    }
+    for (const ModelState& state : models_->List()) {
+      if (request->ready() && !state.ready) {
+        continue;
+      }
+      auto* model = response->add_models();
+      model->set_name(state.name);
+      model->set_version(state.version > 0 ? absl::StrCat(state.version) : "");
+      model->set_state(state.ready ? "READY" : "UNAVAILABLE");
+      model->set_reason(state.reason);
+    }
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::ModelInfer(Context* context,
+                                                        const inference::ModelInferRequest* request,
+                                                        inference::ModelInferResponse* response) {
+  return AnswerLater(rpc_, context, "ModelInfer", request->ByteSizeLong(),
+                     [&](const std::shared_ptr<UnaryCall>& call) {
+                       return StartInfer(*models_, *request, absl::FromChrono(context->deadline()),
+                                         response, call);
+                     });
+}
+
+}  // namespace braid

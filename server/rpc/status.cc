@@ -1,0 +1,60 @@
+#include "server/rpc/status.h"
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "server/base/status.h"
+
+namespace braid {
+namespace {
+
+// gRPC sends messages and details in headers, whose size is limited.
+constexpr size_t kLongestMessage = 2048;
+
+std::string Truncated(absl::string_view message) {
+  if (message.size() <= kLongestMessage) {
+    return std::string(message);
+  }
+  return absl::StrCat(message.substr(0, kLongestMessage), "…");
+}
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) {
+    return grpc::Status::OK;
+  }
+  // The two enumerations are numbered alike.
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message = Truncated(status.message());
+  const std::optional<std::string> field = InvalidFieldOf(status);
+  if (!field) {
+    return {code, message};
+  }
+  google::rpc::BadRequest bad_request;
+  auto* violation = bad_request.add_field_violations();
+  violation->set_field(*field);
+  violation->set_description(message);
+  google::rpc::Status details;
+  details.set_code(static_cast<int>(code));
+  details.set_message(message);
+  details.add_details()->PackFrom(bad_request);
+  return {code, message, details.SerializeAsString()};
+}
+
+absl::string_view CodeName(grpc::StatusCode code) {
+  static const auto* const names = [] {
+    auto* all = new std::array<std::string, 17>;
+    for (size_t c = 0; c < all->size(); ++c) {
+      (*all)[c] = absl::StatusCodeToString(static_cast<absl::StatusCode>(c));
+    }
+    return all;
+  }();
+  const auto index = static_cast<size_t>(code);
+  return index < names->size() ? absl::string_view((*names)[index]) : "UNKNOWN";
+}
+
+}  // namespace braid

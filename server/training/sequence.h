@@ -1,0 +1,29 @@
+// The order of a trainer's operations: each is applied once, whatever is sent twice.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "server/training/operation.h"
+
+namespace braid {
+
+// Thread-compatible.
+class Sequence {
+ public:
+  // What to do with an operation: nullopt: apply it; a result: it had been applied, this is its
+  // recorded reply. INVALID_ARGUMENT for a number below 1, ABORTED for the last one with another
+  // payload, FAILED_PRECONDITION for any other, naming the number expected.
+  absl::StatusOr<std::optional<OperationResult>> Admit(int64_t sequence,
+                                                       const Fingerprint& fingerprint) const;
+  // The operation that Admit() let through has been applied.
+  void Record(int64_t sequence, const Fingerprint& fingerprint, const OperationResult& result);
+
+ private:
+  int64_t applied_ = 0;
+  Fingerprint fingerprint_;
+  OperationResult result_;
+};
+
+}  // namespace braid

@@ -54,11 +54,13 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   if (batch.pieces.empty() && batch.expired.empty()) {
     return absl::InfiniteFuture();
   }
-  if (left > 0) {
-    WakeWorkers(left);
-  }
-  return Work([self = shared_from_this(), replica = ReplicaOf(worker),
-               batch = std::move(batch)]() mutable { self->Run(replica, std::move(batch)); });
+  // What is left is for the other workers, who are woken from the work: here the caller holds its
+  // lock.
+  return Work([self = shared_from_this(), replica = ReplicaOf(worker), left,
+               batch = std::move(batch)]() mutable {
+    self->WakeWorkers(left);
+    self->Run(replica, std::move(batch));
+  });
 }
 
 BatchQueue::Batch BatchQueue::Cut(int64_t rows) {

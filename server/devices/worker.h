@@ -40,7 +40,8 @@ class WorkSource {
   using Next = std::variant<Work, absl::Time>;
 
   virtual ~WorkSource() = default;
-  // What `worker` should do next, at `now`. Takes what it returns; does not block.
+  // What `worker` should do next, at `now`. Takes what it returns. The worker calls it under its
+  // lock: it neither blocks nor calls a worker.
   virtual Next Take(const Worker& worker, absl::Time now) = 0;
 };
 

@@ -91,7 +91,7 @@ absl::Status StartInfer(const ServedModels& models, const inference::ModelInferR
                         std::shared_ptr<UnaryCall> call) {
   BRAID_ASSIGN_OR_RETURN(const int64_t version,
                          ParseVersion(request.model_version(), "model_version"));
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> queue,
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<RequestQueue> queue,
                          models.Find(request.model_name(), version));
   for (int i = 0; i < request.inputs_size(); ++i) {
     BRAID_RETURN_IF_ERROR(

@@ -47,6 +47,7 @@ struct OperationResult {
   std::vector<TrainingChunk> chunks;
   std::optional<double> loss;
   std::vector<HostTensor> outputs;  // kForward
+  std::string model;                // kPublish
   int64_t version = 0;              // kPublish
 };
 

@@ -182,6 +182,7 @@ absl::Status Trainer::RunUpdate(const OptimizerSpec& optimizer) {
 absl::StatusOr<OperationResult> Trainer::RunPublish() {
   BRAID_ASSIGN_OR_RETURN(auto replicas, model_->Clone());
   OperationResult result;
+  result.model = spec_.model;
   BRAID_ASSIGN_OR_RETURN(result.version, models_->Publish(spec_.model, std::move(replicas)));
   return result;
 }

@@ -1,0 +1,79 @@
+// A dense tensor on the client's side.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace braid::client {
+
+// Thread-compatible: plain data.
+struct Tensor {
+  std::string name;
+  // BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32 or FP64.
+  std::string datatype;
+  // Outermost dimension first; empty: a scalar.
+  std::vector<int64_t> shape;
+  // Row-major without padding, little-endian; as many bytes as shape and datatype say.
+  std::string data;
+};
+
+// Bytes of one element; 0 if the datatype is none of the above.
+size_t ElementSize(absl::string_view datatype);
+
+// Elements in a tensor of this shape. INVALID_ARGUMENT if a dimension is negative, or if they are
+// more than 2^59.
+absl::StatusOr<int64_t> ElementCount(absl::Span<const int64_t> shape);
+
+// Bytes in a tensor of this datatype and shape. INVALID_ARGUMENT if the datatype is unknown, or as
+// ElementCount.
+absl::StatusOr<int64_t> ByteCount(absl::string_view datatype, absl::Span<const int64_t> shape);
+
+// The datatype of elements of type T: "FP32" for float. T: a fixed-width integer, float or double.
+template <typename T>
+constexpr absl::string_view DatatypeOf() {
+  static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8);
+  if constexpr (std::is_floating_point_v<T>) {
+    return sizeof(T) == 4 ? "FP32" : "FP64";
+  } else if constexpr (std::is_signed_v<T>) {
+    constexpr absl::string_view kNames[] = {"INT8", "INT16", "INT32", "INT64"};
+    return kNames[std::bit_width(sizeof(T)) - 1];
+  } else {
+    constexpr absl::string_view kNames[] = {"UINT8", "UINT16", "UINT32", "UINT64"};
+    return kNames[std::bit_width(sizeof(T)) - 1];
+  }
+}
+
+// Copies `values` into a tensor; their number must be the shape's product, or the server will
+// refuse the tensor.
+template <typename T>
+Tensor MakeTensor(std::string name, std::vector<int64_t> shape, absl::Span<const T> values) {
+  Tensor tensor{std::move(name), std::string(DatatypeOf<T>()), std::move(shape), {}};
+  tensor.data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  return tensor;
+}
+
+// Copies the elements out. INVALID_ARGUMENT if the tensor's datatype is not T's.
+template <typename T>
+absl::StatusOr<std::vector<T>> Values(const Tensor& tensor) {
+  if (tensor.datatype != DatatypeOf<T>()) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\" is ",
+                                                   tensor.datatype, ", not ", DatatypeOf<T>()));
+  }
+  std::vector<T> values(tensor.data.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(T));
+  return values;
+}
+
+}  // namespace braid::client

@@ -1,0 +1,80 @@
+"""Client of Braid: data-parallel training and inference over gRPC.
+
+    import braid
+
+    client = braid.connect("127.0.0.1:8001")
+    outputs = client.infer("fashion", {"x": array})
+    trainer = client.create_trainer("fashion", loss="cross_entropy",
+                                    optimizer={"name": "SGD", "lr": 0.1, "momentum": 0.9})
+    result = trainer.step({"x": x}, {"target": y})
+    version = trainer.publish()
+"""
+
+from braid._version import __version__
+from braid.client import Client, connect
+from braid.errors import (
+    Aborted,
+    AlreadyExists,
+    BraidError,
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+    Unknown,
+)
+from braid.results import (
+    Chunk,
+    Device,
+    ForwardResult,
+    ModelMetadata,
+    ModelStatus,
+    OperationResult,
+    ServerMetadata,
+    StepResult,
+    TensorMetadata,
+    TrainerInfo,
+)
+from braid.trainer import Trainer
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "BraidError",
+    "Cancelled",
+    "Chunk",
+    "Client",
+    "DataLoss",
+    "DeadlineExceeded",
+    "Device",
+    "FailedPrecondition",
+    "ForwardResult",
+    "Internal",
+    "InvalidArgument",
+    "ModelMetadata",
+    "ModelStatus",
+    "NotFound",
+    "OperationResult",
+    "OutOfRange",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "ServerMetadata",
+    "StepResult",
+    "TensorMetadata",
+    "Trainer",
+    "TrainerInfo",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Unknown",
+    "__version__",
+    "connect",
+]

@@ -1,0 +1,241 @@
+"""The client of one server: inference, what the server has, and trainers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from braid import _specs, _tensors, errors, results
+from braid._channel import Channel
+from braid._protocol import DEVICES, INFERENCE, TRAINING
+from braid._tensors import TensorLike
+from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, TrainerInfo
+from braid.trainer import Trainer
+
+_READY_POLL_SECONDS = 0.05
+
+
+def connect(
+    address: str,
+    *,
+    timeout: float | None = 300.0,
+    max_message_bytes: int | None = None,
+    wait_ready: float | None = None,
+) -> Client:
+    """A client of the server at `address`, as in "127.0.0.1:8001".
+
+    timeout: seconds for each call that is not given its own, all attempts included; None: no
+        limit.
+    max_message_bytes: the largest message to send or take; None: what protobuf holds, 2 GiB.
+    wait_ready: seconds to wait for the server to be ready, then DeadlineExceeded. None: do not
+        wait; a server that is not there shows at the first call, as Unavailable.
+    """
+    client = Client(address, timeout=timeout, max_message_bytes=max_message_bytes)
+    if wait_ready is not None:
+        try:
+            client.wait_ready(wait_ready)
+        except BaseException:
+            client.close()
+            raise
+    return client
+
+
+class Client:
+    """A connection to one server, from `connect`. Thread-safe.
+
+    As a context manager it closes itself. A method's `timeout` is in seconds, all attempts
+    included; None is the client's. Failures are `braid.BraidError`s.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float | None = 300.0,
+        max_message_bytes: int | None = None,
+    ) -> None:
+        """As `connect`, without waiting."""
+        self._channel = Channel(address, timeout, max_message_bytes)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<braid.Client of {self._channel.address}>"
+
+    def close(self) -> None:
+        """Closes the connection; calls in flight raise Cancelled. Trainers stay on the server."""
+        self._channel.close()
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, TensorLike],
+        *,
+        version: int | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Runs `model` on a batch and returns its outputs by name.
+
+        inputs: numpy arrays, torch tensors on any device, or what `numpy.asarray` takes, by name,
+            in the model's datatypes, all of one dim 0, the batch.
+        version: None: the newest that is served.
+        outputs: names of those to return; None: all.
+        A bfloat16 output comes as float32, which holds the same values.
+        """
+        tensors = _tensors.to_wire(inputs, "inputs")
+        _tensors.check_fits(tensors)
+        method = INFERENCE["ModelInfer"]
+        request = method.request(model_name=model, model_version=_version_to_wire(version))
+        for tensor in tensors:
+            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            request.raw_input_contents.append(tensor.data())
+        for name in outputs or ():
+            request.outputs.add(name=name)
+        return _outputs(self._channel.call(method, request, timeout))
+
+    def is_ready(
+        self,
+        model: str | None = None,
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Whether the server, or a model on it, takes requests. False if it cannot be reached."""
+        if model is None:
+            method = INFERENCE["ServerReady"]
+            request = method.request()
+        else:
+            method = INFERENCE["ModelReady"]
+            request = method.request(name=model, version=_version_to_wire(version))
+        try:
+            return bool(self._channel.call(method, request, timeout, retry=False).ready)
+        except errors.Unavailable:
+            return False
+
+    def wait_ready(self, timeout: float) -> None:
+        """Waits until the server is ready. DeadlineExceeded after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.is_ready(timeout=max(deadline - time.monotonic(), _READY_POLL_SECONDS)):
+            if time.monotonic() + _READY_POLL_SECONDS >= deadline:
+                raise errors.DeadlineExceeded(
+                    f"{self._channel.address}: not ready after {timeout} seconds"
+                )
+            time.sleep(_READY_POLL_SECONDS)
+
+    def server_metadata(self, *, timeout: float | None = None) -> ServerMetadata:
+        """The server's name, version and protocol extensions."""
+        method = INFERENCE["ServerMetadata"]
+        reply = self._channel.call(method, method.request(), timeout)
+        return ServerMetadata(reply.name, reply.version, tuple(reply.extensions))
+
+    def models(self, *, timeout: float | None = None) -> list[ModelStatus]:
+        """Every version of every model in the repository, also those that failed to load."""
+        method = INFERENCE["RepositoryIndex"]
+        reply = self._channel.call(method, method.request(), timeout)
+        return [
+            ModelStatus(m.name, int(m.version) if m.version else None, m.state, m.reason)
+            for m in reply.models
+        ]
+
+    def model_metadata(
+        self, model: str, *, version: int | None = None, timeout: float | None = None
+    ) -> ModelMetadata:
+        """A model's served versions, inputs and outputs. version: None: the newest served."""
+        method = INFERENCE["ModelMetadata"]
+        request = method.request(name=model, version=_version_to_wire(version))
+        return results.model_metadata(self._channel.call(method, request, timeout))
+
+    def devices(self, *, timeout: float | None = None) -> list[Device]:
+        """The server's device slots and what each has done, in the order of its flags."""
+        method = DEVICES["ListDevices"]
+        return results.devices(self._channel.call(method, method.request(), timeout))
+
+    def create_trainer(
+        self,
+        model: str,
+        *,
+        loss: str | Mapping[str, Any],
+        optimizer: str | Mapping[str, Any],
+        name: str | None = None,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> Trainer:
+        """Creates a trainer on the server from the weights of a model that it serves.
+
+        loss: a name, or a dict with "name" and any of "output" (default: the model's first),
+            "target" (default: "target"), "reduction" ("mean" or "sum"); "cross_entropy" also takes
+            "ignore_index" (-100) and "label_smoothing" (0). Names: cross_entropy, mse.
+        optimizer: a name, or a dict with "name" and PyTorch's parameters, which have PyTorch's
+            defaults: SGD (lr, momentum, dampening, weight_decay, nesterov), AdamW (lr, betas, eps,
+            weight_decay).
+        name: the trainer's; None: the model's name. AlreadyExists if it is taken.
+        version: whose weights to start from; None: the newest that is served.
+        ValueError for an unknown name or parameter.
+        """
+        method = TRAINING["CreateTrainer"]
+        request = method.request(
+            model=model,
+            version=version or 0,
+            name=name or "",
+            loss=_specs.loss_to_proto(loss),
+            optimizer=_specs.optimizer_to_proto(optimizer),
+            request_id=str(uuid.uuid4()),  # By it the server knows the call if it is sent again.
+        )
+        reply = self._channel.call(method, request, timeout)
+        return Trainer(self, results.trainer_info(reply.trainer))
+
+    def trainer(self, name: str, *, timeout: float | None = None) -> Trainer:
+        """A handle on a trainer that exists, going on from its last operation."""
+        return Trainer(self, self._trainer_info(name, timeout))
+
+    def trainers(self, *, timeout: float | None = None) -> list[TrainerInfo]:
+        """All trainers on the server, by name."""
+        method = TRAINING["ListTrainers"]
+        reply = self._channel.call(method, method.request(), timeout)
+        return [results.trainer_info(trainer) for trainer in reply.trainers]
+
+    def delete_trainer(self, name: str, *, timeout: float | None = None) -> None:
+        """Deletes a trainer and frees its memory. NotFound if there is none."""
+        method = TRAINING["DeleteTrainer"]
+        try:
+            self._channel.call(method, method.request(name=name), timeout)
+        except errors.NotFound as error:
+            if error.attempts == 1:
+                raise
+            # An earlier attempt may have deleted it and lost its reply; there is none now.
+
+    def _trainer_info(self, name: str, timeout: float | None) -> TrainerInfo:
+        method = TRAINING["GetTrainer"]
+        reply = self._channel.call(method, method.request(name=name), timeout)
+        return results.trainer_info(reply.trainer)
+
+
+def _version_to_wire(version: int | None) -> str:
+    return "" if version is None else str(version)
+
+
+def _outputs(reply: Any) -> dict[str, np.ndarray]:
+    if len(reply.raw_output_contents) != len(reply.outputs):
+        raise errors.Internal(
+            f"the server sent {len(reply.outputs)} outputs with "
+            f"{len(reply.raw_output_contents)} raw contents"
+        )
+    return {
+        tensor.name: _tensors.from_wire(tensor.datatype, tensor.shape, data)
+        for tensor, data in zip(reply.outputs, reply.raw_output_contents)
+    }

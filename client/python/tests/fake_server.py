@@ -1,0 +1,219 @@
+"""A server of the protocol in this process, which does what it is told and keeps what it got.
+
+Inference echoes its inputs. A trainer keeps the rules of the sequence number; its loss is the
+number of the update. `fail` makes a method fail, before or after it has done its work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from concurrent import futures
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+
+from braid import _protocol
+from fake_trainer import FakeTrainer
+
+PIECE_BYTES = 16
+
+_Any = _protocol.message("google.protobuf.Any")
+_BadRequest = _protocol.message("google.rpc.BadRequest")
+_Status = _protocol.message("google.rpc.Status")
+
+
+@dataclass(frozen=True)
+class Fault:
+    code: grpc.StatusCode
+    message: str
+    after: bool
+    violations: tuple[tuple[str, str], ...]
+    details: bytes | None
+
+
+class FakeServer(grpc.GenericRpcHandler):
+    """state: what state dicts are made of. calls: (method, request) of every call received."""
+
+    def __init__(self):
+        self.calls = []
+        self.ready = True
+        self.state = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}
+        self.trainers = {}
+        self.edit_pieces = lambda pieces: pieces
+        self._faults = defaultdict(deque)
+        self._methods = {
+            method.path: (name, method)
+            for service in (_protocol.INFERENCE, _protocol.TRAINING, _protocol.DEVICES)
+            for name, method in service.items()
+        }
+
+    def __enter__(self):
+        self._server = grpc.server(futures.ThreadPoolExecutor(4), options=[
+            ("grpc.max_receive_message_length", -1),
+        ])
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.stop(None).wait()
+
+    def fail(self, method, code, message="told to fail", *, after=False, violations=(),
+             details=None):
+        """The next call of `method` fails. after: once its work is done, so the reply is lost."""
+        self._faults[method].append(Fault(code, message, after, tuple(violations), details))
+
+    def received(self, method):
+        """The requests of `method`, in order."""
+        return [request for name, request in self.calls if name == method]
+
+    def service(self, handler_call_details):
+        name, method = self._methods[handler_call_details.method]
+        work = getattr(self, name)
+
+        def unary(request, context):
+            self.calls.append((name, request))
+            fault = self._faults[name].popleft() if self._faults[name] else None
+            if fault is not None and not fault.after:
+                _abort(context, fault)
+            reply = work(request, context)
+            if fault is not None:
+                _abort(context, fault)
+            return reply
+
+        def stream(request, context):
+            self.calls.append((name, request))
+            for index, reply in enumerate(work(request, context)):
+                if index == 1 and self._faults[name]:
+                    _abort(context, self._faults[name].popleft())
+                yield reply
+
+        kind = (grpc.unary_stream_rpc_method_handler if method.streams_response
+                else grpc.unary_unary_rpc_method_handler)
+        return kind(
+            stream if method.streams_response else unary,
+            request_deserializer=method.request.FromString,
+            response_serializer=method.response.SerializeToString,
+        )
+
+    # inference.GRPCInferenceService
+
+    def ServerReady(self, request, context):
+        return _protocol.INFERENCE["ServerReady"].response(ready=self.ready)
+
+    def ModelReady(self, request, context):
+        return _protocol.INFERENCE["ModelReady"].response(ready=request.name == "fashion")
+
+    def ServerMetadata(self, request, context):
+        return _protocol.INFERENCE["ServerMetadata"].response(
+            name="fake", version="1", extensions=["model_repository"]
+        )
+
+    def ModelMetadata(self, request, context):
+        reply = _protocol.INFERENCE["ModelMetadata"].response(
+            name=request.name, versions=["1", "2"], platform="pytorch_libtorch"
+        )
+        reply.inputs.add(name="x", datatype="FP32", shape=[-1, 784])
+        reply.outputs.add(name="output__0", datatype="FP32", shape=[-1, 10])
+        return reply
+
+    def RepositoryIndex(self, request, context):
+        reply = _protocol.INFERENCE["RepositoryIndex"].response()
+        reply.models.add(name="fashion", version="2", state="READY")
+        reply.models.add(name="broken", state="UNAVAILABLE", reason="no version")
+        return reply
+
+    def ModelInfer(self, request, context):
+        reply = _protocol.INFERENCE["ModelInfer"].response(model_name=request.model_name)
+        wanted = {output.name for output in request.outputs}
+        for tensor, data in zip(request.inputs, request.raw_input_contents):
+            if not wanted or tensor.name in wanted:
+                reply.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+                reply.raw_output_contents.append(data)
+        return reply
+
+    # braid.v1.DeviceService
+
+    def ListDevices(self, request, context):
+        reply = _protocol.DEVICES["ListDevices"].response(uptime_seconds=8)
+        device = reply.devices.add(name="cpu:0", kind=1, threads=1, samples=20)
+        device.busy_seconds["forward"] = 2.5
+        return reply
+
+    # braid.v1.TrainingService
+
+    def CreateTrainer(self, request, context):
+        name = request.name or request.model
+        trainer = self.trainers.get(name)
+        if trainer is None:
+            trainer = self.trainers[name] = FakeTrainer(name, request)
+        elif trainer.request_id != request.request_id:
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"trainer {name!r} exists")
+        return _protocol.TRAINING["CreateTrainer"].response(trainer=trainer.proto)
+
+    def GetTrainer(self, request, context):
+        return _protocol.TRAINING["GetTrainer"].response(
+            trainer=self._trainer(request.name, context).proto
+        )
+
+    def ListTrainers(self, request, context):
+        return _protocol.TRAINING["ListTrainers"].response(
+            trainers=[trainer.proto for _, trainer in sorted(self.trainers.items())]
+        )
+
+    def DeleteTrainer(self, request, context):
+        self._trainer(request.name, context)
+        del self.trainers[request.name]
+        return _protocol.TRAINING["DeleteTrainer"].response()
+
+    def Step(self, request, context):
+        return self._trainer(request.trainer, context).apply("Step", request, context)
+
+    def ForwardBackward(self, request, context):
+        return self._trainer(request.trainer, context).apply("ForwardBackward", request, context)
+
+    def OptimStep(self, request, context):
+        return self._trainer(request.trainer, context).apply("OptimStep", request, context)
+
+    def Forward(self, request, context):
+        return self._trainer(request.trainer, context).apply("Forward", request, context)
+
+    def Publish(self, request, context):
+        return self._trainer(request.trainer, context).apply("Publish", request, context)
+
+    def GetStateDict(self, request, context):
+        self._trainer(request.trainer, context)
+        pieces = [
+            _protocol.TRAINING["GetStateDict"].response(
+                name=name, datatype=datatype, shape=array.shape, offset=offset, parameter=True,
+                data=array.tobytes()[offset:offset + PIECE_BYTES],
+            )
+            for name, array in self.state.items()
+            for datatype in [{"f": "FP32", "i": "INT64", "u": "BF16"}[array.dtype.kind]]
+            for offset in range(0, max(array.nbytes, 1), PIECE_BYTES)
+        ]
+        return iter(self.edit_pieces(pieces))
+
+    def _trainer(self, name, context):
+        if name not in self.trainers:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no trainer {name!r}")
+        return self.trainers[name]
+
+
+def _abort(context, fault):
+    details = fault.details
+    if fault.violations:
+        bad_request = _BadRequest()
+        for field, description in fault.violations:
+            bad_request.field_violations.add(field=field, description=description)
+        status = _Status(code=fault.code.value[0], message=fault.message)
+        status.details.append(_Any(
+            type_url="type.googleapis.com/google.rpc.BadRequest",
+            value=bad_request.SerializeToString(),
+        ))
+        details = status.SerializeToString()
+    if details is not None:
+        context.set_trailing_metadata((("grpc-status-details-bin", details),))
+    context.abort(fault.code, fault.message)

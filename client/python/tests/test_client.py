@@ -1,0 +1,89 @@
+"""Inference, and what a client tells of the server."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import braid
+
+X = np.ones((4, 2), np.float32)
+
+
+def test_infer_takes_several_inputs_in_order(server, client):
+    outputs = client.infer("fashion", {"x": X, "mask": np.array([True] * 4)})
+    assert list(outputs) == ["x", "mask"]
+    (request,) = server.received("ModelInfer")
+    assert (request.model_name, request.model_version) == ("fashion", "")
+    assert not request.outputs
+    assert [len(data) for data in request.raw_input_contents] == [32, 4]
+
+
+def test_infer_of_a_version_and_some_outputs(server, client):
+    outputs = client.infer("fashion", {"x": X, "y": X}, version=2, outputs=["y"])
+    assert list(outputs) == ["y"]
+    assert server.received("ModelInfer")[0].model_version == "2"
+
+
+def test_a_large_batch_goes_through(client):
+    array = np.zeros((3000, 784), np.float32)  # 9 MB: beyond gRPC's default of 4.
+    assert client.infer("fashion", {"x": array})["x"].shape == array.shape
+
+
+def test_a_limit_on_messages_is_kept(server):
+    with braid.connect(server.address, max_message_bytes=1000) as client:
+        client.infer("fashion", {"x": np.zeros((1, 10))})
+        with pytest.raises(braid.ResourceExhausted, match="1000"):
+            client.infer("fashion", {"x": np.zeros((1, 1000))})
+
+
+def test_readiness(server, client):
+    assert client.is_ready()
+    assert client.is_ready("fashion", version=1)
+    assert not client.is_ready("other")
+    server.ready = False
+    assert not client.is_ready()
+
+
+def test_wait_ready_waits(server):
+    server.ready = False
+    asked = threading.Event()
+    answer = server.ServerReady
+
+    def count(request, context):
+        if asked.is_set():
+            server.ready = True
+        asked.set()
+        return answer(request, context)
+
+    server.ServerReady = count
+    braid.connect(server.address, wait_ready=10).close()
+    assert server.ready
+
+
+def test_server_metadata(client):
+    assert client.server_metadata() == braid.ServerMetadata("fake", "1", ("model_repository",))
+
+
+def test_models(client):
+    assert client.models() == [
+        braid.ModelStatus("fashion", 2, "READY", ""),
+        braid.ModelStatus("broken", None, "UNAVAILABLE", "no version"),
+    ]
+
+
+def test_model_metadata(server, client):
+    metadata = client.model_metadata("fashion", version=2)
+    assert server.received("ModelMetadata")[0].version == "2"
+    assert (metadata.name, metadata.versions) == ("fashion", (1, 2))
+    assert metadata.platform == "pytorch_libtorch"
+    assert metadata.inputs == (braid.TensorMetadata("x", "FP32", (-1, 784)),)
+    assert metadata.outputs == (braid.TensorMetadata("output__0", "FP32", (-1, 10)),)
+
+
+def test_devices(client):
+    (device,) = client.devices()
+    assert device == braid.Device(
+        name="cpu:0", kind="cpu", hardware="", threads=1, busy_seconds={"forward": 2.5},
+        samples=20, uptime_seconds=8.0,
+    )

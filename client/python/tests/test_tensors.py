@@ -1,0 +1,153 @@
+"""Arrays go to the server and come back as they were, in every dtype, stride and byte order."""
+
+import numpy as np
+import pytest
+
+import braid
+from braid import _tensors
+
+DATATYPES = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+TORCH_DATATYPES = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+# Exact in bfloat16, with both signs, a subnormal, and what is not a number.
+BFLOAT16_VALUES = [0.0, -1.5, 3.0, 2.0**-130, -(2.0**100), np.inf, np.nan]
+
+
+def sent_datatype(server):
+    return server.received("ModelInfer")[-1].inputs[0].datatype
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_numpy_round_trip(client, server, datatype):
+    array = (np.arange(12).reshape(3, 4) % 5).astype(DATATYPES[datatype])
+    output = client.infer("fashion", {"x": array})["x"]
+    assert sent_datatype(server) == datatype
+    assert output.dtype == array.dtype
+    np.testing.assert_array_equal(output, array)
+
+
+@pytest.mark.parametrize("datatype", TORCH_DATATYPES)
+def test_torch_round_trip(client, server, datatype):
+    torch = pytest.importorskip("torch")
+    tensor = (torch.arange(12).reshape(3, 4) % 5).to(getattr(torch, TORCH_DATATYPES[datatype]))
+    output = client.infer("fashion", {"x": tensor})["x"]
+    assert sent_datatype(server) == datatype
+    np.testing.assert_array_equal(output, tensor.numpy())
+    assert output.dtype == tensor.numpy().dtype
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_torch_bfloat16_comes_back_as_float32(client, server, transposed):
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([BFLOAT16_VALUES, BFLOAT16_VALUES[::-1]]).to(torch.bfloat16)
+    tensor = tensor.t() if transposed else tensor
+    output = client.infer("fashion", {"x": tensor})["x"]
+    assert sent_datatype(server) == "BF16"
+    assert output.dtype == np.float32
+    np.testing.assert_array_equal(output, tensor.float().numpy())
+
+
+def test_a_dtype_named_bfloat16_is_sent_as_its_bits():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([[1.0, -2.0]], ml_dtypes.bfloat16)
+    (tensor,) = _tensors.to_wire({"x": array}, "inputs")
+    assert (tensor.datatype, tensor.data()) == ("BF16", array.tobytes())
+
+
+def test_torch_tensor_with_gradient_is_sent(client):
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(2, 3, requires_grad=True)
+    np.testing.assert_array_equal(client.infer("fashion", {"x": tensor})["x"], np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("view", [
+    lambda a: a.T,
+    lambda a: a[:, ::2],
+    lambda a: a[::-1],
+    lambda a: np.asfortranarray(a),
+    lambda a: np.broadcast_to(a[0], (5, 6)),
+    lambda a: a[:0],
+    lambda a: a[0, 0],
+], ids=["transposed", "strided", "reversed", "fortran", "broadcast", "no rows", "0-dim"])
+def test_any_strides(client, view):
+    array = view(np.arange(24, dtype=np.float32).reshape(4, 6))
+    output = client.infer("fashion", {"x": array})["x"]
+    assert output.shape == array.shape
+    np.testing.assert_array_equal(output, array)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f4", ">i8", ">f2"])
+def test_any_byte_order(client, dtype):
+    array = np.array([[1, 2, 300]], dtype)
+    output = client.infer("fashion", {"x": array})["x"]
+    assert output.dtype == array.dtype.newbyteorder("<")
+    np.testing.assert_array_equal(output, array)
+
+
+def test_lists_are_what_numpy_makes_of_them(client, server):
+    np.testing.assert_array_equal(client.infer("fashion", {"x": [[1, 2]]})["x"], [[1, 2]])
+    assert sent_datatype(server) == "INT64"
+
+
+def test_outputs_are_writable(client):
+    output = client.infer("fashion", {"x": np.zeros((1, 2))})["x"]
+    output += 1
+    assert output.sum() == 2
+
+
+@pytest.mark.parametrize("array", [
+    np.array(["a"]), np.array([1j]), np.array([None]), np.array(["2020-01-01"], "M8[D]"),
+], ids=["strings", "complex", "objects", "dates"])
+def test_a_dtype_without_a_datatype_is_named(client, server, array):
+    with pytest.raises(TypeError, match=r"inputs\['x'\] has dtype .*; can be: bool"):
+        client.infer("fashion", {"x": array})
+    assert not server.received("ModelInfer")
+
+
+def test_a_sparse_tensor_is_named(client):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"inputs\['x'\] cannot be sent"):
+        client.infer("fashion", {"x": torch.eye(3).to_sparse()})
+
+
+def test_inputs_that_are_no_dict(client):
+    with pytest.raises(TypeError, match="inputs must be a dict of name to array.*ndarray"):
+        client.infer("fashion", np.zeros((2, 3)))
+
+
+def test_more_than_a_message_holds_is_refused_before_it_is_copied(client):
+    array = np.broadcast_to(np.uint8(0), (1 << 31,))  # One byte of memory.
+    with pytest.raises(ValueError, match="2147483648 bytes.*send fewer rows"):
+        client.infer("fashion", {"x": array})
+
+
+def test_a_reply_of_the_wrong_size():
+    with pytest.raises(braid.Internal, match=r"7 bytes for FP32 of shape \[2\], which takes 8"):
+        _tensors.from_wire("FP32", [2], bytes(7))
+
+
+def test_a_reply_of_strings():
+    with pytest.raises(braid.Unimplemented, match="BYTES"):
+        _tensors.from_wire("BYTES", [1], b"\0\0\0\0")

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Writes Fashion-MNIST as the .npy files that `braid train` reads.
+
+usage: dataset.py OUTPUT [SOURCE]
+
+SOURCE is a directory with the four .gz files of the data set; the default is where Debian's and
+Ubuntu's package dataset-fashion-mnist puts them. In OUTPUT: train_images.npy and test_images.npy,
+uint8 [N, 1, 28, 28]; train_labels.npy and test_labels.npy, int64 [N] in [0, 10).
+"""
+
+import gzip
+import pathlib
+import sys
+
+import numpy as np
+
+PACKAGED = pathlib.Path("/usr/share/datasets/fashion-mnist")
+MISSING = """error: no Fashion-MNIST: {path} does not exist.
+On Debian and Ubuntu: sudo apt-get install dataset-fashion-mnist
+Elsewhere: put the four .gz files of https://github.com/zalandoresearch/fashion-mnist
+in a directory and name it: FASHION_MNIST=DIRECTORY scripts/demo.sh"""
+
+
+def read_idx(path, dimensions):
+    """The uint8 array of an IDX file: magic number, a big-endian size a dimension, bytes."""
+    try:
+        data = gzip.decompress(path.read_bytes())
+    except FileNotFoundError:
+        sys.exit(MISSING.format(path=path))
+    magic, *shape = np.frombuffer(data, ">u4", 1 + dimensions).tolist()
+    if magic != 0x800 + dimensions:
+        sys.exit(f"error: {path} is no IDX file of {dimensions} dimensions")
+    return np.frombuffer(data, np.uint8, offset=4 * (1 + dimensions)).reshape(shape)
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    output = pathlib.Path(sys.argv[1])
+    source = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else PACKAGED
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        images = read_idx(source / f"{prefix}-images-idx3-ubyte.gz", 3)
+        labels = read_idx(source / f"{prefix}-labels-idx1-ubyte.gz", 1)
+        np.save(output / f"{part}_images.npy", images[:, np.newaxis])
+        np.save(output / f"{part}_labels.npy", labels.astype(np.int64))
+        print(f"{part}: {len(images)} images of {images.shape[1]} × {images.shape[2]}")
+
+
+if __name__ == "__main__":
+    main()

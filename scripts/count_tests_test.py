@@ -1,0 +1,72 @@
+"""count_tests.py against what ctest and pytest write."""
+
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import count_tests  # noqa: E402
+
+PYTEST = """<testsuites><testsuite errors="1" failures="1" skipped="1" tests="4">
+<testcase name="a"/><testcase name="b"><failure message="m">f</failure></testcase>
+<testcase name="c"><skipped message="no GPU"/></testcase>
+<testcase name="d"><error message="fixture"/></testcase></testsuite></testsuites>"""
+CTEST = """<testsuite tests="3" failures="0" disabled="0" skipped="1">
+<testcase name="a" status="run"/><testcase name="b" status="run"/>
+<testcase name="c" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/></testcase>
+</testsuite>"""
+
+
+def counts(passed, failed, skipped):
+    return {"passed": passed, "failed": failed, "skipped": skipped}
+
+
+def test_junit_of_both_runners():
+    assert count_tests.count(1, PYTEST) == counts(1, 2, 1)
+    assert count_tests.count(0, CTEST) == counts(2, 0, 1)
+
+
+def test_a_test_that_ctest_cannot_start_has_failed():
+    junit = """<testsuite><testcase name="a" status="notrun">
+      <skipped message="Unable to find executable"/></testcase></testsuite>"""
+    assert count_tests.count(8, junit) == counts(0, 1, 0)
+
+
+def test_suites_without_junit_count_once():
+    assert count_tests.count(0, None) == counts(1, 0, 0)
+    assert count_tests.count(3, None) == counts(0, 1, 0)
+
+
+def test_a_suite_that_dies_has_failed_whatever_its_tests_say():
+    assert count_tests.count(139, CTEST) == counts(2, 1, 1)
+    assert count_tests.count(124, "<testsuite><testcase") == counts(0, 1, 0)
+
+
+def test_pytests_status_for_nothing_run():
+    skipped = '<testsuite><testcase name="m"><skipped message="no GPU"/></testcase></testsuite>'
+    assert count_tests.count(5, skipped) == counts(0, 0, 1)
+    assert count_tests.count(5, "<testsuite/>") == counts(0, 1, 0)
+
+
+def run(directory):
+    return subprocess.run([sys.executable, count_tests.__file__, directory],
+                          capture_output=True, text=True, check=False)
+
+
+def test_totals_come_last_and_alone(tmp_path):
+    (tmp_path / "unit.status").write_text("0\n")
+    (tmp_path / "unit.xml").write_text(CTEST)
+    (tmp_path / "format.status").write_text("0\n")
+    result = run(tmp_path)
+    assert result.stdout.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
+    assert result.returncode == 0
+    (tmp_path / "e2e.status").write_text("1\n")
+    result = run(tmp_path)
+    assert result.stdout.splitlines()[-1] == "3 passed, 1 failed, 1 skipped"
+    assert result.returncode == 1
+
+
+def test_nothing_run_is_a_failure(tmp_path):
+    result = run(tmp_path)
+    assert result.stdout == "0 passed, 0 failed, 0 skipped\n"
+    assert result.returncode == 1

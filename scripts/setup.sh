@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# Makes a bare Debian 12 or Ubuntu 24.04 machine ready and builds Braid: system packages, .venv with
+# pinned wheels, configure, build. Does only what is missing, so run it whenever you like; an
+# interrupted run is repaired by the next.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+usage() {
+  cat <<'END'
+usage: scripts/setup.sh [--no-packages]
+
+  --no-packages  leave the system's packages alone: for a system without apt, or with its own
+                 gRPC and compilers (scripts/packages.txt lists what is needed)
+
+environment:
+  PYTHON         the interpreter that .venv is made from, 3.11 or 3.12 (/usr/bin/python3)
+END
+}
+
+requirements=scripts/requirements.txt
+venv_stamp=.venv/.braid-requirements
+venv_unfinished=.venv/.braid-unfinished
+configured=build/release/.braid-configured
+
+worked=no
+work() { # as run_logged
+  worked=yes
+  run_logged "$@"
+}
+
+# Prints the packages of scripts/packages.txt that are not installed.
+missing_packages() {
+  local wanted installed
+  wanted=$(sed -e '/^#/d' -e '/^$/d' scripts/packages.txt | sort)
+  # dpkg-query fails when it knows nothing of a package; that is what is asked here.
+  # shellcheck disable=SC2086
+  installed=$(dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' $wanted \
+    2>/dev/null | sed -n 's/ installed$//p' | sort -u) || true
+  comm -23 <(printf '%s\n' "$wanted") <(printf '%s\n' "$installed")
+}
+
+apt_install() {
+  export DEBIAN_FRONTEND=noninteractive
+  dpkg --configure -a # what an interrupted installation left
+  apt-get update
+  apt-get install --yes --no-install-recommends "$@"
+}
+
+install_packages() {
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    fail "no apt on this system: install what scripts/packages.txt lists by other means," \
+      "then run scripts/setup.sh --no-packages"
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)); then
+    say "These system packages are missing. Install them, then run this script again:"
+    say "  sudo apt-get update && sudo apt-get install --yes --no-install-recommends ${missing[*]}"
+    exit 1
+  fi
+  work setup-packages "Installing ${#missing[@]} system packages" apt_install "${missing[@]}"
+}
+
+# What .venv has to hold: the requirements, for the interpreter that it has.
+venv_fingerprint() {
+  local version
+  version=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+    return 1
+  printf '%s %s\n' "$version" "$(sha256sum <"$requirements")"
+}
+
+fill_venv() { # PYTHON
+  # The mark stays if what follows is interrupted: pip takes a half-copied package for a whole one.
+  mkdir -p .venv
+  touch "$venv_unfinished"
+  "$1" -m venv .venv
+  .venv/bin/python -m pip install --no-input --progress-bar off --disable-pip-version-check \
+    -r "$requirements"
+  venv_fingerprint >"$venv_stamp"
+  rm "$venv_unfinished"
+}
+
+make_venv() {
+  local python=${PYTHON:-/usr/bin/python3} wanted
+  if [[ ! -e $venv_unfinished && -e $venv_stamp ]] && wanted=$(venv_fingerprint) &&
+    [[ $wanted == "$(<"$venv_stamp")" ]]; then
+    return
+  fi
+  "$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' ||
+    fail "the wheels are pinned for Python 3.11 and 3.12, $python is $("$python" --version 2>&1):" \
+      "name another with PYTHON=/path/to/python3.12 scripts/setup.sh"
+  if [[ -e $venv_unfinished ]] || ! venv_fingerprint >/dev/null; then
+    rm -rf .venv
+  fi
+  work setup-venv "Installing the Python wheels (5 GB)" fill_venv "$python"
+}
+
+configure() {
+  if [[ -f build/release/build.ninja && $configured -nt CMakePresets.json &&
+    $configured -nt $venv_stamp ]]; then
+    return
+  fi
+  work setup-configure "Configuring" cmake --preset release
+  touch "$configured"
+}
+
+build() {
+  # A dry run tells "nothing to do" from a build worth announcing.
+  if [[ $(ninja -C build/release -n | tail -n 1) == "ninja: no work to do." ]]; then
+    return
+  fi
+  work setup-build "Building" cmake --build --preset release --parallel "$(nproc)"
+}
+
+packages=yes
+case ${1:-} in
+  '') ;;
+  --no-packages) packages=no ;;
+  --help | -h) usage && exit ;;
+  *) usage >&2 && exit 2 ;;
+esac
+mkdir -p build
+exec 9>build/.setup.lock
+flock --nonblock 9 || { say "Another setup is at work: waiting for it" && flock 9; }
+
+started=$SECONDS
+{
+  [[ $packages == no ]] || install_packages
+  make_venv
+  configure
+  build
+} 9>&- # a service that apt starts must not inherit the lock
+if [[ $worked == yes ]]; then
+  say "Setup done in $((SECONDS - started)) s: the programs are in build/release/bin"
+else
+  say "Setup: nothing to do, build/release/bin is up to date"
+fi

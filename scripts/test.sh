@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Sets up, then runs every test and the quick checks of the house. Goes on after a failure; ends
+# with the totals and a status of 1 if anything failed.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+if (($#)); then
+  say "usage: scripts/test.sh" >&2
+  exit 2
+fi
+scripts/setup.sh
+
+results=build/test-results
+rm -rf "$results"
+mkdir -p "$results"
+
+# Runs a suite and notes its status; its JUnit file, if it writes one, is RESULTS/NAME.xml.
+suite() { # NAME COMMAND...
+  local name=$1 rc=0
+  shift
+  printf '\n== %s\n' "$name"
+  "$@" || rc=$?
+  printf '%d\n' "$rc" >"$results/$name.status"
+}
+
+# Ends a suite that hangs with SIGINT, for pytest's fixtures to stop the servers that they started.
+limited() { timeout --foreground --signal=INT --kill-after=60 1200 "$@"; }
+
+python_suite() { # NAME PATH
+  suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "$2"
+}
+
+ctest_suite() { # NAME
+  suite "$1" limited ctest --preset release --output-junit "$PWD/$results/$1.xml"
+}
+
+# The files that scripts/generate.sh makes are what it would make now.
+check_generated() {
+  scripts/generate.sh "$PWD/$results/protocol.binpb" &&
+    cmp client/python/braid/protocol.binpb "$results/protocol.binpb" &&
+    say "generate.sh: up to date"
+}
+
+suite format scripts/format.sh --check
+suite includes scripts/check_includes.py
+suite generated check_generated
+python_suite scripts scripts
+ctest_suite unit
+python_suite python client/python/tests
+python_suite e2e tests/e2e
+python_suite gpu tests/gpu
+
+printf '\n'
+exec scripts/count_tests.py "$results"

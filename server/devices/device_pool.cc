@@ -1,0 +1,76 @@
+#include "server/devices/device_pool.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "server/base/status.h"
+#include "server/devices/cuda_backend.h"
+#include "server/devices/device.h"
+#include "spdlog/spdlog.h"
+
+namespace braid {
+namespace {
+
+int ThreadsFor(const std::vector<DeviceSlot>& slots, int asked) {
+  const auto is_cpu = [](const DeviceSlot& slot) { return slot.kind == DeviceKind::kCpu; };
+  const auto cpu_slots = static_cast<int>(std::count_if(slots.begin(), slots.end(), is_cpu));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return asked > 0 ? asked : std::max(1, cores / std::max(1, cpu_slots));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaBackend* cuda,
+                                                   int threads) {
+  if (slot.kind == DeviceKind::kCuda) {
+    return cuda->MakeDevice(slot.index);
+  }
+  return MakeCpuDevice(threads);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(const Options& options) {
+  CudaBackend* const cuda = LoadCudaBackend();
+  auto pool = std::make_unique<DevicePool>();
+  BRAID_ASSIGN_OR_RETURN(pool->slots_,
+                         ParseDevices(options.devices, cuda == nullptr ? 0 : cuda->gpus()));
+  const int threads = ThreadsFor(pool->slots_, options.cpu_threads);
+  for (const DeviceSlot& slot : pool->slots_) {
+    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, MakeDevice(slot, cuda, threads));
+    spdlog::info("device {}: {}", slot.name,
+                 slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads)
+                                               : device->hardware());
+    pool->workers_.push_back(std::make_unique<Worker>(
+        Worker::Options{slot.name, options.training_share, options.clock, options.metrics},
+        std::move(device)));
+  }
+  return pool;
+}
+
+std::vector<Worker*> DevicePool::workers() const {
+  std::vector<Worker*> workers;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    workers.push_back(worker.get());
+  }
+  return workers;
+}
+
+std::vector<DeviceSlotView> DevicePool::View() const {
+  std::vector<DeviceSlotView> views;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Worker& worker = *workers_[i];
+    DeviceSlotView view{slots_[i].name,
+                        slots_[i].kind,
+                        worker.device().threads(),
+                        worker.device().hardware(),
+                        worker.samples(),
+                        {}};
+    for (int p = 0; p < kPhases; ++p) {
+      view.busy[static_cast<size_t>(p)] = worker.busy(static_cast<Phase>(p));
+    }
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+}  // namespace braid

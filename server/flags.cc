@@ -1,0 +1,94 @@
+#include "server/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "server/base/version.h"
+
+namespace braid {
+namespace {
+
+constexpr char kDescription[] =
+    "Braid: serves and trains PyTorch models on all devices of a machine, over gRPC.\n"
+    "Each batch is split over the devices, run in parallel and gathered.";
+
+constexpr char kFooter[] =
+    "Examples:\n"
+    "  braid-server --model_repository=models                    every GPU, else two CPU workers\n"
+    "  braid-server --model_repository=models --devices=cpu*4    four CPU workers\n"
+    "  braid-server --model_repository=models --devices=cuda:0*2 two workers on the first GPU\n"
+    "\n"
+    "SIGTERM and SIGINT drain: not ready, nothing new, finish what is in flight, exit 0.\n"
+    "Exit codes: 0 done, 1 a failure while running, 2 a flag, port or directory that is wrong.";
+
+void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
+  app->add_option("--model_repository", options->model_repository,
+                  "Folder with <model>/<version>/model.pt, and config.pbtxt where wanted")
+      ->type_name("DIR")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app->add_option("--data_dir", options->data_dir, "Folder for what outlives the server")
+      ->type_name("DIR");
+  app->add_option("--devices", options->devices,
+                  "auto (every GPU, else cpu*2), cpu*N, cuda, cuda:I, cuda:I*N; commas between")
+      ->type_name("LIST")
+      ->capture_default_str();
+  app->add_option("--cpu_threads", options->cpu_threads,
+                  "Intra-op threads of each CPU worker; 0: cores / workers")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app->add_option("--training_share", options->training_share,
+                  "Training's part of a device that inference wants too")
+      ->check(CLI::Range(0.0, 0.9))
+      ->capture_default_str();
+  app->add_option("--listen", options->listen, "Address for gRPC and metrics")
+      ->type_name("HOST")
+      ->capture_default_str();
+  app->add_option("--grpc_port", options->grpc_port, "0 picks a free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app->add_option("--metrics_port", options->metrics_port, "0 picks a free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app->add_option("--ready_file", options->ready_file,
+                  "Written when ready: {\"grpc_port\":…,\"metrics_port\":…,\"pid\":…}")
+      ->type_name("PATH");
+  app->add_option("--max_requests", options->max_requests,
+                  "In flight at most; more are refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app->add_option("--max_request_bytes", options->max_request_bytes,
+                  "Of all requests in flight together at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app->add_option("--drain_timeout", *drain_seconds, "Seconds that SIGTERM waits for requests")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
+  Options options;
+  double drain_seconds = absl::ToDoubleSeconds(options.drain_timeout);
+  CLI::App app(kDescription, "braid-server");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("braid-server ") + kVersion);
+  AddFlags(&app, &options, &drain_seconds);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      *exit_code = app.exit(error);
+      return std::nullopt;
+    }
+    std::fprintf(stderr, "braid-server: %s (--help lists the flags)\n", error.what());
+    *exit_code = 2;
+    return std::nullopt;
+  }
+  options.drain_timeout = absl::Seconds(drain_seconds);
+  return options;
+}
+
+}  // namespace braid

@@ -1,0 +1,49 @@
+// braid-server: flags → Options → Server::Create → wait for a signal → drain.
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/flags.h"
+#include "server/server.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace {
+
+// Blocks the signals that end the server in this thread and in all that it starts.
+sigset_t BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  const std::optional<braid::Options> options = braid::ParseFlags(argc, argv, &exit_code);
+  if (!options) {
+    return exit_code;
+  }
+  const sigset_t signals = BlockSignals();
+  spdlog::set_default_logger(spdlog::stdout_color_mt("braid"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
+  spdlog::flush_on(spdlog::level::info);
+
+  const auto server = braid::Server::Create(*options);
+  if (!server.ok()) {
+    std::fprintf(stderr, "braid-server: %s\n", std::string(server.status().message()).c_str());
+    return 2;
+  }
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("signal {}", signal);
+  (*server)->Drain();
+  spdlog::info("bye");
+  return 0;
+}

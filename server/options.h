@@ -1,0 +1,41 @@
+// Every knob of the server, as its flags say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace braid {
+
+struct Options {
+  // Required: a folder in Triton's layout.
+  std::string model_repository;
+  // Where the server keeps what outlives it. Made if it is not there. Empty: nothing is kept.
+  std::string data_dir;
+  // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.
+  std::string devices = "auto";
+  // Intra-op threads of each CPU slot. 0: the machine's cores divided by the CPU slots, at least 1.
+  int cpu_threads = 0;
+  // Of the time for which training and inference both want a device, training's part, in [0, 0.9].
+  double training_share = 0.25;
+
+  // The address that gRPC and metrics bind to. A host's name or number; not beyond loopback unless
+  // told.
+  std::string listen = "127.0.0.1";
+  // 0: a free one.
+  int grpc_port = 8001;
+  int metrics_port = 8002;
+  // Written atomically when the server is ready: {"grpc_port":…,"metrics_port":…,"pid":…}. Empty:
+  // not.
+  std::string ready_file;
+
+  // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED.
+  int64_t max_requests = 4096;
+  size_t max_request_bytes = size_t{4} << 30;
+  // How long SIGTERM waits for what is in flight.
+  absl::Duration drain_timeout = absl::Seconds(30);
+};
+
+}  // namespace braid

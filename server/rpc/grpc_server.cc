@@ -1,0 +1,92 @@
+#include "server/rpc/grpc_server.h"
+
+#include <climits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/rpc/device_service.h"
+#include "server/rpc/inference_service.h"
+#include "server/rpc/training_service.h"
+
+namespace braid {
+namespace {
+
+// Health names, besides one for each model.
+constexpr char kLiveness[] = "liveness";
+constexpr char kReadiness[] = "readiness";
+
+}  // namespace
+
+class GrpcServer::Impl {
+ public:
+  explicit Impl(const Options& options)
+      : models_(options.models),
+        inference_(options.models, {options.admission, options.metrics}),
+        training_(options.trainers, {options.admission, options.metrics}),
+        devices_(options.list_slots, {options.admission, options.metrics}) {}
+
+  absl::Status Listen(const std::string& host, int port) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    // Else a second server could share the port and take half of the first one's clients.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(INT_MAX);
+    builder.SetMaxSendMessageSize(INT_MAX);
+    builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(&inference_);
+    builder.RegisterService(&training_);
+    builder.RegisterService(&devices_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
+    }
+    server_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
+    SetReady(false);
+    return absl::OkStatus();
+  }
+
+  void SetReady(bool ready) {
+    inference_.SetReady(ready);
+    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+    health->SetServingStatus("", ready);
+    health->SetServingStatus(kReadiness, ready);
+    for (const ModelState& model : models_->List()) {
+      health->SetServingStatus(model.name, ready && model.ready);
+    }
+  }
+
+  void Shutdown(absl::Time deadline) { server_->Shutdown(absl::ToChronoTime(deadline)); }
+  int port() const { return port_; }
+
+ private:
+  ServedModels* const models_;
+  InferenceService inference_;
+  TrainingService training_;
+  DeviceService devices_;
+  int port_ = 0;
+  // Last member: its calls use the services.
+  std::unique_ptr<grpc::Server> server_;
+};
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {
+  auto impl = std::make_unique<Impl>(options);
+  if (absl::Status status = impl->Listen(options.host, options.port); !status.ok()) {
+    return status;
+  }
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GrpcServer::~GrpcServer() = default;
+
+void GrpcServer::SetReady(bool ready) { impl_->SetReady(ready); }
+void GrpcServer::Shutdown(absl::Time deadline) { impl_->Shutdown(deadline); }
+int GrpcServer::port() const { return impl_->port(); }
+
+}  // namespace braid

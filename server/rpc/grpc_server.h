@@ -1,0 +1,50 @@
+// The gRPC server: the services on their port, health and reflection.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/admission/admission.h"
+#include "server/batching/served_models.h"
+#include "server/devices/device_slot_view.h"
+#include "server/telemetry/metrics.h"
+#include "server/training/trainer_registry.h"
+
+namespace braid {
+
+// Thread-safe.
+class GrpcServer {
+ public:
+  struct Options {
+    std::string host;
+    int port = 0;  // 0: a free one
+    // All outlive the server.
+    ServedModels* models = nullptr;
+    TrainerRegistry* trainers = nullptr;
+    Admission* admission = nullptr;
+    Metrics* metrics = nullptr;
+    ListSlots list_slots;
+  };
+
+  // Listens and answers; not ready yet. UNAVAILABLE if the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const Options& options);
+  ~GrpcServer();
+
+  // What ServerReady and the health service's `readiness` and models say.
+  void SetReady(bool ready);
+  // Refuses new calls, waits for those in flight at most until `deadline`, then cancels them.
+  void Shutdown(absl::Time deadline);
+
+  int port() const;
+
+ private:
+  class Impl;
+  explicit GrpcServer(std::unique_ptr<Impl> impl);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace braid

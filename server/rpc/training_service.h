@@ -1,0 +1,51 @@
+// braid.v1.TrainingService: trainers, and the operations on them.
+#pragma once
+
+#include "braid/v1/training.grpc.pb.h"
+#include "server/rpc/call.h"
+#include "server/training/trainer_registry.h"
+
+namespace braid {
+
+// Thread-safe. No method blocks: an operation is answered by its trainer's thread.
+class TrainingService final : public braid::v1::TrainingService::CallbackService {
+ public:
+  // `trainers` and what `rpc` points to outlive the service.
+  TrainingService(TrainerRegistry* trainers, const RpcContext& rpc)
+      : trainers_(trainers), rpc_(rpc) {}
+
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+
+  Reactor* CreateTrainer(Context* context, const braid::v1::CreateTrainerRequest* request,
+                         braid::v1::CreateTrainerResponse* response) override;
+  Reactor* GetTrainer(Context* context, const braid::v1::GetTrainerRequest* request,
+                      braid::v1::GetTrainerResponse* response) override;
+  Reactor* ListTrainers(Context* context, const braid::v1::ListTrainersRequest* request,
+                        braid::v1::ListTrainersResponse* response) override;
+  Reactor* DeleteTrainer(Context* context, const braid::v1::DeleteTrainerRequest* request,
+                         braid::v1::DeleteTrainerResponse* response) override;
+  Reactor* Step(Context* context, const braid::v1::StepRequest* request,
+                braid::v1::StepResponse* response) override;
+  Reactor* ForwardBackward(Context* context, const braid::v1::ForwardBackwardRequest* request,
+                           braid::v1::ForwardBackwardResponse* response) override;
+  Reactor* OptimStep(Context* context, const braid::v1::OptimStepRequest* request,
+                     braid::v1::OptimStepResponse* response) override;
+  Reactor* Forward(Context* context, const braid::v1::ForwardRequest* request,
+                   braid::v1::ForwardResponse* response) override;
+  Reactor* Publish(Context* context, const braid::v1::PublishRequest* request,
+                   braid::v1::PublishResponse* response) override;
+  grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* GetStateDict(
+      Context* context, const braid::v1::GetStateDictRequest* request) override;
+
+ private:
+  // Hands the operation of `request` to its trainer; `fill(result)` writes the reply when it has
+  // been applied.
+  template <typename Request, typename Fill>
+  Reactor* Operate(Context* context, absl::string_view method, const Request* request, Fill fill);
+
+  TrainerRegistry* const trainers_;
+  const RpcContext rpc_;
+};
+
+}  // namespace braid

@@ -1,0 +1,126 @@
+#include "server/server.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/admission/admission.h"
+#include "server/base/atomic_file.h"
+#include "server/base/clock.h"
+#include "server/base/status.h"
+#include "server/batching/load_repository.h"
+#include "server/batching/served_models.h"
+#include "server/devices/device_pool.h"
+#include "server/models/config_reader.h"
+#include "server/rpc/grpc_server.h"
+#include "server/telemetry/metrics.h"
+#include "server/telemetry/metrics_server.h"
+#include "server/training/trainer_registry.h"
+#include "spdlog/spdlog.h"
+
+namespace braid {
+namespace {
+
+// How long calls that are still open after the drain, such as health watches, keep the server.
+constexpr absl::Duration kHangUp = absl::Seconds(1);
+
+absl::Status NameFlag(absl::string_view flag, const absl::Status& status) {
+  if (status.ok()) {
+    return status;
+  }
+  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+}
+
+absl::Status MakeDataDir(const std::string& path) {
+  if (path.empty()) {
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && access(path.c_str(), W_OK) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
+}
+
+}  // namespace
+
+class Server::Parts {
+ public:
+  explicit Parts(const Options& options)
+      : options_(options), admission_({options.max_requests, options.max_request_bytes}) {}
+
+  absl::Status Start() {
+    BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
+    absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
+        {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_});
+    BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
+    pool_ = *std::move(pool);
+    models_ = std::make_unique<ServedModels>(pool_->workers(), &clock_, &metrics_);
+    trainers_ = std::make_unique<TrainerRegistry>(models_.get(), &metrics_);
+    // The ports first: one that is in use should not cost the time to load the models.
+    BRAID_ASSIGN_OR_RETURN(metrics_server_,
+                           MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
+    BRAID_ASSIGN_OR_RETURN(
+        grpc_server_,
+        GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(), trainers_.get(),
+                            &admission_, &metrics_, [this] { return pool_->View(); }}));
+    BRAID_RETURN_IF_ERROR(
+        NameFlag("--model_repository",
+                 LoadRepository(options_.model_repository, ReadConfigFile, models_.get())));
+    grpc_server_->SetReady(true);
+    spdlog::info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
+                 grpc_server_->port(), options_.listen, metrics_server_->port());
+    return WriteReadyFile();
+  }
+
+  void Drain() {
+    grpc_server_->SetReady(false);
+    admission_.Close();
+    spdlog::info("draining: {} requests in flight", admission_.in_flight());
+    if (!admission_.WaitUntilIdle(options_.drain_timeout)) {
+      spdlog::warn("the drain timeout has passed: {} requests are cancelled",
+                   admission_.in_flight());
+    }
+    grpc_server_->Shutdown(absl::Now() + kHangUp);
+  }
+
+ private:
+  absl::Status WriteReadyFile() const {
+    if (options_.ready_file.empty()) {
+      return absl::OkStatus();
+    }
+    const std::string text =
+        absl::StrCat("{\"grpc_port\":", grpc_server_->port(),
+                     ",\"metrics_port\":", metrics_server_->port(), ",\"pid\":", getpid(), "}\n");
+    return NameFlag("--ready_file", WriteFileAtomically(options_.ready_file, text));
+  }
+
+  // In the order of construction; what has threads comes last.
+  const Options options_;
+  const RealClock clock_;
+  Metrics metrics_;
+  Admission admission_;
+  std::unique_ptr<DevicePool> pool_;
+  std::unique_ptr<ServedModels> models_;
+  std::unique_ptr<TrainerRegistry> trainers_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<GrpcServer> grpc_server_;
+};
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(const Options& options) {
+  auto parts = std::make_unique<Parts>(options);
+  BRAID_RETURN_IF_ERROR(parts->Start());
+  return std::unique_ptr<Server>(new Server(std::move(parts)));
+}
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Server::~Server() = default;
+
+void Server::Drain() { parts_->Drain(); }
+
+}  // namespace braid

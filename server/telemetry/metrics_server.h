@@ -1,0 +1,33 @@
+// Prometheus's text format over HTTP: /metrics on a port of its own.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/telemetry/metrics.h"
+
+namespace prometheus {
+class Exposer;
+}  // namespace prometheus
+
+namespace braid {
+
+// Thread-safe. Serves until it is destroyed.
+class MetricsServer {
+ public:
+  // Port 0: a free one. UNAVAILABLE if the address cannot be bound. `metrics` outlives the server.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(const std::string& host, int port,
+                                                               const Metrics& metrics);
+  ~MetricsServer();
+
+  int port() const { return port_; }
+
+ private:
+  MetricsServer(std::unique_ptr<prometheus::Exposer> exposer, int port);
+
+  const std::unique_ptr<prometheus::Exposer> exposer_;
+  const int port_;
+};
+
+}  // namespace braid

@@ -1,0 +1,72 @@
+"""Fixtures of the tests that run real processes: the model repository and the servers on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Packages of the checkout that are not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client/python"))
+# gRPC logs a line about fork for every process that a test starts.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+import pytest
+import torch
+from e2e import models
+from e2e.server import Server
+
+# The servers under test need the cores, and the oracle's sums then have one order.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All models of `models.py`, exported once. Never served itself: servers get copies."""
+    directory = tmp_path_factory.mktemp("repository")
+    models.export_all(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def start_server(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Server]]:
+    """start_server(devices, names=None, flags=()): a server of its own, on a copy of the models.
+
+    names: the models to copy; default: all. At the end of the session every server is
+    stopped, if it has not been, and must have ended with exit code 0: none has crashed.
+    """
+    servers: list[Server] = []
+
+    def start(devices: str, names: tuple[str, ...] | None = None, flags: tuple = ()) -> Server:
+        directory = tmp_path_factory.mktemp("server")
+        for name in names or [path.name for path in repository.iterdir()]:
+            shutil.copytree(repository / name, directory / "models" / name)
+        server = Server(directory / "models", devices, directory / "run", flags)
+        servers.append(server)
+        return server.start()
+
+    try:
+        yield start
+        for server in servers:
+            server.stop()
+    finally:
+        for server in servers:
+            server.kill()
+
+
+@pytest.fixture(scope="session")
+def serve(start_server: Callable[..., Server]) -> Callable[[str], Server]:
+    """serve(devices): the session's one server on these devices, for tests that leave no trace."""
+    servers: dict[str, Server] = {}
+
+    def get(devices: str) -> Server:
+        if devices not in servers:
+            servers[devices] = start_server(devices)
+        return servers[devices]
+
+    return get

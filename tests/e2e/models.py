@@ -1,0 +1,199 @@
+"""The models under test, as torch modules and as a model repository."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+import torch.utils.bundled_inputs
+from torch import Tensor, nn
+
+from e2e import configs
+
+IDENTITY_TYPES = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+
+
+class ConvNet(nn.Module):
+    """A small convnet with batch norm for images of 28×28 and 10 classes, like the demo's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Linear(16 * 7 * 7, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).flatten(1))
+
+
+class RunningStatistics(nn.Module):
+    """Batch norm whose running statistics are the last batch's (momentum 1), and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, momentum=1.0)
+        self.classifier = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.norm(x).mean([2, 3]))
+
+
+class Chain(nn.Module):
+    """Linear layers of the given sizes, 10→3→4→5, with an activation in between."""
+
+    def __init__(self, *sizes: int, activation: type[nn.Module] = nn.Identity) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in zip(sizes, sizes[1:]):
+            layers += [nn.Linear(before, after), activation()]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.linear(a) * b
+
+
+class LogitsAndProbabilities(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.linear(x)
+        return logits, logits.softmax(1)
+
+
+class NamedOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.linear(x)
+        return {"hidden": hidden, "total": hidden.sum(1)}
+
+
+class WordVectors(nn.Module):
+    """Words of a vocabulary of 1000 to 5 numbers each: int [B] to [B, 5], [B, n] to [B, n, 5]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 10)
+        self.linear = nn.Linear(10, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.linear(self.embedding(words))
+
+
+class Slow(nn.Module):
+    """Takes some 40 ms for a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(5000):
+            x = self.mix(x).tanh()
+        return x
+
+
+class Identity(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def mlp(activation: type[nn.Module]) -> Chain:
+    return Chain(784, 512, 512, 10, activation=activation)
+
+
+# Name → (module, example inputs of one row). Without a configuration: the example describes it.
+_WITH_EXAMPLE = {
+    "chain": (lambda: Chain(10, 3, 4, 5), [torch.zeros(1, 10)]),
+    "chain64": (lambda: Chain(10, 3, 4, 5).double(), [torch.zeros(1, 10).double()]),
+    "mlp64": (lambda: mlp(nn.ReLU).double(), [torch.zeros(1, 784).double()]),
+    "smooth": (lambda: mlp(nn.Tanh), [torch.zeros(1, 784)]),
+    "convnet": (ConvNet, [torch.zeros(1, 1, 28, 28)]),
+    "convnet64": (lambda: ConvNet().double(), [torch.zeros(1, 1, 28, 28).double()]),
+    "statistics": (RunningStatistics, [torch.zeros(1, 3, 224, 224)]),
+    "two_inputs": (TwoInputs, [torch.zeros(1, 4), torch.zeros(1, 3)]),
+    "two_outputs": (LogitsAndProbabilities, [torch.zeros(1, 6)]),
+    "named_outputs": (NamedOutputs, [torch.zeros(1, 6)]),
+    "words": (WordVectors, [torch.zeros(1, dtype=torch.int64)]),
+}
+# Name → (module, configuration).
+_WITH_CONFIG = {
+    "mlp": (lambda: mlp(nn.ReLU), configs.MLP),
+    "sentences": (WordVectors, configs.SENTENCES),
+    "waiting_words": (WordVectors, configs.WAITING_WORDS),
+    "slow": (Slow, configs.SLOW),
+    **{
+        f"identity_{datatype.lower()}": (Identity, configs.identity(datatype))
+        for datatype in IDENTITY_TYPES
+    },
+}
+
+
+def make(name: str, seed: int = 0) -> nn.Module:
+    """The module that the repository holds under `name`: the same weights every time."""
+    torch.manual_seed(seed)
+    module, _ = {**_WITH_EXAMPLE, **_WITH_CONFIG}[name]
+    return module()
+
+
+def export_all(repository: Path) -> None:
+    for name, (_, inputs) in _WITH_EXAMPLE.items():
+        export(repository / name, make(name), inputs=inputs)
+    for name, (_, config) in _WITH_CONFIG.items():
+        export(repository / name, make(name), config=config)
+
+
+def export(
+    directory: Path,
+    module: nn.Module,
+    inputs: list[Tensor] | None = None,
+    config: str | None = None,
+    version: int = 1,
+) -> None:
+    """Writes a model of the repository: the scripted module with an example or a config.pbtxt."""
+    with warnings.catch_warnings():
+        # PyTorch deprecates TorchScript, which is what the server serves.
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(module.eval())
+        if inputs is not None:
+            scripted = torch.utils.bundled_inputs.bundle_inputs(scripted, [tuple(inputs)])
+    (directory / str(version)).mkdir(parents=True)
+    scripted.save(str(directory / str(version) / "model.pt"))
+    if config is not None:
+        (directory / "config.pbtxt").write_text(config)

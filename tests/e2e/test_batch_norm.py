@@ -1,0 +1,76 @@
+"""Batch norm on several replicas: each normalizes its chunk, and the running statistics are those
+of the primary's chunk. The oracle runs the model chunk by chunk in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import models, oracle, training
+from e2e.server import Server
+
+SGD = {"name": "SGD", "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}
+STEPS = 20
+
+
+def connect(serve: Callable[[str], Server], replicas: int) -> braid.Client:
+    return braid.connect(serve(f"cpu*{replicas}").address)
+
+
+@pytest.fixture(scope="module")
+def client(serve: Callable[[str], Server]) -> Iterator[braid.Client]:
+    """Of a server with two replicas."""
+    with connect(serve, 2) as client:
+        yield client
+
+
+@pytest.mark.parametrize("rows", [20, 97])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize(("model", "tolerance"), [("convnet64", 1e-9), ("convnet", 1e-4)])
+def test_convnet_equals_pytorch_chunk_by_chunk(
+    serve: Callable[[str], Server], model: str, tolerance: float, replicas: int, rows: int
+) -> None:
+    loss = "cross_entropy"
+    with connect(serve, replicas) as client:
+        batches = oracle.batches_of(model, loss, rows, STEPS)
+        actual = training.train(client, model, batches, SGD, loss)
+    wanted = oracle.reference(model, tuple(SGD.items()), loss, rows, STEPS, replicas)
+    assert actual.state["features.1.num_batches_tracked"] == STEPS
+    oracle.assert_equal_runs(actual, wanted, tolerance)
+
+
+def test_running_statistics_are_those_of_the_first_half(client: braid.Client) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 3, 224, 224, generator=generator)
+    first, second = 12 * x[:16] + 7, 5 * x[16:] - 9
+    with training.new_trainer(
+        client, "statistics", loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        trainer.forward({"x": torch.cat([first, second])}, mode="train")
+        state = trainer.state_dict()
+    by_channel = first.double().transpose(0, 1).flatten(1)
+    np.testing.assert_allclose(state["norm.running_mean"], by_channel.mean(1), rtol=1e-5)
+    np.testing.assert_allclose(state["norm.running_var"], by_channel.var(1), rtol=1e-5)
+    assert state["norm.num_batches_tracked"] == 1
+
+
+def test_mode_is_per_call(client: braid.Client) -> None:
+    """A training pass changes the trainer's buffers; evaluation then uses them, and inference,
+    which serves the version that the trainer came from, notices neither."""
+    x = oracle.dataset("convnet64", 30)[0]
+    module = models.make("convnet64").eval()
+    served = client.infer("convnet64", {"x": x})["output__0"]
+    with training.new_trainer(
+        client, "convnet64", loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        trained = trainer.forward({"x": x}, mode="train").outputs["output__0"]
+        assert client.infer("convnet64", {"x": x})["output__0"].tobytes() == served.tobytes()
+        evaluated = trainer.forward({"x": x}, mode="eval").outputs["output__0"]
+    with torch.no_grad():
+        np.testing.assert_allclose(served, module(x), rtol=0, atol=1e-9)
+        wanted = oracle.forward_in_chunks(module.train(), x, 2)
+        np.testing.assert_allclose(trained, wanted, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(evaluated, module.eval()(x), rtol=0, atol=1e-9)

@@ -1,0 +1,99 @@
+"""A model that cannot be loaded says why, and stops no other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+from e2e import configs, models
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+
+CHAIN_CONFIG = """
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 10 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 5 ] } ]
+"""
+# Folder → words of the reason.
+BROKEN = {
+    "garbage": ("model.pt",),
+    "unimplemented": ("sequence_batching", "config.pbtxt"),
+    "no_example": ("config.pbtxt", "bundle_inputs"),
+    "no_version": ("version",),
+    "empty_version": ("model.pt",),
+    "not_text": ("config.pbtxt", "line 1"),
+    "misnamed": ("name", "chain"),
+    "wrong_inputs": ("input",),
+}
+
+
+def write_broken(repository: Path) -> None:
+    """One folder for each of BROKEN."""
+    chain = models.make("chain")
+    (repository / "garbage/1").mkdir(parents=True)
+    (repository / "garbage/1/model.pt").write_bytes(b"no archive" * 100)
+    (repository / "garbage/config.pbtxt").write_text(CHAIN_CONFIG)
+    models.export(
+        repository / "unimplemented", chain, config=CHAIN_CONFIG + "sequence_batching { }"
+    )
+    models.export(repository / "no_example", chain)
+    (repository / "no_version").mkdir()
+    (repository / "empty_version/1").mkdir(parents=True)
+    models.export(repository / "not_text", chain, config="max_batch_size = 8")
+    models.export(repository / "misnamed", chain, config='name: "chain"' + CHAIN_CONFIG)
+    two = CHAIN_CONFIG + 'input [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+    models.export(repository / "wrong_inputs", chain, config=two)
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("broken")
+    write_broken(directory / "models")
+    shutil.copytree(repository / "two_inputs", directory / "models/two_inputs")
+    (directory / "models/notes.txt").write_text("A file is no model.")
+    server = Server(directory / "models", "cpu*2", directory / "run")
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[braid.Client]:
+    with braid.connect(server.address) as client:
+        yield client
+
+
+def test_the_others_are_served(client: braid.Client) -> None:
+    assert client.is_ready()
+    a, b = np.ones((2, 4), np.float32), np.ones((2, 3), np.float32)
+    outputs = client.infer("two_inputs", {"a": a, "b": b})
+    assert_close(outputs["output__0"], expected(models.make("two_inputs"), a, b))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_index_and_log_give_the_reason(client: braid.Client, server: Server, name: str) -> None:
+    (status,) = [status for status in client.models() if status.name == name]
+    assert status.state == "UNAVAILABLE"
+    for word in BROKEN[name]:
+        assert word in status.reason
+    assert any(name in line and status.reason in line for line in server.log.splitlines())
+
+
+def test_index_has_every_folder_and_nothing_else(client: braid.Client) -> None:
+    assert [status.name for status in client.models()] == sorted([*BROKEN, "two_inputs"])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_requests_for_it_are_told_the_reason(client: braid.Client, name: str) -> None:
+    (status,) = [status for status in client.models() if status.name == name]
+    with pytest.raises(braid.Unavailable) as caught:
+        client.infer(name, {"x": np.zeros((1, 10), np.float32)})
+    assert name in caught.value.message
+    assert status.reason in caught.value.message
+    assert not client.is_ready(name)

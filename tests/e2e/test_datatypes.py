@@ -1,0 +1,105 @@
+"""Every numeric datatype goes in and comes out bit for bit, as raw bytes and as typed contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton
+from e2e import models
+from e2e.inference import infer_input
+from e2e.protocol import CALL_SECONDS, channel
+from e2e.server import Server
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+# Datatype → the field of InferTensorContents that carries it. FP16 and BF16 have none.
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+ROWS = [1, 3, 130]
+
+
+def sample(datatype: str, rows: int) -> torch.Tensor:
+    """[rows, 4] of the datatype: its extremes in the first row, then anything."""
+    dtype = models.IDENTITY_TYPES[datatype]
+    generator = torch.Generator().manual_seed(rows)
+    if dtype == torch.bool:
+        extremes = torch.tensor([[True, False, False, True]])
+        return torch.cat([extremes, torch.rand(rows - 1, 4, generator=generator) < 0.5])
+    if dtype.is_floating_point:
+        limits = torch.finfo(dtype)
+        first = torch.tensor([[limits.min, limits.max, limits.tiny, -0.0]], dtype=dtype)
+        return torch.cat([first, torch.randn(rows - 1, 4, generator=generator).to(dtype)])
+    limits = torch.iinfo(dtype)
+    values = np.array([[limits.min, limits.max, 1, 0]] * rows, dtype=datatype.lower())
+    values[1:] = np.arange(4 * (rows - 1)).reshape(-1, 4) % 120
+    return torch.from_numpy(values)
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+@pytest.fixture(scope="module")
+def stub(serve: Callable[[str], Server]) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel(serve("cpu*2").address))
+
+
+def request_of(datatype: str, rows: int) -> service_pb2.ModelInferRequest:
+    request = service_pb2.ModelInferRequest(model_name=f"identity_{datatype.lower()}")
+    request.inputs.add(name="x", datatype=datatype, shape=[rows, 4])
+    return request
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("datatype", models.IDENTITY_TYPES)
+def test_raw_contents(
+    stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str, rows: int
+) -> None:
+    data = raw_bytes(sample(datatype, rows))
+    request = request_of(datatype, rows)
+    request.raw_input_contents.append(data)
+    reply = stub.ModelInfer(request, timeout=CALL_SECONDS)
+    assert [(output.name, output.datatype, output.shape) for output in reply.outputs] == [
+        ("y", datatype, [rows, 4])
+    ]
+    assert list(reply.raw_output_contents) == [data]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("datatype", CONTENTS)
+def test_typed_contents(
+    stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str, rows: int
+) -> None:
+    values = sample(datatype, rows)
+    request = request_of(datatype, rows)
+    contents = getattr(request.inputs[0].contents, CONTENTS[datatype])
+    contents.extend(values.numpy().flatten().tolist())
+    reply = stub.ModelInfer(request, timeout=CALL_SECONDS)
+    assert [(output.datatype, output.shape) for output in reply.outputs] == [(datatype, [rows, 4])]
+    assert list(reply.raw_output_contents) == [raw_bytes(values)]
+
+
+# float32 in and out is how tritonclient presents bfloat16; FP16 it takes as it is.
+@pytest.mark.parametrize(("datatype", "dtype"), [("BF16", np.float32), ("FP16", np.float16)])
+def test_half_precision_through_tritonclient(
+    serve: Callable[[str], Server], datatype: str, dtype: type
+) -> None:
+    x = np.array([[1.0, -2.5, 0.0, 96.0]], dtype=dtype)
+    with triton.InferenceServerClient(serve("cpu*2").address) as client:
+        tensors = [infer_input("x", x, datatype)]
+        model = f"identity_{datatype.lower()}"
+        result = client.infer(model, tensors, client_timeout=CALL_SECONDS)
+    np.testing.assert_array_equal(result.as_numpy("y"), x)

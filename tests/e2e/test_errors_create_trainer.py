@@ -1,0 +1,172 @@
+"""Every row of the error table for CreateTrainer, and for trainers that do not exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from e2e.protocol import Stub, channel, message
+from e2e.raw_trainer import SERVICE
+from e2e.rejection import Rejection, assigner, ids
+from e2e.server import Server
+
+CODES = grpc.StatusCode
+
+
+def good_request() -> Any:
+    return message("braid.v1.CreateTrainerRequest")(
+        model="chain",
+        name="never",
+        loss={"name": "cross_entropy"},
+        optimizer={"sgd": {"lr": 0.1}},
+    )
+
+
+def clear(field: str) -> Callable[[Any], None]:
+    return lambda request: request.ClearField(field)
+
+
+def number(path: str, value: float) -> Rejection:
+    """A number out of its range. path: of the field, "optimizer.sgd.lr"."""
+    return Rejection(
+        f"{path} {value}",
+        assigner(**{path.replace(".", "__"): value}),
+        (path.rpartition(".")[2], f"{value:g}"),
+        path,
+    )
+
+
+def bad_name(name: str) -> Rejection:
+    return Rejection(f"name {name[:9]!r}", assigner(name=name), ("name", name), "name")
+
+
+def nesterov_with(**values: float) -> Callable[[Any], None]:
+    fields = {"nesterov": True, **values}
+    return assigner(**{f"optimizer__sgd__{field}": value for field, value in fields.items()})
+
+
+ROWS = [
+    Rejection("model", assigner(model="nosuch"), ("nosuch",), None, CODES.NOT_FOUND),
+    Rejection("version", assigner(version=7), ("chain", "7"), None, CODES.NOT_FOUND),
+    Rejection("negative version", assigner(version=-1), ("version", "-1"), "version"),
+    *[bad_name(name) for name in ("../up", "a/b", ".hidden", "spa ce", "ümlaut", "x" * 129)],
+    Rejection("no loss", clear("loss"), ("loss", "cross_entropy", "mse"), "loss.name"),
+    Rejection(
+        "unknown loss",
+        assigner(loss__name="hinge"),
+        ("hinge", "cross_entropy", "mse"),
+        "loss.name",
+    ),
+    Rejection(
+        "unknown output", assigner(loss__output="nosuch"), ("nosuch", "output__0"), "loss.output"
+    ),
+    Rejection("unknown reduction", assigner(loss__reduction=7), ("7",), "loss.reduction"),
+    number("loss.label_smoothing", 1.5),
+    number("loss.label_smoothing", -0.5),
+    number("loss.label_smoothing", math.nan),
+    Rejection(
+        "smoothing of mse",
+        assigner(loss__name="mse", loss__label_smoothing=0.5),
+        ("label_smoothing", "mse"),
+        "loss.label_smoothing",
+    ),
+    Rejection(
+        "index ignored by mse",
+        assigner(loss__name="mse", loss__ignore_index=3),
+        ("ignore_index", "mse"),
+        "loss.ignore_index",
+    ),
+    Rejection("no optimizer", clear("optimizer"), ("optimizer",), "optimizer"),
+    number("optimizer.sgd.lr", -0.5),
+    number("optimizer.sgd.lr", math.nan),
+    number("optimizer.sgd.lr", math.inf),
+    number("optimizer.sgd.momentum", -0.5),
+    number("optimizer.sgd.momentum", math.inf),
+    number("optimizer.sgd.dampening", math.nan),
+    number("optimizer.sgd.weight_decay", -0.5),
+    Rejection(
+        "nesterov without momentum",
+        nesterov_with(),
+        ("nesterov", "momentum"),
+        "optimizer.sgd.nesterov",
+    ),
+    Rejection(
+        "nesterov with dampening",
+        nesterov_with(momentum=0.9, dampening=0.1),
+        ("nesterov", "dampening"),
+        "optimizer.sgd.nesterov",
+    ),
+    number("optimizer.adamw.lr", -0.5),
+    number("optimizer.adamw.beta1", 1.0),
+    number("optimizer.adamw.beta1", -0.5),
+    number("optimizer.adamw.beta2", 1.5),
+    number("optimizer.adamw.eps", -0.5),
+    number("optimizer.adamw.weight_decay", -0.5),
+    number("optimizer.adamw.weight_decay", math.nan),
+]
+
+
+@pytest.fixture(scope="module")
+def stub(serve: Callable[[str], Server]) -> Stub:
+    return Stub(channel(serve("cpu*2").address), SERVICE)
+
+
+def names(stub: Stub) -> list[str]:
+    return [trainer.name for trainer in stub.ListTrainers(ListRequest()).trainers]
+
+
+ListRequest = message("braid.v1.ListTrainersRequest")
+DeleteRequest = message("braid.v1.DeleteTrainerRequest")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids(ROWS))
+def test_rejected(stub: Stub, row: Rejection) -> None:
+    before = names(stub)
+    row.expect(stub.CreateTrainer, good_request())
+    assert names(stub) == before
+    created = stub.CreateTrainer(good_request()).trainer
+    assert created.name == "never"
+    stub.DeleteTrainer(DeleteRequest(name="never"))
+
+
+def test_second_trainer_of_one_name(stub: Stub) -> None:
+    request = good_request()
+    request.request_id = "mine"
+    first = stub.CreateTrainer(request).trainer
+    taken = Rejection(
+        "name taken", assigner(request_id="other"), ("never",), None, CODES.ALREADY_EXISTS
+    )
+    taken.expect(stub.CreateTrainer, good_request())
+    no_id = Rejection("name taken", clear("request_id"), ("never",), None, CODES.ALREADY_EXISTS)
+    no_id.expect(stub.CreateTrainer, good_request())
+    # The same call, sent again because its reply was lost.
+    assert stub.CreateTrainer(request).trainer == first
+    assert names(stub).count("never") == 1
+    stub.DeleteTrainer(DeleteRequest(name="never"))
+
+
+@pytest.mark.parametrize(
+    ("method", "field"),
+    [
+        ("GetTrainer", "name"),
+        ("DeleteTrainer", "name"),
+        ("OptimStep", "trainer"),
+        ("Publish", "trainer"),
+    ],
+)
+def test_unknown_trainer(stub: Stub, method: str, field: str) -> None:
+    request = message(f"braid.v1.{method}Request")(**{field: "nosuch"})
+    with pytest.raises(grpc.RpcError) as caught:
+        getattr(stub, method)(request)
+    assert caught.value.code() == CODES.NOT_FOUND
+    assert "nosuch" in caught.value.details()
+
+
+def test_weights_of_an_unknown_trainer(stub: Stub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub.GetStateDict(message("braid.v1.GetStateDictRequest")(trainer="nosuch")))
+    assert caught.value.code() == CODES.NOT_FOUND
+    assert "nosuch" in caught.value.details()

@@ -1,0 +1,86 @@
+"""SIGTERM: nothing new is accepted, what is being done is finished, exit code 0."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import grpc
+import numpy as np
+import pytest
+from e2e import models
+from e2e.inference import assert_close, expected
+from e2e.metrics import scrape
+from e2e.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.raw_trainer import RawTrainer
+from e2e.server import Server
+
+InferRequest = message("inference.ModelInferRequest")
+# Of the slow model, one row at a time: seconds, long enough for all that happens meanwhile.
+X = np.random.default_rng(0).standard_normal((60, 256)).astype(np.float32)
+
+
+def request_of(x: np.ndarray) -> InferRequest:
+    request = InferRequest(model_name="slow")
+    request.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    request.raw_input_contents.append(x.tobytes())
+    return request
+
+
+def wait_for_first_row(server: Server) -> None:
+    deadline = time.monotonic() + CALL_SECONDS
+    while scrape(server.metrics_url).value("braid_batch_size_rows_count", model="slow") == 0:
+        assert time.monotonic() < deadline
+
+
+def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("slow",))
+    with channel(server.address) as connection:
+        stub = Stub(connection, "inference.GRPCInferenceService")
+        in_flight = stub.ModelInfer.future(request_of(X))
+        wait_for_first_row(server)
+        server.terminate()
+        refused_until_done(stub, in_flight)
+        reply = in_flight.result()
+    values = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(X.shape)
+    assert_close(values, expected(models.make("slow"), X), rtol=1e-4, atol=1e-5)
+    assert server.wait() == 0, server.log
+
+
+def refused_until_done(stub: Stub, in_flight: grpc.Future) -> None:
+    """The draining server refuses a new request, while the one in flight goes on."""
+    while True:
+        try:
+            stub.ModelInfer(request_of(X[:1]))
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert not in_flight.done(), "the request ended before the server was seen to drain"
+            return
+        assert not in_flight.done(), "the server accepts requests after SIGTERM"
+
+
+def test_operation_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("slow",))
+    trainer = RawTrainer(server.address, "slow", {"name": "mse"}, {"sgd": {}})
+    request = trainer.request("Step", {"x": X}, {"target": X})
+    in_flight = trainer.stub.Step.future(request)
+    labels = {"device": "cpu:0", "phase": "copy_in"}
+    deadline = time.monotonic() + CALL_SECONDS
+    while scrape(server.metrics_url).value("braid_device_busy_seconds_total", **labels) == 0:
+        assert time.monotonic() < deadline
+    server.terminate()
+    assert in_flight.result().status.step == 1
+    assert server.wait() == 0, server.log
+
+
+@pytest.mark.parametrize("devices", ["cpu*1", "cpu*3"])
+def test_idle_server_ends_at_once(start_server: Callable[..., Server], devices: str) -> None:
+    server = start_server(devices, names=("chain",))
+    # A connection that nobody closes must not hold it.
+    with channel(server.address) as connection:
+        grpc.channel_ready_future(connection).result(timeout=CALL_SECONDS)
+        started = time.monotonic()
+        server.terminate()
+        assert server.wait() == 0, server.log
+    assert time.monotonic() - started < 5
+

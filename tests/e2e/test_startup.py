@@ -1,0 +1,131 @@
+"""Flags, startup and its failures: one clear line, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.server import Server, run_to_exit
+
+FLAGS = [
+    "--model_repository",
+    "--data_dir",
+    "--devices",
+    "--listen",
+    "--grpc_port",
+    "--metrics_port",
+    "--ready_file",
+]
+
+
+@pytest.fixture(scope="module")
+def server(start_server: Callable[..., Server]) -> Server:
+    return start_server("cpu*2", names=("convnet",))
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port that another process listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_help_tells_every_flag() -> None:
+    done = run_to_exit("--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for flag in FLAGS:
+        assert flag in done.stdout
+
+
+def assert_refused(flags: list[str], *words: str) -> None:
+    """The server ends with exit code 2 and one line on stderr, with all of `words` in it."""
+    done = run_to_exit(*flags)
+    assert done.returncode == 2, done
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done
+    for word in words:
+        assert word in lines[0]
+
+
+def good_flags(repository: Path, directory: Path) -> dict[str, str]:
+    return {
+        "--model_repository": str(repository),
+        "--data_dir": str(directory / "data"),
+        "--devices": "cpu*1",
+        "--grpc_port": "0",
+        "--metrics_port": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--devices", "tpu"),
+        ("--devices", "cpu*0"),
+        ("--devices", "cpu*"),
+        ("--devices", "cuda:63"),
+        ("--devices", ""),
+        ("--grpc_port", "65536"),
+        ("--grpc_port", "-1"),
+        ("--metrics_port", "http"),
+        ("--listen", "999.1.1.1"),
+        ("--model_repository", "/nonexistent/models"),
+        ("--data_dir", "/proc/data"),
+        ("--ready_file", "/nonexistent/ready"),
+    ],
+)
+def test_bad_value_is_refused(repository: Path, tmp_path: Path, flag: str, value: str) -> None:
+    flags = {**good_flags(repository, tmp_path), flag: value}
+    assert_refused([f"{name}={text}" for name, text in flags.items()], flag, value)
+
+
+@pytest.mark.parametrize("extra", ["--nosuch=1", "--grpc-port=1", "surplus"])
+def test_unknown_flag_is_refused(repository: Path, tmp_path: Path, extra: str) -> None:
+    flags = good_flags(repository, tmp_path)
+    assert_refused([*(f"{name}={text}" for name, text in flags.items()), extra], extra)
+
+
+def test_model_repository_is_required(tmp_path: Path) -> None:
+    assert_refused([f"--data_dir={tmp_path}"], "--model_repository")
+
+
+@pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port"])
+def test_port_in_use_is_refused(
+    repository: Path, tmp_path: Path, taken_port: int, flag: str
+) -> None:
+    flags = {**good_flags(repository, tmp_path), flag: str(taken_port)}
+    assert_refused([f"{name}={text}" for name, text in flags.items()], flag, str(taken_port))
+
+
+@pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port"])
+def test_port_of_another_server_is_refused(
+    repository: Path, tmp_path: Path, server: Server, flag: str
+) -> None:
+    """gRPC would share it, and clients would reach either server by chance."""
+    port = server.ready[flag.removeprefix("--")]
+    flags = {**good_flags(repository, tmp_path), flag: str(port)}
+    assert_refused([f"{name}={text}" for name, text in flags.items()], flag, str(port))
+
+
+def test_ready_file(server: Server) -> None:
+    ready = json.loads(server.ready_path.read_text())
+    assert set(ready) == {"grpc_port", "metrics_port", "pid"}
+    assert ready["pid"] == server.process.pid
+    for port in (ready["grpc_port"], ready["metrics_port"]):
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            pass
+
+
+def test_log_tells_what_runs_where(server: Server) -> None:
+    for word in ("convnet", "cpu:0", "cpu:1", str(server.ready["grpc_port"])):
+        assert word in server.log
+
+
+def test_idle_server_is_small(server: Server) -> None:
+    assert server.resident_bytes() < 450 << 20

@@ -1,0 +1,127 @@
+"""Trainers as resources, how a batch is split, and an update's own hyper-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import braid
+import grpc
+import pytest
+import torch
+from e2e import models, oracle, training
+from e2e.server import Server
+
+SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}
+
+
+def connect(serve: Callable[[str], Server], replicas: int = 2) -> braid.Client:
+    return braid.connect(serve(f"cpu*{replicas}").address)
+
+
+@pytest.mark.parametrize(
+    ("rows", "replicas"), [(30, 3), (5, 4), (20, 3), (1, 4), (2, 4), (97, 4), (7, 1), (256, 2)]
+)
+def test_batch_is_split_as_torch_chunk_does(
+    serve: Callable[[str], Server], rows: int, replicas: int
+) -> None:
+    wanted = [len(chunk) for chunk in torch.chunk(torch.zeros(rows), replicas)]
+    x, labels = oracle.dataset("chain", rows)
+    with connect(serve, replicas) as client, training.new_trainer(
+        client, "chain", loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        results = [
+            trainer.step({"x": x}, {"target": labels}, report_split=True),
+            trainer.forward_backward({"x": x}, {"target": labels}, report_split=True),
+            trainer.forward({"x": x}, report_split=True),
+        ]
+        silent = trainer.forward({"x": x})
+    devices = [f"cpu:{i}" for i in range(len(wanted))]
+    for result in results:
+        assert [chunk.rows for chunk in result.chunks] == wanted
+        assert [chunk.device for chunk in result.chunks] == devices
+    assert silent.chunks == ()
+
+
+def test_hyper_parameters_of_one_update(serve: Callable[[str], Server]) -> None:
+    """They stand in for the optimizer's own in that update alone."""
+    overrides = [{}, {"lr": 0.01}, {"lr": 0.0}, {"momentum": 0.5, "weight_decay": 0.1}, {}]
+    x, labels = oracle.dataset("chain64", 20)
+    module = models.make("chain64")
+    stepper = oracle.make_optimizer(module, SGD)
+    own = dict(stepper.param_groups[0])
+    with connect(serve) as client, training.new_trainer(
+        client, "chain64", loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        for override in overrides:
+            trainer.step({"x": x}, {"target": labels}, **override)
+            stepper.param_groups[0].update({**own, **override})
+            stepper.zero_grad()
+            oracle.LOSSES["cross_entropy"](module(x), labels).backward()
+            stepper.step()
+        actual = oracle.Run([], trainer.state_dict())
+        assert trainer.info().optimizer == SGD
+    oracle.assert_equal_runs(actual, oracle.Run([], oracle.state_of(module)), 1e-12)
+
+
+def test_created_trainer_stands_at_the_models_weights(serve: Callable[[str], Server]) -> None:
+    with connect(serve, 3) as client:
+        trainer = client.create_trainer(
+            "convnet", name="created", loss="cross_entropy", optimizer=SGD
+        )
+        info = trainer.info()
+        state = trainer.state_dict()
+        names = [listed.name for listed in client.trainers()]
+        trainer.delete()
+        assert "created" not in [listed.name for listed in client.trainers()]
+        with pytest.raises(braid.BraidError) as caught:
+            client.trainer("created")
+    assert caught.value.code == grpc.StatusCode.NOT_FOUND
+    assert names == sorted(names)
+    assert "created" in names
+    assert (info.name, info.model, info.base_version) == ("created", "convnet", 1)
+    assert info.devices == ("cpu:0", "cpu:1", "cpu:2")
+    assert (info.step, info.applied_sequence, info.accumulated) == (0, 0, 0)
+    wanted = oracle.state_of(models.make("convnet"))
+    # Parameters and buffers in the module's order.
+    assert list(state) == list(wanted)
+    for name, value in wanted.items():
+        assert state[name].dtype == value.dtype
+        assert state[name].tobytes() == value.tobytes(), name
+
+
+def test_name_is_the_models_unless_given(serve: Callable[[str], Server]) -> None:
+    with connect(serve) as client:
+        trainer = client.create_trainer("two_inputs", loss="mse", optimizer="AdamW")
+        assert trainer.name == "two_inputs"
+        trainer.delete()
+
+
+def test_another_handle_goes_on_where_the_first_stopped(serve: Callable[[str], Server]) -> None:
+    x, labels = oracle.dataset("chain", 20)
+    with connect(serve) as client, training.new_trainer(
+        client, "chain", loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        trainer.step({"x": x}, {"target": labels})
+        other = client.trainer(trainer.name)
+        assert other.step({"x": x}, {"target": labels}).step == 2
+
+
+def test_trainers_do_not_disturb_each_other(serve: Callable[[str], Server]) -> None:
+    """Two trainers of one model, step by step in turn, each as if it were alone."""
+    specs = [SGD, {"name": "AdamW", "lr": 0.01}]
+    batches = list(oracle.batches_of("chain64", "cross_entropy", 20, steps=10))
+    with connect(serve) as client:
+        trainers = [
+            client.create_trainer(
+                "chain64", name=f"turn-{i}", loss="cross_entropy", optimizer=spec
+            )
+            for i, spec in enumerate(specs)
+        ]
+        losses = [[t.step({"x": x}, {"target": y}).loss for t in trainers] for x, y in batches]
+        states = [trainer.state_dict() for trainer in trainers]
+        for trainer in trainers:
+            trainer.delete()
+    for i, spec in enumerate(specs):
+        wanted = oracle.train(models.make("chain64"), batches, spec, "cross_entropy")
+        actual = oracle.Run([pair[i] for pair in losses], states[i])
+        oracle.assert_equal_runs(actual, wanted, 1e-9)

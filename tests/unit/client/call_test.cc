@@ -1,0 +1,98 @@
+#include "client/cpp/call.h"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace braid::client {
+namespace {
+
+const grpc::Status kUnavailable(grpc::StatusCode::UNAVAILABLE, "away");
+
+TEST(CallTest, EveryCodeKeepsItsNumberAndMessage) {
+  for (int code = 0; code <= 16; ++code) {
+    const absl::Status status = ToAbsl({static_cast<grpc::StatusCode>(code), "why"});
+    EXPECT_EQ(static_cast<int>(status.code()), code);
+    // Abseil's OK has no message.
+    EXPECT_EQ(status.message(), code == 0 ? "" : "why");
+  }
+}
+
+TEST(CallTest, DetailsBecomeAPayload) {
+  const absl::Status status = ToAbsl({grpc::StatusCode::INVALID_ARGUMENT, "why", "details"});
+  EXPECT_EQ(status.GetPayload("type.googleapis.com/google.rpc.Status"), absl::Cord("details"));
+}
+
+TEST(CallTest, OnlyUnavailableIsTriedAgain) {
+  for (int code = 0; code <= 16; ++code) {
+    int attempts = 0;
+    const CallPolicy policy{.max_attempts = 4, .initial_backoff = absl::Microseconds(1)};
+    const absl::Status status = Attempt(policy, [&](grpc::ClientContext*) {
+      ++attempts;
+      return grpc::Status(static_cast<grpc::StatusCode>(code), "why");
+    });
+    EXPECT_EQ(static_cast<int>(status.code()), code);
+    EXPECT_EQ(attempts, code == grpc::StatusCode::UNAVAILABLE ? 4 : 1) << code;
+  }
+}
+
+TEST(CallTest, AttemptsEndWithSuccess) {
+  int attempts = 0;
+  const CallPolicy policy{.max_attempts = 4, .initial_backoff = absl::Microseconds(1)};
+  const absl::Status status = Attempt(policy, [&](grpc::ClientContext*) {
+    return ++attempts < 3 ? kUnavailable : grpc::Status::OK;
+  });
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(attempts, 3);
+}
+
+TEST(CallTest, APauseThatWouldPassTheTimeoutIsNotMade) {
+  int attempts = 0;
+  const CallPolicy policy{
+      .timeout = absl::Minutes(1), .max_attempts = 4, .initial_backoff = absl::Hours(1)};
+  const absl::Status status = Attempt(policy, [&](grpc::ClientContext*) {
+    ++attempts;
+    return kUnavailable;
+  });
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(attempts, 1);
+}
+
+TEST(CallTest, AttemptsShareOneDeadline) {
+  std::vector<std::chrono::system_clock::time_point> deadlines;
+  const CallPolicy policy{
+      .timeout = absl::Hours(1), .max_attempts = 3, .initial_backoff = absl::Microseconds(1)};
+  const absl::Time before = absl::Now();
+  Attempt(policy, [&](grpc::ClientContext* context) {
+    deadlines.push_back(context->deadline());
+    return kUnavailable;
+  }).IgnoreError();
+  ASSERT_EQ(deadlines.size(), 3);
+  // gRPC keeps nanoseconds, std::chrono rounds them.
+  EXPECT_GE(absl::FromChrono(deadlines[0]), before + absl::Hours(1) - absl::Microseconds(1));
+  EXPECT_EQ(deadlines[0], deadlines[1]);
+  EXPECT_EQ(deadlines[0], deadlines[2]);
+}
+
+TEST(CallTest, WithoutATimeoutThereIsNoDeadline) {
+  Attempt({}, [&](grpc::ClientContext* context) {
+    EXPECT_EQ(context->deadline(), std::chrono::system_clock::time_point::max());
+    return grpc::Status::OK;
+  }).IgnoreError();
+}
+
+TEST(CallTest, RequestsBeyondTwoGibibytesAreNotSent) {
+  constexpr size_t kLimit = (size_t{1} << 31) - 1;
+  EXPECT_TRUE(CheckSendable(kLimit).ok());
+  const absl::Status status = CheckSendable(kLimit + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("2147483648 bytes"));
+}
+
+}  // namespace
+}  // namespace braid::client

@@ -1,0 +1,189 @@
+#include "client/cpp/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace braid::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Gives back each input as an output "y", and what it was asked.
+class FakeInference final : public inference::GRPCInferenceService::Service {
+ public:
+  grpc::Status ServerLive(grpc::ServerContext* /*context*/,
+                          const inference::ServerLiveRequest* /*request*/,
+                          inference::ServerLiveResponse* reply) override {
+    reply->set_live(true);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* request,
+                          inference::ModelInferResponse* reply) override {
+    last_request = *request;
+    last_deadline = absl::FromChrono(context->deadline());
+    if (!refusal.ok()) return refusal;
+    reply->set_model_name(request->model_name());
+    reply->set_model_version("3");
+    for (int i = 0; i < request->inputs_size(); ++i) {
+      auto* output = reply->add_outputs();
+      output->set_name(absl::StrCat("y", i));
+      output->set_datatype(request->inputs(i).datatype());
+      *output->mutable_shape() = request->inputs(i).shape();
+      if (send_raw) reply->add_raw_output_contents(request->raw_input_contents(i));
+    }
+    if (!split.empty()) (*reply->mutable_parameters())["split"].set_string_param(split);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status RepositoryIndex(grpc::ServerContext* /*context*/,
+                               const inference::RepositoryIndexRequest* /*request*/,
+                               inference::RepositoryIndexResponse* reply) override {
+    reply->add_models()->set_name("a");
+    reply->add_models()->set_name("b");
+    return grpc::Status::OK;
+  }
+
+  // Written by one side while the other waits: a call is synchronous.
+  inference::ModelInferRequest last_request;
+  absl::Time last_deadline;
+  grpc::Status refusal;
+  bool send_raw = true;
+  std::string split;
+};
+
+class FakeDevices final : public v1::DeviceService::Service {
+  grpc::Status ListDevices(grpc::ServerContext* /*context*/,
+                           const v1::ListDevicesRequest* /*request*/,
+                           v1::ListDevicesResponse* reply) override {
+    reply->add_devices()->set_name("cpu:0");
+    reply->set_uptime_seconds(5);
+    return grpc::Status::OK;
+  }
+};
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.RegisterService(&inference_);
+    builder.RegisterService(&devices_);
+    server_ = builder.BuildAndStart();
+    auto client = Client::Connect(Target());
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+
+  std::string Target() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  int port_ = 0;
+  FakeInference inference_;
+  FakeDevices devices_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(ClientTest, InferSendsRawContentsAndReadsThem) {
+  std::vector<Tensor> inputs = {MakeTensor<float>("x", {2, 1}, {1.5, 2.5}),
+                                MakeTensor<int32_t>("ids", {2}, {3, 4})};
+  absl::StatusOr<InferResult> result = client_->Infer("toy", std::move(inputs));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->model, "toy");
+  EXPECT_EQ(result->version, "3");
+  ASSERT_THAT(result->outputs, SizeIs(2));
+  EXPECT_EQ(result->outputs[0].name, "y0");
+  EXPECT_THAT(result->outputs[0].shape, ElementsAre(2, 1));
+  EXPECT_THAT(*Values<float>(result->outputs[0]), ElementsAre(1.5, 2.5));
+  EXPECT_THAT(*Values<int32_t>(result->outputs[1]), ElementsAre(3, 4));
+  EXPECT_EQ(inference_.last_request.inputs(1).name(), "ids");
+  EXPECT_EQ(inference_.last_request.model_version(), "");
+  EXPECT_EQ(inference_.last_request.parameters_size(), 0);
+}
+
+TEST_F(ClientTest, InferSendsItsOptions) {
+  inference_.split = "cpu:0=10,cuda:0/1=7";
+  absl::StatusOr<InferResult> result = client_->Infer(
+      "toy", {},
+      {.version = "2", .outputs = {"b", "a"}, .timeout = absl::Hours(2), .report_split = true});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const inference::ModelInferRequest& request = inference_.last_request;
+  EXPECT_EQ(request.model_version(), "2");
+  ASSERT_EQ(request.outputs_size(), 2);
+  EXPECT_EQ(request.outputs(0).name(), "b");
+  EXPECT_TRUE(request.parameters().at("report_split").bool_param());
+  EXPECT_GT(inference_.last_deadline, absl::Now() + absl::Hours(1));
+  EXPECT_LT(inference_.last_deadline, absl::Now() + absl::Hours(3));
+  ASSERT_THAT(result->split, SizeIs(2));
+  EXPECT_EQ(result->split[0].device(), "cpu:0");
+  EXPECT_EQ(result->split[0].rows(), 10);
+  EXPECT_EQ(result->split[1].device(), "cuda:0/1");
+  EXPECT_EQ(result->split[1].rows(), 7);
+}
+
+TEST_F(ClientTest, RefusalKeepsCodeMessageAndDetails) {
+  inference_.refusal = {grpc::StatusCode::NOT_FOUND, "model \"x\" is unknown", "details"};
+  const absl::Status status = client_->Infer("x", {}).status();
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_EQ(status.message(), "model \"x\" is unknown");
+  EXPECT_TRUE(status.GetPayload("type.googleapis.com/google.rpc.Status").has_value());
+}
+
+TEST_F(ClientTest, RepliesThatBreakTheProtocolAreInternal) {
+  inference_.send_raw = false;
+  const std::vector<Tensor> input = {MakeTensor<float>("x", {1}, {1})};
+  EXPECT_TRUE(absl::IsInternal(client_->Infer("toy", input).status()));
+  inference_.send_raw = true;
+  for (const char* split : {"cpu:0", "cpu:0=", "cpu:0=ten", "cpu:0=1,cpu:1"}) {
+    inference_.split = split;
+    EXPECT_TRUE(absl::IsInternal(client_->Infer("toy", input).status())) << split;
+  }
+}
+
+TEST_F(ClientTest, MessagesBeyondFourMebibytesPass) {
+  const std::vector<uint8_t> bytes(8 << 20, 7);
+  absl::StatusOr<InferResult> result =
+      client_->Infer("toy", {MakeTensor<uint8_t>("x", {8 << 20}, bytes)});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->outputs[0].data.size(), bytes.size());
+}
+
+TEST_F(ClientTest, ModelsAndDevices) {
+  auto models = client_->Models();
+  ASSERT_TRUE(models.ok()) << models.status();
+  ASSERT_THAT(*models, SizeIs(2));
+  EXPECT_EQ((*models)[1].name(), "b");
+  absl::StatusOr<v1::ListDevicesResponse> devices = client_->Devices();
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ(devices->devices(0).name(), "cpu:0");
+  EXPECT_EQ(devices->uptime_seconds(), 5);
+}
+
+TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
+  EXPECT_TRUE(absl::IsUnimplemented(client_->ServerMetadata().status()));
+  EXPECT_TRUE(absl::IsUnimplemented(client_->ModelMetadata("toy").status()));
+  EXPECT_TRUE(absl::IsUnimplemented(client_->CreateTrainer({}).status()));
+}
+
+TEST_F(ClientTest, ConnectSaysWhereNobodyAnswers) {
+  client_.reset();
+  server_->Shutdown();
+  server_.reset();
+  const absl::Status status = Client::Connect(Target()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("no server answers at ", Target())));
+}
+
+}  // namespace
+}  // namespace braid::client

@@ -1,0 +1,239 @@
+#include "client/cpp/trainer.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cpp/client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_training_service.h"
+
+namespace braid::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using Fault = FakeTrainingService::Fault;
+
+std::vector<Tensor> Rows(float value) {
+  return {MakeTensor<float>("x", {1, 2}, {value, value + 1})};
+}
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    client_ = std::make_unique<Client>(
+        server_->InProcessChannel({}),
+        ClientOptions{.max_attempts = 3, .initial_backoff = absl::Milliseconds(1)});
+  }
+
+  Trainer Create() {
+    absl::StatusOr<Trainer> trainer = client_->CreateTrainer({});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    return *std::move(trainer);
+  }
+
+  // What arrived after the trainer's creation.
+  std::vector<std::string> Operations() const {
+    std::vector<std::string> calls = service_.received();
+    calls.erase(calls.begin());
+    return calls;
+  }
+
+  FakeTrainingService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(TrainerTest, OperationsAreCountedFromOne) {
+  Trainer trainer = Create();
+  EXPECT_TRUE(trainer.Step(Rows(0), Rows(1)).ok());
+  EXPECT_TRUE(trainer.ForwardBackward(Rows(0), Rows(1)).ok());
+  EXPECT_TRUE(trainer.OptimStep().ok());
+  EXPECT_TRUE(trainer.Forward(Rows(0)).ok());
+  EXPECT_TRUE(trainer.Publish().ok());
+  EXPECT_THAT(Operations(), ElementsAre("step 1", "forward_backward 2", "optim_step 3", "forward 4",
+                                        "publish 5"));
+  EXPECT_EQ(trainer.sequence(), 5);
+}
+
+TEST_F(TrainerTest, StepSendsItsTensorsAndHyperParameters) {
+  Trainer trainer = Create();
+  StepOptions options;
+  options.hyper_parameters.set_lr(0.05);
+  options.report_split = true;
+  absl::StatusOr<LossResult> result = trainer.Step(Rows(1), Rows(2), options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->loss, 0.5);
+  ASSERT_THAT(service_.steps(), SizeIs(1));
+  const v1::StepRequest step = service_.steps()[0];
+  EXPECT_EQ(step.trainer(), "t");
+  EXPECT_EQ(step.hyper_parameters().lr(), 0.05);
+  EXPECT_TRUE(step.report_split());
+  ASSERT_EQ(step.inputs_size(), 1);
+  EXPECT_EQ(step.inputs(0).name(), "x");
+  EXPECT_EQ(step.inputs(0).datatype(), "FP32");
+  EXPECT_THAT(step.inputs(0).shape(), ElementsAre(1, 2));
+  EXPECT_EQ(step.inputs(0).data(), Rows(1)[0].data);
+  EXPECT_EQ(step.targets(0).data(), Rows(2)[0].data);
+}
+
+TEST_F(TrainerTest, LostRequestIsSentAgainUnchanged) {
+  Trainer trainer = Create();
+  service_.Inject({Fault::kLostRequest});
+  absl::StatusOr<LossResult> result = trainer.Step(Rows(1), Rows(2));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->status.replayed());
+  EXPECT_THAT(Operations(), ElementsAre("step 1", "step 1"));
+  const std::vector<v1::StepRequest> steps = service_.steps();
+  EXPECT_EQ(steps[0].SerializeAsString(), steps[1].SerializeAsString());
+}
+
+TEST_F(TrainerTest, LostReplyIsReplayed) {
+  Trainer trainer = Create();
+  service_.Inject({Fault::kLostReply});
+  absl::StatusOr<LossResult> result = trainer.Step(Rows(1), Rows(2));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->status.replayed());
+  EXPECT_TRUE(trainer.Step(Rows(3), Rows(4)).ok());
+  EXPECT_THAT(Operations(), ElementsAre("step 1", "step 1", "step 2"));
+}
+
+TEST_F(TrainerTest, ResendingIsBounded) {
+  Trainer trainer = Create();
+  service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
+  EXPECT_TRUE(absl::IsUnavailable(trainer.Step(Rows(1), Rows(2)).status()));
+  EXPECT_THAT(Operations(), ElementsAre("step 1", "step 1", "step 1"));
+  EXPECT_EQ(trainer.sequence(), 0);
+}
+
+TEST_F(TrainerTest, AfterAnUnknownOutcomeTheSameOperationGivesItsResult) {
+  Trainer trainer = Create();
+  service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
+  ASSERT_FALSE(trainer.Step(Rows(1), Rows(2)).ok());
+  EXPECT_TRUE(absl::IsAborted(trainer.Step(Rows(3), Rows(4)).status()));
+  absl::StatusOr<LossResult> again = trainer.Step(Rows(1), Rows(2));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->status.replayed());
+  EXPECT_EQ(trainer.sequence(), 1);
+}
+
+TEST_F(TrainerTest, AfterAnUnknownOutcomeRefreshGoesOn) {
+  Trainer trainer = Create();
+  service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
+  ASSERT_FALSE(trainer.Step(Rows(1), Rows(2)).ok());
+  ASSERT_TRUE(trainer.Refresh().ok());
+  EXPECT_EQ(trainer.sequence(), 1);
+  EXPECT_EQ(trainer.info().applied_sequence(), 1);
+  EXPECT_TRUE(trainer.Step(Rows(3), Rows(4)).ok());
+}
+
+TEST_F(TrainerTest, RefusalIsNotSentAgainAndUsesUpNoNumber) {
+  Trainer trainer = Create();
+  service_.Refuse({grpc::StatusCode::INVALID_ARGUMENT, "inputs[0].shape: [1, 2], not [n, 3]"});
+  const absl::Status refused = trainer.Step(Rows(1), Rows(2)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_EQ(refused.message(), "inputs[0].shape: [1, 2], not [n, 3]");
+  service_.Refuse(grpc::Status::OK);
+  EXPECT_TRUE(trainer.Step(Rows(3), Rows(4)).ok());
+  EXPECT_THAT(Operations(), ElementsAre("step 1", "step 1"));
+}
+
+TEST_F(TrainerTest, ForwardGivesOutputsAndTheLossOnlyWithTargets) {
+  Trainer trainer = Create();
+  absl::StatusOr<ForwardResult> without = trainer.Forward(Rows(1));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE(without->loss.has_value());
+  ASSERT_THAT(without->outputs, SizeIs(1));
+  EXPECT_EQ(without->outputs[0].name, "x");
+  EXPECT_THAT(without->outputs[0].shape, ElementsAre(1, 2));
+  EXPECT_EQ(without->outputs[0].data, Rows(1)[0].data);
+  absl::StatusOr<ForwardResult> with = trainer.Forward(Rows(1), {.targets = Rows(2)});
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_EQ(with->loss, 0.125);
+}
+
+TEST_F(TrainerTest, PublishGivesTheVersion) {
+  Trainer trainer = Create();
+  absl::StatusOr<int64_t> version = trainer.Publish();
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(*version, 7);
+}
+
+TEST_F(TrainerTest, CreateIsSentAgainWithTheSameRequestId) {
+  service_.Inject({Fault::kLostReply});
+  EXPECT_TRUE(client_->CreateTrainer({}).ok());
+  ASSERT_THAT(service_.received(), SizeIs(2));
+  EXPECT_EQ(service_.received()[0], service_.received()[1]);
+  // A request of its own has an id of its own.
+  EXPECT_TRUE(absl::IsAlreadyExists(client_->CreateTrainer({}).status()));
+}
+
+TEST_F(TrainerTest, AttachGoesOnFromTheServersNumber) {
+  Trainer first = Create();
+  ASSERT_TRUE(first.Step(Rows(1), Rows(2)).ok());
+  absl::StatusOr<Trainer> attached = client_->AttachTrainer("t");
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->info().model(), "toy");
+  EXPECT_TRUE(attached->Step(Rows(3), Rows(4)).ok());
+  EXPECT_EQ(attached->sequence(), 2);
+  EXPECT_TRUE(absl::IsNotFound(client_->AttachTrainer("unknown").status()));
+}
+
+TEST_F(TrainerTest, DeleteWhoseReplyWasLostSucceeds) {
+  Trainer trainer = Create();
+  service_.Inject({Fault::kLostReply});
+  EXPECT_TRUE(trainer.Delete().ok());
+  EXPECT_THAT(Operations(), ElementsAre("delete t", "delete t"));
+  EXPECT_TRUE(absl::IsNotFound(trainer.Delete()));
+}
+
+TEST_F(TrainerTest, TrainerOutlivesItsClient) {
+  Trainer trainer = Create();
+  client_.reset();
+  EXPECT_TRUE(trainer.Step(Rows(1), Rows(2)).ok());
+}
+
+v1::GetStateDictResponse Piece(const std::string& name, int64_t offset, const std::string& data) {
+  v1::GetStateDictResponse piece;
+  piece.set_name(name);
+  piece.set_datatype("UINT8");
+  piece.add_shape(4);
+  piece.set_offset(offset);
+  piece.set_data(data);
+  return piece;
+}
+
+TEST_F(TrainerTest, StateDictBeginsAnewAfterALostConnection) {
+  Trainer trainer = Create();
+  service_.SetState({Piece("a", 0, "12"), Piece("a", 2, "34"), Piece("b", 0, "5678")});
+  service_.Inject({Fault::kLostReply});
+  absl::StatusOr<std::vector<StateEntry>> state = trainer.StateDict();
+  ASSERT_TRUE(state.ok()) << state.status();
+  ASSERT_THAT(*state, SizeIs(2));
+  EXPECT_EQ((*state)[0].tensor.data, "1234");
+  EXPECT_EQ((*state)[1].tensor.data, "5678");
+}
+
+TEST_F(TrainerTest, StateDictThatEndsEarlyIsAnError) {
+  Trainer trainer = Create();
+  service_.SetState({Piece("a", 0, "12")});
+  const absl::Status ended = trainer.StateDict().status();
+  EXPECT_TRUE(absl::IsInternal(ended));
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("\"a\" lacks 2 bytes"));
+  service_.SetState({Piece("a", 2, "34"), Piece("b", 0, "5678")});
+  const absl::Status began = trainer.StateDict().status();
+  EXPECT_TRUE(absl::IsInternal(began));
+  EXPECT_THAT(std::string(began.message()), StartsWith("state dict: 2 bytes at offset 2 of \"a\""));
+}
+
+}  // namespace
+}  // namespace braid::client

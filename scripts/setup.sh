@@ -108,7 +108,7 @@ configure() {
 
 build() {
   # A dry run tells "nothing to do" from a build worth announcing.
-  if [[ $(ninja -C build/release -n | tail -n 1) == "ninja: no work to do." ]]; then
+  if [[ $(ninja -C build/release -n 2>&1 | tail -n 1) == "ninja: no work to do." ]]; then
     return
   fi
   work setup-build "Building" cmake --build --preset release --parallel "$(nproc)"

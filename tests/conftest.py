@@ -16,6 +16,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import pytest
 import torch
+
+# So that a failed assertion in a helper shows its values, too.
+pytest.register_assert_rewrite("e2e.rejection", "e2e.raw_trainer")
+
 from e2e import models
 from e2e.server import Server
 

@@ -33,6 +33,7 @@ struct InferArguments {
 
 std::vector<NamedShape> Shapes(const std::vector<client::Tensor>& tensors) {
   std::vector<NamedShape> shapes;
+  shapes.reserve(tensors.size());
   for (const client::Tensor& tensor : tensors) shapes.push_back({tensor.name, tensor.shape});
   return shapes;
 }

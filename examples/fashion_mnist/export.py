@@ -48,7 +48,7 @@ def main():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, not gone
         module = torch.jit.script(FashionNet())
         example = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
-        bundle_inputs(module, [(example,)])
+        module = bundle_inputs(module, [(example,)])
         path = pathlib.Path(sys.argv[1]) / MODEL / "1" / "model.pt"
         path.parent.mkdir(parents=True)
         module.save(path)

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/batching/batch_queue.h"
 #include "server/devices/worker.h"
 #include "server/models/model.h"
@@ -61,7 +62,8 @@ absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_
     for (const auto& [other, entry] : entries_) {
       names.push_back(absl::StrCat("'", other, "'"));
     }
-    return absl::NotFoundError(absl::StrCat("there is no model '", name, "'; the repository holds ",
+    return absl::NotFoundError(absl::StrCat("there is no model '", Excerpt(name),
+                                            "'; the repository holds ",
                                             names.empty() ? "none" : absl::StrJoin(names, ", ")));
   }
   if (found->second.queue == nullptr) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 
 namespace braid {
 namespace {
@@ -89,9 +90,10 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
     const std::string element = absl::StrCat(field, "[", i, "]");
     const std::optional<size_t> index = IndexOf(config.inputs, tensors[i].name);
     if (!index) {
-      return InvalidField(element + ".name",
-                          absl::StrCat("model '", config.name, "' has no input '", tensors[i].name,
-                                       "'; it takes ", Names(config.inputs)));
+      return InvalidField(
+          element + ".name",
+          absl::StrCat("model '", config.name, "' has no input '", Excerpt(tensors[i].name),
+                       "'; it takes ", Names(config.inputs)));
     }
     if (found[*index]) {
       return InvalidField(element + ".name", absl::StrCat("input '", tensors[i].name,

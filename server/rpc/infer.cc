@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/models/input_check.h"
 #include "server/rpc/model_messages.h"
 #include "server/rpc/tensor_codec.h"
@@ -48,7 +49,7 @@ absl::StatusOr<std::vector<size_t>> RequestedOutputs(const ModelConfig& config,
         absl::StrAppend(out, "'", spec.name, "'");
       };
       return InvalidField(field + ".name", absl::StrCat("model '", config.name, "' has no output '",
-                                                        output.name().substr(0, 128), "'; it has ",
+                                                        Excerpt(output.name()), "'; it has ",
                                                         absl::StrJoin(config.outputs, ", ", name)));
     }
     const auto index = static_cast<size_t>(found - config.outputs.begin());

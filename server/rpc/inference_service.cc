@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/base/version.h"
 #include "server/rpc/infer.h"
 #include "server/rpc/model_messages.h"
@@ -79,7 +80,7 @@ InferenceService::Reactor* InferenceService::RepositoryIndex(
   return Answer(rpc_, context, "RepositoryIndex", [&]() -> absl::Status {
     if (!request->repository_name().empty()) {
       return InvalidField("repository_name",
-                          absl::StrCat("'", request->repository_name().substr(0, 128),
+                          absl::StrCat("'", Excerpt(request->repository_name()),
                                        "'; this server has one repository without a name: expected "
                                        "nothing"));
     }

@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 
 namespace braid {
 namespace {
@@ -45,7 +46,7 @@ absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_vi
   }
   if (!absl::SimpleAtoi(version, &number) || number < 1) {
     return InvalidField(field,
-                        absl::StrCat("'", version.substr(0, 64),
+                        absl::StrCat("'", Excerpt(version),
                                      "' is no version; expected a number from 1, or nothing"));
   }
   return number;

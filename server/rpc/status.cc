@@ -7,18 +7,18 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 
 namespace braid {
 namespace {
 
-// gRPC sends messages and details in headers, whose size is limited.
-constexpr size_t kLongestMessage = 2048;
+// Status, details and violation carry the message in headers, percent-encoded once; gRPC takes 8
+// KiB of them.
+constexpr size_t kLongestMessage = 1024;
 
-std::string Truncated(absl::string_view message) {
-  if (message.size() <= kLongestMessage) {
-    return std::string(message);
-  }
-  return absl::StrCat(message.substr(0, kLongestMessage), "…");
+std::string Shortened(absl::string_view message) {
+  const absl::string_view excerpt = Excerpt(message, kLongestMessage);
+  return absl::StrCat(excerpt, excerpt.size() < message.size() ? "…" : "");
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   }
   // The two enumerations are numbered alike.
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  const std::string message = Truncated(status.message());
+  const std::string message = Shortened(status.message());
   const std::optional<std::string> field = InvalidFieldOf(status);
   if (!field) {
     return {code, message};

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/rpc/typed_contents.h"
 
 namespace braid {
@@ -28,7 +29,7 @@ absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string&
   const std::optional<DataType> type = DataTypeFromName(message.datatype());
   if (!type) {
     return InvalidField(field + ".datatype",
-                        absl::StrCat("'", message.datatype().substr(0, 64), "' of '", tensor.name,
+                        absl::StrCat("'", Excerpt(message.datatype()), "' of '", tensor.name,
                                      "' is not supported; expected one of ", AllDataTypeNames()));
   }
   tensor.type = *type;

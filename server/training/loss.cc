@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/parallel/host_copy.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -36,7 +37,7 @@ absl::StatusOr<LossKind> KindOf(const LossSpec& spec) {
   if (spec.name == "mse") {
     return LossKind::kMse;
   }
-  return InvalidField("loss.name", absl::StrCat("there is no loss '", spec.name,
+  return InvalidField("loss.name", absl::StrCat("there is no loss '", Excerpt(spec.name),
                                                 "'; expected cross_entropy or mse"));
 }
 

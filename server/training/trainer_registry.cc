@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/batching/batch_queue.h"
 #include "server/training/trainer.h"
 
@@ -22,13 +23,13 @@ absl::Status CheckName(absl::string_view name) {
     return absl::OkStatus();
   }
   return InvalidField("name",
-                      absl::StrCat("'", absl::CHexEscape(name.substr(0, 128)),
+                      absl::StrCat("'", absl::CHexEscape(Excerpt(name)),
                                    "' is no trainer's name; expected 1 to 128 letters, digits, "
                                    "'_', '-' and '.', the first no '.'"));
 }
 
 absl::Status NotFound(absl::string_view name) {
-  return absl::NotFoundError(absl::StrCat("there is no trainer '", name, "'"));
+  return absl::NotFoundError(absl::StrCat("there is no trainer '", Excerpt(name), "'"));
 }
 
 }  // namespace

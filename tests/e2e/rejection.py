@@ -35,7 +35,8 @@ class Rejection:
         assert error.code() == self.code, error.details()
         for word in self.words:
             assert word in error.details(), error.details()
-        assert violated_fields(error) == ([] if self.field is None else [self.field])
+        fields = [] if self.field is None else [self.field]
+        assert violated_fields(error) == fields, error.details()
 
 
 def ids(rows: list[Rejection]) -> list[str]:

@@ -22,7 +22,7 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 5 ] } ]
 BROKEN = {
     "garbage": ("model.pt",),
     "unimplemented": ("sequence_batching", "config.pbtxt"),
-    "no_example": ("config.pbtxt", "bundle_inputs"),
+    "no_example": ("config.pbtxt", "bundled_inputs"),
     "no_version": ("version",),
     "empty_version": ("model.pt",),
     "not_text": ("config.pbtxt", "line 1"),
@@ -92,7 +92,7 @@ def test_index_has_every_folder_and_nothing_else(client: braid.Client) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_requests_for_it_are_told_the_reason(client: braid.Client, name: str) -> None:
     (status,) = [status for status in client.models() if status.name == name]
-    with pytest.raises(braid.Unavailable) as caught:
+    with pytest.raises(braid.NotFound) as caught:
         client.infer(name, {"x": np.zeros((1, 10), np.float32)})
     assert name in caught.value.message
     assert status.reason in caught.value.message

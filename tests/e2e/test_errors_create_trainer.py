@@ -40,7 +40,9 @@ def number(path: str, value: float) -> Rejection:
 
 
 def bad_name(name: str) -> Rejection:
-    return Rejection(f"name {name[:9]!r}", assigner(name=name), ("name", name), "name")
+    # The message quotes no more than 128 characters, and escapes what is not ASCII.
+    shown = ("name", name[:128]) if name.isascii() else ("name",)
+    return Rejection(f"name {name[:9]!a}", assigner(name=name), shown, "name")
 
 
 def nesterov_with(**values: float) -> Callable[[Any], None]:

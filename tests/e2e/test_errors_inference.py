@@ -150,7 +150,9 @@ ROWS = [
         "more rows than memory", tensor(0, shape=[2**62, 4]), ("'a'",), "inputs[0].shape"
     ),
     Rejection("no rows", no_rows, ("'a'", "[0, 4]"), "inputs[0].shape"),
-    Rejection("rows that differ", THREE_ROWS, ("'b'", "[3, 3]", "'a'", "[2, 4]"), "inputs"),
+    Rejection(
+        "rows that differ", THREE_ROWS, ("'b'", "[3, 3]", "'a'", "[2, 4]"), "inputs"
+    ),
     Rejection("a byte short", raw(0, bytes(31)), ("'a'", "31", "32"), "raw_input_contents[0]"),
     Rejection("a byte long", raw(1, bytes(25)), ("'b'", "25", "24"), "raw_input_contents[1]"),
     Rejection(
@@ -190,8 +192,8 @@ ROWS = [
         ("nosuch", "output__0"),
         "outputs[0].name",
     ),
-    Rejection("index out of range", words(1000), ("words", "index out of range"), "inputs"),
-    Rejection("negative index", words(-1), ("words", "index out of range"), "inputs"),
+    Rejection("index out of range", words(1000), ("inputs", "index out of range"), "inputs"),
+    Rejection("negative index", words(-1), ("inputs", "index out of range"), "inputs"),
 ]
 
 

@@ -64,7 +64,7 @@ INPUT_ROWS = [
     Rejection("no inputs", replace("inputs"), ("'x'",), "inputs"),
     Rejection(
         "duplicate input",
-        replace("inputs", tensor("'x'", X), tensor("'x'", X)),
+        replace("inputs", tensor("x", X), tensor("x", X)),
         ("'x'",),
         "inputs[1].name",
     ),
@@ -229,7 +229,7 @@ def test_index_out_of_range(address: str) -> None:
     """A model that fails on its input, on one replica of two."""
     trainer = RawTrainer(address, "words", {"name": "mse"}, SGD)
     good, bad = np.arange(4), np.array([1, 2, 3, 1000])
-    row = Rejection("index", inputs(bad, "words"), ("words", "index out of range"), "inputs")
+    row = Rejection("index", inputs(bad, "words"), ("inputs", "index out of range"), "inputs")
     for method in ("Step", "ForwardBackward"):
         request = trainer.request(method, {"words": good}, {"target": VALUES[:4]})
         before = trainer.snapshot()

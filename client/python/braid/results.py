@@ -191,7 +191,7 @@ def devices(proto: Any) -> list[Device]:
             kind=type(device).Kind.Name(device.kind).removeprefix("KIND_").lower(),
             hardware=device.hardware,
             threads=device.threads,
-            busy_seconds=dict(device.busy_seconds),
+            busy_seconds=dict(sorted(device.busy_seconds.items())),
             samples=device.samples,
             uptime_seconds=proto.uptime_seconds,
         )

@@ -1,0 +1,21 @@
+// Text from outside, fit for a message.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/strings/string_view.h"
+
+namespace braid {
+
+// At most the first `most` bytes of UTF-8 `text`, cut between characters.
+inline absl::string_view Excerpt(absl::string_view text, size_t most = 128) {
+  if (text.size() <= most) {
+    return text;
+  }
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) {
+    --most;
+  }
+  return text.substr(0, most);
+}
+
+}  // namespace braid

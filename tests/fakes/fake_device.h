@@ -1,0 +1,46 @@
+// A device that tells what was asked of it.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "server/devices/device.h"
+
+namespace braid {
+
+// Thread-safe. Its tensors live in host memory.
+class FakeDevice final : public Device {
+ public:
+  void Enter() override { ++entered_; }
+  absl::Status Synchronize() override {
+    const absl::MutexLock lock(&mu_);
+    ++synchronized_;
+    return fault_;
+  }
+  c10::Device torch_device() const override { return c10::kCPU; }
+  std::string hardware() const override { return "fake"; }
+  int threads() const override { return 1; }
+
+  // What Synchronize() says from now on.
+  void set_fault(absl::Status fault) {
+    const absl::MutexLock lock(&mu_);
+    fault_ = std::move(fault);
+  }
+  int entered() const { return entered_; }
+  int synchronized() const {
+    const absl::MutexLock lock(&mu_);
+    return synchronized_;
+  }
+
+ private:
+  std::atomic<int> entered_{0};
+  mutable absl::Mutex mu_;
+  int synchronized_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status fault_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace braid

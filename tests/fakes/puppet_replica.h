@@ -1,0 +1,48 @@
+// A replica whose forward pass is a function of the test's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/parallel/replica.h"
+
+namespace braid {
+
+// It has the parameters that it is given, no buffers, and no backward pass.
+class PuppetReplica final : public Replica {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Function = std::function<absl::StatusOr<Tensors>(const Tensors&)>;
+
+  explicit PuppetReplica(Function forward, std::vector<Parameter> parameters = {})
+      : forward_(std::move(forward)), parameters_(std::move(parameters)) {}
+
+  absl::StatusOr<Tensors> Forward(const Tensors& inputs, Mode) override { return forward_(inputs); }
+  absl::StatusOr<Tensors> ForwardForTraining(const Tensors& inputs, Mode) override {
+    return forward_(inputs);
+  }
+  absl::StatusOr<Tensors> Backward(const Tensors&) override {
+    return absl::UnimplementedError("a puppet has no backward pass");
+  }
+  void DropGraph() override {}
+
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+  void BindParameter(size_t index, const at::Tensor& storage) override {
+    parameters_[index].value = storage;
+  }
+  Tensors buffers() const override { return {}; }
+  std::vector<StateEntry> state() const override { return {}; }
+  std::unique_ptr<Replica> Clone() const override {
+    return std::make_unique<PuppetReplica>(forward_, parameters_);
+  }
+
+ private:
+  const Function forward_;
+  std::vector<Parameter> parameters_;
+};
+
+}  // namespace braid

@@ -1,0 +1,107 @@
+#include "server/admission/admission.h"
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(AdmissionTest, LimitsTheRequestsInFlight) {
+  Admission admission({.requests = 2, .bytes = 100});
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(1));
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(const Ticket second, admission.Admit(1));
+    EXPECT_THAT(admission.Admit(1),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("2 requests"), HasSubstr("--max_requests"))));
+    EXPECT_EQ(admission.in_flight(), 2);
+  }
+  EXPECT_EQ(admission.in_flight(), 1);
+  EXPECT_THAT(admission.Admit(1), IsOk());
+}
+
+TEST(AdmissionTest, LimitsTheirBytes) {
+  Admission admission({.requests = 10, .bytes = 100});
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(60));
+  EXPECT_THAT(admission.Admit(41),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("41 bytes"), HasSubstr("--max_request_bytes"))));
+  EXPECT_THAT(admission.Admit(40), IsOk());
+}
+
+TEST(AdmissionTest, ARequestOverTheLimitIsLetInAlone) {
+  Admission admission({.requests = 10, .bytes = 100});
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket large, admission.Admit(1000));
+  EXPECT_EQ(StatusOf(admission.Admit(0)).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(AdmissionTest, ARefusedRequestTakesNoPlace) {
+  Admission admission({.requests = 1, .bytes = 100});
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(0));
+    EXPECT_FALSE(admission.Admit(0).ok());
+  }
+  EXPECT_EQ(admission.in_flight(), 0);
+}
+
+TEST(AdmissionTest, AMovedTicketIsGivenBackOnce) {
+  Admission admission({.requests = 10, .bytes = 100});
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(60));
+    Ticket moved = std::move(first);
+    Ticket assigned;
+    assigned = std::move(moved);
+    EXPECT_EQ(admission.in_flight(), 1);
+  }
+  EXPECT_EQ(admission.in_flight(), 0);
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket other, admission.Admit(1));
+  EXPECT_THAT(admission.Admit(99), IsOk());  // the bytes came back too
+}
+
+TEST(AdmissionTest, TheClosedGateLetsNobodyIn) {
+  Admission admission({.requests = 10, .bytes = 100});
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket before, admission.Admit(1));
+  admission.Close();
+  EXPECT_THAT(admission.Admit(1),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting down")));
+  EXPECT_EQ(admission.in_flight(), 1);
+}
+
+TEST(AdmissionTest, WaitUntilIdleWaitsForTheLastTicket) {
+  Admission admission({.requests = 10, .bytes = 100});
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
+  auto ticket = admission.Admit(1);
+  ASSERT_THAT(ticket, IsOk());
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::ZeroDuration()));
+  std::thread holder([last = *std::move(ticket)] {});
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::InfiniteDuration()));
+  holder.join();
+}
+
+TEST(AdmissionTest, ManyThreadsNeverPassTheLimit) {
+  Admission admission({.requests = 3, .bytes = 1000});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&admission] {
+      for (int i = 0; i < 1000; ++i) {
+        const absl::StatusOr<Ticket> ticket = admission.Admit(1);
+        EXPECT_LE(admission.in_flight(), 3);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(admission.in_flight(), 0);
+}
+
+}  // namespace
+}  // namespace braid

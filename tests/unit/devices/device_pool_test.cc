@@ -1,0 +1,75 @@
+#include "server/devices/device_pool.h"
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "ATen/Parallel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/devices/run_on.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DevicePoolTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<DevicePool>> Create(const std::string& devices, int threads) {
+    return DevicePool::Create({devices, threads, /*training_share=*/0.25, &clock_, &metrics_});
+  }
+
+ private:
+  const RealClock clock_;
+  Metrics metrics_;
+};
+
+TEST_F(DevicePoolTest, HasAWorkerForEachSlot) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*3", 1));
+  ASSERT_EQ(pool->workers().size(), 3);
+  EXPECT_EQ(pool->workers()[2]->name(), "cpu:2");
+}
+
+TEST_F(DevicePoolTest, ThreadsAreTheWorkersIntraOpThreads) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 3));
+  int threads = 0;
+  EXPECT_THAT(RunOnEach({pool->workers().front()}, Phase::kLoad,
+                        [&](size_t) {
+                          threads = at::get_num_threads();
+                          return absl::OkStatus();
+                        }),
+              IsOk());
+  EXPECT_EQ(threads, 3);
+  EXPECT_EQ(pool->View().front().threads, 3);
+}
+
+TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (const int slots : {1, 2, 64}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create(absl::StrCat("cpu*", slots), 0));
+    EXPECT_EQ(pool->View().front().threads, std::max(1, cores / slots)) << slots;
+  }
+}
+
+TEST_F(DevicePoolTest, TheViewShowsWhatEachHasDone) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 1));
+  pool->workers()[1]->AddSamples(7);
+  pool->workers()[1]->AddBusy(Phase::kForward, absl::Seconds(2));
+  const std::vector<DeviceSlotView> view = pool->View();
+  EXPECT_EQ(view[1].name, "cpu:1");
+  EXPECT_EQ(view[1].kind, DeviceKind::kCpu);
+  EXPECT_EQ(view[1].hardware, "");
+  EXPECT_EQ(view[1].samples, 7);
+  EXPECT_EQ(view[1].busy[static_cast<size_t>(Phase::kForward)], absl::Seconds(2));
+  EXPECT_EQ(view[0].samples, 0);
+}
+
+TEST_F(DevicePoolTest, SlotsThatAreNotThereAreRefused) {
+  EXPECT_THAT(Create("cuda:99", 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'cuda:99'")));
+}
+
+}  // namespace
+}  // namespace braid

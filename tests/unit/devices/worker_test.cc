@@ -1,0 +1,209 @@
+#include "server/devices/worker.h"
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/fake_device.h"
+#include "tests/fakes/worker_fleet.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Work that the test pushes.
+class QueueSource final : public WorkSource {
+ public:
+  Next Take(const Worker&, absl::Time) override {
+    const absl::MutexLock lock(&mu_);
+    if (work_.empty()) {
+      return absl::InfiniteFuture();
+    }
+    Work work = std::move(work_.front());
+    work_.pop_front();
+    return work;
+  }
+  void Push(Work work) {
+    const absl::MutexLock lock(&mu_);
+    work_.push_back(std::move(work));
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::deque<Work> work_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST(WorkerTest, TasksRunInTheOrderOfPosting) {
+  std::vector<int> order;
+  {
+    const WorkerFleet fleet(1);
+    for (int i = 0; i < 3; ++i) {
+      fleet.worker(0).Post([&order, i] { order.push_back(i); });
+    }
+  }
+  EXPECT_THAT(order, ElementsAre(0, 1, 2));
+}
+
+TEST(WorkerTest, DestructionRunsTheTasksThatWait) {
+  int ran = 0;
+  auto fleet = std::make_optional<WorkerFleet>(1);
+  {
+    const WorkerBlock block(fleet->worker(0));
+    for (int i = 0; i < 50; ++i) {
+      fleet->worker(0).Post([&ran] { ++ran; });
+    }
+  }
+  fleet.reset();
+  EXPECT_EQ(ran, 50);
+}
+
+TEST(WorkerTest, EntersItsDeviceOnceBeforeAnyTask) {
+  const RealClock clock;
+  Metrics metrics;
+  auto device = std::make_unique<FakeDevice>();
+  const FakeDevice& fake = *device;
+  int entered = 0;
+  Worker worker({"fake:0", 0.25, &clock, &metrics}, std::move(device));
+  absl::Notification done;
+  worker.Post([&] {
+    entered = fake.entered();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(entered, 1);
+}
+
+TEST(WorkerTest, AWorkerAtWorkIsNotFree) {
+  const WorkerFleet fleet(1);
+  const WorkerBlock block(fleet.worker(0));
+  EXPECT_FALSE(fleet.worker(0).free());
+  EXPECT_FALSE(fleet.worker(0).Wake());  // it will ask its sources anyway
+}
+
+TEST(WorkerTest, BatchesGoBeforeTasks) {
+  const WorkerFleet fleet(1);
+  const auto source = std::make_shared<QueueSource>();
+  std::vector<const char*> order;
+  absl::BlockingCounter done(2);
+  {
+    const WorkerBlock block(fleet.worker(0));
+    fleet.worker(0).Post([&] {
+      order.push_back("task");
+      done.DecrementCount();
+    });
+    source->Push([&] {
+      order.push_back("batch");
+      done.DecrementCount();
+    });
+    fleet.worker(0).AddSource(source);
+  }
+  done.Wait();
+  EXPECT_THAT(order, ElementsAre(::testing::StrEq("batch"), ::testing::StrEq("task")));
+}
+
+TEST(WorkerTest, SourcesTakeTurns) {
+  const WorkerFleet fleet(1);
+  const auto first = std::make_shared<QueueSource>();
+  const auto second = std::make_shared<QueueSource>();
+  std::vector<int> order;
+  absl::BlockingCounter done(4);
+  {
+    const WorkerBlock block(fleet.worker(0));
+    for (int i = 0; i < 2; ++i) {
+      first->Push([&] {
+        order.push_back(1);
+        done.DecrementCount();
+      });
+      second->Push([&] {
+        order.push_back(2);
+        done.DecrementCount();
+      });
+    }
+    fleet.worker(0).AddSource(first);
+    fleet.worker(0).AddSource(second);
+  }
+  done.Wait();
+  EXPECT_THAT(order, ElementsAre(1, 2, 1, 2));
+}
+
+TEST(WorkerTest, ASourceThatIsGoneIsAskedNoMore) {
+  const WorkerFleet fleet(1);
+  auto source = std::make_shared<QueueSource>();
+  std::weak_ptr<QueueSource> watch = source;
+  fleet.worker(0).AddSource(source);
+  source.reset();
+  absl::Notification done;
+  fleet.worker(0).Post([&] { done.Notify(); });
+  done.WaitForNotification();
+  const WorkerBlock block(fleet.worker(0));  // it has been through its sources by now
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(WorkerTest, NoWakeUpIsLost) {
+  constexpr int kProducers = 4;
+  constexpr int kEach = 3000;
+  const WorkerFleet fleet(2);
+  const auto source = std::make_shared<QueueSource>();
+  absl::BlockingCounter done(kProducers * kEach);
+  for (Worker* worker : fleet.workers()) {
+    worker->AddSource(source);
+  }
+  std::vector<std::thread> producers;
+  for (int p = 0; p < kProducers; ++p) {
+    producers.emplace_back([&] {
+      for (int i = 0; i < kEach; ++i) {
+        source->Push([&done] { done.DecrementCount(); });
+        fleet.worker(static_cast<size_t>(i % 2)).Wake();
+      }
+    });
+  }
+  for (std::thread& producer : producers) {
+    producer.join();
+  }
+  done.Wait();  // hangs, if one was
+}
+
+TEST(WorkerTest, NestedMeasurementsCountTimeOnce) {
+  WorkerFleet fleet(1);
+  Worker& worker = fleet.worker(0);
+  absl::Duration elapsed;
+  const auto spin = [](absl::Duration time) {
+    const absl::Time end = absl::Now() + time;
+    while (absl::Now() < end) {
+    }
+    return 0;
+  };
+  absl::Notification done;
+  worker.Post([&] {
+    const absl::Time start = absl::Now();
+    worker.Measure(Phase::kForward, [&] {
+      worker.Measure(Phase::kCopyIn, [&] { return spin(absl::Milliseconds(4)); });
+      return spin(absl::Milliseconds(2));
+    });
+    elapsed = absl::Now() - start;
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_GE(worker.busy(Phase::kCopyIn), absl::Milliseconds(4));
+  EXPECT_GE(worker.busy(Phase::kForward), absl::Milliseconds(2));
+  EXPECT_LE(worker.busy(Phase::kCopyIn) + worker.busy(Phase::kForward), elapsed);
+}
+
+TEST(WorkerTest, SamplesAddUp) {
+  const WorkerFleet fleet(1);
+  fleet.worker(0).AddSamples(20);
+  fleet.worker(0).AddSamples(7);
+  EXPECT_EQ(fleet.worker(0).samples(), 27);
+}
+
+}  // namespace
+}  // namespace braid

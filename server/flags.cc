@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/base/version.h"
 
 namespace braid {
@@ -88,6 +90,9 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
     return std::nullopt;
   }
   options.drain_timeout = absl::Seconds(drain_seconds);
+  if (absl::StrContains(options.listen, ':') && options.listen.front() != '[') {
+    options.listen = absl::StrCat("[", options.listen, "]");  // an IPv6 address, before its port
+  }
   return options;
 }
 

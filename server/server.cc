@@ -78,15 +78,17 @@ class Server::Parts {
     return WriteReadyFile();
   }
 
-  void Drain() {
+  bool Drain() {
     grpc_server_->SetReady(false);
     admission_.Close();
     spdlog::info("draining: {} requests in flight", admission_.in_flight());
     if (!admission_.WaitUntilIdle(options_.drain_timeout)) {
-      spdlog::warn("the drain timeout has passed: {} requests are cancelled",
-                   admission_.in_flight());
+      spdlog::error("the drain timeout has passed with {} requests in flight",
+                    admission_.in_flight());
+      return false;
     }
     grpc_server_->Shutdown(absl::Now() + kHangUp);
+    return true;
   }
 
  private:
@@ -121,6 +123,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const Options& options) {
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Server::~Server() = default;
 
-void Server::Drain() { parts_->Drain(); }
+bool Server::Drain() { return parts_->Drain(); }
 
 }  // namespace braid

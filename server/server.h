@@ -14,11 +14,13 @@ class Server {
   // INVALID_ARGUMENT or NOT_FOUND for an option that makes no sense here, naming it; UNAVAILABLE
   // for a port that is in use.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const Options& options);
-  // Drain() first. What is still in flight is cancelled.
+  // Drain() first.
   ~Server();
 
-  // Not ready any more; lets nobody in; waits for what is in flight, at most the drain timeout.
-  void Drain();
+  // Not ready any more; lets nobody in; waits for what is in flight. False if that takes longer
+  // than the drain timeout: then the process has to end without destroying the server, which would
+  // wait for it too.
+  bool Drain();
 
  private:
   class Parts;

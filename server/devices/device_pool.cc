@@ -47,6 +47,12 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(const Options& op
   return pool;
 }
 
+DevicePool::~DevicePool() {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->Stop();
+  }
+}
+
 std::vector<Worker*> DevicePool::workers() const {
   std::vector<Worker*> workers;
   for (const std::unique_ptr<Worker>& worker : workers_) {

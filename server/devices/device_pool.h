@@ -27,6 +27,8 @@ class DevicePool {
   // Starts a worker for each slot. INVALID_ARGUMENT for slots that this machine has not.
   static absl::StatusOr<std::unique_ptr<DevicePool>> Create(const Options& options);
 
+  ~DevicePool();
+
   std::vector<Worker*> workers() const;
   // What each slot has done so far.
   std::vector<DeviceSlotView> View() const;

@@ -17,13 +17,18 @@ Worker::Worker(Options options, std::unique_ptr<Device> device)
   pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
 }
 
-Worker::~Worker() {
+Worker::~Worker() { Stop(); }
+
+void Worker::Stop() {
   {
     const absl::MutexLock lock(&mu_);
     stop_ = true;
+    sources_.clear();
     wake_.Signal();
   }
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
 }
 
 void Worker::Post(Task task) {

@@ -59,10 +59,13 @@ class Worker {
   };
 
   Worker(Options options, std::unique_ptr<Device> device);
-  // Runs the tasks that are posted, then joins the thread.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
+
+  // Runs the tasks that are posted, then joins the thread; takes no batch any more. Workers that
+  // know each other are all stopped before one of them goes.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Queues `task`. Its callers bound how many they post.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);

@@ -67,8 +67,11 @@ bool IsBatched(Module& module, const std::vector<at::Tensor>& inputs,
   } catch (const std::exception&) {
     return false;  // it takes no other number of rows
   }
+  if (!doubled.ok() || doubled->size() != outputs.size()) {
+    return false;
+  }
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (!doubled.ok() || outputs[o].value.dim() == 0 ||
+    if (outputs[o].value.dim() == 0 || (*doubled)[o].value.dim() == 0 ||
         outputs[o].value.size(0) != inputs.front().size(0) ||
         (*doubled)[o].value.size(0) != 2 * outputs[o].value.size(0)) {
       return false;
@@ -95,8 +98,14 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
   const c10::AutoGradMode no_grad(false);
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> arguments,
                          RequiredArguments(module.get_method("forward").function().getSchema()));
+  if (arguments.empty()) {
+    return absl::FailedPreconditionError("forward takes no argument: there is nothing to send it");
+  }
   BRAID_ASSIGN_OR_RETURN(const std::vector<at::Tensor> example, RecordedExample(module, arguments));
   BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> outputs, Run(module, example));
+  if (outputs.empty()) {
+    return absl::FailedPreconditionError("the model returns no tensor");
+  }
   ModelConfig config;
   config.name = name;
   const bool batched = IsBatched(module, example, outputs);

@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/rpc/device_service.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/training_service.h"
+#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
@@ -17,6 +19,9 @@ namespace {
 // Health names, besides one for each model.
 constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
+
+// gRPC writes to stderr what its callers learn from a status anyway.
+void LogQuietly(gpr_log_func_args* entry) { spdlog::debug("gRPC: {}", entry->message); }
 
 }  // namespace
 
@@ -29,6 +34,7 @@ class GrpcServer::Impl {
         devices_(options.list_slots, {options.admission, options.metrics}) {}
 
   absl::Status Listen(const std::string& host, int port) {
+    gpr_set_log_function(LogQuietly);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;

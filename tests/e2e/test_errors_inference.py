@@ -23,7 +23,7 @@ B = np.ones((2, 3), np.float32)
 def good_request() -> InferRequest:
     """For the model two_inputs, with a: [2, 4] and b: [2, 3]."""
     request = InferRequest(model_name="two_inputs")
-    for name, array in (("'a'", A), ("'b'", B)):
+    for name, array in (("a", A), ("b", B)):
         request.inputs.add(name=name, datatype="FP32", shape=array.shape)
         request.raw_input_contents.append(array.tobytes())
     return request
@@ -118,8 +118,10 @@ def words(index: int) -> Callable[[InferRequest], None]:
 
 THREE_ROWS = together(tensor(1, shape=[3, 3]), raw(1, np.ones((3, 3), np.float32).tobytes()))
 WIDE = together(tensor(0, shape=[2, 5]), raw(0, bytes(40)))
-DEEP = together(tensor(0, shape=[2, 4, 1]))
-FLAT = together(tensor(0, shape=[8]))
+DEEP = tensor(0, shape=[2, 4, 1])
+FLAT = tensor(0, shape=[8])
+SCALAR = together(tensor(0, shape=[]), raw(0, bytes(4)))
+DOUBLE = together(tensor(0, datatype="FP64"), raw(0, bytes(64)))
 
 ROWS = [
     Rejection("model", assigner(model_name="nosuch"), ("nosuch",), None, NOT_FOUND),
@@ -131,7 +133,7 @@ ROWS = [
     Rejection("missing input", missing, ("'b'",), "inputs"),
     Rejection("extra input", extra, ("'c'",), "inputs[2].name"),
     Rejection("duplicate input", tensor(1, name="a"), ("'a'",), "inputs[1].name"),
-    Rejection("datatype", tensor(0, datatype="FP64"), ("'a'", "FP64", "FP32"), "inputs[0].datatype"),
+    Rejection("datatype", DOUBLE, ("'a'", "FP64", "FP32"), "inputs[0].datatype"),
     Rejection(
         "unknown datatype",
         tensor(0, datatype="FLOAT"),
@@ -143,7 +145,7 @@ ROWS = [
     ),
     Rejection("rank too high", DEEP, ("'a'", "[2, 4, 1]", "[-1, 4]"), "inputs[0].shape"),
     Rejection("rank too low", FLAT, ("'a'", "[8]", "[-1, 4]"), "inputs[0].shape"),
-    Rejection("no shape", tensor(0, shape=[]), ("'a'", "[]", "[-1, 4]"), "inputs[0].shape"),
+    Rejection("no shape", SCALAR, ("'a'", "[]", "[-1, 4]"), "inputs[0].shape"),
     Rejection("dimension", WIDE, ("'a'", "[2, 5]", "[-1, 4]"), "inputs[0].shape"),
     Rejection("negative rows", tensor(0, shape=[-2, 4]), ("'a'", "[-2, 4]"), "inputs[0].shape"),
     Rejection(

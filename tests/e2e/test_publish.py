@@ -54,8 +54,8 @@ def test_published_weights_are_served(server: Server, model: str) -> None:
         (after,) = client.infer(model, {"x": x}).values()
         (numbered,) = client.infer(model, {"x": x}, version=2).values()
         assert_close(after, expected(module_of(trainer), x))
-        assert not np.allclose(before, after)
-        np.testing.assert_array_equal(numbered, after)
+        assert not np.allclose(before, after, atol=1e-3)
+        assert_close(numbered, torch.from_numpy(after))
 
 
 def test_versions_count_up(server: Server) -> None:
@@ -100,7 +100,7 @@ def test_trainer_goes_on_after_publication(server: Server) -> None:
         published = client.infer("chain", {"x": x})["output__0"]
         for trainer in (publishing, silent):
             train(trainer)
-        assert client.infer("chain", {"x": x})["output__0"].tobytes() == published.tobytes()
+        assert_close(client.infer("chain", {"x": x})["output__0"], torch.from_numpy(published))
         for name, value in silent.state_dict().items():
             assert value.tobytes() == publishing.state_dict()[name].tobytes(), name
 

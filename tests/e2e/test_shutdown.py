@@ -16,8 +16,11 @@ from e2e.raw_trainer import RawTrainer
 from e2e.server import Server
 
 InferRequest = message("inference.ModelInferRequest")
-# Of the slow model, one row at a time: seconds, long enough for all that happens meanwhile.
-X = np.random.default_rng(0).standard_normal((40, 256)).astype(np.float32)
+# Of the slow model, one row at a time: a second, long enough for all that happens meanwhile.
+X = np.random.default_rng(0).standard_normal((60, 256)).astype(np.float32)
+
+# On a busy machine it takes longer.
+PATIENT = ("--drain_timeout=50",)
 
 
 def request_of(x: np.ndarray) -> InferRequest:
@@ -41,7 +44,7 @@ def wait_until_not_ready(stub: Stub) -> None:
 
 
 def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
-    server = start_server("cpu*1", names=("slow",))
+    server = start_server("cpu*1", names=("slow",), flags=PATIENT)
     with channel(server.address) as connection:
         stub = Stub(connection, "inference.GRPCInferenceService")
         in_flight = stub.ModelInfer.future(request_of(X))
@@ -59,9 +62,9 @@ def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> N
 
 
 def test_operation_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
-    server = start_server("cpu*1", names=("slow",))
+    server = start_server("cpu*1", names=("slow",), flags=PATIENT)
     trainer = RawTrainer(server.address, "slow", {"name": "mse"}, {"sgd": {}})
-    request = trainer.request("Step", {"x": X}, {"target": X})
+    request = trainer.request("Step", {"x": X[:32]}, {"target": X[:32]})
     in_flight = trainer.stub.Step.future(request)
     labels = {"device": "cpu:0", "phase": "copy_in"}
     deadline = time.monotonic() + CALL_SECONDS

@@ -1,0 +1,111 @@
+// What BatchQueue::Take() gives a worker, at times of the test's choice.
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/batching/batch_queue.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+const absl::Time kArrival = absl::UnixEpoch();  // of what MakeRequest() makes
+
+class TakeTest : public ::testing::Test {
+ protected:
+  TakeTest() { config_.max_queue_delay = absl::Milliseconds(5); }
+
+  // A queue that no worker knows, so that only the test takes from it.
+  void Start() {
+    const auto echo = [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return inputs; };
+    queue_ = std::make_shared<BatchQueue>(config_, /*version=*/1,
+                                          ReplicaSet(fleet_.workers(), Puppets(fleet_, echo)),
+                                          fleet_.clock(), fleet_.metrics());
+  }
+  // When there will be work; nullopt: `work_` is what there is.
+  std::optional<absl::Time> Take(absl::Time now) {
+    WorkSource::Next next = queue_->Take(fleet_.worker(0), now);
+    if (auto* work = std::get_if<WorkSource::Work>(&next)) {
+      work_ = std::move(*work);
+      return std::nullopt;
+    }
+    return std::get<absl::Time>(next);
+  }
+  // Runs what was taken on the worker that took it.
+  void Run() { fleet_.worker(0).Post(std::exchange(work_, {})); }
+
+  ModelConfig config_ = PuppetConfig(16);
+  WorkerFleet fleet_{1};
+  std::shared_ptr<BatchQueue> queue_;
+  WorkSource::Work work_;
+};
+
+TEST_F(TakeTest, AnEmptyQueueHasNone) {
+  Start();
+  EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
+}
+
+TEST_F(TakeTest, ABatchThatIsNotFullIsDueAfterTheDelay) {
+  Start();
+  PendingInference pending;
+  queue_->Push(MakeRequest(MakeRows("x", 15, 0), &pending));
+  EXPECT_EQ(Take(kArrival), kArrival + absl::Milliseconds(5));
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(4)), kArrival + absl::Milliseconds(5));
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
+  Run();
+  EXPECT_THAT(pending.Wait(), IsOk());
+  EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
+}
+
+TEST_F(TakeTest, AFullBatchIsTakenAtOnce) {
+  Start();
+  PendingInference first;
+  PendingInference second;
+  queue_->Push(MakeRequest(MakeRows("x", 15, 0), &first));
+  queue_->Push(MakeRequest(MakeRows("x", 1, 0), &second));
+  EXPECT_EQ(Take(kArrival), std::nullopt);
+  Run();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(second.Wait(), IsOk());
+}
+
+TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
+  Start();
+  PendingInference expired;
+  PendingInference live;
+  queue_->Push(MakeRequest(MakeRows("x", 1, 0), &expired, kArrival + absl::Milliseconds(1)));
+  queue_->Push(MakeRequest(MakeRows("x", 1, 0), &live));
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(1)), std::nullopt);
+  Run();
+  EXPECT_THAT(expired.Wait(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::HasSubstr("deadline")));
+  EXPECT_FALSE(live.answered());
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(2)), kArrival + absl::Milliseconds(5));
+}
+
+TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
+  config_.max_queue_delay = absl::ZeroDuration();
+  config_.max_batch_size = 8;
+  Start();
+  PendingInference pending;
+  const auto request = MakeRequest(MakeRows("x", 20, 0), &pending);
+  queue_->Push(request);
+  EXPECT_EQ(Take(kArrival), std::nullopt);  // 8 of its rows
+  request->Begin();                         // a piece that fails elsewhere
+  request->Fail(absl::InternalError("a device is gone"));
+  EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
+  EXPECT_FALSE(pending.answered());
+  Run();
+  EXPECT_THAT(pending.Wait(),
+              StatusIs(absl::StatusCode::kInternal, ::testing::StrEq("a device is gone")));
+}
+
+}  // namespace
+}  // namespace braid

@@ -1,0 +1,274 @@
+#include "server/batching/batch_queue.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using Tensors = std::vector<at::Tensor>;
+
+// The shapes of the batches that puppets have seen. Thread-safe.
+class Seen {
+ public:
+  void Add(const at::Tensor& batch) {
+    const absl::MutexLock lock(&mu_);
+    rows_.push_back(batch.size(0));
+    sums_.push_back(batch.sum().item<double>());
+  }
+  std::vector<int64_t> rows() const {
+    const absl::MutexLock lock(&mu_);
+    return rows_;
+  }
+  // Of each batch the sum of its elements.
+  std::vector<double> sums() const {
+    const absl::MutexLock lock(&mu_);
+    return sums_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<int64_t> rows_ ABSL_GUARDED_BY(mu_);
+  std::vector<double> sums_ ABSL_GUARDED_BY(mu_);
+};
+
+// y = 2 x.
+PuppetReplica::Function Doubling(Seen* seen) {
+  return [seen](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    seen->Add(inputs[0]);
+    return Tensors{inputs[0] * 2};
+  };
+}
+
+std::vector<float> Doubled(const HostTensor& input) {
+  std::vector<float> values = ValuesOf<float>(input);
+  for (float& value : values) {
+    value *= 2;
+  }
+  return values;
+}
+
+// Sends requests of random sizes, a few at a time, and checks the answers.
+void SendRandomRequests(BatchQueue* queue, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int64_t> rows(1, 60);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<HostTensor> inputs;
+    std::vector<PendingInference> pending(4);
+    for (PendingInference& answer : pending) {
+      inputs.push_back(MakeRows("x", rows(random), seed * 10000.0 + round * 100.0));
+      queue->Push(MakeRequest(inputs.back(), &answer));
+    }
+    for (size_t i = 0; i < pending.size(); ++i) {
+      const auto& result = pending[i].Wait();
+      ASSERT_THAT(result, IsOk());
+      EXPECT_EQ(ValuesOf<float>(result->outputs[0]), Doubled(inputs[i]));
+      int64_t reported = 0;
+      for (const ChunkReport& chunk : result->chunks) {
+        reported += chunk.rows;
+      }
+      EXPECT_EQ(reported, inputs[i].rows());
+    }
+  }
+}
+
+TEST(BatchQueueTest, RowsComeBackInOrderWhateverIsMergedOrSplit) {
+  for (const int workers : {1, 2, 3}) {
+    WorkerFleet fleet(workers);
+    Seen seen;
+    const auto queue = MakeQueue(&fleet, PuppetConfig(16), Doubling(&seen));
+    std::vector<std::thread> clients;
+    for (unsigned c = 0; c < 4; ++c) {
+      clients.emplace_back([&queue, c] { SendRandomRequests(queue.get(), c); });
+    }
+    for (std::thread& client : clients) {
+      client.join();
+    }
+    EXPECT_THAT(seen.rows(), Each(Le(16)));
+  }
+}
+
+// One worker, which is kept busy while the test fills the queue.
+class FilledQueueTest : public ::testing::Test {
+ protected:
+  void Start(ModelConfig config, PuppetReplica::Function forward) {
+    queue_ = MakeQueue(&fleet_, std::move(config), std::move(forward));
+    block_.emplace(fleet_.worker(0));
+  }
+  PendingInference& Push(const HostTensor& input, absl::Time deadline = absl::InfiniteFuture()) {
+    pending_.push_back(std::make_unique<PendingInference>());
+    queue_->Push(MakeRequest(input, pending_.back().get(), deadline));
+    return *pending_.back();
+  }
+  void Open() { block_.reset(); }
+
+  Seen seen_;
+  WorkerFleet fleet_{1};
+  std::shared_ptr<BatchQueue> queue_;
+  std::vector<std::unique_ptr<PendingInference>> pending_;
+  std::optional<WorkerBlock> block_;
+};
+
+TEST_F(FilledQueueTest, WhatWaitsIsMerged) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  const auto& first = Push(MakeRows("x", 2, 0));
+  const auto& second = Push(MakeRows("x", 3, 10));
+  Open();
+  EXPECT_THAT(ValuesOf<float>(first.Wait()->outputs[0]), ElementsAre(0, 2));
+  EXPECT_THAT(ValuesOf<float>(second.Wait()->outputs[0]), ElementsAre(20, 22, 24));
+  EXPECT_THAT(seen_.rows(), ElementsAre(5));
+  EXPECT_EQ(first.Wait()->version, 1);
+}
+
+TEST_F(FilledQueueTest, ABatchIsFilledAcrossTheBordersOfRequests) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  Push(MakeRows("x", 10, 0));
+  const auto& second = Push(MakeRows("x", 10, 100));
+  const auto& third = Push(MakeRows("x", 20, 200));
+  Open();
+  third.Wait();
+  EXPECT_THAT(seen_.rows(), ElementsAre(16, 16, 8));
+  EXPECT_EQ(ValuesOf<float>(second.Wait()->outputs[0]), Doubled(MakeRows("x", 10, 100)));
+  EXPECT_EQ(ValuesOf<float>(third.Wait()->outputs[0]), Doubled(MakeRows("x", 20, 200)));
+}
+
+TEST_F(FilledQueueTest, RequestsOfOtherTrailingShapeAreNotMerged) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  Push(MakeRows("x", 2, 0));
+  const auto& wide = Push(MakeHost<float>("x", {1, 2}, {5, 6}));
+  const auto& last = Push(MakeRows("x", 3, 0));
+  Open();
+  last.Wait();
+  EXPECT_THAT(ValuesOf<float>(wide.Wait()->outputs[0]), ElementsAre(10, 12));
+  EXPECT_THAT(seen_.rows(), ElementsAre(2, 1, 3));
+}
+
+TEST_F(FilledQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
+  Start(PuppetConfig(16), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
+    return Tensors{inputs[0] * 2};
+  });
+  const auto& first = Push(MakeRows("x", 2, 0));
+  const auto& bad = Push(MakeRows("x", 2, -1));
+  const auto& last = Push(MakeRows("x", 2, 5));
+  Open();
+  EXPECT_THAT(ValuesOf<float>(first.Wait()->outputs[0]), ElementsAre(0, 2));
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("model 'm' failed on this input: negative")));
+  EXPECT_THAT(ValuesOf<float>(last.Wait()->outputs[0]), ElementsAre(10, 12));
+}
+
+TEST_F(FilledQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed) {
+  Start(PuppetConfig(8), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
+    return Tensors{inputs[0]};
+  });
+  const auto& bad = Push(MakeRows("x", 40, -1));
+  const auto& next = Push(MakeRows("x", 2, 5));
+  Open();
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("negative")));
+  EXPECT_THAT(next.Wait(), IsOk());
+}
+
+TEST_F(FilledQueueTest, AnExpiredRequestIsAnsweredWithoutBeingRun) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
+  const auto& live = Push(MakeRows("x", 2, 0));
+  Open();
+  EXPECT_THAT(expired.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'m'")));
+  EXPECT_THAT(live.Wait(), IsOk());
+  EXPECT_THAT(seen_.sums(), ElementsAre(1));
+}
+
+TEST_F(FilledQueueTest, AnExpiredRequestBehindALiveOneIsNotRunEither) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  const auto& live = Push(MakeRows("x", 2, 0));
+  const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
+  Open();
+  EXPECT_THAT(live.Wait(), IsOk());
+  EXPECT_THAT(expired.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'m'")));
+  EXPECT_THAT(seen_.sums(), ElementsAre(1));
+}
+
+TEST_F(FilledQueueTest, ARetiredQueueAnswersWhatWaitsAndIsGone) {
+  Start(PuppetConfig(8), Doubling(&seen_));
+  for (int i = 0; i < 5; ++i) {
+    Push(MakeRows("x", 7, i));
+  }
+  const std::weak_ptr<BatchQueue> watch = queue_;
+  queue_.reset();
+  EXPECT_FALSE(watch.expired());
+  Open();
+  for (const auto& pending : pending_) {
+    EXPECT_THAT(pending->Wait(), IsOk());
+  }
+  const WorkerBlock idle(fleet_.worker(0));  // it has let go of the last batch
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST_F(FilledQueueTest, TheMetricsOfTheQueueComeBackToZero) {
+  const auto scrape = [this] {
+    return prometheus::TextSerializer().Serialize(fleet_.metrics()->registry()->Collect());
+  };
+  Start(PuppetConfig(16), Doubling(&seen_));
+  const auto& first = Push(MakeRows("x", 20, 0));
+  Push(MakeRows("x", 4, 0), absl::UnixEpoch());
+  EXPECT_THAT(scrape(), HasSubstr("braid_queue_rows{model=\"m\"} 24"));
+  Open();
+  first.Wait();
+  pending_.back()->Wait();
+  const WorkerBlock idle(fleet_.worker(0));
+  EXPECT_THAT(scrape(), AllOf(HasSubstr("braid_queue_rows{model=\"m\"} 0"),
+                              HasSubstr("braid_inference_samples_total{model=\"m\"} 20")));
+  EXPECT_EQ(fleet_.worker(0).samples(), 20);
+}
+
+TEST_F(FilledQueueTest, AModelThatIsNotBatchedRunsRequestsAsTheyAre) {
+  ModelConfig config = PuppetConfig(0);
+  config.max_queue_delay = absl::Hours(1);  // there is nothing to wait for
+  Start(config, [this](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    seen_.Add(inputs[0]);
+    return Tensors{inputs[0].sum()};
+  });
+  const auto& first = Push(MakeHost<float>("x", {3}, {1, 2, 3}));
+  const auto& second = Push(MakeHost<float>("x", {3}, {4, 5, 6}));
+  Open();
+  EXPECT_THAT(ValuesOf<float>(first.Wait()->outputs[0]), ElementsAre(6));
+  EXPECT_THAT(second.Wait()->outputs[0].shape, ElementsAre());
+  EXPECT_THAT(seen_.rows(), ElementsAre(3, 3));
+}
+
+TEST_F(FilledQueueTest, AnOutputThatIsNotBatchedIsTheModelsFault) {
+  Start(PuppetConfig(16), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    return Tensors{inputs[0].sum(0)};
+  });
+  const auto& pending = Push(MakeRows("x", 3, 0));
+  Open();
+  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       AllOf(HasSubstr("output 'y' of model 'm'"),
+                                             HasSubstr("max_batch_size: 0"))));
+}
+
+}  // namespace
+}  // namespace braid

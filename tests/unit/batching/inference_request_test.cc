@@ -1,0 +1,169 @@
+#include "server/batching/inference_request.h"
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StrEq;
+
+std::shared_ptr<InferenceRequest> Make(std::vector<HostTensor> inputs, int64_t rows,
+                                       InferenceRequest::Done done) {
+  return std::make_shared<InferenceRequest>(std::move(inputs), rows, absl::UnixEpoch(),
+                                            absl::InfiniteFuture(), std::move(done));
+}
+
+// A request of 10 rows and what it is answered.
+class InferenceRequestTest : public ::testing::Test {
+ protected:
+  const std::shared_ptr<InferenceRequest> request_ =
+      Make({MakeRows("x", 10, 0)}, 10, [this](absl::StatusOr<InferenceResult> result) {
+        ++answers_;
+        result_ = std::move(result);
+      });
+  int answers_ = 0;
+  absl::StatusOr<InferenceResult> result_;
+};
+
+TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
+  request_->Begin();
+  request_->Begin();
+  request_->Begin();
+  request_->Finish(6, 4, {MakeRows("y", 4, 106)}, "cpu:1", 3);
+  request_->Finish(0, 2, {MakeRows("y", 2, 100)}, "cpu:0", 3);
+  EXPECT_EQ(answers_, 0);
+  request_->Finish(2, 4, {MakeRows("y", 4, 102)}, "cpu:0", 3);
+  EXPECT_EQ(answers_, 1);
+  ASSERT_THAT(result_, IsOk());
+  EXPECT_EQ(result_->version, 3);
+  ASSERT_EQ(result_->outputs.size(), 1);
+  EXPECT_EQ(result_->outputs[0].name, "y");
+  EXPECT_THAT(result_->outputs[0].shape, ElementsAre(10, 1));
+  EXPECT_THAT(ValuesOf<float>(result_->outputs[0]),
+              ElementsAre(100, 101, 102, 103, 104, 105, 106, 107, 108, 109));
+  ASSERT_EQ(result_->chunks.size(), 3);
+  EXPECT_EQ(result_->chunks[2].device, "cpu:1");
+  EXPECT_EQ(result_->chunks[2].rows, 4);
+}
+
+TEST_F(InferenceRequestTest, APieceThatIsAllIsNotCopied) {
+  const HostTensor output = MakeRows("y", 10, 0);
+  request_->Begin();
+  request_->Finish(0, 10, {output}, "cpu:0", 1);
+  ASSERT_THAT(result_, IsOk());
+  EXPECT_EQ(result_->outputs[0].data, output.data);
+}
+
+TEST_F(InferenceRequestTest, AnErrorWaitsForThePiecesThatRun) {
+  request_->Begin();
+  request_->Begin();
+  request_->Fail(absl::InternalError("first"));
+  EXPECT_TRUE(request_->failed());
+  EXPECT_EQ(answers_, 0);
+  request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1);
+  EXPECT_EQ(answers_, 1);
+  EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInternal, StrEq("first")));
+}
+
+TEST_F(InferenceRequestTest, TheFirstErrorIsTheAnswer) {
+  request_->Begin();
+  request_->Begin();
+  request_->Fail(absl::InternalError("first"));
+  request_->Fail(absl::AbortedError("second"));
+  EXPECT_EQ(answers_, 1);
+  EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInternal, StrEq("first")));
+}
+
+TEST_F(InferenceRequestTest, IsAnsweredOnce) {
+  request_->Begin();
+  request_->Fail(absl::InternalError("first"));
+  request_->Begin();
+  request_->Fail(absl::InternalError("second"));
+  request_->Begin();
+  request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
+  EXPECT_EQ(answers_, 1);
+}
+
+TEST_F(InferenceRequestTest, HoldsItsQueueUntilItIsAnswered) {
+  auto queue = std::make_shared<int>(0);
+  const std::weak_ptr<int> watch = queue;
+  request_->KeepAlive(std::move(queue));
+  EXPECT_FALSE(watch.expired());
+  request_->Begin();
+  request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST_F(InferenceRequestTest, OutputsThatCannotBeGatheredAreAnError) {
+  request_->Begin();
+  request_->Begin();
+  request_->Finish(0, 5, {MakeHost<float>("y", {5, 2}, std::vector<float>(10))}, "cpu:0", 1);
+  request_->Finish(5, 5, {MakeRows("y", 5, 0)}, "cpu:1", 1);
+  EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInvalidArgument,
+                                ::testing::AllOf(HasSubstr("'y'"), HasSubstr("[5, 2]"),
+                                                 HasSubstr("[5, 1]"))));
+}
+
+TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
+  for (int round = 0; round < 50; ++round) {
+    std::vector<float> values;
+    int answers = 0;
+    const auto request =
+        Make({MakeRows("x", 40, 0)}, 40, [&](absl::StatusOr<InferenceResult> result) {
+          ++answers;
+          values = ValuesOf<float>(result->outputs[0]);
+        });
+    for (int p = 0; p < 4; ++p) {
+      request->Begin();
+    }
+    std::vector<std::thread> threads;
+    for (int p = 0; p < 4; ++p) {
+      threads.emplace_back([&request, p] {
+        request->Finish(p * 10, 10, {MakeRows("y", 10, p * 10)}, "cpu:0", 1);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    EXPECT_EQ(answers, 1);
+    EXPECT_EQ(values, ValuesOf<float>(MakeRows("y", 40, 0)));
+  }
+}
+
+TEST(SharesBatchTest, InputsMayDifferInDimZeroAlone) {
+  const auto of = [](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+    const auto tensor = [](std::string name, const std::vector<int64_t>& shape) {
+      return HostTensor{std::move(name), DataType::kFp32, shape, nullptr, 0, nullptr};
+    };
+    return Make({tensor("a", a), tensor("b", b)}, 1, [](absl::StatusOr<InferenceResult>) {});
+  };
+  const auto request = of({2, 3}, {2, 5});
+  EXPECT_TRUE(request->SharesBatchWith(*of({7, 3}, {7, 5})));
+  EXPECT_FALSE(request->SharesBatchWith(*of({2, 4}, {2, 5})));
+  EXPECT_FALSE(request->SharesBatchWith(*of({2, 3}, {2, 6})));
+  EXPECT_FALSE(request->SharesBatchWith(*of({2, 3, 1}, {2, 5})));
+  EXPECT_FALSE(of({}, {})->SharesBatchWith(*of({}, {})));
+}
+
+TEST(ConcatenateRowsTest, PutsOneBehindTheOther) {
+  const HostTensor first = MakeHost<int64_t>("y", {1, 2}, {1, 2});
+  const HostTensor none = MakeHost<int64_t>("y", {0, 2}, {});
+  const HostTensor last = MakeHost<int64_t>("y", {2, 2}, {3, 4, 5, 6});
+  BRAID_ASSERT_OK_AND_ASSIGN(const HostTensor whole, ConcatenateRows({&first, &none, &last}));
+  EXPECT_THAT(whole.shape, ElementsAre(3, 2));
+  EXPECT_THAT(ValuesOf<int64_t>(whole), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+}  // namespace
+}  // namespace braid

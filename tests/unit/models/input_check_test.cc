@@ -1,0 +1,128 @@
+#include "server/models/input_check.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Floats = std::vector<float>;
+
+// Takes x FP32 [B, 2] and ids INT64 [B, any].
+ModelConfig Batched() {
+  ModelConfig config;
+  config.name = "m";
+  config.max_batch_size = 8;
+  config.inputs = {{"x", DataType::kFp32, {2}}, {"ids", DataType::kInt64, {-1}}};
+  return config;
+}
+
+HostTensor X(int64_t rows, int64_t columns = 2) {
+  return MakeHost<float>("x", {rows, columns}, Floats(static_cast<size_t>(rows * columns)));
+}
+HostTensor Ids(int64_t rows, int64_t columns = 3) {
+  return MakeHost<int64_t>("ids", {rows, columns},
+                           std::vector<int64_t>(static_cast<size_t>(rows * columns)));
+}
+
+absl::StatusOr<std::vector<HostTensor>> Check(std::vector<HostTensor> tensors) {
+  return CheckInputs(Batched(), std::move(tensors), "inputs");
+}
+
+TEST(CheckInputsTest, PutsThemInTheModelsOrder) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto inputs, Check({Ids(4), X(4)}));
+  ASSERT_EQ(inputs.size(), 2);
+  EXPECT_EQ(inputs[0].name, "x");
+  EXPECT_EQ(inputs[1].name, "ids");
+}
+
+TEST(CheckInputsTest, ABatchMayBeLargerThanTheModelsOwn) {
+  EXPECT_THAT(Check({X(1000), Ids(1000)}), IsOk());
+}
+
+TEST(CheckInputsTest, AnySizeIsTakenWhereTheModelSaysSo) {
+  EXPECT_THAT(Check({X(4), Ids(4, 1)}), IsOk());
+  EXPECT_THAT(Check({X(4), Ids(4, 0)}), IsOk());
+}
+
+TEST(CheckInputsTest, UnknownName) {
+  HostTensor wrong = X(4);
+  wrong.name = "y";
+  EXPECT_THAT(Check({Ids(4), wrong}),
+              RefusesField("inputs[1].name", AllOf(HasSubstr("model 'm' has no input 'y'"),
+                                                   HasSubstr("it takes 'x', 'ids'"))));
+}
+
+TEST(CheckInputsTest, TheSameNameTwice) {
+  EXPECT_THAT(Check({X(4), X(4), Ids(4)}),
+              RefusesField("inputs[1].name", HasSubstr("input 'x' is there twice")));
+}
+
+TEST(CheckInputsTest, MissingInput) {
+  EXPECT_THAT(Check({X(4)}), RefusesField("inputs", AllOf(HasSubstr("input 'ids' is missing"),
+                                                          HasSubstr("takes 'x', 'ids'"))));
+  EXPECT_THAT(Check({}), RefusesField("inputs", HasSubstr("input 'x' is missing")));
+}
+
+TEST(CheckInputsTest, WrongDatatype) {
+  const HostTensor wrong = MakeHost<double>("x", {4, 2}, std::vector<double>(8));
+  EXPECT_THAT(Check({wrong, Ids(4)}),
+              RefusesField("inputs[0].datatype", AllOf(HasSubstr("input 'x' is FP64"),
+                                                       HasSubstr("model 'm' takes FP32"))));
+}
+
+TEST(CheckInputsTest, WrongDimension) {
+  EXPECT_THAT(Check({X(4, 3), Ids(4)}),
+              RefusesField("inputs[0].shape", AllOf(HasSubstr("input 'x' has shape [4, 3]"),
+                                                    HasSubstr("takes [-1, 2] (-1: any size)"))));
+}
+
+TEST(CheckInputsTest, WrongRank) {
+  const HostTensor flat = MakeHost<float>("x", {4}, Floats(4));
+  const HostTensor deep = MakeHost<float>("x", {4, 2, 1}, Floats(8));
+  const HostTensor scalar = MakeHost<float>("x", {}, Floats(1));
+  for (const HostTensor& wrong : {flat, deep, scalar}) {
+    EXPECT_THAT(Check({wrong, Ids(4)}),
+                RefusesField("inputs[0].shape", HasSubstr(ShapeString(wrong.shape))));
+  }
+}
+
+TEST(CheckInputsTest, ZeroRows) {
+  EXPECT_THAT(Check({X(0), Ids(0)}),
+              RefusesField("inputs[0].shape",
+                           AllOf(HasSubstr("[0, 2]"), HasSubstr("expected at least 1"))));
+}
+
+TEST(CheckInputsTest, RowsThatDiffer) {
+  EXPECT_THAT(Check({X(4), Ids(5)}),
+              RefusesField("inputs", AllOf(HasSubstr("'x' has shape [4, 2]"),
+                                           HasSubstr("'ids' has shape [5, 3]"),
+                                           HasSubstr("the same number of rows"))));
+}
+
+TEST(CheckInputsTest, ErrorsNameTheCallersField) {
+  EXPECT_THAT(CheckInputs(Batched(), {X(4, 3)}, "chunks"),
+              RefusesField("chunks[0].shape", HasSubstr("chunks[0].shape: ")));
+}
+
+TEST(CheckInputsTest, AModelThatIsNotBatchedTakesWholeShapes) {
+  ModelConfig config = Batched();
+  config.max_batch_size = 0;
+  config.inputs = {{"x", DataType::kFp32, {3, 2}}, {"ids", DataType::kInt64, {}}};
+  const HostTensor id = MakeHost<int64_t>("ids", {}, {1});
+  EXPECT_THAT(CheckInputs(config, {X(3), id}, "inputs"), IsOk());
+  EXPECT_THAT(CheckInputs(config, {X(4), id}, "inputs"),
+              RefusesField("inputs[0].shape", HasSubstr("takes [3, 2]")));
+}
+
+}  // namespace
+}  // namespace braid

@@ -60,7 +60,7 @@ class Server::Parts {
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_});
     BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
-    models_ = std::make_unique<ServedModels>(pool_->workers(), &clock_, &metrics_);
+    models_ = std::make_unique<ServedModels>(pool_->workers(), &metrics_);
     trainers_ = std::make_unique<TrainerRegistry>(models_.get(), &metrics_);
     // The ports first: one that is in use should not cost the time to load the models.
     BRAID_ASSIGN_OR_RETURN(metrics_server_,

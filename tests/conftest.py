@@ -23,8 +23,10 @@ pytest.register_assert_rewrite("e2e.rejection", "e2e.raw_trainer")
 from e2e import models
 from e2e.server import Server
 
-# The servers under test need the cores, and the oracle's sums then have one order.
+# Several servers, the clients and the oracle share the cores, where intra-op threads that wait for
+# each other by spinning take ten times as long as one.
 torch.set_num_threads(1)
+ONE_THREAD = "--cpu_threads=1"
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +52,7 @@ def start_server(
         directory = tmp_path_factory.mktemp("server")
         for name in names or [path.name for path in repository.iterdir()]:
             shutil.copytree(repository / name, directory / "models" / name)
-        server = Server(directory / "models", devices, directory / "run", flags)
+        server = Server(directory / "models", devices, directory / "run", (ONE_THREAD, *flags))
         servers.append(server)
         return server.start()
 

@@ -43,7 +43,8 @@ std::string FormatLoss(double loss) {
 }
 
 std::string FormatRate(double samples_per_second) {
-  return absl::StrFormat(samples_per_second < 10 ? "%.1f" : "%.0f", samples_per_second);
+  return samples_per_second < 10 ? absl::StrFormat("%.1f", samples_per_second)
+                                 : absl::StrFormat("%.0f", samples_per_second);
 }
 
 std::string FormatLine(const Progress& progress) {

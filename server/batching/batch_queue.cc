@@ -10,14 +10,12 @@
 
 namespace braid {
 
-BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, const Clock* clock,
-                       Metrics* metrics)
+BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics)
     : config_(std::move(config)),
       version_(version),
       limits_{std::max<int64_t>(config_.max_batch_size, 1),
               config_.batched() ? config_.max_queue_delay : absl::ZeroDuration()},
       replicas_(std::move(replicas)),
-      clock_(clock),
       metrics_(metrics) {}
 
 void BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
@@ -42,9 +40,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
       const BatchDecision decision = DecideBatch(
           {queued_rows_, queue_.front().request->arrival(), FreeWorkers(worker)}, now, limits_);
       if (const auto* take = std::get_if<TakeRows>(&decision)) {
-        Batch cut = Cut(take->rows);
-        batch.pieces = std::move(cut.pieces);
-        batch.rows = cut.rows;
+        Cut(take->rows, now, &batch);
       } else if (batch.expired.empty()) {
         return std::get<WaitUntil>(decision).time;
       }
@@ -63,27 +59,24 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   });
 }
 
-BatchQueue::Batch BatchQueue::Cut(int64_t rows) {
-  Batch batch;
-  const InferenceRequest& head = *queue_.front().request;
-  while (!queue_.empty() && batch.rows < rows) {
+void BatchQueue::Cut(int64_t rows, absl::Time now, Batch* batch) {
+  const std::shared_ptr<InferenceRequest> head = queue_.front().request;
+  int64_t cut = 0;
+  while (cut < rows && !queue_.empty() && queue_.front().request->SharesBatchWith(*head)) {
     Piece& next = queue_.front();
-    if (next.request.get() != &head && !next.request->SharesBatchWith(head)) {
-      break;
-    }
-    const int64_t take = std::min(rows - batch.rows, next.rows);
+    const int64_t take = std::min(rows - cut, next.rows);
     next.request->Begin();
-    batch.pieces.push_back({next.request, next.start, take});
-    batch.rows += take;
+    batch->pieces.push_back({next.request, next.start, take});
+    cut += take;
     next.start += take;
     next.rows -= take;
     if (next.rows == 0) {
       queue_.pop_front();
+      DropDead(now, batch);
     }
   }
-  queued_rows_ -= batch.rows;
-  metrics_->AddQueuedRows(config_.name, -batch.rows);
-  return batch;
+  queued_rows_ -= cut;
+  metrics_->AddQueuedRows(config_.name, -cut);
 }
 
 void BatchQueue::DropDead(absl::Time now, Batch* batch) {

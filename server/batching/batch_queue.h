@@ -13,7 +13,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/base/clock.h"
 #include "server/batching/batch_policy.h"
 #include "server/batching/inference_request.h"
 #include "server/batching/request_queue.h"
@@ -30,9 +29,8 @@ class BatchQueue final : public RequestQueue,
                          public WorkSource,
                          public std::enable_shared_from_this<BatchQueue> {
  public:
-  // `replicas`: one a worker. `clock` and `metrics` outlive the queue.
-  BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, const Clock* clock,
-             Metrics* metrics);
+  // `replicas`: one a worker. `metrics` outlives the queue.
+  BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics);
 
   void Push(std::shared_ptr<InferenceRequest> request) override ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -53,11 +51,10 @@ class BatchQueue final : public RequestQueue,
   struct Batch {
     std::vector<Piece> pieces;
     std::vector<std::shared_ptr<InferenceRequest>> expired;
-    int64_t rows = 0;
   };
 
   // Cuts up to `rows` rows off the queue's head.
-  Batch Cut(int64_t rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Cut(int64_t rows, absl::Time now, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves requests that expired or failed out of the queue's head.
   void DropDead(absl::Time now, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t FreeWorkers(const Worker& asking) const;
@@ -72,7 +69,6 @@ class BatchQueue final : public RequestQueue,
   const int64_t version_;
   const BatchLimits limits_;
   const ReplicaSet replicas_;
-  const Clock* const clock_;
   Metrics* const metrics_;
 
   absl::Mutex mu_;

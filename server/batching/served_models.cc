@@ -12,15 +12,15 @@
 
 namespace braid {
 
-ServedModels::ServedModels(std::vector<Worker*> workers, const Clock* clock, Metrics* metrics)
-    : workers_(std::move(workers)), clock_(clock), metrics_(metrics) {}
+ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics)
+    : workers_(std::move(workers)), metrics_(metrics) {}
 
 ServedModels::~ServedModels() = default;
 
 void ServedModels::Serve(std::shared_ptr<const Model> model, int64_t version,
                          std::vector<std::unique_ptr<Replica>> replicas) {
-  auto queue = std::make_shared<BatchQueue>(
-      model->config(), version, ReplicaSet(workers_, std::move(replicas)), clock_, metrics_);
+  auto queue = std::make_shared<BatchQueue>(model->config(), version,
+                                            ReplicaSet(workers_, std::move(replicas)), metrics_);
   for (Worker* worker : workers_) {
     worker->AddSource(queue);
   }

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "server/base/clock.h"
 #include "server/batching/request_queue.h"
 #include "server/telemetry/metrics.h"
 
@@ -35,8 +34,8 @@ struct ModelState {
 // Thread-safe.
 class ServedModels {
  public:
-  // The workers, `clock` and `metrics` outlive it. Every model gets a replica on every worker.
-  ServedModels(std::vector<Worker*> workers, const Clock* clock, Metrics* metrics);
+  // The workers and `metrics` outlive it. Every model gets a replica on every worker.
+  ServedModels(std::vector<Worker*> workers, Metrics* metrics);
   ~ServedModels();
 
   // Serves `replicas`, one a worker, as `version` of the model that `config` names, in place of the
@@ -76,7 +75,6 @@ class ServedModels {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::vector<Worker*> workers_;
-  const Clock* const clock_;
   Metrics* const metrics_;
 
   // Held while a version takes the place of another, so that no number is given twice.

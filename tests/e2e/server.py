@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("BRAID_SERVER", ROOT / "build/release/bin/braid-server"))
+BINARY = Path(os.environ.get("BRAID_SERVER_BINARY", ROOT / "build/release/bin/braid-server"))
 START_SECONDS = 120
 STOP_SECONDS = 60
 

@@ -15,12 +15,8 @@ namespace braid {
 
 // Model "m": x FP32 [B, any] to y FP32 [B, any], in batches of up to `max_batch_size`.
 inline ModelConfig PuppetConfig(int64_t max_batch_size) {
-  ModelConfig config;
-  config.name = "m";
-  config.max_batch_size = max_batch_size;
-  config.inputs = {{"x", DataType::kFp32, {-1}}};
-  config.outputs = {{"y", DataType::kFp32, {-1}}};
-  return config;
+  return {"m", max_batch_size, absl::ZeroDuration(), {{"x", DataType::kFp32, {-1}}},
+          {{"y", DataType::kFp32, {-1}}}};
 }
 
 // One puppet a worker.
@@ -38,7 +34,7 @@ inline std::shared_ptr<BatchQueue> MakeQueue(WorkerFleet* fleet, ModelConfig con
                                              const PuppetReplica::Function& forward) {
   auto queue = std::make_shared<BatchQueue>(std::move(config), /*version=*/1,
                                             ReplicaSet(fleet->workers(), Puppets(*fleet, forward)),
-                                            fleet->clock(), fleet->metrics());
+                                            fleet->metrics());
   for (Worker* worker : fleet->workers()) {
     worker->AddSource(queue);
   }

@@ -21,12 +21,8 @@ namespace braid {
 
 // x FP64 [B, 3] to y FP64 [B, 4].
 inline ModelConfig TrainedConfig() {
-  ModelConfig config;
-  config.name = "m";
-  config.max_batch_size = 64;
-  config.inputs = {{"x", DataType::kFp64, {3}}};
-  config.outputs = {{"y", DataType::kFp64, {4}}};
-  return config;
+  return {"m", /*max_batch_size=*/64, absl::ZeroDuration(), {{"x", DataType::kFp64, {3}}},
+          {{"y", DataType::kFp64, {4}}}};
 }
 
 // 3 → 5 → 4 with tanh between, in float64. forward() is for the test to define.

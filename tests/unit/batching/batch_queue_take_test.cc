@@ -27,7 +27,7 @@ class TakeTest : public ::testing::Test {
     const auto echo = [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return inputs; };
     queue_ = std::make_shared<BatchQueue>(config_, /*version=*/1,
                                           ReplicaSet(fleet_.workers(), Puppets(fleet_, echo)),
-                                          fleet_.clock(), fleet_.metrics());
+                                          fleet_.metrics());
   }
   // When there will be work; nullopt: `work_` is what there is.
   std::optional<absl::Time> Take(absl::Time now) {

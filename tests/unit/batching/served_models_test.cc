@@ -1,0 +1,134 @@
+#include "server/batching/served_models.h"
+
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/made_model.h"
+#include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Tensors = std::vector<at::Tensor>;
+
+class ServedModelsTest : public ::testing::Test {
+ protected:
+  // Replicas that add `offset`.
+  std::vector<std::unique_ptr<Replica>> Adding(double offset) const {
+    return Puppets(fleet_, [offset](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+      return Tensors{inputs[0] + offset};
+    });
+  }
+  void Serve(const std::string& name, int64_t version, double offset) {
+    ModelConfig config = PuppetConfig(16);
+    config.name = name;
+    models_.Serve(std::make_shared<MadeModel>(config, nullptr), version, Adding(offset));
+  }
+  // What the version that is served makes of 0.
+  float Ask(const std::string& name) {
+    const auto queue = models_.Find(name, 0);
+    EXPECT_THAT(queue, IsOk());
+    PendingInference pending;
+    (*queue)->Push(MakeRequest(MakeRows("x", 1, 0), &pending));
+    return ValuesOf<float>(pending.Wait()->outputs[0])[0];
+  }
+
+  WorkerFleet fleet_{2};
+  ServedModels models_{fleet_.workers(), fleet_.clock(), fleet_.metrics()};
+};
+
+TEST_F(ServedModelsTest, AModelIsFoundByNameAndVersion) {
+  Serve("m", 3, 1);
+  for (const int64_t version : {0, 3}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto queue, models_.Find("m", version));
+    EXPECT_EQ(queue->version(), 3);
+    EXPECT_EQ(queue->config().name, "m");
+  }
+  EXPECT_EQ(Ask("m"), 1);
+}
+
+TEST_F(ServedModelsTest, WhatIsNotThereIsNotFoundAndSaysWhatIs) {
+  EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+  Serve("b", 1, 0);
+  Serve("a", 1, 0);
+  EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound,
+                                             AllOf(HasSubstr("no model 'm'"),
+                                                   HasSubstr("'a', 'b'"))));
+  EXPECT_THAT(models_.Find("a", 2),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("no version 2"), HasSubstr("served is 1"))));
+}
+
+TEST_F(ServedModelsTest, OneThatCouldNotBeLoadedSaysWhy) {
+  models_.ServeNot("broken", 4, absl::FailedPreconditionError("no forward method"));
+  Serve("m", 1, 0);
+  EXPECT_THAT(models_.Find("broken", 0),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no forward method")));
+  const std::vector<ModelState> list = models_.List();
+  ASSERT_EQ(list.size(), 2);
+  EXPECT_EQ(list[0].name, "broken");
+  EXPECT_EQ(list[0].version, 4);
+  EXPECT_FALSE(list[0].ready);
+  EXPECT_EQ(list[0].reason, "no forward method");
+  EXPECT_EQ(list[1].name, "m");
+  EXPECT_TRUE(list[1].ready);
+  EXPECT_EQ(list[1].reason, "");
+}
+
+TEST_F(ServedModelsTest, APublishedVersionTakesThePlaceOfTheOneBefore) {
+  Serve("m", 3, 1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const int64_t version, models_.Publish("m", Adding(2)));
+  EXPECT_EQ(version, 4);
+  EXPECT_EQ(Ask("m"), 2);
+  EXPECT_THAT(models_.Find("m", 3),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("served is 4")));
+  EXPECT_THAT(models_.Publish("other", Adding(2)),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
+}
+
+TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
+  Serve("m", 1, 1);
+  std::vector<PendingInference> before(5);
+  {
+    const WorkerBlock first(fleet_.worker(0));
+    const WorkerBlock second(fleet_.worker(1));
+    for (PendingInference& pending : before) {
+      (*models_.Find("m", 0))->Push(MakeRequest(MakeRows("x", 10, 0), &pending));
+    }
+    ASSERT_THAT(models_.Publish("m", Adding(2)), IsOk());
+  }
+  for (const PendingInference& pending : before) {
+    EXPECT_EQ(pending.Wait()->version, 1);
+    EXPECT_EQ(ValuesOf<float>(pending.Wait()->outputs[0]), ValuesOf<float>(MakeRows("y", 10, 1)));
+  }
+  EXPECT_EQ(Ask("m"), 2);
+}
+
+TEST_F(ServedModelsTest, NoNumberIsGivenTwice) {
+  Serve("m", 1, 0);
+  std::vector<int64_t> versions(8);
+  std::vector<std::thread> threads;
+  for (int64_t& version : versions) {
+    threads.emplace_back([&] { version = *models_.Publish("m", Adding(0)); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_THAT(std::set<int64_t>(versions.begin(), versions.end()),
+              ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
+  EXPECT_EQ((*models_.Find("m", 0))->version(), 9);
+}
+
+}  // namespace
+}  // namespace braid

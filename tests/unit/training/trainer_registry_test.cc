@@ -1,0 +1,172 @@
+#include "server/training/trainer_registry.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/trainer_bench.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainerRegistryTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<TrainerInfo> Create(const TrainerSpec& spec) {
+    Pending<absl::StatusOr<TrainerInfo>> pending;
+    registry_->Create(spec, pending.done());
+    return pending.Wait();
+  }
+  absl::Status Delete(const std::string& name) {
+    Pending<absl::Status> pending;
+    registry_->Delete(name, pending.done());
+    return pending.Wait();
+  }
+  absl::StatusOr<OperationResult> Do(const std::string& name, Operation operation) {
+    PendingOperation pending;
+    registry_->Submit(name, std::move(operation), pending.done());
+    return pending.Wait();
+  }
+  static TrainerSpec Named(const std::string& name) {
+    TrainerSpec spec = TrainerBench::Spec(SgdSpec{.lr = 0.1});
+    spec.name = name;
+    return spec;
+  }
+
+  TrainerBench bench_{Mlp(), /*workers=*/2};
+  std::optional<TrainerRegistry> registry_{std::in_place, bench_.models(), bench_.metrics()};
+};
+
+TEST_F(TrainerRegistryTest, ATrainerIsFoundByItsName) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo created, Create(Named("a")));
+  EXPECT_EQ(created.spec.name, "a");
+  EXPECT_THAT(Create(Named("b")), IsOk());
+  EXPECT_THAT(registry_->Get("a"), IsOk());
+  std::vector<std::string> names;
+  for (const TrainerInfo& info : registry_->List()) {
+    names.push_back(info.spec.name);
+  }
+  EXPECT_THAT(names, ElementsAre("a", "b"));
+}
+
+TEST_F(TrainerRegistryTest, ANameThatIsNotGivenIsTheModels) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo created, Create(Named("")));
+  EXPECT_EQ(created.spec.name, "m");
+}
+
+TEST_F(TrainerRegistryTest, NamesAreChecked) {
+  const std::string longest(128, 'a');
+  for (const std::string& good : {std::string("a"), std::string("A-1_b.c"), longest}) {
+    EXPECT_THAT(Create(Named(good)), IsOk()) << good;
+  }
+  for (const std::string& bad : {std::string(".a"), std::string("a/b"), std::string("a b"),
+                                 std::string("ä"), std::string("a\n"), longest + "a"}) {
+    EXPECT_THAT(Create(Named(bad)), RefusesField("name", HasSubstr("1 to 128 letters"))) << bad;
+  }
+}
+
+TEST_F(TrainerRegistryTest, ASecondOfOneNameIsRefused) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  EXPECT_THAT(Create(Named("a")), StatusIs(absl::StatusCode::kAlreadyExists,
+                                           AllOf(HasSubstr("'a'"), HasSubstr("at step 1"))));
+}
+
+TEST_F(TrainerRegistryTest, TheSameCallSentTwiceReturnsItsTrainer) {
+  TrainerSpec spec = Named("a");
+  spec.request_id = "one";
+  ASSERT_THAT(Create(spec), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo again, Create(spec));
+  EXPECT_EQ(again.step, 1);
+  spec.request_id = "two";
+  EXPECT_EQ(Create(spec).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(TrainerRegistryTest, WhatIsWrongWithTheSpecIsNamed) {
+  TrainerSpec spec = Named("a");
+  spec.model = "";
+  EXPECT_THAT(Create(spec), RefusesField("model", HasSubstr("empty")));
+  spec.model = "other";
+  EXPECT_THAT(Create(spec), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
+  spec = Named("a");
+  spec.base_version = 7;
+  EXPECT_THAT(Create(spec), StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 7")));
+  spec = Named("a");
+  spec.loss.name = "hinge";
+  EXPECT_THAT(Create(spec), RefusesField("loss.name", HasSubstr("hinge")));
+  spec = Named("a");
+  spec.optimizer = AdamWSpec{.beta1 = 2};
+  EXPECT_THAT(Create(spec), RefusesField("optimizer.adamw.beta1", HasSubstr("2")));
+  EXPECT_TRUE(registry_->List().empty());
+}
+
+TEST_F(TrainerRegistryTest, WhatIsNotThereIsNotFound) {
+  const auto not_found = StatusIs(absl::StatusCode::kNotFound, HasSubstr("no trainer 'a'"));
+  EXPECT_THAT(registry_->Get("a"), not_found);
+  EXPECT_THAT(Delete("a"), not_found);
+  EXPECT_THAT(Do("a", BatchOperation(1, 20)), not_found);
+  Pending<absl::StatusOr<std::vector<StateTensor>>> state;
+  registry_->GetState("a", state.done());
+  EXPECT_THAT(state.Wait(), not_found);
+}
+
+TEST_F(TrainerRegistryTest, ADeletedTrainersNameAndSeriesAreFreeAgain) {
+  const auto scrape = [this] {
+    return prometheus::TextSerializer().Serialize(bench_.metrics()->registry()->Collect());
+  };
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  EXPECT_THAT(scrape(), HasSubstr("braid_training_steps_total{trainer=\"a\"} 1"));
+  EXPECT_THAT(Delete("a"), IsOk());
+  EXPECT_THAT(scrape(), Not(HasSubstr("trainer=\"a\"")));
+  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo again, Create(Named("a")));
+  EXPECT_EQ(again.step, 0);
+}
+
+TEST_F(TrainerRegistryTest, DeletingAnswersTheOperationsThatWait) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  std::vector<PendingOperation> operations(30);
+  Pending<absl::Status> deleted;
+  {
+    const WorkerBlock block(bench_.fleet().worker(0));
+    for (size_t i = 0; i < operations.size(); ++i) {
+      registry_->Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4),
+                        operations[i].done());
+    }
+    registry_->Delete("a", deleted.done());
+  }
+  EXPECT_THAT(deleted.Wait(), IsOk());
+  for (const PendingOperation& operation : operations) {
+    ASSERT_TRUE(operation.answered());
+    EXPECT_TRUE(operation.Wait().ok() ||
+                operation.Wait().status().code() == absl::StatusCode::kNotFound)
+        << operation.Wait().status();
+  }
+}
+
+TEST_F(TrainerRegistryTest, EndsWithOperationsThatWait) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  std::vector<PendingOperation> operations(30);
+  for (size_t i = 0; i < operations.size(); ++i) {
+    registry_->Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4), operations[i].done());
+  }
+  registry_.reset();
+  for (const PendingOperation& operation : operations) {
+    EXPECT_TRUE(operation.answered());
+  }
+}
+
+}  // namespace
+}  // namespace braid

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `left` may be a declaration.
 #define BRAID_RETURN_IF_ERROR(expression)                               \
   do {                                                                  \
     if (absl::Status braid_status = (expression); !braid_status.ok()) { \
@@ -30,6 +31,8 @@
     return std::move(result).status();                        \
   }                                                           \
   left = *std::move(result)
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 namespace braid {
 

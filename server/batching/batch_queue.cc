@@ -55,7 +55,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   return Work([self = shared_from_this(), replica = ReplicaOf(worker), left,
                batch = std::move(batch)]() mutable {
     self->WakeWorkers(left);
-    self->Run(replica, std::move(batch));
+    self->Run(replica, batch);
   });
 }
 
@@ -119,7 +119,7 @@ size_t BatchQueue::ReplicaOf(const Worker& worker) const {
   return static_cast<size_t>(std::find(workers.begin(), workers.end(), &worker) - workers.begin());
 }
 
-void BatchQueue::Run(size_t replica, Batch batch) const {
+void BatchQueue::Run(size_t replica, const Batch& batch) const {
   for (const auto& request : batch.expired) {
     request->Fail(absl::DeadlineExceededError(absl::StrCat(
         "the deadline passed while the request waited for model '", config_.name, "'")));
@@ -128,8 +128,8 @@ void BatchQueue::Run(size_t replica, Batch batch) const {
     return;
   }
   for (const Piece& piece : batch.pieces) {
-    if (absl::Status status = RunPieces(replica, {piece}); !status.ok()) {
-      piece.request->Fail(std::move(status));
+    if (const absl::Status status = RunPieces(replica, {piece}); !status.ok()) {
+      piece.request->Fail(status);
     }
   }
 }
@@ -137,6 +137,7 @@ void BatchQueue::Run(size_t replica, Batch batch) const {
 absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Piece>& pieces) const {
   Worker& worker = replicas_.worker(replica);
   std::vector<BatchPart> parts;
+  parts.reserve(pieces.size());
   for (const Piece& piece : pieces) {
     parts.push_back({&piece.request->inputs(), piece.start, piece.rows});
   }

@@ -60,7 +60,7 @@ class BatchQueue final : public RequestQueue,
   int64_t FreeWorkers(const Worker& asking) const;
   void WakeWorkers(int64_t rows);
   size_t ReplicaOf(const Worker& worker) const;
-  void Run(size_t replica, Batch batch) const;
+  void Run(size_t replica, const Batch& batch) const;
   // Runs `pieces` as one batch; nobody is told of an error.
   absl::Status RunPieces(size_t replica, const std::vector<Piece>& pieces) const;
 

@@ -43,7 +43,7 @@ void InferenceRequest::Finish(int64_t start, int64_t rows, std::vector<HostTenso
   AnswerIfOver(version);
 }
 
-void InferenceRequest::Fail(absl::Status status) {
+void InferenceRequest::Fail(const absl::Status& status) {
   {
     const absl::MutexLock lock(&mu_);
     running_ = std::max<int64_t>(running_ - 1, 0);
@@ -91,6 +91,7 @@ absl::StatusOr<InferenceResult> InferenceRequest::Assemble(std::vector<Piece> pi
   }
   for (size_t o = 0; o < pieces.front().outputs.size(); ++o) {
     std::vector<const HostTensor*> parts;
+    parts.reserve(pieces.size());
     for (const Piece& piece : pieces) {
       parts.push_back(&piece.outputs[o]);
     }

@@ -59,7 +59,7 @@ class InferenceRequest {
   void Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs, std::string device,
               int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   // A piece failed: the request is answered with the first error, once no other piece runs.
-  void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // No more of it need be run.
   bool failed() const ABSL_LOCKS_EXCLUDED(mu_);
 

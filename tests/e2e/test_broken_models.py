@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import braid
 import numpy as np
 import pytest
-from e2e import configs, models
+from e2e import models
 from e2e.inference import assert_close, expected
 from e2e.server import Server
 

@@ -38,8 +38,8 @@ template <typename T>
 HostTensor MakeHost(std::string name, std::vector<int64_t> shape, const std::vector<T>& values) {
   const std::shared_ptr<T[]> copy(new T[values.size()]);
   std::copy(values.begin(), values.end(), copy.get());
-  return {std::move(name), DataTypeOf<T>(), std::move(shape), copy.get(),
-          values.size() * sizeof(T), copy};
+  return {std::move(name), DataTypeOf<T>(),           std::move(shape),
+          copy.get(),      values.size() * sizeof(T), copy};
 }
 
 // The first value of each row counts up from `first`: rows that can be told apart.

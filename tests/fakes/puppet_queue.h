@@ -15,7 +15,10 @@ namespace braid {
 
 // Model "m": x FP32 [B, any] to y FP32 [B, any], in batches of up to `max_batch_size`.
 inline ModelConfig PuppetConfig(int64_t max_batch_size) {
-  return {"m", max_batch_size, absl::ZeroDuration(), {{"x", DataType::kFp32, {-1}}},
+  return {"m",
+          max_batch_size,
+          absl::ZeroDuration(),
+          {{"x", DataType::kFp32, {-1}}},
           {{"y", DataType::kFp32, {-1}}}};
 }
 
@@ -48,8 +51,8 @@ inline std::shared_ptr<InferenceRequest> MakeRequest(const HostTensor& input,
                                                      PendingInference* pending,
                                                      absl::Time deadline = absl::InfiniteFuture()) {
   const int64_t rows = input.shape.empty() ? 1 : input.rows();
-  return std::make_shared<InferenceRequest>(std::vector<HostTensor>{input}, rows,
-                                            absl::UnixEpoch(), deadline, pending->done());
+  return std::make_shared<InferenceRequest>(std::vector<HostTensor>{input}, rows, absl::UnixEpoch(),
+                                            deadline, pending->done());
 }
 
 }  // namespace braid

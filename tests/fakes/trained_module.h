@@ -21,7 +21,10 @@ namespace braid {
 
 // x FP64 [B, 3] to y FP64 [B, 4].
 inline ModelConfig TrainedConfig() {
-  return {"m", /*max_batch_size=*/64, absl::ZeroDuration(), {{"x", DataType::kFp64, {3}}},
+  return {"m",
+          /*max_batch_size=*/64,
+          absl::ZeroDuration(),
+          {{"x", DataType::kFp64, {3}}},
           {{"y", DataType::kFp64, {4}}}};
 }
 

@@ -40,7 +40,7 @@ inline Operation OptimStep(int64_t sequence) {
 class TrainerBench {
  public:
   TrainerBench(const torch::jit::Module& module, int workers)
-      : fleet_(workers), models_(fleet_.workers(), fleet_.clock(), fleet_.metrics()) {
+      : fleet_(workers), models_(fleet_.workers(), fleet_.metrics()) {
     models_.Serve(std::make_shared<MadeModel>(TrainedConfig(), nullptr), /*version=*/1,
                   MakeReplicas(module, TrainedConfig(), static_cast<size_t>(workers)));
   }

@@ -25,6 +25,14 @@ class WorkerFleet {
     }
   }
 
+  ~WorkerFleet() {
+    for (const std::unique_ptr<Worker>& worker : workers_) {
+      worker->Stop();
+    }
+  }
+  WorkerFleet(const WorkerFleet&) = delete;
+  WorkerFleet& operator=(const WorkerFleet&) = delete;
+
   std::vector<Worker*> workers() const {
     std::vector<Worker*> pointers;
     for (const std::unique_ptr<Worker>& worker : workers_) {
@@ -33,7 +41,6 @@ class WorkerFleet {
     return pointers;
   }
   Worker& worker(size_t index) const { return *workers_[index]; }
-  const Clock* clock() const { return &clock_; }
   Metrics* metrics() { return &metrics_; }
 
  private:

@@ -14,9 +14,9 @@ namespace {
 
 TEST(DataTypeTest, EveryNameHasItsTypeAndSize) {
   const std::map<std::string, size_t> sizes = {
-      {"BOOL", 1},  {"UINT8", 1}, {"UINT16", 2}, {"UINT32", 4}, {"UINT64", 8},
-      {"INT8", 1},  {"INT16", 2}, {"INT32", 4},  {"INT64", 8},  {"FP16", 2},
-      {"BF16", 2},  {"FP32", 4},  {"FP64", 8}};
+      {"BOOL", 1}, {"UINT8", 1}, {"UINT16", 2}, {"UINT32", 4}, {"UINT64", 8},
+      {"INT8", 1}, {"INT16", 2}, {"INT32", 4},  {"INT64", 8},  {"FP16", 2},
+      {"BF16", 2}, {"FP32", 4},  {"FP64", 8}};
   for (const auto& [name, size] : sizes) {
     const auto type = DataTypeFromName(name);
     ASSERT_TRUE(type) << name;

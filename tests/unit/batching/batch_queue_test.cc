@@ -1,13 +1,10 @@
 #include "server/batching/batch_queue.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -15,59 +12,18 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
-#include "tests/fakes/host_tensors.h"
-#include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/filled_queue.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Le;
 using Tensors = std::vector<at::Tensor>;
-
-// The shapes of the batches that puppets have seen. Thread-safe.
-class Seen {
- public:
-  void Add(const at::Tensor& batch) {
-    const absl::MutexLock lock(&mu_);
-    rows_.push_back(batch.size(0));
-    sums_.push_back(batch.sum().item<double>());
-  }
-  std::vector<int64_t> rows() const {
-    const absl::MutexLock lock(&mu_);
-    return rows_;
-  }
-  // Of each batch the sum of its elements.
-  std::vector<double> sums() const {
-    const absl::MutexLock lock(&mu_);
-    return sums_;
-  }
-
- private:
-  mutable absl::Mutex mu_;
-  std::vector<int64_t> rows_ ABSL_GUARDED_BY(mu_);
-  std::vector<double> sums_ ABSL_GUARDED_BY(mu_);
-};
-
-// y = 2 x.
-PuppetReplica::Function Doubling(Seen* seen) {
-  return [seen](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-    seen->Add(inputs[0]);
-    return Tensors{inputs[0] * 2};
-  };
-}
-
-std::vector<float> Doubled(const HostTensor& input) {
-  std::vector<float> values = ValuesOf<float>(input);
-  for (float& value : values) {
-    value *= 2;
-  }
-  return values;
-}
 
 // Sends requests of random sizes, a few at a time, and checks the answers.
 void SendRandomRequests(BatchQueue* queue, unsigned seed) {
@@ -109,27 +65,6 @@ TEST(BatchQueueTest, RowsComeBackInOrderWhateverIsMergedOrSplit) {
   }
 }
 
-// One worker, which is kept busy while the test fills the queue.
-class FilledQueueTest : public ::testing::Test {
- protected:
-  void Start(ModelConfig config, PuppetReplica::Function forward) {
-    queue_ = MakeQueue(&fleet_, std::move(config), std::move(forward));
-    block_.emplace(fleet_.worker(0));
-  }
-  PendingInference& Push(const HostTensor& input, absl::Time deadline = absl::InfiniteFuture()) {
-    pending_.push_back(std::make_unique<PendingInference>());
-    queue_->Push(MakeRequest(input, pending_.back().get(), deadline));
-    return *pending_.back();
-  }
-  void Open() { block_.reset(); }
-
-  Seen seen_;
-  WorkerFleet fleet_{1};
-  std::shared_ptr<BatchQueue> queue_;
-  std::vector<std::unique_ptr<PendingInference>> pending_;
-  std::optional<WorkerBlock> block_;
-};
-
 TEST_F(FilledQueueTest, WhatWaitsIsMerged) {
   Start(PuppetConfig(16), Doubling(&seen_));
   const auto& first = Push(MakeRows("x", 2, 0));
@@ -162,53 +97,6 @@ TEST_F(FilledQueueTest, RequestsOfOtherTrailingShapeAreNotMerged) {
   last.Wait();
   EXPECT_THAT(ValuesOf<float>(wide.Wait()->outputs[0]), ElementsAre(10, 12));
   EXPECT_THAT(seen_.rows(), ElementsAre(2, 1, 3));
-}
-
-TEST_F(FilledQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
-  Start(PuppetConfig(16), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
-    return Tensors{inputs[0] * 2};
-  });
-  const auto& first = Push(MakeRows("x", 2, 0));
-  const auto& bad = Push(MakeRows("x", 2, -1));
-  const auto& last = Push(MakeRows("x", 2, 5));
-  Open();
-  EXPECT_THAT(ValuesOf<float>(first.Wait()->outputs[0]), ElementsAre(0, 2));
-  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("model 'm' failed on this input: negative")));
-  EXPECT_THAT(ValuesOf<float>(last.Wait()->outputs[0]), ElementsAre(10, 12));
-}
-
-TEST_F(FilledQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed) {
-  Start(PuppetConfig(8), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
-    return Tensors{inputs[0]};
-  });
-  const auto& bad = Push(MakeRows("x", 40, -1));
-  const auto& next = Push(MakeRows("x", 2, 5));
-  Open();
-  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("negative")));
-  EXPECT_THAT(next.Wait(), IsOk());
-}
-
-TEST_F(FilledQueueTest, AnExpiredRequestIsAnsweredWithoutBeingRun) {
-  Start(PuppetConfig(16), Doubling(&seen_));
-  const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
-  const auto& live = Push(MakeRows("x", 2, 0));
-  Open();
-  EXPECT_THAT(expired.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'m'")));
-  EXPECT_THAT(live.Wait(), IsOk());
-  EXPECT_THAT(seen_.sums(), ElementsAre(1));
-}
-
-TEST_F(FilledQueueTest, AnExpiredRequestBehindALiveOneIsNotRunEither) {
-  Start(PuppetConfig(16), Doubling(&seen_));
-  const auto& live = Push(MakeRows("x", 2, 0));
-  const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
-  Open();
-  EXPECT_THAT(live.Wait(), IsOk());
-  EXPECT_THAT(expired.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'m'")));
-  EXPECT_THAT(seen_.sums(), ElementsAre(1));
 }
 
 TEST_F(FilledQueueTest, ARetiredQueueAnswersWhatWaitsAndIsGone) {
@@ -259,15 +147,14 @@ TEST_F(FilledQueueTest, AModelThatIsNotBatchedRunsRequestsAsTheyAre) {
   EXPECT_THAT(seen_.rows(), ElementsAre(3, 3));
 }
 
-TEST_F(FilledQueueTest, AnOutputThatIsNotBatchedIsTheModelsFault) {
-  Start(PuppetConfig(16), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-    return Tensors{inputs[0].sum(0)};
-  });
-  const auto& pending = Push(MakeRows("x", 3, 0));
+TEST_F(FilledQueueTest, AModelThatIsNotBatchedMayTakeAScalar) {
+  Start(PuppetConfig(0),
+        [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0] + 1}; });
+  const auto& scalar = Push(MakeHost<float>("x", {}, {3}));
   Open();
-  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                       AllOf(HasSubstr("output 'y' of model 'm'"),
-                                             HasSubstr("max_batch_size: 0"))));
+  const WorkerBlock idle(fleet_.worker(0));  // it has taken all there was
+  ASSERT_TRUE(scalar.answered());
+  EXPECT_THAT(ValuesOf<float>(scalar.Wait()->outputs[0]), ElementsAre(4));
 }
 
 }  // namespace

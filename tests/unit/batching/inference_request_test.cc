@@ -129,9 +129,8 @@ TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
     }
     std::vector<std::thread> threads;
     for (int p = 0; p < 4; ++p) {
-      threads.emplace_back([&request, p] {
-        request->Finish(p * 10, 10, {MakeRows("y", 10, p * 10)}, "cpu:0", 1);
-      });
+      threads.emplace_back(
+          [&request, p] { request->Finish(p * 10, 10, {MakeRows("y", 10, p * 10)}, "cpu:0", 1); });
     }
     for (std::thread& thread : threads) {
       thread.join();

@@ -44,7 +44,7 @@ class LoadRepositoryTest : public ::testing::Test {
 
   const TempDir dir_;
   WorkerFleet fleet_{2};
-  ServedModels models_{fleet_.workers(), fleet_.clock(), fleet_.metrics()};
+  ServedModels models_{fleet_.workers(), fleet_.metrics()};
 };
 
 TEST_F(LoadRepositoryTest, ServesTheNewestVersionOnEveryWorker) {

@@ -45,7 +45,7 @@ class ServedModelsTest : public ::testing::Test {
   }
 
   WorkerFleet fleet_{2};
-  ServedModels models_{fleet_.workers(), fleet_.clock(), fleet_.metrics()};
+  ServedModels models_{fleet_.workers(), fleet_.metrics()};
 };
 
 TEST_F(ServedModelsTest, AModelIsFoundByNameAndVersion) {
@@ -62,9 +62,9 @@ TEST_F(ServedModelsTest, WhatIsNotThereIsNotFoundAndSaysWhatIs) {
   EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
   Serve("b", 1, 0);
   Serve("a", 1, 0);
-  EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound,
-                                             AllOf(HasSubstr("no model 'm'"),
-                                                   HasSubstr("'a', 'b'"))));
+  EXPECT_THAT(models_.Find("m", 0),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("no model 'm'"), HasSubstr("'a', 'b'"))));
   EXPECT_THAT(models_.Find("a", 2),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("no version 2"), HasSubstr("served is 1"))));

@@ -70,9 +70,8 @@ TEST(ParseDevicesTest, CountsGoFromOneToSixtyFour) {
   EXPECT_EQ(Names("cpu*64", 0).size(), 64);
   for (const char* text : {"cpu*0", "cpu*-1", "cpu*65", "cpu*", "cpu*x", "cpu*2*2",
                            "cpu*99999999999999999999", "cuda:0*0"}) {
-    EXPECT_THAT(ParseDevices(text, 1),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr(text), HasSubstr("not 1 to 64"))))
+    EXPECT_THAT(ParseDevices(text, 1), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                AllOf(HasSubstr(text), HasSubstr("not 1 to 64"))))
         << text;
   }
   EXPECT_THAT(ParseDevices("cpu*40,cpu*40", 0),

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/fake_device.h"
+#include "tests/fakes/manual_clock.h"
 #include "tests/fakes/worker_fleet.h"
 
 namespace braid {
@@ -150,6 +151,45 @@ TEST(WorkerTest, ASourceThatIsGoneIsPassedOver) {
   done.WaitForNotification();
 }
 
+// Tells at which time it was asked.
+class TimeSource final : public WorkSource {
+ public:
+  explicit TimeSource(absl::Notification* asked) : asked_(asked) {}
+  Next Take(const Worker&, absl::Time now) override {
+    if (!asked_->HasBeenNotified()) {
+      time_ = now;
+      asked_->Notify();
+    }
+    return absl::InfiniteFuture();
+  }
+  absl::Time time() const { return time_; }
+
+ private:
+  absl::Notification* const asked_;
+  absl::Time time_;
+};
+
+TEST(WorkerTest, SourcesAreAskedAtTheClocksTime) {
+  ManualClock clock;
+  clock.Advance(absl::Hours(7));
+  Metrics metrics;
+  absl::Notification asked;
+  const auto source = std::make_shared<TimeSource>(&asked);
+  Worker worker({"cpu:0", 0.25, &clock, &metrics}, MakeCpuDevice(1));
+  worker.AddSource(source);
+  asked.WaitForNotification();
+  EXPECT_EQ(source->time(), absl::UnixEpoch() + absl::Hours(7));
+}
+
+TEST(WorkerTest, StopRunsTheTasksThatWait) {
+  const WorkerFleet fleet(1);
+  bool ran = false;
+  fleet.worker(0).Post([&ran] { ran = true; });
+  fleet.worker(0).Stop();
+  EXPECT_TRUE(ran);
+  fleet.worker(0).Stop();  // again is fine
+}
+
 TEST(WorkerTest, NoWakeUpIsLost) {
   constexpr int kProducers = 4;
   constexpr int kEach = 3000;
@@ -172,39 +212,6 @@ TEST(WorkerTest, NoWakeUpIsLost) {
     producer.join();
   }
   done.Wait();  // hangs, if one was
-}
-
-TEST(WorkerTest, NestedMeasurementsCountTimeOnce) {
-  WorkerFleet fleet(1);
-  Worker& worker = fleet.worker(0);
-  absl::Duration elapsed;
-  const auto spin = [](absl::Duration time) {
-    const absl::Time end = absl::Now() + time;
-    while (absl::Now() < end) {
-    }
-    return 0;
-  };
-  absl::Notification done;
-  worker.Post([&] {
-    const absl::Time start = absl::Now();
-    worker.Measure(Phase::kForward, [&] {
-      worker.Measure(Phase::kCopyIn, [&] { return spin(absl::Milliseconds(4)); });
-      return spin(absl::Milliseconds(2));
-    });
-    elapsed = absl::Now() - start;
-    done.Notify();
-  });
-  done.WaitForNotification();
-  EXPECT_GE(worker.busy(Phase::kCopyIn), absl::Milliseconds(4));
-  EXPECT_GE(worker.busy(Phase::kForward), absl::Milliseconds(2));
-  EXPECT_LE(worker.busy(Phase::kCopyIn) + worker.busy(Phase::kForward), elapsed);
-}
-
-TEST(WorkerTest, SamplesAddUp) {
-  const WorkerFleet fleet(1);
-  fleet.worker(0).AddSamples(20);
-  fleet.worker(0).AddSamples(7);
-  EXPECT_EQ(fleet.worker(0).samples(), 27);
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ TEST(DeriveConfigTest, InputsByArgumentAndOutputsByNumber) {
 }
 
 TEST(DeriveConfigTest, OutputsByKeyForADict) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
-                             DeriveFrom("return {'logits': x, 'sum': x.sum(1)}",
-                                        "torch.zeros([2, 3])"));
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const ModelConfig config,
+      DeriveFrom("return {'logits': x, 'sum': x.sum(1)}", "torch.zeros([2, 3])"));
   ASSERT_EQ(config.outputs.size(), 2);
   EXPECT_EQ(config.outputs[0].name, "logits");
   EXPECT_THAT(config.outputs[0].dims, ElementsAre(3));
@@ -98,6 +98,17 @@ TEST(DeriveConfigTest, WithoutAnExampleItSaysWhatToDo) {
 TEST(DeriveConfigTest, AnExampleOfOtherArgumentsIsRefused) {
   EXPECT_THAT(Derive("x, y", "return x + y", "Tensor", "torch.zeros([2, 3])"),
               StatusIs(kFailed, AllOf(HasSubstr("holds 1 tensors"), HasSubstr("takes 2"))));
+}
+
+TEST(DeriveConfigTest, AModelThatReturnsNoTensorIsRefused) {
+  EXPECT_THAT(DeriveFrom("return torch.jit.annotate(List[Tensor], [])", "torch.zeros([2, 3])"),
+              StatusIs(kFailed, HasSubstr("returns no tensor")));
+}
+
+TEST(DeriveConfigTest, AsManyOutputsAsRowsAreNotBatched) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                             DeriveFrom("return x.unbind(0)", "torch.zeros([2, 2])"));
+  EXPECT_FALSE(config.batched());
 }
 
 TEST(DeriveConfigTest, AnOutputThatCannotBeSentIsRefused) {

@@ -53,8 +53,8 @@ TEST_F(ScanRepositoryTest, TheNewestVersionIsTheHighestNumber) {
 }
 
 TEST_F(ScanRepositoryTest, FoldersThatAreNoNumberFromOneAreNoVersions) {
-  for (const char* folder : {"0", "-1", "01", "+7", "8x", "best", "9.5", " 9", ".9",
-                             "99999999999999999999"}) {
+  for (const char* folder :
+       {"0", "-1", "01", "+7", "8x", "best", "9.5", " 9", ".9", "99999999999999999999"}) {
     dir_.Write(std::string("m/") + folder + "/model.pt", "");
   }
   dir_.Write("m/3/model.pt", "");

@@ -21,9 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 
 const std::vector<TensorSpec> kOutput = {{"y", DataType::kFp32, {}}};
 
-at::Tensor Trainable(double value) {
-  return at::full({2}, value).requires_grad_(true);
-}
+at::Tensor Trainable(double value) { return at::full({2}, value).requires_grad_(true); }
 
 // y = x · w + b, b not used while evaluating; `count` counts the calls in training mode.
 TorchScriptReplica Affine() {
@@ -90,8 +88,8 @@ TEST(TorchScriptReplicaTest, ABoundParameterLivesInItsStorage) {
   const at::Tensor storage = at::full({2}, 3.0);
   replica.BindParameter(0, storage);
   storage.fill_(10);
-  EXPECT_TRUE(at::equal((*replica.Forward({at::ones({1, 2})}, Mode::kEval))[0],
-                        at::full({1, 2}, 10.0)));
+  EXPECT_TRUE(
+      at::equal((*replica.Forward({at::ones({1, 2})}, Mode::kEval))[0], at::full({1, 2}, 10.0)));
   ASSERT_THAT(replica.ForwardForTraining({at::ones({1, 2})}, Mode::kEval), IsOk());
   EXPECT_TRUE((*replica.Backward({at::ones({1, 2})}))[0].defined());
 }

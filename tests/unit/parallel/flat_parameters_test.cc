@@ -17,11 +17,10 @@ using Tensors = std::vector<at::Tensor>;
 
 // Parameters of both floating-point types, mixed, of sizes that are no multiple of the padding.
 PuppetReplica MixedReplica() {
-  return PuppetReplica(
-      nullptr, {{"a", at::arange(6, at::kFloat).view({2, 3})},
-                {"b", at::arange(3, at::kDouble)},
-                {"c", at::full({}, 7.5, at::kFloat)},
-                {"d", at::arange(20, at::kDouble).view({4, 5})}});
+  return PuppetReplica(nullptr, {{"a", at::arange(6, at::kFloat).view({2, 3})},
+                                 {"b", at::arange(3, at::kDouble)},
+                                 {"c", at::full({}, 7.5, at::kFloat)},
+                                 {"d", at::arange(20, at::kDouble).view({4, 5})}});
 }
 
 TEST(FlatParametersTest, OneBufferADtypeInTheOrderOfFirstUse) {
@@ -85,9 +84,7 @@ class AccumulateTest : public ::testing::Test {
     }
     return gradients;
   }
-  bool IsAll(size_t p, double value) const {
-    return Gradient(p).eq(value).all().item<bool>();
-  }
+  bool IsAll(size_t p, double value) const { return Gradient(p).eq(value).all().item<bool>(); }
 
   PuppetReplica replica_ = MixedReplica();
   FlatParameters flat_{replica_};

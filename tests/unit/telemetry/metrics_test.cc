@@ -104,8 +104,7 @@ TEST(MetricsTest, ManyThreadsCount) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_THAT(Scrape(metrics),
-              HasSubstr("braid_requests_total{code=\"OK\",method=\"Step\"} 2000"));
+  EXPECT_THAT(Scrape(metrics), HasSubstr("braid_requests_total{code=\"OK\",method=\"Step\"} 2000"));
 }
 
 }  // namespace

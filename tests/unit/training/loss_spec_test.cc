@@ -56,9 +56,9 @@ TEST(LossCreateTest, RefusesUnknownNames) {
 }
 
 TEST(LossCreateTest, RefusesAnOutputWithoutGradient) {
-  EXPECT_THAT(Create({.name = "mse", .output = "ids"}),
-              RefusesField("loss.output", AllOf(HasSubstr("'ids' is INT64"),
-                                                HasSubstr("floating-point"))));
+  EXPECT_THAT(
+      Create({.name = "mse", .output = "ids"}),
+      RefusesField("loss.output", AllOf(HasSubstr("'ids' is INT64"), HasSubstr("floating-point"))));
 }
 
 TEST(LossCreateTest, RefusesParametersOutOfRange) {
@@ -92,8 +92,8 @@ TEST_F(PickTargetTest, IsTheOneOfItsName) {
 TEST_F(PickTargetTest, MissingUnknownOrTwice) {
   EXPECT_THAT(Pick({}), RefusesField("targets", HasSubstr("target 'y' is missing")));
   EXPECT_THAT(Pick({MakeRows("z", 4, 0)}),
-              RefusesField("targets[0].name", AllOf(HasSubstr("no target 'z'"),
-                                                    HasSubstr("it takes 'y'"))));
+              RefusesField("targets[0].name",
+                           AllOf(HasSubstr("no target 'z'"), HasSubstr("it takes 'y'"))));
   EXPECT_THAT(Pick({MakeRows("y", 4, 0), MakeRows("z", 4, 0)}),
               RefusesField("targets[1].name", HasSubstr("'z'")));
   EXPECT_THAT(Pick({MakeRows("y", 4, 0), MakeRows("y", 4, 0)}),

@@ -37,8 +37,8 @@ TEST(CheckOptimizerTest, SgdsFieldsOutOfRange) {
 }
 
 TEST(CheckOptimizerTest, NesterovNeedsMomentumAndNoDampening) {
-  for (const SgdSpec& bad : {SgdSpec{.nesterov = true},
-                             SgdSpec{.momentum = 0.9, .dampening = 0.1, .nesterov = true}}) {
+  for (const SgdSpec& bad :
+       {SgdSpec{.nesterov = true}, SgdSpec{.momentum = 0.9, .dampening = 0.1, .nesterov = true}}) {
     EXPECT_THAT(CheckOptimizer(bad), RefusesField("optimizer.sgd.nesterov", HasSubstr("needs")));
   }
 }

@@ -24,8 +24,8 @@ struct Reference {
   void Update(const at::Tensor& raw, const SgdSpec& spec) {
     at::Tensor gradient = raw + spec.weight_decay * value;
     if (spec.momentum != 0) {
-      first = updates == 0 ? gradient.clone()
-                           : spec.momentum * first + (1 - spec.dampening) * gradient;
+      first =
+          updates == 0 ? gradient.clone() : spec.momentum * first + (1 - spec.dampening) * gradient;
       gradient = spec.nesterov ? gradient + spec.momentum * first : first;
     }
     value = value - spec.lr * gradient;
@@ -76,7 +76,8 @@ class OptimizerTest : public ::testing::Test {
       const at::Tensor& value = replica_.parameters()[p].value;
       const double tolerance = value.scalar_type() == at::kDouble ? 1e-12 : 1e-5;
       EXPECT_TRUE(at::allclose(value, references_[p].value, tolerance, tolerance))
-          << replica_.parameters()[p].name << "\n" << value << references_[p].value;
+          << replica_.parameters()[p].name << "\n"
+          << value << references_[p].value;
     }
   }
 
@@ -106,13 +107,11 @@ TEST_F(OptimizerTest, SgdWithMomentum) {
 }
 
 TEST_F(OptimizerTest, SgdWithMomentumDampeningAndWeightDecay) {
-  ExpectTenUpdatesSame(
-      SgdSpec{.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.05});
+  ExpectTenUpdatesSame(SgdSpec{.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.05});
 }
 
 TEST_F(OptimizerTest, SgdWithNesterovMomentum) {
-  ExpectTenUpdatesSame(
-      SgdSpec{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true});
+  ExpectTenUpdatesSame(SgdSpec{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true});
 }
 
 TEST_F(OptimizerTest, AdamWByDefault) { ExpectTenUpdatesSame(AdamWSpec{}); }
@@ -132,8 +131,10 @@ TEST_F(OptimizerTest, HyperParametersMayChangeFromUpdateToUpdate) {
 
 TEST_F(OptimizerTest, AParameterThatIsNotReachedKeepsValueAndState) {
   for (const std::vector<bool>& reached :
-       std::vector<std::vector<bool>>{{true, true, false, false}, {true, false, true, false},
-                                      {false, true, false, true}, {true, true, true, true}}) {
+       std::vector<std::vector<bool>>{{true, true, false, false},
+                                      {true, false, true, false},
+                                      {false, true, false, true},
+                                      {true, true, true, true}}) {
     Update(SgdSpec{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.05}, reached);
     ExpectSame();
   }
@@ -141,8 +142,10 @@ TEST_F(OptimizerTest, AParameterThatIsNotReachedKeepsValueAndState) {
 
 TEST_F(OptimizerTest, AdamWCountsEachParametersUpdates) {
   for (const std::vector<bool>& reached :
-       std::vector<std::vector<bool>>{{false, true, false, true}, {false, true, true, false},
-                                      {true, false, false, false}, {true, true, true, true}}) {
+       std::vector<std::vector<bool>>{{false, true, false, true},
+                                      {false, true, true, false},
+                                      {true, false, false, false},
+                                      {true, true, true, true}}) {
     Update(AdamWSpec{.lr = 0.1}, reached);
     ExpectSame();
   }

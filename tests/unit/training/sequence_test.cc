@@ -56,8 +56,8 @@ TEST(SequenceTest, TheLastWithAnotherRequestIsAborted) {
 }
 
 TEST(SequenceTest, AnyOtherIsOutOfOrder) {
-  for (const int64_t number : {int64_t{1}, int64_t{6}, int64_t{9},
-                               std::numeric_limits<int64_t>::max()}) {
+  for (const int64_t number :
+       {int64_t{1}, int64_t{6}, int64_t{9}, std::numeric_limits<int64_t>::max()}) {
     EXPECT_THAT(After(7, 0.5).Admit(number, kThis),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("expected 8")))
         << number;

@@ -142,8 +142,7 @@ TEST_F(TrainerRegistryTest, DeletingAnswersTheOperationsThatWait) {
   {
     const WorkerBlock block(bench_.fleet().worker(0));
     for (size_t i = 0; i < operations.size(); ++i) {
-      registry_->Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4),
-                        operations[i].done());
+      registry_->Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4), operations[i].done());
     }
     registry_->Delete("a", deleted.done());
   }

@@ -1,0 +1,77 @@
+// What a BatchQueue makes of requests that fail or expire.
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/filled_queue.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using FailingQueueTest = FilledQueueTest;
+using Tensors = std::vector<at::Tensor>;
+
+TEST_F(FailingQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
+  Start(PuppetConfig(16), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
+    return Tensors{inputs[0] * 2};
+  });
+  const auto& first = Push(MakeRows("x", 2, 0));
+  const auto& bad = Push(MakeRows("x", 2, -1));
+  const auto& last = Push(MakeRows("x", 2, 5));
+  Open();
+  EXPECT_THAT(ValuesOf<float>(first.Wait()->outputs[0]), ElementsAre(0, 2));
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("model 'm' failed on this input: negative")));
+  EXPECT_THAT(ValuesOf<float>(last.Wait()->outputs[0]), ElementsAre(10, 12));
+}
+
+TEST_F(FailingQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed) {
+  Start(PuppetConfig(8), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
+    return Tensors{inputs[0]};
+  });
+  const auto& bad = Push(MakeRows("x", 40, -1));
+  const auto& next = Push(MakeRows("x", 2, 5));
+  Open();
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("negative")));
+  EXPECT_THAT(next.Wait(), IsOk());
+}
+
+TEST_F(FailingQueueTest, AnExpiredRequestIsAnsweredWithoutBeingRun) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
+  const auto& live = Push(MakeRows("x", 2, 0));
+  Open();
+  EXPECT_THAT(expired.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'m'")));
+  EXPECT_THAT(live.Wait(), IsOk());
+  EXPECT_THAT(seen_.sums(), ElementsAre(1));
+}
+
+TEST_F(FailingQueueTest, AnExpiredRequestBehindALiveOneIsNotRunEither) {
+  Start(PuppetConfig(16), Doubling(&seen_));
+  const auto& live = Push(MakeRows("x", 2, 0));
+  const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
+  Open();
+  EXPECT_THAT(live.Wait(), IsOk());
+  EXPECT_THAT(expired.Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'m'")));
+  EXPECT_THAT(seen_.sums(), ElementsAre(1));
+}
+
+TEST_F(FailingQueueTest, AnOutputThatIsNotBatchedIsTheModelsFault) {
+  Start(PuppetConfig(16),
+        [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0].sum(0)}; });
+  const auto& pending = Push(MakeRows("x", 3, 0));
+  Open();
+  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       AllOf(HasSubstr("output 'y' of model 'm'"),
+                                             HasSubstr("max_batch_size: 0"))));
+}
+
+}  // namespace
+}  // namespace braid

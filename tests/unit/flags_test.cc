@@ -1,0 +1,121 @@
+#include "server/flags.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/temp_dir.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class FlagsTest : public ::testing::Test {
+ protected:
+  // Parses `flags` behind a --model_repository that is there.
+  std::optional<Options> Parse(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "--model_repository=" + dir_.path().string());
+    return ParseOnly(flags);
+  }
+  std::optional<Options> ParseOnly(const std::vector<std::string>& flags) {
+    std::vector<const char*> argv = {"braid-server"};
+    for (const std::string& flag : flags) {
+      argv.push_back(flag.c_str());
+    }
+    exit_code_ = -1;
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    auto options = ParseFlags(static_cast<int>(argv.size()), argv.data(), &exit_code_);
+    stdout_ = ::testing::internal::GetCapturedStdout();
+    stderr_ = ::testing::internal::GetCapturedStderr();
+    return options;
+  }
+
+  const TempDir dir_;
+  int exit_code_ = -1;
+  std::string stdout_;
+  std::string stderr_;
+};
+
+TEST_F(FlagsTest, Defaults) {
+  const std::optional<Options> options = Parse({});
+  ASSERT_TRUE(options);
+  EXPECT_EQ(options->model_repository, dir_.path());
+  EXPECT_EQ(options->data_dir, "");
+  EXPECT_EQ(options->devices, "auto");
+  EXPECT_EQ(options->listen, "127.0.0.1");
+  EXPECT_EQ(options->grpc_port, 8001);
+  EXPECT_EQ(options->metrics_port, 8002);
+  EXPECT_EQ(options->ready_file, "");
+  EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
+}
+
+TEST_F(FlagsTest, EveryFlagIsRead) {
+  const std::optional<Options> options =
+      Parse({"--data_dir=d", "--devices=cpu*2,cuda:0*2", "--cpu_threads=3", "--training_share=0.5",
+             "--listen=0.0.0.0", "--grpc_port=0", "--metrics_port=9", "--ready_file=r",
+             "--max_requests=7", "--max_request_bytes=8589934592", "--drain_timeout=1.5"});
+  ASSERT_TRUE(options) << stderr_;
+  EXPECT_EQ(options->data_dir, "d");
+  EXPECT_EQ(options->devices, "cpu*2,cuda:0*2");
+  EXPECT_EQ(options->cpu_threads, 3);
+  EXPECT_EQ(options->training_share, 0.5);
+  EXPECT_EQ(options->listen, "0.0.0.0");
+  EXPECT_EQ(options->grpc_port, 0);
+  EXPECT_EQ(options->metrics_port, 9);
+  EXPECT_EQ(options->ready_file, "r");
+  EXPECT_EQ(options->max_requests, 7);
+  EXPECT_EQ(options->max_request_bytes, size_t{8} << 30);
+  EXPECT_EQ(options->drain_timeout, absl::Milliseconds(1500));
+}
+
+TEST_F(FlagsTest, AnIpv6AddressIsBracketed) {
+  EXPECT_EQ(Parse({"--listen=::1"})->listen, "[::1]");
+  EXPECT_EQ(Parse({"--listen=[::1]"})->listen, "[::1]");
+}
+
+TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
+  for (const std::string flag :
+       {"--grpc_port=65536", "--grpc_port=-1", "--grpc_port=x", "--metrics_port=1.5",
+        "--cpu_threads=-1", "--training_share=1", "--max_requests=0", "--max_request_bytes=0",
+        "--max_request_bytes=-5", "--drain_timeout=-1", "--no_such_flag=1"}) {
+    EXPECT_FALSE(Parse({flag})) << flag;
+    EXPECT_EQ(exit_code_, 2) << flag;
+    const std::string name = flag.substr(0, flag.find('='));
+    EXPECT_THAT(stderr_, AllOf(HasSubstr("braid-server: "), HasSubstr(name))) << flag;
+    EXPECT_EQ(stderr_.find('\n'), stderr_.size() - 1) << stderr_;
+  }
+}
+
+TEST_F(FlagsTest, TheRepositoryIsRequiredAndHasToBeThere) {
+  EXPECT_FALSE(ParseOnly({}));
+  EXPECT_EQ(exit_code_, 2);
+  EXPECT_THAT(stderr_, HasSubstr("--model_repository"));
+  EXPECT_FALSE(ParseOnly({"--model_repository=/no/such/folder"}));
+  EXPECT_EQ(exit_code_, 2);
+  EXPECT_THAT(stderr_, HasSubstr("/no/such/folder"));
+}
+
+TEST_F(FlagsTest, HelpListsEveryFlagAndEndsWith0) {
+  EXPECT_FALSE(ParseOnly({"--help"}));
+  EXPECT_EQ(exit_code_, 0);
+  for (const char* name :
+       {"--model_repository", "--data_dir", "--devices", "--cpu_threads", "--training_share",
+        "--listen", "--grpc_port", "--metrics_port", "--ready_file", "--max_requests",
+        "--max_request_bytes", "--drain_timeout", "--version"}) {
+    EXPECT_THAT(stdout_, HasSubstr(name));
+  }
+}
+
+TEST_F(FlagsTest, VersionEndsWith0) {
+  EXPECT_FALSE(ParseOnly({"--version"}));
+  EXPECT_EQ(exit_code_, 0);
+  EXPECT_THAT(stdout_, HasSubstr("braid-server " BRAID_VERSION));
+}
+
+}  // namespace
+}  // namespace braid

@@ -10,6 +10,7 @@
 #include "server/admission/admission.h"
 #include "server/base/atomic_file.h"
 #include "server/base/clock.h"
+#include "server/base/local_address.h"
 #include "server/base/status.h"
 #include "server/batching/load_repository.h"
 #include "server/batching/served_models.h"
@@ -55,6 +56,7 @@ class Server::Parts {
       : options_(options), admission_({options.max_requests, options.max_request_bytes}) {}
 
   absl::Status Start() {
+    BRAID_RETURN_IF_ERROR(NameFlag("--listen", CheckLocalAddress(options_.listen)));
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_});

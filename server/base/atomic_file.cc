@@ -21,8 +21,7 @@ absl::Status WriteFileAtomically(const std::string& path, const std::string& tex
     }
   }
   if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    absl::Status status =
-        absl::ErrnoToStatus(errno, absl::StrCat("cannot make '", path, "'"));
+    absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot make '", path, "'"));
     std::remove(beside.c_str());
     return status;
   }

@@ -61,8 +61,9 @@ absl::Status Explain(const ModelConfig& config, const absl::Status& status) {
   if (status.code() != absl::StatusCode::kInternal) {
     return status;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("model '", config.name, "' failed on this input: ", status.message()));
+  return InvalidField("inputs",
+                      absl::StrCat("model '", config.name, "' failed on them: ", status.message(),
+                                   "; expected values that it can handle"));
 }
 
 }  // namespace

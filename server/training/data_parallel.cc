@@ -156,8 +156,8 @@ absl::StatusOr<DataParallel::ChunkOutputs> DataParallel::ForwardChunks(
         return absl::OkStatus();
       });
   if (status.code() == absl::StatusCode::kInternal) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model failed on this input: ", status.message()));
+    return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
+                                               "; expected values that it can handle"));
   }
   BRAID_RETURN_IF_ERROR(status);
   return outputs;

@@ -32,7 +32,8 @@ absl::Status Check(const SgdSpec& spec, const std::string& where) {
   BRAID_RETURN_IF_ERROR(CheckNotNegative(where + "momentum", spec.momentum));
   BRAID_RETURN_IF_ERROR(CheckNotNegative(where + "weight_decay", spec.weight_decay));
   if (!std::isfinite(spec.dampening)) {
-    return InvalidField(where + "dampening", "is not finite");
+    return InvalidField(where + "dampening",
+                        absl::StrCat(spec.dampening, " is not finite; expected a number"));
   }
   if (spec.nesterov && (spec.momentum == 0 || spec.dampening != 0)) {
     return InvalidField(where + "nesterov", "needs momentum above 0 and dampening 0");

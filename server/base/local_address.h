@@ -1,0 +1,13 @@
+// Whether a server can listen on an address.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace braid {
+
+// `host`: a name or number, IPv6 in brackets. INVALID_ARGUMENT if it is no address of this machine.
+absl::Status CheckLocalAddress(const std::string& host);
+
+}  // namespace braid

@@ -90,7 +90,8 @@ class TrainedModule {
   // Parameters and buffers by name.
   std::map<std::string, at::Tensor> State() {
     std::map<std::string, at::Tensor> tensors;
-    for (const StateTensor& entry : *model_->State()) {
+    const absl::StatusOr<std::vector<StateTensor>> state = model_->State();
+    for (const StateTensor& entry : *state) {
       tensors[entry.tensor.name] = View(entry.tensor).clone();
     }
     return tensors;

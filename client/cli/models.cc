@@ -58,12 +58,14 @@ int ShowModel(client::Client& client, const std::string& name, bool json) {
   auto model = client.ModelMetadata(name);
   if (!model.ok()) return Fail(model.status());
   if (json) {
-    PrintJson(
-        {{"model", model->name()},
-         {"versions", std::vector<std::string>(model->versions().begin(), model->versions().end())},
-         {"platform", model->platform()},
-         {"inputs", ToJson(model->inputs())},
-         {"outputs", ToJson(model->outputs())}});
+    Json shown;
+    shown["model"] = model->name();
+    shown["versions"] =
+        std::vector<std::string>(model->versions().begin(), model->versions().end());
+    shown["platform"] = model->platform();
+    shown["inputs"] = ToJson(model->inputs());
+    shown["outputs"] = ToJson(model->outputs());
+    PrintJson(shown);
     return kOk;
   }
   std::vector<std::vector<std::string>> rows = {{"", "name", "datatype", "shape"}};

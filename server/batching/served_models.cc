@@ -59,6 +59,7 @@ absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
     std::vector<std::string> names;
+    names.reserve(entries_.size());
     for (const auto& [other, entry] : entries_) {
       names.push_back(absl::StrCat("'", other, "'"));
     }
@@ -92,6 +93,7 @@ absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::str
 std::vector<ModelState> ServedModels::List() const {
   const absl::MutexLock lock(&mu_);
   std::vector<ModelState> states;
+  states.reserve(entries_.size());
   for (const auto& [name, entry] : entries_) {
     states.push_back({name, entry.version, entry.queue != nullptr, entry.reason});
   }

@@ -61,7 +61,7 @@ class RealCudaBackend final : public CudaBackend {
 }  // namespace braid
 
 extern "C" braid::CudaBackend* BraidMakeCudaBackend() {
-  const int gpus = c10::cuda::device_count();
+  const int gpus = static_cast<unsigned char>(c10::cuda::device_count());
   // Lives as long as the process, as the CUDA context does.
   static braid::RealCudaBackend backend(gpus);
   return gpus > 0 ? &backend : nullptr;

@@ -7,6 +7,7 @@
 namespace braid {
 namespace {
 
+// NOLINTBEGIN(concurrency-mt-unsafe): dlerror() is glibc's, which keeps an error a thread.
 CudaBackend* Load() {
   // Without a driver the CUDA libraries of LibTorch are 350 MB of memory for nothing.
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -26,6 +27,7 @@ CudaBackend* Load() {
   }
   return make();
 }
+// NOLINTEND(concurrency-mt-unsafe)
 
 }  // namespace
 

@@ -63,7 +63,7 @@ class FilledQueueTest : public ::testing::Test {
   }
   PendingInference& Push(const HostTensor& input, absl::Time deadline = absl::InfiniteFuture()) {
     pending_.push_back(std::make_unique<PendingInference>());
-    queue_->Push(MakeRequest(input, pending_.back().get(), deadline));
+    queue_->Push(MakeRequest(input, pending_.back().get(), deadline, queue_->config().batched()));
     return *pending_.back();
   }
   void Open() { block_.reset(); }

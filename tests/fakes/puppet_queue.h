@@ -46,13 +46,15 @@ inline std::shared_ptr<BatchQueue> MakeQueue(WorkerFleet* fleet, ModelConfig con
 
 using PendingInference = Pending<absl::StatusOr<InferenceResult>>;
 
-// A request for all rows of `input`, answered to `pending`.
+// A request for all rows of `input`, answered to `pending`. One to a model that is not batched
+// counts as one row.
 inline std::shared_ptr<InferenceRequest> MakeRequest(const HostTensor& input,
                                                      PendingInference* pending,
-                                                     absl::Time deadline = absl::InfiniteFuture()) {
-  const int64_t rows = input.shape.empty() ? 1 : input.rows();
-  return std::make_shared<InferenceRequest>(std::vector<HostTensor>{input}, rows, absl::UnixEpoch(),
-                                            deadline, pending->done());
+                                                     absl::Time deadline = absl::InfiniteFuture(),
+                                                     bool batched = true) {
+  return std::make_shared<InferenceRequest>(std::vector<HostTensor>{input},
+                                            batched ? input.rows() : 1, absl::UnixEpoch(), deadline,
+                                            pending->done());
 }
 
 }  // namespace braid

@@ -22,24 +22,24 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
 inline std::string TextOf(const absl::Status& status) { return std::string(status.message()); }
 
 // EXPECT_THAT(Parse(""), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
-MATCHER_P2(StatusIs, code, message, "") {
+MATCHER_P2(StatusIs, code, message, absl::StatusCodeToString(code)) {
   const absl::Status& status = StatusOf(arg);
-  *result_listener << "which is " << status;
+  *result_listener << status;
   return status.code() == code &&
          ::testing::ExplainMatchResult(message, TextOf(status), result_listener);
 }
 
 // INVALID_ARGUMENT by InvalidField(field, …); `message` is matched against all of the message.
-MATCHER_P2(RefusesField, field, message, "") {
+MATCHER_P2(RefusesField, field, message, std::string("refuses ") + field) {
   const absl::Status& status = StatusOf(arg);
-  *result_listener << "which is " << status;
+  *result_listener << status;
   return status.code() == absl::StatusCode::kInvalidArgument &&
          InvalidFieldOf(status) == std::optional<std::string>(field) &&
          ::testing::ExplainMatchResult(message, TextOf(status), result_listener);
 }
 
-MATCHER(IsOk, "") {
-  *result_listener << "which is " << StatusOf(arg);
+MATCHER(IsOk, negation ? "is not ok" : "is ok") {
+  *result_listener << StatusOf(arg);
   return StatusOf(arg).ok();
 }
 

@@ -39,7 +39,7 @@ class NcclCommunicator final : public Communicator {
   explicit NcclCommunicator(std::vector<Worker*> workers) : workers_(std::move(workers)) {}
 
   ~NcclCommunicator() override {
-    for (const ncclComm_t communicator : communicators_) {
+    for (ncclComm_t communicator : communicators_) {
       ncclCommDestroy(communicator);
     }
   }

@@ -35,10 +35,9 @@ absl::StatusOr<ModelConfig> DeriveFrom(const std::string& body, const std::strin
 }
 
 TEST(DeriveConfigTest, InputsByArgumentAndOutputsByNumber) {
-  BRAID_ASSERT_OK_AND_ASSIGN(
-      const ModelConfig config,
-      Derive("x, ids", "return x.sum(1), ids", "Tensor, Tensor",
-             "torch.zeros([2, 3], dtype=torch.float64), torch.zeros([2], dtype=torch.int64)"));
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                             Derive("x, ids", "return x.sum(1), ids", "Tensor, Tensor",
+                                    "torch.zeros([2, 3]).double(), torch.zeros([2]).long()"));
   EXPECT_EQ(config.name, "m");
   EXPECT_EQ(config.max_batch_size, kDefaultMaxBatchSize);
   EXPECT_EQ(config.max_queue_delay, absl::ZeroDuration());
@@ -101,7 +100,7 @@ TEST(DeriveConfigTest, AnExampleOfOtherArgumentsIsRefused) {
 }
 
 TEST(DeriveConfigTest, AModelThatReturnsNoTensorIsRefused) {
-  EXPECT_THAT(DeriveFrom("return torch.jit.annotate(List[Tensor], [])", "torch.zeros([2, 3])"),
+  EXPECT_THAT(DeriveFrom("xs: List[Tensor] = []\n  return xs", "torch.zeros([2, 3])"),
               StatusIs(kFailed, HasSubstr("returns no tensor")));
 }
 

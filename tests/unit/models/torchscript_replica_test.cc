@@ -114,7 +114,8 @@ torch::jit::Module Family() {
   module.register_parameter("a", tied, false);
   module.register_parameter("b", tied, false);
   module.register_parameter("frozen", at::ones({2}), false);
-  module.define("def forward(self, x):\n  return self.child(x) * self.a * self.b * self.frozen\n");
+  module.define(
+      "def forward(self, x):\n  return self.child.forward(x) * self.a * self.b * self.frozen\n");
   return module;
 }
 

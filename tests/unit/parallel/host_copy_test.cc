@@ -41,7 +41,8 @@ TEST(HostCopyTest, AViewSharesTheBytes) {
 }
 
 TEST(HostCopyTest, AViewMayBeOfNoDimension) {
-  const at::Tensor view = View(MakeHost<double>("scale", {}, {2.5}));
+  const HostTensor host = MakeHost<double>("scale", {}, {2.5});
+  const at::Tensor view = View(host);
   EXPECT_EQ(view.dim(), 0);
   EXPECT_EQ(view.item<double>(), 2.5);
 }

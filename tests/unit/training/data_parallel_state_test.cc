@@ -28,8 +28,7 @@ def forward(self, x):
   if self.training:
     self.calls.add_(1)
   n = torch.batch_norm(x, None, None, self.mean, self.var, self.training, 1.0, 1e-5, False)
-  if bool((x > 100).any()):
-    raise Exception("a number is too large")
+  assert bool((x <= 100).all()), "a number is too large"
   return torch.tanh(n @ self.w1 + self.b1) @ self.w2
 )");
   return module;

@@ -62,7 +62,7 @@ void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
       ->capture_default_str();
   app->add_option("--max_request_bytes", options->max_request_bytes,
                   "Of all requests in flight together at most")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--drain_timeout", *drain_seconds, "Seconds that SIGTERM waits for requests")
       ->check(CLI::Range(0.0, 86400.0))

@@ -1,12 +1,15 @@
 // braid-server: flags → Options → Server::Create → wait for a signal → drain.
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "server/flags.h"
 #include "server/server.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
@@ -41,14 +44,28 @@ int main(int argc, char** argv) {
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
   spdlog::flush_on(spdlog::level::info);
 
+  // A signal that comes while the models are being loaded ends the process at once: there is
+  // nothing to drain.
+  std::atomic<bool> started = false;
+  absl::Notification stop;
+  std::thread([&started, &stop, signals] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    spdlog::info("signal {}", signal);
+    if (!started.exchange(true)) {
+      spdlog::shutdown();
+      std::_Exit(0);
+    }
+    stop.Notify();
+  }).detach();
+
   const auto server = braid::Server::Create(*options);
   if (!server.ok()) {
     std::fprintf(stderr, "braid-server: %s\n", std::string(server.status().message()).c_str());
     return 2;
   }
-  int signal = 0;
-  sigwait(&signals, &signal);
-  spdlog::info("signal {}", signal);
+  started = true;
+  stop.WaitForNotification();
   if (!(*server)->Drain()) {
     spdlog::shutdown();
     std::_Exit(1);

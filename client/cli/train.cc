@@ -56,6 +56,17 @@ int64_t StepsPerEpoch(const TrainOptions& options, int64_t rows) {
                            : (rows + options.batch_size - 1) / options.batch_size;
 }
 
+void AnnounceSplit(const v1::OperationStatus& status, ProgressReporter& progress) {
+  std::vector<std::string> chunks;
+  nlohmann::json rows = nlohmann::json::array();
+  for (const v1::Chunk& chunk : status.chunks()) {
+    chunks.push_back(absl::StrCat(chunk.device(), "=", chunk.rows()));
+    rows.push_back({{"device", chunk.device()}, {"rows", chunk.rows()}});
+  }
+  progress.Message(absl::StrCat("split ", absl::StrJoin(chunks, ",")),
+                   {{"event", "split"}, {"chunks", rows}});
+}
+
 // OK also when a signal asked to stop.
 absl::Status Train(const TrainOptions& options, const Dataset& dataset, client::Trainer& trainer,
                    ProgressReporter& progress) {
@@ -68,9 +79,12 @@ absl::Status Train(const TrainOptions& options, const Dataset& dataset, client::
       const auto indices =
           absl::MakeConstSpan(order).subspan(static_cast<size_t>(step) * batch_size, batch_size);
       Batch batch = dataset.Gather(indices);
+      const bool report_split = options.split && epoch == 0 && step == 0;
       absl::StatusOr<client::LossResult> result =
-          trainer.Step(std::move(batch.inputs), std::move(batch.targets));
+          trainer.Step(std::move(batch.inputs), std::move(batch.targets),
+                       client::StepOptions{.report_split = report_split});
       if (!result.ok()) return result.status();
+      if (report_split) AnnounceSplit(result->status, progress);
       progress.Step(result->loss, static_cast<int64_t>(indices.size()), absl::Now());
       if (!std::cout) return absl::DataLossError("cannot write to stdout");
       if (stop_signal != 0) return absl::OkStatus();

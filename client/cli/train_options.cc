@@ -101,6 +101,7 @@ void AddTrainOptions(CLI::App& app, TrainOptions& options) {
       ->group("Trainer");
   app.add_flag("--publish", options.publish, "At the end, serve the weights as the next version")
       ->group("Trainer");
+  app.add_flag("--split", options.split, "Print how the first batch was split over the devices");
   app.add_flag("--keep-trainer", options.keep_trainer,
                "Leave the trainer on the server, also when interrupted")
       ->group("Trainer");

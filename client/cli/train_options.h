@@ -34,6 +34,7 @@ struct TrainOptions {
 
   std::string trainer;
   bool publish = false;
+  bool split = false;
   bool keep_trainer = false;
 };
 

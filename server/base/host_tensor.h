@@ -21,6 +21,8 @@ struct HostTensor {
   const void* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<const void> owner;
+  // An input that is not cut along dim 0: every replica gets it whole.
+  bool broadcast = false;
 
   // Dim 0. Call it only where the rank is at least 1.
   int64_t rows() const { return shape.front(); }

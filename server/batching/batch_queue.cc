@@ -65,8 +65,13 @@ void BatchQueue::Cut(int64_t rows, absl::Time now, Batch* batch) {
   while (cut < rows && !queue_.empty() && queue_.front().request->SharesBatchWith(*head)) {
     Piece& next = queue_.front();
     const int64_t take = std::min(rows - cut, next.rows);
-    next.request->Begin();
+    if (!next.request->Begin()) {
+      DropHead();
+      continue;
+    }
     batch->pieces.push_back({next.request, next.start, take});
+    queued_rows_ -= take;
+    metrics_->AddQueuedRows(config_.name, -take);
     cut += take;
     next.start += take;
     next.rows -= take;
@@ -75,8 +80,6 @@ void BatchQueue::Cut(int64_t rows, absl::Time now, Batch* batch) {
       DropDead(now, batch);
     }
   }
-  queued_rows_ -= cut;
-  metrics_->AddQueuedRows(config_.name, -cut);
 }
 
 void BatchQueue::DropDead(absl::Time now, Batch* batch) {
@@ -86,14 +89,18 @@ void BatchQueue::DropDead(absl::Time now, Batch* batch) {
     if (!expired && !head.request->failed()) {
       return;
     }
-    if (expired) {
-      head.request->Begin();
+    if (expired && head.request->Begin()) {
       batch->expired.push_back(head.request);
     }
-    queued_rows_ -= head.rows;
-    metrics_->AddQueuedRows(config_.name, -head.rows);
-    queue_.pop_front();
+    DropHead();
   }
+}
+
+void BatchQueue::DropHead() {
+  const int64_t rows = queue_.front().rows;
+  queued_rows_ -= rows;
+  metrics_->AddQueuedRows(config_.name, -rows);
+  queue_.pop_front();
 }
 
 int64_t BatchQueue::FreeWorkers(const Worker& asking) const {
@@ -124,7 +131,15 @@ void BatchQueue::Run(size_t replica, const Batch& batch) const {
     request->Fail(absl::DeadlineExceededError(absl::StrCat(
         "the deadline passed while the request waited for model '", config_.name, "'")));
   }
-  if (batch.pieces.empty() || RunPieces(replica, batch.pieces).ok()) {
+  if (batch.pieces.empty()) {
+    return;
+  }
+  const absl::Status together = RunPieces(replica, batch.pieces);
+  if (together.ok()) {
+    return;
+  }
+  if (batch.pieces.size() == 1) {
+    batch.pieces.front().request->Fail(together);
     return;
   }
   for (const Piece& piece : batch.pieces) {

@@ -57,6 +57,8 @@ class BatchQueue final : public RequestQueue,
   void Cut(int64_t rows, absl::Time now, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves requests that expired or failed out of the queue's head.
   void DropDead(absl::Time now, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the head out of the queue.
+  void DropHead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t FreeWorkers(const Worker& asking) const;
   void WakeWorkers(int64_t rows);
   size_t ReplicaOf(const Worker& worker) const;

@@ -12,14 +12,14 @@ namespace {
 
 bool SameButRows(const HostTensor& a, const HostTensor& b) {
   return a.shape.size() == b.shape.size() && !a.shape.empty() &&
-         std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+         std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1) && !a.broadcast;
 }
 
 }  // namespace
 
 bool InferenceRequest::SharesBatchWith(const InferenceRequest& other) const {
-  return std::equal(inputs_.begin(), inputs_.end(), other.inputs_.begin(), other.inputs_.end(),
-                    SameButRows);
+  return this == &other || std::equal(inputs_.begin(), inputs_.end(), other.inputs_.begin(),
+                                      other.inputs_.end(), SameButRows);
 }
 
 void InferenceRequest::KeepAlive(std::shared_ptr<const void> queue) {
@@ -27,9 +27,13 @@ void InferenceRequest::KeepAlive(std::shared_ptr<const void> queue) {
   queue_ = std::move(queue);
 }
 
-void InferenceRequest::Begin() {
+bool InferenceRequest::Begin() {
   const absl::MutexLock lock(&mu_);
+  if (!error_.ok() || answered_) {
+    return false;
+  }
   ++running_;
+  return true;
 }
 
 void InferenceRequest::Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs,

@@ -48,13 +48,15 @@ class InferenceRequest {
   int64_t rows() const { return rows_; }
   absl::Time arrival() const { return arrival_; }
   absl::Time deadline() const { return deadline_; }
-  // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most.
+  // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most, and none
+  // is broadcast.
   bool SharesBatchWith(const InferenceRequest& other) const;
 
   // Holds `queue`, in which the request waits, until it is answered.
   void KeepAlive(std::shared_ptr<const void> queue) ABSL_LOCKS_EXCLUDED(mu_);
-  // A piece of the request was taken to be run; Finish() or Fail() follows.
-  void Begin() ABSL_LOCKS_EXCLUDED(mu_);
+  // A piece of the request is taken to be run; Finish() or Fail() follows. False: the request has
+  // failed, and its inputs must not be read any more.
+  bool Begin() ABSL_LOCKS_EXCLUDED(mu_);
   // The outputs of `rows` rows from `start` on, in host memory. The last piece answers the request.
   void Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs, std::string device,
               int64_t version) ABSL_LOCKS_EXCLUDED(mu_);

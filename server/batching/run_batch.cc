@@ -28,9 +28,11 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
 }
 
 absl::Status CheckRows(const ModelConfig& config, const std::vector<at::Tensor>& outputs,
-                       int64_t rows) {
+                       int64_t rows, size_t parts) {
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (outputs[o].dim() == 0 || outputs[o].size(0) != rows) {
+    // One number for the chunk belongs to one request: a merged batch that has one is run request
+    // by request.
+    if (outputs[o].dim() == 0 ? parts > 1 : outputs[o].size(0) != rows) {
       return absl::FailedPreconditionError(absl::StrCat(
           "output '", config.outputs[o].name, "' of model '", config.name, "' has shape ",
           ShapeString(outputs[o].sizes().vec()), " for a batch of ", rows,
@@ -48,7 +50,9 @@ std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
     const at::Tensor host = outputs[o].to(c10::kCPU).contiguous();
     int64_t start = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
-      const at::Tensor part = config.batched() ? host.narrow(0, start, parts[p].rows) : host;
+      const at::Tensor part = !config.batched() ? host
+                              : host.dim() == 0 ? host.unsqueeze(0)
+                                                : host.narrow(0, start, parts[p].rows);
       cut[p].push_back(ToHost(part, config.outputs[o].name));
       start += parts[p].rows;
     }
@@ -56,14 +60,21 @@ std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
   return cut;
 }
 
-// The validated input was the model's to handle: what it says of it is the client's to know.
-absl::Status Explain(const ModelConfig& config, const absl::Status& status) {
-  if (status.code() != absl::StatusCode::kInternal) {
-    return status;
+// The input fits the configuration, so what the model says of it is the client's to know.
+absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Replica& replica,
+                                                const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> outputs;
+  absl::Status status = CatchTorch([&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(outputs, replica.Forward(inputs, Mode::kEval));
+    return absl::OkStatus();
+  });
+  if (status.code() == absl::StatusCode::kInternal) {
+    return InvalidField("inputs",
+                        absl::StrCat("model '", config.name, "' failed on them: ", status.message(),
+                                     "; expected values that it can handle"));
   }
-  return InvalidField("inputs",
-                      absl::StrCat("model '", config.name, "' failed on them: ", status.message(),
-                                   "; expected values that it can handle"));
+  BRAID_RETURN_IF_ERROR(status);
+  return outputs;
 }
 
 }  // namespace
@@ -78,17 +89,17 @@ absl::StatusOr<std::vector<std::vector<HostTensor>>> RunBatch(const ModelConfig&
         worker.Measure(Phase::kCopyIn, [&] { return CopyIn(config, worker, parts); });
     BRAID_ASSIGN_OR_RETURN(
         const std::vector<at::Tensor> outputs,
-        worker.Measure(Phase::kForward, [&] { return replica.Forward(inputs, Mode::kEval); }));
+        worker.Measure(Phase::kForward, [&] { return Forward(config, replica, inputs); }));
     if (config.batched()) {
       const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0},
                                            [](int64_t sum, const auto& p) { return sum + p.rows; });
-      BRAID_RETURN_IF_ERROR(CheckRows(config, outputs, rows));
+      BRAID_RETURN_IF_ERROR(CheckRows(config, outputs, rows, parts.size()));
     }
     results = worker.Measure(Phase::kCopyOut, [&] { return CopyOut(config, outputs, parts); });
     return worker.device().Synchronize();
   });
   if (!status.ok()) {
-    return Explain(config, status);
+    return status;
   }
   return results;
 }

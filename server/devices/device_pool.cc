@@ -7,6 +7,7 @@
 #include "server/base/status.h"
 #include "server/devices/cuda_backend.h"
 #include "server/devices/device.h"
+#include "server/devices/run_on.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
@@ -22,7 +23,12 @@ int ThreadsFor(const std::vector<DeviceSlot>& slots, int asked) {
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaBackend* cuda,
                                                    int threads) {
   if (slot.kind == DeviceKind::kCuda) {
-    return cuda->MakeDevice(slot.index);
+    std::unique_ptr<Device> device;
+    BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(device, cuda->MakeDevice(slot.index));
+      return absl::OkStatus();
+    }));
+    return device;
   }
   return MakeCpuDevice(threads);
 }

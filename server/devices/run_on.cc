@@ -48,11 +48,10 @@ absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
     workers[i]->Post([&, i] {
       Worker& worker = *workers[i];
       results[i] = worker.Measure(phase, [&] {
-        return CatchTorch([&] {
-          absl::Status done = work(i);
-          done.Update(worker.device().Synchronize());
-          return done;
-        });
+        absl::Status done = CatchTorch([&] { return work(i); });
+        done.Update(
+            worker.device().Synchronize());  // also after an error: what was begun has to end
+        return done;
       });
       running.DecrementCount();
     });

@@ -1,12 +1,13 @@
 #include "server/models/config_reader.h"
 
-#include <array>
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -96,6 +97,31 @@ absl::StatusOr<std::vector<TensorSpec>> ToSpecs(const Tensors& tensors, absl::st
   return specs;
 }
 
+// The one parameter: names of inputs, separated by commas, that every replica gets whole.
+absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* config) {
+  for (const auto& [key, value] : text.parameters()) {
+    if (key != "broadcast") {
+      return absl::UnimplementedError(absl::StrCat(
+          "parameters[\"", key, "\"] is not implemented: remove it from config.pbtxt"));
+    }
+    for (const absl::string_view name : absl::StrSplit(value.string_value(), ',')) {
+      const auto input = std::find_if(config->inputs.begin(), config->inputs.end(),
+                                      [name](const TensorSpec& spec) { return spec.name == name; });
+      if (input == config->inputs.end()) {
+        return InvalidField("parameters[\"broadcast\"]",
+                            absl::StrCat("'", name, "' is no input; expected names of inputs"));
+      }
+      input->broadcast = true;
+    }
+  }
+  const auto whole = [](const TensorSpec& spec) { return spec.broadcast; };
+  if (std::all_of(config->inputs.begin(), config->inputs.end(), whole)) {
+    return InvalidField("parameters[\"broadcast\"]",
+                        "names every input; expected at least one to be cut along dim 0");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPlatform(const inference::ModelConfig& config) {
   if (!config.platform().empty() && config.platform() != "pytorch_libtorch") {
     return InvalidField("platform",
@@ -112,10 +138,11 @@ absl::Status CheckPlatform(const inference::ModelConfig& config) {
 }
 
 absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const std::string& name) {
-  BRAID_RETURN_IF_ERROR(RefuseUnknown(text,
-                                      {"name", "platform", "backend", "default_model_filename",
-                                       "max_batch_size", "input", "output", "dynamic_batching"},
-                                      ""));
+  BRAID_RETURN_IF_ERROR(
+      RefuseUnknown(text,
+                    {"name", "platform", "backend", "default_model_filename", "max_batch_size",
+                     "input", "output", "dynamic_batching", "parameters"},
+                    ""));
   BRAID_RETURN_IF_ERROR(RefuseUnknown(text.dynamic_batching(), {"max_queue_delay_microseconds"},
                                       "dynamic_batching."));
   BRAID_RETURN_IF_ERROR(CheckPlatform(text));
@@ -139,6 +166,7 @@ absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const st
   config.max_queue_delay = absl::Microseconds(static_cast<int64_t>(delay));
   BRAID_ASSIGN_OR_RETURN(config.inputs, ToSpecs(text.input(), "input"));
   BRAID_ASSIGN_OR_RETURN(config.outputs, ToSpecs(text.output(), "output"));
+  BRAID_RETURN_IF_ERROR(ReadParameters(text, &config));
   return config;
 }
 

@@ -1,5 +1,6 @@
 #include "server/models/derive_config.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -71,13 +72,16 @@ bool IsBatched(Module& module, const std::vector<at::Tensor>& inputs,
     return false;
   }
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (outputs[o].value.dim() == 0 || (*doubled)[o].value.dim() == 0 ||
-        outputs[o].value.size(0) != inputs.front().size(0) ||
+    if (outputs[o].value.dim() == 0) {
+      continue;  // one number a chunk
+    }
+    if ((*doubled)[o].value.dim() == 0 || outputs[o].value.size(0) != inputs.front().size(0) ||
         (*doubled)[o].value.size(0) != 2 * outputs[o].value.size(0)) {
       return false;
     }
   }
-  return true;
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [](const OutputLeaf& output) { return output.value.dim() > 0; });
 }
 
 absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bool batched) {
@@ -88,7 +92,8 @@ absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bo
                                                       c10::toString(tensor.scalar_type()),
                                                       ", a type that cannot be sent"));
   }
-  spec.dims.assign(tensor.sizes().begin() + (batched ? 1 : 0), tensor.sizes().end());
+  spec.dims.assign(tensor.sizes().begin() + (batched && tensor.dim() > 0 ? 1 : 0),
+                   tensor.sizes().end());
   return spec;
 }
 

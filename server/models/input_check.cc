@@ -1,5 +1,6 @@
 #include "server/models/input_check.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@ std::string Names(const std::vector<TensorSpec>& specs) {
 
 std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
   std::vector<int64_t> shape = spec.dims;
-  if (config.batched()) {
+  if (config.has_batch_dim(spec)) {
     shape.insert(shape.begin(), -1);
   }
   return absl::StrCat(ShapeString(shape), " (-1: any size)");
@@ -28,7 +29,7 @@ std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
 
 absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const HostTensor& tensor,
                         const std::string& field) {
-  const size_t batch_dims = config.batched() ? 1 : 0;
+  const size_t batch_dims = config.has_batch_dim(spec) ? 1 : 0;
   bool fits = tensor.shape.size() == spec.dims.size() + batch_dims;
   for (size_t d = 0; fits && d < spec.dims.size(); ++d) {
     fits = spec.dims[d] < 0 || spec.dims[d] == tensor.shape[d + batch_dims];
@@ -39,7 +40,7 @@ absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const
         absl::StrCat("input '", spec.name, "' has shape ", ShapeString(tensor.shape), "; model '",
                      config.name, "' takes ", ExpectedShape(config, spec)));
   }
-  if (config.batched() && tensor.rows() == 0) {
+  if (batch_dims > 0 && tensor.rows() == 0) {
     return InvalidField(
         field + ".shape",
         absl::StrCat("input '", spec.name, "' has shape ", ShapeString(tensor.shape),
@@ -69,11 +70,18 @@ std::optional<size_t> IndexOf(const std::vector<TensorSpec>& specs, absl::string
 }
 
 absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {
+  const HostTensor* first = nullptr;
   for (const HostTensor& input : inputs) {
-    if (input.rows() != inputs.front().rows()) {
+    if (input.broadcast) {
+      continue;
+    }
+    if (first == nullptr) {
+      first = &input;
+    }
+    if (input.rows() != first->rows()) {
       return InvalidField(
-          field, absl::StrCat("dim 0 differs: '", inputs.front().name, "' has shape ",
-                              ShapeString(inputs.front().shape), ", '", input.name, "' has shape ",
+          field, absl::StrCat("dim 0 differs: '", first->name, "' has shape ",
+                              ShapeString(first->shape), ", '", input.name, "' has shape ",
                               ShapeString(input.shape), "; expected the same number of rows"));
     }
   }
@@ -81,6 +89,11 @@ absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view 
 }
 
 }  // namespace
+
+int64_t RowsOf(const std::vector<HostTensor>& inputs) {
+  const auto cut = [](const HostTensor& input) { return !input.broadcast; };
+  return std::find_if(inputs.begin(), inputs.end(), cut)->rows();
+}
 
 absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
                                                     std::vector<HostTensor> tensors,
@@ -101,6 +114,7 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
     }
     BRAID_RETURN_IF_ERROR(CheckOne(config, config.inputs[*index], tensors[i], element));
     found[*index] = std::move(tensors[i]);
+    found[*index]->broadcast = config.inputs[*index].broadcast;
   }
   std::vector<HostTensor> ordered;
   for (size_t i = 0; i < found.size(); ++i) {

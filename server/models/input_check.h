@@ -10,6 +10,9 @@
 
 namespace braid {
 
+// Dim 0 of the inputs of a batched model, as CheckInputs() gave them.
+int64_t RowsOf(const std::vector<HostTensor>& inputs);
+
 // The inputs in the order of `config.inputs`. INVALID_ARGUMENT, naming the field as `field`[i].…,
 // for a name that is unknown, missing or there twice, a wrong datatype, rank or dimension, no rows,
 // or inputs that differ in rows. The byte counts are right already.

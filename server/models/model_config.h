@@ -17,6 +17,8 @@ struct TensorSpec {
   DataType type = DataType::kFp32;
   // Without the batch dimension where the model is batched; -1: any size.
   std::vector<int64_t> dims;
+  // An input that has no batch dimension in a batched model: every replica gets it whole.
+  bool broadcast = false;
 };
 
 struct ModelConfig {
@@ -30,6 +32,8 @@ struct ModelConfig {
   std::vector<TensorSpec> outputs;
 
   bool batched() const { return max_batch_size > 0; }
+  // Whether tensors of `spec` have a dimension before its dims.
+  bool has_batch_dim(const TensorSpec& spec) const { return batched() && !spec.broadcast; }
 };
 
 // Of a batch of a model that has no config.pbtxt.

@@ -54,7 +54,8 @@ TorchScriptReplica::TorchScriptReplica(Module module, std::vector<size_t> input_
   module_.eval();
   for (const Module& owner : module_.modules()) {
     for (const auto& buffer : owner.named_buffers(/*recurse=*/false)) {
-      buffers_.push_back({owner._ivalue(), owner.type()->getAttributeSlot(buffer.name)});
+      buffers_.push_back(
+          {owner._ivalue(), owner.type()->getAttributeSlot(buffer.name), buffer.value});
     }
   }
 }
@@ -62,7 +63,12 @@ TorchScriptReplica::TorchScriptReplica(Module module, std::vector<size_t> input_
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   const c10::AutoGradMode no_grad(false);
-  return Call(inputs, mode);
+  auto outputs = Call(inputs, mode);
+  if (mode == Mode::kEval) {
+    // What the module put there may be the input, whose memory is the request's.
+    ReclaimBuffers();
+  }
+  return outputs;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(
@@ -135,6 +141,25 @@ std::vector<at::Tensor> TorchScriptReplica::buffers() const {
     tensors.push_back(buffer.owner->getSlot(buffer.slot).toTensor());
   }
   return tensors;
+}
+
+void TorchScriptReplica::SetBuffers(const std::vector<at::Tensor>& values) {
+  const c10::AutoGradMode no_grad(false);
+  for (size_t b = 0; b < buffers_.size(); ++b) {
+    const BufferSlot& buffer = buffers_[b];
+    if (!buffer.own.is_same(values[b])) {
+      buffer.own.copy_(values[b]);
+    }
+    buffer.owner->setSlot(buffer.slot, buffer.own);
+  }
+}
+
+void TorchScriptReplica::ReclaimBuffers() {
+  for (const BufferSlot& buffer : buffers_) {
+    if (!buffer.owner->getSlot(buffer.slot).toTensor().is_same(buffer.own)) {
+      buffer.owner->setSlot(buffer.slot, buffer.own);
+    }
+  }
 }
 
 std::vector<StateEntry> TorchScriptReplica::state() const {

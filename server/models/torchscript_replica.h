@@ -29,6 +29,7 @@ class TorchScriptReplica final : public Replica {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   void BindParameter(size_t index, const at::Tensor& storage) override;
   std::vector<at::Tensor> buffers() const override;
+  void SetBuffers(const std::vector<at::Tensor>& values) override;
   std::vector<StateEntry> state() const override;
   std::unique_ptr<Replica> Clone() const override;
 
@@ -37,10 +38,14 @@ class TorchScriptReplica final : public Replica {
   struct BufferSlot {
     c10::intrusive_ptr<c10::ivalue::Object> owner;
     size_t slot;
+    // What was there at first, and is whenever no forward pass has just run.
+    at::Tensor own;
   };
 
   absl::StatusOr<std::vector<at::Tensor>> Call(const std::vector<at::Tensor>& inputs, Mode mode);
   void SetMode(Mode mode);
+  // Puts the replica's own buffers back where a forward pass has put others.
+  void ReclaimBuffers();
 
   torch::jit::Module module_;
   torch::jit::Method forward_;

@@ -13,9 +13,9 @@ absl::Status CheckRows(const at::Tensor& output, size_t index, int64_t rows) {
   if (output.dim() == 0 || output.size(0) == rows) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("output ", index, " of the model has ",
-                                                 output.size(0), " rows for a chunk of ", rows,
-                                                 ": it is not batched along dim 0"));
+  return absl::FailedPreconditionError(absl::StrCat("output ", index, " of the model has ",
+                                                    output.size(0), " rows for a chunk of ", rows,
+                                                    ": it is not batched along dim 0"));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace braid {
 
 // Concatenates, output by output, the chunks along dim 0 on `device`; a 0-dim output becomes one
 // with an element a chunk. `chunks[c][o]` is output o of chunk c; all chunks have the same outputs.
-// INVALID_ARGUMENT if an output's dim 0 is not its chunk's `rows`.
+// FAILED_PRECONDITION if an output's dim 0 is not its chunk's `rows`.
 absl::StatusOr<std::vector<at::Tensor>> Gather(const std::vector<std::vector<at::Tensor>>& chunks,
                                                const std::vector<int64_t>& rows,
                                                c10::Device device);

@@ -48,6 +48,9 @@ at::Tensor View(const HostTensor& host) {
 }
 
 at::Tensor ViewRows(const HostTensor& host, int64_t start, int64_t rows) {
+  if (host.broadcast) {
+    return View(host);
+  }
   std::vector<int64_t> shape = host.shape;
   const size_t row_bytes = host.bytes / static_cast<size_t>(shape[0]);
   shape[0] = rows;

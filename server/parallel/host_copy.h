@@ -14,7 +14,8 @@ c10::ScalarType ToScalarType(DataType type);
 // False for a type that the wire has no name for.
 bool FromScalarType(c10::ScalarType scalar, DataType* type);
 
-// A view of `host`'s bytes, which it does not keep alive, of rows [start, start + rows).
+// A view of `host`'s bytes, which it does not keep alive, of rows [start, start + rows); all of it
+// if it is broadcast.
 at::Tensor ViewRows(const HostTensor& host, int64_t start, int64_t rows);
 // A view of all of it; also for a 0-dim tensor.
 at::Tensor View(const HostTensor& host);

@@ -51,8 +51,12 @@ class Replica {
   // Makes `storage`, of the parameter's shape and values, the place where parameter `index` lives.
   virtual void BindParameter(size_t index, const at::Tensor& storage) = 0;
 
-  // The buffers as they are now: a forward pass may have replaced one.
+  // The buffers as they are now: a forward pass may have put another tensor, even the input, in the
+  // place of one.
   virtual std::vector<at::Tensor> buffers() const = 0;
+  // Gives the buffers `values`, each of the shape that it had at first, in memory of the replica's
+  // own.
+  virtual void SetBuffers(const std::vector<at::Tensor>& values) = 0;
   // Parameters, frozen ones too, and buffers, in the order of the module's state_dict.
   virtual std::vector<StateEntry> state() const = 0;
 

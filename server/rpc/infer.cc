@@ -103,7 +103,7 @@ absl::Status StartInfer(const ServedModels& models, const inference::ModelInferR
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<size_t> wanted, RequestedOutputs(config, request));
-  const int64_t rows = config.batched() ? inputs.front().rows() : 1;
+  const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
   queue->Push(std::make_shared<InferenceRequest>(
       std::move(inputs), rows, absl::Now(), deadline,
       [&request, response, call = std::move(call),

@@ -1,7 +1,11 @@
 #include "server/rpc/model_messages.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 
@@ -18,7 +22,7 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
     auto* message = messages->Add();
     message->set_name(spec.name);
     message->set_datatype(std::string(DataTypeName(spec.type)));
-    if (config.batched()) {
+    if (config.has_batch_dim(spec)) {
       message->add_shape(-1);
     }
     message->mutable_shape()->Add(spec.dims.begin(), spec.dims.end());
@@ -68,6 +72,15 @@ void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
   message->set_max_batch_size(static_cast<int32_t>(config.max_batch_size));
   AddConfig(config.inputs, message->mutable_input());
   AddConfig(config.outputs, message->mutable_output());
+  std::vector<std::string> broadcast;
+  for (const TensorSpec& input : config.inputs) {
+    if (input.broadcast) {
+      broadcast.push_back(input.name);
+    }
+  }
+  if (!broadcast.empty()) {
+    (*message->mutable_parameters())["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));
+  }
   if (config.batched()) {
     message->mutable_dynamic_batching()->set_max_queue_delay_microseconds(
         static_cast<uint64_t>(absl::ToInt64Microseconds(config.max_queue_delay)));

@@ -8,6 +8,7 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
+#include "server/models/input_check.h"
 #include "server/parallel/gather.h"
 #include "server/parallel/host_copy.h"
 #include "server/parallel/split.h"
@@ -15,11 +16,13 @@
 namespace braid {
 namespace {
 
-void CopyBuffers(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
-  const c10::AutoGradMode no_grad(false);
-  for (size_t b = 0; b < from.size(); ++b) {
-    to[b].copy_(from[b]);
+// The input fits the configuration, so what the model says of it is the client's to know.
+absl::Status NameInputs(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kInternal) {
+    return status;
   }
+  return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
+                                             "; expected values that it can handle"));
 }
 
 int64_t StartOf(const Split& split, size_t chunk) {
@@ -72,7 +75,7 @@ absl::Status DataParallel::Init() {
 
 absl::StatusOr<BatchResult> DataParallel::ForwardBackward(const std::vector<HostTensor>& inputs,
                                                           const std::vector<HostTensor>& targets) {
-  const int64_t rows = inputs.front().rows();
+  const int64_t rows = RowsOf(inputs);
   BRAID_ASSIGN_OR_RETURN(const HostTensor target, loss_.PickTarget(targets, rows));
   BatchResult result;
   result.split = ChunkSizes(rows, static_cast<int64_t>(replicas_.size()));
@@ -98,7 +101,7 @@ absl::StatusOr<BatchResult> DataParallel::ForwardBackward(const std::vector<Host
 absl::StatusOr<BatchResult> DataParallel::Forward(const std::vector<HostTensor>& inputs,
                                                   const std::vector<HostTensor>& targets,
                                                   Mode mode) {
-  const int64_t rows = inputs.front().rows();
+  const int64_t rows = RowsOf(inputs);
   std::optional<HostTensor> target;
   if (!targets.empty()) {
     BRAID_ASSIGN_OR_RETURN(target, loss_.PickTarget(targets, rows));
@@ -114,7 +117,11 @@ absl::StatusOr<BatchResult> DataParallel::Forward(const std::vector<HostTensor>&
           BRAID_ASSIGN_OR_RETURN(const std::vector<at::Tensor> gathered,
                                  Gather(outputs, result.split, replicas_.worker(0).torch_device()));
           for (size_t o = 0; o < gathered.size(); ++o) {
-            result.outputs.push_back(ToHost(gathered[o], output_names_[o]));
+            // What is not gathered may be the input or a parameter; the recorded reply must outlive
+            // both.
+            const bool own = outputs.size() > 1;
+            result.outputs.push_back(
+                ToHost(own ? gathered[o] : gathered[o].clone(), output_names_[o]));
           }
           if (target) {
             BRAID_ASSIGN_OR_RETURN(const LossValue loss,
@@ -126,10 +133,10 @@ absl::StatusOr<BatchResult> DataParallel::Forward(const std::vector<HostTensor>&
         }));
     return mode == Mode::kTrain ? CommitBuffers() : absl::OkStatus();
   }();
-  if (!status.ok()) {
-    RollBack();
-    return status;
+  if (!status.ok() || (mode == Mode::kEval && !buffers_.empty())) {
+    RollBack();  // an evaluation changes nothing, whatever the model does in it
   }
+  BRAID_RETURN_IF_ERROR(status);
   return result;
 }
 
@@ -148,17 +155,16 @@ absl::StatusOr<DataParallel::ChunkOutputs> DataParallel::ForwardChunks(
           return rows;
         });
         if (r > 0) {
-          CopyBuffers(buffers_, replica.buffers());
+          replica.SetBuffers(buffers_);
         }
-        BRAID_ASSIGN_OR_RETURN(outputs[r], keep_graph ? replica.ForwardForTraining(chunk, mode)
-                                                      : replica.Forward(chunk, mode));
+        BRAID_RETURN_IF_ERROR(NameInputs(CatchTorch([&]() -> absl::Status {
+          BRAID_ASSIGN_OR_RETURN(outputs[r], keep_graph ? replica.ForwardForTraining(chunk, mode)
+                                                        : replica.Forward(chunk, mode));
+          return absl::OkStatus();
+        })));
         worker.AddSamples(split[r]);
         return absl::OkStatus();
       });
-  if (status.code() == absl::StatusCode::kInternal) {
-    return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
-                                               "; expected values that it can handle"));
-  }
   BRAID_RETURN_IF_ERROR(status);
   return outputs;
 }
@@ -221,19 +227,32 @@ absl::Status DataParallel::CommitBuffers() {
   if (buffers_.empty()) {
     return absl::OkStatus();
   }
-  return RunOnEach(replicas_.first_workers(1), Phase::kBroadcast, [&](size_t) {
-    CopyBuffers(replicas_.replica(0).buffers(), buffers_);
+  return RunOnEach(replicas_.first_workers(1), Phase::kBroadcast, [&](size_t) -> absl::Status {
+    const c10::AutoGradMode no_grad(false);
+    const std::vector<at::Tensor> now = replicas_.replica(0).buffers();
+    for (size_t b = 0; b < now.size(); ++b) {
+      if (now[b].sizes() != buffers_[b].sizes() ||
+          now[b].scalar_type() != buffers_[b].scalar_type()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("the model replaced a buffer of shape ",
+                         ShapeString(buffers_[b].sizes().vec()), " by one of shape ",
+                         ShapeString(now[b].sizes().vec()), ": buffers keep shape and datatype"));
+      }
+    }
+    for (size_t b = 0; b < now.size(); ++b) {
+      buffers_[b].copy_(now[b]);
+    }
+    replicas_.replica(0).SetBuffers(buffers_);
     return absl::OkStatus();
   });
 }
 
 void DataParallel::RollBack() {
-  // Both only write memory that is there already: it cannot fail where the operation before could.
+  // Only drops memory and writes into memory that is there already: it cannot fail where the
+  // operation could.
   RunOnEach(replicas_.workers(), Phase::kBroadcast, [&](size_t r) {
     replicas_.replica(r).DropGraph();
-    if (r == 0) {
-      CopyBuffers(buffers_, replicas_.replica(0).buffers());
-    }
+    replicas_.replica(r).SetBuffers(buffers_);
     return absl::OkStatus();
   }).IgnoreError();
 }
@@ -286,9 +305,7 @@ absl::StatusOr<std::vector<StateTensor>> DataParallel::State() {
 absl::StatusOr<std::vector<std::unique_ptr<Replica>>> DataParallel::Clone() {
   std::vector<std::unique_ptr<Replica>> clones(replicas_.size());
   BRAID_RETURN_IF_ERROR(RunOnEach(replicas_.workers(), Phase::kLoad, [&](size_t r) {
-    if (r > 0) {
-      CopyBuffers(buffers_, replicas_.replica(r).buffers());
-    }
+    replicas_.replica(r).SetBuffers(buffers_);
     clones[r] = replicas_.replica(r).Clone();
     return absl::OkStatus();
   }));

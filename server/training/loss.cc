@@ -120,19 +120,25 @@ absl::StatusOr<HostTensor> Loss::PickTarget(const std::vector<HostTensor>& targe
 }
 
 absl::Status Loss::CheckTarget(const at::Tensor& output, const HostTensor& target) const {
+  if (kind_ == LossKind::kCrossEntropy && output.dim() < 2) {
+    return InvalidField("loss.output", absl::StrCat("'", spec_.output, "' has shape ",
+                                                    ShapeString(output.sizes().vec()),
+                                                    "; cross_entropy takes [rows, classes, ...]"));
+  }
   DataType type = DataType::kFp32;
   FromScalarType(output.scalar_type(), &type);
   const std::vector<int64_t> whole = output.sizes().vec();
   std::string right = absl::StrCat(DataTypeName(type), " ", ShapeString(whole));
   if (target.type == type && target.shape == whole) {
+    if (kind_ == LossKind::kCrossEntropy && *spec_.ignore_index >= 0) {
+      return InvalidField(absl::StrCat(kTargetField, ".datatype"),
+                          absl::StrCat("target '", spec_.target, "' is ", DataTypeName(target.type),
+                                       " (class probabilities); a loss with ignore_index ",
+                                       *spec_.ignore_index, " takes INT64 (class indices)"));
+    }
     return absl::OkStatus();
   }
   if (kind_ == LossKind::kCrossEntropy) {
-    if (output.dim() < 2) {
-      return InvalidField("loss.output",
-                          absl::StrCat("'", spec_.output, "' has shape ", ShapeString(whole),
-                                       "; cross_entropy takes [rows, classes, ...]"));
-    }
     std::vector<int64_t> classes = whole;
     classes.erase(classes.begin() + 1);
     if (target.type == DataType::kInt64 && target.shape == classes) {

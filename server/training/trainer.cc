@@ -155,7 +155,7 @@ absl::StatusOr<OperationResult> Trainer::RunBatch(Operation& operation) {
                          forward_only ? model_->Forward(inputs, operation.targets, operation.mode)
                                       : model_->ForwardBackward(inputs, operation.targets));
   if (batch.loss) {
-    metrics_->RecordLoss(spec_.name, *batch.loss, inputs.front().rows());
+    metrics_->RecordLoss(spec_.name, *batch.loss, RowsOf(inputs));
   }
   OperationResult result;
   result.loss = batch.loss;

@@ -35,6 +35,7 @@ class PuppetReplica final : public Replica {
     parameters_[index].value = storage;
   }
   Tensors buffers() const override { return {}; }
+  void SetBuffers(const Tensors&) override {}
   std::vector<StateEntry> state() const override { return {}; }
   std::unique_ptr<Replica> Clone() const override {
     return std::make_unique<PuppetReplica>(forward_, parameters_);

@@ -43,6 +43,9 @@ class RealCudaBackend final : public CudaBackend {
   int gpus() const override { return gpus_; }
 
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
+    // Opens the context here, where an error can still be told; the worker's Enter() finds it open.
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+    BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaFree(nullptr)));
     cudaDeviceProp properties;
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDeviceProperties(&properties, index)));
     return std::make_unique<CudaDevice>(index, properties.name);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
@@ -11,6 +12,9 @@
 
 namespace braid {
 namespace {
+
+// Of two collectives over the same GPUs, begun in another order on each, both would wait for ever.
+ABSL_CONST_INIT absl::Mutex one_collective_at_a_time(absl::kConstInit);
 
 absl::StatusOr<ncclDataType_t> NcclType(at::ScalarType type) {
   switch (type) {
@@ -79,6 +83,7 @@ class NcclCommunicator final : public Communicator {
   template <typename Call>
   absl::Status Run(Phase phase, const std::vector<at::Tensor>& tensors, Call call) {
     BRAID_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(tensors[0].scalar_type()));
+    const absl::MutexLock lock(&one_collective_at_a_time);
     const absl::Time start = absl::Now();
     BRAID_RETURN_IF_ERROR(BRAID_NCCL(ncclGroupStart()));
     absl::Status status;

@@ -54,7 +54,7 @@ TEST(GatherTest, ZeroDimOutputsBecomeOneElementAChunk) {
 TEST(GatherTest, AnOutputOfOtherRowsThanItsChunkIsRefused) {
   const Chunks chunks = {{at::zeros({7}), at::zeros({7, 2})}, {at::zeros({6}), at::zeros({5, 2})}};
   EXPECT_THAT(Gather(chunks, {7, 6}, c10::kCPU),
-              StatusIs(absl::StatusCode::kInvalidArgument,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("output 1"), HasSubstr("5 rows for a chunk of 6"))));
 }
 

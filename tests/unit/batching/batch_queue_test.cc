@@ -147,6 +147,17 @@ TEST_F(FilledQueueTest, AModelThatIsNotBatchedRunsRequestsAsTheyAre) {
   EXPECT_THAT(seen_.rows(), ElementsAre(3, 3));
 }
 
+TEST_F(FilledQueueTest, AZeroDimOutputIsOneElementAChunkOfOneRequest) {
+  Start(PuppetConfig(8),
+        [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0].sum()}; });
+  const auto& small = Push(MakeRows("x", 2, 0));
+  const auto& large = Push(MakeRows("x", 14, 0));
+  Open();
+  EXPECT_THAT(ValuesOf<float>(small.Wait()->outputs[0]), ElementsAre(1));
+  ASSERT_THAT(large.Wait(), IsOk());
+  EXPECT_EQ(large.Wait()->outputs[0].shape[0], static_cast<int64_t>(large.Wait()->chunks.size()));
+}
+
 TEST_F(FilledQueueTest, AModelThatIsNotBatchedMayTakeAScalar) {
   Start(PuppetConfig(0),
         [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0] + 1}; });

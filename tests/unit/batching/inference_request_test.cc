@@ -88,11 +88,19 @@ TEST_F(InferenceRequestTest, TheFirstErrorIsTheAnswer) {
 TEST_F(InferenceRequestTest, IsAnsweredOnce) {
   request_->Begin();
   request_->Fail(absl::InternalError("first"));
-  request_->Begin();
   request_->Fail(absl::InternalError("second"));
-  request_->Begin();
   request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
   EXPECT_EQ(answers_, 1);
+}
+
+TEST_F(InferenceRequestTest, AFailedRequestBeginsNoMore) {
+  EXPECT_TRUE(request_->Begin());
+  EXPECT_TRUE(request_->Begin());
+  request_->Fail(absl::InternalError("first"));
+  EXPECT_FALSE(request_->Begin());  // another piece still runs
+  request_->Fail(absl::InternalError("second"));
+  EXPECT_EQ(answers_, 1);
+  EXPECT_FALSE(request_->Begin());
 }
 
 TEST_F(InferenceRequestTest, HoldsItsQueueUntilItIsAnswered) {

@@ -69,7 +69,7 @@ TEST(ParseConfigTest, SettingsThatAreNotImplementedAreRefusedByName) {
            std::pair{"instance_group [ { count: 2 } ]", "instance_group"},
            {"version_policy { latest { num_versions: 2 } }", "version_policy"},
            {"sequence_batching { }", "sequence_batching"},
-           {"parameters { key: \"k\" value { string_value: \"v\" } }", "parameters"},
+           {"parameters { key: \"k\" value { string_value: \"v\" } }", "parameters[\"k\"]"},
            {"dynamic_batching { preferred_batch_size: 8 }",
             "dynamic_batching.preferred_batch_size"},
            {"input { name: \"z\" data_type: TYPE_FP32 dims: 1 optional: true }",
@@ -111,6 +111,19 @@ TEST(ParseConfigTest, ValuesThatMakeNoSenseNameTheirField) {
                 StatusIs(kInvalid, HasSubstr(absl::StrCat("config.pbtxt: ", message))))
         << text;
   }
+}
+
+TEST(ParseConfigTest, BroadcastInputsAreNamedInAParameter) {
+  const auto with = [](const std::string& names) {
+    return ParseWith(absl::StrCat(
+        "max_batch_size: 8\n", "input { name: \"mask\" data_type: TYPE_BOOL dims: 3 }\n",
+        "parameters { key: \"broadcast\" value { string_value: \"", names, "\" } }"));
+  };
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, with("mask"));
+  EXPECT_TRUE(config.inputs[0].broadcast);
+  EXPECT_FALSE(config.inputs[1].broadcast);
+  EXPECT_THAT(with("other"), StatusIs(kInvalid, AllOf(HasSubstr("parameters[\"broadcast\"]"),
+                                                      HasSubstr("'other' is no input"))));
 }
 
 TEST(ParseConfigTest, InputsAndOutputsAreRequired) {

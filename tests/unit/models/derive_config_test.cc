@@ -67,11 +67,18 @@ TEST(DeriveConfigTest, OutputsByKeyForADict) {
 TEST(DeriveConfigTest, AModelIsBatchedIfTwiceTheRowsGiveTwiceTheRows) {
   const char* kExample = "torch.zeros([1, 3])";
   EXPECT_TRUE(DeriveFrom("return x * 2", kExample)->batched());
-  for (const char* body : {"return x.sum()", "return x.sum(0)", "return x, x.mean()",
-                           "return x.t()", "return x.view([1, 3])"}) {
+  for (const char* body :
+       {"return x.sum()", "return x.sum(0)", "return x.t()", "return x.view([1, 3])"}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, DeriveFrom(body, kExample));
     EXPECT_FALSE(config.batched()) << body;
   }
+}
+
+TEST(DeriveConfigTest, AZeroDimOutputBesideABatchedOneIsOneNumberAChunk) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                             DeriveFrom("return x, x.mean()", "torch.zeros([1, 3])"));
+  EXPECT_TRUE(config.batched());
+  EXPECT_THAT(config.outputs[1].dims, IsEmpty());
 }
 
 TEST(DeriveConfigTest, WholeShapesWhereItIsNotBatched) {

@@ -109,6 +109,18 @@ TEST(CheckInputsTest, RowsThatDiffer) {
                                            HasSubstr("the same number of rows"))));
 }
 
+TEST(CheckInputsTest, ABroadcastInputHasNoBatchDimension) {
+  ModelConfig config = Batched();
+  config.inputs[0].broadcast = true;  // x, whose one shape is now [2]
+  const HostTensor whole = MakeHost<float>("x", {2}, Floats(2));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto inputs, CheckInputs(config, {whole, Ids(5)}, "inputs"));
+  EXPECT_TRUE(inputs[0].broadcast);
+  EXPECT_FALSE(inputs[1].broadcast);
+  EXPECT_EQ(RowsOf(inputs), 5);
+  EXPECT_THAT(CheckInputs(config, {X(5), Ids(5)}, "inputs"),
+              RefusesField("inputs[0].shape", HasSubstr("takes [2]")));
+}
+
 TEST(CheckInputsTest, ErrorsNameTheCallersField) {
   EXPECT_THAT(CheckInputs(Batched(), {X(4, 3)}, "chunks"),
               RefusesField("chunks[0].shape", HasSubstr("chunks[0].shape: ")));

@@ -54,6 +54,12 @@ TEST(HostCopyTest, RowsAreCutAlongDimZero) {
   EXPECT_TRUE(at::equal(ViewRows(flat, 4, 2), at::arange(4, 6)));
 }
 
+TEST(HostCopyTest, ABroadcastTensorIsNotCut) {
+  HostTensor host = MakeHost<int64_t>("mask", {2}, {8, 9});
+  host.broadcast = true;
+  EXPECT_TRUE(at::equal(ViewRows(host, 7, 5), at::arange(8, 10)));
+}
+
 TEST(HostCopyTest, RowsWithoutElementsAreCutToo) {
   const HostTensor host = MakeHost<float>("none", {4, 0}, {});
   EXPECT_EQ(ViewRows(host, 1, 2).sizes(), (std::vector<int64_t>{2, 0}));

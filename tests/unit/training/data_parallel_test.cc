@@ -164,6 +164,25 @@ TEST(DataParallelTest, ZeroDimOutputsAreTrainedToo) {
   EXPECT_TRUE(at::allclose(trained.State()["w1"], expected, kDouble, kDouble));
 }
 
+TEST(DataParallelTest, ABroadcastInputGoesWholeToEveryReplica) {
+  torch::jit::Module module = TwoLayers();
+  module.define("def forward(self, scale, x):\n  return (x @ self.w1) @ self.w2 * scale\n");
+  ModelConfig config = TrainedConfig();
+  config.inputs.insert(config.inputs.begin(), {"scale", DataType::kFp64, {4}, /*broadcast=*/true});
+  const at::Tensor x = Inputs(5);
+  HostTensor scale = MakeHost<double>("scale", {4}, {1, 2, 3, 4});
+  scale.broadcast = true;
+  std::vector<std::vector<double>> outputs;
+  for (const int workers : {1, 3}) {
+    TrainedModule trained(module, workers, config, "cross_entropy");
+    BRAID_ASSERT_OK_AND_ASSIGN(const BatchResult result,
+                               trained->Forward({scale, ToHost(x, "x")}, {}, Mode::kEval));
+    EXPECT_EQ(result.split.front(), workers == 1 ? 5 : 2);
+    outputs.push_back(ValuesOf<double>(result.outputs[0]));
+  }
+  EXPECT_THAT(outputs[1], ::testing::Pointwise(::testing::DoubleNear(kDouble), outputs[0]));
+}
+
 TEST(DataParallelTest, AModelThatIsNotBatchedCannotBeTrained) {
   const WorkerFleet fleet(1);
   ModelConfig config = TrainedConfig();

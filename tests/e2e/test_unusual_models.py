@@ -1,0 +1,201 @@
+"""Models that keep or return what they are given, that return one number, or that take an input whole."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import training
+from e2e.server import Server
+from torch import Tensor, nn
+
+SGD = {"name": "SGD", "lr": 0.1}
+
+
+class Echo(nn.Module):
+    """Returns its input beside its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(x), x
+
+
+class Hoarder(nn.Module):
+    """Puts its input in the place of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("last", torch.zeros(1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x
+        return self.layer(x)
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer, in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layer(x)
+
+
+class Summed(nn.Module):
+    """Returns one number a chunk beside its rows."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x.sum()
+
+
+class Scaled(nn.Module):
+    """Multiplies its rows by a vector that every replica gets whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.layer(x * scale)
+
+
+def config(outputs: str, inputs: str = "", parameters: str = "") -> str:
+    return f"""max_batch_size: 64
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }} {inputs} ]
+output [ {outputs} ]
+{parameters}"""
+
+
+Y = '{ name: "y" data_type: TYPE_FP32 dims: [ 2 ] }'
+MODELS = {
+    "echo": (Echo, config(Y + ', { name: "x_again" data_type: TYPE_FP32 dims: [ 4 ] }')),
+    "hoarder": (Hoarder, config(Y)),
+    "counter": (Counter, config(Y)),
+    "summed": (
+        Summed,
+        config(
+            '{ name: "twice" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "sum" data_type: TYPE_FP32 }'
+        ),
+    ),
+    "scaled": (
+        Scaled,
+        config(
+            Y,
+            ', { name: "scale" data_type: TYPE_FP32 dims: [ 4 ] }',
+            'parameters { key: "broadcast" value { string_value: "scale" } }',
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, nn.Module]:
+    torch.manual_seed(3)
+    return {name: make() for name, (make, _) in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def client(
+    modules: dict[str, nn.Module], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[braid.Client]:
+    directory: Path = tmp_path_factory.mktemp("unusual")
+    for name, module in modules.items():
+        folder = directory / "models" / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(MODELS[name][1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(torch.jit.script(module), str(folder / "1" / "model.pt"))
+    server = Server(directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",)).start()
+    try:
+        with braid.connect(server.address) as connected:
+            yield connected
+        server.stop()
+    finally:
+        server.kill()
+
+
+def rows(n: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal((n, 4), dtype=np.float32)
+
+
+def target(n: int) -> np.ndarray:
+    return np.zeros(n, dtype=np.int64)
+
+
+def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> None:
+    """A model's output may be its input, whose memory goes with the request."""
+    with training.new_trainer(client, "echo", loss="cross_entropy", optimizer=SGD) as trainer:
+        first = trainer.forward({"x": rows(1)})
+        for _ in range(20):
+            client.infer("echo", {"x": rows(50)})
+        again = client.trainer(trainer.info().name)
+        again._applied = 0  # as for a client whose reply was lost
+        replayed = again.forward({"x": rows(1)})
+    assert replayed.replayed
+    np.testing.assert_array_equal(first.outputs["x_again"], rows(1))
+    np.testing.assert_array_equal(replayed.outputs["x_again"], rows(1))
+
+
+def test_buffer_that_the_model_replaces_is_the_trainers(client: braid.Client) -> None:
+    with training.new_trainer(client, "hoarder", loss="cross_entropy", optimizer=SGD) as trainer:
+        trainer.step({"x": rows(1)}, {"target": target(1)})
+        for _ in range(20):
+            client.infer("hoarder", {"x": rows(50)})
+        np.testing.assert_array_equal(trainer.state_dict()["last"], rows(1))
+        with pytest.raises(braid.FailedPrecondition, match="buffer of shape"):
+            trainer.step({"x": rows(5)}, {"target": target(5)})
+        np.testing.assert_array_equal(trainer.state_dict()["last"], rows(1))
+        assert trainer.info().step == 1
+
+
+def test_evaluation_changes_no_buffer(client: braid.Client) -> None:
+    with training.new_trainer(client, "counter", loss="cross_entropy", optimizer=SGD) as trainer:
+        trainer.step({"x": rows(6)}, {"target": target(6)})
+        trainer.forward({"x": rows(6)}, mode="eval")
+        assert trainer.state_dict()["calls"] == 1
+
+
+def test_one_number_a_chunk_becomes_a_vector(client: braid.Client) -> None:
+    x = rows(40)
+    outputs = client.infer("summed", {"x": x})
+    np.testing.assert_array_equal(outputs["twice"], x * 2)
+    assert 1 <= len(outputs["sum"]) <= 5
+    np.testing.assert_allclose(outputs["sum"].sum(), x.sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_broadcast_input_goes_whole_to_every_replica(
+    client: braid.Client, modules: dict[str, nn.Module]
+) -> None:
+    x, scale = rows(40), np.array([1, 2, 3, 4], dtype=np.float32)
+    expected = modules["scaled"](torch.from_numpy(x), torch.from_numpy(scale)).detach().numpy()
+    served = client.infer("scaled", {"x": x, "scale": scale})["y"]
+    np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+    with training.new_trainer(client, "scaled", loss="cross_entropy", optimizer=SGD) as trainer:
+        forward = trainer.forward({"x": x, "scale": scale}, mode="eval", report_split=True)
+    assert [chunk.rows for chunk in forward.chunks] == [20, 20]
+    np.testing.assert_allclose(forward.outputs["y"], expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(braid.InvalidArgument, match="scale"):
+        client.infer("scaled", {"x": x, "scale": np.ones((40, 4), dtype=np.float32)})
+
+
+def test_ignored_class_needs_class_indices(client: braid.Client) -> None:
+    loss = {"name": "cross_entropy", "ignore_index": 1}
+    with training.new_trainer(client, "counter", loss=loss, optimizer=SGD) as trainer:
+        probabilities = np.full((6, 2), 0.5, dtype=np.float32)
+        with pytest.raises(braid.InvalidArgument, match="ignore_index 1") as error:
+            trainer.step({"x": rows(6)}, {"target": probabilities})
+    assert error.value.field == "targets[0].datatype"

@@ -22,7 +22,7 @@ RepositoryEntry ScanModel(const fs::path& folder) {
   for (const fs::directory_entry& child : fs::directory_iterator(folder, error)) {
     int64_t version = 0;
     const std::string name = child.path().filename();
-    if (absl::SimpleAtoi(name, &version) && version > entry.version &&
+    if (child.is_directory(error) && absl::SimpleAtoi(name, &version) && version > entry.version &&
         name == absl::StrCat(version)) {
       entry.version = version;
       entry.model_path = child.path() / "model.pt";

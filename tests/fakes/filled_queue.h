@@ -57,8 +57,8 @@ inline std::vector<float> Doubled(const HostTensor& input) {
 // One worker, which is kept busy while the test fills the queue.
 class FilledQueueTest : public ::testing::Test {
  protected:
-  void Start(ModelConfig config, PuppetReplica::Function forward) {
-    queue_ = MakeQueue(&fleet_, std::move(config), std::move(forward));
+  void Start(ModelConfig config, const PuppetReplica::Function& forward) {
+    queue_ = MakeQueue(&fleet_, std::move(config), forward);
     block_.emplace(fleet_.worker(0));
   }
   PendingInference& Push(const HostTensor& input, absl::Time deadline = absl::InfiniteFuture()) {

@@ -45,6 +45,7 @@ MATCHER(IsOk, negation ? "is not ok" : "is ok") {
 
 }  // namespace braid
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `left` may be a declaration.
 #define BRAID_ASSERT_OK_AND_ASSIGN(left, expression) \
   BRAID_ASSERT_OK_AND_ASSIGN_IMPL(BRAID_CONCAT(braid_result_, __LINE__), left, expression)
 
@@ -52,3 +53,4 @@ MATCHER(IsOk, negation ? "is not ok" : "is ok") {
   auto result = (expression);                                     \
   ASSERT_TRUE(result.ok()) << result.status();                    \
   left = *std::move(result)
+// NOLINTEND(bugprone-macro-parentheses)

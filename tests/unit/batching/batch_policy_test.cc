@@ -6,7 +6,7 @@
 namespace braid {
 namespace {
 
-const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
+constexpr absl::Time kNow = absl::FromUnixSeconds(3600);
 
 BatchDecision Decide(int64_t rows, int64_t free_workers, int64_t max_rows) {
   return DecideBatch({rows, kNow, free_workers}, kNow, {max_rows, absl::ZeroDuration()});

@@ -16,7 +16,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-const absl::Time kArrival = absl::UnixEpoch();  // of what MakeRequest() makes
+constexpr absl::Time kArrival = absl::UnixEpoch();  // of what MakeRequest() makes
 
 class TakeTest : public ::testing::Test {
  protected:

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using Tensors = std::vector<at::Tensor>;
 
-const std::vector<TensorSpec> kOutput = {{"y", DataType::kFp32, {}}};
+std::vector<TensorSpec> Output() { return {{"y", DataType::kFp32, {}}}; }
 
 at::Tensor Trainable(double value) { return at::full({2}, value).requires_grad_(true); }
 
@@ -37,7 +37,7 @@ def forward(self, x):
   else:
     return x * self.w
 )");
-  return TorchScriptReplica(module, {0}, kOutput);
+  return TorchScriptReplica(module, {0}, Output());
 }
 
 TEST(TorchScriptReplicaTest, TheModeIsThatOfTheCall) {
@@ -128,12 +128,12 @@ std::vector<std::string> ParameterNames(const Replica& replica) {
 }
 
 TEST(TorchScriptReplicaTest, TrainsWhatRequiresAGradientOnce) {
-  const TorchScriptReplica replica(Family(), {0}, kOutput);
+  const TorchScriptReplica replica(Family(), {0}, Output());
   EXPECT_THAT(ParameterNames(replica), ElementsAre("a", "child.w"));
 }
 
 TEST(TorchScriptReplicaTest, StateIsTheStateDict) {
-  const TorchScriptReplica replica(Family(), {0}, kOutput);
+  const TorchScriptReplica replica(Family(), {0}, Output());
   std::vector<std::pair<std::string, bool>> entries;
   for (const StateEntry& entry : replica.state()) {
     entries.emplace_back(entry.name, entry.is_parameter);
@@ -144,7 +144,7 @@ TEST(TorchScriptReplicaTest, StateIsTheStateDict) {
 }
 
 TEST(TorchScriptReplicaTest, ACloneIsACopyOfItsOwn) {
-  TorchScriptReplica replica(Family(), {0}, kOutput);
+  TorchScriptReplica replica(Family(), {0}, Output());
   const std::unique_ptr<Replica> clone = replica.Clone();
   EXPECT_EQ(ParameterNames(*clone), ParameterNames(replica));  // ties and frozen ones kept
   const at::Tensor x = at::ones({1, 2});
@@ -173,7 +173,7 @@ TEST(TorchScriptReplicaTest, InputsAndOutputsGoByTheirOrder) {
 TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self, x):\n  return x.double()\n");
-  TorchScriptReplica replica(module, {0}, kOutput);
+  TorchScriptReplica replica(module, {0}, Output());
   EXPECT_THAT(replica.Forward({at::ones({1})}, Mode::kEval),
               StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr("'y'")));
 }

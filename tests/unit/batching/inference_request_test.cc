@@ -136,9 +136,10 @@ TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
       request->Begin();
     }
     std::vector<std::thread> threads;
-    for (int p = 0; p < 4; ++p) {
-      threads.emplace_back(
-          [&request, p] { request->Finish(p * 10, 10, {MakeRows("y", 10, p * 10)}, "cpu:0", 1); });
+    for (int64_t p = 0; p < 4; ++p) {
+      threads.emplace_back([&request, p] {
+        request->Finish(p * 10, 10, {MakeRows("y", 10, static_cast<double>(p) * 10)}, "cpu:0", 1);
+      });
     }
     for (std::thread& thread : threads) {
       thread.join();
@@ -153,7 +154,7 @@ TEST(SharesBatchTest, InputsMayDifferInDimZeroAlone) {
     const auto tensor = [](std::string name, const std::vector<int64_t>& shape) {
       return HostTensor{std::move(name), DataType::kFp32, shape, nullptr, 0, nullptr};
     };
-    return Make({tensor("a", a), tensor("b", b)}, 1, [](absl::StatusOr<InferenceResult>) {});
+    return Make({tensor("a", a), tensor("b", b)}, 1, [](const absl::StatusOr<InferenceResult>&) {});
   };
   const auto request = of({2, 3}, {2, 5});
   EXPECT_TRUE(request->SharesBatchWith(*of({7, 3}, {7, 5})));

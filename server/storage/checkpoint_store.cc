@@ -1,0 +1,238 @@
+#include "server/storage/checkpoint_store.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/storage/files.h"
+#include "server/storage/names.h"
+#include "server/storage/staging.h"
+#include "spdlog/spdlog.h"
+
+namespace braid {
+namespace {
+
+constexpr char kKind[] = "checkpoint";
+constexpr char kStep[] = "step";
+constexpr char kSequence[] = "sequence";
+constexpr char kSerial[] = "serial";
+
+std::string NameOf(int64_t step, int64_t sequence) {
+  return absl::StrCat("step-", absl::Dec(step, absl::kZeroPad9), "-sequence-",
+                      absl::Dec(sequence, absl::kZeroPad9));
+}
+
+CheckpointInfo InfoOf(const Manifest& manifest) {
+  CheckpointInfo info;
+  info.step = manifest.numbers.at(kStep);
+  info.sequence = manifest.numbers.at(kSequence);
+  info.name = NameOf(info.step, info.sequence);
+  info.created = manifest.created;
+  for (const auto& [name, file] : manifest.files) {
+    info.bytes += file.bytes;
+  }
+  return info;
+}
+
+// The manifest at `path`, if it is that of the checkpoint `name`.
+absl::StatusOr<Manifest> ReadManifestOf(const std::string& path, absl::string_view name) {
+  BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(path, kKind));
+  const std::map<std::string, int64_t>& numbers = manifest.numbers;
+  if (!numbers.contains(kStep) || !numbers.contains(kSequence) || !numbers.contains(kSerial) ||
+      InfoOf(manifest).name != name) {
+    return absl::DataLossError(absl::StrCat("'", path, "': has another checkpoint's manifest"));
+  }
+  return manifest;
+}
+
+bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status); }
+
+template <typename Listed>
+auto FindNamed(const std::vector<Listed>& listed, absl::string_view name) {
+  return std::find_if(listed.begin(), listed.end(),
+                      [name](const Listed& one) { return one.name == name; });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(std::string directory) {
+  BRAID_RETURN_IF_ERROR(MakeDirectories(directory));
+  BRAID_RETURN_IF_ERROR(RemoveLeftovers(directory));
+  std::unique_ptr<CheckpointStore> store(new CheckpointStore(std::move(directory)));
+  BRAID_RETURN_IF_ERROR(store->Scan());
+  return store;
+}
+
+CheckpointStore::CheckpointStore(std::string directory) : directory_(std::move(directory)) {}
+
+absl::Status CheckpointStore::Scan() {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectories(directory_));
+  std::vector<std::pair<int64_t, CheckpointInfo>> found;
+  for (const std::string& name : names) {
+    if (!IsPlainName(name)) {
+      continue;
+    }
+    const absl::StatusOr<Manifest> manifest = ReadManifestOf(PathOf(name), name);
+    if (!manifest.ok()) {
+      SetAside(name, manifest.status());
+      continue;
+    }
+    const int64_t serial = manifest->numbers.at(kSerial);
+    found.emplace_back(serial, InfoOf(*manifest));
+    next_serial_ = std::max(next_serial_, serial + 1);
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [serial, info] : found) {
+    PutLast(std::move(info));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointStore::Write(int64_t step, int64_t sequence,
+                                                      std::string state,
+                                                      const std::vector<NewFile>& files) {
+  Manifest manifest;
+  manifest.kind = kKind;
+  manifest.created = absl::Now();
+  manifest.numbers = {{kStep, step}, {kSequence, sequence}, {kSerial, next_serial_}};
+  manifest.state = std::move(state);
+  BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence),
+                                                        std::move(manifest), files));
+  ++next_serial_;
+  CheckpointInfo info = InfoOf(manifest);
+  PutLast(info);
+  return info;
+}
+
+absl::StatusOr<LoadedCheckpoint> CheckpointStore::Read(absl::string_view name) {
+  BRAID_ASSIGN_OR_RETURN(const std::string known, Find(name));
+  absl::StatusOr<LoadedCheckpoint> loaded = Load(known);
+  if (IsDamage(loaded.status())) {
+    SetAside(known, loaded.status());
+  }
+  return loaded;
+}
+
+absl::StatusOr<LoadedCheckpoint> CheckpointStore::ReadNewest() {
+  for (;;) {
+    BRAID_RETURN_IF_ERROR(Unreadable());
+    const std::optional<CheckpointInfo> info = newest();
+    if (!info) {
+      return absl::NotFoundError(absl::StrCat("'", directory_, "': holds no checkpoint, and ",
+                                              damaged().size(), " that are damaged"));
+    }
+    absl::StatusOr<LoadedCheckpoint> loaded = Read(info->name);
+    if (!IsDamage(loaded.status())) {
+      return loaded;
+    }
+  }
+}
+
+absl::Status CheckpointStore::MakeNewest(absl::string_view name) {
+  BRAID_ASSIGN_OR_RETURN(const std::string known, Find(name));
+  const std::string path = PathOf(known);
+  BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOf(path, known));
+  manifest.numbers[kSerial] = next_serial_;
+  BRAID_RETURN_IF_ERROR(ReplaceManifest(path, manifest));
+  ++next_serial_;
+  PutLast(InfoOf(manifest));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::Retain(int64_t keep) {
+  std::vector<CheckpointInfo> infos = List();
+  if (keep <= 0 || std::cmp_less_equal(infos.size(), keep)) {
+    return absl::OkStatus();
+  }
+  infos.resize(infos.size() - static_cast<size_t>(keep));
+  for (const CheckpointInfo& info : infos) {
+    BRAID_RETURN_IF_ERROR(RemoveWhole(directory_, info.name));
+    const absl::MutexLock lock(&mu_);
+    Forget(info.name);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<CheckpointInfo> CheckpointStore::List() const {
+  const absl::MutexLock lock(&mu_);
+  return infos_;
+}
+
+std::optional<CheckpointInfo> CheckpointStore::newest() const {
+  const absl::MutexLock lock(&mu_);
+  return infos_.empty() ? std::nullopt : std::optional(infos_.back());
+}
+
+std::vector<DamagedCheckpoint> CheckpointStore::damaged() const {
+  const absl::MutexLock lock(&mu_);
+  return damaged_;
+}
+
+absl::StatusOr<LoadedCheckpoint> CheckpointStore::Load(const std::string& name) const {
+  const std::string path = PathOf(name);
+  BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOf(path, name));
+  BRAID_RETURN_IF_ERROR(CheckContents(path, manifest));
+  LoadedCheckpoint loaded;
+  loaded.info = InfoOf(manifest);
+  loaded.state = std::move(manifest.state);
+  for (const auto& [file, stored] : manifest.files) {
+    loaded.files[file] = absl::StrCat(path, "/", file);
+  }
+  return loaded;
+}
+
+absl::StatusOr<std::string> CheckpointStore::Find(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  if (const auto found = FindNamed(infos_, name); found != infos_.end()) {
+    return found->name;
+  }
+  if (const auto found = FindNamed(damaged_, name); found != damaged_.end()) {
+    return found->status;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no checkpoint '", absl::Utf8SafeCHexEscape(Excerpt(name)), "'"));
+}
+
+absl::Status CheckpointStore::Unreadable() const {
+  const absl::MutexLock lock(&mu_);
+  for (const DamagedCheckpoint& one : damaged_) {
+    // Its serial number is not known; names go by the step.
+    if (!IsDamage(one.status) && (infos_.empty() || one.name > infos_.back().name)) {
+      return one.status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void CheckpointStore::PutLast(CheckpointInfo info) {
+  const absl::MutexLock lock(&mu_);
+  if (FindNamed(damaged_, info.name) != damaged_.end()) {
+    spdlog::warn("damaged checkpoint replaced: {}", PathOf(info.name));
+  }
+  Forget(info.name);
+  infos_.push_back(std::move(info));
+}
+
+void CheckpointStore::SetAside(const std::string& name, const absl::Status& status) {
+  spdlog::warn("checkpoint passed over: {}", status.ToString());
+  const absl::MutexLock lock(&mu_);
+  Forget(name);
+  damaged_.push_back({name, status});
+}
+
+void CheckpointStore::Forget(const std::string& name) {
+  std::erase_if(infos_, [&](const CheckpointInfo& one) { return one.name == name; });
+  std::erase_if(damaged_, [&](const DamagedCheckpoint& one) { return one.name == name; });
+}
+
+std::string CheckpointStore::PathOf(absl::string_view name) const {
+  return absl::StrCat(directory_, "/", name);
+}
+
+}  // namespace braid

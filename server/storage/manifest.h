@@ -1,0 +1,49 @@
+// manifest.json: what a sealed directory says of itself.
+//
+//   {
+//     "created": "2026-01-31T12:00:00.5+00:00",
+//     "files": {"model.safetensors": {"bytes": 1048576, "checksum": "<XXH3, 128 bits>"}},
+//     "format_version": 1,
+//     "kind": "checkpoint",
+//     "numbers": {"step": 120},
+//     "state": {},
+//     "checksum": "<of all the text before this line>"
+//   }
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace braid {
+
+inline constexpr char kManifestName[] = "manifest.json";
+// Of what is written, and the newest that is read.
+inline constexpr int64_t kManifestVersion = 1;
+
+struct StoredFile {
+  int64_t bytes = 0;
+  std::string checksum;
+};
+
+struct Manifest {
+  std::string kind;
+  absl::Time created;
+  std::map<std::string, int64_t> numbers;
+  // A JSON object. Its writer's own; numbers that are not finite are none in JSON.
+  std::string state = "{}";
+  std::map<std::string, StoredFile> files;
+};
+
+// INVALID_ARGUMENT if `state` is no JSON object.
+absl::StatusOr<std::string> ManifestText(const Manifest& manifest);
+
+// DATA_LOSS if `text` is not what ManifestText made, FAILED_PRECONDITION if a later version made
+// it.
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
+
+}  // namespace braid

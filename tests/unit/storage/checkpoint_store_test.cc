@@ -1,0 +1,341 @@
+#include "server/storage/checkpoint_store.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+#include "tests/unit/storage/file_tools.h"
+
+namespace braid {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kFirst[] = "step-000000001-sequence-000000002";
+constexpr char kSecond[] = "step-000000002-sequence-000000004";
+constexpr char kThird[] = "step-000000003-sequence-000000006";
+
+std::vector<std::string> NamesOf(const std::vector<CheckpointInfo>& infos) {
+  std::vector<std::string> names;
+  for (const CheckpointInfo& info : infos) {
+    names.push_back(info.name);
+  }
+  return names;
+}
+
+class CheckpointStoreTest : public ::testing::Test {
+ protected:
+  CheckpointStoreTest() { Reopen(); }
+
+  // As after a restart.
+  void Reopen() {
+    store_.reset();
+    absl::StatusOr<std::unique_ptr<CheckpointStore>> store = CheckpointStore::Open(root());
+    ASSERT_THAT(store, IsOk());
+    store_ = *std::move(store);
+  }
+
+  fs::path root() const { return dir_.path() / "checkpoints"; }
+  fs::path ModelOf(const std::string& name) const { return root() / name / "model.bin"; }
+  fs::path ManifestOf(const std::string& name) const { return root() / name / "manifest.json"; }
+
+  void Write(int64_t step, const std::string& model) {
+    EXPECT_THAT(store_->Write(step, 2 * step, R"({"lr": 0.5})", {FileOf("model.bin", model)}),
+                IsOk());
+  }
+  void WriteThree() {
+    Write(1, "first");
+    Write(2, "second");
+    Write(3, "third");
+  }
+
+  const TempDir dir_;
+  std::unique_ptr<CheckpointStore> store_;
+};
+
+TEST_F(CheckpointStoreTest, ReadsWhatWasWritten) {
+  const absl::Time before = absl::Now();
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const CheckpointInfo written,
+      store_->Write(120, 131, R"({"lr": 0.5})",
+                    {FileOf("model.bin", "12345"), FileOf("optimizer.bin", "")}));
+  EXPECT_EQ(written.name, "step-000000120-sequence-000000131");
+  EXPECT_EQ(written.bytes, 5);
+  EXPECT_GE(written.created, before);
+  for (const bool reopened : {false, true}) {
+    if (reopened) {
+      Reopen();
+    }
+    BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+    EXPECT_EQ(loaded.info.name, written.name);
+    EXPECT_EQ(loaded.info.step, 120);
+    EXPECT_EQ(loaded.info.sequence, 131);
+    EXPECT_EQ(loaded.info.bytes, 5);
+    EXPECT_EQ(loaded.info.created, written.created);
+    EXPECT_EQ(loaded.state, R"({"lr":0.5})");
+    ASSERT_THAT(loaded.files, SizeIs(2));
+    EXPECT_EQ(Contents(loaded.files.at("model.bin")), "12345");
+    EXPECT_EQ(Contents(loaded.files.at("optimizer.bin")), "");
+  }
+}
+
+TEST_F(CheckpointStoreTest, AnEmptyOneHasNoNewest) {
+  EXPECT_FALSE(store_->newest().has_value());
+  EXPECT_THAT(store_->List(), IsEmpty());
+  EXPECT_THAT(store_->ReadNewest(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("holds no checkpoint")));
+}
+
+TEST_F(CheckpointStoreTest, ListsInTheOrderOfWriting) {
+  Write(2, "second");
+  Write(1, "first, after a return to the start");
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kFirst));
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kFirst));
+  EXPECT_EQ(store_->newest()->name, kFirst);
+}
+
+TEST_F(CheckpointStoreTest, TheSameStepIsReplaced) {
+  WriteThree();
+  Write(1, "first again");
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst));
+  EXPECT_EQ(Contents(ModelOf(kFirst)), "first again");
+  EXPECT_THAT(Names(root()), SizeIs(3));
+}
+
+TEST_F(CheckpointStoreTest, OneThatWasReturnedToBecomesTheNewest) {
+  WriteThree();
+  ASSERT_THAT(store_->MakeNewest(kFirst), IsOk());
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst));
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst));
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(Contents(loaded.files.at("model.bin")), "first");
+  Write(4, "fourth");
+  EXPECT_EQ(store_->newest()->step, 4);
+}
+
+TEST_F(CheckpointStoreTest, OnlyNamesThatAreListedAreRead) {
+  WriteThree();
+  dir_.Write("outside/manifest.json", "{}");
+  for (const std::string& name :
+       {std::string("../outside"), std::string(), std::string("."), std::string(kFirst) + "/",
+        std::string("/etc"), std::string("step-1-sequence-2"), std::string("a\0b", 3)}) {
+    EXPECT_THAT(store_->Read(name),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is no checkpoint")))
+        << name;
+    EXPECT_THAT(store_->MakeNewest(name), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no")));
+  }
+  EXPECT_THAT(store_->Read(kFirst), IsOk());
+}
+
+TEST_F(CheckpointStoreTest, RetainsTheNewest) {
+  WriteThree();
+  ASSERT_THAT(store_->Retain(0), IsOk());
+  ASSERT_THAT(store_->Retain(3), IsOk());
+  EXPECT_THAT(store_->List(), SizeIs(3));
+  ASSERT_THAT(store_->Retain(2), IsOk());
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird));
+  ASSERT_THAT(store_->Retain(1), IsOk());
+  EXPECT_THAT(Names(root()), ElementsAre(kThird));
+  EXPECT_THAT(store_->Read(kFirst), StatusIs(absl::StatusCode::kNotFound, HasSubstr(kFirst)));
+}
+
+TEST_F(CheckpointStoreTest, RetainNeitherCountsNorRemovesTheDamaged) {
+  WriteThree();
+  Truncate(ModelOf(kSecond));
+  Reopen();
+  ASSERT_THAT(store_->Retain(1), IsOk());
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kThird));
+  EXPECT_TRUE(fs::exists(ModelOf(kSecond)));
+}
+
+// Damage.
+
+TEST_F(CheckpointStoreTest, ATruncatedNewestFallsBackToTheOneBefore) {
+  WriteThree();
+  Truncate(ModelOf(kThird));
+  Reopen();
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(loaded.info.name, kSecond);
+  ASSERT_THAT(store_->damaged(), SizeIs(1));
+  const DamagedCheckpoint damaged = store_->damaged().front();
+  EXPECT_EQ(damaged.name, kThird);
+  EXPECT_THAT(damaged.status, StatusIs(absl::StatusCode::kDataLoss,
+                                       AllOf(HasSubstr(ModelOf(kThird).string()),
+                                             HasSubstr("has 4 bytes"), HasSubstr("expected 5"))));
+  EXPECT_THAT(store_->Read(kThird), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("4 bytes")));
+  EXPECT_TRUE(fs::exists(ModelOf(kThird)));
+}
+
+TEST_F(CheckpointStoreTest, AFlippedByteIsFoundWhereItIsRead) {
+  WriteThree();
+  FlipByte(ModelOf(kThird), 2);
+  Reopen();
+  EXPECT_THAT(store_->damaged(), IsEmpty());
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(loaded.info.name, kSecond);
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst, kSecond));
+  EXPECT_THAT(store_->Read(kThird),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("model.bin"), HasSubstr("5 bytes with checksum"))));
+}
+
+TEST_F(CheckpointStoreTest, AFlippedByteOfTheManifestIsFound) {
+  WriteThree();
+  const std::string text = Contents(ManifestOf(kThird));
+  Put(ManifestOf(kThird), Replaced(text, "\"lr\": 0.5", "\"lr\": 0.7"));
+  Reopen();
+  ASSERT_THAT(store_->damaged(), SizeIs(1));
+  EXPECT_THAT(store_->damaged().front().status,
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("manifest.json"), HasSubstr("checksum"))));
+}
+
+TEST_F(CheckpointStoreTest, WithoutItsManifestOrAFileItIsDamaged) {
+  WriteThree();
+  fs::remove(ManifestOf(kThird));
+  fs::remove(ModelOf(kSecond));
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst));
+  ASSERT_THAT(store_->damaged(), SizeIs(2));
+  EXPECT_THAT(store_->damaged()[0].status,
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("model.bin': is missing")));
+  EXPECT_THAT(store_->damaged()[1].status,
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json': is missing")));
+}
+
+TEST_F(CheckpointStoreTest, WhatIsCalledOtherwiseThanItsManifestSaysIsDamaged) {
+  WriteThree();
+  fs::rename(root() / kThird, root() / "best");
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst, kSecond));
+  EXPECT_THAT(store_->Read("best"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("another checkpoint's")));
+}
+
+TEST_F(CheckpointStoreTest, ADamagedOneCanBeWrittenAgain) {
+  WriteThree();
+  Truncate(ModelOf(kThird));
+  Reopen();
+  Write(3, "third again");
+  EXPECT_THAT(store_->damaged(), IsEmpty());
+  EXPECT_THAT(store_->Read(kThird), IsOk());
+}
+
+TEST_F(CheckpointStoreTest, OneOfALaterServerIsNotPassedOver) {
+  WriteThree();
+  const std::string text = Contents(ManifestOf(kThird));
+  Put(ManifestOf(kThird), Replaced(text, "\"format_version\": 1", "\"format_version\": 7"));
+  Reopen();
+  const auto later =
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr(kThird), HasSubstr("format_version 7: this server reads up to 1")));
+  EXPECT_THAT(store_->ReadNewest(), later);
+  EXPECT_THAT(store_->Read(kThird), later);
+  // Nor is it in the way for ever.
+  EXPECT_THAT(store_->Read(kSecond), IsOk());
+  Write(4, "fourth");
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(loaded.info.step, 4);
+}
+
+TEST_F(CheckpointStoreTest, WhereAllAreDamagedThereIsNone) {
+  WriteThree();
+  for (const char* name : {kFirst, kSecond, kThird}) {
+    FlipByte(ModelOf(name), 0);
+  }
+  EXPECT_THAT(store_->ReadNewest(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("3 that are damaged")));
+  EXPECT_THAT(store_->List(), IsEmpty());
+}
+
+// Failures while writing.
+
+TEST_F(CheckpointStoreTest, AFullDiskLeavesWhatWasThere) {
+  Write(1, "first");
+  {
+    const FileSizeLimit limit(100'000);
+    EXPECT_THAT(store_->Write(2, 4, "{}", {FileOf("model.bin", std::string(200'000, 'x'))}),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("bytes to"), HasSubstr("model.bin'"))));
+    EXPECT_THAT(store_->Write(1, 2, "{}", {FileOf("model.bin", std::string(200'000, 'x'))}),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("model.bin'")));
+  }
+  EXPECT_THAT(Names(root()), ElementsAre(kFirst));
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst));
+  EXPECT_EQ(Contents(ModelOf(kFirst)), "first");
+  EXPECT_THAT(store_->Read(kFirst), IsOk());
+  Write(2, "second");
+  EXPECT_THAT(store_->Read(kSecond), IsOk());
+}
+
+TEST_F(CheckpointStoreTest, AWriterThatFailsLeavesNothing) {
+  const NewFile bad = {"model.bin", [](ByteSink*) { return absl::CancelledError("no more"); }};
+  EXPECT_THAT(store_->Write(1, 2, "{}", {FileOf("a.bin", "a"), bad}),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("no more")));
+  EXPECT_THAT(Names(root()), IsEmpty());
+}
+
+TEST_F(CheckpointStoreTest, BadNamesAndStatesAreRefused) {
+  for (const char* name : {"", "..", "a/b", "manifest.json", ".hidden"}) {
+    EXPECT_THAT(store_->Write(1, 2, "{}", {FileOf(name, "")}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no file's name")))
+        << name;
+  }
+  EXPECT_THAT(store_->Write(1, 2, "{}", {FileOf("a", ""), FileOf("a", "")}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("comes twice")));
+  EXPECT_THAT(store_->Write(1, 2, "[]", {FileOf("a", "")}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no JSON object")));
+  EXPECT_THAT(Names(root()), IsEmpty());
+}
+
+// The process ends in the middle of a file.
+TEST_F(CheckpointStoreTest, ACrashWhileItIsWrittenLeavesWhatWasThere) {
+  Write(1, "first");
+  const NewFile deadly = {"model.bin", [](ByteSink* sink) {
+                            sink->Write(std::string(2 << 20, 'x')).IgnoreError();
+                            _exit(7);
+                            return absl::OkStatus();
+                          }};
+  for (const int64_t step : {1, 2}) {
+    EXPECT_EXIT(store_->Write(step, 2 * step, "{}", {deadly}).IgnoreError(),
+                testing::ExitedWithCode(7), "");
+    EXPECT_THAT(Names(root()), SizeIs(2));
+    Reopen();
+    EXPECT_THAT(Names(root()), ElementsAre(kFirst));
+    BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+    EXPECT_EQ(Contents(loaded.files.at("model.bin")), "first");
+  }
+}
+
+TEST_F(CheckpointStoreTest, ACrashWhileItIsReplacedOrRemovedLeavesOneOfBoth) {
+  WriteThree();
+  fs::rename(root() / kThird, root() / (std::string(".old-") + kThird));
+  fs::rename(root() / kFirst, root() / (std::string(".tmp-") + kFirst));
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird));
+  EXPECT_THAT(Names(root()), SizeIs(2));
+}
+
+TEST_F(CheckpointStoreTest, SaysWhereItCannotBe) {
+  dir_.Write("file", "");
+  EXPECT_THAT(CheckpointStore::Open(dir_.path() / "file"),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("file'")));
+}
+
+}  // namespace
+}  // namespace braid

@@ -1,4 +1,4 @@
-// Collectives over the devices of a replica set.
+// Collectives over GPUs.
 #pragma once
 
 #include <memory>
@@ -13,22 +13,22 @@ namespace braid {
 class Worker;
 
 // One tensor a rank, all of one shape and dtype; rank r's on the r-th device, the primary's first.
-// Called by one thread at a time, which is no worker; returns when the results are there.
+// Called by one thread at a time, while no worker uses the tensors; returns when the results are
+// there.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   // Copies the primary's tensor into all others.
   virtual absl::Status Broadcast(const std::vector<at::Tensor>& tensors) = 0;
-  // Adds ranks 1 … `ranks` - 1 into the primary's tensor. The host communicator adds in the order
-  // of the ranks, so that a sum repeats bit for bit.
-  virtual absl::Status Reduce(const std::vector<at::Tensor>& tensors, size_t ranks) = 0;
+  // Sums all ranks' tensors into the primary's.
+  virtual absl::Status Reduce(const std::vector<at::Tensor>& tensors) = 0;
+  // Sums all ranks' tensors into each.
+  virtual absl::Status AllReduce(const std::vector<at::Tensor>& tensors) = 0;
 };
 
-// For any mix of devices: each worker copies or adds by itself.
-std::unique_ptr<Communicator> MakeHostCommunicator(std::vector<Worker*> workers);
-
-// NCCL where every worker has a GPU of its own, else the host communicator.
+// NCCL where there are several workers and each has a GPU of its own; else nullptr: the workers
+// copy and add by themselves.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers);
 
 }  // namespace braid

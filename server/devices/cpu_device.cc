@@ -1,8 +1,10 @@
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "ATen/Parallel.h"
 #include "server/devices/device.h"
+#include "server/devices/host_allocator.h"
 
 namespace braid {
 namespace {
@@ -13,16 +15,26 @@ class CpuDevice final : public Device {
 
   void Enter() override { at::set_num_threads(threads_); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  void ResetPeakMemory() override {
+    ResetHostPeak();
+    before_ = HostBytes();
+  }
+  int64_t PeakMemory() override { return HostPeak() - before_; }
   c10::Device torch_device() const override { return c10::kCPU; }
   std::string hardware() const override { return ""; }
   int threads() const override { return threads_; }
 
  private:
   const int threads_;
+  int64_t before_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCpuDevice(int threads) { return std::make_unique<CpuDevice>(threads); }
+std::unique_ptr<Device> MakeCpuDevice(int threads) {
+  static std::once_flag once;
+  std::call_once(once, InstallHostAllocator);
+  return std::make_unique<CpuDevice>(threads);
+}
 
 }  // namespace braid

@@ -1,6 +1,8 @@
 // What differs between a CPU slot and a GPU.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,12 +24,32 @@ class Device {
   // here: INTERNAL.
   virtual absl::Status Synchronize() = 0;
 
+  // The most memory that this slot's work has held at once since ResetPeakMemory(), beyond what it
+  // held then, in bytes. On a GPU with several slots: of all of them together.
+  virtual void ResetPeakMemory() = 0;
+  virtual int64_t PeakMemory() = 0;
+
   // Where this slot's tensors live.
   virtual c10::Device torch_device() const = 0;
   // Product name of the hardware; empty for a CPU slot.
   virtual std::string hardware() const = 0;
   // Intra-op threads; 0 for a GPU.
   virtual int threads() const = 0;
+};
+
+// For its scope, on the device's worker: raises `*peak` to what the work takes at most.
+class PeakMemory {
+ public:
+  PeakMemory(Device& device, int64_t* peak) : device_(device), peak_(peak) {
+    device_.ResetPeakMemory();
+  }
+  ~PeakMemory() { *peak_ = std::max(*peak_, device_.PeakMemory()); }
+  PeakMemory(const PeakMemory&) = delete;
+  PeakMemory& operator=(const PeakMemory&) = delete;
+
+ private:
+  Device& device_;
+  int64_t* const peak_;
 };
 
 // A CPU slot that computes with `threads` intra-op threads.

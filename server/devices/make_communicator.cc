@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worke
   if (workers.size() > 1 && AllOnGpusOfTheirOwn(workers)) {
     return LoadCudaBackend()->MakeNcclCommunicator(std::move(workers));
   }
-  return MakeHostCommunicator(std::move(workers));
+  return nullptr;
 }
 
 }  // namespace braid

@@ -1,8 +1,12 @@
 #include "server/devices/run_on.h"
 
+#include <pthread.h>
+
+#include <array>
 #include <exception>
 #include <new>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -13,15 +17,38 @@
 namespace braid {
 namespace {
 
-// What a person needs of a TorchScript error: its last line that says something; the rest is the
-// interpreter's stack. Other errors begin with theirs.
+// What a person needs of a TorchScript error: of an operator that failed, the line after
+// "RuntimeError: "; of a `raise`, the last line; the rest is the interpreter's stack. Other errors
+// begin with theirs.
 absl::string_view Essence(absl::string_view message) {
   constexpr absl::string_view kRuntimeError = "RuntimeError: ";
+  constexpr absl::string_view kInterpreter = "The following operation failed in the TorchScript";
+  message = absl::StripAsciiWhitespace(message);
   if (const size_t at = message.rfind(kRuntimeError); at != absl::string_view::npos) {
     message = message.substr(at + kRuntimeError.size());
+  } else if (absl::StartsWith(message, kInterpreter)) {
+    message = message.substr(message.rfind('\n') + 1);
   }
   const absl::string_view line = *absl::StrSplit(message, '\n').begin();
   return absl::StripAsciiWhitespace(line);
+}
+
+// The interpreter throws what a model ran into as an exception of its own: its words are left.
+bool IsOutOfMemory(absl::string_view message) {
+  return absl::StrContains(message, "out of host memory") ||
+         absl::StrContains(message, "CUDA out of memory");
+}
+
+absl::Status OutOfMemory(absl::string_view message) {
+  // A worker's thread bears its device's name.
+  std::array<char, 16> thread = {};
+  pthread_getname_np(pthread_self(), thread.data(), thread.size());
+  return absl::ResourceExhaustedError(absl::StrCat(thread.data(), ": ", message));
+}
+
+absl::Status Failure(absl::string_view message) {
+  message = Essence(message);
+  return IsOutOfMemory(message) ? OutOfMemory(message) : absl::InternalError(message);
 }
 
 }  // namespace
@@ -30,13 +57,13 @@ absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();
   } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(Essence(error.what_without_backtrace()));
+    return OutOfMemory(Essence(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
-    return absl::InternalError(Essence(error.what_without_backtrace()));
+    return Failure(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of host memory");
+    return OutOfMemory("out of host memory");
   } catch (const std::exception& error) {
-    return absl::InternalError(Essence(error.what()));
+    return Failure(error.what());
   }
 }
 

@@ -60,13 +60,33 @@ void FlatParameters::Accumulate(const std::vector<at::Tensor>& gradients, bool f
   }
   for (size_t p = 0; p < gradients.size(); ++p) {
     const at::Tensor& view = gradient_views_[p];
-    if (gradients[p].defined()) {
-      first ? view.copy_(gradients[p]) : view.add_(gradients[p]);
-      reached_[p] = true;
+    const at::Tensor& gradient = gradients[p];
+    const bool copies = first && gradient.defined() && !gradient.is_sparse();
+    if (copies) {
+      view.copy_(gradient);
     } else if (first) {
       view.zero_();
     }
+    if (gradient.defined() && !copies) {
+      view.add_(gradient);
+    }
+    reached_[p] = reached_[p] || gradient.defined();
   }
+}
+
+SavedGradients FlatParameters::SaveGradients() const {
+  SavedGradients saved{{}, reached_};
+  for (const at::Tensor& flat : gradients_) {
+    saved.flat.push_back(flat.clone());
+  }
+  return saved;
+}
+
+void FlatParameters::RestoreGradients(const SavedGradients& saved) {
+  for (size_t b = 0; b < gradients_.size(); ++b) {
+    gradients_[b].copy_(saved.flat[b]);
+  }
+  reached_ = saved.reached;
 }
 
 }  // namespace braid

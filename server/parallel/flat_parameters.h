@@ -18,6 +18,11 @@ struct FlatSlot {
   int64_t padded = 0;
 };
 
+struct SavedGradients {
+  std::vector<at::Tensor> flat;
+  std::vector<bool> reached;
+};
+
 // Used by the replica's worker, and by whoever synchronizes with it.
 class FlatParameters {
  public:
@@ -35,6 +40,12 @@ class FlatParameters {
   void Accumulate(const std::vector<at::Tensor>& gradients, bool first);
   // Which parameters have been reached since the last first one.
   const std::vector<bool>& reached() const { return reached_; }
+  // The gradient of parameter `p`, of its shape: a view.
+  const at::Tensor& gradient(size_t p) const { return gradient_views_[p]; }
+
+  // A copy of the accumulated gradients, to go back to.
+  SavedGradients SaveGradients() const;
+  void RestoreGradients(const SavedGradients& saved);
 
  private:
   std::vector<FlatSlot> slots_;

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/parallel/mode.h"
 
 namespace braid {
@@ -26,6 +28,22 @@ struct StateEntry {
   bool is_parameter = false;
 };
 
+// What a backward pass gives. A gradient of something that the outputs do not depend on is
+// undefined.
+struct Gradients {
+  std::vector<at::Tensor> parameters;  // in the order of Replica::parameters(); of frozen ones none
+  std::vector<at::Tensor> inputs;      // of those that required one
+};
+
+// A part of a model as a replica of its own.
+struct StageRole {
+  std::string path;   // of the submodule; empty: the whole model
+  bool first = true;  // takes the model's inputs; else what the stage before returned, in order
+  bool last = true;   // returns the model's outputs; else whatever its forward returns, in order
+  // Batch norm is synchronized, so a chunk of one row is enough.
+  bool sync_batch_norm = false;
+};
+
 // Used by its worker's thread alone. Methods may throw what LibTorch throws: RunOnEach() catches.
 class Replica {
  public:
@@ -37,17 +55,18 @@ class Replica {
   virtual absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                           Mode mode) = 0;
 
-  // The same, and keeps what Backward() needs, until Backward() or DropGraph().
+  // The same, and keeps what Backward() needs, until Backward() or DropGraph(). Inputs that require
+  // a gradient get one there.
   virtual absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(
       const std::vector<at::Tensor>& inputs, Mode mode) = 0;
-  // The gradients of parameters(), from those of the outputs (undefined: zero). One that the
-  // outputs do not depend on is undefined.
-  virtual absl::StatusOr<std::vector<at::Tensor>> Backward(
-      const std::vector<at::Tensor>& output_gradients) = 0;
+  // From the gradients of the outputs; undefined: zero.
+  virtual absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients) = 0;
   virtual void DropGraph() = 0;
 
   // The trainable parameters, in the module's order.
   virtual const std::vector<Parameter>& parameters() const = 0;
+  // Parameter `index` gets no gradient any more.
+  virtual void Freeze(size_t index) = 0;
   // Makes `storage`, of the parameter's shape and values, the place where parameter `index` lives.
   virtual void BindParameter(size_t index, const at::Tensor& storage) = 0;
 
@@ -60,8 +79,15 @@ class Replica {
   // Parameters, frozen ones too, and buffers, in the order of the module's state_dict.
   virtual std::vector<StateEntry> state() const = 0;
 
-  // A copy of its own, on the same device, for inference.
+  // A copy of its own, on the same device.
   virtual std::unique_ptr<Replica> Clone() const = 0;
+  // A copy of a part of it, on `device`. INVALID_ARGUMENT, without a field, if there is no such
+  // submodule or if it cannot take or give what its role asks for.
+  virtual absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
+                                                              c10::Device device) const = 0;
+  // Writes it as a file of its format, in eval mode; what `write` returns if it fails.
+  using Write = absl::FunctionRef<absl::Status(absl::string_view)>;
+  virtual absl::Status Save(Write write) const = 0;
 };
 
 }  // namespace braid

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAFunctions.h"
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
@@ -26,14 +27,26 @@ class CudaDevice final : public Device {
     c10::cuda::setCurrentCUDAStream(stream_);
   }
   absl::Status Synchronize() override { return BRAID_CUDA(cudaStreamSynchronize(stream_)); }
+  void ResetPeakMemory() override {
+    c10::cuda::CUDACachingAllocator::resetPeakStats(index_);
+    before_ = Stats().current;
+  }
+  int64_t PeakMemory() override { return Stats().peak - before_; }
   c10::Device torch_device() const override { return {c10::kCUDA, index_}; }
   std::string hardware() const override { return hardware_; }
   int threads() const override { return 0; }
 
  private:
+  // Of the whole GPU: what this process's tensors take.
+  c10::CachingAllocator::Stat Stats() const {
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(index_).allocated_bytes[kAll];
+  }
+
   const c10::DeviceIndex index_;
   const std::string hardware_;
   const c10::cuda::CUDAStream stream_;
+  int64_t before_ = 0;
 };
 
 class RealCudaBackend final : public CudaBackend {

@@ -67,14 +67,17 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // All ranks take part, as NCCL wants it: the caller's idle ranks hold zeros.
-  absl::Status Reduce(const std::vector<at::Tensor>& tensors, size_t ranks) override {
-    if (ranks < 2) {
-      return absl::OkStatus();
-    }
+  absl::Status Reduce(const std::vector<at::Tensor>& tensors) override {
     return Run(Phase::kReduce, tensors, [&](size_t r, ncclDataType_t type) {
       return ncclReduce(tensors[r].data_ptr(), tensors[r].data_ptr(), tensors[r].numel(), type,
                         ncclSum, /*root=*/0, communicators_[r], streams_[r]);
+    });
+  }
+
+  absl::Status AllReduce(const std::vector<at::Tensor>& tensors) override {
+    return Run(Phase::kReduce, tensors, [&](size_t r, ncclDataType_t type) {
+      return ncclAllReduce(tensors[r].data_ptr(), tensors[r].data_ptr(), tensors[r].numel(), type,
+                           ncclSum, communicators_[r], streams_[r]);
     });
   }
 

@@ -1,0 +1,116 @@
+#include "server/devices/gang.h"
+
+#include <algorithm>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "server/base/status.h"
+#include "server/devices/run_on.h"
+
+namespace braid {
+namespace {
+
+// Held while a gang is posted: two that share two workers must reach both in one order, else each
+// would wait for the other.
+absl::Mutex& PostingMutex() {
+  static auto* const mutex = new absl::Mutex;
+  return *mutex;
+}
+
+}  // namespace
+
+Gang::Gang(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups)
+    : workers_(workers), groups_(groups), present_(workers.size()) {
+  meetings_.push_back(std::make_unique<Meeting>(workers.size()));
+  for (const RankGroup& group : groups_) {
+    meetings_.push_back(std::make_unique<Meeting>(group.size()));
+  }
+}
+
+absl::Status Gang::Meet(size_t rank) { return MeetAt(*meetings_[0], rank); }
+
+absl::Status Gang::Meet(size_t group, size_t rank) { return MeetAt(*meetings_[1 + group], rank); }
+
+absl::Status Gang::MeetAt(Meeting& meeting, size_t rank) {
+  BRAID_RETURN_IF_ERROR(workers_[rank]->device().Synchronize());
+  uint32_t before = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    before = meeting.held.load(std::memory_order_relaxed);
+    ++waiting_;
+    if (++meeting.arrived == meeting.present) {
+      Open(meeting);
+    } else {
+      EndDeadlock();
+    }
+  }
+  meeting.held.wait(before, std::memory_order_acquire);  // spins for a moment, then sleeps
+  return meeting.failed.load(std::memory_order_relaxed)
+             ? absl::CancelledError("another replica failed")
+             : absl::OkStatus();
+}
+
+void Gang::Open(Meeting& meeting) {
+  waiting_ -= meeting.arrived;
+  meeting.arrived = 0;
+  meeting.failed.store(failed_, std::memory_order_relaxed);
+  meeting.held.fetch_add(1, std::memory_order_release);
+  meeting.held.notify_all();
+}
+
+void Gang::EndDeadlock() {
+  if (waiting_ < present_ || present_ == 0) {
+    return;
+  }
+  failed_ = true;
+  first_error_.Update(absl::InternalError(
+      "replicas wait for each other: the model takes another way on each of them, which it may not "
+      "with synchronized batch norm"));
+  for (const std::unique_ptr<Meeting>& meeting : meetings_) {
+    if (meeting->arrived > 0) {
+      Open(*meeting);
+    }
+  }
+}
+
+void Gang::Leave(size_t rank, const absl::Status& result) {
+  const absl::MutexLock lock(&mu_);
+  first_error_.Update(result);
+  failed_ = failed_ || !result.ok();
+  --present_;
+  for (size_t m = 0; m < meetings_.size(); ++m) {
+    Meeting& meeting = *meetings_[m];
+    const bool member = m == 0 || std::find(groups_[m - 1].begin(), groups_[m - 1].end(), rank) !=
+                                      groups_[m - 1].end();
+    if (member && --meeting.present > 0 && meeting.arrived == meeting.present) {
+      Open(meeting);
+    }
+  }
+  EndDeadlock();
+}
+
+absl::Status Gang::first_error() const {
+  const absl::MutexLock lock(&mu_);
+  return first_error_;
+}
+
+absl::Status RunGang(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups,
+                     absl::FunctionRef<absl::Status(Gang&, size_t)> work) {
+  Gang gang(workers, groups);
+  absl::BlockingCounter running(static_cast<int>(workers.size()));
+  {
+    const absl::MutexLock posting(&PostingMutex());
+    for (size_t rank = 0; rank < workers.size(); ++rank) {
+      workers[rank]->Post([&, rank] {
+        absl::Status result = CatchTorch([&] { return work(gang, rank); });
+        // Also after an error: what was begun has to end.
+        result.Update(workers[rank]->device().Synchronize());
+        gang.Leave(rank, result);
+        running.DecrementCount();
+      });
+    }
+  }
+  running.Wait();
+  return gang.first_error();
+}
+
+}  // namespace braid

@@ -1,0 +1,32 @@
+// Batch norm over the rows of several ranks of a gang: normalization, running statistics and
+// gradients are those of their whole batch.
+#pragma once
+
+#include <cstddef>
+
+#include "server/devices/gang.h"
+#include "server/devices/thread_kernels.h"
+#include "server/parallel/batch_norm_exchange.h"
+
+namespace braid {
+
+// For its scope, on the calling thread, aten::batch_norm in training mode normalizes by the
+// statistics of all members' rows, forward and backward: to be held in both, and not when the model
+// is evaluated. All members run the same model, so meet at the same layers in the same order. A
+// member may have a single row, or none, as long as the group has two values a channel.
+class SyncBatchNormGuard {
+ public:
+  // `member`: the rank's index within the group.
+  SyncBatchNormGuard(Gang& gang, size_t group, size_t rank, size_t member,
+                     BatchNormExchange& exchange);
+  ~SyncBatchNormGuard();
+  SyncBatchNormGuard(const SyncBatchNormGuard&) = delete;
+  SyncBatchNormGuard& operator=(const SyncBatchNormGuard&) = delete;
+
+ private:
+  const BatchNormSeat seat_;
+  const BatchNormSeat* const outer_;
+  const ThreadKernelsGuard kernels_;
+};
+
+}  // namespace braid

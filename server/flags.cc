@@ -44,6 +44,9 @@ void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
                   "Training's part of a device that inference wants too")
       ->check(CLI::Range(0.0, 0.9))
       ->capture_default_str();
+  app->add_flag("--tf32", options->tf32, "float32 products on GPUs may round to TF32");
+  app->add_flag("--deterministic", options->deterministic,
+                "Only algorithms that repeat bit for bit; operators without one fail");
   app->add_option("--listen", options->listen, "Address for gRPC and metrics")
       ->type_name("HOST")
       ->capture_default_str();

@@ -24,6 +24,8 @@ sigset_t BlockSignals() {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // A file that would get too large is an error of the write, not the process's end.
+  std::signal(SIGXFSZ, SIG_IGN);
   return signals;
 }
 

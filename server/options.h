@@ -21,6 +21,12 @@ struct Options {
   // Of the time for which training and inference both want a device, training's part, in [0, 0.9].
   double training_share = 0.25;
 
+  // float32 matrix products and convolutions on GPUs may round their inputs to TF32: faster, three
+  // decimal digits.
+  bool tf32 = false;
+  // Only algorithms that give the same bits every time; an operator that has none fails.
+  bool deterministic = false;
+
   // The address that gRPC and metrics bind to. A host's name or number; not beyond loopback unless
   // told.
   std::string listen = "127.0.0.1";

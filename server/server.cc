@@ -15,11 +15,16 @@
 #include "server/batching/load_repository.h"
 #include "server/batching/served_models.h"
 #include "server/devices/device_pool.h"
+#include "server/devices/numerics.h"
 #include "server/models/config_reader.h"
 #include "server/rpc/grpc_server.h"
+#include "server/rpc/stored_spec.h"
+#include "server/storage/directory_lock.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
+#include "server/training/publisher.h"
 #include "server/training/trainer_registry.h"
+#include "server/training/trainer_storage.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
@@ -58,13 +63,16 @@ class Server::Parts {
   absl::Status Start() {
     BRAID_RETURN_IF_ERROR(NameFlag("--listen", CheckLocalAddress(options_.listen)));
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
+    SetNumerics(options_.tf32, options_.deterministic);
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_});
     BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
     models_ = std::make_unique<ServedModels>(pool_->workers(), &metrics_);
-    trainers_ = std::make_unique<TrainerRegistry>(models_.get(), &metrics_);
-    // The ports first: one that is in use should not cost the time to load the models.
+    BRAID_RETURN_IF_ERROR(OpenStorage());
+    // The ports first: one that is in use should not cost the time to load the models. Until the
+    // models and trainers are there, nobody must be told that there are none.
+    admission_.Close("is starting");
     BRAID_ASSIGN_OR_RETURN(metrics_server_,
                            MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
     BRAID_ASSIGN_OR_RETURN(
@@ -74,6 +82,9 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(
         NameFlag("--model_repository",
                  LoadRepository(options_.model_repository, ReadConfigFile, models_.get())));
+    publisher_->ServeStored();
+    trainers_->RestoreStored();
+    admission_.Open();
     grpc_server_->SetReady(true);
     spdlog::info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
                  grpc_server_->port(), options_.listen, metrics_server_->port());
@@ -90,10 +101,31 @@ class Server::Parts {
       return false;
     }
     grpc_server_->Shutdown(absl::Now() + kHangUp);
+    trainers_->SaveAll();
+    // Nothing writes to the data directory any more: another server may have it, before what else
+    // this one has to end.
+    trainers_.reset();
+    data_dir_lock_.Close();
     return true;
   }
 
  private:
+  absl::Status OpenStorage() {
+    std::unique_ptr<TrainerStorage> storage;
+    if (!options_.data_dir.empty()) {
+      absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.data_dir);
+      BRAID_RETURN_IF_ERROR(NameFlag("--data_dir", lock.status()));
+      data_dir_lock_ = *std::move(lock);
+      BRAID_ASSIGN_OR_RETURN(storage, TrainerStorage::Open(options_.data_dir));
+    }
+    BRAID_ASSIGN_OR_RETURN(
+        publisher_, Publisher::Open(models_.get(), options_.model_repository, options_.data_dir));
+    trainers_ = std::make_unique<TrainerRegistry>(
+        TrainerServices{models_.get(), publisher_.get(), &metrics_}, std::move(storage),
+        ReadStoredSpec);
+    return absl::OkStatus();
+  }
+
   absl::Status WriteReadyFile() const {
     if (options_.ready_file.empty()) {
       return absl::OkStatus();
@@ -110,7 +142,9 @@ class Server::Parts {
   Metrics metrics_;
   Admission admission_;
   std::unique_ptr<DevicePool> pool_;
+  FileDescriptor data_dir_lock_{-1};
   std::unique_ptr<ServedModels> models_;
+  std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<TrainerRegistry> trainers_;
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<GrpcServer> grpc_server_;

@@ -1,6 +1,7 @@
 #include "server/admission/admission.h"
 
 #include "absl/strings/str_cat.h"
+#include "server/base/status.h"
 
 namespace braid {
 
@@ -12,9 +13,7 @@ Ticket::~Ticket() {
 
 absl::StatusOr<Ticket> Admission::Admit(size_t bytes) {
   const absl::MutexLock lock(&mu_);
-  if (closed_) {
-    return absl::UnavailableError("the server is shutting down");
-  }
+  BRAID_RETURN_IF_ERROR(gate_);
   if (requests_ >= limits_.requests) {
     return absl::ResourceExhaustedError(
         absl::StrCat(requests_, " requests are in flight, the limit (--max_requests)"));
@@ -29,9 +28,19 @@ absl::StatusOr<Ticket> Admission::Admit(size_t bytes) {
   return Ticket(this, bytes);
 }
 
-void Admission::Close() {
+void Admission::Close(absl::string_view does) {
   const absl::MutexLock lock(&mu_);
-  closed_ = true;
+  gate_ = absl::UnavailableError(absl::StrCat("the server ", does));
+}
+
+void Admission::Open() {
+  const absl::MutexLock lock(&mu_);
+  gate_ = absl::OkStatus();
+}
+
+absl::Status Admission::CheckOpen() const {
+  const absl::MutexLock lock(&mu_);
+  return gate_;
 }
 
 bool Admission::WaitUntilIdle(absl::Duration timeout) {

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
@@ -47,11 +48,14 @@ class Admission {
   explicit Admission(Limits limits) : limits_(limits) {}
 
   // A place for a request of `bytes`. RESOURCE_EXHAUSTED, at once, if there is none; UNAVAILABLE
-  // once the gate is closed. A request larger than the limit is let in when it is alone.
+  // while the gate is closed. A request larger than the limit is let in when it is alone.
   absl::StatusOr<Ticket> Admit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets nobody in any more.
-  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets nobody in any more, as the server `does` something else, until Open().
+  void Close(absl::string_view does = "is shutting down") ABSL_LOCKS_EXCLUDED(mu_);
+  void Open() ABSL_LOCKS_EXCLUDED(mu_);
+  // UNAVAILABLE while the gate is closed: for what takes no place.
+  absl::Status CheckOpen() const ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until nothing is in flight; false if that takes longer than `timeout`.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -63,7 +67,7 @@ class Admission {
 
   const Limits limits_;
   mutable absl::Mutex mu_;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status gate_ ABSL_GUARDED_BY(mu_);  // OK: open
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -1,5 +1,6 @@
 #include "server/batching/served_models.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,34 +19,52 @@ ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics)
 ServedModels::~ServedModels() = default;
 
 void ServedModels::Serve(std::shared_ptr<const Model> model, int64_t version,
-                         std::vector<std::unique_ptr<Replica>> replicas) {
-  auto queue = std::make_shared<BatchQueue>(model->config(), version,
+                         std::vector<std::unique_ptr<Replica>> replicas,
+                         std::map<std::string, std::string> origin) {
+  ModelConfig config = model->config();
+  config.origin = std::move(origin);
+  const std::string name = config.name;
+  auto queue = std::make_shared<BatchQueue>(std::move(config), version,
                                             ReplicaSet(workers_, std::move(replicas)), metrics_);
   for (Worker* worker : workers_) {
     worker->AddSource(queue);
   }
   std::shared_ptr<BatchQueue> before;  // freed, if nobody waits in it, after the lock
   const absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[model->config().name];
+  Entry& entry = entries_[name];
   before = std::exchange(entry.queue, std::move(queue));
   entry.model = std::move(model);
   entry.version = version;
+  entry.highest = std::max(entry.highest, version);
   entry.reason.clear();
 }
 
-absl::StatusOr<int64_t> ServedModels::Publish(absl::string_view name,
-                                              std::vector<std::unique_ptr<Replica>> replicas) {
-  const absl::MutexLock publishing(&publish_mu_);
-  std::shared_ptr<const Model> model;
-  int64_t version = 0;
-  {
-    const absl::MutexLock lock(&mu_);
-    BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
-    model = entry->model;
-    version = entry->version + 1;
-  }
-  Serve(std::move(model), version, std::move(replicas));
-  return version;
+absl::Status ServedModels::ServeVersion(absl::string_view name, int64_t version,
+                                        std::vector<std::unique_ptr<Replica>> replicas,
+                                        std::map<std::string, std::string> origin) {
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, FindModel(name));
+  Serve(std::move(model), version, std::move(replicas), std::move(origin));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> ServedModels::NextVersion(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  return entry->highest + 1;
+}
+
+absl::Status ServedModels::ReserveVersion(absl::string_view name, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(FindEntry(name).status());
+  Entry& entry = entries_.find(name)->second;
+  entry.highest = std::max(entry.highest, version);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> ServedModels::FindModel(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  return entry->model;
 }
 
 void ServedModels::ServeNot(std::string name, int64_t version, const absl::Status& why) {

@@ -39,14 +39,19 @@ class ServedModels {
   ~ServedModels();
 
   // Serves `replicas`, one a worker, as `version` of the model that `config` names, in place of the
-  // version before: requests that were queued for that one still run on it.
+  // version before: requests that were queued for that one still run on it. `origin`: where the
+  // version comes from, for its configuration.
   void Serve(std::shared_ptr<const Model> model, int64_t version,
-             std::vector<std::unique_ptr<Replica>> replicas) ABSL_LOCKS_EXCLUDED(mu_);
-  // Serves `replicas` as the version after the one that is served; returns its number.
-  // NOT_FOUND if model `name` is not served.
-  absl::StatusOr<int64_t> Publish(absl::string_view name,
-                                  std::vector<std::unique_ptr<Replica>> replicas)
-      ABSL_LOCKS_EXCLUDED(publish_mu_, mu_);
+             std::vector<std::unique_ptr<Replica>> replicas,
+             std::map<std::string, std::string> origin = {}) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for a model that is served. NOT_FOUND if `name` is none.
+  absl::Status ServeVersion(absl::string_view name, int64_t version,
+                            std::vector<std::unique_ptr<Replica>> replicas,
+                            std::map<std::string, std::string> origin) ABSL_LOCKS_EXCLUDED(mu_);
+  // The number after the highest that `name` has had. NOT_FOUND if it is not served.
+  absl::StatusOr<int64_t> NextVersion(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
+  // `version` of `name` is taken, though not served. NOT_FOUND if `name` is not served.
+  absl::Status ReserveVersion(absl::string_view name, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   // Lists a model that could not be loaded.
   void ServeNot(std::string name, int64_t version, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -61,6 +66,10 @@ class ServedModels {
   // All models, by name.
   std::vector<ModelState> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // What `name` was loaded from. NOT_FOUND if it is not served.
+  absl::StatusOr<std::shared_ptr<const Model>> FindModel(absl::string_view name) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   const std::vector<Worker*>& workers() const { return workers_; }
 
  private:
@@ -68,6 +77,7 @@ class ServedModels {
     std::shared_ptr<const Model> model;
     std::shared_ptr<BatchQueue> queue;  // null: not served
     int64_t version = 0;
+    int64_t highest = 0;  // of all versions it has had
     std::string reason;
   };
 
@@ -77,8 +87,6 @@ class ServedModels {
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;
 
-  // Held while a version takes the place of another, so that no number is given twice.
-  absl::Mutex publish_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable absl::Mutex mu_;
   std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mu_);
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct ModelConfig {
   absl::Duration max_queue_delay;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
+  // Of a version that a trainer published: "trainer", "step", "sequence", "checkpoint", "created".
+  std::map<std::string, std::string> origin;
 
   bool batched() const { return max_batch_size > 0; }
   // Whether tensors of `spec` have a dimension before its dims.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ATen/autocast_mode.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -103,7 +104,9 @@ std::vector<size_t> OrderedPositions(size_t count) {
 }
 
 absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
-  if (value.scalar_type() == ToScalarType(spec.type)) {
+  const bool shorter = IsFloatingPoint(spec.type) && value.is_floating_point() &&
+                       at::autocast::is_autocast_enabled(value.device().type());
+  if (shorter || value.scalar_type() == ToScalarType(spec.type)) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(

@@ -27,20 +27,19 @@ absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Devi
 
 class TorchScriptModel final : public Model {
  public:
-  TorchScriptModel(std::string path, ModelConfig config, std::vector<size_t> input_order)
-      : path_(std::move(path)), config_(std::move(config)), input_order_(std::move(input_order)) {}
+  TorchScriptModel(std::string path, ModelConfig config)
+      : path_(std::move(path)), config_(std::move(config)) {}
 
   const ModelConfig& config() const override { return config_; }
 
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
     BRAID_ASSIGN_OR_RETURN(torch::jit::Module module, LoadModule(path_, device));
-    return std::make_unique<TorchScriptReplica>(std::move(module), input_order_, config_.outputs);
+    return TorchScriptReplica::Create(std::move(module), config_.inputs, config_.outputs);
   }
 
  private:
   const std::string path_;
   const ModelConfig config_;
-  const std::vector<size_t> input_order_;
 };
 
 }  // namespace
@@ -57,8 +56,8 @@ absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
     BRAID_ASSIGN_OR_RETURN(config, DeriveConfig(module, name));
   }
   const auto& schema = module.get_method("forward").function().getSchema();
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, BindInputs(config->inputs, schema));
-  return std::make_unique<TorchScriptModel>(path, *std::move(config), std::move(order));
+  BRAID_RETURN_IF_ERROR(BindInputs(config->inputs, schema).status());
+  return std::make_unique<TorchScriptModel>(path, *std::move(config));
 }
 
 }  // namespace braid

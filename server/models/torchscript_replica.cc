@@ -1,12 +1,22 @@
 #include "server/models/torchscript_replica.h"
 
+#include <exception>
 #include <set>
+#include <sstream>
 #include <utility>
 
+#include "ATen/ops/equal.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/batch_size_check.h"
 #include "server/models/torchscript_io.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/jit/serialization/export.h"
+#include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
 namespace {
@@ -41,12 +51,76 @@ std::vector<Parameter> DistinctTrainable(const Module& module) {
   return distinct;
 }
 
+// The submodule at `path`, as in "layers.0"; the module itself for an empty one.
+absl::StatusOr<Module> Submodule(const Module& module, const std::string& path) {
+  if (path.empty()) {
+    return module;
+  }
+  Module found = module;
+  for (const absl::string_view name : absl::StrSplit(path, '.')) {
+    std::vector<std::string> names;
+    std::optional<Module> next;
+    for (const auto& child : found.named_children()) {
+      names.push_back(absl::StrCat("'", child.name, "'"));
+      if (child.name == name) {
+        next = child.value;
+      }
+    }
+    if (!next) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no submodule '", Excerpt(path),
+                                                     "': '", name, "' is not among ",
+                                                     absl::StrJoin(names, ", ")));
+    }
+    found = *next;
+  }
+  if (!found.find_method("forward")) {
+    return absl::InvalidArgumentError(absl::StrCat("submodule '", path, "' has no forward method"));
+  }
+  return found;
+}
+
+// Which parameters require a gradient.
+void CopyRequirements(const Module& from, const Module& to) {
+  auto original = from.parameters().begin();
+  for (at::Tensor parameter : to.parameters()) {
+    parameter.set_requires_grad((*original).requires_grad());
+    ++original;
+  }
+}
+
+// On `device`, or where it is. Its parameters are leaves that require what the original's require.
+Module DeepCopy(const Module& module, std::optional<c10::Device> device) {
+  const c10::AutoGradMode no_grad(false);  // else the copies would hang on the originals' graph
+  // With a device LibTorch's deepcopy shares what is there already.
+  bool there = true;
+  for (const at::Tensor& parameter : module.parameters()) {
+    there = there && (!device || parameter.device() == *device);
+  }
+  Module copy = module.deepcopy(there ? std::nullopt : device);
+  CopyRequirements(module, copy);
+  return copy;
+}
+
 }  // namespace
 
-TorchScriptReplica::TorchScriptReplica(Module module, std::vector<size_t> input_order,
-                                       std::vector<TensorSpec> outputs)
+absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::Create(
+    Module module, std::optional<std::vector<TensorSpec>> inputs,
+    std::optional<std::vector<TensorSpec>> outputs) {
+  std::optional<std::vector<size_t>> order;
+  if (inputs) {
+    const auto& schema = module.get_method("forward").function().getSchema();
+    BRAID_ASSIGN_OR_RETURN(order, BindInputs(*inputs, schema));
+  }
+  return std::unique_ptr<Replica>(new TorchScriptReplica(std::move(module), std::move(inputs),
+                                                         std::move(order), std::move(outputs)));
+}
+
+TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<TensorSpec>> inputs,
+                                       std::optional<std::vector<size_t>> input_order,
+                                       std::optional<std::vector<TensorSpec>> outputs)
     : module_(std::move(module)),
       forward_(module_.get_method("forward")),
+      inputs_(std::move(inputs)),
       input_order_(std::move(input_order)),
       outputs_(std::move(outputs)),
       mode_(Mode::kEval),
@@ -75,6 +149,7 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   const c10::AutoGradMode grad(true);
   BRAID_ASSIGN_OR_RETURN(graph_outputs_, Call(inputs, mode));
+  graph_inputs_ = inputs;
   std::vector<at::Tensor> detached;
   for (const at::Tensor& output : graph_outputs_) {
     detached.push_back(output.detach());
@@ -82,9 +157,12 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(
   return detached;
 }
 
-absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Backward(
+absl::StatusOr<Gradients> TorchScriptReplica::Backward(
     const std::vector<at::Tensor>& output_gradients) {
   const std::vector<at::Tensor> outputs = std::exchange(graph_outputs_, {});
+  const std::vector<at::Tensor> inputs = std::exchange(graph_inputs_, {});
+  Gradients gradients{std::vector<at::Tensor>(parameters_.size()),
+                      std::vector<at::Tensor>(inputs.size())};
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> root_gradients;
   for (size_t o = 0; o < outputs.size(); ++o) {
@@ -94,29 +172,49 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Backward(
     }
   }
   std::vector<at::Tensor> leaves;
-  for (const Parameter& parameter : parameters_) {
-    leaves.push_back(parameter.value);
+  std::vector<at::Tensor*> places;
+  const auto ask = [&](const at::Tensor& leaf, at::Tensor* place) {
+    if (leaf.requires_grad()) {
+      leaves.push_back(leaf);
+      places.push_back(place);
+    }
+  };
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    ask(parameters_[p].value, &gradients.parameters[p]);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ask(inputs[i], &gradients.inputs[i]);
   }
   if (roots.empty() || leaves.empty()) {
-    return std::vector<at::Tensor>(leaves.size());
+    return gradients;
   }
-  return torch::autograd::grad(roots, leaves, root_gradients, /*retain_graph=*/false,
-                               /*create_graph=*/false, /*allow_unused=*/true);
+  const std::vector<at::Tensor> found = torch::autograd::grad(
+      roots, leaves, root_gradients, /*retain_graph=*/false, /*create_graph=*/false,
+      /*allow_unused=*/true);
+  for (size_t l = 0; l < found.size(); ++l) {
+    *places[l] = found[l];
+  }
+  return gradients;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Call(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   SetMode(mode);
   std::vector<c10::IValue> arguments;
-  arguments.reserve(input_order_.size());
-  for (const size_t input : input_order_) {
-    arguments.emplace_back(inputs[input]);
+  arguments.reserve(inputs.size());
+  for (size_t a = 0; a < inputs.size(); ++a) {
+    arguments.emplace_back(inputs[input_order_ ? (*input_order_)[a] : a]);
   }
   const c10::IValue result = forward_(std::move(arguments));
   BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> leaves, Flatten(result));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> bound, BindOutputs(outputs_, leaves));
   std::vector<at::Tensor> outputs;
-  outputs.reserve(bound.size());
+  if (!outputs_) {
+    for (const OutputLeaf& leaf : leaves) {
+      outputs.push_back(leaf.value);
+    }
+    return outputs;
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> bound, BindOutputs(*outputs_, leaves));
   for (const size_t leaf : bound) {
     outputs.push_back(leaves[leaf].value);
   }
@@ -147,7 +245,11 @@ void TorchScriptReplica::SetBuffers(const std::vector<at::Tensor>& values) {
   const c10::AutoGradMode no_grad(false);
   for (size_t b = 0; b < buffers_.size(); ++b) {
     const BufferSlot& buffer = buffers_[b];
-    if (!buffer.own.is_same(values[b])) {
+    // A graph that is kept may need what it holds: written to, even with the same, it would be
+    // lost.
+    const bool same = buffer.own.is_same(values[b]) ||
+                      (!graph_outputs_.empty() && at::equal(buffer.own, values[b]));
+    if (!same) {
       buffer.own.copy_(values[b]);
     }
     buffer.owner->setSlot(buffer.slot, buffer.own);
@@ -172,14 +274,43 @@ std::vector<StateEntry> TorchScriptReplica::state() const {
 }
 
 std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
-  const c10::AutoGradMode no_grad(false);  // else the copies would hang on the originals' graph
-  Module copy = module_.deepcopy();
-  auto original = module_.parameters().begin();
-  for (at::Tensor parameter : copy.parameters()) {
-    parameter.set_requires_grad((*original).requires_grad());
-    ++original;
+  return std::unique_ptr<Replica>(
+      new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_, input_order_, outputs_));
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const StageRole& role,
+                                                                        c10::Device device) const {
+  BRAID_ASSIGN_OR_RETURN(Module part, Submodule(module_, role.path));
+  if (role.sync_batch_norm) {
+    // Copies share their code, clones the functions that it calls; what is loaded has its own, to
+    // be changed here.
+    std::stringstream file;
+    part.save(file);
+    Module own = torch::jit::load(file, std::nullopt, /*load_debug_files=*/false);
+    CopyRequirements(part, own);
+    DropBatchSizeChecks(own);
+    part = own;
   }
-  return std::make_unique<TorchScriptReplica>(std::move(copy), input_order_, outputs_);
+  return Create(DeepCopy(part, device), role.first ? inputs_ : std::nullopt,
+                role.last ? outputs_ : std::nullopt);
+}
+
+absl::Status TorchScriptReplica::Save(Write write) const {
+  absl::Status status;
+  // Says that it wrote everything whatever becomes of it: the exporter's destructor would throw,
+  // and end the process, at a write that came short.
+  const auto writer = [&](const void* data, size_t bytes) -> size_t {
+    if (status.ok()) {
+      status = write(absl::string_view(static_cast<const char*>(data), bytes));
+    }
+    return bytes;
+  };
+  try {
+    torch::jit::ExportModule(module_, writer);
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+  return status;
 }
 
 }  // namespace braid

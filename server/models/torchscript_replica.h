@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,27 +14,38 @@ namespace braid {
 
 class TorchScriptReplica final : public Replica {
  public:
-  // `input_order`: for each argument of forward the index of its input. `outputs` outlives the
-  // replica's owner's configuration: it is copied.
-  TorchScriptReplica(torch::jit::Module module, std::vector<size_t> input_order,
-                     std::vector<TensorSpec> outputs);
+  // `inputs`: the model's, which forward's arguments are bound to; `outputs`: the model's, which
+  // what it returns is bound to. nullopt: as they come. FAILED_PRECONDITION if `inputs` do not fit.
+  static absl::StatusOr<std::unique_ptr<Replica>> Create(
+      torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
+      std::optional<std::vector<TensorSpec>> outputs);
 
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) override;
-  absl::StatusOr<std::vector<at::Tensor>> Backward(
-      const std::vector<at::Tensor>& output_gradients) override;
-  void DropGraph() override { graph_outputs_.clear(); }
+  absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients) override;
+  void DropGraph() override {
+    graph_outputs_.clear();
+    graph_inputs_.clear();
+  }
 
   const std::vector<Parameter>& parameters() const override { return parameters_; }
+  void Freeze(size_t index) override { parameters_[index].value.set_requires_grad(false); }
   void BindParameter(size_t index, const at::Tensor& storage) override;
   std::vector<at::Tensor> buffers() const override;
   void SetBuffers(const std::vector<at::Tensor>& values) override;
   std::vector<StateEntry> state() const override;
   std::unique_ptr<Replica> Clone() const override;
+  absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
+                                                      c10::Device device) const override;
+  absl::Status Save(Write write) const override;
 
  private:
+  TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
+                     std::optional<std::vector<size_t>> input_order,
+                     std::optional<std::vector<TensorSpec>> outputs);
+
   // A buffer's place in its module: a forward pass may put another tensor there.
   struct BufferSlot {
     c10::intrusive_ptr<c10::ivalue::Object> owner;
@@ -49,13 +61,15 @@ class TorchScriptReplica final : public Replica {
 
   torch::jit::Module module_;
   torch::jit::Method forward_;
-  const std::vector<size_t> input_order_;
-  const std::vector<TensorSpec> outputs_;
+  const std::optional<std::vector<TensorSpec>> inputs_;
+  const std::optional<std::vector<size_t>> input_order_;  // of inputs_, by forward's arguments
+  const std::optional<std::vector<TensorSpec>> outputs_;
   Mode mode_;
   std::vector<Parameter> parameters_;
   std::vector<BufferSlot> buffers_;
-  // The outputs of the last ForwardForTraining(), with their graph.
+  // Of the last ForwardForTraining(): the outputs with their graph, and the inputs.
   std::vector<at::Tensor> graph_outputs_;
+  std::vector<at::Tensor> graph_inputs_;
 };
 
 }  // namespace braid

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "server/admission/admission.h"
+#include "server/base/status.h"
 #include "server/rpc/status.h"
 #include "server/telemetry/metrics.h"
 
@@ -50,11 +51,8 @@ class UnaryCall {
 
   // Takes a place among the requests in flight, until the call is gone.
   absl::Status Admit(const RpcContext& rpc, size_t bytes) {
-    absl::StatusOr<Ticket> ticket = rpc.admission->Admit(bytes);
-    if (ticket.ok()) {
-      ticket_ = *std::move(ticket);
-    }
-    return ticket.status();
+    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes));
+    return absl::OkStatus();
   }
   void Finish(const absl::Status& status) { reactor_->Finish(timer_.End(status)); }
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }

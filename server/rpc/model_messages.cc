@@ -81,6 +81,9 @@ void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
   if (!broadcast.empty()) {
     (*message->mutable_parameters())["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));
   }
+  for (const auto& [key, value] : config.origin) {
+    (*message->mutable_parameters())[absl::StrCat("origin.", key)].set_string_value(value);
+  }
   if (config.batched()) {
     message->mutable_dynamic_batching()->set_max_queue_delay_microseconds(
         static_cast<uint64_t>(absl::ToInt64Microseconds(config.max_queue_delay)));

@@ -6,57 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/rpc/fingerprint.h"
+#include "server/rpc/spec_messages.h"
 #include "server/rpc/tensor_codec.h"
 
 namespace braid {
 namespace {
-
-absl::StatusOr<LossSpec> ReadLoss(const braid::v1::Loss& message) {
-  LossSpec spec;
-  spec.name = message.name();
-  spec.output = message.output();
-  spec.target = message.target();
-  spec.label_smoothing = message.label_smoothing();
-  if (message.has_ignore_index()) {
-    spec.ignore_index = message.ignore_index();
-  }
-  switch (message.reduction()) {
-    case braid::v1::Loss::REDUCTION_UNSPECIFIED:
-    case braid::v1::Loss::REDUCTION_MEAN:
-      spec.reduction = Reduction::kMean;
-      return spec;
-    case braid::v1::Loss::REDUCTION_SUM:
-      spec.reduction = Reduction::kSum;
-      return spec;
-    default:
-      return InvalidField("loss.reduction",
-                          absl::StrCat(message.reduction(), " is unknown; expected MEAN or SUM"));
-  }
-}
-
-absl::StatusOr<OptimizerSpec> ReadOptimizer(const braid::v1::Optimizer& message) {
-  if (message.has_sgd()) {
-    const braid::v1::Sgd& sgd = message.sgd();
-    SgdSpec spec;
-    spec.lr = sgd.has_lr() ? sgd.lr() : spec.lr;
-    spec.momentum = sgd.momentum();
-    spec.dampening = sgd.dampening();
-    spec.weight_decay = sgd.weight_decay();
-    spec.nesterov = sgd.nesterov();
-    return spec;
-  }
-  if (message.has_adamw()) {
-    const braid::v1::AdamW& adamw = message.adamw();
-    AdamWSpec spec;
-    spec.lr = adamw.has_lr() ? adamw.lr() : spec.lr;
-    spec.beta1 = adamw.has_beta1() ? adamw.beta1() : spec.beta1;
-    spec.beta2 = adamw.has_beta2() ? adamw.beta2() : spec.beta2;
-    spec.eps = adamw.has_eps() ? adamw.eps() : spec.eps;
-    spec.weight_decay = adamw.has_weight_decay() ? adamw.weight_decay() : spec.weight_decay;
-    return spec;
-  }
-  return InvalidField("optimizer", "is missing; expected sgd or adamw");
-}
 
 // A batch: what Step, ForwardBackward and Forward share.
 template <typename Request>
@@ -67,54 +21,44 @@ absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) 
   operation.fingerprint = FingerprintOf(request);
   BRAID_ASSIGN_OR_RETURN(operation.inputs, ReadTensors(request.inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(operation.targets, ReadTensors(request.targets(), "targets"));
+  operation.report_split = request.report_split();
   return operation;
 }
 
-void WriteOptimizer(const OptimizerSpec& spec, braid::v1::Optimizer* message) {
-  if (const auto* sgd = std::get_if<SgdSpec>(&spec)) {
-    message->mutable_sgd()->set_lr(sgd->lr);
-    message->mutable_sgd()->set_momentum(sgd->momentum);
-    message->mutable_sgd()->set_dampening(sgd->dampening);
-    message->mutable_sgd()->set_weight_decay(sgd->weight_decay);
-    message->mutable_sgd()->set_nesterov(sgd->nesterov);
-    return;
+void WriteStatus(const OperationResult& result, bool with_chunks,
+                 braid::v1::OperationStatus* message) {
+  message->set_applied_sequence(result.applied_sequence);
+  message->set_durable_sequence(result.durable_sequence);
+  message->set_step(result.step);
+  message->set_replayed(result.replayed);
+  message->set_skipped(result.skipped);
+  if (result.gradient_norm) {
+    message->set_gradient_norm(*result.gradient_norm);
   }
-  const auto& adamw = std::get<AdamWSpec>(spec);
-  message->mutable_adamw()->set_lr(adamw.lr);
-  message->mutable_adamw()->set_beta1(adamw.beta1);
-  message->mutable_adamw()->set_beta2(adamw.beta2);
-  message->mutable_adamw()->set_eps(adamw.eps);
-  message->mutable_adamw()->set_weight_decay(adamw.weight_decay);
-}
-
-void WriteLoss(const LossSpec& spec, braid::v1::Loss* message) {
-  message->set_name(spec.name);
-  message->set_output(spec.output);
-  message->set_target(spec.target);
-  message->set_reduction(spec.reduction == Reduction::kMean ? braid::v1::Loss::REDUCTION_MEAN
-                                                            : braid::v1::Loss::REDUCTION_SUM);
-  message->set_label_smoothing(spec.label_smoothing);
-  if (spec.ignore_index) {
-    message->set_ignore_index(*spec.ignore_index);
+  if (result.lr) {
+    message->set_lr(*result.lr);
+  }
+  for (const PhaseTime& phase : result.phases) {
+    auto* out = message->add_phases();
+    out->set_name(phase.name);
+    out->set_seconds(absl::ToDoubleSeconds(phase.time));
+  }
+  for (size_t c = 0; with_chunks && c < result.chunks.size(); ++c) {
+    const TrainingChunk& chunk = result.chunks[c];
+    auto* out = message->add_chunks();
+    out->set_device(chunk.device);
+    out->set_rows(chunk.rows);
+    out->set_stage(chunk.stage);
+    for (const std::string& shape : chunk.input_shapes) {
+      out->add_input_shapes(shape);
+    }
+    for (const std::string& shape : chunk.output_shapes) {
+      out->add_output_shapes(shape);
+    }
   }
 }
 
 }  // namespace
-
-absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& request) {
-  TrainerSpec spec;
-  spec.name = request.name();
-  spec.model = request.model();
-  spec.base_version = request.version();
-  spec.request_id = request.request_id();
-  if (request.version() < 0) {
-    return InvalidField("version", absl::StrCat(request.version(),
-                                                " is no version; expected a number from 1, or 0"));
-  }
-  BRAID_ASSIGN_OR_RETURN(spec.loss, ReadLoss(request.loss()));
-  BRAID_ASSIGN_OR_RETURN(spec.optimizer, ReadOptimizer(request.optimizer()));
-  return spec;
-}
 
 HyperParameters ReadHyperParameters(const braid::v1::HyperParameters& message) {
   HyperParameters hyper;
@@ -126,6 +70,10 @@ HyperParameters ReadHyperParameters(const braid::v1::HyperParameters& message) {
   }
   if (message.has_momentum()) {
     hyper.momentum = message.momentum();
+  }
+  hyper.group_lr.assign(message.group_lr().begin(), message.group_lr().end());
+  if (message.has_metric()) {
+    hyper.metric = message.metric();
   }
   return hyper;
 }
@@ -151,6 +99,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::OptimStepRequest& reque
 
 absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardRequest& request) {
   BRAID_ASSIGN_OR_RETURN(Operation operation, ReadBatch(request, OperationKind::kForward));
+  operation.keep_graph = request.keep_graph();
   switch (request.mode()) {
     case braid::v1::ForwardRequest::MODE_UNSPECIFIED:
     case braid::v1::ForwardRequest::MODE_TRAIN:
@@ -165,6 +114,16 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardRequest& request
   }
 }
 
+absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& request) {
+  Operation operation;
+  operation.kind = OperationKind::kBackward;
+  operation.sequence = request.sequence();
+  operation.fingerprint = FingerprintOf(request);
+  BRAID_ASSIGN_OR_RETURN(operation.output_gradients,
+                         ReadTensors(request.output_gradients(), "output_gradients"));
+  return operation;
+}
+
 absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request) {
   Operation operation;
   operation.kind = OperationKind::kPublish;
@@ -174,11 +133,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request
 }
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
-  message->set_name(info.spec.name);
-  message->set_model(info.spec.model);
-  message->set_base_version(info.spec.base_version);
-  WriteLoss(info.spec.loss, message->mutable_loss());
-  WriteOptimizer(info.spec.optimizer, message->mutable_optimizer());
+  WriteSpec(info.spec, message);
   for (const std::string& device : info.devices) {
     message->add_devices(device);
   }
@@ -186,19 +141,61 @@ void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
   message->set_applied_sequence(info.applied_sequence);
   message->set_durable_sequence(info.durable_sequence);
   message->set_accumulated(info.accumulated);
+  message->set_skipped(info.skipped);
+  message->set_lr(info.lr);
+  for (const DeviceMemory& memory : info.memory) {
+    auto* out = message->add_memory();
+    out->set_device(memory.device);
+    out->set_current_bytes(memory.current);
+    out->set_peak_bytes(memory.peak);
+  }
 }
 
-void WriteStatus(const OperationResult& result, bool with_chunks,
-                 braid::v1::OperationStatus* message) {
-  message->set_applied_sequence(result.applied_sequence);
-  message->set_durable_sequence(result.durable_sequence);
-  message->set_step(result.step);
-  message->set_replayed(result.replayed);
-  for (size_t c = 0; with_chunks && c < result.chunks.size(); ++c) {
-    auto* chunk = message->add_chunks();
-    chunk->set_device(result.chunks[c].device);
-    chunk->set_rows(result.chunks[c].rows);
+void WriteReply(const OperationResult& result, bool with_chunks, braid::v1::StepResponse* reply) {
+  WriteStatus(result, with_chunks, reply->mutable_status());
+  reply->set_loss(*result.loss);
+}
+
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::ForwardBackwardResponse* reply) {
+  WriteStatus(result, with_chunks, reply->mutable_status());
+  reply->set_loss(*result.loss);
+}
+
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::OptimStepResponse* reply) {
+  WriteStatus(result, with_chunks, reply->mutable_status());
+}
+
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::ForwardResponse* reply) {
+  WriteStatus(result, with_chunks, reply->mutable_status());
+  for (const HostTensor& output : result.outputs) {
+    WriteTensor(output, reply->add_outputs());
   }
+  if (result.loss) {
+    reply->set_loss(*result.loss);
+  }
+}
+
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::BackwardResponse* reply) {
+  WriteStatus(result, with_chunks, reply->mutable_status());
+}
+
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::PublishResponse* reply) {
+  WriteStatus(result, with_chunks, reply->mutable_status());
+  reply->set_model(result.model);
+  reply->set_version(result.version);
+}
+
+void WriteCheckpoint(const CheckpointInfo& info, braid::v1::Checkpoint* message) {
+  message->set_name(info.name);
+  message->set_step(info.step);
+  message->set_sequence(info.sequence);
+  message->set_bytes(info.bytes);
+  message->set_created(absl::ToDoubleSeconds(info.created - absl::UnixEpoch()));
 }
 
 }  // namespace braid

@@ -1,9 +1,17 @@
 #include "server/rpc/training_service.h"
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/base/status.h"
+#include "server/rpc/evaluation_stream.h"
+#include "server/rpc/file_writer.h"
+#include "server/rpc/operation_stream.h"
+#include "server/rpc/spec_messages.h"
 #include "server/rpc/state_writer.h"
 #include "server/rpc/tensor_codec.h"
 #include "server/rpc/training_messages.h"
@@ -13,23 +21,43 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
+// The engine knows a trainer's spec, not where in the request a part of it stands: what is no field
+// of the request itself is one of its options.
+absl::Status NameOptions(const absl::Status& status) {
+  const std::optional<std::string> field = InvalidFieldOf(status);
+  if (!field) {
+    return status;
+  }
+  const std::string first = field->substr(0, field->find_first_of(".["));
+  const auto* request = braid::v1::CreateTrainerRequest::descriptor();
+  if (request->FindFieldByName(first) != nullptr) {
+    return status;
+  }
+  return InvalidField(absl::StrCat("options.", *field),
+                      absl::StripPrefix(status.message(), absl::StrCat(*field, ": ")));
+}
+
 }  // namespace
 
-template <typename Request, typename Fill>
+template <typename Request, typename Response>
 TrainingService::Reactor* TrainingService::Operate(Context* context, absl::string_view method,
-                                                   const Request* request, Fill fill) {
-  return AnswerLater(rpc_, context, method, request->ByteSizeLong(),
-                     [&](const Call& call) -> absl::Status {
-                       BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
-                       trainers_->Submit(request->trainer(), std::move(operation),
-                                         [call, fill](absl::StatusOr<OperationResult> result) {
-                                           if (result.ok()) {
-                                             fill(*result);
-                                           }
-                                           call->Finish(result.status());
-                                         });
-                       return absl::OkStatus();
-                     });
+                                                   const Request* request, Response* response) {
+  bool with_chunks = false;
+  if constexpr (requires { request->report_split(); }) {
+    with_chunks = request->report_split();
+  }
+  return AnswerLater(
+      rpc_, context, method, request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
+        trainers_->Submit(request->trainer(), std::move(operation),
+                          [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
+                            if (result.ok()) {
+                              WriteReply(*result, with_chunks, response);
+                            }
+                            call->Finish(result.status());
+                          });
+        return absl::OkStatus();
+      });
 }
 
 TrainingService::Reactor* TrainingService::CreateTrainer(
@@ -37,13 +65,16 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
     braid::v1::CreateTrainerResponse* response) {
   return AnswerLater(rpc_, context, "CreateTrainer", request->ByteSizeLong(),
                      [&](const Call& call) -> absl::Status {
-                       BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, ReadSpec(*request));
-                       trainers_->Create(std::move(spec),
+                       absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
+                       if (!spec.ok()) {
+                         return NameOptions(spec.status());
+                       }
+                       trainers_->Create(*std::move(spec), request->SerializeAsString(),
                                          [call, response](absl::StatusOr<TrainerInfo> info) {
                                            if (info.ok()) {
                                              WriteTrainer(*info, response->mutable_trainer());
                                            }
-                                           call->Finish(info.status());
+                                           call->Finish(NameOptions(info.status()));
                                          });
                        return absl::OkStatus();
                      });
@@ -53,6 +84,7 @@ TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
                                                       const braid::v1::GetTrainerRequest* request,
                                                       braid::v1::GetTrainerResponse* response) {
   return Answer(rpc_, context, "GetTrainer", [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
     BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
     WriteTrainer(info, response->mutable_trainer());
     return absl::OkStatus();
@@ -62,7 +94,8 @@ TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
 TrainingService::Reactor* TrainingService::ListTrainers(Context* context,
                                                         const braid::v1::ListTrainersRequest*,
                                                         braid::v1::ListTrainersResponse* response) {
-  return Answer(rpc_, context, "ListTrainers", [&] {
+  return Answer(rpc_, context, "ListTrainers", [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
     for (const TrainerInfo& info : trainers_->List()) {
       WriteTrainer(info, response->add_trainers());
     }
@@ -84,52 +117,120 @@ TrainingService::Reactor* TrainingService::DeleteTrainer(
 TrainingService::Reactor* TrainingService::Step(Context* context,
                                                 const braid::v1::StepRequest* request,
                                                 braid::v1::StepResponse* response) {
-  return Operate(context, "Step", request, [request, response](const OperationResult& result) {
-    WriteStatus(result, request->report_split(), response->mutable_status());
-    response->set_loss(*result.loss);
-  });
+  return Operate(context, "Step", request, response);
 }
 
 TrainingService::Reactor* TrainingService::ForwardBackward(
     Context* context, const braid::v1::ForwardBackwardRequest* request,
     braid::v1::ForwardBackwardResponse* response) {
-  return Operate(context, "ForwardBackward", request,
-                 [request, response](const OperationResult& result) {
-                   WriteStatus(result, request->report_split(), response->mutable_status());
-                   response->set_loss(*result.loss);
-                 });
+  return Operate(context, "ForwardBackward", request, response);
 }
 
 TrainingService::Reactor* TrainingService::OptimStep(Context* context,
                                                      const braid::v1::OptimStepRequest* request,
                                                      braid::v1::OptimStepResponse* response) {
-  return Operate(context, "OptimStep", request, [response](const OperationResult& result) {
-    WriteStatus(result, /*with_chunks=*/false, response->mutable_status());
-  });
+  return Operate(context, "OptimStep", request, response);
 }
 
 TrainingService::Reactor* TrainingService::Forward(Context* context,
                                                    const braid::v1::ForwardRequest* request,
                                                    braid::v1::ForwardResponse* response) {
-  return Operate(context, "Forward", request, [request, response](const OperationResult& result) {
-    WriteStatus(result, request->report_split(), response->mutable_status());
-    for (const HostTensor& output : result.outputs) {
-      WriteTensor(output, response->add_outputs());
-    }
-    if (result.loss) {
-      response->set_loss(*result.loss);
-    }
-  });
+  return Operate(context, "Forward", request, response);
+}
+
+TrainingService::Reactor* TrainingService::Backward(Context* context,
+                                                    const braid::v1::BackwardRequest* request,
+                                                    braid::v1::BackwardResponse* response) {
+  return Operate(context, "Backward", request, response);
 }
 
 TrainingService::Reactor* TrainingService::Publish(Context* context,
                                                    const braid::v1::PublishRequest* request,
                                                    braid::v1::PublishResponse* response) {
-  return Operate(context, "Publish", request, [response](const OperationResult& result) {
-    WriteStatus(result, /*with_chunks=*/false, response->mutable_status());
-    response->set_model(result.model);
-    response->set_version(result.version);
+  return Operate(context, "Publish", request, response);
+}
+
+grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>*
+TrainingService::Stream(Context*) {
+  return new OperationStream(trainers_, rpc_);  // deletes itself
+}
+
+grpc::ServerReadReactor<braid::v1::EvaluateRequest>* TrainingService::Evaluate(
+    Context*, braid::v1::EvaluateResponse* response) {
+  return new EvaluationStream(trainers_, rpc_, response);  // deletes itself
+}
+
+TrainingService::Reactor* TrainingService::SaveCheckpoint(
+    Context* context, const braid::v1::SaveCheckpointRequest* request,
+    braid::v1::SaveCheckpointResponse* response) {
+  return AnswerLater(
+      rpc_, context, "SaveCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
+        trainers_->SaveCheckpoint(request->trainer(),
+                                  [call, response](const absl::StatusOr<CheckpointInfo>& info) {
+                                    if (info.ok()) {
+                                      WriteCheckpoint(*info, response->mutable_checkpoint());
+                                    }
+                                    call->Finish(info.status());
+                                  });
+        return absl::OkStatus();
+      });
+}
+
+TrainingService::Reactor* TrainingService::RestoreCheckpoint(
+    Context* context, const braid::v1::RestoreCheckpointRequest* request,
+    braid::v1::RestoreCheckpointResponse* response) {
+  return AnswerLater(
+      rpc_, context, "RestoreCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
+        trainers_->RestoreCheckpoint(
+            request->trainer(), request->checkpoint(),
+            [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
+              absl::Status status = info.status();
+              if (status.ok()) {
+                WriteCheckpoint(*info, response->mutable_checkpoint());
+                const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
+                status = trainer.status();
+                if (trainer.ok()) {
+                  WriteTrainer(*trainer, response->mutable_trainer());
+                }
+              }
+              call->Finish(status);
+            });
+        return absl::OkStatus();
+      });
+}
+
+TrainingService::Reactor* TrainingService::ListCheckpoints(
+    Context* context, const braid::v1::ListCheckpointsRequest* request,
+    braid::v1::ListCheckpointsResponse* response) {
+  return Answer(rpc_, context, "ListCheckpoints", [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+    BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
+                           trainers_->ListCheckpoints(request->trainer()));
+    for (const CheckpointInfo& info : infos) {
+      WriteCheckpoint(info, response->add_checkpoints());
+    }
+    return absl::OkStatus();
   });
+}
+
+TrainingService::Reactor* TrainingService::Rollback(Context* context,
+                                                    const braid::v1::RollbackRequest* request,
+                                                    braid::v1::RollbackResponse* response) {
+  return AnswerLater(
+      rpc_, context, "Rollback", request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
+        if (request->version() < 1) {
+          return InvalidField("version", absl::StrCat(request->version(),
+                                                      " is no version; expected a number from 1"));
+        }
+        trainers_->Rollback(request->model(), request->version(),
+                            [call, response](const absl::StatusOr<int64_t>& previous) {
+                              if (previous.ok()) {
+                                response->set_previous_version(*previous);
+                              }
+                              call->Finish(previous.status());
+                            });
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetStateDict(
@@ -139,6 +240,28 @@ grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetS
     writer->Start(std::move(state));
   });
   return writer;
+}
+
+grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::DownloadModel(
+    Context*, const braid::v1::DownloadModelRequest* request) {
+  auto* writer = new FileWriter(rpc_);  // deletes itself
+  switch (request->format()) {
+    case braid::v1::DownloadModelRequest::FORMAT_UNSPECIFIED:
+    case braid::v1::DownloadModelRequest::FORMAT_TORCHSCRIPT:
+    case braid::v1::DownloadModelRequest::FORMAT_SAFETENSORS:
+      trainers_->Export(
+          request->trainer(),
+          request->format() == braid::v1::DownloadModelRequest::FORMAT_SAFETENSORS
+              ? ExportFormat::kSafetensors
+              : ExportFormat::kTorchScript,
+          [writer](absl::StatusOr<std::string> file) { writer->Start(std::move(file)); });
+      return writer;
+    default:
+      writer->Start(InvalidField("format", absl::StrCat(request->format(),
+                                                        " is unknown; expected TORCHSCRIPT or "
+                                                        "SAFETENSORS")));
+      return writer;
+  }
 }
 
 }  // namespace braid

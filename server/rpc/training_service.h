@@ -33,16 +33,32 @@ class TrainingService final : public braid::v1::TrainingService::CallbackService
                      braid::v1::OptimStepResponse* response) override;
   Reactor* Forward(Context* context, const braid::v1::ForwardRequest* request,
                    braid::v1::ForwardResponse* response) override;
+  Reactor* Backward(Context* context, const braid::v1::BackwardRequest* request,
+                    braid::v1::BackwardResponse* response) override;
+  grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>* Stream(
+      Context* context) override;
+  grpc::ServerReadReactor<braid::v1::EvaluateRequest>* Evaluate(
+      Context* context, braid::v1::EvaluateResponse* response) override;
+  Reactor* SaveCheckpoint(Context* context, const braid::v1::SaveCheckpointRequest* request,
+                          braid::v1::SaveCheckpointResponse* response) override;
+  Reactor* RestoreCheckpoint(Context* context, const braid::v1::RestoreCheckpointRequest* request,
+                             braid::v1::RestoreCheckpointResponse* response) override;
+  Reactor* ListCheckpoints(Context* context, const braid::v1::ListCheckpointsRequest* request,
+                           braid::v1::ListCheckpointsResponse* response) override;
+  Reactor* Rollback(Context* context, const braid::v1::RollbackRequest* request,
+                    braid::v1::RollbackResponse* response) override;
   Reactor* Publish(Context* context, const braid::v1::PublishRequest* request,
                    braid::v1::PublishResponse* response) override;
   grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* GetStateDict(
       Context* context, const braid::v1::GetStateDictRequest* request) override;
+  grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* DownloadModel(
+      Context* context, const braid::v1::DownloadModelRequest* request) override;
 
  private:
-  // Hands the operation of `request` to its trainer; `fill(result)` writes the reply when it has
-  // been applied.
-  template <typename Request, typename Fill>
-  Reactor* Operate(Context* context, absl::string_view method, const Request* request, Fill fill);
+  // Hands the operation of `request` to its trainer, which answers when it has been applied.
+  template <typename Request, typename Response>
+  Reactor* Operate(Context* context, absl::string_view method, const Request* request,
+                   Response* response);
 
   TrainerRegistry* const trainers_;
   const RpcContext rpc_;

@@ -94,6 +94,14 @@ struct Metrics::Families {
            "Rows that a training loss was computed over.");
   Family<Gauge>& loss =
       Make(prometheus::BuildGauge(), "braid_training_loss", "The loss that was computed last.");
+  Family<Counter>& checkpoints = Make(prometheus::BuildCounter(), "braid_checkpoints_total",
+                                      "Checkpoints that were written, or failed.");
+  Family<Histogram>& checkpoint_duration =
+      Make(prometheus::BuildHistogram(), "braid_checkpoint_duration_seconds",
+           "Time from a checkpoint's begin until it was durable.");
+  Family<Histogram>& checkpoint_pause =
+      Make(prometheus::BuildHistogram(), "braid_checkpoint_pause_seconds",
+           "Time for which a trainer's operations waited while its state was copied.");
 
   Cached<Counter> request_series;
   Cached<Histogram> duration_series;
@@ -104,6 +112,9 @@ struct Metrics::Families {
   Cached<Counter> step_series;
   Cached<Counter> training_sample_series;
   Cached<Gauge> loss_series;
+  Cached<Counter> checkpoint_series;
+  Cached<Histogram> checkpoint_duration_series;
+  Cached<Histogram> checkpoint_pause_series;
 };
 
 Metrics::Metrics() : families_(std::make_unique<Families>()) {}
@@ -180,6 +191,35 @@ void Metrics::RecordLoss(absl::string_view trainer, double loss, int64_t rows) {
       .Increment(static_cast<double>(rows));
 }
 
+void Metrics::RecordCheckpointPause(absl::string_view trainer, absl::Duration pause) {
+  Families& f = *families_;
+  const std::string key(trainer);
+  f.checkpoint_pause_series
+      .Get(key,
+           [&]() -> Histogram& {
+             return f.checkpoint_pause.Add({{"trainer", key}}, kSeconds);
+           })
+      .Observe(absl::ToDoubleSeconds(pause));
+}
+
+void Metrics::RecordCheckpoint(absl::string_view trainer, bool written, absl::Duration duration) {
+  Families& f = *families_;
+  const std::string key(trainer);
+  const std::string outcome = written ? "written" : "failed";
+  f.checkpoint_series
+      .Get(absl::StrCat(key, "\n", outcome),
+           [&]() -> Counter& {
+             return f.checkpoints.Add({{"trainer", key}, {"outcome", outcome}});
+           })
+      .Increment();
+  f.checkpoint_duration_series
+      .Get(key,
+           [&]() -> Histogram& {
+             return f.checkpoint_duration.Add({{"trainer", key}}, kSeconds);
+           })
+      .Observe(absl::ToDoubleSeconds(duration));
+}
+
 void Metrics::ForgetTrainer(absl::string_view trainer) {
   Families& f = *families_;
   const std::string key(trainer);
@@ -191,6 +231,17 @@ void Metrics::ForgetTrainer(absl::string_view trainer) {
   }
   if (auto* series = f.loss_series.Forget(key)) {
     f.loss.Remove(series);
+  }
+  for (const char* outcome : {"written", "failed"}) {
+    if (auto* series = f.checkpoint_series.Forget(absl::StrCat(key, "\n", outcome))) {
+      f.checkpoints.Remove(series);
+    }
+  }
+  if (auto* series = f.checkpoint_duration_series.Forget(key)) {
+    f.checkpoint_duration.Remove(series);
+  }
+  if (auto* series = f.checkpoint_pause_series.Forget(key)) {
+    f.checkpoint_pause.Remove(series);
   }
 }
 

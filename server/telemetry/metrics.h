@@ -50,6 +50,10 @@ class Metrics {
   void CountTrainingStep(absl::string_view trainer);
   // A trainer computed a loss over `rows` rows.
   void RecordLoss(absl::string_view trainer, double loss, int64_t rows);
+  // Steps of a trainer waited for `pause` while its state was copied for a checkpoint.
+  void RecordCheckpointPause(absl::string_view trainer, absl::Duration pause);
+  // A checkpoint was written, or failed, after `duration`.
+  void RecordCheckpoint(absl::string_view trainer, bool written, absl::Duration duration);
   // Drops the series of a trainer that is gone.
   void ForgetTrainer(absl::string_view trainer);
 

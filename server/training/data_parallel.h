@@ -1,104 +1,179 @@
-// A model in training, replicated over the devices: the data-parallel step.
-//
-//   split → forward on all replicas → gather → loss → scatter its gradient → backward on all
-//   replicas → sum the gradients into the primary's → update there → broadcast
+// A model in training, in stages that are replicated over the devices.
 //
 // Called by one thread, the trainer's; the tensors are touched on the workers alone. What fails
-// before the update leaves parameters, buffers and accumulated gradients as they were.
+// before the update leaves parameters, buffers, accumulated gradients and optimizer as they were.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/host_tensor.h"
-#include "server/devices/communicator.h"
 #include "server/models/model_config.h"
-#include "server/parallel/flat_parameters.h"
-#include "server/parallel/replica_set.h"
-#include "server/training/loss.h"
+#include "server/training/batch_pass.h"
+#include "server/training/evaluation.h"
+#include "server/training/grad_scaler.h"
+#include "server/training/objective.h"
 #include "server/training/operation.h"
-#include "server/training/optimizer.h"
+#include "server/training/parameter_groups.h"
+#include "server/training/phase_times.h"
+#include "server/training/placement.h"
+#include "server/training/roster.h"
+#include "server/training/schedule.h"
+#include "server/training/snapshot.h"
+#include "server/training/stage.h"
+#include "server/training/sync_choice.h"
+#include "server/training/trainer_spec.h"
+#include "server/training/update_pass.h"
 
 namespace braid {
 
-// How a batch was split: rows of each chunk, on the replicas in order.
-using Split = std::vector<int64_t>;
-
-struct BatchResult {
-  Split split;
+// What an operation did.
+struct WorkResult {
   std::optional<double> loss;
   // In the order of the model's outputs; only of Forward().
   std::vector<HostTensor> outputs;
+  std::vector<TrainingChunk> chunks;
+  std::vector<PhaseTime> phases;
+  // Something was not finite: the batch, or the update, was left out.
+  bool skipped = false;
+  bool updated = false;
+  std::optional<double> gradient_norm;
 };
 
 // Thread-compatible.
 class DataParallel {
  public:
-  // Takes replicas of one model with the same weights, one a worker, and flattens their parameters.
-  // FAILED_PRECONDITION if the model is not batched or has no trainable parameter.
+  // `spec` as Objective, ParameterGroups and Place() have filled it. FAILED_PRECONDITION if the
+  // model is not batched or has no trainable parameter; INVALID_ARGUMENT naming the field of `spec`
+  // that is wrong. Blocks.
   static absl::StatusOr<std::unique_ptr<DataParallel>> Create(
-      const ModelConfig& config, Loss loss, std::vector<Worker*> workers,
-      std::vector<std::unique_ptr<Replica>> replicas);
+      const ModelConfig& config, TrainerSpec spec, std::shared_ptr<const Objective> objective,
+      Placement placement);
+  ~DataParallel();
 
-  // `inputs` as CheckInputs() gave them. Adds the batch's gradients to the accumulated ones.
-  absl::StatusOr<BatchResult> ForwardBackward(const std::vector<HostTensor>& inputs,
-                                              const std::vector<HostTensor>& targets);
+  // Forward, loss and backward; adds to the accumulated gradients. With `update`, which has the
+  // values of each parameter group, one update follows.
+  absl::StatusOr<WorkResult> ForwardBackward(const Batch& batch,
+                                             const std::vector<GroupValues>* update);
   // Forward alone, and the loss where there are targets. In training mode it updates the buffers.
-  absl::StatusOr<BatchResult> Forward(const std::vector<HostTensor>& inputs,
-                                      const std::vector<HostTensor>& targets, Mode mode);
-  // One update from the accumulated gradients, which it clears. An error leaves the replicas torn.
-  absl::Status Update(const OptimizerSpec& optimizer);
+  // `keep_graph`: for Backward(), until any other call.
+  absl::StatusOr<WorkResult> Forward(const Batch& batch, bool keep_graph);
+  // From the outputs' gradients, by name: adds to the accumulated gradients. FAILED_PRECONDITION if
+  // no graph was kept, INVALID_ARGUMENT naming output_gradients[i].
+  absl::StatusOr<WorkResult> Backward(const std::vector<HostTensor>& output_gradients);
+  // No Backward() comes any more.
+  void DropKept();
+  // One update from the accumulated gradients, which it clears.
+  absl::StatusOr<WorkResult> Update(const std::vector<GroupValues>& values);
+  // Forward in eval mode; its loss and metrics are added to `evaluation`.
+  absl::Status Evaluate(const Batch& batch, Evaluation* evaluation);
 
   // Batches accumulated since the last update.
   int64_t accumulated() const { return accumulated_; }
+  // A graph is kept for Backward().
+  bool keeps_graph() const { return kept_ != nullptr; }
+  // An update failed halfway: the replicas differ.
+  bool torn() const { return torn_; }
+  const ParameterGroups& groups() const { return *groups_; }
+  // What the loss is multiplied by before it is differentiated: 1 but for float16.
+  double gradient_scale() const {
+    return spec_.precision == Precision::kFloat16 ? scaler_.scale() : 1;
+  }
 
-  // The primary's parameters and buffers.
+  // The primaries' parameters and buffers.
   absl::StatusOr<std::vector<StateTensor>> State();
-  // Copies for inference, one a worker, with the primary's buffers.
-  absl::StatusOr<std::vector<std::unique_ptr<Replica>>> Clone();
+  // All that a checkpoint holds; copies made on the devices, then on the host.
+  absl::StatusOr<TrainingSnapshot> Snapshot();
+  // Goes on from `snapshot`, with any number of replicas. FAILED_PRECONDITION if it is of another
+  // model or optimizer: then nothing has changed.
+  absl::Status Restore(const TrainingSnapshot& snapshot);
+  // What it takes on each device.
+  std::vector<DeviceMemory> memory() const;
 
  private:
-  DataParallel(Loss loss, std::vector<std::string> output_names, ReplicaSet replicas)
-      : loss_(std::move(loss)),
-        output_names_(std::move(output_names)),
-        replicas_(std::move(replicas)) {}
+  struct Run;
 
-  using ChunkOutputs = std::vector<std::vector<at::Tensor>>;
+  DataParallel(const ModelConfig& config, TrainerSpec spec,
+               std::shared_ptr<const Objective> objective, const Placement& placement);
 
-  absl::Status Init();
-  // split → forward; what `keep_graph` keeps, Backward() or DropGraphs() takes.
-  absl::StatusOr<ChunkOutputs> ForwardChunks(const std::vector<HostTensor>& inputs,
-                                             const Split& split, Mode mode, bool keep_graph);
-  // scatter → backward → flat gradients.
-  absl::Status BackwardChunks(const at::Tensor& output_gradient, const ChunkOutputs& outputs,
-                              const Split& split);
-  absl::StatusOr<LossValue> GatherAndLoss(const ChunkOutputs& outputs, const Split& split,
-                                          const HostTensor& target);
-  // Makes the buffers that the primary has now the ones that count; or goes back to those that did.
-  absl::Status CommitBuffers();
+  // What became of a batch whose numbers are known.
+  struct Verdict {
+    bool counts = true;
+    bool overflow = false;  // of float16: it counts, the update does not come
+  };
+
+  absl::Status Init(Placement placement);
+  TrainedModel model() const;
+  // Rows of each piece that `rows` rows are worked on in.
+  std::vector<int64_t> Pieces(int64_t rows) const;
+  std::vector<size_t> HoldingAfter(const Run& run) const;
+  bool has_buffers() const;
+
+  absl::Status SaveGradients(Run& run);
+  absl::Status MakeUpdate(Run& run, const std::vector<size_t>& holding,
+                          const std::vector<GroupValues>& values);
+  absl::Status PrepareOptimizers(const std::vector<GroupValues>& values);
+  // Gives every replica an optimizer in the primary's state.
+  absl::Status EqualizeOptimizers();
+
+  // What each rank does, on its worker, in this order.
+  absl::Status Compute(Run& run, Gang& gang, size_t rank);
+  absl::Status Examine(Run& run, Gang& gang, size_t rank);
+  absl::Status Apply(Run& run, Gang& gang, size_t rank);
+  // Of Forward(): commits the buffers.
+  absl::Status ExamineBuffers(Gang& gang, size_t rank);
+  // Whether what was computed counts: the same for every rank.
+  absl::StatusOr<Verdict> Judge(const Run& run) const;
+
+  // Returns `status`, after an error with everything as it was, or torn.
+  absl::Status Recover(Run& run, const absl::Status& status);
+  void ConcludeUpdate(Run& run, WorkResult* result);
+  static void Report(const Run& run, WorkResult* result);
+  std::vector<HostTensor> Export(const std::vector<std::vector<at::Tensor>>& gathered) const;
+  absl::StatusOr<std::vector<at::Tensor>> ReadOutputGradients(
+      const std::vector<HostTensor>& output_gradients) const;
+  static absl::Status SnapshotStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot);
+  // `first`: the index of the stage's first parameter. What is checked can be restored.
+  static absl::Status CheckStage(const Stage& stage, const TrainingSnapshot& snapshot,
+                                 size_t first);
+  static absl::Status RestoreStage(Stage& stage, const TrainingSnapshot& snapshot, size_t first);
+  static void RestoreGradients(Stage& stage, const TrainingSnapshot& snapshot, size_t r);
+  void CountBytes();
+  // Goes back to the committed buffers and drops every graph.
   void RollBack();
-  std::vector<bool> Reached() const;
 
   // Immutable after Init().
-  const Loss loss_;
-  const std::vector<std::string> output_names_;
-  const ReplicaSet replicas_;
-  std::unique_ptr<Communicator> communicator_;
-  std::vector<FlatParameters> flat_;  // one a replica
-  std::unique_ptr<Optimizer> optimizer_;
+  const ModelConfig config_;
+  const TrainerSpec spec_;
+  const std::shared_ptr<const Objective> objective_;
+  const Roster roster_;
+  std::optional<ParameterGroups> groups_;
+  std::vector<std::unique_ptr<Stage>> stages_;
 
-  // Touched only on the workers.
-  // The buffers after the last operation that was applied, on the primary device: what each forward
-  // starts from, on every replica.
-  std::vector<at::Tensor> buffers_;
-
-  // Touched only by the trainer's thread.
+  // Touched only by the trainer's thread, or while it waits for a gang.
   int64_t accumulated_ = 0;
-  size_t ranks_ = 0;  // replicas that hold accumulated gradients
+  // By stage: replicas that hold accumulated gradients.
+  std::vector<size_t> holding_;
+  // A gradient of those that were accumulated has overflowed float16: the update is to be left out.
+  bool overflow_ = false;
+  bool torn_ = false;
+  GradScaler scaler_;
+  SyncChoice sync_;
+  bool prepared_ = false;
+  // All replicas have optimizers, in the primary's state.
+  bool optimizers_equal_ = false;
+  // By rank: the most memory that an operation has taken.
+  std::vector<int64_t> peaks_;
+  // By stage and replica: what it takes between operations.
+  std::vector<std::vector<int64_t>> bytes_;
+  // Of Forward(keep_graph).
+  std::unique_ptr<Batch> kept_batch_;
+  std::unique_ptr<BatchPass> kept_;
 };
 
 }  // namespace braid

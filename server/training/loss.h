@@ -1,58 +1,68 @@
-// The central loss: one number over the whole batch, and its gradient with respect to an output.
+// One loss: a number over rows of one output and one target. Losses and parameters are those of
+// torch.nn.functional.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/base/host_tensor.h"
+#include "server/base/data_type.h"
 #include "server/models/model_config.h"
+#include "server/training/loss_spec.h"
+#include "server/training/loss_target.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
 
-enum class LossKind { kCrossEntropy, kMse };
+class LossModule;
 
-struct LossValue {
-  double loss = 0;
-  // Of the loss's output; undefined if it was not asked for.
-  at::Tensor output_gradient;
-};
-
-// Immutable. As torch.nn.functional.cross_entropy and mse_loss.
+// Thread-safe: immutable, but for the copies that its module makes of itself.
 class Loss {
  public:
-  // INVALID_ARGUMENT naming the field ("loss.name") that is wrong for a model of `config`.
-  static absl::StatusOr<Loss> Create(LossSpec spec, const ModelConfig& config);
+  // The loss at `field` of the request ("losses[0]") for a model of `config`. INVALID_ARGUMENT
+  // naming `field`.name, .output, … for what is wrong with it.
+  static absl::StatusOr<Loss> Create(LossSpec spec, LossMode mode, const std::string& field,
+                                     const ModelConfig& config);
 
-  // The target among `targets`, of `rows` rows. INVALID_ARGUMENT naming targets[i] if it is
-  // missing, not alone or of other rows.
-  absl::StatusOr<HostTensor> PickTarget(const std::vector<HostTensor>& targets, int64_t rows) const;
+  // What a mean over these rows divides by, but for a factor that all rows share: the rows, or with
+  // class indices the sum of the class weights of those that count. 1 with reduction "sum".
+  absl::StatusOr<double> Denominator(const TargetRows& rows) const;
 
-  // The loss of `output` (gathered, detached) and `target` on the output's device, on the thread of
-  // that device's worker. INVALID_ARGUMENT, naming targets[0], for a datatype or shape that does
-  // not go with the output, a class index that is out of range, or NaN.
-  absl::StatusOr<LossValue> Compute(const at::Tensor& output, const HostTensor& target,
-                                    bool with_gradient) const;
+  // The loss, 0-dim, of the same rows of `output`, with a gradient where gradients are on and
+  // `output` requires one; on the output's device, on the thread of that device's worker.
+  // INVALID_ARGUMENT naming targets[i] for a target that does not go with the output, a class index
+  // that is out of range, or NaN, and `field`.output, .class_weights, … for what only an output
+  // shows.
+  absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const TargetRows& rows) const;
 
+  LossKind kind() const { return kind_; }
   // Which of the model's outputs it takes.
   size_t output_index() const { return output_index_; }
   // With all defaults filled in.
   const LossSpec& spec() const { return spec_; }
 
  private:
-  Loss(LossSpec spec, LossKind kind, size_t output_index)
-      : spec_(std::move(spec)), kind_(kind), output_index_(output_index) {}
+  Loss(LossSpec spec, LossKind kind, std::string field)
+      : spec_(std::move(spec)), kind_(kind), field_(std::move(field)) {}
 
-  absl::Status CheckTarget(const at::Tensor& output, const HostTensor& target) const;
-  absl::Status CheckClasses(const at::Tensor& output, const at::Tensor& target) const;
+  absl::Status TakeOutput(const ModelConfig& config);
+  // Whether an output is one that the loss can be taken of.
+  absl::Status CheckOutput(const at::Tensor& output, int64_t rows) const;
+  absl::Status CheckWeights(const at::Tensor& output) const;
   at::Tensor Evaluate(const at::Tensor& output, const at::Tensor& target) const;
+  at::Tensor OfModel(const at::Tensor& output) const;
 
   LossSpec spec_;
   LossKind kind_;
-  size_t output_index_;
+  std::string field_;
+  size_t output_index_ = 0;
+  // That the configuration gives the output: under autocast it may come in another.
+  DataType type_ = DataType::kFp32;
+  std::shared_ptr<LossModule> module_;  // of kModule
 };
 
 }  // namespace braid

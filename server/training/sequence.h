@@ -20,6 +20,11 @@ class Sequence {
   // The operation that Admit() let through has been applied.
   void Record(int64_t sequence, const Fingerprint& fingerprint, const OperationResult& result);
 
+  // What was recorded last.
+  int64_t applied() const { return applied_; }
+  const Fingerprint& fingerprint() const { return fingerprint_; }
+  const OperationResult& result() const { return result_; }
+
  private:
   int64_t applied_ = 0;
   Fingerprint fingerprint_;

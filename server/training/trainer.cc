@@ -1,11 +1,21 @@
 #include "server/training/trainer.h"
 
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/base/random_seed.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
 #include "server/models/input_check.h"
+#include "server/storage/checksum.h"
+#include "server/storage/safetensors.h"
+#include "server/training/clipping.h"
+#include "server/training/optimizer_spec.h"
+#include "server/training/placement.h"
+#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
@@ -14,69 +24,112 @@ namespace {
 // memory.
 constexpr int64_t kMostWaiting = 64;
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec,
-                                                         std::shared_ptr<const BatchQueue> base,
-                                                         ServedModels* models, Metrics* metrics) {
-  const ModelConfig& config = base->config();
-  BRAID_ASSIGN_OR_RETURN(Loss loss, Loss::Create(spec.loss, config));
-  BRAID_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
-  spec.loss = loss.spec();
-  spec.base_version = base->version();
-
-  const ReplicaSet& served = base->replicas();
-  std::vector<std::unique_ptr<Replica>> replicas(served.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(served.workers(), Phase::kLoad, [&](size_t r) {
-    replicas[r] = served.replica(r).Clone();
-    return absl::OkStatus();
-  }));
+std::vector<std::string> DevicesOf(const Placement& placement) {
   std::vector<std::string> devices;
-  for (const Worker* worker : served.workers()) {
-    devices.push_back(worker->name());
+  for (const PlacedStage& stage : placement.stages) {
+    for (const Worker* worker : stage.replicas.workers()) {
+      if (std::find(devices.begin(), devices.end(), worker->name()) == devices.end()) {
+        devices.push_back(worker->name());
+      }
+    }
   }
-  BRAID_ASSIGN_OR_RETURN(
-      std::unique_ptr<DataParallel> model,
-      DataParallel::Create(config, std::move(loss), served.workers(), std::move(replicas)));
-  return std::unique_ptr<Trainer>(
-      new Trainer(std::move(spec), config, std::move(model), std::move(devices), models, metrics));
+  return devices;
 }
 
-Trainer::Trainer(TrainerSpec spec, ModelConfig config, std::unique_ptr<DataParallel> model,
-                 std::vector<std::string> devices, ServedModels* models, Metrics* metrics)
+absl::Status CheckNumbers(const TrainerSpec& spec) {
+  if (spec.micro_batch < 0) {
+    return InvalidField("micro_batch",
+                        absl::StrCat(spec.micro_batch, " is out of range; expected at least 0"));
+  }
+  if (spec.checkpoints.every_operations < 0) {
+    return InvalidField(
+        "checkpoints.every_operations",
+        absl::StrCat(spec.checkpoints.every_operations, " is out of range; expected at least 0"));
+  }
+  if (spec.checkpoints.keep < 0) {
+    return InvalidField("checkpoints.keep", absl::StrCat(spec.checkpoints.keep,
+                                                         " is out of range; expected at least 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpec(const TrainerSpec& spec) {
+  BRAID_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
+  BRAID_RETURN_IF_ERROR(CheckClipping(spec.clipping));
+  BRAID_RETURN_IF_ERROR(CheckGradScaler(spec.grad_scaler));
+  return CheckNumbers(spec);
+}
+
+std::string ChecksumOfState(const std::vector<StateTensor>& state) {
+  Checksum checksum;
+  for (const StateTensor& entry : state) {
+    checksum.Add(entry.tensor.name);
+    checksum.Add({static_cast<const char*>(entry.tensor.data), entry.tensor.bytes});
+  }
+  return checksum.Hex();
+}
+
+// Collects what is written to it.
+class StringSink final : public ByteSink {
+ public:
+  absl::Status Write(absl::string_view bytes) override {
+    absl::StrAppend(&text, bytes);
+    return absl::OkStatus();
+  }
+  std::string text;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::string id,
+                                                         const std::shared_ptr<BatchQueue>& base,
+                                                         std::unique_ptr<CheckpointStore> store,
+                                                         const TrainerServices& services) {
+  const ModelConfig& config = base->config();
+  BRAID_RETURN_IF_ERROR(CheckSpec(spec));
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Objective> objective,
+                         Objective::Create(&spec, config));
+  if (spec.base_version == 0) {
+    spec.base_version = base->version();
+  }
+  BRAID_ASSIGN_OR_RETURN(Placement placement, Place(base->replicas(), &spec));
+  std::vector<std::string> devices = DevicesOf(placement);
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<DataParallel> model,
+                         DataParallel::Create(config, spec, objective, std::move(placement)));
+  BRAID_ASSIGN_OR_RETURN(Schedule schedule,
+                         Schedule::Create(spec.schedule, spec.optimizer, model->groups()));
+  const int64_t keep = spec.checkpoints.keep;
+  std::unique_ptr<Trainer> trainer(new Trainer(std::move(spec), std::move(id), config,
+                                               std::move(devices), std::move(objective),
+                                               std::move(schedule), std::move(model), services));
+  if (store != nullptr) {
+    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Replica> exporter, trainer->MakeExporter());
+    trainer->checkpointer_ =
+        std::make_unique<Checkpointer>(std::move(store), std::move(exporter), keep);
+  }
+  return trainer;
+}
+
+Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
+                 std::vector<std::string> devices, std::shared_ptr<const Objective> objective,
+                 Schedule schedule, std::unique_ptr<DataParallel> model,
+                 const TrainerServices& services)
     : spec_(std::move(spec)),
+      id_(std::move(id)),
       config_(std::move(config)),
       devices_(std::move(devices)),
-      models_(models),
-      metrics_(metrics),
+      objective_(std::move(objective)),
+      services_(services),
+      schedule_(std::move(schedule)),
       model_(std::move(model)),
-      thread_("trainer") {}
+      thread_("trainer") {
+  const absl::MutexLock lock(&mu_);
+  UpdateInfo();
+}
 
 Trainer::~Trainer() {
   const absl::MutexLock lock(&mu_);
   deleted_ = true;
-}
-
-void Trainer::Submit(Operation operation, OperationDone done) {
-  // The task may be dropped unrun, the callback may not.
-  auto shared = std::make_shared<OperationDone>(std::move(done));
-  absl::Status queued = Enqueue([this, operation = std::move(operation), shared]() mutable {
-    (*shared)(Apply(std::move(operation)));
-  });
-  if (!queued.ok()) {
-    (*shared)(std::move(queued));
-  }
-}
-
-void Trainer::GetState(StateDone done) {
-  auto shared = std::make_shared<StateDone>(std::move(done));
-  absl::Status queued = Enqueue([this, shared] {
-    absl::Status alive = CheckAlive();
-    (*shared)(alive.ok() ? model_->State() : std::move(alive));
-  });
-  if (!queued.ok()) {
-    (*shared)(std::move(queued));
-  }
 }
 
 absl::Status Trainer::Enqueue(TaskThread::Task task) {
@@ -86,12 +139,44 @@ absl::Status Trainer::Enqueue(TaskThread::Task task) {
                                                      " operations waiting; send fewer at a time"));
   }
   ++waiting_;
+  last_used_ = absl::Now();
   thread_.Post([this, task = std::move(task)]() mutable {
     task();
     const absl::MutexLock done(&mu_);
     --waiting_;
   });
   return absl::OkStatus();
+}
+
+template <typename Done, typename Work>
+void Trainer::Ask(Done done, Work work) {
+  // The task may be dropped unrun, the callback may not.
+  auto shared = std::make_shared<Done>(std::move(done));
+  absl::Status queued = Enqueue([this, work = std::move(work), shared]() mutable {
+    absl::Status alive = CheckAlive();
+    if (!alive.ok()) {
+      (*shared)(std::move(alive));
+      return;
+    }
+    (*shared)(work());
+  });
+  if (!queued.ok()) {
+    (*shared)(std::move(queued));
+  }
+}
+
+void Trainer::Submit(Operation operation, OperationDone done) {
+  operation.received = absl::Now();
+  Ask(std::move(done),
+      [this, operation = std::move(operation)]() mutable { return Apply(std::move(operation)); });
+}
+
+void Trainer::GetState(StateDone done) {
+  Ask(std::move(done), [this] { return model_->State(); });
+}
+
+void Trainer::Export(ExportFormat format, ExportDone done) {
+  Ask(std::move(done), [this, format] { return ExportNow(format); });
 }
 
 absl::Status Trainer::CheckAlive() const {
@@ -103,93 +188,271 @@ absl::Status Trainer::CheckAlive() const {
 }
 
 absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
-  BRAID_RETURN_IF_ERROR(CheckAlive());
+  const absl::Time start = absl::Now();
+  if (operation.dropped && operation.dropped()) {
+    return absl::CancelledError("an operation before this one has failed");
+  }
   BRAID_ASSIGN_OR_RETURN(std::optional<OperationResult> recorded,
                          sequence_.Admit(operation.sequence, operation.fingerprint));
   if (recorded) {
+    const absl::MutexLock lock(&mu_);
+    recorded->durable_sequence = durable_;
     return *std::move(recorded);
   }
   BRAID_ASSIGN_OR_RETURN(OperationResult result, Execute(operation));
   result.applied_sequence = operation.sequence;
+  result.phases.insert(result.phases.begin(), {"queue", start - operation.received});
   {
     const absl::MutexLock lock(&mu_);
     applied_ = operation.sequence;
-    accumulated_ = model_->accumulated();
+    UpdateInfo();
     result.step = step_;
+    result.durable_sequence = durable_;
   }
   sequence_.Record(operation.sequence, operation.fingerprint, result);
+  ++operations_since_checkpoint_;
+  StartCheckpointIfDue(absl::Now());
   return result;
+}
+
+void Trainer::UpdateInfo() {
+  accumulated_ = model_->accumulated();
+  keeps_graph_ = model_->keeps_graph();
+  memory_ = model_->memory();
+  const auto next = schedule_.Next({});
+  lr_ = next.ok() ? next->front().lr : 0;
+}
+
+absl::StatusOr<Batch> Trainer::MakeBatch(Operation& operation) const {
+  Batch batch;
+  if (spec_.loss_mode == LossMode::kModel) {
+    // The model takes its targets as inputs.
+    for (HostTensor& target : operation.targets) {
+      operation.inputs.push_back(std::move(target));
+    }
+    operation.targets.clear();
+  }
+  BRAID_ASSIGN_OR_RETURN(batch.inputs, CheckInputs(config_, std::move(operation.inputs), "inputs"));
+  batch.rows = RowsOf(batch.inputs);
+  const bool wanted = operation.kind != OperationKind::kForward || !operation.targets.empty();
+  if (wanted && spec_.loss_mode != LossMode::kClient) {
+    BRAID_ASSIGN_OR_RETURN(batch.targets, objective_->PickTargets(operation.targets, batch.rows));
+  } else if (!operation.targets.empty()) {
+    return InvalidField("targets", "are given, but the client computes the loss; expected none");
+  }
+  batch.mode = operation.kind == OperationKind::kForward ? operation.mode : Mode::kTrain;
+  batch.seed = MixSeed(spec_.seed, static_cast<uint64_t>(operation.sequence));
+  batch.report_split = operation.report_split;
+  return batch;
+}
+
+absl::StatusOr<WorkResult> Trainer::RunWork(Operation& operation,
+                                            const std::vector<GroupValues>& values) {
+  if (operation.kind == OperationKind::kOptimStep) {
+    if (model_->accumulated() == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("trainer '", spec_.name,
+                       "' has no gradients to update from; call ForwardBackward first"));
+    }
+    return model_->Update(values);
+  }
+  if (operation.kind == OperationKind::kBackward) {
+    return model_->Backward(operation.output_gradients);
+  }
+  const bool forward = operation.kind == OperationKind::kForward;
+  if (!forward && spec_.loss_mode == LossMode::kClient) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the client computes the loss of trainer '", spec_.name,
+                     "': call Forward with keep_graph, then Backward, then OptimStep"));
+  }
+  if (operation.keep_graph && operation.mode == Mode::kEval) {
+    return InvalidField("keep_graph", "goes with MODE_TRAIN");
+  }
+  BRAID_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(operation));
+  absl::StatusOr<WorkResult> work =
+      forward ? model_->Forward(batch, operation.keep_graph)
+              : model_->ForwardBackward(batch,
+                                        operation.kind == OperationKind::kStep ? &values : nullptr);
+  if (work.ok() && work->loss) {
+    services_.metrics->RecordLoss(spec_.name, *work->loss, batch.rows);
+  }
+  return work;
 }
 
 absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
+  if (operation.kind == OperationKind::kPublish) {
+    return RunPublish(operation);
+  }
   // Checked first: what is wrong with the update must not come out after the backward pass.
-  BRAID_ASSIGN_OR_RETURN(const OptimizerSpec optimizer,
-                         WithHyperParameters(spec_.optimizer, operation.hyper_parameters));
-  switch (operation.kind) {
-    case OperationKind::kPublish:
-      return RunPublish();
-    case OperationKind::kOptimStep:
-      if (model_->accumulated() == 0) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("trainer '", spec_.name,
-                         "' has no gradients to update from; call ForwardBackward first"));
-      }
-      BRAID_RETURN_IF_ERROR(RunUpdate(optimizer));
-      return OperationResult();
-    case OperationKind::kForward:
-    case OperationKind::kForwardBackward:
-      return RunBatch(operation);
-    case OperationKind::kStep:
-      break;
+  std::vector<GroupValues> values;
+  if (operation.kind == OperationKind::kStep || operation.kind == OperationKind::kOptimStep) {
+    BRAID_ASSIGN_OR_RETURN(values, schedule_.Next(operation.hyper_parameters));
   }
-  BRAID_ASSIGN_OR_RETURN(OperationResult result, RunBatch(operation));
-  BRAID_RETURN_IF_ERROR(RunUpdate(optimizer));
-  return result;
-}
-
-absl::StatusOr<OperationResult> Trainer::RunBatch(Operation& operation) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> inputs,
-                         CheckInputs(config_, std::move(operation.inputs), "inputs"));
-  const bool forward_only = operation.kind == OperationKind::kForward;
-  BRAID_ASSIGN_OR_RETURN(BatchResult batch,
-                         forward_only ? model_->Forward(inputs, operation.targets, operation.mode)
-                                      : model_->ForwardBackward(inputs, operation.targets));
-  if (batch.loss) {
-    metrics_->RecordLoss(spec_.name, *batch.loss, RowsOf(inputs));
-  }
-  OperationResult result;
-  result.loss = batch.loss;
-  result.outputs = std::move(batch.outputs);
-  for (size_t r = 0; r < batch.split.size(); ++r) {
-    result.chunks.push_back({devices_[r], batch.split[r]});
-  }
-  return result;
-}
-
-absl::Status Trainer::RunUpdate(const OptimizerSpec& optimizer) {
-  const absl::Status status = model_->Update(optimizer);
-  const absl::MutexLock lock(&mu_);
-  if (!status.ok()) {
+  absl::StatusOr<WorkResult> work = RunWork(operation, values);
+  if (!work.ok()) {
+    if (!model_->torn()) {
+      return work.status();
+    }
+    const absl::MutexLock lock(&mu_);
     torn_ = absl::DataLossError(absl::StrCat(
-        "trainer '", spec_.name, "' is lost: an update failed halfway: ", status.message()));
+        "trainer '", spec_.name, "' is lost: an update failed halfway: ", work.status().message()));
     return torn_;
   }
-  ++step_;
-  metrics_->CountTrainingStep(spec_.name);
-  return absl::OkStatus();
+  OperationResult result;
+  result.loss = work->loss;
+  result.outputs = std::move(work->outputs);
+  result.chunks = std::move(work->chunks);
+  result.phases = std::move(work->phases);
+  result.skipped = work->skipped;
+  result.gradient_norm = work->gradient_norm;
+  if (work->updated) {
+    result.lr = values.front().lr;
+  }
+  Record(operation, *work);
+  return result;
 }
 
-absl::StatusOr<OperationResult> Trainer::RunPublish() {
-  BRAID_ASSIGN_OR_RETURN(auto replicas, model_->Clone());
+void Trainer::Record(const Operation& operation, const WorkResult& work) {
+  const bool trains =
+      operation.kind == OperationKind::kStep || operation.kind == OperationKind::kForwardBackward;
+  if (trains && work.loss && !work.skipped) {
+    loss_sum_ += *work.loss;
+    ++losses_;
+  }
+  if (work.updated) {
+    const std::optional<double> loss =
+        losses_ > 0 ? std::optional<double>(loss_sum_ / static_cast<double>(losses_))
+                    : std::nullopt;
+    schedule_.Advance(loss, operation.hyper_parameters.metric);
+    loss_sum_ = 0;
+    losses_ = 0;
+    services_.metrics->CountTrainingStep(spec_.name);
+  }
+  const absl::MutexLock lock(&mu_);
+  step_ += work.updated ? 1 : 0;
+  skipped_ += work.skipped ? 1 : 0;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Replica>>> Trainer::MakeReplicas(
+    const std::vector<StateTensor>& state) {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
+                         services_.models->FindReplicas(spec_.model, 0));
+  const ReplicaSet& set = served->replicas();
+  std::vector<std::unique_ptr<Replica>> replicas(set.size());
+  BRAID_RETURN_IF_ERROR(RunOnEach(set.workers(), Phase::kLoad, [&](size_t r) {
+    replicas[r] = set.replica(r).Clone();
+    return LoadState(state, *replicas[r]);
+  }));
+  return replicas;
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> Trainer::MakeExporter() {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
+                         services_.models->FindReplicas(spec_.model, 0));
+  std::unique_ptr<Replica> exporter;
+  BRAID_RETURN_IF_ERROR(
+      RunOnEach(served->replicas().first_workers(1), Phase::kLoad, [&](size_t) -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(exporter,
+                               served->replicas().replica(0).CloneStage(StageRole(), c10::kCPU));
+        return absl::OkStatus();
+      }));
+  return exporter;
+}
+
+absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+  StringSink sink;
+  if (format == ExportFormat::kSafetensors) {
+    std::vector<HostTensor> tensors;
+    for (const StateTensor& entry : state) {
+      tensors.push_back(entry.tensor);
+    }
+    BRAID_RETURN_IF_ERROR(WriteSafetensors(&sink, tensors));
+    return std::move(sink.text);
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> exporter, MakeExporter());
+  const absl::Status saved = CatchTorch([&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(LoadState(state, *exporter));
+    return exporter->Save([&sink](absl::string_view bytes) { return sink.Write(bytes); });
+  });
+  BRAID_RETURN_IF_ERROR(saved);
+  return std::move(sink.text);
+}
+
+absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+  BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(state));
+  VersionOrigin origin;
+  origin.trainer = spec_.name;
+  origin.trainer_id = id_;
+  origin.sequence = operation.sequence;
+  origin.weights_checksum = ChecksumOfState(state);
+  origin.created = absl::Now();
+  {
+    const absl::MutexLock lock(&mu_);
+    origin.step = step_;
+  }
+  if (checkpointer_ != nullptr) {
+    for (const CheckpointInfo& info : checkpointer_->List()) {
+      // The operation itself changes no weights.
+      if (info.sequence == operation.sequence - 1) {
+        origin.checkpoint = info.name;
+      }
+    }
+  }
   OperationResult result;
   result.model = spec_.model;
-  BRAID_ASSIGN_OR_RETURN(result.version, models_->Publish(spec_.model, std::move(replicas)));
+  BRAID_ASSIGN_OR_RETURN(
+      result.version,
+      services_.publisher->Publish(
+          spec_.model, std::move(replicas), origin, [this](ByteSink* sink) -> absl::Status {
+            BRAID_ASSIGN_OR_RETURN(const std::string file, ExportNow(ExportFormat::kTorchScript));
+            return sink->Write(file);
+          }));
+  model_->DropKept();
   return result;
+}
+
+absl::StatusOr<std::shared_ptr<Evaluation>> Trainer::StartEvaluation(
+    const std::vector<std::string>& metrics, int64_t k) const {
+  BRAID_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluation::Create(metrics, k, objective_));
+  return std::make_shared<Evaluation>(std::move(evaluation));
+}
+
+void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostTensor> inputs,
+                       std::vector<HostTensor> targets, EvaluateDone done) {
+  Operation operation;
+  operation.kind = OperationKind::kForward;
+  operation.mode = Mode::kEval;
+  operation.inputs = std::move(inputs);
+  operation.targets = std::move(targets);
+  Ask(std::move(done),
+      [this, evaluation = std::move(evaluation),
+       operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
+        if (operation.targets.empty() && spec_.loss_mode != LossMode::kModel) {
+          return InvalidField("targets", "are missing; expected the losses' targets");
+        }
+        BRAID_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(operation));
+        BRAID_RETURN_IF_ERROR(model_->Evaluate(batch, evaluation.get()));
+        const absl::MutexLock lock(&mu_);
+        return step_;
+      });
 }
 
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
-  return {spec_, devices_, step_, applied_, /*durable_sequence=*/0, accumulated_};
+  return {spec_, devices_, step_, applied_, durable_, accumulated_, skipped_, lr_, memory_};
+}
+
+bool Trainer::RetireAt(int64_t sequence) {
+  const absl::MutexLock lock(&mu_);
+  deleted_ = deleted_ || (waiting_ == 0 && applied_ == sequence);
+  return deleted_;
+}
+
+absl::Time Trainer::last_used() const {
+  const absl::MutexLock lock(&mu_);
+  return waiting_ > 0 ? absl::Now() : last_used_;
 }
 
 }  // namespace braid

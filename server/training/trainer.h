@@ -1,4 +1,4 @@
-// A model being trained: weights, optimizer, loss and step counter, which live on the server
+// A model being trained: weights, optimizer, losses and step counter, which live on the server
 // between calls.
 #pragma once
 
@@ -6,22 +6,28 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/base/task_thread.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/served_models.h"
 #include "server/models/model_config.h"
 #include "server/telemetry/metrics.h"
+#include "server/training/checkpointer.h"
 #include "server/training/data_parallel.h"
-#include "server/training/loss.h"
+#include "server/training/evaluation.h"
 #include "server/training/operation.h"
-#include "server/training/optimizer.h"
+#include "server/training/publisher.h"
+#include "server/training/schedule.h"
 #include "server/training/sequence.h"
+#include "server/training/trainer_registry.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
@@ -30,55 +36,125 @@ namespace braid {
 // workers.
 class Trainer {
  public:
-  // Starts from the weights of `base`. `models` and `metrics` outlive the trainer. Blocks: the
-  // workers copy the replicas. INVALID_ARGUMENT, FAILED_PRECONDITION as Loss, CheckOptimizer() and
-  // DataParallel say.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(TrainerSpec spec,
-                                                         std::shared_ptr<const BatchQueue> base,
-                                                         ServedModels* models, Metrics* metrics);
-  // Waits for the operation that runs; those that wait are answered NOT_FOUND.
+  // Starts from the weights of `base`. `store`: for its checkpoints; nullptr: it has none. `id`
+  // tells it from others of its name, before and after. Blocks: the workers copy the replicas.
+  // INVALID_ARGUMENT naming the field of `spec` that is wrong, FAILED_PRECONDITION as
+  // DataParallel says.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(TrainerSpec spec, std::string id,
+                                                         const std::shared_ptr<BatchQueue>& base,
+                                                         std::unique_ptr<CheckpointStore> store,
+                                                         const TrainerServices& services);
+  // Waits for the operation that runs and for checkpoints that are being written; operations that
+  // wait are answered NOT_FOUND.
   ~Trainer();
 
   // Queues an operation. RESOURCE_EXHAUSTED, at once, if too many wait.
   void Submit(Operation operation, OperationDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // The state_dict, between two operations.
   void GetState(StateDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // The model as a file, as it stands between two operations: what `write` gets, by the trainer's
+  // thread, or an error.
+  void Export(ExportFormat format, ExportDone done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // An evaluation, to which Evaluate() adds; INVALID_ARGUMENT naming metrics[i].
+  absl::StatusOr<std::shared_ptr<Evaluation>> StartEvaluation(
+      const std::vector<std::string>& metrics, int64_t k) const;
+  // Runs a batch in eval mode and adds it to `evaluation`, which is the caller's again once `done`
+  // is called with the updates made so far.
+  using EvaluateDone = absl::AnyInvocable<void(absl::StatusOr<int64_t>)>;
+  void Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostTensor> inputs,
+                std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Writes a checkpoint; `done` when it is durable. FAILED_PRECONDITION without a store.
+  using SaveDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
+  void SaveCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Stands where a checkpoint stands; the newest for an empty name.
+  void RestoreCheckpoint(std::string name, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
+  // What is due by the clock: a checkpoint in the background.
+  void Tick(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // A graph is kept for Backward, and the client keeps what it has sent since the last checkpoint:
+  // a further one would part the two operations.
+  bool awaits_backward() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes no operation any more, if the last one was `sequence` and none waits: they are answered
+  // NOT_FOUND.
+  bool RetireAt(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
+  // When the last operation came.
+  absl::Time last_used() const ABSL_LOCKS_EXCLUDED(mu_);
+
   TrainerInfo info() const ABSL_LOCKS_EXCLUDED(mu_);
   const TrainerSpec& spec() const { return spec_; }
+  const std::string& id() const { return id_; }
 
  private:
-  Trainer(TrainerSpec spec, ModelConfig config, std::unique_ptr<DataParallel> model,
-          std::vector<std::string> devices, ServedModels* models, Metrics* metrics);
+  Trainer(TrainerSpec spec, std::string id, ModelConfig config, std::vector<std::string> devices,
+          std::shared_ptr<const Objective> objective, Schedule schedule,
+          std::unique_ptr<DataParallel> model, const TrainerServices& services);
 
   // Posts `task` to the thread, unless too many wait.
   absl::Status Enqueue(TaskThread::Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs `work()`, which returns what `done` takes, on the thread; or tells it why not.
+  template <typename Done, typename Work>
+  void Ask(Done done, Work work);
+  // OK unless the trainer has been deleted, or is torn.
   absl::Status CheckAlive() const ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<OperationResult> Apply(Operation operation) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<OperationResult> Execute(Operation& operation) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<OperationResult> RunBatch(Operation& operation) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status RunUpdate(const OptimizerSpec& optimizer) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<OperationResult> RunPublish();
 
-  // Immutable after construction.
+  // On the trainer's thread.
+  absl::StatusOr<OperationResult> Apply(Operation operation) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<OperationResult> Execute(Operation& operation);
+  absl::StatusOr<Batch> MakeBatch(Operation& operation) const;
+  absl::StatusOr<WorkResult> RunWork(Operation& operation, const std::vector<GroupValues>& values);
+  absl::StatusOr<OperationResult> RunPublish(const Operation& operation);
+  // The served model's replicas, one a worker, with the weights in `state`.
+  absl::StatusOr<std::vector<std::unique_ptr<Replica>>> MakeReplicas(
+      const std::vector<StateTensor>& state);
+  // The served model in host memory.
+  absl::StatusOr<std::unique_ptr<Replica>> MakeExporter();
+  absl::StatusOr<std::string> ExportNow(ExportFormat format);
+  // Counts what was done: losses, updates, schedule.
+  void Record(const Operation& operation, const WorkResult& work) ABSL_LOCKS_EXCLUDED(mu_);
+  // What info() says of the model.
+  void UpdateInfo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<TrainerCheckpoint> MakeCheckpoint() ABSL_LOCKS_EXCLUDED(mu_);
+  // Begins a checkpoint; the pause that it costs is counted.
+  void StartCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<CheckpointInfo> RestoreNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+
   const TrainerSpec spec_;
+  const std::string id_;
   const ModelConfig config_;
   const std::vector<std::string> devices_;
-  ServedModels* const models_;
-  Metrics* const metrics_;
+  const std::shared_ptr<const Objective> objective_;
+  const TrainerServices services_;
 
   // Touched only by the trainer's thread.
+  Schedule schedule_;
   const std::unique_ptr<DataParallel> model_;
   Sequence sequence_;
+  double loss_sum_ = 0;  // since the last update
+  int64_t losses_ = 0;
+  int64_t operations_since_checkpoint_ = 0;
+  absl::Time last_checkpoint_ = absl::Now();
 
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   bool deleted_ ABSL_GUARDED_BY(mu_) = false;
+  bool tick_waits_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time last_used_ ABSL_GUARDED_BY(mu_) = absl::Now();
   // Why the replicas may differ: an update was interrupted halfway.
   absl::Status torn_ ABSL_GUARDED_BY(mu_);
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t skipped_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t applied_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t accumulated_ ABSL_GUARDED_BY(mu_) = 0;
+  bool keeps_graph_ ABSL_GUARDED_BY(mu_) = false;
+  double lr_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<DeviceMemory> memory_ ABSL_GUARDED_BY(mu_);
 
+  // Joined before all of the above, and after the thread that gives it work.
+  std::unique_ptr<Checkpointer> checkpointer_;  // null: no store
   // Last member: joined first.
   TaskThread thread_;
 };

@@ -1,25 +1,32 @@
 #include "server/training/trainer_registry.h"
 
-#include <algorithm>
+#include <optional>
+#include <random>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/batching/batch_queue.h"
+#include "server/storage/names.h"
+#include "server/training/evaluation.h"
+#include "server/training/publisher.h"
 #include "server/training/trainer.h"
+#include "server/training/trainer_storage.h"
+#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
 
+// How often is looked at what is due by the clock.
+constexpr absl::Duration kTick = absl::Milliseconds(200);
+
 absl::Status CheckName(absl::string_view name) {
-  const bool valid = !name.empty() && name.size() <= 128 && name.front() != '.' &&
-                     std::all_of(name.begin(), name.end(), [](unsigned char c) {
-                       return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
-                     });
-  if (valid) {
+  if (IsPlainName(name)) {
     return absl::OkStatus();
   }
   return InvalidField("name",
@@ -32,17 +39,171 @@ absl::Status NotFound(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat("there is no trainer '", Excerpt(name), "'"));
 }
 
+std::string NewId() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+// Waits for what `ask` gives its callback.
+template <typename Result, typename Ask>
+Result WaitFor(Ask ask) {
+  std::optional<Result> result;
+  absl::Notification done;
+  ask([&](Result got) {
+    result = std::move(got);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return *std::move(result);
+}
+
+// Of a trainer that is on the disk: a crash came before its first checkpoint, so before anybody was
+// told that it exists.
+bool IsUnborn(const TrainerStorage& storage, const std::string& name) {
+  const auto store = storage.OpenCheckpoints(name);
+  return store.ok() && (*store)->List().empty() && (*store)->damaged().empty();
+}
+
+absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
+  return WaitFor<absl::StatusOr<CheckpointInfo>>(
+      [&](auto done) { trainer.SaveCheckpoint(std::move(done)); });
+}
+
 }  // namespace
 
-TrainerRegistry::TrainerRegistry(ServedModels* models, Metrics* metrics)
-    : models_(models), metrics_(metrics), thread_("trainers") {}
+TrainerRegistry::TrainerRegistry(const TrainerServices& services,
+                                 std::unique_ptr<TrainerStorage> storage, SpecReader read_spec)
+    : services_(services),
+      storage_(std::move(storage)),
+      read_spec_(std::move(read_spec)),
+      thread_("trainers"),
+      clock_([this] { RunClock(); }) {}
 
-TrainerRegistry::~TrainerRegistry() = default;
+TrainerRegistry::~TrainerRegistry() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  clock_.join();
+}
 
-void TrainerRegistry::Create(TrainerSpec spec, InfoDone done) {
-  thread_.Post([this, spec = std::move(spec), done = std::move(done)]() mutable {
-    done(CreateNow(std::move(spec)));
-  });
+void TrainerRegistry::RunClock() {
+  while (true) {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kTick)) {
+        return;
+      }
+    }
+    thread_.Post([this] { Tick(); });
+  }
+}
+
+void TrainerRegistry::Tick() {
+  const absl::Time now = absl::Now();
+  for (const std::shared_ptr<Trainer>& trainer : All()) {
+    trainer->Tick(now);
+    const absl::Duration timeout = trainer->spec().idle_timeout;
+    if (timeout > absl::ZeroDuration() && now - trainer->last_used() >= timeout) {
+      Expire(trainer);
+    }
+  }
+}
+
+void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
+  const std::string name = trainer->spec().name;
+  if (storage_ != nullptr) {
+    const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
+    const std::optional<StoredTrainer> stored = storage_->Find(name);
+    if (!saved.ok() || !stored) {
+      spdlog::error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
+                    std::string(saved.status().message()));
+      return;
+    }
+    if (!trainer->RetireAt(saved->sequence)) {
+      return;  // somebody has come meanwhile
+    }
+    StoredTrainer expired = *stored;
+    expired.expired = true;
+    if (const absl::Status status = storage_->Write(expired); !status.ok()) {
+      spdlog::error("trainer '{}' was idle and comes back with the next start: {}", name,
+                    std::string(status.message()));
+    }
+  }
+  Take(name).reset();
+  services_.metrics->ForgetTrainer(name);
+  spdlog::info("trainer '{}' was idle for {} and is gone{}", name,
+               absl::FormatDuration(trainer->spec().idle_timeout),
+               storage_ != nullptr ? "; RestoreCheckpoint brings it back" : "");
+}
+
+std::vector<std::shared_ptr<Trainer>> TrainerRegistry::All() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<Trainer>> all;
+  for (const auto& [name, trainer] : trainers_) {
+    all.push_back(trainer);
+  }
+  return all;
+}
+
+std::shared_ptr<Trainer> TrainerRegistry::Take(const std::string& name) {
+  const absl::MutexLock lock(&mu_);
+  const auto found = trainers_.find(name);
+  if (found == trainers_.end()) {
+    return nullptr;
+  }
+  std::shared_ptr<Trainer> trainer = std::move(found->second);
+  trainers_.erase(found);
+  return trainer;
+}
+
+void TrainerRegistry::RestoreStored() {
+  if (storage_ == nullptr) {
+    return;
+  }
+  absl::StatusOr<std::vector<StoredTrainer>> stored = storage_->List();
+  if (!stored.ok()) {
+    spdlog::error("the stored trainers cannot be listed: {}",
+                  std::string(stored.status().message()));
+    return;
+  }
+  for (const StoredTrainer& trainer : *stored) {
+    if (trainer.expired) {
+      continue;
+    }
+    const absl::Status status = RestoreOne(trainer, /*checkpoint=*/"");
+    if (absl::IsNotFound(status) && IsUnborn(*storage_, trainer.name)) {
+      storage_->Remove(trainer.name).IgnoreError();  // else its next creation says so
+      continue;
+    }
+    if (status.ok()) {
+      const TrainerInfo info = *Get(trainer.name);
+      spdlog::info("trainer '{}' is back at step {}, sequence {}", trainer.name, info.step,
+                   info.applied_sequence);
+    } else {
+      spdlog::error("trainer '{}' cannot be brought back, and stays on the disk: {}", trainer.name,
+                    std::string(status.message()));
+    }
+  }
+}
+
+void TrainerRegistry::SaveAll() {
+  for (const std::shared_ptr<Trainer>& trainer : All()) {
+    const TrainerInfo info = trainer->info();
+    if (storage_ == nullptr || info.applied_sequence == info.durable_sequence ||
+        trainer->awaits_backward()) {
+      continue;
+    }
+    if (const auto saved = SaveAndWait(*trainer); !saved.ok()) {
+      spdlog::error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
+                    std::string(saved.status().message()));
+    }
+  }
+}
+
+void TrainerRegistry::Create(TrainerSpec spec, std::string request, InfoDone done) {
+  thread_.Post([this, spec = std::move(spec), request = std::move(request),
+                done = std::move(done)]() mutable { done(CreateNow(std::move(spec), request)); });
 }
 
 void TrainerRegistry::Delete(std::string name, Done done) {
@@ -50,7 +211,25 @@ void TrainerRegistry::Delete(std::string name, Done done) {
       [this, name = std::move(name), done = std::move(done)]() mutable { done(DeleteNow(name)); });
 }
 
-absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec) {
+void TrainerRegistry::Rollback(std::string model, int64_t version,
+                               absl::AnyInvocable<void(absl::StatusOr<int64_t>)> done) {
+  thread_.Post([this, model = std::move(model), version, done = std::move(done)]() mutable {
+    done(services_.publisher->Rollback(model, version));
+  });
+}
+
+absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Make(
+    TrainerSpec spec, const std::shared_ptr<BatchQueue>& base, const StoredTrainer* stored) {
+  std::unique_ptr<CheckpointStore> store;
+  if (stored != nullptr) {
+    BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(stored->name));
+  }
+  return Trainer::Create(std::move(spec), stored != nullptr ? stored->id : NewId(), base,
+                         std::move(store), services_);
+}
+
+absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
+                                                       const std::string& request) {
   if (spec.model.empty()) {
     return InvalidField("model", "is empty; expected the name of a served model");
   }
@@ -58,93 +237,191 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec) {
     spec.name = spec.model;
   }
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
-  {
-    const absl::MutexLock lock(&mu_);
-    if (const auto found = trainers_.find(spec.name); found != trainers_.end()) {
-      const Trainer& there = *found->second;
-      if (!spec.request_id.empty() && there.spec().request_id == spec.request_id) {
-        return there.info();
-      }
-      return absl::AlreadyExistsError(
-          absl::StrCat("name: trainer '", spec.name, "' exists, at step ", there.info().step,
-                       "; attach to it, delete it, or give the new one another name"));
+  if (const auto there = Find(spec.name); there.ok()) {
+    const TrainerInfo info = (*there)->info();
+    if (!spec.request_id.empty() && info.spec.request_id == spec.request_id) {
+      return info;
     }
+    return absl::AlreadyExistsError(
+        absl::StrCat("name: trainer '", spec.name, "' exists, at step ", info.step,
+                     "; attach to it, delete it, or give the new one another name"));
   }
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<BatchQueue> base,
-                         models_->FindReplicas(spec.model, spec.base_version));
-  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                         Trainer::Create(std::move(spec), std::move(base), models_, metrics_));
-  TrainerInfo info = trainer->info();
+  const std::string name = spec.name;
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
+                         services_.models->FindReplicas(spec.model, spec.base_version));
+  std::optional<StoredTrainer> stored;
+  if (storage_ != nullptr) {
+    if (storage_->Find(name)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("name: trainer '", name,
+                       "' is in the data directory; bring it back with RestoreCheckpoint, delete "
+                       "it, or give the new one another name"));
+    }
+    stored = StoredTrainer{name, NewId(), request, base->version()};
+    BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
+  }
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer =
+      Make(std::move(spec), base, stored ? &*stored : nullptr);
+  absl::Status status = trainer.status();
+  if (status.ok() && stored) {
+    // A trainer is durable from its start.
+    status = SaveAndWait(**trainer).status();
+  }
+  if (!status.ok()) {
+    trainer = status;
+    if (stored) {
+      storage_->Remove(name).IgnoreError();  // told is what went wrong first
+    }
+    return status;
+  }
+  const TrainerInfo info = (*trainer)->info();
   const absl::MutexLock lock(&mu_);
-  trainers_[info.spec.name] = std::move(trainer);
+  trainers_[name] = *std::move(trainer);
   return info;
 }
 
-absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
-  std::unique_ptr<Trainer> trainer;
-  {
-    const absl::MutexLock lock(&mu_);
-    const auto found = trainers_.find(name);
-    if (found == trainers_.end()) {
-      return NotFound(name);
-    }
-    trainer = std::move(found->second);
-    trainers_.erase(found);
+absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
+                                         const std::string& checkpoint) {
+  BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
+  spec.name = stored.name;
+  spec.base_version = stored.base_version;
+  // Its weights are in the checkpoint: any version of the model has the form of them.
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
+                         services_.models->FindReplicas(spec.model, 0));
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer, Make(std::move(spec), base, &stored));
+  BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
+                          trainer->RestoreCheckpoint(checkpoint, std::move(done));
+                        }).status());
+  if (stored.expired) {
+    StoredTrainer back = stored;
+    back.expired = false;
+    BRAID_RETURN_IF_ERROR(storage_->Write(back));
   }
-  trainer.reset();
-  metrics_->ForgetTrainer(name);
+  const absl::MutexLock lock(&mu_);
+  trainers_[stored.name] = std::move(trainer);
   return absl::OkStatus();
 }
 
-void TrainerRegistry::Submit(absl::string_view name, Operation operation, OperationDone done) {
-  absl::Status status;
-  {
-    const absl::MutexLock lock(&mu_);
-    const absl::StatusOr<Trainer*> trainer = Find(name);
-    if (trainer.ok()) {
-      (*trainer)->Submit(std::move(operation), std::move(done));
+void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint,
+                                        CheckpointDone done) {
+  if (const auto trainer = Find(name); trainer.ok()) {
+    (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
+    return;
+  }
+  thread_.Post([this, name = std::move(name), checkpoint = std::move(checkpoint),
+                done = std::move(done)]() mutable {
+    const std::optional<StoredTrainer> stored =
+        storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : std::nullopt;
+    if (!stored) {
+      done(NotFound(name));
       return;
     }
-    status = trainer.status();
+    if (absl::Status status = RestoreOne(*stored, checkpoint); !status.ok()) {
+      done(std::move(status));
+      return;
+    }
+    const std::vector<CheckpointInfo> all = *(*Find(name))->ListCheckpoints();
+    done(all.back());
+  });
+}
+
+absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
+  std::shared_ptr<Trainer> trainer = Take(name);
+  const bool on_disk =
+      storage_ != nullptr && CheckName(name).ok() && storage_->Find(name).has_value();
+  if (trainer == nullptr && !on_disk) {
+    return NotFound(name);
   }
-  done(std::move(status));
+  // Waits for its threads, unless a call has it still; that one ends it then.
+  trainer.reset();
+  services_.metrics->ForgetTrainer(name);
+  return on_disk ? storage_->Remove(name) : absl::OkStatus();
+}
+
+void TrainerRegistry::Submit(absl::string_view name, Operation operation, OperationDone done) {
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    done(trainer.status());
+    return;
+  }
+  (*trainer)->Submit(std::move(operation), std::move(done));
 }
 
 void TrainerRegistry::GetState(absl::string_view name, StateDone done) {
-  absl::Status status;
-  {
-    const absl::MutexLock lock(&mu_);
-    const absl::StatusOr<Trainer*> trainer = Find(name);
-    if (trainer.ok()) {
-      (*trainer)->GetState(std::move(done));
-      return;
-    }
-    status = trainer.status();
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    done(trainer.status());
+    return;
   }
-  done(std::move(status));
+  (*trainer)->GetState(std::move(done));
 }
 
-absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
-  const absl::MutexLock lock(&mu_);
-  BRAID_ASSIGN_OR_RETURN(const Trainer* trainer, Find(name));
-  return trainer->info();
-}
-
-std::vector<TrainerInfo> TrainerRegistry::List() const {
-  const absl::MutexLock lock(&mu_);
-  std::vector<TrainerInfo> infos;
-  for (const auto& [name, trainer] : trainers_) {
-    infos.push_back(trainer->info());
+void TrainerRegistry::Export(absl::string_view name, ExportFormat format, ExportDone done) {
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    done(trainer.status());
+    return;
   }
-  return infos;
+  (*trainer)->Export(format, std::move(done));
 }
 
-absl::StatusOr<Trainer*> TrainerRegistry::Find(absl::string_view name) const {
+void TrainerRegistry::SaveCheckpoint(absl::string_view name, CheckpointDone done) {
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    done(trainer.status());
+    return;
+  }
+  (*trainer)->SaveCheckpoint(std::move(done));
+}
+
+absl::StatusOr<std::vector<CheckpointInfo>> TrainerRegistry::ListCheckpoints(
+    absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->ListCheckpoints();
+}
+
+absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
+    absl::string_view name, const std::vector<std::string>& metrics, int64_t k) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  EvaluationRun run{std::string(name), nullptr};
+  BRAID_ASSIGN_OR_RETURN(run.evaluation, trainer->StartEvaluation(metrics, k));
+  return run;
+}
+
+void TrainerRegistry::Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
+                               std::vector<HostTensor> targets, EvaluateDone done) {
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(run.trainer);
+  if (!trainer.ok()) {
+    done(trainer.status());
+    return;
+  }
+  (*trainer)->Evaluate(run.evaluation, std::move(inputs), std::move(targets), std::move(done));
+}
+
+EvaluationResult TrainerRegistry::Result(const EvaluationRun& run) {
+  return run.evaluation->Result();
+}
+
+absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Find(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
   const auto found = trainers_.find(name);
   if (found == trainers_.end()) {
     return NotFound(name);
   }
-  return found->second.get();
+  return found->second;
+}
+
+absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->info();
+}
+
+std::vector<TrainerInfo> TrainerRegistry::List() const {
+  std::vector<TrainerInfo> infos;
+  for (const std::shared_ptr<Trainer>& trainer : All()) {
+    infos.push_back(trainer->info());
+  }
+  return infos;
 }
 
 }  // namespace braid

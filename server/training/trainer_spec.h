@@ -2,23 +2,46 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/time/time.h"
+
 namespace braid {
 
 enum class Reduction { kMean, kSum };
 
-// What a trainer is asked to minimize, as it came from the client.
+// One loss: what is minimized is the sum of all losses, each times its weight. Names, parameters
+// and defaults are those of torch.nn.functional.
 struct LossSpec {
-  std::string name;    // "cross_entropy", "mse"
+  // "cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber", "bce_with_logits", "kl_div", or
+  // "module".
+  std::string name;
   std::string output;  // empty: the model's first
   std::string target;  // empty: "target"
   Reduction reduction = Reduction::kMean;
-  std::optional<int64_t> ignore_index;  // cross_entropy; default -100
+  // In the sum of the losses.
+  double weight = 1;
+  std::optional<int64_t> ignore_index;  // cross_entropy, nll; default -100
   double label_smoothing = 0;           // cross_entropy
+  std::vector<double> class_weights;    // cross_entropy, nll; one a class; empty: all 1
+  std::vector<double> pos_weight;       // bce_with_logits; one, or one for each last dim; empty: 1
+  std::optional<double> beta;           // smooth_l1; default 1
+  std::optional<double> delta;          // huber; default 1
+  bool log_target = false;              // kl_div
+  // "module": a TorchScript file: forward(output, target) -> Tensor, 0-dim.
+  std::string module;
+};
+
+// Where the loss is computed.
+enum class LossMode {
+  kCentral,     // once, over the gathered outputs
+  kPerReplica,  // on each replica, on its own rows, weighted by its share of the whole
+  kModel,       // by the model, which takes the targets as inputs and returns the loss
+  kClient,      // by the client: Forward, then Backward with the outputs' gradients
 };
 
 // As torch.optim.SGD.
@@ -30,22 +53,164 @@ struct SgdSpec {
   bool nesterov = false;
 };
 
-// As torch.optim.AdamW.
-struct AdamWSpec {
+// As torch.optim.Adam, whose weight decay is an L2 penalty, or AdamW, where it is decoupled.
+struct AdamSpec {
+  bool decoupled_weight_decay = false;  // AdamW
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 1e-2;
+  double weight_decay = 0;  // a client's AdamW defaults to 1e-2
+  bool amsgrad = false;
 };
 
-using OptimizerSpec = std::variant<SgdSpec, AdamWSpec>;
+// As torch.optim.RMSprop.
+struct RmsPropSpec {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+};
+
+// As torch.optim.Adagrad.
+struct AdagradSpec {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+};
+
+using OptimizerSpec = std::variant<SgdSpec, AdamSpec, RmsPropSpec, AdagradSpec>;
+
+// Parameters that are updated otherwise than the rest. A parameter belongs to the first group whose
+// pattern matches its name, or to none.
+struct ParameterGroupSpec {
+  // A regular expression (RE2) that is found in the parameter's name: "^features\\.", "bias$".
+  std::string pattern;
+  bool frozen = false;  // neither computed nor updated
+  std::optional<double> lr;
+  std::optional<double> weight_decay;
+  std::optional<double> momentum;
+};
+
+// How the learning rate goes on, by the names of torch.optim.lr_scheduler; t counts updates from 0.
+struct StepScheduleSpec {
+  int64_t step_size = 1;
+  double gamma = 0.1;
+};
+struct MultiStepScheduleSpec {
+  std::vector<int64_t> milestones;  // ascending
+  double gamma = 0.1;
+};
+struct ExponentialScheduleSpec {
+  double gamma = 1;
+};
+struct CosineScheduleSpec {
+  int64_t t_max = 1;
+  double eta_min = 0;
+};
+// As OneCycleLR; takes the place of the optimizer's lr.
+struct OneCycleScheduleSpec {
+  double max_lr = 0;
+  int64_t total_steps = 1;
+  double pct_start = 0.3;
+  bool linear = false;  // anneals linearly; else along a cosine
+  bool cycle_momentum = true;
+  double base_momentum = 0.85;
+  double max_momentum = 0.95;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
+  bool three_phase = false;
+};
+// As ReduceLROnPlateau, which looks at the mean loss of each `interval` updates, or at the metric
+// that the client sends.
+struct PlateauScheduleSpec {
+  int64_t interval = 1;
+  bool maximize = false;  // a metric that grows is good
+  double factor = 0.1;
+  int64_t patience = 10;
+  double threshold = 1e-4;
+  bool absolute_threshold = false;
+  int64_t cooldown = 0;
+  double min_lr = 0;
+  double eps = 1e-8;
+};
+// As LinearLR, followed by the schedule proper, which counts from the warm-up's end.
+struct WarmupSpec {
+  int64_t steps = 0;  // 0: none
+  double start_factor = 1.0 / 3;
+};
+
+struct ScheduleSpec {
+  WarmupSpec warmup;
+  // monostate: constant.
+  std::variant<std::monostate, StepScheduleSpec, MultiStepScheduleSpec, ExponentialScheduleSpec,
+               CosineScheduleSpec, OneCycleScheduleSpec, PlateauScheduleSpec>
+      kind;
+};
+
+// As torch.nn.utils.clip_grad_norm_ and clip_grad_value_, on the gradients of the whole batch.
+struct ClippingSpec {
+  std::optional<double> max_norm;
+  double norm_type = 2;  // infinity: the largest absolute value
+  std::optional<double> max_value;
+};
+
+enum class Precision {
+  kModel,     // the parameters' own
+  kBfloat16,  // autocast
+  kFloat16,   // autocast, with a gradient scaler
+};
+
+// As torch.amp.GradScaler, for kFloat16.
+struct GradScalerSpec {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+};
+
+// What happens to a step whose loss or gradients are not finite.
+enum class NonFinitePolicy {
+  kFail,  // FAILED_PRECONDITION; nothing changes
+  kSkip,  // the operation counts, the update is left out
+};
+
+// How the replicas come to have the same parameters after an update.
+enum class SyncMode {
+  kAuto,             // whichever was measured to be faster
+  kReduceBroadcast,  // gradients to the primary, one update there, parameters to all
+  kAllReduce,        // gradients to all, the same update on each
+};
+
+// A part of the model with devices of its own. A model is its stages, one after the other: the
+// outputs of one, in order, are the next one's inputs.
+struct StageSpec {
+  std::string path;                  // of the submodule: "features"; empty: the whole model
+  std::vector<std::string> devices;  // the first holds the primary; empty: all of the server's
+};
+
+struct CheckpointPolicy {
+  // A checkpoint is written in the background after so many operations, or so much time with an
+  // operation in it, whichever comes first. 0: not for that reason.
+  int64_t every_operations = 0;
+  absl::Duration every = absl::ZeroDuration();
+  // How many are kept, the newest. 0: all.
+  int64_t keep = 3;
+};
 
 // What one update uses in place of the spec's.
 struct HyperParameters {
   std::optional<double> lr;
   std::optional<double> weight_decay;
   std::optional<double> momentum;
+  // Of the parameter groups in their order, in place of their own; empty: theirs.
+  std::vector<double> group_lr;
+  // What a plateau schedule looks at, in place of the loss.
+  std::optional<double> metric;
 };
 
 struct TrainerSpec {
@@ -53,9 +218,46 @@ struct TrainerSpec {
   std::string model;
   // 0: the version that is served.
   int64_t base_version = 0;
-  LossSpec loss;
+  std::vector<LossSpec> losses;
+  LossMode loss_mode = LossMode::kCentral;
+  // kModel: the plain mean of the chunks' losses, right only where the chunks are even.
+  bool unweighted_mean = false;
   OptimizerSpec optimizer;
+  std::vector<ParameterGroupSpec> groups;
+  ScheduleSpec schedule;
+  ClippingSpec clipping;
+  Precision precision = Precision::kModel;
+  GradScalerSpec grad_scaler;
+  NonFinitePolicy non_finite = NonFinitePolicy::kFail;
+  SyncMode sync = SyncMode::kAuto;
+  bool sync_batch_norm = false;
+  // Of the random numbers that the model draws in training: dropout.
+  uint64_t seed = 0;
+  // One stage, the whole model on all devices, unless given.
+  std::vector<StageSpec> stages;
+  // Where outputs are gathered and the loss is computed: a device of the server, or "host". Empty:
+  // the last stage's primary device.
+  std::string output_device;
+  // The most rows of a batch that a replica works on at once; 0: its whole chunk.
+  int64_t micro_batch = 0;
+  CheckpointPolicy checkpoints;
+  // A trainer that is not used for so long is deleted, after a checkpoint if there is a data
+  // directory. Zero: never.
+  absl::Duration idle_timeout = absl::ZeroDuration();
   std::string request_id;
+};
+
+// How a stage was split over its replicas.
+struct StageInfo {
+  std::string path;
+  std::vector<std::string> devices;
+};
+
+// The most memory that a trainer has taken on a device, in bytes.
+struct DeviceMemory {
+  std::string device;
+  int64_t current = 0;
+  int64_t peak = 0;
 };
 
 struct TrainerInfo {
@@ -65,6 +267,10 @@ struct TrainerInfo {
   int64_t applied_sequence = 0;
   int64_t durable_sequence = 0;
   int64_t accumulated = 0;
+  // Steps left out because the loss or a gradient was not finite.
+  int64_t skipped = 0;
+  double lr = 0;
+  std::vector<DeviceMemory> memory;
 };
 
 }  // namespace braid

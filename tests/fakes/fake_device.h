@@ -18,9 +18,13 @@ class FakeDevice final : public Device {
   void Enter() override { ++entered_; }
   absl::Status Synchronize() override {
     const absl::MutexLock lock(&mu_);
-    ++synchronized_;
+    if (++synchronized_ == fails_at_) {
+      return absl::InternalError("the device is lost");
+    }
     return fault_;
   }
+  void ResetPeakMemory() override {}
+  int64_t PeakMemory() override { return 0; }
   c10::Device torch_device() const override { return c10::kCPU; }
   std::string hardware() const override { return "fake"; }
   int threads() const override { return 1; }
@@ -29,6 +33,11 @@ class FakeDevice final : public Device {
   void set_fault(absl::Status fault) {
     const absl::MutexLock lock(&mu_);
     fault_ = std::move(fault);
+  }
+  // The `calls`-th Synchronize() from now on fails, and no other.
+  void FailOnceAfter(int calls) {
+    const absl::MutexLock lock(&mu_);
+    fails_at_ = synchronized_ + calls;
   }
   int entered() const { return entered_; }
   int synchronized() const {
@@ -40,6 +49,7 @@ class FakeDevice final : public Device {
   std::atomic<int> entered_{0};
   mutable absl::Mutex mu_;
   int synchronized_ ABSL_GUARDED_BY(mu_) = 0;
+  int fails_at_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status fault_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -25,12 +25,13 @@ class PuppetReplica final : public Replica {
   absl::StatusOr<Tensors> ForwardForTraining(const Tensors& inputs, Mode) override {
     return forward_(inputs);
   }
-  absl::StatusOr<Tensors> Backward(const Tensors&) override {
+  absl::StatusOr<Gradients> Backward(const Tensors&) override {
     return absl::UnimplementedError("a puppet has no backward pass");
   }
   void DropGraph() override {}
 
   const std::vector<Parameter>& parameters() const override { return parameters_; }
+  void Freeze(size_t) override {}
   void BindParameter(size_t index, const at::Tensor& storage) override {
     parameters_[index].value = storage;
   }
@@ -39,6 +40,13 @@ class PuppetReplica final : public Replica {
   std::vector<StateEntry> state() const override { return {}; }
   std::unique_ptr<Replica> Clone() const override {
     return std::make_unique<PuppetReplica>(forward_, parameters_);
+  }
+  absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole&,
+                                                      c10::Device) const override {
+    return Clone();
+  }
+  absl::Status Save(Write) const override {
+    return absl::UnimplementedError("a puppet has no file");
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "gtest/gtest.h"
 #include "server/models/model_config.h"
 #include "server/models/torchscript_replica.h"
 #include "torch/csrc/jit/api/module.h"
@@ -20,17 +21,21 @@ inline torch::jit::Module NewModule() {
   return module;
 }
 
-// Replicas of `module`, which takes its inputs in order, each a copy of its own.
+// A replica of `module`, which takes and returns what `config` says.
+inline std::unique_ptr<Replica> MakeReplica(const torch::jit::Module& module,
+                                            const ModelConfig& config) {
+  auto replica = TorchScriptReplica::Create(module, config.inputs, config.outputs);
+  EXPECT_TRUE(replica.ok()) << replica.status();
+  return replica.ok() ? *std::move(replica) : nullptr;
+}
+
+// Several, each a copy of its own.
 inline std::vector<std::unique_ptr<Replica>> MakeReplicas(const torch::jit::Module& module,
                                                           const ModelConfig& config, size_t count) {
-  std::vector<size_t> order(config.inputs.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    order[i] = i;
-  }
-  const TorchScriptReplica original(module, order, config.outputs);
+  const std::unique_ptr<Replica> original = MakeReplica(module, config);
   std::vector<std::unique_ptr<Replica>> replicas;
   for (size_t r = 0; r < count; ++r) {
-    replicas.push_back(original.Clone());
+    replicas.push_back(original->Clone());
   }
   return replicas;
 }

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "gtest/gtest.h"
+#include "server/base/random_seed.h"
+#include "server/base/status.h"
 #include "server/parallel/host_copy.h"
 #include "server/training/data_parallel.h"
 #include "tests/fakes/host_tensors.h"
@@ -28,16 +31,29 @@ inline ModelConfig TrainedConfig() {
           {{"y", DataType::kFp64, {4}}}};
 }
 
+// Trainer "t" of model "m".
+inline TrainerSpec TrainedSpec(OptimizerSpec optimizer = SgdSpec{.lr = 0.5},
+                               const std::string& loss = "cross_entropy") {
+  TrainerSpec spec;
+  spec.name = "t";
+  spec.model = "m";
+  spec.losses = {{.name = loss}};
+  spec.optimizer = optimizer;
+  return spec;
+}
+
+// Values without a pattern, for a parameter.
+inline at::Tensor Weights(at::IntArrayRef shape, double step) {
+  const int64_t count = c10::multiply_integers(shape);
+  return (at::arange(count, at::kDouble) * step).sin().view(shape).requires_grad_(true);
+}
+
 // 3 → 5 → 4 with tanh between, in float64. forward() is for the test to define.
 inline torch::jit::Module TwoLayers() {
-  const auto weights = [](std::vector<int64_t> shape, double step) {
-    const int64_t count = c10::multiply_integers(shape);
-    return (at::arange(count, at::kDouble) * step).sin().view(shape).requires_grad_(true);
-  };
   torch::jit::Module module = NewModule();
-  module.register_parameter("w1", weights({3, 5}, 0.7), /*is_buffer=*/false);
-  module.register_parameter("b1", weights({5}, 1.1), /*is_buffer=*/false);
-  module.register_parameter("w2", weights({5, 4}, 1.3), /*is_buffer=*/false);
+  module.register_parameter("w1", Weights({3, 5}, 0.7), /*is_buffer=*/false);
+  module.register_parameter("b1", Weights({5}, 1.1), /*is_buffer=*/false);
+  module.register_parameter("w2", Weights({5, 4}, 1.3), /*is_buffer=*/false);
   return module;
 }
 
@@ -53,43 +69,73 @@ inline at::Tensor Inputs(int64_t rows) {
 }
 inline at::Tensor Classes(int64_t rows) { return at::arange(rows).remainder(4); }
 
+using State = std::map<std::string, at::Tensor>;
+
+// A DataParallel and the schedule that gives it its values.
 class TrainedModule {
  public:
-  TrainedModule(const torch::jit::Module& module, int workers,
-                const std::string& loss = "cross_entropy")
-      : TrainedModule(module, workers, TrainedConfig(), loss) {}
-  TrainedModule(const torch::jit::Module& module, int workers, const ModelConfig& config,
-                const std::string& loss)
-      : fleet_(workers) {
-    LossSpec spec;
-    spec.name = loss;
-    auto created = DataParallel::Create(config, *Loss::Create(spec, config), fleet_.workers(),
-                                        MakeReplicas(module, config, static_cast<size_t>(workers)));
-    EXPECT_TRUE(created.ok()) << created.status();
-    if (created.ok()) {
-      model_ = *std::move(created);
-    }
+  explicit TrainedModule(const torch::jit::Module& module, int workers,
+                         TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig())
+      : TrainedModule(module, std::make_unique<WorkerFleet>(workers), std::move(spec),
+                      std::move(config)) {}
+  TrainedModule(const torch::jit::Module& module, std::unique_ptr<WorkerFleet> fleet,
+                TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig())
+      : fleet_(std::move(fleet)), spec_(std::move(spec)), config_(std::move(config)) {
+    status_ = Init(module);
   }
 
+  // What is wrong with the spec or the model; else there is a model.
+  const absl::Status& status() const { return status_; }
   DataParallel& operator*() { return *model_; }
   DataParallel* operator->() { return model_.get(); }
-  const WorkerFleet& fleet() const { return fleet_; }
+  const WorkerFleet& fleet() const { return *fleet_; }
+  const TrainerSpec& spec() const { return spec_; }
 
-  absl::StatusOr<BatchResult> ForwardBackward(const at::Tensor& x, const at::Tensor& target) {
-    return model_->ForwardBackward({ToHost(x, "x")}, {ToHost(target, "target")});
+  // Each operation draws other random numbers.
+  Batch BatchOf(std::vector<HostTensor> inputs, const std::optional<at::Tensor>& target,
+                Mode mode = Mode::kTrain) {
+    Batch batch;
+    batch.rows = inputs.back().rows();
+    if (target && spec_.loss_mode == LossMode::kModel) {
+      inputs.push_back(ToHost(*target, "target"));
+    } else if (target) {
+      batch.targets.assign(spec_.losses.size(), ToHost(*target, "targets[0]"));
+    }
+    batch.inputs = std::move(inputs);
+    batch.mode = mode;
+    batch.seed = MixSeed(spec_.seed, ++operations_);
+    return batch;
   }
-  absl::StatusOr<BatchResult> Forward(const at::Tensor& x, Mode mode) {
-    return model_->Forward({ToHost(x, "x")}, {}, mode);
+  Batch BatchOf(const at::Tensor& x, const std::optional<at::Tensor>& target,
+                Mode mode = Mode::kTrain) {
+    return BatchOf(std::vector<HostTensor>{ToHost(x, "x")}, target, mode);
   }
-  absl::Status Update(double lr) {
-    SgdSpec sgd;
-    sgd.lr = lr;
-    return model_->Update(sgd);
+
+  absl::StatusOr<WorkResult> ForwardBackward(const at::Tensor& x, const at::Tensor& target) {
+    return model_->ForwardBackward(BatchOf(x, target), nullptr);
+  }
+  absl::StatusOr<WorkResult> Step(const at::Tensor& x, const at::Tensor& target,
+                                  const HyperParameters& changes = {}) {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<GroupValues> values, schedule_->Next(changes));
+    return Advanced(model_->ForwardBackward(BatchOf(x, target), &values));
+  }
+  absl::StatusOr<WorkResult> Update(const HyperParameters& changes = {}) {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<GroupValues> values, schedule_->Next(changes));
+    return Advanced(model_->Update(values));
+  }
+  absl::StatusOr<WorkResult> Forward(const at::Tensor& x, Mode mode, bool keep_graph = false) {
+    return model_->Forward(BatchOf(x, std::nullopt, mode), keep_graph);
+  }
+  absl::StatusOr<EvaluationResult> Evaluate(const at::Tensor& x, const at::Tensor& target) {
+    BRAID_ASSIGN_OR_RETURN(Evaluation evaluation,
+                           Evaluation::Create({"accuracy"}, /*k=*/1, objective_));
+    BRAID_RETURN_IF_ERROR(model_->Evaluate(BatchOf(x, target, Mode::kEval), &evaluation));
+    return evaluation.Result();
   }
 
   // Parameters and buffers by name.
-  std::map<std::string, at::Tensor> State() {
-    std::map<std::string, at::Tensor> tensors;
+  State state() {
+    State tensors;
     const absl::StatusOr<std::vector<StateTensor>> state = model_->State();
     for (const StateTensor& entry : *state) {
       tensors[entry.tensor.name] = View(entry.tensor).clone();
@@ -98,11 +144,33 @@ class TrainedModule {
   }
 
  private:
-  WorkerFleet fleet_;
-  std::unique_ptr<DataParallel> model_;
-};
+  absl::Status Init(const torch::jit::Module& module) {
+    BRAID_ASSIGN_OR_RETURN(objective_, Objective::Create(&spec_, config_));
+    const ReplicaSet served(fleet_->workers(),
+                            MakeReplicas(module, config_, fleet_->workers().size()));
+    BRAID_ASSIGN_OR_RETURN(Placement placement, Place(served, &spec_));
+    BRAID_ASSIGN_OR_RETURN(model_,
+                           DataParallel::Create(config_, spec_, objective_, std::move(placement)));
+    BRAID_ASSIGN_OR_RETURN(schedule_,
+                           Schedule::Create(spec_.schedule, spec_.optimizer, model_->groups()));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<WorkResult> Advanced(absl::StatusOr<WorkResult> result) {
+    if (result.ok() && result->updated) {
+      schedule_->Advance(result->loss, std::nullopt);
+    }
+    return result;
+  }
 
-using State = std::map<std::string, at::Tensor>;
+  const std::unique_ptr<WorkerFleet> fleet_;
+  TrainerSpec spec_;
+  const ModelConfig config_;
+  absl::Status status_;
+  std::shared_ptr<const Objective> objective_;
+  std::unique_ptr<DataParallel> model_;
+  std::optional<Schedule> schedule_;
+  uint64_t operations_ = 0;
+};
 
 // To within `tolerance`; 0: bit for bit.
 inline void ExpectSameState(const State& a, const State& b, double tolerance) {

@@ -5,9 +5,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/batching/served_models.h"
+#include "server/training/publisher.h"
 #include "server/training/trainer.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/made_model.h"
@@ -29,34 +32,78 @@ inline Operation BatchOperation(int64_t sequence, int64_t rows,
   return operation;
 }
 
-inline Operation OptimStep(int64_t sequence) {
+// One without a batch.
+inline Operation BareOperation(int64_t sequence, OperationKind kind) {
   Operation operation;
-  operation.kind = OperationKind::kOptimStep;
+  operation.kind = kind;
   operation.sequence = sequence;
   return operation;
 }
+inline Operation OptimStep(int64_t sequence) {
+  return BareOperation(sequence, OperationKind::kOptimStep);
+}
+inline Operation Publish(int64_t sequence) {
+  return BareOperation(sequence, OperationKind::kPublish);
+}
 
-// Version 1 of model "m", TrainedConfig()'s, on CPU workers.
+// What trainers are asked for, waited for.
+inline absl::StatusOr<OperationResult> Do(Trainer& trainer, Operation operation) {
+  PendingOperation pending;
+  trainer.Submit(std::move(operation), pending.done());
+  return pending.Wait();
+}
+inline absl::StatusOr<State> StateOf(Trainer& trainer) {
+  Pending<absl::StatusOr<std::vector<StateTensor>>> pending;
+  trainer.GetState(pending.done());
+  BRAID_RETURN_IF_ERROR(pending.Wait().status());
+  State state;
+  for (const StateTensor& entry : *pending.Wait()) {
+    state[entry.tensor.name] = View(entry.tensor).clone();
+  }
+  return state;
+}
+inline absl::StatusOr<CheckpointInfo> Save(Trainer& trainer) {
+  Pending<absl::StatusOr<CheckpointInfo>> pending;
+  trainer.SaveCheckpoint(pending.done());
+  return pending.Wait();
+}
+inline absl::StatusOr<CheckpointInfo> Restore(Trainer& trainer, const std::string& name = "") {
+  Pending<absl::StatusOr<CheckpointInfo>> pending;
+  trainer.RestoreCheckpoint(name, pending.done());
+  return pending.Wait();
+}
+
+// Version 1 of model "m", TrainedConfig()'s, on CPU workers. Trainers end before it.
 class TrainerBench {
  public:
-  TrainerBench(const torch::jit::Module& module, int workers)
-      : fleet_(workers), models_(fleet_.workers(), fleet_.metrics()) {
+  // `data_dir`: where trainers and versions are kept; empty: in memory. `repository`: where the
+  // model's file is, for what goes back to it.
+  TrainerBench(const torch::jit::Module& module, int workers, std::string data_dir = "",
+               std::string repository = "")
+      : TrainerBench(module, std::make_unique<WorkerFleet>(workers), std::move(data_dir),
+                     std::move(repository)) {}
+  TrainerBench(const torch::jit::Module& module, std::unique_ptr<WorkerFleet> fleet,
+               std::string data_dir = "", std::string repository = "")
+      : data_dir_(std::move(data_dir)),
+        fleet_(std::move(fleet)),
+        models_(fleet_->workers(), fleet_->metrics()) {
     models_.Serve(std::make_shared<MadeModel>(TrainedConfig(), nullptr), /*version=*/1,
-                  MakeReplicas(module, TrainedConfig(), static_cast<size_t>(workers)));
+                  MakeReplicas(module, TrainedConfig(), fleet_->workers().size()));
+    auto publisher = Publisher::Open(&models_, std::move(repository), data_dir_);
+    EXPECT_TRUE(publisher.ok()) << publisher.status();
+    publisher_ = *std::move(publisher);
   }
 
-  static TrainerSpec Spec(OptimizerSpec optimizer) {
-    TrainerSpec spec;
-    spec.name = "t";
-    spec.model = "m";
-    spec.loss.name = "cross_entropy";
-    spec.optimizer = optimizer;
-    return spec;
+  // A trainer of the id "id", whose checkpoints are in the data directory if there is one.
+  absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerSpec& spec) {
+    std::unique_ptr<CheckpointStore> store;
+    if (!data_dir_.empty()) {
+      BRAID_ASSIGN_OR_RETURN(store, CheckpointStore::Open(checkpoints()));
+    }
+    return Trainer::Create(spec, "id", *models_.FindReplicas("m", 0), std::move(store), services());
   }
-
-  std::unique_ptr<Trainer> Create(OptimizerSpec optimizer) {
-    auto trainer =
-        Trainer::Create(Spec(optimizer), *models_.FindReplicas("m", 0), &models_, metrics());
+  std::unique_ptr<Trainer> MustCreate(const TrainerSpec& spec) {
+    auto trainer = Create(spec);
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     return trainer.ok() ? *std::move(trainer) : nullptr;
   }
@@ -71,13 +118,18 @@ class TrainerBench {
     return pending.Wait();
   }
 
-  const WorkerFleet& fleet() const { return fleet_; }
+  std::string checkpoints() const { return absl::StrCat(data_dir_, "/checkpoints"); }
+  const WorkerFleet& fleet() const { return *fleet_; }
   ServedModels* models() { return &models_; }
-  Metrics* metrics() { return fleet_.metrics(); }
+  Publisher* publisher() { return publisher_.get(); }
+  Metrics* metrics() { return fleet_->metrics(); }
+  TrainerServices services() { return {&models_, publisher_.get(), metrics()}; }
 
  private:
-  WorkerFleet fleet_;
+  const std::string data_dir_;
+  const std::unique_ptr<WorkerFleet> fleet_;
   ServedModels models_;
+  std::unique_ptr<Publisher> publisher_;
 };
 
 }  // namespace braid

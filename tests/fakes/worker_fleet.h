@@ -17,11 +17,14 @@ namespace braid {
 // "cpu:0", "cpu:1", …, with one intra-op thread each.
 class WorkerFleet {
  public:
-  explicit WorkerFleet(int workers) {
-    for (int w = 0; w < workers; ++w) {
-      workers_.push_back(std::make_unique<Worker>(
-          Worker::Options{absl::StrCat("cpu:", w), /*training_share=*/0.25, &clock_, &metrics_},
-          MakeCpuDevice(/*threads=*/1)));
+  explicit WorkerFleet(int workers) : WorkerFleet(CpuDevices(workers)) {}
+  // On `devices`, which need not be CPU slots for their names to say so.
+  explicit WorkerFleet(std::vector<std::unique_ptr<Device>> devices) {
+    for (std::unique_ptr<Device>& device : devices) {
+      workers_.push_back(
+          std::make_unique<Worker>(Worker::Options{absl::StrCat("cpu:", workers_.size()),
+                                                   /*training_share=*/0.25, &clock_, &metrics_},
+                                   std::move(device)));
     }
   }
 
@@ -44,6 +47,14 @@ class WorkerFleet {
   Metrics* metrics() { return &metrics_; }
 
  private:
+  static std::vector<std::unique_ptr<Device>> CpuDevices(int count) {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (int d = 0; d < count; ++d) {
+      devices.push_back(MakeCpuDevice(/*threads=*/1));
+    }
+    return devices;
+  }
+
   const RealClock clock_;
   Metrics metrics_;
   // Last member: joined first.

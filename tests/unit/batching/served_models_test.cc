@@ -1,9 +1,7 @@
 #include "server/batching/served_models.h"
 
 #include <memory>
-#include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -20,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using Tensors = std::vector<at::Tensor>;
 
 class ServedModelsTest : public ::testing::Test {
@@ -86,15 +85,42 @@ TEST_F(ServedModelsTest, OneThatCouldNotBeLoadedSaysWhy) {
   EXPECT_EQ(list[1].reason, "");
 }
 
-TEST_F(ServedModelsTest, APublishedVersionTakesThePlaceOfTheOneBefore) {
+TEST_F(ServedModelsTest, AVersionTakesThePlaceOfTheOneBefore) {
   Serve("m", 3, 1);
-  BRAID_ASSERT_OK_AND_ASSIGN(const int64_t version, models_.Publish("m", Adding(2)));
-  EXPECT_EQ(version, 4);
+  EXPECT_THAT(models_.ServeVersion("m", 4, Adding(2), {{"trainer", "t"}}), IsOk());
   EXPECT_EQ(Ask("m"), 2);
+  EXPECT_THAT((*models_.Find("m", 4))->config().origin, ElementsAre(Pair("trainer", "t")));
   EXPECT_THAT(models_.Find("m", 3),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("served is 4")));
-  EXPECT_THAT(models_.Publish("other", Adding(2)),
+  EXPECT_THAT(models_.ServeVersion("other", 1, Adding(2), {}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
+}
+
+TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {
+  Serve("m", 3, 1);
+  EXPECT_EQ(*models_.NextVersion("m"), 4);
+  ASSERT_THAT(models_.ServeVersion("m", 7, Adding(2), {}), IsOk());
+  EXPECT_EQ(*models_.NextVersion("m"), 8);
+  ASSERT_THAT(models_.ServeVersion("m", 3, Adding(1), {}), IsOk());  // an older one again
+  EXPECT_EQ((*models_.Find("m", 0))->version(), 3);
+  EXPECT_EQ(*models_.NextVersion("m"), 8);
+  ASSERT_THAT(models_.ReserveVersion("m", 11), IsOk());
+  EXPECT_EQ(*models_.NextVersion("m"), 12);
+  ASSERT_THAT(models_.ReserveVersion("m", 5), IsOk());
+  EXPECT_EQ(*models_.NextVersion("m"), 12);
+  EXPECT_EQ((*models_.Find("m", 0))->version(), 3);
+  EXPECT_THAT(models_.NextVersion("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
+  EXPECT_THAT(models_.ReserveVersion("other", 1),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
+}
+
+TEST_F(ServedModelsTest, WhatAModelWasLoadedFromIsFound) {
+  Serve("m", 3, 1);
+  ASSERT_THAT(models_.ServeVersion("m", 4, Adding(2), {{"trainer", "t"}}), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto model, models_.FindModel("m"));
+  EXPECT_EQ(model->config().name, "m");
+  EXPECT_TRUE(model->config().origin.empty());  // that is the version's
+  EXPECT_THAT(models_.FindModel("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
 }
 
 TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
@@ -106,28 +132,13 @@ TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
     for (PendingInference& pending : before) {
       (*models_.Find("m", 0))->Push(MakeRequest(MakeRows("x", 10, 0), &pending));
     }
-    ASSERT_THAT(models_.Publish("m", Adding(2)), IsOk());
+    ASSERT_THAT(models_.ServeVersion("m", 2, Adding(2), {}), IsOk());
   }
   for (const PendingInference& pending : before) {
     EXPECT_EQ(pending.Wait()->version, 1);
     EXPECT_EQ(ValuesOf<float>(pending.Wait()->outputs[0]), ValuesOf<float>(MakeRows("y", 10, 1)));
   }
   EXPECT_EQ(Ask("m"), 2);
-}
-
-TEST_F(ServedModelsTest, NoNumberIsGivenTwice) {
-  Serve("m", 1, 0);
-  std::vector<int64_t> versions(8);
-  std::vector<std::thread> threads;
-  for (int64_t& version : versions) {
-    threads.emplace_back([&] { version = *models_.Publish("m", Adding(0)); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  EXPECT_THAT(std::set<int64_t>(versions.begin(), versions.end()),
-              ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
-  EXPECT_EQ((*models_.Find("m", 0))->version(), 9);
 }
 
 }  // namespace

@@ -63,6 +63,43 @@ TEST(CallTest, APauseThatWouldPassTheTimeoutIsNotMade) {
   EXPECT_EQ(attempts, 1);
 }
 
+TEST(CallTest, PausesAreDoubledUpToTheLongest) {
+  const CallPolicy policy{.initial_backoff = absl::Milliseconds(100),
+                          .max_backoff = absl::Seconds(2)};
+  EXPECT_EQ(Backoff(policy, 1), absl::Milliseconds(100));
+  EXPECT_EQ(Backoff(policy, 3), absl::Milliseconds(400));
+  EXPECT_EQ(Backoff(policy, 6), absl::Seconds(2));
+  EXPECT_EQ(Backoff(policy, 1000000), absl::Seconds(2));
+}
+
+TEST(CallTest, AttemptsEndWithThePatience) {
+  int attempts = 0;
+  int counted = 0;
+  const CallPolicy policy{.max_attempts = 1000000,
+                          .initial_backoff = absl::Milliseconds(1),
+                          .max_backoff = absl::Milliseconds(1),
+                          .patience = absl::Milliseconds(20)};
+  const absl::Status status = Attempt(
+      policy,
+      [&](grpc::ClientContext*) {
+        ++attempts;
+        return kUnavailable;
+      },
+      &counted);
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(counted, attempts);
+  EXPECT_GT(attempts, 1);
+  EXPECT_LE(attempts, 21);
+}
+
+TEST(CallTest, AnotherMessageKeepsCodeAndDetails) {
+  const absl::Status status = ToAbsl({grpc::StatusCode::ABORTED, "why", "details"});
+  const absl::Status other = WithMessage(status, "why not");
+  EXPECT_TRUE(absl::IsAborted(other));
+  EXPECT_EQ(other.message(), "why not");
+  EXPECT_EQ(other.GetPayload("type.googleapis.com/google.rpc.Status"), absl::Cord("details"));
+}
+
 TEST(CallTest, AttemptsShareOneDeadline) {
   std::vector<std::chrono::system_clock::time_point> deadlines;
   const CallPolicy policy{

@@ -54,30 +54,31 @@ TEST_F(DatasetTest, GathersRowsOfEveryFileInTheOrderAsked) {
   const auto mask = client::MakeTensor<uint8_t>("", {3}, {5, 6, 7});
   const auto y = client::MakeTensor<int64_t>("", {3}, {100, 101, 102});
   absl::StatusOr<Dataset> dataset =
-      Dataset::Open({File("x", x), File("mask", mask)}, File("target", y));
+      Dataset::Open({File("x", x), File("mask", mask)}, {File("target", y), File("weight", mask)});
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ(dataset->rows(), 3);
-  const Batch batch = dataset->Gather({2, 0});
+  const client::Batch batch = dataset->Gather({2, 0});
   ASSERT_THAT(batch.inputs, SizeIs(2));
-  ASSERT_THAT(batch.targets, SizeIs(1));
+  ASSERT_THAT(batch.targets, SizeIs(2));
   EXPECT_EQ(batch.inputs[0].name, "x");
   EXPECT_THAT(batch.inputs[0].shape, ElementsAre(2, 2));
   EXPECT_THAT(*client::Values<int32_t>(batch.inputs[0]), ElementsAre(20, 21, 0, 1));
   EXPECT_THAT(*client::Values<uint8_t>(batch.inputs[1]), ElementsAre(7, 5));
   EXPECT_EQ(batch.targets[0].name, "target");
   EXPECT_THAT(*client::Values<int64_t>(batch.targets[0]), ElementsAre(102, 100));
+  EXPECT_EQ(batch.targets[1].name, "weight");
 }
 
 TEST_F(DatasetTest, RowsMustAgreeAndExist) {
   const NamedFile x = File("x", client::MakeTensor<float>("", {3, 1}, {1, 2, 3}));
   const NamedFile y = File("y", client::MakeTensor<float>("", {2}, {1, 2}));
-  const absl::Status differ = Dataset::Open({x}, y).status();
+  const absl::Status differ = Dataset::Open({x}, {y}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(differ));
   EXPECT_THAT(std::string(differ.message()), HasSubstr("has 2 rows, \"x\" has 3"));
   const NamedFile empty = File("empty", {"", "FP32", {0, 4}, ""});
-  EXPECT_TRUE(absl::IsInvalidArgument(Dataset::Open({empty}, y).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Dataset::Open({empty}, {y}).status()));
   const NamedFile scalar = File("scalar", client::MakeTensor<float>("", {}, {1}));
-  EXPECT_TRUE(absl::IsInvalidArgument(Dataset::Open({scalar}, y).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Dataset::Open({scalar}, {}).status()));
 }
 
 TEST(EpochOrderTest, WithoutShuffleIsTheFiles) {

@@ -1,3 +1,4 @@
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -86,6 +87,36 @@ TEST_F(ReporterTest, JsonHasEveryStepWithItsOwnLoss) {
   EXPECT_EQ(events[2]["event"], "epoch");
   EXPECT_EQ(events[2]["mean_loss"], 3);
   EXPECT_EQ(events[3]["version"], 2);
+}
+
+TEST_F(ReporterTest, GoesOnInTheMiddleOfAnEpoch) {
+  ProgressReporter reporter = Make(Style::kLines, 3, 4);
+  reporter.StartAfter(6);
+  Step(reporter, 1, absl::Seconds(1));
+  Step(reporter, 1, absl::Seconds(1));
+  Step(reporter, 1, absl::Seconds(1));
+  EXPECT_THAT(Lines(), ElementsAre("epoch 2/3  step 3/4  loss 1.0000  10 samples/s",
+                                   "epoch 2/3  step 4/4  loss 1.0000  10 samples/s",
+                                   "epoch 2/3  4 steps  mean loss 1.0000  10 samples/s  2.0 s",
+                                   "epoch 3/3  step 1/4  loss 1.0000  10 samples/s"));
+  EXPECT_EQ(reporter.total_steps(), 3);
+}
+
+TEST_F(ReporterTest, LossesThatAreNotKnownAreLeftOut) {
+  ProgressReporter reporter = Make(Style::kJson, 1, 3);
+  reporter.Step(2, 10, now_ + absl::Seconds(1));
+  reporter.Step(std::nullopt, 10, now_ + absl::Seconds(2));
+  reporter.Step(4, 30, now_ + absl::Seconds(3));
+  EXPECT_EQ(reporter.mean_loss(), 3.5);
+  EXPECT_EQ(reporter.total_samples(), 50);
+  EXPECT_TRUE(nlohmann::json::parse(Lines()[1])["loss"].is_null());
+}
+
+TEST_F(ReporterTest, NoticesThatNothingCanBeWritten) {
+  ProgressReporter reporter = Make(Style::kLines, 1, 1);
+  EXPECT_TRUE(reporter.ok());
+  out_.setstate(std::ios::badbit);
+  EXPECT_FALSE(reporter.ok());
 }
 
 TEST_F(ReporterTest, MeanLossWeighsRows) {

@@ -38,7 +38,56 @@ TEST(SplitTest, TensorsWithoutTheBatchsRowsStayWhole) {
             "outside      3  x [3], scale [1, 4]  y [3], z []\n");
 }
 
-TEST(SplitTest, NoChunksNoTable) { EXPECT_EQ(FormatSplit({{"x", {3}}}, {}, {}), ""); }
+v1::Chunk Shaped(const std::string& stage, const std::string& device, int64_t rows,
+                 const std::string& input, const std::vector<std::string>& outputs) {
+  v1::Chunk chunk;
+  chunk.set_stage(stage);
+  chunk.set_device(device);
+  chunk.set_rows(rows);
+  chunk.add_input_shapes(input);
+  for (const std::string& output : outputs) chunk.add_output_shapes(output);
+  return chunk;
+}
+
+TEST(SplitTest, ChunksThatSayTheirShapes) {
+  EXPECT_EQ(FormatSplit({Shaped("", "cpu:0", 10, "[10, 5]", {"[10, 2]"}),
+                         Shaped("", "cpu:1", 10, "[10, 5]", {"[10, 2]"}),
+                         Shaped("", "cpu:2", 10, "[10, 5]", {"[10, 2]"})}),
+            "device   rows  in       out\n"
+            "cpu:0      10  [10, 5]  [10, 2]\n"
+            "cpu:1      10  [10, 5]  [10, 2]\n"
+            "cpu:2      10  [10, 5]  [10, 2]\n"
+            "outside    30  [30, 5]  [30, 2]\n");
+}
+
+TEST(SplitTest, ATableForEachStage) {
+  EXPECT_EQ(FormatSplit({Shaped("features", "cpu:0", 2, "[2]", {"[2, 4]"}),
+                         Shaped("features", "cpu:1", 1, "[1]", {"[1, 4]"}),
+                         Shaped("classifier", "cpu:0", 3, "[3, 4]", {"[3]", "[7, 3]"})}),
+            "stage features\n"
+            "device   rows  in   out\n"
+            "cpu:0       2  [2]  [2, 4]\n"
+            "cpu:1       1  [1]  [1, 4]\n"
+            "outside     3  [3]  [3, 4]\n"
+            "stage classifier\n"
+            "device   rows  in      out\n"
+            "cpu:0       3  [3, 4]  [3], [7, 3]\n"
+            "outside     3  [3, 4]  [3], [7, 3]\n");
+}
+
+TEST(SplitTest, NumbersAreGatheredIntoOneForEachChunk) {
+  EXPECT_EQ(
+      FormatSplit({Shaped("", "cpu:0", 5, "[5]", {"[]"}), Shaped("", "cpu:1", 5, "[5]", {"[]"})}),
+      "device   rows  in    out\n"
+      "cpu:0       5  [5]   []\n"
+      "cpu:1       5  [5]   []\n"
+      "outside    10  [10]  [2]\n");
+}
+
+TEST(SplitTest, NoChunksNoTable) {
+  EXPECT_EQ(FormatSplit({{"x", {3}}}, {}, {}), "");
+  EXPECT_EQ(FormatSplit({}), "");
+}
 
 }  // namespace
 }  // namespace braid::cli

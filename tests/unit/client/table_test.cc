@@ -18,6 +18,14 @@ TEST(TableTest, WidthIsCountedInCharacters) {
   EXPECT_EQ(FormatTable({{"n", "x"}, {"é", "y"}}), "n  x\né  y\n");
 }
 
+TEST(TableTest, Bytes) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(int64_t{5} << 30), "5.0 GiB");
+  EXPECT_EQ(FormatBytes(int64_t{3} << 50), "3072.0 TiB");
+}
+
 TEST(TableTest, ControlCharactersDoNotReachTheTerminal) {
   EXPECT_EQ(Printable("a\x1b[31mb\nc\td\x7f"), "a [31mb c d ");
   EXPECT_EQ(Printable("naïve"), "naïve");

@@ -1,15 +1,12 @@
 #include "client/cpp/trainer.h"
 
-#include <grpcpp/grpcpp.h>
-
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "client/cpp/client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/client/fake_training_service.h"
+#include "tests/unit/client/trainer_fixture.h"
 
 namespace braid::client {
 namespace {
@@ -20,37 +17,14 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 using Fault = FakeTrainingService::Fault;
 
-std::vector<Tensor> Rows(float value) {
-  return {MakeTensor<float>("x", {1, 2}, {value, value + 1})};
-}
-
-class TrainerTest : public ::testing::Test {
+class TrainerTest : public TrainerFixture {
  protected:
-  void SetUp() override {
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    client_ = std::make_unique<Client>(
-        server_->InProcessChannel({}),
-        ClientOptions{.max_attempts = 3, .initial_backoff = absl::Milliseconds(1)});
-  }
-
-  Trainer Create() {
-    absl::StatusOr<Trainer> trainer = client_->CreateTrainer({});
-    EXPECT_TRUE(trainer.ok()) << trainer.status();
-    return *std::move(trainer);
-  }
-
   // What arrived after the trainer's creation.
   std::vector<std::string> Operations() const {
     std::vector<std::string> calls = service_.received();
     calls.erase(calls.begin());
     return calls;
   }
-
-  FakeTrainingService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Client> client_;
 };
 
 TEST_F(TrainerTest, OperationsAreCountedFromOne) {
@@ -58,11 +32,12 @@ TEST_F(TrainerTest, OperationsAreCountedFromOne) {
   EXPECT_TRUE(trainer.Step(Rows(0), Rows(1)).ok());
   EXPECT_TRUE(trainer.ForwardBackward(Rows(0), Rows(1)).ok());
   EXPECT_TRUE(trainer.OptimStep().ok());
-  EXPECT_TRUE(trainer.Forward(Rows(0)).ok());
+  EXPECT_TRUE(trainer.Forward(Rows(0), {.keep_graph = true}).ok());
+  EXPECT_TRUE(trainer.Backward(Rows(0)).ok());
   EXPECT_TRUE(trainer.Publish().ok());
   EXPECT_THAT(Operations(), ElementsAre("step 1", "forward_backward 2", "optim_step 3", "forward 4",
-                                        "publish 5"));
-  EXPECT_EQ(trainer.sequence(), 5);
+                                        "backward 5", "publish 6"));
+  EXPECT_EQ(trainer.sequence(), 6);
 }
 
 TEST_F(TrainerTest, StepSendsItsTensorsAndHyperParameters) {
@@ -72,7 +47,7 @@ TEST_F(TrainerTest, StepSendsItsTensorsAndHyperParameters) {
   options.report_split = true;
   absl::StatusOr<LossResult> result = trainer.Step(Rows(1), Rows(2), options);
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->loss, 0.5);
+  EXPECT_EQ(result->loss, 1);
   ASSERT_THAT(service_.steps(), SizeIs(1));
   const v1::StepRequest step = service_.steps()[0];
   EXPECT_EQ(step.trainer(), "t");
@@ -119,7 +94,9 @@ TEST_F(TrainerTest, AfterAnUnknownOutcomeTheSameOperationGivesItsResult) {
   Trainer trainer = Create();
   service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
   ASSERT_FALSE(trainer.Step(Rows(1), Rows(2)).ok());
-  EXPECT_TRUE(absl::IsAborted(trainer.Step(Rows(3), Rows(4)).status()));
+  const absl::Status other = trainer.Step(Rows(3), Rows(4)).status();
+  EXPECT_TRUE(absl::IsAborted(other));
+  EXPECT_THAT(std::string(other.message()), HasSubstr("Refresh goes on"));
   absl::StatusOr<LossResult> again = trainer.Step(Rows(1), Rows(2));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(again->status.replayed());
@@ -158,7 +135,7 @@ TEST_F(TrainerTest, ForwardGivesOutputsAndTheLossOnlyWithTargets) {
   EXPECT_EQ(without->outputs[0].data, Rows(1)[0].data);
   absl::StatusOr<ForwardResult> with = trainer.Forward(Rows(1), {.targets = Rows(2)});
   ASSERT_TRUE(with.ok()) << with.status();
-  EXPECT_EQ(with->loss, 0.125);
+  EXPECT_EQ(with->loss, 2);
 }
 
 TEST_F(TrainerTest, PublishGivesTheVersion) {
@@ -233,6 +210,74 @@ TEST_F(TrainerTest, StateDictThatEndsEarlyIsAnError) {
   const absl::Status began = trainer.StateDict().status();
   EXPECT_TRUE(absl::IsInternal(began));
   EXPECT_THAT(std::string(began.message()), StartsWith("state dict: 2 bytes at offset 2 of \"a\""));
+}
+
+TEST_F(TrainerTest, TrainersAndRollback) {
+  EXPECT_THAT(*client_->Trainers(), SizeIs(0));
+  Create();
+  auto trainers = client_->Trainers();
+  ASSERT_TRUE(trainers.ok()) << trainers.status();
+  ASSERT_THAT(*trainers, SizeIs(1));
+  EXPECT_EQ(trainers->front().name(), "t");
+  absl::StatusOr<int64_t> previous = client_->Rollback("toy", 2);
+  ASSERT_TRUE(previous.ok()) << previous.status();
+  EXPECT_EQ(*previous, 3);
+  EXPECT_THAT(Operations(), ElementsAre("rollback toy 2"));
+}
+
+TEST_F(TrainerTest, CheckpointsAreSavedListedAndRestored) {
+  Trainer trainer = Create();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(trainer.Step(Rows(i), Rows(1)).ok());
+    if (i % 2 == 1) {
+      ASSERT_TRUE(trainer.SaveCheckpoint().ok());
+    }
+  }
+  auto checkpoints = trainer.ListCheckpoints();
+  ASSERT_TRUE(checkpoints.ok()) << checkpoints.status();
+  ASSERT_THAT(*checkpoints, SizeIs(2));
+  EXPECT_EQ((*checkpoints)[1].sequence(), 4);
+  auto restored = trainer.RestoreCheckpoint((*checkpoints)[0].name());
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->sequence(), 2);
+  EXPECT_EQ(trainer.sequence(), 2);
+  EXPECT_EQ(trainer.info().step(), 2);
+  ASSERT_TRUE(trainer.Step(Rows(9), Rows(1)).ok());
+  EXPECT_THAT(service_.history(), ElementsAre("step 1 of 0", "step 2 of 1", "step 3 of 9"));
+  EXPECT_TRUE(absl::IsNotFound(trainer.RestoreCheckpoint("none").status()));
+}
+
+TEST_F(TrainerTest, EvaluateSendsItsQuestionOnceAndEveryBatch) {
+  Trainer trainer = Create();
+  std::vector<Batch> batches;
+  for (int i = 0; i < 3; ++i) batches.push_back({Rows(i), Rows(i)});
+  absl::StatusOr<v1::EvaluateResponse> reply =
+      trainer.Evaluate(std::move(batches), {.metrics = {"accuracy", "top_k"}, .k = 3});
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->loss(), 0.75);
+  EXPECT_EQ(reply->rows(), 3);
+  const std::vector<v1::EvaluateRequest> requests = service_.evaluated();
+  ASSERT_THAT(requests, SizeIs(3));
+  EXPECT_EQ(requests[0].trainer(), "t");
+  EXPECT_THAT(requests[0].metrics(), ElementsAre("accuracy", "top_k"));
+  EXPECT_EQ(requests[0].k(), 3);
+  EXPECT_EQ(requests[1].trainer(), "");
+  EXPECT_EQ(requests[2].inputs(0).data(), Rows(2)[0].data);
+  EXPECT_EQ(requests[2].targets(0).data(), Rows(2)[0].data);
+  EXPECT_THAT(service_.history(), SizeIs(0));
+}
+
+TEST_F(TrainerTest, EvaluateGivesTheServersRefusalAndNeedsABatch) {
+  Trainer trainer = Create();
+  EXPECT_TRUE(absl::IsInvalidArgument(trainer.Evaluate(std::vector<Batch>()).status()));
+  service_.Refuse({grpc::StatusCode::INVALID_ARGUMENT, "metrics[0]: is unknown"});
+  // More batches than fit between the two, so that the client has to stop by itself.
+  const absl::Status refused =
+      trainer.Evaluate([] {
+               return std::optional<Batch>({Rows(0), Rows(0)});
+             })
+          .status();
+  EXPECT_EQ(refused.message(), "metrics[0]: is unknown");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/models/torchscript_replica.h"
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,20 +12,29 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/script_modules.h"
 #include "tests/fakes/status_matchers.h"
+#include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::StrEq;
 using Tensors = std::vector<at::Tensor>;
 
-std::vector<TensorSpec> Output() { return {{"y", DataType::kFp32, {}}}; }
+ModelConfig Config() {
+  ModelConfig config;
+  config.inputs = {{"x", DataType::kFp32, {}}};
+  config.outputs = {{"y", DataType::kFp32, {}}};
+  return config;
+}
 
 at::Tensor Trainable(double value) { return at::full({2}, value).requires_grad_(true); }
 
 // y = x · w + b, b not used while evaluating; `count` counts the calls in training mode.
-TorchScriptReplica Affine() {
+std::unique_ptr<Replica> Affine() {
   torch::jit::Module module = NewModule();
   module.register_parameter("w", Trainable(3), /*is_buffer=*/false);
   module.register_parameter("b", Trainable(1), /*is_buffer=*/false);
@@ -37,68 +47,109 @@ def forward(self, x):
   else:
     return x * self.w
 )");
-  return TorchScriptReplica(module, {0}, Output());
+  return MakeReplica(module, Config());
 }
 
 TEST(TorchScriptReplicaTest, TheModeIsThatOfTheCall) {
-  TorchScriptReplica replica = Affine();
+  const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor x = at::full({1, 2}, 2.0);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(at::equal((*replica.Forward({x}, Mode::kTrain))[0], at::full({1, 2}, 7.0)));
-    EXPECT_TRUE(at::equal((*replica.Forward({x}, Mode::kEval))[0], at::full({1, 2}, 6.0)));
+    EXPECT_TRUE(at::equal((*replica->Forward({x}, Mode::kTrain))[0], at::full({1, 2}, 7.0)));
+    EXPECT_TRUE(at::equal((*replica->Forward({x}, Mode::kEval))[0], at::full({1, 2}, 6.0)));
   }
 }
 
 TEST(TorchScriptReplicaTest, ForwardRecordsNoGraphWhateverTheThreadsMode) {
-  TorchScriptReplica replica = Affine();
+  const std::unique_ptr<Replica> replica = Affine();
   const c10::AutoGradMode grad(true);
-  EXPECT_FALSE((*replica.Forward({at::ones({1, 2})}, Mode::kTrain))[0].requires_grad());
+  EXPECT_FALSE((*replica->Forward({at::ones({1, 2})}, Mode::kTrain))[0].requires_grad());
 }
 
 TEST(TorchScriptReplicaTest, BackwardGivesTheParametersGradients) {
-  TorchScriptReplica replica = Affine();
+  const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor x = at::arange(6, at::kFloat).view({3, 2});
   const c10::AutoGradMode no_grad(false);  // as it is on a worker that serves
-  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs, replica.ForwardForTraining({x}, Mode::kTrain));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs, replica->ForwardForTraining({x}, Mode::kTrain));
   EXPECT_FALSE(outputs[0].requires_grad());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors gradients, replica.Backward({at::ones({3, 2})}));
-  ASSERT_EQ(gradients.size(), 2);
-  EXPECT_TRUE(at::equal(gradients[0], x.sum(0)));
-  EXPECT_TRUE(at::equal(gradients[1], at::full({2}, 3.0)));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({3, 2})}));
+  ASSERT_EQ(gradients.parameters.size(), 2);
+  EXPECT_TRUE(at::equal(gradients.parameters[0], x.sum(0)));
+  EXPECT_TRUE(at::equal(gradients.parameters[1], at::full({2}, 3.0)));
+  ASSERT_EQ(gradients.inputs.size(), 1);
+  EXPECT_FALSE(gradients.inputs[0].defined());  // it required none
 }
 
 TEST(TorchScriptReplicaTest, AParameterThatIsNotReachedHasNoGradient) {
-  TorchScriptReplica replica = Affine();
-  ASSERT_THAT(replica.ForwardForTraining({at::ones({3, 2})}, Mode::kEval), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors gradients, replica.Backward({at::ones({3, 2})}));
-  EXPECT_TRUE(gradients[0].defined());
-  EXPECT_FALSE(gradients[1].defined());
+  const std::unique_ptr<Replica> replica = Affine();
+  ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kEval), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({3, 2})}));
+  EXPECT_TRUE(gradients.parameters[0].defined());
+  EXPECT_FALSE(gradients.parameters[1].defined());
 }
 
 TEST(TorchScriptReplicaTest, WithoutAnOutputGradientNothingIsReached) {
-  TorchScriptReplica replica = Affine();
-  ASSERT_THAT(replica.ForwardForTraining({at::ones({3, 2})}, Mode::kTrain), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors gradients, replica.Backward({at::Tensor()}));
-  ASSERT_EQ(gradients.size(), 2);
-  EXPECT_FALSE(gradients[0].defined() || gradients[1].defined());
+  const std::unique_ptr<Replica> replica = Affine();
+  ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kTrain), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::Tensor()}));
+  ASSERT_EQ(gradients.parameters.size(), 2);
+  EXPECT_FALSE(gradients.parameters[0].defined() || gradients.parameters[1].defined());
 }
 
 TEST(TorchScriptReplicaTest, ABoundParameterLivesInItsStorage) {
-  TorchScriptReplica replica = Affine();
+  const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor storage = at::full({2}, 3.0);
-  replica.BindParameter(0, storage);
+  replica->BindParameter(0, storage);
   storage.fill_(10);
   EXPECT_TRUE(
-      at::equal((*replica.Forward({at::ones({1, 2})}, Mode::kEval))[0], at::full({1, 2}, 10.0)));
-  ASSERT_THAT(replica.ForwardForTraining({at::ones({1, 2})}, Mode::kEval), IsOk());
-  EXPECT_TRUE((*replica.Backward({at::ones({1, 2})}))[0].defined());
+      at::equal((*replica->Forward({at::ones({1, 2})}, Mode::kEval))[0], at::full({1, 2}, 10.0)));
+  ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kEval), IsOk());
+  EXPECT_TRUE(replica->Backward({at::ones({1, 2})})->parameters[0].defined());
+}
+
+TEST(TorchScriptReplicaTest, AnInputThatRequiresAGradientGetsOne) {
+  const std::unique_ptr<Replica> replica = Affine();
+  const at::Tensor x = at::ones({1, 2}).requires_grad_(true);
+  ASSERT_THAT(replica->ForwardForTraining({x}, Mode::kTrain), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({1, 2})}));
+  EXPECT_TRUE(at::equal(gradients.inputs[0], at::full({1, 2}, 3.0)));
+}
+
+TEST(TorchScriptReplicaTest, AFrozenParameterGetsNoGradient) {
+  const std::unique_ptr<Replica> replica = Affine();
+  replica->Freeze(0);
+  ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kTrain), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({1, 2})}));
+  EXPECT_FALSE(gradients.parameters[0].defined());
+  EXPECT_TRUE(gradients.parameters[1].defined());
 }
 
 TEST(TorchScriptReplicaTest, BuffersAreThoseOfNow) {
-  TorchScriptReplica replica = Affine();
-  ASSERT_EQ(replica.buffers().size(), 1);
-  ASSERT_THAT(replica.Forward({at::ones({1, 2})}, Mode::kTrain), IsOk());
-  EXPECT_EQ(replica.buffers()[0].item<float>(), 1);  // the forward pass put another tensor there
+  const std::unique_ptr<Replica> replica = Affine();
+  ASSERT_EQ(replica->buffers().size(), 1);
+  ASSERT_THAT(replica->Forward({at::ones({1, 2})}, Mode::kTrain), IsOk());
+  EXPECT_EQ(replica->buffers()[0].item<float>(), 1);  // the forward pass put another tensor there
+}
+
+TEST(TorchScriptReplicaTest, BuffersThatAreSetAreItsOwn) {
+  const std::unique_ptr<Replica> replica = Affine();
+  ASSERT_THAT(replica->Forward({at::ones({1, 2})}, Mode::kTrain), IsOk());
+  const at::Tensor five = at::full({}, 5.0);
+  replica->SetBuffers({five});
+  five.fill_(9);
+  EXPECT_EQ(replica->buffers()[0].item<float>(), 5);
+}
+
+// What the graph has of a buffer is still what it was.
+TEST(TorchScriptReplicaTest, SettingTheBuffersThatItHasLeavesTheGraphWhole) {
+  torch::jit::Module module = NewModule();
+  module.register_parameter("w", Trainable(3), /*is_buffer=*/false);
+  module.register_buffer("scale", at::full({2}, 2.0));
+  module.define("def forward(self, x):\n  return x * self.w * self.scale\n");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kTrain), IsOk());
+  replica->SetBuffers({at::full({2}, 2.0)});
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({1, 2})}));
+  EXPECT_TRUE(at::equal(gradients.parameters[0], at::full({2}, 2.0)));
 }
 
 // A module with a child, a frozen parameter and tied weights.
@@ -128,14 +179,14 @@ std::vector<std::string> ParameterNames(const Replica& replica) {
 }
 
 TEST(TorchScriptReplicaTest, TrainsWhatRequiresAGradientOnce) {
-  const TorchScriptReplica replica(Family(), {0}, Output());
-  EXPECT_THAT(ParameterNames(replica), ElementsAre("a", "child.w"));
+  const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
+  EXPECT_THAT(ParameterNames(*replica), ElementsAre("a", "child.w"));
 }
 
 TEST(TorchScriptReplicaTest, StateIsTheStateDict) {
-  const TorchScriptReplica replica(Family(), {0}, Output());
+  const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
   std::vector<std::pair<std::string, bool>> entries;
-  for (const StateEntry& entry : replica.state()) {
+  for (const StateEntry& entry : replica->state()) {
     entries.emplace_back(entry.name, entry.is_parameter);
     EXPECT_FALSE(entry.value.requires_grad());
   }
@@ -144,28 +195,30 @@ TEST(TorchScriptReplicaTest, StateIsTheStateDict) {
 }
 
 TEST(TorchScriptReplicaTest, ACloneIsACopyOfItsOwn) {
-  TorchScriptReplica replica(Family(), {0}, Output());
-  const std::unique_ptr<Replica> clone = replica.Clone();
-  EXPECT_EQ(ParameterNames(*clone), ParameterNames(replica));  // ties and frozen ones kept
+  const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
+  const std::unique_ptr<Replica> clone = replica->Clone();
+  EXPECT_EQ(ParameterNames(*clone), ParameterNames(*replica));  // ties and frozen ones kept
   const at::Tensor x = at::ones({1, 2});
   EXPECT_TRUE(at::equal((*clone->Forward({x}, Mode::kEval))[0], at::full({1, 2}, 4.0)));
   const at::Tensor storage = at::full({2}, 5.0);
-  replica.BindParameter(1, storage);
-  replica.buffers()[0].fill_(9);
+  replica->BindParameter(1, storage);
+  replica->buffers()[0].fill_(9);
   EXPECT_TRUE(at::equal((*clone->Forward({x}, Mode::kEval))[0], at::full({1, 2}, 4.0)));
   EXPECT_EQ(clone->buffers()[0].sum().item<float>(), 0);
   ASSERT_THAT(clone->ForwardForTraining({x}, Mode::kTrain), IsOk());
-  EXPECT_TRUE((*clone->Backward({at::ones({1, 2})}))[1].defined());
+  EXPECT_TRUE(clone->Backward({at::ones({1, 2})})->parameters[1].defined());
 }
 
 TEST(TorchScriptReplicaTest, InputsAndOutputsGoByTheirOrder) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self, a, b):\n  return a - b, b\n");
-  TorchScriptReplica replica(module, {1, 0},
-                             {{"y__1", DataType::kFp32, {}}, {"y__0", DataType::kFp32, {}}});
+  ModelConfig config;
+  config.inputs = {{"b", DataType::kFp32, {}}, {"a", DataType::kFp32, {}}};
+  config.outputs = {{"y__1", DataType::kFp32, {}}, {"y__0", DataType::kFp32, {}}};
+  const std::unique_ptr<Replica> replica = MakeReplica(module, config);
   BRAID_ASSERT_OK_AND_ASSIGN(
       const Tensors outputs,
-      replica.Forward({at::full({1}, 2.0), at::full({1}, 5.0)}, Mode::kEval));
+      replica->Forward({at::full({1}, 2.0), at::full({1}, 5.0)}, Mode::kEval));
   EXPECT_EQ(outputs[0].item<float>(), 2);
   EXPECT_EQ(outputs[1].item<float>(), 3);
 }
@@ -173,9 +226,84 @@ TEST(TorchScriptReplicaTest, InputsAndOutputsGoByTheirOrder) {
 TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self, x):\n  return x.double()\n");
-  TorchScriptReplica replica(module, {0}, Output());
-  EXPECT_THAT(replica.Forward({at::ones({1})}, Mode::kEval),
-              StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr("'y'")));
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  EXPECT_THAT(replica->Forward({at::ones({1})}, Mode::kEval),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'y'")));
+}
+
+TEST(TorchScriptReplicaTest, AFileOfItHoldsItsWeights) {
+  const std::unique_ptr<Replica> replica = Affine();
+  replica->BindParameter(0, at::full({2}, 7.0));
+  std::stringstream file;
+  ASSERT_THAT(replica->Save([&](absl::string_view bytes) {
+    file << bytes;
+    return absl::OkStatus();
+  }),
+              IsOk());
+  torch::jit::Module loaded = torch::jit::load(file);
+  EXPECT_TRUE(
+      at::equal(loaded.forward({at::ones({1, 2})}).toTensor().detach(), at::full({1, 2}, 7.0)));
+}
+
+TEST(TorchScriptReplicaTest, AFileThatCannotBeWrittenIsTold) {
+  EXPECT_THAT(Affine()->Save([](absl::string_view) {
+    return absl::ResourceExhaustedError("the disk is full");
+  }),
+              StatusIs(absl::StatusCode::kResourceExhausted, StrEq("the disk is full")));
+}
+
+// A module of two parts: x → (x · w, x) → the product of both.
+torch::jit::Module InParts() {
+  torch::jit::Module first("First");
+  first.register_attribute("training", c10::BoolType::get(), true);
+  first.register_parameter("w", Trainable(3), false);
+  first.define("def forward(self, x):\n  return x * self.w, x\n");
+  torch::jit::Module second("Second");
+  second.register_attribute("training", c10::BoolType::get(), true);
+  second.register_parameter("v", Trainable(2), false);
+  second.define("def forward(self, a, b):\n  return a * b * self.v\n");
+  torch::jit::Module parts("Parts");
+  parts.register_attribute("training", c10::BoolType::get(), true);
+  parts.register_module("second", second);
+  parts.define("def helper(self, x):\n  return x\n");
+  torch::jit::Module module = NewModule();
+  module.register_module("first", first);
+  module.register_module("parts", parts);
+  module.define(R"(
+def forward(self, x):
+  a, b = self.first.forward(x)
+  return self.parts.second.forward(a, b)
+)");
+  return module;
+}
+
+TEST(CloneStageTest, PartsTakeAndGiveTensorsInTheirOrder) {
+  const std::unique_ptr<Replica> replica = MakeReplica(InParts(), Config());
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto first,
+                             replica->CloneStage({"first", true, false}, c10::kCPU));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto second,
+                             replica->CloneStage({"parts.second", false, true}, c10::kCPU));
+  EXPECT_THAT(ParameterNames(*first), ElementsAre("w"));
+  EXPECT_THAT(ParameterNames(*second), ElementsAre("v"));
+  const at::Tensor x = at::full({1, 2}, 5.0);
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors between, first->Forward({x}, Mode::kTrain));
+  ASSERT_EQ(between.size(), 2);
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs, second->Forward(between, Mode::kTrain));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors whole, replica->Forward({x}, Mode::kTrain));
+  EXPECT_TRUE(at::equal(outputs[0], whole[0]));
+  first->BindParameter(0, at::zeros({2}));  // a copy's own
+  EXPECT_TRUE(at::equal((*replica->Forward({x}, Mode::kTrain))[0], whole[0]));
+}
+
+TEST(CloneStageTest, WhatIsNoPartIsRefused) {
+  const std::unique_ptr<Replica> replica = MakeReplica(InParts(), Config());
+  EXPECT_THAT(replica->CloneStage({"third"}, c10::kCPU),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("'third'"), HasSubstr("'first', 'parts'"))));
+  EXPECT_THAT(replica->CloneStage({"parts"}, c10::kCPU),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no forward")));
+  // The model's input is x.
+  EXPECT_FALSE(replica->CloneStage({"parts.second", true, true}, c10::kCPU).ok());
 }
 
 }  // namespace

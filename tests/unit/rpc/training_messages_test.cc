@@ -1,7 +1,6 @@
 #include "server/rpc/training_messages.h"
 
 #include <string>
-#include <variant>
 
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -19,72 +18,6 @@ Message FromText(const std::string& text) {
   Message message;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &message)) << text;
   return message;
-}
-
-absl::StatusOr<TrainerSpec> Read(const std::string& text) {
-  return ReadSpec(FromText<braid::v1::CreateTrainerRequest>(text));
-}
-
-TEST(ReadSpecTest, DefaultsAreTorchs) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec spec,
-                             Read("model: 'm' loss { name: 'mse' } optimizer { sgd { } }"));
-  EXPECT_EQ(spec.name, "");
-  EXPECT_EQ(spec.base_version, 0);
-  EXPECT_EQ(spec.loss.reduction, Reduction::kMean);
-  EXPECT_FALSE(spec.loss.ignore_index.has_value());
-  EXPECT_EQ(std::get<SgdSpec>(spec.optimizer).lr, 1e-3);
-  EXPECT_EQ(std::get<SgdSpec>(spec.optimizer).momentum, 0);
-  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec other, Read("optimizer { adamw { } }"));
-  const auto& adamw = std::get<AdamWSpec>(other.optimizer);
-  EXPECT_EQ(adamw.lr, 1e-3);
-  EXPECT_EQ(adamw.beta1, 0.9);
-  EXPECT_EQ(adamw.beta2, 0.999);
-  EXPECT_EQ(adamw.eps, 1e-8);
-  EXPECT_EQ(adamw.weight_decay, 1e-2);
-}
-
-TEST(ReadSpecTest, AnExplicitZeroIsNoDefault) {
-  BRAID_ASSERT_OK_AND_ASSIGN(
-      const TrainerSpec spec,
-      Read("loss { ignore_index: 0 } optimizer { adamw { lr: 0 beta1: 0 weight_decay: 0 } }"));
-  EXPECT_EQ(spec.loss.ignore_index, 0);
-  const auto& adamw = std::get<AdamWSpec>(spec.optimizer);
-  EXPECT_EQ(adamw.lr, 0);
-  EXPECT_EQ(adamw.beta1, 0);
-  EXPECT_EQ(adamw.weight_decay, 0);
-}
-
-TEST(ReadSpecTest, ReadsEveryField) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec spec, Read(R"(
-    model: 'm' version: 3 name: 't' request_id: 'r'
-    loss { name: 'cross_entropy' output: 'y' target: 'z' reduction: REDUCTION_SUM
-           ignore_index: 7 label_smoothing: 0.1 }
-    optimizer { sgd { lr: 1 momentum: 2 dampening: 3 weight_decay: 4 nesterov: true } })"));
-  EXPECT_EQ(spec.model, "m");
-  EXPECT_EQ(spec.base_version, 3);
-  EXPECT_EQ(spec.name, "t");
-  EXPECT_EQ(spec.request_id, "r");
-  EXPECT_EQ(spec.loss.name, "cross_entropy");
-  EXPECT_EQ(spec.loss.output, "y");
-  EXPECT_EQ(spec.loss.target, "z");
-  EXPECT_EQ(spec.loss.reduction, Reduction::kSum);
-  EXPECT_EQ(spec.loss.ignore_index, 7);
-  EXPECT_EQ(spec.loss.label_smoothing, 0.1);
-  const auto& sgd = std::get<SgdSpec>(spec.optimizer);
-  EXPECT_EQ(sgd.lr, 1);
-  EXPECT_EQ(sgd.momentum, 2);
-  EXPECT_EQ(sgd.dampening, 3);
-  EXPECT_EQ(sgd.weight_decay, 4);
-  EXPECT_TRUE(sgd.nesterov);
-}
-
-TEST(ReadSpecTest, WhatIsWrongIsNamed) {
-  EXPECT_THAT(Read("optimizer { }"), RefusesField("optimizer", HasSubstr("sgd or adamw")));
-  EXPECT_THAT(Read(""), RefusesField("optimizer", HasSubstr("is missing")));
-  EXPECT_THAT(Read("version: -1"), RefusesField("version", HasSubstr("-1 is no version")));
-  braid::v1::CreateTrainerRequest request;
-  request.mutable_loss()->set_reduction(static_cast<braid::v1::Loss::Reduction>(9));
-  EXPECT_THAT(ReadSpec(request), RefusesField("loss.reduction", HasSubstr("9 is unknown")));
 }
 
 TEST(ReadOperationTest, EachRequestIsItsKind) {
@@ -122,44 +55,95 @@ TEST(ReadOperationTest, WhatIsWrongIsNamed) {
               RefusesField("targets[0].datatype", HasSubstr("'x'")));
 }
 
-TEST(WriteTrainerTest, SaysWhatReadSpecRead) {
-  const auto request = FromText<braid::v1::CreateTrainerRequest>(R"(
-    model: 'm' name: 't'
-    loss { name: 'mse' output: 'y' target: 'z' reduction: REDUCTION_SUM }
-    optimizer { adamw { lr: 1 beta1: 0.5 beta2: 0.25 eps: 2 weight_decay: 3 } })");
+TEST(ReadOperationTest, AGraphIsKeptIfItIsAskedFor) {
+  EXPECT_TRUE(ReadOperation(FromText<braid::v1::ForwardRequest>("keep_graph: true"))->keep_graph);
+  EXPECT_FALSE(ReadOperation(FromText<braid::v1::ForwardRequest>(""))->keep_graph);
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const Operation backward,
+      ReadOperation(FromText<braid::v1::BackwardRequest>(
+          "sequence: 2 output_gradients { name: 'y' datatype: 'UINT8' shape: 1 data: 'a' }")));
+  EXPECT_EQ(backward.kind, OperationKind::kBackward);
+  EXPECT_EQ(backward.output_gradients[0].name, "y");
+  EXPECT_THAT(ReadOperation(FromText<braid::v1::BackwardRequest>(
+                  "output_gradients { name: 'y' datatype: 'FP32' shape: 1 data: 'a' }")),
+              RefusesField("output_gradients[0].data", HasSubstr("")));
+}
+
+TEST(ReadHyperParametersTest, ReadsEveryField) {
+  const HyperParameters hyper = ReadHyperParameters(FromText<braid::v1::HyperParameters>(
+      "lr: 1 weight_decay: 2 momentum: 3 group_lr: [4, 5] metric: 6"));
+  EXPECT_EQ(hyper.lr, 1);
+  EXPECT_EQ(hyper.weight_decay, 2);
+  EXPECT_EQ(hyper.momentum, 3);
+  EXPECT_THAT(hyper.group_lr, ElementsAre(4, 5));
+  EXPECT_EQ(hyper.metric, 6);
+}
+
+TEST(WriteTrainerTest, TellsWhereItStands) {
   TrainerInfo info;
-  info.spec = *ReadSpec(request);
   info.devices = {"cpu:0", "cpu:1"};
   info.step = 4;
   info.applied_sequence = 5;
+  info.durable_sequence = 3;
   info.accumulated = 6;
+  info.skipped = 7;
+  info.lr = 0.5;
+  info.memory = {{"cpu:0", 100, 200}};
   braid::v1::Trainer message;
   WriteTrainer(info, &message);
-  EXPECT_EQ(message.loss().SerializeAsString(), request.loss().SerializeAsString());
-  EXPECT_EQ(message.optimizer().SerializeAsString(), request.optimizer().SerializeAsString());
   EXPECT_THAT(message.devices(), ElementsAre("cpu:0", "cpu:1"));
   EXPECT_EQ(message.step(), 4);
   EXPECT_EQ(message.applied_sequence(), 5);
+  EXPECT_EQ(message.durable_sequence(), 3);
   EXPECT_EQ(message.accumulated(), 6);
+  EXPECT_EQ(message.skipped(), 7);
+  EXPECT_EQ(message.lr(), 0.5);
+  EXPECT_EQ(message.memory(0).current_bytes(), 100);
+  EXPECT_EQ(message.memory(0).peak_bytes(), 200);
 }
 
-TEST(WriteStatusTest, TellsTheSplitIfItIsAskedFor) {
+TEST(WriteReplyTest, TellsTheSplitIfItIsAskedFor) {
   OperationResult result;
   result.applied_sequence = 3;
+  result.durable_sequence = 1;
   result.step = 2;
   result.replayed = true;
-  result.chunks = {{"cpu:0", 10}, {"cpu:1", 7}};
-  braid::v1::OperationStatus with;
-  WriteStatus(result, /*with_chunks=*/true, &with);
-  EXPECT_EQ(with.applied_sequence(), 3);
-  EXPECT_EQ(with.step(), 2);
-  EXPECT_TRUE(with.replayed());
-  ASSERT_EQ(with.chunks_size(), 2);
-  EXPECT_EQ(with.chunks(1).device(), "cpu:1");
-  EXPECT_EQ(with.chunks(1).rows(), 7);
-  braid::v1::OperationStatus without;
-  WriteStatus(result, /*with_chunks=*/false, &without);
-  EXPECT_EQ(without.chunks_size(), 0);
+  result.skipped = true;
+  result.loss = 0.25;
+  result.gradient_norm = 4;
+  result.lr = 0.1;
+  result.phases = {{"forward", absl::Milliseconds(3)}};
+  result.chunks = {{"cpu:0", 10, "features", {"[10, 5]"}, {"[10, 2]"}}, {"cpu:1", 7, "", {}, {}}};
+  braid::v1::StepResponse with;
+  WriteReply(result, /*with_chunks=*/true, &with);
+  EXPECT_EQ(with.loss(), 0.25);
+  EXPECT_EQ(with.status().applied_sequence(), 3);
+  EXPECT_EQ(with.status().durable_sequence(), 1);
+  EXPECT_EQ(with.status().step(), 2);
+  EXPECT_TRUE(with.status().replayed());
+  EXPECT_TRUE(with.status().skipped());
+  EXPECT_EQ(with.status().gradient_norm(), 4);
+  EXPECT_EQ(with.status().lr(), 0.1);
+  EXPECT_EQ(with.status().phases(0).name(), "forward");
+  EXPECT_DOUBLE_EQ(with.status().phases(0).seconds(), 0.003);
+  ASSERT_EQ(with.status().chunks_size(), 2);
+  EXPECT_EQ(with.status().chunks(0).stage(), "features");
+  EXPECT_THAT(with.status().chunks(0).input_shapes(), ElementsAre("[10, 5]"));
+  EXPECT_THAT(with.status().chunks(0).output_shapes(), ElementsAre("[10, 2]"));
+  EXPECT_EQ(with.status().chunks(1).rows(), 7);
+  braid::v1::OptimStepResponse without;
+  WriteReply(result, /*with_chunks=*/false, &without);
+  EXPECT_EQ(without.status().chunks_size(), 0);
+}
+
+TEST(WriteCheckpointTest, TellsAllOfIt) {
+  braid::v1::Checkpoint message;
+  WriteCheckpoint({"name", 1, 2, 3, absl::UnixEpoch() + absl::Seconds(4.5)}, &message);
+  EXPECT_EQ(message.name(), "name");
+  EXPECT_EQ(message.step(), 1);
+  EXPECT_EQ(message.sequence(), 2);
+  EXPECT_EQ(message.bytes(), 3);
+  EXPECT_EQ(message.created(), 4.5);
 }
 
 }  // namespace

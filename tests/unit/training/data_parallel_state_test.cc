@@ -1,12 +1,10 @@
 // What a data-parallel step does to buffers and unreached parameters, and what a failed one does
 // not.
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "server/devices/run_on.h"
 #include "server/training/data_parallel.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/trained_module.h"
@@ -45,9 +43,9 @@ TEST(DataParallelBuffersTest, AreThoseOfThePrimarysChunk) {
   for (const int workers : {1, 2, 3}) {
     TrainedModule trained(Stateful(), workers);
     const at::Tensor x = Inputs(20) * at::arange(20, at::kDouble).unsqueeze(1);
-    BRAID_ASSERT_OK_AND_ASSIGN(const BatchResult result, trained.ForwardBackward(x, Classes(20)));
-    const at::Tensor chunk = x.narrow(0, 0, result.split[0]);
-    State state = trained.State();
+    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.ForwardBackward(x, Classes(20)));
+    const at::Tensor chunk = x.narrow(0, 0, result.chunks[0].rows);
+    State state = trained.state();
     EXPECT_TRUE(at::allclose(state["mean"], chunk.mean(0), 1e-12, 1e-12));
     EXPECT_TRUE(at::allclose(state["var"], chunk.var(0), 1e-12, 1e-12));
     EXPECT_EQ(state["calls"].item<int64_t>(), 1);
@@ -66,7 +64,7 @@ def forward(self, x):
   at::Tensor x = at::ones({4, 3}, at::kDouble);
   x.narrow(0, 2, 2).fill_(10);  // the second replica's chunk
   ASSERT_THAT(trained.Forward(x, Mode::kTrain), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const BatchResult result, trained.Forward(x, Mode::kTrain));
+  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Forward(x, Mode::kTrain));
   const at::Tensor y = View(result.outputs[0]).select(1, 0);
   EXPECT_TRUE(at::equal(y, at::tensor({2.0, 2.0, 11.0, 11.0}, at::kDouble)));
 }
@@ -74,29 +72,11 @@ def forward(self, x):
 TEST(DataParallelBuffersTest, EvaluationChangesNone) {
   TrainedModule trained(Stateful(), 2);
   ASSERT_THAT(trained.ForwardBackward(Inputs(20), Classes(20)), IsOk());
-  const State before = trained.State();
+  const State before = trained.state();
   ASSERT_THAT(trained.Forward(Inputs(9) + 1, Mode::kEval), IsOk());
-  ExpectSameState(trained.State(), before, 0);
+  ExpectSameState(trained.state(), before, 0);
   ASSERT_THAT(trained.Forward(Inputs(9) + 1, Mode::kTrain), IsOk());
-  EXPECT_FALSE(at::equal(trained.State()["mean"], before.at("mean")));
-}
-
-TEST(DataParallelBuffersTest, AClonesAreThePrimarysOnEveryReplica) {
-  TrainedModule trained(Stateful(), 2);
-  ASSERT_THAT(trained.ForwardBackward(Inputs(20), Classes(20)), IsOk());
-  ASSERT_THAT(trained.Update(0.5), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto clones, trained->Clone());
-  ASSERT_EQ(clones.size(), 2);
-  State expected = trained.State();
-  ASSERT_THAT(trained.ForwardBackward(Inputs(7), Classes(7)), IsOk());  // clones stay as they are
-  ASSERT_THAT(trained.Update(0.5), IsOk());
-  for (const std::unique_ptr<Replica>& clone : clones) {
-    State state;
-    for (const StateEntry& entry : clone->state()) {
-      state[entry.name] = entry.value;
-    }
-    ExpectSameState(state, expected, 0);
-  }
+  EXPECT_FALSE(at::equal(trained.state()["mean"], before.at("mean")));
 }
 
 // Fails in `fail`, between two good batches; the rest has to be as if it had not been asked for.
@@ -107,16 +87,16 @@ void ExpectUnchangedBy(int workers, Fail fail) {
   for (TrainedModule* model : {&trained, &spared}) {
     ASSERT_THAT(model->ForwardBackward(Inputs(20), Classes(20)), IsOk());
   }
-  const State before = trained.State();
+  const State before = trained.state();
   const absl::Status status = fail(&trained);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  ExpectSameState(trained.State(), before, 0);
+  ExpectSameState(trained.state(), before, 0);
   EXPECT_EQ(trained->accumulated(), 1);
   for (TrainedModule* model : {&trained, &spared}) {
     ASSERT_THAT(model->ForwardBackward(Inputs(9), Classes(9)), IsOk());
-    ASSERT_THAT(model->Update(0.5), IsOk());
+    ASSERT_THAT(model->Update(), IsOk());
   }
-  ExpectSameState(trained.State(), spared.State(), 0);
+  ExpectSameState(trained.state(), spared.state(), 0);
 }
 
 TEST(DataParallelFailureTest, AReplicaThatFailsChangesNothing) {
@@ -138,7 +118,7 @@ TEST(DataParallelFailureTest, ABadTargetChangesNothing) {
       return trained->ForwardBackward(Inputs(20), Classes(20) + 4).status();
     });
     ExpectUnchangedBy(workers, [](TrainedModule* trained) {
-      return trained->ForwardBackward(Inputs(20), Classes(19)).status();
+      return trained->Step(Inputs(20), Classes(20) - 1).status();
     });
   }
 }
@@ -150,9 +130,9 @@ TEST(DataParallelFailureTest, TheFirstBatchMayFailToo) {
   EXPECT_EQ(trained->accumulated(), 0);
   for (TrainedModule* model : {&trained, &spared}) {
     ASSERT_THAT(model->ForwardBackward(Inputs(3), Classes(3)), IsOk());
-    ASSERT_THAT(model->Update(0.5), IsOk());
+    ASSERT_THAT(model->Update(), IsOk());
   }
-  ExpectSameState(trained.State(), spared.State(), 0);
+  ExpectSameState(trained.state(), spared.state(), 0);
 }
 
 TEST(DataParallelFailureTest, ABufferThatBecomesAnotherShapeChangesNothing) {
@@ -165,7 +145,7 @@ def forward(self, x):
 )");
   TrainedModule trained(module, 1);
   EXPECT_FALSE(trained.ForwardBackward(Inputs(5), Classes(5)).ok());
-  EXPECT_TRUE(at::equal(trained.State()["last"], at::zeros({1}, at::kDouble)));
+  EXPECT_TRUE(at::equal(trained.state()["last"], at::zeros({1}, at::kDouble)));
 }
 
 TEST(DataParallelBuffersTest, ABufferOutlivesTheRequestThatItCameFrom) {
@@ -180,7 +160,7 @@ def forward(self, x):
   const at::Tensor request = Inputs(2);
   ASSERT_THAT(trained.Forward(request, Mode::kTrain), IsOk());
   request.fill_(77);  // its memory is somebody else's now
-  EXPECT_TRUE(at::equal(trained.State()["last"], Inputs(2)));
+  EXPECT_TRUE(at::equal(trained.state()["last"], Inputs(2)));
 }
 
 // w2 counts only for a chunk whose first number is positive.
@@ -197,13 +177,10 @@ def forward(self, x):
 }
 
 TEST(DataParallelReachTest, AParameterThatNoReplicaReachesIsNotUpdated) {
-  TrainedModule trained(Branching(), 2);
-  const State before = trained.State();
-  ASSERT_THAT(trained.ForwardBackward(-at::ones({4, 3}, at::kDouble), Classes(4)), IsOk());
-  SgdSpec decay;
-  decay.weight_decay = 0.5;
-  ASSERT_THAT(trained->Update(decay), IsOk());
-  State after = trained.State();
+  TrainedModule trained(Branching(), 2, TrainedSpec(SgdSpec{.lr = 0.5, .weight_decay = 0.5}));
+  const State before = trained.state();
+  ASSERT_THAT(trained.Step(-at::ones({4, 3}, at::kDouble), Classes(4)), IsOk());
+  State after = trained.state();
   EXPECT_TRUE(at::equal(after["w2"], before.at("w2")));
   EXPECT_TRUE(at::equal(after["b1"], before.at("b1")));
   EXPECT_FALSE(at::equal(after["w1"], before.at("w1")));
@@ -211,12 +188,12 @@ TEST(DataParallelReachTest, AParameterThatNoReplicaReachesIsNotUpdated) {
 
 TEST(DataParallelReachTest, OneThatSomeReplicasReachIsUpdated) {
   TrainedModule trained(Branching(), 2);
-  const State before = trained.State();
+  const State before = trained.state();
   const at::Tensor x = -at::ones({4, 3}, at::kDouble);
   x.narrow(0, 2, 2).fill_(1);  // the second replica's chunk
   ASSERT_THAT(trained.ForwardBackward(x, Classes(4)), IsOk());
-  ASSERT_THAT(trained.Update(0.5), IsOk());
-  EXPECT_FALSE(at::equal(trained.State()["w2"], before.at("w2")));
+  ASSERT_THAT(trained.Update(), IsOk());
+  EXPECT_FALSE(at::equal(trained.state()["w2"], before.at("w2")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What Loss::Create() and Loss::PickTarget() let through.
+// What Loss::Create() lets through.
 #include <limits>
 #include <optional>
 #include <string>
@@ -7,7 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/training/loss.h"
-#include "tests/fakes/host_tensors.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
@@ -15,6 +14,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 ModelConfig Config() {
   ModelConfig config;
@@ -26,18 +28,34 @@ ModelConfig Config() {
   return config;
 }
 
-absl::StatusOr<Loss> Create(const LossSpec& spec) { return Loss::Create(spec, Config()); }
+absl::StatusOr<Loss> Create(const LossSpec& spec, LossMode mode = LossMode::kCentral) {
+  return Loss::Create(spec, mode, "losses[2]", Config());
+}
 
 TEST(LossCreateTest, FillsInTheDefaults) {
   BRAID_ASSERT_OK_AND_ASSIGN(const Loss loss, Create({.name = "cross_entropy"}));
+  EXPECT_EQ(loss.kind(), LossKind::kCrossEntropy);
   EXPECT_EQ(loss.spec().output, "logits");
   EXPECT_EQ(loss.spec().target, "target");
   EXPECT_EQ(loss.spec().reduction, Reduction::kMean);
+  EXPECT_EQ(loss.spec().weight, 1);
   EXPECT_EQ(loss.spec().ignore_index, -100);
   EXPECT_EQ(loss.output_index(), 0);
+  EXPECT_EQ(Create({.name = "nll"})->spec().ignore_index, -100);
+  EXPECT_EQ(Create({.name = "smooth_l1"})->spec().beta, 1);
+  EXPECT_EQ(Create({.name = "huber"})->spec().delta, 1);
   BRAID_ASSERT_OK_AND_ASSIGN(const Loss mse, Create({.name = "mse", .target = "y"}));
   EXPECT_EQ(mse.spec().target, "y");
   EXPECT_EQ(mse.spec().ignore_index, std::nullopt);
+  EXPECT_EQ(mse.spec().beta, std::nullopt);
+}
+
+TEST(LossCreateTest, TakesItsOwnDefaultsAgain) {
+  for (const char* name :
+       {"cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber", "bce_with_logits", "kl_div"}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(const Loss loss, Create({.name = name}));
+    EXPECT_THAT(Create(loss.spec()), IsOk()) << name;
+  }
 }
 
 TEST(LossCreateTest, TakesTheOutputByName) {
@@ -46,65 +64,91 @@ TEST(LossCreateTest, TakesTheOutputByName) {
 }
 
 TEST(LossCreateTest, RefusesUnknownNames) {
-  for (const char* name : {"", "CrossEntropy", "nll"}) {
-    EXPECT_THAT(Create({.name = name}),
-                RefusesField("loss.name", HasSubstr("expected cross_entropy or mse")));
+  for (const char* name : {"", "CrossEntropy", "ctc"}) {
+    EXPECT_THAT(
+        Create({.name = name}),
+        RefusesField("losses[2].name", HasSubstr("cross_entropy, nll, mse, l1, smooth_l1, huber, "
+                                                 "bce_with_logits, kl_div, module")));
   }
   EXPECT_THAT(Create({.name = "mse", .output = "y"}),
-              RefusesField("loss.output", AllOf(HasSubstr("'m' has no output 'y'"),
-                                                HasSubstr("'logits', 'probs', 'ids'"))));
+              RefusesField("losses[2].output", AllOf(HasSubstr("'m' has no output 'y'"),
+                                                     HasSubstr("'logits', 'probs', 'ids'"))));
 }
 
 TEST(LossCreateTest, RefusesAnOutputWithoutGradient) {
-  EXPECT_THAT(
-      Create({.name = "mse", .output = "ids"}),
-      RefusesField("loss.output", AllOf(HasSubstr("'ids' is INT64"), HasSubstr("floating-point"))));
+  EXPECT_THAT(Create({.name = "mse", .output = "ids"}),
+              RefusesField("losses[2].output",
+                           AllOf(HasSubstr("'ids' is INT64"), HasSubstr("floating-point"))));
 }
 
 TEST(LossCreateTest, RefusesParametersOutOfRange) {
-  for (const double smoothing : {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(Create({.name = "cross_entropy", .label_smoothing = smoothing}),
-                RefusesField("loss.label_smoothing", HasSubstr("expected 0 to 1")));
+  for (const double wrong : {-0.1, 1.5, kNan}) {
+    EXPECT_THAT(Create({.name = "cross_entropy", .label_smoothing = wrong}),
+                RefusesField("losses[2].label_smoothing", HasSubstr("expected 0 to 1")));
   }
   EXPECT_THAT(Create({.name = "cross_entropy", .label_smoothing = 1}), IsOk());
+  for (const double wrong : {kInf, -kInf, kNan}) {
+    EXPECT_THAT(Create({.name = "mse", .weight = wrong}),
+                RefusesField("losses[2].weight", HasSubstr("not finite")));
+  }
+  EXPECT_THAT(Create({.name = "mse", .weight = -2}), IsOk());
+  for (const double wrong : {0.0, -1.0, kInf, kNan}) {
+    EXPECT_THAT(Create({.name = "smooth_l1", .beta = wrong}),
+                RefusesField("losses[2].beta", HasSubstr("above 0")));
+    EXPECT_THAT(Create({.name = "huber", .delta = wrong}),
+                RefusesField("losses[2].delta", HasSubstr("above 0")));
+  }
+  for (const double wrong : {-1.0, kInf, kNan}) {
+    EXPECT_THAT(Create({.name = "nll", .class_weights = {1, wrong}}),
+                RefusesField("losses[2].class_weights", HasSubstr("at 1 is out of range")));
+    EXPECT_THAT(Create({.name = "bce_with_logits", .pos_weight = {wrong}}),
+                RefusesField("losses[2].pos_weight", HasSubstr("at 0 is out of range")));
+  }
 }
 
 TEST(LossCreateTest, RefusesParametersOfAnotherLoss) {
-  EXPECT_THAT(Create({.name = "mse", .ignore_index = 1}),
-              RefusesField("loss.ignore_index", HasSubstr("cross_entropy's")));
-  EXPECT_THAT(Create({.name = "mse", .label_smoothing = 0.1}),
-              RefusesField("loss.label_smoothing", HasSubstr("cross_entropy's")));
-}
-
-class PickTargetTest : public ::testing::Test {
- protected:
-  absl::StatusOr<HostTensor> Pick(const std::vector<HostTensor>& targets) const {
-    return loss_.PickTarget(targets, 4);
+  const struct {
+    LossSpec spec;
+    const char* field;
+    const char* owner;
+  } cases[] = {
+      {{.ignore_index = 1}, "losses[2].ignore_index", "is cross_entropy's and nll's; 'l1' has"},
+      {{.label_smoothing = 0.1}, "losses[2].label_smoothing", "is cross_entropy's; 'l1' has none"},
+      {{.class_weights = {1}}, "losses[2].class_weights", "is cross_entropy's and nll's; 'l1' has"},
+      {{.pos_weight = {1}}, "losses[2].pos_weight", "is bce_with_logits's; 'l1' has none"},
+      {{.beta = 1}, "losses[2].beta", "is smooth_l1's; 'l1' has none"},
+      {{.delta = 1}, "losses[2].delta", "is huber's; 'l1' has none"},
+      {{.log_target = true}, "losses[2].log_target", "is kl_div's; 'l1' has none"},
+      {{.module = "bytes"}, "losses[2].module", "is module's; 'l1' has none"},
+  };
+  for (const auto& [given, field, owner] : cases) {
+    LossSpec spec = given;
+    spec.name = "l1";
+    EXPECT_THAT(Create(spec), RefusesField(field, HasSubstr(owner)));
   }
-  const Loss loss_ = *Create({.name = "mse", .target = "y"});
-};
-
-TEST_F(PickTargetTest, IsTheOneOfItsName) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const HostTensor target, Pick({MakeRows("y", 4, 0)}));
-  EXPECT_EQ(target.name, "y");
+  EXPECT_THAT(Create({.name = "nll", .label_smoothing = 0.1}),
+              RefusesField("losses[2].label_smoothing", HasSubstr("'nll' has none")));
 }
 
-TEST_F(PickTargetTest, MissingUnknownOrTwice) {
-  EXPECT_THAT(Pick({}), RefusesField("targets", HasSubstr("target 'y' is missing")));
-  EXPECT_THAT(Pick({MakeRows("z", 4, 0)}),
-              RefusesField("targets[0].name",
-                           AllOf(HasSubstr("no target 'z'"), HasSubstr("it takes 'y'"))));
-  EXPECT_THAT(Pick({MakeRows("y", 4, 0), MakeRows("z", 4, 0)}),
-              RefusesField("targets[1].name", HasSubstr("'z'")));
-  EXPECT_THAT(Pick({MakeRows("y", 4, 0), MakeRows("y", 4, 0)}),
-              RefusesField("targets[1].name", HasSubstr("there twice")));
+TEST(LossCreateTest, AModelsOwnLossIsAnOutputAndNothingElse) {
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const Loss loss,
+      Create({.output = "probs", .reduction = Reduction::kSum, .weight = 2}, LossMode::kModel));
+  EXPECT_EQ(loss.kind(), LossKind::kModel);
+  EXPECT_EQ(loss.output_index(), 1);
+  EXPECT_THAT(Create(loss.spec(), LossMode::kModel), IsOk());
+  EXPECT_THAT(Create({.name = "mse"}, LossMode::kModel),
+              RefusesField("losses[2].name", HasSubstr("expected none")));
+  EXPECT_THAT(Create({.target = "y"}, LossMode::kModel),
+              RefusesField("losses[2].target", HasSubstr("expected none")));
+  EXPECT_THAT(Create({.beta = 1}, LossMode::kModel),
+              RefusesField("losses[2].beta", HasSubstr("that the model computes has none")));
 }
 
-TEST_F(PickTargetTest, HasTheInputsRows) {
-  EXPECT_THAT(Pick({MakeRows("y", 5, 0)}),
-              RefusesField("targets[0].shape", AllOf(HasSubstr("[5, 1]"), HasSubstr("4 rows"))));
-  EXPECT_THAT(Pick({MakeHost<float>("y", {}, {1})}),
-              RefusesField("targets[0].shape", HasSubstr("[]")));
+TEST(LossCreateTest, AModuleIsAFile) {
+  EXPECT_THAT(Create({.name = "module"}), RefusesField("losses[2].module", HasSubstr("is empty")));
+  EXPECT_THAT(Create({.name = "module", .module = "no file"}),
+              RefusesField("losses[2].module", HasSubstr("cannot be loaded as TorchScript")));
 }
 
 }  // namespace

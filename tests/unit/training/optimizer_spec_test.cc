@@ -1,10 +1,11 @@
-// What CheckOptimizer() and WithHyperParameters() let through.
+// What CheckOptimizer() lets through.
+#include "server/training/optimizer_spec.h"
+
 #include <limits>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/training/optimizer.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
@@ -17,10 +18,13 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(CheckOptimizerTest, DefaultsAndLimitsAreFine) {
   EXPECT_THAT(CheckOptimizer(SgdSpec{}), IsOk());
-  EXPECT_THAT(CheckOptimizer(SgdSpec{.lr = 0}), IsOk());
+  EXPECT_THAT(CheckOptimizer(SgdSpec{.lr = 0, .dampening = -1}), IsOk());
   EXPECT_THAT(CheckOptimizer(SgdSpec{.momentum = 0.9, .nesterov = true}), IsOk());
-  EXPECT_THAT(CheckOptimizer(AdamWSpec{}), IsOk());
-  EXPECT_THAT(CheckOptimizer(AdamWSpec{.lr = 0, .beta1 = 0, .beta2 = 0, .eps = 0}), IsOk());
+  EXPECT_THAT(CheckOptimizer(AdamSpec{}), IsOk());
+  EXPECT_THAT(CheckOptimizer(AdamSpec{.lr = 0, .beta1 = 0, .beta2 = 0, .eps = 0}), IsOk());
+  EXPECT_THAT(CheckOptimizer(RmsPropSpec{}), IsOk());
+  EXPECT_THAT(CheckOptimizer(RmsPropSpec{.alpha = 1.5, .eps = 0, .momentum = 2}), IsOk());
+  EXPECT_THAT(CheckOptimizer(AdagradSpec{}), IsOk());
 }
 
 TEST(CheckOptimizerTest, SgdsFieldsOutOfRange) {
@@ -43,52 +47,56 @@ TEST(CheckOptimizerTest, NesterovNeedsMomentumAndNoDampening) {
   }
 }
 
-TEST(CheckOptimizerTest, AdamWsFieldsOutOfRange) {
-  EXPECT_THAT(CheckOptimizer(AdamWSpec{.lr = -1}),
-              RefusesField("optimizer.adamw.lr", HasSubstr("-1 is out of range")));
-  for (const double bad : {-0.1, 1.0, kNan}) {
-    EXPECT_THAT(CheckOptimizer(AdamWSpec{.beta1 = bad}),
-                RefusesField("optimizer.adamw.beta1", HasSubstr("expected 0 to less than 1")));
-    EXPECT_THAT(CheckOptimizer(AdamWSpec{.beta2 = bad}),
-                RefusesField("optimizer.adamw.beta2", HasSubstr("expected 0 to less than 1")));
+TEST(CheckOptimizerTest, AdamsFieldsOutOfRangeByTheNameOfTheOptimizer) {
+  for (const bool decoupled : {false, true}) {
+    const std::string where = decoupled ? "optimizer.adamw." : "optimizer.adam.";
+    const auto check = [decoupled](AdamSpec spec) {
+      spec.decoupled_weight_decay = decoupled;
+      return CheckOptimizer(spec);
+    };
+    EXPECT_THAT(check({.lr = -1}), RefusesField(where + "lr", HasSubstr("-1 is out of range")));
+    for (const double bad : {-0.1, 1.0, kNan}) {
+      EXPECT_THAT(check({.beta1 = bad}),
+                  RefusesField(where + "beta1", HasSubstr("expected 0 to less than 1")));
+      EXPECT_THAT(check({.beta2 = bad}),
+                  RefusesField(where + "beta2", HasSubstr("expected 0 to less than 1")));
+    }
+    EXPECT_THAT(check({.eps = -1}), RefusesField(where + "eps", HasSubstr("at least 0")));
+    EXPECT_THAT(check({.weight_decay = kInf}),
+                RefusesField(where + "weight_decay", HasSubstr("at least 0")));
   }
-  EXPECT_THAT(CheckOptimizer(AdamWSpec{.eps = -1}),
-              RefusesField("optimizer.adamw.eps", HasSubstr("at least 0")));
-  EXPECT_THAT(CheckOptimizer(AdamWSpec{.weight_decay = kInf}),
-              RefusesField("optimizer.adamw.weight_decay", HasSubstr("at least 0")));
 }
 
-TEST(WithHyperParametersTest, ReplaceWhatIsGiven) {
-  const SgdSpec sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5};
-  BRAID_ASSERT_OK_AND_ASSIGN(const OptimizerSpec same, WithHyperParameters(sgd, {}));
-  EXPECT_EQ(std::get<SgdSpec>(same).lr, 0.1);
-  BRAID_ASSERT_OK_AND_ASSIGN(
-      const OptimizerSpec changed,
-      WithHyperParameters(sgd, {.lr = 0.2, .weight_decay = 0, .momentum = 0.8}));
-  EXPECT_EQ(std::get<SgdSpec>(changed).lr, 0.2);
-  EXPECT_EQ(std::get<SgdSpec>(changed).weight_decay, 0);
-  EXPECT_EQ(std::get<SgdSpec>(changed).momentum, 0.8);
-  BRAID_ASSERT_OK_AND_ASSIGN(const OptimizerSpec adamw,
-                             WithHyperParameters(AdamWSpec{.beta1 = 0.5}, {.lr = 0.2}));
-  EXPECT_EQ(std::get<AdamWSpec>(adamw).lr, 0.2);
-  EXPECT_EQ(std::get<AdamWSpec>(adamw).beta1, 0.5);
+TEST(CheckOptimizerTest, RmsPropsFieldsOutOfRange) {
+  const auto refuses = [](const RmsPropSpec& spec, const std::string& field) {
+    EXPECT_THAT(CheckOptimizer(spec),
+                RefusesField("optimizer.rmsprop." + field, HasSubstr("at least 0")));
+  };
+  refuses({.lr = -1}, "lr");
+  refuses({.alpha = kNan}, "alpha");
+  refuses({.eps = -1}, "eps");
+  refuses({.weight_decay = kInf}, "weight_decay");
+  refuses({.momentum = -1}, "momentum");
 }
 
-TEST(WithHyperParametersTest, NameTheFieldThatIsWrong) {
-  EXPECT_THAT(WithHyperParameters(SgdSpec{}, {.lr = -1}),
-              RefusesField("hyper_parameters.lr", HasSubstr("-1")));
-  EXPECT_THAT(WithHyperParameters(AdamWSpec{}, {.weight_decay = kNan}),
-              RefusesField("hyper_parameters.weight_decay", HasSubstr("nan")));
-  EXPECT_THAT(WithHyperParameters(AdamWSpec{}, {.momentum = 0.9}),
-              RefusesField("hyper_parameters.momentum", HasSubstr("AdamW has none")));
+TEST(CheckOptimizerTest, AdagradsFieldsOutOfRange) {
+  const auto refuses = [](const AdagradSpec& spec, const std::string& field) {
+    EXPECT_THAT(CheckOptimizer(spec),
+                RefusesField("optimizer.adagrad." + field, HasSubstr("at least 0")));
+  };
+  refuses({.lr = -1}, "lr");
+  refuses({.lr_decay = kNan}, "lr_decay");
+  refuses({.weight_decay = kInf}, "weight_decay");
+  refuses({.initial_accumulator_value = -1}, "initial_accumulator_value");
+  refuses({.eps = -1}, "eps");
 }
 
-TEST(WithHyperParametersTest, MomentumIsNotTurnedOnOrOff) {
-  EXPECT_THAT(WithHyperParameters(SgdSpec{.momentum = 0}, {.momentum = 0.9}),
-              RefusesField("hyper_parameters.momentum", HasSubstr("turned on or off")));
-  EXPECT_THAT(WithHyperParameters(SgdSpec{.momentum = 0.9}, {.momentum = 0}),
-              RefusesField("hyper_parameters.momentum", HasSubstr("turned on or off")));
-  EXPECT_THAT(WithHyperParameters(SgdSpec{}, {.momentum = 0}), IsOk());
+TEST(OptimizerNameTest, AsInTorchOptim) {
+  EXPECT_EQ(OptimizerName(SgdSpec{}), "SGD");
+  EXPECT_EQ(OptimizerName(AdamSpec{}), "Adam");
+  EXPECT_EQ(OptimizerName(AdamSpec{.decoupled_weight_decay = true}), "AdamW");
+  EXPECT_EQ(OptimizerName(RmsPropSpec{}), "RMSprop");
+  EXPECT_EQ(OptimizerName(AdagradSpec{}), "Adagrad");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "server/training/trainer_registry.h"
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +9,8 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "tests/fakes/registry_bench.h"
 #include "tests/fakes/status_matchers.h"
-#include "tests/fakes/trainer_bench.h"
 
 namespace braid {
 namespace {
@@ -21,40 +20,18 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class TrainerRegistryTest : public ::testing::Test {
+class TrainerRegistryTest : public RegistryTest {
  protected:
-  absl::StatusOr<TrainerInfo> Create(const TrainerSpec& spec) {
-    Pending<absl::StatusOr<TrainerInfo>> pending;
-    registry_->Create(spec, pending.done());
-    return pending.Wait();
-  }
-  absl::Status Delete(const std::string& name) {
-    Pending<absl::Status> pending;
-    registry_->Delete(name, pending.done());
-    return pending.Wait();
-  }
-  absl::StatusOr<OperationResult> Do(const std::string& name, Operation operation) {
-    PendingOperation pending;
-    registry_->Submit(name, std::move(operation), pending.done());
-    return pending.Wait();
-  }
-  static TrainerSpec Named(const std::string& name) {
-    TrainerSpec spec = TrainerBench::Spec(SgdSpec{.lr = 0.1});
-    spec.name = name;
-    return spec;
-  }
-
-  TrainerBench bench_{Mlp(), /*workers=*/2};
-  std::optional<TrainerRegistry> registry_{std::in_place, bench_.models(), bench_.metrics()};
+  TrainerRegistryTest() : RegistryTest("") {}
 };
 
 TEST_F(TrainerRegistryTest, ATrainerIsFoundByItsName) {
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo created, Create(Named("a")));
   EXPECT_EQ(created.spec.name, "a");
   EXPECT_THAT(Create(Named("b")), IsOk());
-  EXPECT_THAT(registry_->Get("a"), IsOk());
+  EXPECT_THAT(registry().Get("a"), IsOk());
   std::vector<std::string> names;
-  for (const TrainerInfo& info : registry_->List()) {
+  for (const TrainerInfo& info : registry().List()) {
     names.push_back(info.spec.name);
   }
   EXPECT_THAT(names, ElementsAre("a", "b"));
@@ -104,27 +81,30 @@ TEST_F(TrainerRegistryTest, WhatIsWrongWithTheSpecIsNamed) {
   spec.base_version = 7;
   EXPECT_THAT(Create(spec), StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 7")));
   spec = Named("a");
-  spec.loss.name = "hinge";
-  EXPECT_THAT(Create(spec), RefusesField("loss.name", HasSubstr("hinge")));
+  spec.losses[0].name = "hinge";
+  EXPECT_THAT(Create(spec), RefusesField("losses[0].name", HasSubstr("hinge")));
   spec = Named("a");
-  spec.optimizer = AdamWSpec{.beta1 = 2};
+  spec.optimizer = AdamSpec{.decoupled_weight_decay = true, .beta1 = 2};
   EXPECT_THAT(Create(spec), RefusesField("optimizer.adamw.beta1", HasSubstr("2")));
-  EXPECT_TRUE(registry_->List().empty());
+  spec = Named("a");
+  spec.output_device = "cuda:9";
+  EXPECT_THAT(Create(spec), RefusesField("output_device", HasSubstr("cuda:9")));
+  EXPECT_TRUE(registry().List().empty());
 }
 
 TEST_F(TrainerRegistryTest, WhatIsNotThereIsNotFound) {
   const auto not_found = StatusIs(absl::StatusCode::kNotFound, HasSubstr("no trainer 'a'"));
-  EXPECT_THAT(registry_->Get("a"), not_found);
+  EXPECT_THAT(registry().Get("a"), not_found);
   EXPECT_THAT(Delete("a"), not_found);
   EXPECT_THAT(Do("a", BatchOperation(1, 20)), not_found);
   Pending<absl::StatusOr<std::vector<StateTensor>>> state;
-  registry_->GetState("a", state.done());
+  registry().GetState("a", state.done());
   EXPECT_THAT(state.Wait(), not_found);
 }
 
 TEST_F(TrainerRegistryTest, ADeletedTrainersNameAndSeriesAreFreeAgain) {
   const auto scrape = [this] {
-    return prometheus::TextSerializer().Serialize(bench_.metrics()->registry()->Collect());
+    return prometheus::TextSerializer().Serialize(bench().metrics()->registry()->Collect());
   };
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
@@ -140,11 +120,11 @@ TEST_F(TrainerRegistryTest, DeletingAnswersTheOperationsThatWait) {
   std::vector<PendingOperation> operations(30);
   Pending<absl::Status> deleted;
   {
-    const WorkerBlock block(bench_.fleet().worker(0));
+    const WorkerBlock block(bench().fleet().worker(0));
     for (size_t i = 0; i < operations.size(); ++i) {
-      registry_->Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4), operations[i].done());
+      registry().Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4), operations[i].done());
     }
-    registry_->Delete("a", deleted.done());
+    registry().Delete("a", deleted.done());
   }
   EXPECT_THAT(deleted.Wait(), IsOk());
   for (const PendingOperation& operation : operations) {
@@ -159,9 +139,9 @@ TEST_F(TrainerRegistryTest, EndsWithOperationsThatWait) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   std::vector<PendingOperation> operations(30);
   for (size_t i = 0; i < operations.size(); ++i) {
-    registry_->Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4), operations[i].done());
+    registry().Submit("a", BatchOperation(static_cast<int64_t>(i) + 1, 4), operations[i].done());
   }
-  registry_.reset();
+  Stop();
   for (const PendingOperation& operation : operations) {
     EXPECT_TRUE(operation.answered());
   }

@@ -1,16 +1,20 @@
 #include "server/training/trainer.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
-#include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/storage/safetensors.h"
 #include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
 #include "tests/fakes/trainer_bench.h"
+#include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
 namespace {
@@ -21,29 +25,24 @@ using ::testing::HasSubstr;
 class TrainerTest : public ::testing::Test {
  protected:
   absl::StatusOr<OperationResult> Do(Operation operation) {
-    PendingOperation pending;
-    trainer_->Submit(std::move(operation), pending.done());
-    return pending.Wait();
+    return braid::Do(*trainer_, std::move(operation));
   }
-  std::vector<double> Weights() {
-    Pending<absl::StatusOr<std::vector<StateTensor>>> pending;
-    trainer_->GetState(pending.done());
-    return ValuesOf<double>((*pending.Wait())[0].tensor);
-  }
+  State Weights() { return *StateOf(*trainer_); }
 
   TrainerBench bench_{Mlp(), /*workers=*/2};
-  std::unique_ptr<Trainer> trainer_ = bench_.Create(SgdSpec{.lr = 0.1, .momentum = 0.9});
+  std::unique_ptr<Trainer> trainer_ =
+      bench_.MustCreate(TrainedSpec(SgdSpec{.lr = 0.1, .momentum = 0.9}));
 };
 
 TEST_F(TrainerTest, StartsFromTheServedWeights) {
   const TrainerInfo info = trainer_->info();
   EXPECT_EQ(info.spec.base_version, 1);
-  EXPECT_EQ(info.spec.loss.output, "y");
+  EXPECT_EQ(info.spec.losses[0].output, "y");
   EXPECT_THAT(info.devices, ElementsAre("cpu:0", "cpu:1"));
   EXPECT_EQ(info.step, 0);
   EXPECT_EQ(info.applied_sequence, 0);
-  const at::Tensor w1 = Mlp().attr("w1").toTensor().detach();
-  EXPECT_TRUE(at::equal(at::tensor(Weights(), at::kDouble).view({3, 5}), w1));
+  EXPECT_EQ(info.lr, 0.1);
+  EXPECT_TRUE(at::equal(Weights()["w1"], Mlp().attr("w1").toTensor().detach()));
 }
 
 TEST_F(TrainerTest, AStepIsAForwardBackwardAndAnOptimStep) {
@@ -55,8 +54,8 @@ TEST_F(TrainerTest, AStepIsAForwardBackwardAndAnOptimStep) {
   EXPECT_EQ(step.chunks[1].device, "cpu:1");
   EXPECT_EQ(step.chunks[1].rows, 10);
 
-  const std::vector<double> stepped = Weights();
-  trainer_ = bench_.Create(SgdSpec{.lr = 0.1, .momentum = 0.9});
+  const State stepped = Weights();
+  trainer_ = bench_.MustCreate(TrainedSpec(SgdSpec{.lr = 0.1, .momentum = 0.9}));
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult half,
                              Do(BatchOperation(1, 20, OperationKind::kForwardBackward)));
   EXPECT_EQ(half.loss, step.loss);
@@ -66,17 +65,17 @@ TEST_F(TrainerTest, AStepIsAForwardBackwardAndAnOptimStep) {
   EXPECT_EQ(update.step, 1);
   EXPECT_FALSE(update.loss.has_value());
   EXPECT_EQ(trainer_->info().accumulated, 0);
-  EXPECT_EQ(Weights(), stepped);
+  ExpectSameState(Weights(), stepped, 0);
 }
 
 TEST_F(TrainerTest, AnOperationSentTwiceIsAppliedOnce) {
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult first, Do(BatchOperation(1, 20)));
-  const std::vector<double> weights = Weights();
+  const State weights = Weights();
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult again, Do(BatchOperation(1, 20)));
   EXPECT_TRUE(again.replayed);
   EXPECT_EQ(again.loss, first.loss);
   EXPECT_EQ(again.step, 1);
-  EXPECT_EQ(Weights(), weights);
+  ExpectSameState(Weights(), weights, 0);
   Operation other = BatchOperation(1, 7);
   other.fingerprint = {9, 9};
   EXPECT_THAT(Do(std::move(other)), StatusIs(absl::StatusCode::kAborted, HasSubstr("sequence")));
@@ -85,7 +84,7 @@ TEST_F(TrainerTest, AnOperationSentTwiceIsAppliedOnce) {
 }
 
 TEST_F(TrainerTest, AFailedOperationUsesUpNoNumber) {
-  const std::vector<double> weights = Weights();
+  const State weights = Weights();
   EXPECT_THAT(Do(OptimStep(1)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ForwardBackward first")));
   Operation bad = BatchOperation(1, 20);
@@ -97,7 +96,7 @@ TEST_F(TrainerTest, AFailedOperationUsesUpNoNumber) {
   Operation wild = BatchOperation(1, 20);
   wild.hyper_parameters.lr = -1;
   EXPECT_THAT(Do(std::move(wild)), RefusesField("hyper_parameters.lr", HasSubstr("-1")));
-  EXPECT_EQ(Weights(), weights);
+  ExpectSameState(Weights(), weights, 0);
   EXPECT_EQ(trainer_->info().accumulated, 0);
   EXPECT_EQ(trainer_->info().applied_sequence, 0);
   EXPECT_THAT(Do(BatchOperation(1, 20)), IsOk());
@@ -106,19 +105,16 @@ TEST_F(TrainerTest, AFailedOperationUsesUpNoNumber) {
 TEST_F(TrainerTest, HyperParametersAreOfOneUpdate) {
   Operation still = BatchOperation(1, 20);
   still.hyper_parameters.lr = 0;
-  const std::vector<double> weights = Weights();
+  const State weights = Weights();
   ASSERT_THAT(Do(std::move(still)), IsOk());
-  EXPECT_EQ(Weights(), weights);
+  ExpectSameState(Weights(), weights, 0);
   ASSERT_THAT(Do(BatchOperation(2, 20)), IsOk());
-  EXPECT_NE(Weights(), weights);
+  EXPECT_FALSE(at::equal(Weights()["w1"], weights.at("w1")));
 }
 
 TEST_F(TrainerTest, PublishServesTheWeightsAsTheNextVersion) {
   ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
-  Operation publish;
-  publish.kind = OperationKind::kPublish;
-  publish.sequence = 2;
-  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, Do(std::move(publish)));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, Do(Publish(2)));
   EXPECT_EQ(result.model, "m");
   EXPECT_EQ(result.version, 2);
   Operation forward = BatchOperation(3, 4, OperationKind::kForward);
@@ -129,12 +125,157 @@ TEST_F(TrainerTest, PublishServesTheWeightsAsTheNextVersion) {
   EXPECT_EQ(ValuesOf<double>(served.outputs[0]), ValuesOf<double>(expected.outputs[0]));
 }
 
+TEST_F(TrainerTest, UpdatesTellWhatTheyUsed) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult half,
+                             Do(BatchOperation(1, 20, OperationKind::kForwardBackward)));
+  EXPECT_FALSE(half.lr.has_value());
+  Operation update = OptimStep(2);
+  update.hyper_parameters.lr = 0.25;
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, Do(std::move(update)));
+  EXPECT_EQ(result.lr, 0.25);
+  EXPECT_FALSE(result.gradient_norm.has_value());  // nobody asked for it
+  std::vector<std::string> phases;
+  for (const PhaseTime& phase : result.phases) {
+    phases.push_back(phase.name);
+  }
+  EXPECT_THAT(phases, ElementsAre("queue", "copy_in", "forward", "loss", "backward", "reduce",
+                                  "update", "broadcast", "copy_out"));
+}
+
+TEST_F(TrainerTest, ASkippedBatchCountsAsAnOperation) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+  spec.non_finite = NonFinitePolicy::kSkip;
+  trainer_ = bench_.MustCreate(spec);
+  Operation bad = BatchOperation(1, 20);
+  bad.inputs = {ToHost(Inputs(20) * std::numeric_limits<double>::infinity(), "x")};
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, Do(std::move(bad)));
+  EXPECT_TRUE(result.skipped);
+  EXPECT_FALSE(result.lr.has_value());
+  EXPECT_EQ(result.step, 0);
+  EXPECT_EQ(trainer_->info().skipped, 1);
+  EXPECT_EQ(trainer_->info().applied_sequence, 1);
+}
+
+TEST_F(TrainerTest, TheScheduleGoesOnWithTheUpdates) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 1});
+  spec.schedule.kind = StepScheduleSpec{.step_size = 1, .gamma = 0.5};
+  trainer_ = bench_.MustCreate(spec);
+  EXPECT_EQ(Do(BatchOperation(1, 20))->lr, 1);
+  ASSERT_THAT(Do(BatchOperation(2, 20, OperationKind::kForwardBackward)), IsOk());
+  EXPECT_EQ(Do(OptimStep(3))->lr, 0.5);
+  EXPECT_EQ(trainer_->info().lr, 0.25);
+}
+
+// It looks at the mean of the losses of the batches that an update is made of.
+TEST_F(TrainerTest, APlateauLooksAtTheLossesOrAtTheClientsMetric) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 1e-9});
+  spec.schedule.kind = PlateauScheduleSpec{.factor = 0.5, .patience = 0, .min_lr = 0, .eps = 0};
+  trainer_ = bench_.MustCreate(spec);
+  EXPECT_EQ(Do(BatchOperation(1, 20))->lr, 1e-9);
+  EXPECT_EQ(Do(BatchOperation(2, 20))->lr, 1e-9);  // no better than before
+  EXPECT_EQ(trainer_->info().lr, 0.5e-9);
+  Operation better = BatchOperation(3, 20);
+  better.hyper_parameters.metric = -1;
+  ASSERT_THAT(Do(std::move(better)), IsOk());
+  EXPECT_EQ(trainer_->info().lr, 0.5e-9);
+}
+
+TEST_F(TrainerTest, EvaluationChangesNothingAndTakesNoNumber) {
+  ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
+  const State before = Weights();
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto evaluation, trainer_->StartEvaluation({"accuracy"}, 1));
+  for (const int64_t rows : {20, 3}) {
+    Pending<absl::StatusOr<int64_t>> pending;
+    trainer_->Evaluate(evaluation, {ToHost(Inputs(rows), "x")}, {ToHost(Classes(rows), "target")},
+                       pending.done());
+    ASSERT_THAT(pending.Wait(), IsOk());
+    EXPECT_EQ(*pending.Wait(), 1);
+  }
+  EXPECT_EQ(evaluation->Result().rows, 23);
+  Pending<absl::StatusOr<int64_t>> without;
+  trainer_->Evaluate(evaluation, {ToHost(Inputs(3), "x")}, {}, without.done());
+  EXPECT_THAT(without.Wait(), RefusesField("targets", HasSubstr("missing")));
+  EXPECT_THAT(trainer_->StartEvaluation({"f1"}, 1), RefusesField("metrics[0]", HasSubstr("f1")));
+  ExpectSameState(Weights(), before, 0);
+  EXPECT_EQ(trainer_->info().applied_sequence, 1);
+}
+
+TEST_F(TrainerTest, AFileOfItHoldsItsWeights) {
+  ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
+  Pending<absl::StatusOr<std::string>> script;
+  trainer_->Export(ExportFormat::kTorchScript, script.done());
+  ASSERT_THAT(script.Wait(), IsOk());
+  std::stringstream file(*script.Wait());
+  const torch::jit::Module loaded = torch::jit::load(file);
+  EXPECT_TRUE(at::equal(loaded.attr("w1").toTensor().detach(), Weights()["w1"]));
+
+  Pending<absl::StatusOr<std::string>> tensors;
+  trainer_->Export(ExportFormat::kSafetensors, tensors.done());
+  ASSERT_THAT(tensors.Wait(), IsOk());
+  const TempDir dir;
+  dir.Write("weights", *tensors.Wait());
+  BRAID_ASSERT_OK_AND_ASSIGN(const SafetensorsFile read,
+                             ReadSafetensors((dir.path() / "weights").string()));
+  State state;
+  for (const HostTensor& tensor : read.tensors) {
+    state[tensor.name] = View(tensor).clone();
+  }
+  ExpectSameState(state, Weights(), 0);
+}
+
+// A trainer whose client computes the loss.
+class ClientTrainerTest : public ::testing::Test {
+ protected:
+  static TrainerSpec ClientSpec() {
+    TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+    spec.losses.clear();
+    spec.loss_mode = LossMode::kClient;
+    return spec;
+  }
+  static Operation Forward(int64_t sequence) {
+    Operation operation = BatchOperation(sequence, 5, OperationKind::kForward);
+    operation.targets.clear();
+    operation.keep_graph = true;
+    return operation;
+  }
+  static Operation Backward(int64_t sequence) {
+    Operation operation = BareOperation(sequence, OperationKind::kBackward);
+    operation.output_gradients = {ToHost(at::ones({5, 4}, at::kDouble), "y")};
+    return operation;
+  }
+
+  TrainerBench bench_{Mlp(), /*workers=*/2};
+  std::unique_ptr<Trainer> trainer_ = bench_.MustCreate(ClientSpec());
+};
+
+TEST_F(ClientTrainerTest, StepsAreForwardBackwardAndOptimStep) {
+  EXPECT_THAT(Do(*trainer_, BatchOperation(1, 5)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("client computes")));
+  ASSERT_THAT(Do(*trainer_, Forward(1)), IsOk());
+  ASSERT_THAT(Do(*trainer_, Backward(2)), IsOk());
+  EXPECT_EQ(trainer_->info().accumulated, 1);
+  EXPECT_EQ(Do(*trainer_, OptimStep(3))->step, 1);
+}
+
+TEST_F(ClientTrainerTest, WhatComesBetweenDropsTheGraph) {
+  ASSERT_THAT(Do(*trainer_, Forward(1)), IsOk());
+  ASSERT_THAT(Do(*trainer_, Publish(2)), IsOk());
+  EXPECT_THAT(Do(*trainer_, Backward(3)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("keep_graph")));
+}
+
+TEST_F(ClientTrainerTest, OnlyTrainingKeepsAGraph) {
+  Operation forward = Forward(1);
+  forward.mode = Mode::kEval;
+  EXPECT_THAT(Do(*trainer_, std::move(forward)), RefusesField("keep_graph", HasSubstr("TRAIN")));
+}
+
 // Operations whose requests are gone when they are answered again.
 TEST(TrainerReplayTest, ARecordedReplyOutlivesItsRequest) {
   torch::jit::Module module = TwoLayers();
   module.define("def forward(self, x):\n  return x\n");
   TrainerBench bench(module, /*workers=*/1);
-  const std::unique_ptr<Trainer> trainer = bench.Create(SgdSpec{});
+  const std::unique_ptr<Trainer> trainer = bench.MustCreate(TrainedSpec(SgdSpec{}));
   const at::Tensor request = Inputs(4);
   const auto forward = [&] {
     Operation operation;
@@ -152,7 +293,7 @@ TEST(TrainerReplayTest, ARecordedReplyOutlivesItsRequest) {
 
 TEST(TrainerQueueTest, TooManyThatWaitAreRefusedAtOnce) {
   TrainerBench bench(Mlp(), /*workers=*/1);
-  const std::unique_ptr<Trainer> trainer = bench.Create(SgdSpec{});
+  const std::unique_ptr<Trainer> trainer = bench.MustCreate(TrainedSpec(SgdSpec{}));
   std::vector<PendingOperation> pending(65);
   {
     const WorkerBlock block(bench.fleet().worker(0));
@@ -170,7 +311,7 @@ TEST(TrainerQueueTest, TooManyThatWaitAreRefusedAtOnce) {
 
 TEST(TrainerQueueTest, ADeletedTrainerAnswersEveryOperation) {
   TrainerBench bench(Mlp(), /*workers=*/1);
-  std::unique_ptr<Trainer> trainer = bench.Create(SgdSpec{});
+  std::unique_ptr<Trainer> trainer = bench.MustCreate(TrainedSpec(SgdSpec{}));
   std::vector<PendingOperation> pending(60);
   for (size_t i = 0; i < pending.size(); ++i) {
     trainer->Submit(BatchOperation(static_cast<int64_t>(i) + 1, 50), pending[i].done());

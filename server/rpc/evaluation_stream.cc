@@ -1,0 +1,89 @@
+#include "server/rpc/evaluation_stream.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/status.h"
+#include "server/rpc/tensor_codec.h"
+
+namespace braid {
+namespace {
+
+constexpr int64_t kDefaultK = 5;
+
+}  // namespace
+
+EvaluationStream::EvaluationStream(TrainerRegistry* trainers, const RpcContext& rpc,
+                                   braid::v1::EvaluateResponse* response)
+    : trainers_(trainers),
+      rpc_(rpc),
+      response_(response),
+      self_(this),
+      timer_(rpc.metrics, "Evaluate") {
+  StartRead(&request_);
+}
+
+void EvaluationStream::OnReadDone(bool ok) {
+  if (!ok) {
+    End(WriteResult());
+  } else if (const absl::Status status = Add(); !status.ok()) {
+    End(status);
+  }
+}
+
+absl::Status EvaluationStream::Add() {
+  ticket_ = Ticket();
+  BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong()));
+  if (!run_) {
+    const std::vector<std::string> metrics(request_.metrics().begin(), request_.metrics().end());
+    BRAID_ASSIGN_OR_RETURN(
+        run_, trainers_->StartEvaluation(request_.trainer(), metrics,
+                                         request_.k() == 0 ? kDefaultK : request_.k()));
+  }
+  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs, ReadTensors(request_.inputs(), "inputs"));
+  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> targets,
+                         ReadTensors(request_.targets(), "targets"));
+  trainers_->Evaluate(
+      *run_, std::move(inputs), std::move(targets),
+      [stream = self_](const absl::StatusOr<int64_t>& step) { stream->Added(step); });
+  return absl::OkStatus();
+}
+
+void EvaluationStream::Added(const absl::StatusOr<int64_t>& step) {
+  if (!step.ok()) {
+    End(step.status());
+    return;
+  }
+  step_ = *step;
+  const absl::MutexLock lock(&mu_);
+  if (!ended_) {
+    StartRead(&request_);
+  }
+}
+
+absl::Status EvaluationStream::WriteResult() {
+  if (!run_) {
+    return InvalidField("inputs", "are missing: the stream has no batch; expected at least one");
+  }
+  const EvaluationResult result = TrainerRegistry::Result(*run_);
+  response_->set_loss(result.loss);
+  response_->set_rows(result.rows);
+  for (const auto& [name, value] : result.metrics) {
+    (*response_->mutable_metrics())[name] = value;
+  }
+  response_->mutable_confusion()->Add(result.confusion.begin(), result.confusion.end());
+  response_->set_step(step_);
+  return absl::OkStatus();
+}
+
+void EvaluationStream::End(const absl::Status& status) {
+  const absl::MutexLock lock(&mu_);
+  if (!std::exchange(ended_, true)) {
+    Finish(timer_.End(status));
+  }
+}
+
+void EvaluationStream::OnCancel() { End(absl::CancelledError("the client is gone")); }
+
+}  // namespace braid

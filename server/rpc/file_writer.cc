@@ -1,0 +1,43 @@
+#include "server/rpc/file_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace braid {
+namespace {
+
+constexpr size_t kPieceBytes = 1 << 20;
+
+}  // namespace
+
+void FileWriter::Start(absl::StatusOr<std::string> file) {
+  if (!refused_.ok() || !file.ok()) {
+    Finish(timer_.End(refused_.ok() ? file.status() : refused_));
+    return;
+  }
+  file_ = *std::move(file);
+  WriteNext();
+}
+
+void FileWriter::OnWriteDone(bool ok) {
+  if (!ok) {
+    Finish(timer_.End(absl::CancelledError("the client is gone")));
+    return;
+  }
+  WriteNext();
+}
+
+void FileWriter::WriteNext() {
+  if (offset_ == file_.size()) {
+    Finish(timer_.End(absl::OkStatus()));
+    return;
+  }
+  const size_t size = std::min(kPieceBytes, file_.size() - offset_);
+  piece_.set_total_bytes(static_cast<int64_t>(file_.size()));
+  piece_.set_offset(static_cast<int64_t>(offset_));
+  piece_.set_data(file_.data() + offset_, size);
+  offset_ += size;
+  StartWrite(&piece_);
+}
+
+}  // namespace braid

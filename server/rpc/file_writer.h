@@ -1,0 +1,42 @@
+// DownloadModel: a file cut into pieces, one message each, at the pace of the client.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "braid/v1/training.grpc.pb.h"
+#include "server/rpc/call.h"
+
+namespace braid {
+
+// Deletes itself when the call is over. gRPC calls its methods one at a time, but for Start().
+class FileWriter final : public grpc::ServerWriteReactor<braid::v1::DownloadModelResponse> {
+ public:
+  explicit FileWriter(const RpcContext& rpc) : timer_(rpc.metrics, "DownloadModel") {
+    if (absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0); ticket.ok()) {
+      ticket_ = *std::move(ticket);
+    } else {
+      refused_ = ticket.status();
+    }
+  }
+
+  // Begins to write, or ends the call with the error. Called once, from any thread.
+  void Start(absl::StatusOr<std::string> file);
+
+  void OnWriteDone(bool ok) override;
+  void OnDone() override { delete this; }
+
+ private:
+  // Writes the next piece, or ends the call.
+  void WriteNext();
+
+  CallTimer timer_;
+  Ticket ticket_;
+  absl::Status refused_;
+  std::string file_;
+  size_t offset_ = 0;
+  braid::v1::DownloadModelResponse piece_;
+};
+
+}  // namespace braid

@@ -1,0 +1,383 @@
+#include "server/training/batch_pass.h"
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "ATen/ops/zeros.h"
+#include "ATen/ops/zeros_like.h"
+#include "absl/strings/str_cat.h"
+#include "server/base/random_seed.h"
+#include "server/base/status.h"
+#include "server/devices/autocast.h"
+#include "server/devices/random.h"
+#include "server/devices/run_on.h"
+#include "server/parallel/gather.h"
+#include "server/parallel/host_copy.h"
+#include "server/parallel/split.h"
+#include "server/parallel/take_rows.h"
+
+namespace braid {
+namespace {
+
+// The input fits the configuration, so what the model says of it is the client's to know.
+absl::Status NameInputs(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kInternal) {
+    return status;
+  }
+  return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
+                                             "; expected values that it can handle"));
+}
+
+std::optional<at::ScalarType> AutocastType(Precision precision) {
+  switch (precision) {
+    case Precision::kBfloat16:
+      return at::kBFloat16;
+    case Precision::kFloat16:
+      return at::kHalf;
+    case Precision::kModel:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> Shapes(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::string> shapes;
+  for (const at::Tensor& tensor : tensors) {
+    shapes.push_back(ShapeString(tensor.sizes().vec()));
+  }
+  return shapes;
+}
+
+}  // namespace
+
+BatchPass::BatchPass(const TrainedModel& model, const Batch& batch, int64_t start, int64_t rows,
+                     size_t groups)
+    : model_(model), batch_(batch), start_(start), rows_(rows), groups_(groups) {
+  for (const Stage* stage : model_.stages) {
+    StageRun& run = stages_.emplace_back();
+    run.split = ChunkSizes(rows, static_cast<int64_t>(stage->size()));
+    const size_t chunks = run.split.size();
+    run.outputs.resize(chunks);
+    run.input_gradients.resize(chunks);
+    run.held.resize(chunks);
+    run.input_shapes.resize(chunks);
+    run.output_shapes.resize(chunks);
+    run.exchange = std::make_unique<BatchNormExchange>(chunks);
+  }
+  const bool by_chunk =
+      model_.spec->loss_mode == LossMode::kPerReplica || model_.spec->loss_mode == LossMode::kModel;
+  losses_.resize(by_chunk ? stages_.back().split.size() : 1);
+  chunk_gradients_.resize(stages_.back().split.size());
+}
+
+std::vector<RankGroup> BatchPass::RankGroups() const {
+  std::vector<RankGroup> groups;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const std::vector<size_t>& ranks = model_.roster->rank[s];
+    groups.emplace_back(ranks.begin(),
+                        ranks.begin() + static_cast<std::ptrdiff_t>(stages_[s].split.size()));
+  }
+  return groups;
+}
+
+std::optional<size_t> BatchPass::Active(size_t stage, size_t rank) const {
+  const std::optional<size_t> replica = model_.roster->replica[stage][rank];
+  return replica && *replica < stages_[stage].split.size() ? replica : std::nullopt;
+}
+
+int64_t BatchPass::StartOf(size_t stage, size_t chunk) const {
+  const std::vector<int64_t>& split = stages_[stage].split;
+  return std::accumulate(split.begin(), split.begin() + static_cast<std::ptrdiff_t>(chunk),
+                         int64_t{0});
+}
+
+BatchPass::Tensors BatchPass::Inputs(size_t stage, size_t chunk, bool keep_graph) const {
+  const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
+  const int64_t start = StartOf(stage, chunk);
+  const int64_t rows = stages_[stage].split[chunk];
+  Tensors inputs;
+  if (stage == 0) {
+    for (const HostTensor& input : batch_.inputs) {
+      inputs.push_back(ViewRows(input, start_ + start, rows).to(device));
+    }
+    return inputs;
+  }
+  const std::vector<Tensors>& before = stages_[stage - 1].outputs;
+  for (size_t i = 0; i < before.front().size(); ++i) {
+    Tensors chunks;
+    for (const Tensors& outputs : before) {
+      chunks.push_back(outputs[i]);
+    }
+    // Detached: the chunk itself may be passed on, which must not become a leaf of two graphs.
+    at::Tensor input = TakeRows(chunks, start, rows, device).detach();
+    inputs.push_back(input.requires_grad_(keep_graph && input.is_floating_point()));
+  }
+  return inputs;
+}
+
+absl::Status BatchPass::ForwardChunk(Gang& gang, size_t rank, size_t stage, size_t chunk,
+                                     bool keep_graph, PhaseTimes* times) {
+  Stage& part = *model_.stages[stage];
+  StageRun& run = stages_[stage];
+  const Tensors inputs =
+      times->Measure(gang, rank, Phase::kCopyIn, [&] { return Inputs(stage, chunk, keep_graph); });
+  return times->Measure(gang, rank, Phase::kForward, [&]() -> absl::Status {
+    if (chunk > 0) {
+      part.ResetBuffers(chunk);
+    }
+    Replica& replica = part.replica(chunk);
+    const bool training = batch_.mode == Mode::kTrain;
+    const c10::Device device = part.worker(chunk).torch_device();
+    std::optional<RandomSeedGuard> random;
+    std::optional<SyncBatchNormGuard> batch_norm;
+    if (training) {
+      const auto first_row = static_cast<uint64_t>(start_ + StartOf(stage, chunk));
+      random.emplace(device, MixSeed(MixSeed(batch_.seed, stage), first_row));
+    }
+    if (training && model_.spec->sync_batch_norm) {
+      batch_norm.emplace(gang, groups_ + stage, rank, chunk, *run.exchange);
+    }
+    const AutocastGuard autocast(device, AutocastType(model_.spec->precision));
+    BRAID_RETURN_IF_ERROR(NameInputs(CatchTorch([&]() -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(run.outputs[chunk],
+                             keep_graph ? replica.ForwardForTraining(inputs, batch_.mode)
+                                        : replica.Forward(inputs, batch_.mode));
+      return absl::OkStatus();
+    })));
+    if (batch_.report_split) {
+      run.input_shapes[chunk] = Shapes(inputs);
+      run.output_shapes[chunk] = Shapes(run.outputs[chunk]);
+    }
+    if (stage + 1 < stages_.size()) {
+      for (const at::Tensor& output : run.outputs[chunk]) {
+        if (output.dim() == 0 || output.size(0) != run.split[chunk]) {
+          return absl::FailedPreconditionError(
+              absl::StrCat("stage '", part.path(), "' returned a tensor of shape ",
+                           ShapeString(output.sizes().vec()), " for ", run.split[chunk],
+                           " rows: what goes on to the next stage is batched along dim 0"));
+        }
+      }
+    }
+    part.worker(chunk).AddSamples(run.split[chunk]);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status BatchPass::Forward(Gang& gang, size_t rank, bool keep_graph, PhaseTimes* times) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (const std::optional<size_t> chunk = Active(s, rank)) {
+      BRAID_RETURN_IF_ERROR(ForwardChunk(gang, rank, s, *chunk, keep_graph, times));
+    }
+    BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BatchPass::Tensors> BatchPass::GatherSome(const std::vector<bool>& wanted) const {
+  const StageRun& last = stages_.back();
+  Tensors gathered(wanted.size());
+  for (size_t o = 0; o < wanted.size(); ++o) {
+    if (!wanted[o]) {
+      continue;
+    }
+    std::vector<Tensors> chunks;
+    for (const Tensors& outputs : last.outputs) {
+      chunks.push_back({outputs[o]});
+    }
+    BRAID_ASSIGN_OR_RETURN(Tensors one, Gather(chunks, last.split, model_.roster->output_device));
+    gathered[o] = std::move(one.front());
+  }
+  return gathered;
+}
+
+absl::StatusOr<BatchPass::Tensors> BatchPass::GatherOutputs() const {
+  return GatherSome(std::vector<bool>(outputs(), true));
+}
+
+absl::StatusOr<std::vector<double>> BatchPass::SharesOf(int64_t start, int64_t rows,
+                                                        const std::vector<double>& whole) const {
+  if (whole.empty()) {
+    return std::vector<double>(model_.objective->losses().size(), 1);
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<double> part,
+                         model_.objective->Denominators(batch_.targets, start, rows));
+  return model_.objective->Shares(part, whole);
+}
+
+absl::Status BatchPass::CentralLoss(const std::vector<double>& whole, bool with_gradient) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<double> shares, SharesOf(start_, rows_, whole));
+  BRAID_ASSIGN_OR_RETURN(const Tensors gathered, GatherSome(model_.objective->takes_output()));
+  BRAID_ASSIGN_OR_RETURN(ObjectiveValue value,
+                         model_.objective->Compute(gathered, batch_.targets, start_, rows_, shares,
+                                                   {with_gradient, batch_.gradient_scale}));
+  losses_[0] = value.loss;
+  gathered_gradients_ = std::move(value.output_gradients);
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::ChunkLoss(size_t chunk, const std::vector<double>& whole,
+                                  bool with_gradient) {
+  const StageRun& last = stages_.back();
+  const int64_t start = start_ + StartOf(stages_.size() - 1, chunk);
+  const int64_t rows = last.split[chunk];
+  BRAID_ASSIGN_OR_RETURN(std::vector<double> shares, SharesOf(start, rows, whole));
+  if (model_.spec->unweighted_mean) {
+    // Of the chunks of this piece, which is weighted by its rows.
+    const double pieces = static_cast<double>(rows_) / static_cast<double>(batch_.rows);
+    shares.assign(shares.size(), pieces / static_cast<double>(last.split.size()));
+  }
+  BRAID_ASSIGN_OR_RETURN(ObjectiveValue value,
+                         model_.objective->Compute(last.outputs[chunk], batch_.targets, start, rows,
+                                                   shares, {with_gradient, batch_.gradient_scale}));
+  losses_[chunk] = value.loss;
+  chunk_gradients_[chunk] = std::move(value.output_gradients);
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::Loss(Gang& gang, size_t rank, const std::vector<double>& whole,
+                             bool with_gradient, PhaseTimes* times) {
+  const bool central = model_.spec->loss_mode == LossMode::kCentral;
+  const std::optional<size_t> chunk = Active(stages_.size() - 1, rank);
+  if (central ? rank == model_.roster->output_rank : chunk.has_value()) {
+    BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kLoss, [&] {
+      return central ? CentralLoss(whole, with_gradient) : ChunkLoss(*chunk, whole, with_gradient);
+    }));
+  }
+  return gang.Meet(rank);
+}
+
+double BatchPass::loss() const { return std::accumulate(losses_.begin(), losses_.end(), 0.0); }
+
+void BatchPass::SetOutputGradients(std::vector<at::Tensor> gradients) {
+  gathered_gradients_ = std::move(gradients);
+}
+
+BatchPass::Tensors BatchPass::OutputGradients(size_t stage, size_t chunk) const {
+  const StageRun& run = stages_[stage];
+  const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
+  Tensors gradients(run.outputs[chunk].size());
+  if (stage + 1 == stages_.size()) {
+    for (size_t o = 0; o < gathered_gradients_.size(); ++o) {
+      if (gathered_gradients_[o].defined()) {
+        const at::Tensor& output = run.outputs[chunk][o];
+        gradients[o] = ChunkOf(gathered_gradients_[o], output.dim() == 0, run.split, chunk)
+                           .to(device, output.scalar_type());
+      }
+    }
+    if (!gathered_gradients_.empty()) {
+      return gradients;
+    }
+    gradients = chunk_gradients_[chunk];
+    for (size_t o = 0; model_.spec->sync_batch_norm && o < gradients.size(); ++o) {
+      // The others are normalized by this chunk's rows too, even where no loss counts them.
+      if (!gradients[o].defined() && model_.objective->takes_output()[o]) {
+        gradients[o] = at::zeros_like(run.outputs[chunk][o]);
+      }
+    }
+    return gradients;
+  }
+  const std::vector<Tensors>& after = stages_[stage + 1].input_gradients;
+  for (size_t o = 0; o < gradients.size(); ++o) {
+    Tensors chunks;
+    bool any = false;
+    for (size_t c = 0; c < after.size(); ++c) {
+      any = any || after[c][o].defined();
+      chunks.push_back(after[c][o]);
+    }
+    if (!any) {
+      continue;
+    }
+    for (size_t c = 0; c < chunks.size(); ++c) {
+      if (!chunks[c].defined()) {
+        std::vector<int64_t> shape = run.outputs[chunk][o].sizes().vec();
+        shape[0] = stages_[stage + 1].split[c];
+        chunks[c] = at::zeros(shape, run.outputs[chunk][o].options());
+      }
+    }
+    gradients[o] = TakeRows(chunks, StartOf(stage, chunk), run.split[chunk], device);
+  }
+  return gradients;
+}
+
+absl::Status BatchPass::Backward(Gang& gang, size_t rank, bool first, bool hold,
+                                 PhaseTimes* times) {
+  for (size_t s = stages_.size(); s-- > 0;) {
+    Stage& stage = *model_.stages[s];
+    if (const std::optional<size_t> chunk = Active(s, rank)) {
+      BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kBackward, [&]() -> absl::Status {
+        std::optional<SyncBatchNormGuard> batch_norm;
+        if (model_.spec->sync_batch_norm) {
+          batch_norm.emplace(gang, groups_ + s, rank, *chunk, *stages_[s].exchange);
+        }
+        BRAID_ASSIGN_OR_RETURN(Gradients gradients,
+                               stage.replica(*chunk).Backward(OutputGradients(s, *chunk)));
+        stages_[s].input_gradients[*chunk] = std::move(gradients.inputs);
+        if (hold) {
+          stages_[s].held[*chunk] = std::move(gradients.parameters);
+        } else {
+          stage.flat(*chunk).Accumulate(gradients.parameters, first);
+        }
+        return absl::OkStatus();
+      }));
+    } else if (const std::optional<size_t> idle = model_.roster->replica[s][rank]; idle && first) {
+      // What it held before must not be summed.
+      stage.flat(*idle).Accumulate(std::vector<at::Tensor>(stage.flat(*idle).slots().size()),
+                                   /*first=*/true);
+    }
+    if (s > 0) {
+      BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void BatchPass::Release(size_t rank) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (const std::optional<size_t> chunk = Active(s, rank)) {
+      model_.stages[s]->flat(*chunk).Accumulate(std::exchange(stages_[s].held[*chunk], {}),
+                                                /*first=*/false);
+    }
+  }
+}
+
+bool BatchPass::HeldAreFinite(size_t rank) const {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (const std::optional<size_t> chunk = Active(s, rank)) {
+      for (const at::Tensor& gradient : stages_[s].held[*chunk]) {
+        if (gradient.defined() && !std::isfinite(gradient.sum(at::kDouble).item<double>())) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+std::vector<int64_t> BatchPass::gathered_shape(size_t output) const {
+  const StageRun& last = stages_.back();
+  std::vector<int64_t> shape = last.outputs.front()[output].sizes().vec();
+  if (shape.empty()) {
+    return {static_cast<int64_t>(last.split.size())};
+  }
+  shape[0] = rows_;
+  return shape;
+}
+
+at::ScalarType BatchPass::output_type(size_t output) const {
+  return stages_.back().outputs.front()[output].scalar_type();
+}
+
+std::vector<TrainingChunk> BatchPass::Report() const {
+  std::vector<TrainingChunk> chunks;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const Stage& stage = *model_.stages[s];
+    for (size_t c = 0; c < stages_[s].split.size(); ++c) {
+      chunks.push_back({stage.worker(c).name(), stages_[s].split[c], stage.path(),
+                        stages_[s].input_shapes[c], stages_[s].output_shapes[c]});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace braid

@@ -1,0 +1,21 @@
+// What an evaluation finds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace braid {
+
+struct EvaluationResult {
+  double loss = 0;  // NaN where nothing counts
+  int64_t rows = 0;
+  // By name; NaN where nothing counts.
+  std::map<std::string, double> metrics;
+  // Row-major [classes, classes]: targets of class t predicted as class p at t * classes + p. Empty
+  // unless asked for.
+  std::vector<int64_t> confusion;
+};
+
+}  // namespace braid

@@ -1,0 +1,53 @@
+// A loss that a client brings: a TorchScript module, forward(output, target) -> Tensor.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "c10/core/Device.h"
+#include "torch/csrc/jit/api/module.h"
+
+namespace braid {
+
+// Thread-safe: each call runs on a copy of the module that no other call uses.
+class LossModule {
+ public:
+  // INVALID_ARGUMENT naming `field` ("losses[0].module") if `bytes` are no TorchScript file, or its
+  // forward does not take two tensors and return one.
+  static absl::StatusOr<std::unique_ptr<LossModule>> Load(std::string bytes, std::string field);
+
+  // The module's value, 0-dim, in evaluation mode. It may keep or change what it is given. With
+  // gradients on, `output` requires one. INVALID_ARGUMENT if it fails, FAILED_PRECONDITION for a
+  // value that is no loss; both name `field`.
+  absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const at::Tensor& target);
+
+ private:
+  struct Copy {
+    c10::Device device;
+    torch::jit::Module module;
+  };
+
+  LossModule(std::string bytes, std::string field)
+      : bytes_(std::move(bytes)), field_(std::move(field)) {}
+
+  Copy Make(c10::Device device) const;
+  Copy Take(c10::Device device) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveBack(Copy copy) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Unfit(absl::string_view what) const;
+
+  const std::string bytes_;
+  const std::string field_;
+
+  absl::Mutex mu_;
+  std::vector<Copy> free_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace braid

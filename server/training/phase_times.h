@@ -1,0 +1,43 @@
+// How long each rank of a gang spent on each phase of an operation.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/devices/gang.h"
+#include "server/telemetry/metrics.h"
+
+namespace braid {
+
+// Each rank writes its own row only.
+class PhaseTimes {
+ public:
+  explicit PhaseTimes(size_t ranks) : times_(ranks) {}
+
+  // Runs `work` as `rank` on its worker, and counts its time for both.
+  template <typename Work>
+  auto Measure(Gang& gang, size_t rank, Phase phase, Work work) {
+    const absl::Time start = absl::Now();
+    auto result = gang.worker(rank).Measure(phase, work);
+    times_[rank][static_cast<size_t>(phase)] += absl::Now() - start;
+    return result;
+  }
+
+  // The longest of the ranks'.
+  absl::Duration longest(Phase phase) const {
+    absl::Duration most;
+    for (const auto& rank : times_) {
+      most = std::max(most, rank[static_cast<size_t>(phase)]);
+    }
+    return most;
+  }
+
+ private:
+  std::vector<std::array<absl::Duration, kPhases>> times_;
+};
+
+}  // namespace braid

@@ -1,0 +1,32 @@
+// Where a trainer's stages live.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "c10/core/Device.h"
+#include "server/parallel/replica_set.h"
+#include "server/training/trainer_spec.h"
+
+namespace braid {
+
+struct PlacedStage {
+  std::string path;
+  ReplicaSet replicas;
+};
+
+struct Placement {
+  std::vector<PlacedStage> stages;
+  // Where outputs are gathered and the loss is computed, and the worker that does it.
+  Worker* output_worker = nullptr;
+  c10::Device output_device = c10::kCPU;
+};
+
+// Copies the parts of `served`, which has a replica on every worker of the server, to the devices
+// that `spec` names, and fills what it leaves open. INVALID_ARGUMENT naming "stages[0].path",
+// "stages[1].devices[0]" or "output_device". Blocks: the workers copy.
+absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec);
+
+}  // namespace braid

@@ -1,0 +1,218 @@
+#include "server/training/publisher.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "server/base/atomic_file.h"
+#include "server/base/status.h"
+#include "server/batching/batch_queue.h"
+#include "server/devices/run_on.h"
+#include "server/models/model.h"
+#include "server/models/torchscript_model.h"
+#include "spdlog/spdlog.h"
+
+namespace braid {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kPinned[] = "serving.json";
+
+std::map<std::string, std::string> Describe(const VersionOrigin& origin) {
+  return {{"trainer", origin.trainer},
+          {"step", absl::StrCat(origin.step)},
+          {"sequence", absl::StrCat(origin.sequence)},
+          {"checkpoint", origin.checkpoint},
+          {"created", absl::FormatTime(origin.created, absl::UTCTimeZone())}};
+}
+
+json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  const json object = json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return object.is_object() ? object : json::object();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Open(ServedModels* models,
+                                                           std::string repository,
+                                                           std::string data_dir) {
+  std::unique_ptr<Publisher> publisher(
+      new Publisher(models, std::move(repository), std::move(data_dir)));
+  if (!publisher->data_dir_.empty()) {
+    BRAID_ASSIGN_OR_RETURN(VersionStore store, VersionStore::Open(publisher->data_dir_));
+    publisher->store_ = std::make_unique<VersionStore>(std::move(store));
+  }
+  return publisher;
+}
+
+int64_t Publisher::ReadPinned(const std::string& model) const {
+  const json pinned = ReadJson(absl::StrCat(data_dir_, "/", kPinned));
+  const auto found = pinned.find(model);
+  return found != pinned.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+absl::Status Publisher::WritePinned(const std::string& model, int64_t version) const {
+  if (store_ == nullptr) {
+    return absl::OkStatus();
+  }
+  const std::string path = absl::StrCat(data_dir_, "/", kPinned);
+  json pinned = ReadJson(path);
+  if (version == 0 && !pinned.contains(model)) {
+    return absl::OkStatus();
+  }
+  if (version == 0) {
+    pinned.erase(model);
+  } else {
+    pinned[model] = version;
+  }
+  return WriteFileAtomically(path, pinned.dump(2) + "\n");
+}
+
+absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::string& model) const {
+  std::map<int64_t, Source> sources;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat(repository_, "/", model), error)) {
+    int64_t version = 0;
+    const std::string path = absl::StrCat(entry.path().string(), "/model.pt");
+    if (absl::SimpleAtoi(entry.path().filename().string(), &version) &&
+        std::filesystem::exists(path, error)) {
+      sources[version] = {version, path, /*stored=*/false};
+    }
+  }
+  if (store_ != nullptr) {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, store_->Versions(model));
+    for (const int64_t version : versions) {
+      sources[version] = {version, "", /*stored=*/true};
+    }
+  }
+  std::vector<Source> list;
+  for (auto& [version, source] : sources) {
+    list.push_back(std::move(source));
+  }
+  return list;
+}
+
+absl::Status Publisher::ServeSource(const std::string& model, const Source& source) {
+  std::string path = source.path;
+  std::map<std::string, std::string> origin;
+  if (source.stored) {
+    BRAID_ASSIGN_OR_RETURN(const StoredVersion stored, store_->Read(model, source.version));
+    path = stored.model_path;
+    origin = Describe(stored.origin);
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> served, models_->FindModel(model));
+  const std::vector<Worker*>& workers = models_->workers();
+  std::unique_ptr<Model> opened;
+  BRAID_RETURN_IF_ERROR(RunOnEach({workers.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(opened, OpenTorchScript(path, model, served->config()));
+    return absl::OkStatus();
+  }));
+  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
+  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(replicas[r], opened->MakeReplica(workers[r]->torch_device()));
+    return absl::OkStatus();
+  }));
+  return models_->ServeVersion(model, source.version, std::move(replicas), std::move(origin));
+}
+
+absl::Status Publisher::ServeStoredModel(const std::string& model) {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
+  if (sources.empty()) {
+    return absl::OkStatus();
+  }
+  BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, sources.back().version));
+  const int64_t pinned = ReadPinned(model);
+  const auto wanted = std::find_if(sources.begin(), sources.end(), [&](const Source& source) {
+    return source.version == (pinned != 0 ? pinned : sources.back().version);
+  });
+  if (wanted == sources.end() || wanted->version == served->version()) {
+    return absl::OkStatus();
+  }
+  BRAID_RETURN_IF_ERROR(ServeSource(model, *wanted));
+  spdlog::info("model '{}' serves version {}, {}", model, wanted->version,
+               pinned != 0 ? "rolled back to" : "published before");
+  return absl::OkStatus();
+}
+
+void Publisher::ServeStored() {
+  if (store_ == nullptr) {
+    return;
+  }
+  const absl::MutexLock lock(&mu_);
+  for (const ModelState& state : models_->List()) {
+    const absl::Status status = state.ready ? ServeStoredModel(state.name) : absl::OkStatus();
+    if (!status.ok()) {
+      spdlog::error("model '{}' stays at version {}: {}", state.name, state.version,
+                    std::string(status.message()));
+    }
+  }
+}
+
+absl::StatusOr<int64_t> Publisher::StoredAs(const std::string& model,
+                                            const VersionOrigin& origin) const {
+  if (store_ == nullptr) {
+    return 0;
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, store_->Versions(model));
+  for (const int64_t version : versions) {
+    const absl::StatusOr<VersionOrigin> stored = store_->ReadOrigin(model, version);
+    if (stored.ok() && stored->trainer == origin.trainer &&
+        stored->trainer_id == origin.trainer_id && stored->sequence == origin.sequence &&
+        stored->weights_checksum == origin.weights_checksum) {
+      return version;
+    }
+  }
+  return 0;
+}
+
+absl::StatusOr<int64_t> Publisher::Publish(
+    const std::string& model, std::vector<std::unique_ptr<Replica>> replicas,
+    const VersionOrigin& origin, const std::function<absl::Status(ByteSink*)>& write_model) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
+  if (version == 0) {
+    BRAID_ASSIGN_OR_RETURN(version, models_->NextVersion(model));
+    if (store_ != nullptr) {
+      BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, write_model));
+    }
+  }
+  BRAID_RETURN_IF_ERROR(WritePinned(model, 0));
+  BRAID_RETURN_IF_ERROR(
+      models_->ServeVersion(model, version, std::move(replicas), Describe(origin)));
+  return version;
+}
+
+absl::StatusOr<int64_t> Publisher::Rollback(const std::string& model, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
+  const int64_t before = served->version();
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
+  const auto wanted = std::find_if(sources.begin(), sources.end(), [version](const Source& source) {
+    return source.version == version;
+  });
+  if (wanted == sources.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("model '", model, "' has no version ", version, " to go back to; there are ",
+                     absl::StrJoin(sources, ", ", [](std::string* out, const Source& source) {
+                       absl::StrAppend(out, source.version);
+                     })));
+  }
+  if (version != before) {
+    BRAID_RETURN_IF_ERROR(ServeSource(model, *wanted));
+  }
+  BRAID_RETURN_IF_ERROR(WritePinned(model, version == sources.back().version ? 0 : version));
+  return before;
+}
+
+}  // namespace braid

@@ -1,0 +1,74 @@
+// How a trainer's weights become a version of a model, and how an older version comes back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/batching/served_models.h"
+#include "server/parallel/replica.h"
+#include "server/storage/version_store.h"
+
+namespace braid {
+
+// Thread-safe. Blocks: workers load, files are written.
+class Publisher {
+ public:
+  // `models` outlives it. `repository`: the directory of the models' files. `data_dir`: where
+  // published versions are kept; empty: in memory alone.
+  static absl::StatusOr<std::unique_ptr<Publisher>> Open(ServedModels* models,
+                                                         std::string repository,
+                                                         std::string data_dir);
+
+  // After the repository has been loaded: serves what was published last, or rolled back to, before
+  // a restart. What cannot be read is logged and passed over.
+  void ServeStored() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Serves `replicas`, one a worker, as the next version of `model`, and returns its number; the
+  // same number if the version of this very operation is there already. `write_model` gives the
+  // model's file.
+  absl::StatusOr<int64_t> Publish(const std::string& model,
+                                  std::vector<std::unique_ptr<Replica>> replicas,
+                                  const VersionOrigin& origin,
+                                  const std::function<absl::Status(ByteSink*)>& write_model)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Has `model` serve `version` again. Returns the version that was served before. NOT_FOUND,
+  // listing what there is, if there is no such version.
+  absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  Publisher(ServedModels* models, std::string repository, std::string data_dir)
+      : models_(models), repository_(std::move(repository)), data_dir_(std::move(data_dir)) {}
+
+  // A version that can be loaded.
+  struct Source {
+    int64_t version = 0;
+    std::string path;
+    bool stored = false;  // in the data directory
+  };
+  absl::StatusOr<std::vector<Source>> Sources(const std::string& model) const;
+  absl::Status ServeStoredModel(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ServeSource(const std::string& model, const Source& source);
+  absl::StatusOr<int64_t> StoredAs(const std::string& model, const VersionOrigin& origin) const;
+  // Which version a model is to serve although it is not its newest; 0: none.
+  int64_t ReadPinned(const std::string& model) const;
+  absl::Status WritePinned(const std::string& model, int64_t version) const;
+
+  ServedModels* const models_;
+  const std::string repository_;
+  const std::string data_dir_;
+  std::unique_ptr<VersionStore> store_;  // null: no data directory
+
+  // Held while a version takes the place of another, so that no number is given twice.
+  absl::Mutex mu_;
+};
+
+}  // namespace braid

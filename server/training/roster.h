@@ -1,0 +1,27 @@
+// The workers that train a model together, and which replica of which stage each has.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "c10/core/Device.h"
+#include "server/devices/worker.h"
+#include "server/training/placement.h"
+
+namespace braid {
+
+struct Roster {
+  explicit Roster(const Placement& placement);
+
+  // By rank. A worker with replicas of several stages is there once.
+  std::vector<Worker*> workers;
+  // replica[stage][rank]; rank[stage][replica].
+  std::vector<std::vector<std::optional<size_t>>> replica;
+  std::vector<std::vector<size_t>> rank;
+  // Who gathers outputs and computes the loss, and where.
+  size_t output_rank = 0;
+  c10::Device output_device;
+};
+
+}  // namespace braid

@@ -1,0 +1,191 @@
+// How a trainer's state gets into checkpoints and back.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/base/status.h"
+#include "server/training/optimizer_spec.h"
+#include "server/training/trainer.h"
+#include "spdlog/spdlog.h"
+
+namespace braid {
+namespace {
+
+absl::Status NoStore(const std::string& name) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "trainer '", name, "' has no checkpoints: the server was started without --data_dir"));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint() {
+  TrainerCheckpoint checkpoint;
+  BRAID_ASSIGN_OR_RETURN(checkpoint.tensors, model_->Snapshot());
+  TrainerProgress& progress = checkpoint.progress;
+  progress.model = spec_.model;
+  progress.optimizer = std::string(OptimizerName(spec_.optimizer));
+  progress.sequence = sequence_.applied();
+  progress.fingerprint = sequence_.fingerprint();
+  progress.reply = sequence_.result();
+  progress.schedule = schedule_.state();
+  progress.loss_sum = loss_sum_;
+  progress.losses = losses_;
+  const absl::MutexLock lock(&mu_);
+  progress.step = step_;
+  progress.skipped = skipped_;
+  return checkpoint;
+}
+
+void Trainer::StartCheckpoint(SaveDone done) {
+  const absl::Time start = absl::Now();
+  absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint();
+  services_.metrics->RecordCheckpointPause(spec_.name, absl::Now() - start);
+  operations_since_checkpoint_ = 0;
+  last_checkpoint_ = start;
+  if (!checkpoint.ok()) {
+    done(checkpoint.status());
+    return;
+  }
+  checkpointer_->Write(*std::move(checkpoint), [this, start, done = std::move(done)](
+                                                   absl::StatusOr<CheckpointInfo> info) mutable {
+    if (info.ok()) {
+      const absl::MutexLock lock(&mu_);
+      durable_ = info->sequence;
+    } else {
+      spdlog::error("trainer '{}': a checkpoint was not written: {}", spec_.name,
+                    std::string(info.status().message()));
+    }
+    services_.metrics->RecordCheckpoint(spec_.name, info.ok(), absl::Now() - start);
+    done(std::move(info));
+  });
+}
+
+void Trainer::StartCheckpointIfDue(absl::Time now) {
+  const CheckpointPolicy& policy = spec_.checkpoints;
+  if (checkpointer_ == nullptr || operations_since_checkpoint_ == 0) {
+    return;
+  }
+  const bool by_count =
+      policy.every_operations > 0 && operations_since_checkpoint_ >= policy.every_operations;
+  const bool by_time =
+      policy.every > absl::ZeroDuration() && now - last_checkpoint_ >= policy.every;
+  // One at a time: a slow disk makes them rarer, not more. Not between a Forward and its Backward,
+  // which could not be sent again after a restart: no checkpoint holds a graph.
+  if ((by_count || by_time) && checkpointer_->waiting() == 0 && !model_->keeps_graph()) {
+    StartCheckpoint([](const absl::StatusOr<CheckpointInfo>&) {});
+  }
+}
+
+void Trainer::Tick(absl::Time now) {
+  if (checkpointer_ == nullptr || spec_.checkpoints.every == absl::ZeroDuration()) {
+    return;
+  }
+  {
+    const absl::MutexLock lock(&mu_);
+    if (tick_waits_) {
+      return;
+    }
+    tick_waits_ = true;
+  }
+  thread_.Post([this, now] {
+    {
+      const absl::MutexLock lock(&mu_);
+      tick_waits_ = false;
+    }
+    if (CheckAlive().ok()) {
+      StartCheckpointIfDue(now);
+    }
+  });
+}
+
+bool Trainer::awaits_backward() const {
+  const CheckpointPolicy& policy = spec_.checkpoints;
+  const absl::MutexLock lock(&mu_);
+  return keeps_graph_ && (policy.every_operations > 0 || policy.every > absl::ZeroDuration());
+}
+
+void Trainer::SaveCheckpoint(SaveDone done) {
+  if (checkpointer_ == nullptr) {
+    done(NoStore(spec_.name));
+    return;
+  }
+  auto shared = std::make_shared<SaveDone>(std::move(done));
+  const absl::Status queued = Enqueue([this, shared] {
+    if (absl::Status alive = CheckAlive(); !alive.ok()) {
+      (*shared)(std::move(alive));
+      return;
+    }
+    StartCheckpoint([shared](absl::StatusOr<CheckpointInfo> info) { (*shared)(std::move(info)); });
+  });
+  if (!queued.ok()) {
+    (*shared)(queued);
+  }
+}
+
+absl::StatusOr<std::vector<CheckpointInfo>> Trainer::ListCheckpoints() const {
+  if (checkpointer_ == nullptr) {
+    return NoStore(spec_.name);
+  }
+  return checkpointer_->List();
+}
+
+void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {
+  if (checkpointer_ == nullptr) {
+    done(NoStore(spec_.name));
+    return;
+  }
+  auto shared = std::make_shared<SaveDone>(std::move(done));
+  // Also of a trainer that is torn: that is the way back.
+  const absl::Status queued = Enqueue([this, shared, name = std::move(name)] {
+    bool deleted = false;
+    {
+      const absl::MutexLock lock(&mu_);
+      deleted = deleted_;
+    }
+    (*shared)(deleted ? absl::StatusOr<CheckpointInfo>(CheckAlive()) : RestoreNow(name));
+  });
+  if (!queued.ok()) {
+    (*shared)(queued);
+  }
+}
+
+absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
+  BRAID_ASSIGN_OR_RETURN(Checkpointer::Loaded loaded, checkpointer_->Read(name));
+  const TrainerProgress& progress = loaded.checkpoint.progress;
+  const auto other = [&](const char* what, const std::string& theirs, absl::string_view ours) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint '", loaded.info.name, "' is of ",
+                                                      what, " '", theirs, "', the trainer of '",
+                                                      ours, "'"));
+  };
+  if (progress.model != spec_.model) {
+    return other("model", progress.model, spec_.model);
+  }
+  if (progress.optimizer != OptimizerName(spec_.optimizer)) {
+    return other("optimizer", progress.optimizer, OptimizerName(spec_.optimizer));
+  }
+  Schedule schedule = schedule_;
+  BRAID_RETURN_IF_ERROR(schedule.Load(progress.schedule));
+  BRAID_RETURN_IF_ERROR(model_->Restore(loaded.checkpoint.tensors));
+  if (!name.empty()) {
+    BRAID_RETURN_IF_ERROR(checkpointer_->MakeNewest(loaded.info.name));
+  }
+  schedule_ = std::move(schedule);
+  loss_sum_ = progress.loss_sum;
+  losses_ = progress.losses;
+  operations_since_checkpoint_ = 0;
+  last_checkpoint_ = absl::Now();
+  sequence_ = Sequence();
+  if (progress.sequence > 0) {
+    sequence_.Record(progress.sequence, progress.fingerprint, progress.reply);
+  }
+  const absl::MutexLock lock(&mu_);
+  torn_ = absl::OkStatus();
+  step_ = progress.step;
+  skipped_ = progress.skipped;
+  applied_ = progress.sequence;
+  durable_ = progress.sequence;
+  UpdateInfo();
+  return loaded.info;
+}
+
+}  // namespace braid

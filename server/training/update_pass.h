@@ -1,0 +1,64 @@
+// One update of all stages from their accumulated gradients:
+//
+//   sum the replicas' gradients → clip → update → every replica has the parameters
+//
+// Every rank of a gang calls Run(), each on its own worker.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/devices/gang.h"
+#include "server/training/batch_pass.h"
+#include "server/training/optimizer.h"
+#include "server/training/phase_times.h"
+#include "server/training/schedule.h"
+
+namespace braid {
+
+class UpdatePass {
+ public:
+  // `replicas`: for each stage how many of its replicas hold gradients. `gradient_scale`: what they
+  // are multiplied by. `model` outlives the pass. The stages' optimizers are prepared; with
+  // `all_reduce` each replica has one.
+  UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
+             std::vector<GroupValues> values, double gradient_scale, bool all_reduce);
+
+  // An error leaves the replicas torn.
+  absl::Status Run(Gang& gang, size_t rank, PhaseTimes* times);
+
+  // Counts the update: by one thread, after Run().
+  void Commit();
+
+  // Of the gradients before clipping, where they are clipped by norm.
+  std::optional<double> gradient_norm() const { return gradient_norm_; }
+
+ private:
+  void SumSlices(Stage& stage, size_t replicas, size_t replica) const;
+  absl::Status Reduce(Stage& stage, size_t replicas, size_t replica);
+  // Gives every replica the primary's sums, where Reduce() has not.
+  absl::Status ShareSums(Gang& gang, size_t rank);
+  // The factor for the gradients: unscaled, and clipped by norm.
+  absl::StatusOr<double> ClipByNorm(Gang& gang, size_t rank);
+  void Update(Stage& stage, const UpdatePlan& plan, size_t replica, double factor);
+  // Gives every replica the primary's parameters.
+  absl::Status ShareParameters(Gang& gang, size_t rank);
+  // Runs `work(stage index, stage, replica)` for each replica that is `rank`'s.
+  template <typename Work>
+  absl::Status ForMine(size_t rank, Work work) const;
+
+  const TrainedModel model_;
+  const std::vector<size_t> replicas_;
+  const std::vector<GroupValues> values_;
+  const double gradient_scale_;
+  const bool all_reduce_;
+  // By stage; the primary's rank writes it.
+  std::vector<UpdatePlan> plans_;
+  // By rank and stage; each rank writes its own.
+  std::vector<double> partial_norms_;
+  std::optional<double> gradient_norm_;  // the output rank writes it
+};
+
+}  // namespace braid

@@ -1,0 +1,90 @@
+// A registry of trainers over a bench.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "server/training/trainer_registry.h"
+#include "server/training/trainer_storage.h"
+#include "tests/fakes/trainer_bench.h"
+
+namespace braid {
+
+// Model "m" on two workers. Start() again is a restart of the server.
+class RegistryTest : public ::testing::Test {
+ protected:
+  // Empty: trainers live in memory.
+  explicit RegistryTest(std::string data_dir) : data_dir_(std::move(data_dir)) { Start(); }
+
+  void Start() {
+    Stop();
+    bench_.emplace(Mlp(), /*workers=*/2, data_dir_);
+    std::unique_ptr<TrainerStorage> storage;
+    if (!data_dir_.empty()) {
+      auto opened = TrainerStorage::Open(data_dir_);
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      storage = *std::move(opened);
+    }
+    registry_.emplace(bench_->services(), std::move(storage),
+                      [this](const std::string& request) -> absl::StatusOr<TrainerSpec> {
+                        const auto found = requests_.find(request);
+                        if (found == requests_.end()) {
+                          return absl::DataLossError("no request");
+                        }
+                        return found->second;
+                      });
+  }
+  void Stop() {
+    registry_.reset();
+    bench_.reset();
+  }
+
+  absl::StatusOr<TrainerInfo> Create(const TrainerSpec& spec) {
+    const std::string request = "request of " + spec.name;
+    requests_[request] = spec;
+    Pending<absl::StatusOr<TrainerInfo>> pending;
+    registry_->Create(spec, request, pending.done());
+    return pending.Wait();
+  }
+  absl::Status Delete(const std::string& name) {
+    Pending<absl::Status> pending;
+    registry_->Delete(name, pending.done());
+    return pending.Wait();
+  }
+  absl::StatusOr<OperationResult> Do(const std::string& name, Operation operation) {
+    PendingOperation pending;
+    registry_->Submit(name, std::move(operation), pending.done());
+    return pending.Wait();
+  }
+  absl::StatusOr<CheckpointInfo> Save(const std::string& name) {
+    Pending<absl::StatusOr<CheckpointInfo>> pending;
+    registry_->SaveCheckpoint(name, pending.done());
+    return pending.Wait();
+  }
+  absl::StatusOr<CheckpointInfo> RestoreCheckpoint(const std::string& name,
+                                                   const std::string& checkpoint = "") {
+    Pending<absl::StatusOr<CheckpointInfo>> pending;
+    registry_->RestoreCheckpoint(name, checkpoint, pending.done());
+    return pending.Wait();
+  }
+  static TrainerSpec Named(const std::string& name) {
+    TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+    spec.name = name;
+    return spec;
+  }
+
+  TrainerRegistry& registry() { return *registry_; }
+  TrainerBench& bench() { return *bench_; }
+
+ private:
+  const std::string data_dir_;
+  std::map<std::string, TrainerSpec> requests_;
+  std::optional<TrainerBench> bench_;
+  std::optional<TrainerRegistry> registry_;
+};
+
+}  // namespace braid

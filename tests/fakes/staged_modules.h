@@ -1,0 +1,46 @@
+// TorchScript modules of parts that can be stages: TrainedConfig()'s inputs and outputs.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/trained_module.h"
+
+namespace braid {
+
+// A part with parameters w [in, out] and b [out]. forward() is for the test to define.
+inline torch::jit::Module Part(const std::string& name, int64_t in, int64_t out) {
+  torch::jit::Module part(name);
+  part.register_attribute("training", c10::BoolType::get(), true);
+  const double step = 0.3 * static_cast<double>(in) + 0.11 * static_cast<double>(out);
+  part.register_parameter("w", Weights({in, out}, step), /*is_buffer=*/false);
+  part.register_parameter("b", Weights({out}, step + 0.2), /*is_buffer=*/false);
+  return part;
+}
+
+// One whose forward(x) is tanh of a linear layer.
+inline torch::jit::Module TanhPart(const std::string& name, int64_t in, int64_t out) {
+  torch::jit::Module part = Part(name, in, out);
+  part.define("def forward(self, x):\n  return torch.tanh(x @ self.w + self.b)\n");
+  return part;
+}
+
+// `parts`, by their names, one after the other.
+inline torch::jit::Module Chain(
+    const std::vector<std::pair<std::string, torch::jit::Module>>& parts) {
+  torch::jit::Module module = NewModule();
+  std::string forward = "x";
+  for (const auto& [name, part] : parts) {
+    module.register_module(name, part);
+    forward = "self." + name + ".forward(" + forward + ")";
+  }
+  module.define("def forward(self, x):\n  return " + forward + "\n");
+  return module;
+}
+
+inline torch::jit::Module TwoStages() {
+  return Chain({{"first", TanhPart("First", 3, 5)}, {"second", TanhPart("Second", 5, 4)}});
+}
+
+}  // namespace braid

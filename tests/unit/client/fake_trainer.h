@@ -1,0 +1,171 @@
+// A trainer with the sequence rules of braid/v1/training.proto and no model.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "braid/v1/training.pb.h"
+#include "client/cpp/messages.h"
+
+namespace braid::client {
+
+// What it has applied is its history; a checkpoint holds all of it up to a number.
+// Thread-compatible.
+class FakeTrainer {
+ public:
+  // The reply to an operation, which is applied unless it was the last one applied.
+  grpc::Status Apply(const v1::StreamRequest& operation, v1::StreamResponse* reply) {
+    const int64_t sequence = SequenceOf(operation);
+    if (sequence == applied() && sequence > 0) return Replay(operation, reply);
+    if (sequence != applied() + 1) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, absl::StrCat("expected ", applied() + 1)};
+    }
+    if (auto status = Work(operation, reply); !status.ok()) return status;
+    history_.push_back({Describe(operation), operation.SerializeAsString(), *reply, step_});
+    const int64_t every = options.checkpoints().every_operations();
+    if (every > 0 && applied() % every == 0) Checkpoint();
+    SetStatus(operation, false, reply);
+    history_.back().reply = *reply;
+    return grpc::Status::OK;
+  }
+
+  // Makes what is applied durable.
+  v1::Checkpoint Checkpoint() {
+    durable_ = applied();
+    v1::Checkpoint checkpoint;
+    checkpoint.set_name(absl::StrCat("sequence-", durable_));
+    checkpoint.set_sequence(durable_);
+    checkpoint.set_step(step_);
+    checkpoints_.push_back(checkpoint);
+    return checkpoint;
+  }
+  // Goes back to where a checkpoint is.
+  void GoBackTo(int64_t sequence) {
+    history_.resize(static_cast<size_t>(sequence));
+    step_ = history_.empty() ? 0 : history_.back().step;
+  }
+  // Goes back to the newest checkpoint, as a restart of a server does.
+  void Restart() { GoBackTo(durable_); }
+
+  // Describe of every operation that counts.
+  std::vector<std::string> history() const {
+    std::vector<std::string> history;
+    history.reserve(history_.size());
+    for (const Entry& entry : history_) history.push_back(entry.description);
+    return history;
+  }
+  const std::vector<v1::Checkpoint>& checkpoints() const { return checkpoints_; }
+  int64_t applied() const { return static_cast<int64_t>(history_.size()); }
+
+  v1::Trainer Info() const {
+    v1::Trainer trainer;
+    trainer.set_name("t");
+    trainer.set_model("toy");
+    trainer.set_applied_sequence(applied());
+    trainer.set_durable_sequence(durable_);
+    trainer.set_step(step_);
+    *trainer.mutable_options() = options;
+    return trainer;
+  }
+
+  // "step 1 of 5", 5 being the first element of its first input.
+  static std::string Describe(const v1::StreamRequest& operation) {
+    constexpr const char* kKinds[] = {"",        "step",     "forward_backward", "optim_step",
+                                      "forward", "backward", "publish"};
+    std::string text = absl::StrCat(kKinds[operation.operation_case()], " ", SequenceOf(operation));
+    const auto& inputs =
+        operation.has_step() ? operation.step().inputs() : operation.forward_backward().inputs();
+    if (inputs.empty() || inputs[0].data().size() < sizeof(float)) return text;
+    float first = 0;
+    std::memcpy(&first, inputs[0].data().data(), sizeof(first));
+    return absl::StrCat(text, " of ", first);
+  }
+
+  v1::TrainingOptions options;
+  // Forward passes keep no graph from here on.
+  bool loses_graph = false;
+
+ private:
+  struct Entry {
+    std::string description;
+    std::string bytes;
+    v1::StreamResponse reply;
+    int64_t step;
+  };
+
+  grpc::Status Replay(const v1::StreamRequest& operation, v1::StreamResponse* reply) const {
+    if (operation.SerializeAsString() != history_.back().bytes) {
+      return {grpc::StatusCode::ABORTED, "another request of this number"};
+    }
+    *reply = history_.back().reply;
+    SetStatus(operation, true, reply);
+    return grpc::Status::OK;
+  }
+
+  // A loss is the operation's number; the outputs are the inputs.
+  grpc::Status Work(const v1::StreamRequest& operation, v1::StreamResponse* reply) {
+    const auto number = static_cast<double>(SequenceOf(operation));
+    switch (operation.operation_case()) {
+      case v1::StreamRequest::kStep:
+        ++step_;
+        reply->mutable_step()->set_loss(number);
+        if (operation.step().report_split()) AddChunk(operation.step(), reply->mutable_step());
+        break;
+      case v1::StreamRequest::kForwardBackward:
+        reply->mutable_forward_backward()->set_loss(number);
+        break;
+      case v1::StreamRequest::kOptimStep:
+        if (!Last("forward_backward") && !Last("backward")) {
+          return {grpc::StatusCode::FAILED_PRECONDITION, "there are no gradients"};
+        }
+        ++step_;
+        reply->mutable_optim_step();
+        break;
+      case v1::StreamRequest::kForward:
+        *reply->mutable_forward()->mutable_outputs() = operation.forward().inputs();
+        if (operation.forward().targets_size() > 0) reply->mutable_forward()->set_loss(number);
+        break;
+      case v1::StreamRequest::kBackward:
+        if (!Last("forward") || loses_graph)
+          return {grpc::StatusCode::FAILED_PRECONDITION, "there is no graph"};
+        reply->mutable_backward();
+        break;
+      default:
+        reply->mutable_publish()->set_version(7);
+    }
+    return grpc::Status::OK;
+  }
+
+  static void AddChunk(const v1::StepRequest& request, v1::StepResponse* reply) {
+    v1::Chunk& chunk = *reply->mutable_status()->add_chunks();
+    chunk.set_device("cpu:0");
+    chunk.set_rows(request.inputs(0).shape(0));
+    chunk.add_input_shapes("[2, 1]");
+    chunk.add_output_shapes("[2, 3]");
+  }
+
+  bool Last(const std::string& kind) const {
+    return !history_.empty() && history_.back().description.find(kind + " ") == 0;
+  }
+
+  void SetStatus(const v1::StreamRequest& operation, bool replayed,
+                 v1::StreamResponse* reply) const {
+    v1::OperationStatus* status = MutableStatusOf(reply);
+    status->set_applied_sequence(SequenceOf(operation));
+    status->set_durable_sequence(durable_);
+    status->set_step(step_);
+    status->set_replayed(replayed);
+  }
+
+  std::vector<Entry> history_;
+  std::vector<v1::Checkpoint> checkpoints_;
+  int64_t durable_ = 0;
+  int64_t step_ = 0;
+};
+
+}  // namespace braid::client

@@ -1,0 +1,169 @@
+// Trainers that are kept on the disk: through a restart, idle times and deletion.
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/eventually.h"
+#include "tests/fakes/registry_bench.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class WithDirectory {
+ protected:
+  const TempDir dir_;
+};
+
+class StoredTrainersTest : private WithDirectory, public RegistryTest {
+ protected:
+  StoredTrainersTest() : RegistryTest(WithDirectory::dir_.path().string()) {}
+
+  std::filesystem::path DirectoryOf(const std::string& name) const {
+    return dir_.path() / "trainers" / name;
+  }
+  static TrainerSpec Idle(const std::string& name) {
+    TrainerSpec spec = Named(name);
+    spec.idle_timeout = absl::Milliseconds(50);
+    return spec;
+  }
+  bool GoneSoon(const std::string& name) {
+    return Eventually([&] { return !registry().Get(name).ok(); });
+  }
+};
+
+TEST_F(StoredTrainersTest, ARestartBringsThemBack) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Create(Named("b")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(2, 20)), IsOk());
+  ASSERT_THAT(Save("a"), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult lost, Do("a", BatchOperation(3, 20)));
+  Start();
+  EXPECT_TRUE(registry().List().empty());
+  registry().RestoreStored();
+  ASSERT_EQ(registry().List().size(), 2);
+  EXPECT_EQ(registry().Get("a")->applied_sequence, 2);
+  EXPECT_EQ(registry().Get("a")->step, 2);
+  EXPECT_EQ(registry().Get("b")->applied_sequence, 0);  // durable from its start
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult again, Do("a", BatchOperation(3, 20)));
+  EXPECT_EQ(again.loss, lost.loss);
+}
+
+TEST_F(StoredTrainersTest, SavingAllLeavesNothingToSendAgain) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  registry().SaveAll();
+  EXPECT_EQ(registry().Get("a")->durable_sequence, 1);
+  const size_t checkpoints = registry().ListCheckpoints("a")->size();
+  registry().SaveAll();  // there is nothing new
+  EXPECT_EQ(registry().ListCheckpoints("a")->size(), checkpoints);
+  Start();
+  registry().RestoreStored();
+  EXPECT_EQ(registry().Get("a")->applied_sequence, 1);
+}
+
+TEST_F(StoredTrainersTest, DeletingRemovesTheDirectory) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a")));
+  EXPECT_THAT(Delete("a"), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(DirectoryOf("a")));
+  Start();
+  registry().RestoreStored();
+  EXPECT_TRUE(registry().List().empty());
+  EXPECT_THAT(Create(Named("a")), IsOk());
+}
+
+TEST_F(StoredTrainersTest, ATrainerThatCouldNotBeMadeLeavesNothing) {
+  TrainerSpec spec = Named("a");
+  spec.losses[0].name = "hinge";
+  EXPECT_THAT(Create(spec), RefusesField("losses[0].name", HasSubstr("hinge")));
+  EXPECT_FALSE(std::filesystem::exists(DirectoryOf("a")));
+  EXPECT_THAT(Create(Named("a")), IsOk());
+}
+
+TEST_F(StoredTrainersTest, OneThatIsIdleIsGoneAndComesBackWhenAskedFor) {
+  ASSERT_THAT(Create(Idle("a")), IsOk());
+  ASSERT_THAT(Create(Named("b")), IsOk());
+  ASSERT_THAT(Do("b", BatchOperation(1, 20)), IsOk());
+  // Whatever the clock does meanwhile, it is there, or is brought back with all that it had.
+  int64_t sequence = 0;
+  while (sequence == 0) {
+    const auto result = Do("a", BatchOperation(1, 20));
+    if (result.ok()) {
+      sequence = result->applied_sequence;
+    } else {
+      ASSERT_THAT(RestoreCheckpoint("a"), IsOk());
+    }
+  }
+  ASSERT_TRUE(GoneSoon("a"));
+  EXPECT_THAT(registry().Get("b"), IsOk());
+  EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a")));
+  EXPECT_THAT(Create(Named("a")),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("'a'"), HasSubstr("RestoreCheckpoint"))));
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo restored, RestoreCheckpoint("a"));
+  EXPECT_EQ(restored.sequence, 1);
+}
+
+TEST_F(StoredTrainersTest, AnIdleOneIsNotStartedWithTheServer) {
+  ASSERT_THAT(Create(Idle("a")), IsOk());
+  ASSERT_TRUE(GoneSoon("a"));
+  Start();
+  registry().RestoreStored();
+  EXPECT_TRUE(registry().List().empty());
+  EXPECT_THAT(RestoreCheckpoint("a"), IsOk());
+  ASSERT_TRUE(GoneSoon("a"));
+  EXPECT_THAT(Delete("a"), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(DirectoryOf("a")));
+  EXPECT_THAT(RestoreCheckpoint("a"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no trainer 'a'")));
+}
+
+// The others come back, and what it has left on the disk stays there.
+TEST_F(StoredTrainersTest, OneThatCannotBeReadIsLeftWhereItIs) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Create(Named("b")), IsOk());
+  ASSERT_THAT(Create(Named("c")), IsOk());
+  Stop();
+  std::ofstream(DirectoryOf("a") / "trainer.json") << "{}";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(DirectoryOf("b"))) {
+    if (entry.path().filename() == "optimizer.safetensors") {
+      std::ofstream(entry.path()) << "damaged";
+    }
+  }
+  Start();
+  registry().RestoreStored();
+  ASSERT_EQ(registry().List().size(), 1);
+  EXPECT_EQ(registry().List()[0].spec.name, "c");
+  EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a") / "trainer.json"));
+  EXPECT_TRUE(std::filesystem::exists(DirectoryOf("b") / "trainer.json"));
+  EXPECT_THAT(RestoreCheckpoint("b"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("1 that are damaged")));
+}
+
+class IdleInMemoryTest : public RegistryTest {
+ protected:
+  IdleInMemoryTest() : RegistryTest("") {}
+};
+
+TEST_F(IdleInMemoryTest, OneThatIsIdleIsGoneForGood) {
+  TrainerSpec spec = Named("a");
+  spec.idle_timeout = absl::Milliseconds(50);
+  ASSERT_THAT(Create(spec), IsOk());
+  ASSERT_TRUE(Eventually([&] { return !registry().Get("a").ok(); }));
+  EXPECT_THAT(RestoreCheckpoint("a"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a'")));
+  EXPECT_THAT(Create(Named("a")), IsOk());
+}
+
+}  // namespace
+}  // namespace braid

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 #include <thread>
@@ -28,13 +29,17 @@ struct Settings {
   double seconds = 1;
 };
 
-// Ends the program: a benchmark that goes wrong has no figure.
+// Ends the program, whatever its other threads do: a benchmark that goes wrong has no figure.
+void Check(const absl::Status& status) {
+  if (!status.ok()) {
+    std::fprintf(stderr, "throughput: %s\n", status.ToString().c_str());
+    std::quick_exit(1);
+  }
+}
+
 template <typename T>
 T Must(absl::StatusOr<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "throughput: %s\n", result.status().ToString().c_str());
-    std::exit(1);
-  }
+  Check(result.status());
   return *std::move(result);
 }
 
@@ -66,19 +71,37 @@ double ServedForward(const Settings& settings, int64_t batch, int clients) {
   return static_cast<double>(rows) / absl::ToDoubleSeconds(absl::Now() - start);
 }
 
-double ServedStep(client::Trainer& trainer, int64_t batch, double seconds) {
+std::vector<client::Tensor> Targets(int64_t batch) {
   std::vector<int64_t> classes(static_cast<size_t>(batch));
   for (size_t i = 0; i < classes.size(); ++i) {
     classes[i] = static_cast<int64_t>(i % 10);
   }
+  std::vector<client::Tensor> targets;
+  targets.push_back(client::MakeTensor<int64_t>("target", {batch}, classes));
+  return targets;
+}
+
+// Rows/s of steps that each wait for the one before.
+double ServedStep(client::Trainer& trainer, int64_t batch, double seconds) {
   const absl::Time start = absl::Now();
   int64_t rows = 0;
   while (absl::Now() - start < absl::Seconds(seconds)) {
-    std::vector<client::Tensor> targets;
-    targets.push_back(client::MakeTensor<int64_t>("target", {batch}, classes));
-    Must(trainer.Step(Inputs(batch), std::move(targets)));
+    Must(trainer.Step(Inputs(batch), Targets(batch)));
     rows += batch;
   }
+  return static_cast<double>(rows) / absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+// Rows/s of steps over a stream: while one is made the next is on its way.
+double StreamedStep(client::Trainer& trainer, int64_t batch, double seconds) {
+  const absl::Time start = absl::Now();
+  int64_t rows = 0;
+  const auto stream = Must(trainer.OpenStream());
+  while (absl::Now() - start < absl::Seconds(seconds)) {
+    stream->Step(Inputs(batch), Targets(batch));
+    rows += batch;
+  }
+  Check(stream->Finish());
   return static_cast<double>(rows) / absl::ToDoubleSeconds(absl::Now() - start);
 }
 
@@ -117,7 +140,7 @@ void Run(const Settings& settings) {
   const auto connection = Must(client::Client::Connect(settings.server));
   v1::CreateTrainerRequest request;
   request.set_model(settings.model);
-  request.mutable_loss()->set_name("cross_entropy");
+  request.add_losses()->set_name("cross_entropy");
   request.mutable_optimizer()->mutable_sgd()->set_lr(0.01);
   request.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   client::Trainer trainer = Must(connection->CreateTrainer(request));
@@ -126,17 +149,16 @@ void Run(const Settings& settings) {
         settings, absl::StrCat("training step, batch ", batch),
         [&] { return loop.Step(batch, settings.threads, time); },
         [&] { return ServedStep(trainer, batch, settings.seconds); });
+    Compare(
+        settings, absl::StrCat("training step, batch ", batch, ", streamed"),
+        [&] { return loop.Step(batch, settings.threads, time); },
+        [&] { return StreamedStep(trainer, batch, settings.seconds); });
   }
-  if (const absl::Status deleted = trainer.Delete(); !deleted.ok()) {
-    std::fprintf(stderr, "throughput: %s\n", deleted.ToString().c_str());
-  }
+  Check(trainer.Delete());
 }
 
-}  // namespace
-}  // namespace braid::bench
-
-int main(int argc, char** argv) {
-  braid::bench::Settings settings;
+int Main(int argc, char** argv) {
+  Settings settings;
   CLI::App app("Rows/s through a server against a bare LibTorch loop");
   app.add_option("--server", settings.server, "host:port")->capture_default_str();
   app.add_option("--path", settings.path, "The model's model.pt")->required();
@@ -146,5 +168,18 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", settings.rounds, "Of each comparison")->capture_default_str();
   app.add_option("--seconds", settings.seconds, "Of each measurement")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  braid::bench::Run(settings);
+  Run(settings);
+  return 0;
+}
+
+}  // namespace
+}  // namespace braid::bench
+
+int main(int argc, char** argv) {
+  try {
+    return braid::bench::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "throughput: %s\n", error.what());
+    return 1;
+  }
 }

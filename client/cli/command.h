@@ -36,6 +36,11 @@ Command AddModels(CLI::App& braid);
 Command AddDevices(CLI::App& braid);
 Command AddInfer(CLI::App& braid);
 Command AddTrain(CLI::App& braid);
+Command AddTrainers(CLI::App& braid);
+Command AddEvaluate(CLI::App& braid);
+Command AddCheckpoints(CLI::App& braid);
+Command AddDownload(CLI::App& braid);
+Command AddRollback(CLI::App& braid);
 
 // Print "braid: " and the message, on one line of stderr, and return the exit code.
 int Fail(const absl::Status& status);

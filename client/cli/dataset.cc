@@ -55,12 +55,15 @@ absl::StatusOr<std::vector<NamedFile>> ParseNamedFiles(const std::vector<std::st
 }
 
 absl::StatusOr<Dataset> Dataset::Open(const std::vector<NamedFile>& inputs,
-                                      const NamedFile& target) {
+                                      const std::vector<NamedFile>& targets) {
   Dataset dataset;
   for (const NamedFile& input : inputs) {
     if (absl::Status status = dataset.Add(input); !status.ok()) return status;
   }
-  if (absl::Status status = dataset.Add(target); !status.ok()) return status;
+  dataset.inputs_ = inputs.size();
+  for (const NamedFile& target : targets) {
+    if (absl::Status status = dataset.Add(target); !status.ok()) return status;
+  }
   return dataset;
 }
 
@@ -81,10 +84,10 @@ absl::Status Dataset::Add(const NamedFile& named) {
   return absl::OkStatus();
 }
 
-Batch Dataset::Gather(absl::Span<const int64_t> indices) const {
-  Batch batch;
+client::Batch Dataset::Gather(absl::Span<const int64_t> indices) const {
+  client::Batch batch;
   for (size_t i = 0; i < columns_.size(); ++i) {
-    std::vector<client::Tensor>& to = i + 1 < columns_.size() ? batch.inputs : batch.targets;
+    std::vector<client::Tensor>& to = i < inputs_ ? batch.inputs : batch.targets;
     to.push_back(GatherRows(columns_[i].name, columns_[i].file, indices));
   }
   return batch;

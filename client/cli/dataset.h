@@ -1,6 +1,8 @@
-// The training data of `braid train`: .npy files of as many rows, and batches cut out of them.
+// The data of `braid train` and `braid evaluate`: .npy files of as many rows, and batches cut out
+// of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/cli/npy.h"
-#include "client/cpp/tensor.h"
+#include "client/cpp/operation.h"
 
 namespace braid::cli {
 
@@ -24,22 +26,17 @@ absl::StatusOr<NamedFile> ParseNamedFile(const std::string& argument);
 // As above; INVALID_ARGUMENT too if a name comes twice.
 absl::StatusOr<std::vector<NamedFile>> ParseNamedFiles(const std::vector<std::string>& arguments);
 
-struct Batch {
-  std::vector<client::Tensor> inputs;
-  std::vector<client::Tensor> targets;
-};
-
 // Thread-compatible.
 class Dataset {
  public:
   // INVALID_ARGUMENT if a file has no rows, or not as many as the others; else as NpyFile::Open.
   static absl::StatusOr<Dataset> Open(const std::vector<NamedFile>& inputs,
-                                      const NamedFile& target);
+                                      const std::vector<NamedFile>& targets);
 
   int64_t rows() const { return rows_; }
 
   // The rows of these indices, in this order. Each index must be in [0, rows()).
-  Batch Gather(absl::Span<const int64_t> indices) const;
+  client::Batch Gather(absl::Span<const int64_t> indices) const;
 
  private:
   struct Column {
@@ -50,8 +47,9 @@ class Dataset {
   Dataset() = default;
   absl::Status Add(const NamedFile& named);
 
-  // The inputs, then the target.
+  // The inputs, then the targets.
   std::vector<Column> columns_;
+  size_t inputs_ = 0;
   int64_t rows_ = 0;
 };
 

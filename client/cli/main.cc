@@ -44,7 +44,9 @@ int Main(int argc, char** argv) {
       ->type_name("SECONDS")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->capture_default_str();
-  const Command commands[] = {AddInfer(app), AddTrain(app), AddModels(app), AddDevices(app)};
+  const Command commands[] = {AddInfer(app),    AddTrain(app),       AddTrainers(app),
+                              AddEvaluate(app), AddCheckpoints(app), AddDownload(app),
+                              AddRollback(app), AddModels(app),      AddDevices(app)};
 
   if (const int code = Parse(app, argc, argv); code != kOk) return code < 0 ? kOk : code;
   for (const Command& command : commands) {

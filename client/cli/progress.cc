@@ -75,13 +75,21 @@ ProgressReporter::ProgressReporter(std::ostream& out, Style style, int64_t epoch
   progress_.steps = steps;
 }
 
-void ProgressReporter::Step(double loss, int64_t rows, absl::Time now) {
+void ProgressReporter::StartAfter(int64_t steps) {
+  progress_.epoch = 1 + steps / progress_.steps;
+  progress_.step = steps % progress_.steps;
+}
+
+void ProgressReporter::Step(std::optional<double> loss, int64_t rows, absl::Time now) {
   ++total_steps_;
   total_samples_ += rows;
   epoch_samples_ += rows;
-  epoch_loss_sum_ += loss * static_cast<double>(rows);
-  average_ += kSmoothing * (loss - average_);
-  average_weight_ += kSmoothing * (1 - average_weight_);
+  if (loss) {
+    epoch_loss_sum_ += *loss * static_cast<double>(rows);
+    epoch_loss_rows_ += rows;
+    average_ += kSmoothing * (*loss - average_);
+    average_weight_ += kSmoothing * (1 - average_weight_);
+  }
   ++progress_.step;
   progress_.loss = average_ / average_weight_;
   progress_.samples_per_second = Rate(epoch_samples_, now - epoch_start_);
@@ -89,13 +97,13 @@ void ProgressReporter::Step(double loss, int64_t rows, absl::Time now) {
   if (progress_.step == progress_.steps) EndEpoch(now);
 }
 
-void ProgressReporter::Draw(double loss, absl::Time now) {
+void ProgressReporter::Draw(std::optional<double> loss, absl::Time now) {
   if (style_ == Style::kJson) {
     Emit({{"event", "step"},
           {"epoch", progress_.epoch},
           {"step", progress_.step},
           {"steps", progress_.steps},
-          {"loss", loss},
+          {"loss", loss ? nlohmann::ordered_json(*loss) : nlohmann::ordered_json()},
           {"samples_per_second", progress_.samples_per_second}});
     return;
   }
@@ -114,7 +122,7 @@ void ProgressReporter::Draw(double loss, absl::Time now) {
 
 void ProgressReporter::EndEpoch(absl::Time now) {
   const absl::Duration elapsed = now - epoch_start_;
-  mean_loss_ = epoch_loss_sum_ / static_cast<double>(epoch_samples_);
+  mean_loss_ = epoch_loss_sum_ / static_cast<double>(epoch_loss_rows_);
   const double rate = Rate(epoch_samples_, elapsed);
   const double seconds = absl::ToDoubleSeconds(elapsed);
   Message(absl::StrCat(Epoch(progress_), "  ", progress_.steps, " steps  mean loss ",
@@ -131,6 +139,7 @@ void ProgressReporter::EndEpoch(absl::Time now) {
   epoch_start_ = last_draw_ = now;
   epoch_samples_ = 0;
   epoch_loss_sum_ = 0;
+  epoch_loss_rows_ = 0;
 }
 
 void ProgressReporter::Message(const std::string& line, const nlohmann::ordered_json& event) {

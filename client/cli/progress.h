@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 
@@ -49,21 +50,26 @@ class ProgressReporter {
   ProgressReporter(std::ostream& out, Style style, int64_t epochs, int64_t steps, int width,
                    absl::Time start);
 
-  // A step of `rows` rows ended with this loss, which is their mean. The last of an epoch's steps
-  // ends the epoch.
-  void Step(double loss, int64_t rows, absl::Time now);
+  // So many steps of the first epochs were made before.
+  void StartAfter(int64_t steps);
+  // A step of `rows` rows ended with this loss, which is their mean; none: it is not known, and
+  // left out. The last of an epoch's steps ends the epoch.
+  void Step(std::optional<double> loss, int64_t rows, absl::Time now);
   // An object of its own in kJson (`event` must be one), otherwise this line.
   void Message(const std::string& line, const nlohmann::ordered_json& event);
   // Clears the bar, if one is drawn.
   void Clear();
 
+  // Whether all of it could be written.
+  bool ok() const { return !out_.fail(); }
+  // Not counting those of StartAfter.
   int64_t total_steps() const { return total_steps_; }
   int64_t total_samples() const { return total_samples_; }
-  // Of the last epoch that ended; 0 before.
+  // Of the last epoch that ended; not a number where no loss was known; 0 before.
   double mean_loss() const { return mean_loss_; }
 
  private:
-  void Draw(double loss, absl::Time now);
+  void Draw(std::optional<double> loss, absl::Time now);
   void EndEpoch(absl::Time now);
   void Emit(const nlohmann::ordered_json& event);
 
@@ -75,7 +81,9 @@ class ProgressReporter {
   absl::Time last_draw_;
   absl::Time epoch_start_;
   int64_t epoch_samples_ = 0;
+  // Over the rows whose loss is known.
   double epoch_loss_sum_ = 0;
+  int64_t epoch_loss_rows_ = 0;
   // The exponential average of the losses before its bias towards 0 is corrected, and the
   // correction.
   double average_ = 0;

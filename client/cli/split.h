@@ -27,4 +27,15 @@ struct NamedShape {
 std::string FormatSplit(const std::vector<NamedShape>& inputs,
                         const std::vector<NamedShape>& outputs, absl::Span<const v1::Chunk> chunks);
 
+// As above, of chunks that say their shapes, with a table for each stage, under its path:
+//
+//   stage features
+//   device   rows  in       out
+//   cpu:0      10  [10, 5]  [10, 2]
+//   …
+//   outside    30  [30, 5]  [30, 2]
+//
+// A number that each chunk makes of its rows is gathered into as many as there are chunks.
+std::string FormatSplit(absl::Span<const v1::Chunk> chunks);
+
 }  // namespace braid::cli

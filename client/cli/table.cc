@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace braid::cli {
 namespace {
@@ -29,6 +32,15 @@ std::string Printable(absl::string_view text) {
   std::replace_if(
       result.begin(), result.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   return result;
+}
+
+std::string FormatBytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  auto size = static_cast<double>(bytes);
+  const char* units[] = {"KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (size /= 1024; size >= 1024 && unit + 1 < std::size(units); ++unit) size /= 1024;
+  return absl::StrFormat("%.1f %s", size, units[unit]);
 }
 
 std::string FormatTable(const Rows& rows) {

@@ -1,4 +1,4 @@
-// `braid train`: trains a model of the server through TrainingService, a step at a time.
+// `braid train`: trains a model of the server through TrainingService.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -18,7 +18,9 @@
 #include "client/cli/command.h"
 #include "client/cli/dataset.h"
 #include "client/cli/progress.h"
+#include "client/cli/table.h"
 #include "client/cli/train_options.h"
+#include "client/cli/training_run.h"
 
 namespace braid::cli {
 namespace {
@@ -51,48 +53,6 @@ ProgressReporter::Style ProgressStyle(bool json) {
                                     : ProgressReporter::Style::kLines;
 }
 
-int64_t StepsPerEpoch(const TrainOptions& options, int64_t rows) {
-  return options.drop_last ? rows / options.batch_size
-                           : (rows + options.batch_size - 1) / options.batch_size;
-}
-
-void AnnounceSplit(const v1::OperationStatus& status, ProgressReporter& progress) {
-  std::vector<std::string> chunks;
-  nlohmann::json rows = nlohmann::json::array();
-  for (const v1::Chunk& chunk : status.chunks()) {
-    chunks.push_back(absl::StrCat(chunk.device(), "=", chunk.rows()));
-    rows.push_back({{"device", chunk.device()}, {"rows", chunk.rows()}});
-  }
-  progress.Message(absl::StrCat("split ", absl::StrJoin(chunks, ",")),
-                   {{"event", "split"}, {"chunks", rows}});
-}
-
-// OK also when a signal asked to stop.
-absl::Status Train(const TrainOptions& options, const Dataset& dataset, client::Trainer& trainer,
-                   ProgressReporter& progress) {
-  const int64_t steps = StepsPerEpoch(options, dataset.rows());
-  const auto batch_size = static_cast<size_t>(options.batch_size);
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    const std::vector<int64_t> order =
-        EpochOrder(dataset.rows(), options.shuffle, options.seed, epoch);
-    for (int64_t step = 0; step < steps; ++step) {
-      const auto indices =
-          absl::MakeConstSpan(order).subspan(static_cast<size_t>(step) * batch_size, batch_size);
-      Batch batch = dataset.Gather(indices);
-      const bool report_split = options.split && epoch == 0 && step == 0;
-      absl::StatusOr<client::LossResult> result =
-          trainer.Step(std::move(batch.inputs), std::move(batch.targets),
-                       client::StepOptions{.report_split = report_split});
-      if (!result.ok()) return result.status();
-      if (report_split) AnnounceSplit(result->status, progress);
-      progress.Step(result->loss, static_cast<int64_t>(indices.size()), absl::Now());
-      if (!std::cout) return absl::DataLossError("cannot write to stdout");
-      if (stop_signal != 0) return absl::OkStatus();
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Publish(client::Trainer& trainer, ProgressReporter& progress) {
   absl::StatusOr<int64_t> version = trainer.Publish();
   if (!version.ok()) return version.status();
@@ -105,11 +65,13 @@ absl::Status Publish(client::Trainer& trainer, ProgressReporter& progress) {
 void Announce(const v1::Trainer& info, ProgressReporter& progress) {
   const std::vector<std::string> devices(info.devices().begin(), info.devices().end());
   progress.Message(absl::StrCat("trainer ", info.name(), " from ", info.model(), " version ",
-                                info.base_version(), " on ", absl::StrJoin(devices, ", ")),
+                                info.base_version(), " on ", absl::StrJoin(devices, ", "),
+                                info.step() > 0 ? absl::StrCat(", at step ", info.step()) : ""),
                    {{"event", "trainer"},
                     {"trainer", info.name()},
                     {"model", info.model()},
                     {"base_version", info.base_version()},
+                    {"step", info.step()},
                     {"devices", devices}});
 }
 
@@ -129,14 +91,29 @@ void Summarize(ProgressReporter& progress, absl::Duration elapsed) {
        {"mean_loss", progress.mean_loss()}});
 }
 
+// Leaves the server as `options` say. Returns the exit code, which is `code` if that succeeds.
+int LeaveTrainer(const TrainOptions& options, client::Trainer& trainer, const absl::Status& status,
+                 int code) {
+  if (options.keep_trainer || !options.attach.empty()) return code;
+  // Where the server is out of reach, asking it again would only take longer to say so.
+  absl::Status deleted = absl::IsUnavailable(status) ? status : trainer.Delete();
+  if (deleted.ok()) return code;
+  std::cerr << "braid: the trainer " << Printable(trainer.info().name())
+            << " may be left on the server" << std::endl;
+  return code == kOk ? Fail(deleted) : code;
+}
+
 // Trains, publishes and leaves the server as `options` say. Returns the exit code.
-int RunTrainer(const TrainOptions& options, bool json, const Dataset& dataset,
-               client::Trainer trainer) {
+int RunTrainer(const TrainOptions& options, const TrainingPlan& plan, bool json,
+               const Dataset& dataset, client::Trainer trainer) {
   const absl::Time start = absl::Now();
-  ProgressReporter progress(std::cout, ProgressStyle(json), options.epochs,
-                            StepsPerEpoch(options, dataset.rows()), TerminalWidth(), start);
+  ProgressReporter progress(std::cout, ProgressStyle(json), plan.epochs,
+                            StepsPerEpoch(plan, dataset.rows()), TerminalWidth(), start);
+  const int64_t made = trainer.info().step();
+  progress.StartAfter(made);
   Announce(trainer.info(), progress);
-  absl::Status status = Train(options, dataset, trainer, progress);
+  absl::Status status =
+      RunSteps(plan, dataset, made, trainer, progress, [] { return stop_signal != 0; });
   progress.Clear();
   const int signal = stop_signal;
   if (status.ok() && signal == 0) {
@@ -150,25 +127,60 @@ int RunTrainer(const TrainOptions& options, bool json, const Dataset& dataset,
         absl::CancelledError(absl::StrCat("interrupted after ", progress.total_steps(), " steps")));
     code = 128 + signal;
   }
-  if (options.keep_trainer) return code;
-  // Where the server is out of reach, asking it again would only take longer to say so.
-  absl::Status deleted = absl::IsUnavailable(status) ? status : trainer.Delete();
-  if (deleted.ok()) return code;
-  std::cerr << "braid: the trainer " << trainer.info().name() << " may be left on the server"
-            << std::endl;
-  return code == kOk ? Fail(deleted) : code;
+  return LeaveTrainer(options, trainer, status, code);
+}
+
+// Creates the trainer, or finds the one to go on with. Prints why, if there is none.
+std::optional<client::Trainer> GetTrainer(const TrainOptions& options, client::Client& client,
+                                          v1::CreateTrainerRequest request) {
+  absl::StatusOr<client::Trainer> trainer = options.attach.empty()
+                                                ? client.CreateTrainer(std::move(request))
+                                                : client.AttachTrainer(options.attach);
+  if (trainer.ok()) return *std::move(trainer);
+  Fail(trainer.status());
+  return std::nullopt;
+}
+
+// Why the trainer cannot be gone on with.
+absl::Status CheckAttached(const TrainOptions& options, const v1::Trainer& info, int64_t steps) {
+  if (options.attach.empty()) return absl::OkStatus();
+  if (!options.model.empty() && options.model != info.model()) {
+    return absl::InvalidArgumentError(absl::StrCat("the trainer ", info.name(), " is one of model ",
+                                                   info.model(), ", not of ", options.model));
+  }
+  if (info.step() >= options.epochs * steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nothing is left to do: the trainer ", info.name(), " has made ", info.step(),
+                     " steps, --epochs ", options.epochs, " are ", options.epochs * steps));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Dataset> OpenData(const TrainOptions& options, std::vector<std::string>* targets) {
+  absl::StatusOr<std::vector<NamedFile>> input_files = ParseNamedFiles(options.inputs);
+  if (!input_files.ok()) return input_files.status();
+  absl::StatusOr<std::vector<NamedFile>> target_files = ParseNamedFiles(options.targets);
+  if (!target_files.ok()) return target_files.status();
+  for (const NamedFile& file : *target_files) targets->push_back(file.name);
+  return Dataset::Open(*input_files, *target_files);
 }
 
 int RunTrain(const TrainOptions& options, const GlobalOptions& global) {
-  absl::StatusOr<std::vector<NamedFile>> inputs = ParseNamedFiles(options.inputs);
-  if (!inputs.ok()) return BadUsage(inputs.status());
-  absl::StatusOr<NamedFile> target = ParseNamedFile(options.target);
-  if (!target.ok()) return BadUsage(target.status());
-  absl::StatusOr<v1::CreateTrainerRequest> request = TrainerRequest(options, target->name);
-  if (!request.ok()) return BadUsage(request.status());
-  absl::StatusOr<Dataset> dataset = Dataset::Open(*inputs, *target);
+  if (absl::Status status = CheckAttach(options); !status.ok()) return BadUsage(status);
+  std::vector<std::string> targets;
+  absl::StatusOr<Dataset> dataset = OpenData(options, &targets);
   if (!dataset.ok()) return BadUsage(dataset.status());
-  if (StepsPerEpoch(options, dataset->rows()) == 0) {
+  absl::StatusOr<v1::CreateTrainerRequest> request = v1::CreateTrainerRequest();
+  if (options.attach.empty()) request = TrainerRequest(options, targets);
+  if (!request.ok()) return BadUsage(request.status());
+  TrainingPlan plan = {.epochs = options.epochs,
+                       .batch_size = options.batch_size,
+                       .drop_last = options.drop_last,
+                       .shuffle = options.shuffle,
+                       .depth = options.depth,
+                       .report_split = options.split};
+  const int64_t steps = StepsPerEpoch(plan, dataset->rows());
+  if (steps == 0) {
     return BadUsage(absl::InvalidArgumentError(
         absl::StrCat("--drop-last leaves nothing: a batch is ", options.batch_size,
                      " rows, the data has ", dataset->rows())));
@@ -177,9 +189,12 @@ int RunTrain(const TrainOptions& options, const GlobalOptions& global) {
   auto client = Connect(global);
   if (!client.ok()) return Fail(client.status());
   CatchSignals();
-  absl::StatusOr<client::Trainer> trainer = (*client)->CreateTrainer(*std::move(request));
-  if (!trainer.ok()) return Fail(trainer.status());
-  return RunTrainer(options, global.json, *dataset, *std::move(trainer));
+  std::optional<client::Trainer> trainer = GetTrainer(options, **client, *std::move(request));
+  if (!trainer) return kFailed;
+  absl::Status status = CheckAttached(options, trainer->info(), steps);
+  if (!status.ok()) return BadUsage(status);
+  plan.seed = options.seed.value_or(trainer->info().options().seed());
+  return RunTrainer(options, plan, global.json, *dataset, *std::move(trainer));
 }
 
 }  // namespace
@@ -191,9 +206,11 @@ Command AddTrain(CLI::App& braid) {
   AddTrainOptions(*app, *options);
   app->footer(
       "Prints a progress bar on a terminal, otherwise plain lines; with --json an object for each\n"
-      "step. The trainer is deleted at the end, and on Ctrl-C, unless --keep-trainer.\n"
+      "step. The trainer is deleted at the end, and on Ctrl-C, unless --keep-trainer or --attach.\n"
+      "Keys and values are those of training.proto: --loss cross_entropy:label_smoothing=0.1,\n"
+      "--optimizer AdamW:lr=0.001,beta2=0.95, --schedule MultiStepLR:milestones=30,60,gamma=0.2.\n"
       "Example: braid train fashion --input x=train_x.npy --target target=train_y.npy --epochs 3\n"
-      "         --batch-size 256 --lr 0.1 --momentum 0.9 --publish");
+      "         --batch-size 256 --optimizer SGD:lr=0.1,momentum=0.9 --publish");
   return {app, [options](const GlobalOptions& global) { return RunTrain(*options, global); }};
 }
 

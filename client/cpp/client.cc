@@ -153,15 +153,40 @@ absl::StatusOr<Trainer> Client::CreateTrainer(v1::CreateTrainerRequest request) 
   absl::StatusOr<v1::CreateTrainerResponse> reply =
       Call(*training_, &v1::TrainingService::Stub::CreateTrainer, request, ResendPolicy(options_));
   if (!reply.ok()) return reply.status();
-  return Trainer(training_, std::move(*reply->mutable_trainer()), ResendPolicy(options_));
+  return MakeTrainer(std::move(*reply->mutable_trainer()));
 }
 
 absl::StatusOr<Trainer> Client::AttachTrainer(const std::string& name) {
-  v1::Trainer info;
-  info.set_name(name);
-  Trainer trainer(training_, std::move(info), ResendPolicy(options_));
-  if (absl::Status status = trainer.Refresh(); !status.ok()) return status;
-  return trainer;
+  v1::GetTrainerRequest request;
+  request.set_name(name);
+  absl::StatusOr<v1::GetTrainerResponse> reply =
+      Call(*training_, &v1::TrainingService::Stub::GetTrainer, request, ResendPolicy(options_));
+  if (!reply.ok()) return reply.status();
+  return MakeTrainer(std::move(*reply->mutable_trainer()));
+}
+
+absl::StatusOr<std::vector<v1::Trainer>> Client::Trainers() {
+  absl::StatusOr<v1::ListTrainersResponse> reply =
+      Call(*training_, &v1::TrainingService::Stub::ListTrainers, v1::ListTrainersRequest(),
+           ResendPolicy(options_));
+  if (!reply.ok()) return reply.status();
+  return std::vector<v1::Trainer>(reply->trainers().begin(), reply->trainers().end());
+}
+
+absl::StatusOr<int64_t> Client::Rollback(const std::string& model, int64_t version) {
+  v1::RollbackRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  absl::StatusOr<v1::RollbackResponse> reply =
+      Call(*training_, &v1::TrainingService::Stub::Rollback, request, ResendPolicy(options_));
+  if (!reply.ok()) return reply.status();
+  return reply->previous_version();
+}
+
+Trainer Client::MakeTrainer(v1::Trainer info) const {
+  auto handle = std::make_shared<Handle>(Handle::Stubs{training_, devices_}, info,
+                                         ResendPolicy(options_), options_.restart_timeout);
+  return Trainer(std::move(handle), std::move(info));
 }
 
 }  // namespace braid::client

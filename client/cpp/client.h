@@ -37,6 +37,9 @@ struct ClientOptions {
   int max_attempts = 8;
   // The pause before the second attempt; it doubles up to 2 s.
   absl::Duration initial_backoff = absl::Milliseconds(100);
+  // How long a server that is away is waited for by streams, and by operations of trainers with a
+  // checkpoint policy, however many attempts that takes.
+  absl::Duration restart_timeout = absl::Minutes(5);
 };
 
 struct InferOptions {
@@ -85,18 +88,28 @@ class Client {
   absl::StatusOr<inference::ServerMetadataResponse> ServerMetadata();
   absl::StatusOr<v1::ListDevicesResponse> Devices();
 
-  // Creates a trainer on the server. It lives there until Trainer::Delete, whatever becomes of this
-  // client. Sent again on UNAVAILABLE; `request_id`, if empty, is filled for that.
+  // Creates a trainer on the server: `request` says from which model, with which losses, optimizer
+  // and other options, as training.proto documents them. It lives there until Trainer::Delete,
+  // whatever becomes of this client. Sent again on UNAVAILABLE; `request_id`, if empty, is filled
+  // for that.
   absl::StatusOr<Trainer> CreateTrainer(v1::CreateTrainerRequest request);
 
   // A trainer that exists, from where it stands. NOT_FOUND if there is none of this name.
   absl::StatusOr<Trainer> AttachTrainer(const std::string& name);
 
+  // All trainers, by name.
+  absl::StatusOr<std::vector<v1::Trainer>> Trainers();
+
+  // Has a model serve an older version again; returns the one that was served before.
+  absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version);
+
  private:
+  Trainer MakeTrainer(v1::Trainer info) const;
+
   // Immutable; the stubs are thread-safe.
   const ClientOptions options_;
   const std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
-  const std::unique_ptr<v1::DeviceService::Stub> devices_;
+  const std::shared_ptr<v1::DeviceService::Stub> devices_;
   const std::shared_ptr<v1::TrainingService::Stub> training_;
 };
 

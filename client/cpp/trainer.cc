@@ -2,151 +2,209 @@
 
 #include <utility>
 
-#include "google/protobuf/repeated_ptr_field.h"
+#include "absl/time/clock.h"
+#include "client/cpp/call.h"
+#include "client/cpp/download.h"
+#include "client/cpp/messages.h"
 
 namespace braid::client {
 namespace {
 
 using Stub = v1::TrainingService::StubInterface;
-using ProtoTensors = google::protobuf::RepeatedPtrField<v1::Tensor>;
 
-void MoveTo(std::vector<Tensor> tensors, ProtoTensors* out) {
-  for (Tensor& tensor : tensors) {
-    v1::Tensor* proto = out->Add();
-    proto->set_name(std::move(tensor.name));
-    proto->set_datatype(std::move(tensor.datatype));
-    proto->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
-    proto->set_data(std::move(tensor.data));
+// Calls `take` with each piece of a streamed reply. Its own failure ends the call and is returned
+// by `Attempt`'s caller as `fault`.
+template <typename Piece>
+grpc::Status ReadPieces(grpc::ClientContext* context, grpc::ClientReaderInterface<Piece>& stream,
+                        absl::FunctionRef<absl::Status(const Piece&)> take, absl::Status* fault) {
+  Piece piece;
+  while (stream.Read(&piece)) {
+    *fault = take(piece);
+    if (!fault->ok()) {
+      context->TryCancel();
+      break;
+    }
   }
-}
-
-std::vector<Tensor> TakeFrom(ProtoTensors* protos) {
-  std::vector<Tensor> tensors;
-  tensors.reserve(static_cast<size_t>(protos->size()));
-  for (v1::Tensor& proto : *protos) {
-    tensors.push_back({std::move(*proto.mutable_name()),
-                       std::move(*proto.mutable_datatype()),
-                       {proto.shape().begin(), proto.shape().end()},
-                       std::move(*proto.mutable_data())});
-  }
-  return tensors;
+  return stream.Finish();
 }
 
 }  // namespace
 
-Trainer::Trainer(std::shared_ptr<Stub> stub, v1::Trainer info, CallPolicy policy)
-    : stub_(std::move(stub)),
-      policy_(policy),
-      info_(std::move(info)),
-      sequence_(info_.applied_sequence()) {}
-
-template <typename Request, typename Reply>
-absl::StatusOr<Reply> Trainer::Apply(grpc::Status (Stub::*method)(grpc::ClientContext*,
-                                                                  const Request&, Reply*),
-                                     Request& request) {
-  request.set_trainer(info_.name());
-  request.set_sequence(sequence_ + 1);
-  absl::StatusOr<Reply> reply = Call(*stub_, method, request, policy_);
-  if (reply.ok()) ++sequence_;
-  return reply;
-}
+Trainer::Trainer(std::shared_ptr<Handle> handle, v1::Trainer info)
+    : handle_(std::move(handle)), info_(std::move(info)) {}
 
 absl::StatusOr<LossResult> Trainer::Step(std::vector<Tensor> inputs, std::vector<Tensor> targets,
                                          const StepOptions& options) {
-  v1::StepRequest request;
-  MoveTo(std::move(inputs), request.mutable_inputs());
-  MoveTo(std::move(targets), request.mutable_targets());
-  *request.mutable_hyper_parameters() = options.hyper_parameters;
-  request.set_report_split(options.report_split);
-  absl::StatusOr<v1::StepResponse> reply = Apply(&Stub::Step, request);
+  absl::StatusOr<v1::StreamResponse> reply =
+      handle_->Operate(StepMessage(std::move(inputs), std::move(targets), options));
   if (!reply.ok()) return reply.status();
-  return LossResult{std::move(*reply->mutable_status()), reply->loss()};
+  return ReadLoss(*std::move(reply));
 }
 
 absl::StatusOr<LossResult> Trainer::ForwardBackward(std::vector<Tensor> inputs,
                                                     std::vector<Tensor> targets,
                                                     bool report_split) {
-  v1::ForwardBackwardRequest request;
-  MoveTo(std::move(inputs), request.mutable_inputs());
-  MoveTo(std::move(targets), request.mutable_targets());
-  request.set_report_split(report_split);
-  absl::StatusOr<v1::ForwardBackwardResponse> reply = Apply(&Stub::ForwardBackward, request);
+  absl::StatusOr<v1::StreamResponse> reply =
+      handle_->Operate(ForwardBackwardMessage(std::move(inputs), std::move(targets), report_split));
   if (!reply.ok()) return reply.status();
-  return LossResult{std::move(*reply->mutable_status()), reply->loss()};
+  return ReadLoss(*std::move(reply));
 }
 
-absl::StatusOr<v1::OperationStatus> Trainer::OptimStep(
-    const v1::HyperParameters& hyper_parameters) {
-  v1::OptimStepRequest request;
-  *request.mutable_hyper_parameters() = hyper_parameters;
-  absl::StatusOr<v1::OptimStepResponse> reply = Apply(&Stub::OptimStep, request);
+absl::StatusOr<OperationResult> Trainer::OptimStep(const v1::HyperParameters& hyper_parameters) {
+  absl::StatusOr<v1::StreamResponse> reply = handle_->Operate(OptimStepMessage(hyper_parameters));
   if (!reply.ok()) return reply.status();
-  return std::move(*reply->mutable_status());
+  return ReadStatus(*reply);
 }
 
 absl::StatusOr<ForwardResult> Trainer::Forward(std::vector<Tensor> inputs, ForwardOptions options) {
-  v1::ForwardRequest request;
-  MoveTo(std::move(inputs), request.mutable_inputs());
-  MoveTo(std::move(options.targets), request.mutable_targets());
-  request.set_mode(options.mode);
-  request.set_report_split(options.report_split);
-  absl::StatusOr<v1::ForwardResponse> reply = Apply(&Stub::Forward, request);
+  absl::StatusOr<v1::StreamResponse> reply =
+      handle_->Operate(ForwardMessage(std::move(inputs), std::move(options)));
   if (!reply.ok()) return reply.status();
-  ForwardResult result{std::move(*reply->mutable_status()), TakeFrom(reply->mutable_outputs()), {}};
-  if (reply->has_loss()) result.loss = reply->loss();
-  return result;
+  return ReadForward(*std::move(reply));
+}
+
+absl::StatusOr<OperationResult> Trainer::Backward(std::vector<Tensor> output_gradients) {
+  absl::StatusOr<v1::StreamResponse> reply =
+      handle_->Operate(BackwardMessage(std::move(output_gradients)));
+  if (!reply.ok()) return reply.status();
+  return ReadStatus(*reply);
 }
 
 absl::StatusOr<int64_t> Trainer::Publish() {
-  v1::PublishRequest request;
-  absl::StatusOr<v1::PublishResponse> reply = Apply(&Stub::Publish, request);
+  absl::StatusOr<v1::StreamResponse> reply = handle_->Operate(PublishMessage());
   if (!reply.ok()) return reply.status();
-  return reply->version();
+  return ReadVersion(*reply);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> Trainer::OpenStream(const StreamOptions& options) {
+  if (options.depth < 1 || options.buffer_operations < 1 || options.buffer_bytes < 1) {
+    return absl::InvalidArgumentError("a stream's depth and buffer must be at least 1");
+  }
+  if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
+  handle_->set_streaming(true);
+  handle_->log().Limit(options.buffer_operations, options.buffer_bytes);
+  return std::make_unique<Stream>(handle_, options);
+}
+
+absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(
+    absl::FunctionRef<std::optional<Batch>()> next, const EvaluateOptions& options) {
+  std::optional<Batch> batch = next();
+  if (!batch) return absl::InvalidArgumentError("there are no batches to evaluate");
+  v1::EvaluateRequest request;
+  request.set_trainer(handle_->name());
+  request.mutable_metrics()->Add(options.metrics.begin(), options.metrics.end());
+  request.set_k(options.k);
+  grpc::ClientContext context;
+  SetDeadline(context, absl::Now() + handle_->policy().timeout);
+  v1::EvaluateResponse reply;
+  const auto stream = handle_->training().Evaluate(&context, &reply);
+  absl::Status unsendable;
+  for (; batch; batch = next()) {
+    MoveTo(std::move(batch->inputs), request.mutable_inputs());
+    MoveTo(std::move(batch->targets), request.mutable_targets());
+    unsendable = CheckSendable(request.ByteSizeLong());
+    if (!unsendable.ok()) context.TryCancel();
+    if (!unsendable.ok() || !stream->Write(request)) break;
+    request.Clear();
+  }
+  stream->WritesDone();
+  absl::Status status = ToAbsl(stream->Finish());
+  if (!unsendable.ok()) return unsendable;
+  if (!status.ok()) return status;
+  return reply;
+}
+
+absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(std::vector<Batch> batches,
+                                                       const EvaluateOptions& options) {
+  size_t given = 0;
+  return Evaluate(
+      [&]() -> std::optional<Batch> {
+        if (given == batches.size()) return std::nullopt;
+        return std::move(batches[given++]);
+      },
+      options);
+}
+
+absl::StatusOr<v1::Checkpoint> Trainer::SaveCheckpoint() {
+  return handle_->SaveCheckpoint(handle_->policy().timeout);
+}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> Trainer::ListCheckpoints() {
+  v1::ListCheckpointsRequest request;
+  request.set_trainer(handle_->name());
+  absl::StatusOr<v1::ListCheckpointsResponse> reply =
+      Call(handle_->training(), &Stub::ListCheckpoints, request, handle_->policy());
+  if (!reply.ok()) return reply.status();
+  return std::vector<v1::Checkpoint>(reply->checkpoints().begin(), reply->checkpoints().end());
+}
+
+absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& name) {
+  if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
+  v1::RestoreCheckpointRequest request;
+  request.set_trainer(handle_->name());
+  request.set_checkpoint(name);
+  absl::StatusOr<v1::RestoreCheckpointResponse> reply =
+      Call(handle_->training(), &Stub::RestoreCheckpoint, request, handle_->policy());
+  if (!reply.ok()) return reply.status();
+  info_ = std::move(*reply->mutable_trainer());
+  handle_->log().Reset(info_.applied_sequence());
+  handle_->GoOnFrom(info_.applied_sequence());
+  return std::move(*reply->mutable_checkpoint());
 }
 
 absl::StatusOr<std::vector<StateEntry>> Trainer::StateDict() {
   v1::GetStateDictRequest request;
-  request.set_trainer(info_.name());
+  request.set_trainer(handle_->name());
   StateDictAssembler assembler;
   absl::Status fault;
-  absl::Status status = Attempt(policy_, [&](grpc::ClientContext* context) {
+  absl::Status status = Attempt(handle_->policy(), [&](grpc::ClientContext* context) {
     assembler = {};
     fault = absl::OkStatus();
-    auto stream = stub_->GetStateDict(context, request);
-    v1::GetStateDictResponse piece;
-    while (stream->Read(&piece)) {
-      fault = assembler.Add(piece);
-      if (!fault.ok()) {
-        context->TryCancel();
-        break;
-      }
-    }
-    return stream->Finish();
+    return ReadPieces<v1::GetStateDictResponse>(
+        context, *handle_->training().GetStateDict(context, request),
+        [&](const v1::GetStateDictResponse& piece) { return assembler.Add(piece); }, &fault);
   });
   if (!fault.ok()) return fault;
   if (!status.ok()) return status;
   return assembler.Finish();
 }
 
+absl::StatusOr<int64_t> Trainer::DownloadModel(const std::string& path,
+                                               v1::DownloadModelRequest::Format format) {
+  absl::StatusOr<std::unique_ptr<FileReceiver>> file = FileReceiver::Create(path);
+  if (!file.ok()) return file.status();
+  v1::DownloadModelRequest request;
+  request.set_trainer(handle_->name());
+  request.set_format(format);
+  absl::Status fault;
+  absl::Status status = Attempt(handle_->policy(), [&](grpc::ClientContext* context) {
+    fault = (*file)->Begin();
+    if (!fault.ok()) return grpc::Status::CANCELLED;
+    return ReadPieces<v1::DownloadModelResponse>(
+        context, *handle_->training().DownloadModel(context, request),
+        [&](const v1::DownloadModelResponse& piece) { return (*file)->Add(piece); }, &fault);
+  });
+  if (!fault.ok()) return fault;
+  if (!status.ok()) return status;
+  return (*file)->Commit();
+}
+
 absl::Status Trainer::Refresh() {
-  v1::GetTrainerRequest request;
-  request.set_name(info_.name());
-  absl::StatusOr<v1::GetTrainerResponse> reply = Call(*stub_, &Stub::GetTrainer, request, policy_);
-  if (!reply.ok()) return reply.status();
-  info_ = std::move(*reply->mutable_trainer());
-  sequence_ = info_.applied_sequence();
+  if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
+  absl::StatusOr<v1::Trainer> info = handle_->Info(handle_->policy());
+  if (!info.ok()) return info.status();
+  info_ = *std::move(info);
+  handle_->GoOnFrom(info_.applied_sequence());
   return absl::OkStatus();
 }
 
 absl::Status Trainer::Delete() {
   v1::DeleteTrainerRequest request;
-  request.set_name(info_.name());
+  request.set_name(handle_->name());
+  v1::DeleteTrainerResponse reply;
   int attempts = 0;
-  absl::Status status = Attempt(policy_, [&](grpc::ClientContext* context) {
-    ++attempts;
-    v1::DeleteTrainerResponse reply;
-    return stub_->DeleteTrainer(context, request, &reply);
-  });
+  absl::Status status = CallInto(handle_->training(), &Stub::DeleteTrainer, request,
+                                 handle_->policy(), &reply, &attempts);
   // An earlier attempt deleted it, and its reply was lost.
   if (attempts > 1 && absl::IsNotFound(status)) return absl::OkStatus();
   return status;

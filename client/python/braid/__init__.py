@@ -32,8 +32,11 @@ from braid.errors import (
     Unknown,
 )
 from braid.results import (
+    Checkpoint,
     Chunk,
     Device,
+    DeviceMemory,
+    EvaluationResult,
     ForwardResult,
     ModelMetadata,
     ModelStatus,
@@ -43,6 +46,7 @@ from braid.results import (
     TensorMetadata,
     TrainerInfo,
 )
+from braid.stream import Stream
 from braid.trainer import Trainer
 
 __all__ = [
@@ -50,11 +54,14 @@ __all__ = [
     "AlreadyExists",
     "BraidError",
     "Cancelled",
+    "Checkpoint",
     "Chunk",
     "Client",
     "DataLoss",
     "DeadlineExceeded",
     "Device",
+    "DeviceMemory",
+    "EvaluationResult",
     "FailedPrecondition",
     "ForwardResult",
     "Internal",
@@ -68,6 +75,7 @@ __all__ = [
     "ResourceExhausted",
     "ServerMetadata",
     "StepResult",
+    "Stream",
     "TensorMetadata",
     "Trainer",
     "TrainerInfo",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from braid import errors
+from braid._feed import Feed
 from braid._protocol import Method
 
 
@@ -25,7 +26,8 @@ class RetryPolicy:
 
     def backoff(self, attempt: int) -> float:
         """Seconds to wait after `attempt` (from 1) failed."""
-        longest: float = min(self.initial_backoff * 2 ** (attempt - 1), self.max_backoff)
+        doubled = self.initial_backoff * 2 ** min(attempt - 1, 30)
+        longest: float = min(doubled, self.max_backoff)
         return longest * random.uniform(0.5, 1.0)
 
 
@@ -33,9 +35,9 @@ class Channel:
     """A connection to one server. Thread-safe.
 
     Only UNAVAILABLE is sent again: the server was not reached, or the connection broke and it may
-    have been. Every method of the protocol that changes something recognizes a call that it has
-    applied before, by its sequence number or request id, provided that the bytes are the same; so
-    a request is serialized once for all its attempts.
+    have been. Methods that change something recognize a call that they have applied before, by
+    its sequence number or request id, provided that the bytes are the same; so a request is
+    serialized once for all its attempts.
     """
 
     def __init__(self, address: str, timeout: float | None, max_message_bytes: int | None) -> None:
@@ -60,17 +62,23 @@ class Channel:
         self._channel.close()
 
     def call(
-        self, method: Method, request: Any, timeout: float | None = None, retry: bool = True
+        self,
+        method: Method,
+        request: Any,
+        timeout: float | None = None,
+        *,
+        attempts: float | None = None,
     ) -> Any:
         """Calls a method that has one reply, and returns it.
 
+        request: a message, or one serialized.
         timeout: seconds for all attempts together. None: the channel's; math.inf: no limit.
-        retry: send again after UNAVAILABLE.
+        attempts: how often it is sent at most. None: as `retry` says; math.inf: no limit.
         """
         stub = self._channel.unary_unary(
             method.path, request_serializer=None, response_deserializer=method.response.FromString
         )
-        return self._attempt(stub, request, timeout, retry)
+        return self._attempt(stub, request, timeout, attempts)
 
     def call_streaming(
         self,
@@ -94,20 +102,74 @@ class Channel:
             finally:
                 stream.cancel()  # Does nothing to one that has ended.
 
-        return self._attempt(send, request, timeout, retry=True)
+        return self._attempt(send, request, timeout, None)
+
+    def call_feeding(
+        self, method: Method, requests: Iterable[Any], timeout: float | None = None
+    ) -> Any:
+        """Calls a method that takes a stream and has one reply, and returns it. Sent once.
+
+        `requests` is iterated in the calling thread; what it raises ends the call and is raised.
+        """
+        feed = Feed()
+        stub = self._channel.stream_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        call = stub.future(feed, timeout=self.seconds(timeout))
+        call.add_done_callback(lambda _: feed.close())
+        try:
+            for request in requests:
+                if not feed.put(request):
+                    break
+            feed.close()
+            return call.result()
+        except grpc.RpcError as error:
+            failure = errors.from_rpc_error(error, 1, self.address)
+        except grpc.FutureCancelledError:
+            failure = errors.Cancelled("the call was cancelled")
+        finally:
+            call.cancel()  # Does nothing to one that has ended.
+            feed.close()
+        raise failure
+
+    def open_stream(self, method: Method, payloads: Iterator[bytes]) -> Any:
+        """Starts a call that streams both ways, and returns gRPC's object for it.
+
+        It raises grpc.RpcError. `payloads`, serialized, is iterated by a thread of gRPC's.
+        """
+        stub = self._channel.stream_stream(
+            method.path, request_serializer=None, response_deserializer=method.response.FromString
+        )
+        return stub(payloads)
+
+    def seconds(self, timeout: float | None) -> float | None:
+        """The seconds that a call with this `timeout` has; None: no limit."""
+        seconds = self._timeout if timeout is None else timeout
+        return None if seconds is None or math.isinf(seconds) else seconds
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """When a call with this `timeout` that begins now ends, by time.monotonic."""
+        seconds = self.seconds(timeout)
+        return None if seconds is None else time.monotonic() + seconds
 
     def _attempt(
-        self, send: Callable[..., Any], request: Any, timeout: float | None, retry: bool
+        self,
+        send: Callable[..., Any],
+        request: Any,
+        timeout: float | None,
+        attempts: float | None,
     ) -> Any:
-        payload = request.SerializeToString()
-        deadline = self._deadline(timeout)
-        attempts = self.retry.attempts if retry else 1
+        payload = request if isinstance(request, bytes) else request.SerializeToString()
+        deadline = self.deadline(timeout)
+        attempts = self.retry.attempts if attempts is None else attempts
         attempt = 0
         while True:
             attempt += 1
-            remaining = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline is None else deadline - time.monotonic()
             try:
-                return send(payload, timeout=remaining)
+                return send(payload, timeout=left)
             except grpc.RpcError as error:
                 failure = errors.from_rpc_error(error, attempt, self.address)
             backoff = self.retry.backoff(attempt)
@@ -116,8 +178,7 @@ class Channel:
                 raise failure
             time.sleep(backoff)
 
-    def _deadline(self, timeout: float | None) -> float | None:
-        seconds = self._timeout if timeout is None else timeout
-        if seconds is None or math.isinf(seconds):
-            return None
-        return time.monotonic() + seconds
+
+def remaining(deadline: float | None) -> float:
+    """The timeout of a call that has to end at `deadline`."""
+    return math.inf if deadline is None else max(deadline - time.monotonic(), 0.0)

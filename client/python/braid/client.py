@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from braid import _specs, _tensors, errors, results
+from braid import _options, _replies, _specs, _tensors, errors, results
 from braid._channel import Channel
 from braid._protocol import DEVICES, INFERENCE, TRAINING
+from braid._specs import LossLike
 from braid._tensors import TensorLike
 from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, TrainerInfo
 from braid.trainer import Trainer
@@ -123,7 +124,7 @@ class Client:
             method = INFERENCE["ModelReady"]
             request = method.request(name=model, version=_version_to_wire(version))
         try:
-            return bool(self._channel.call(method, request, timeout, retry=False).ready)
+            return bool(self._channel.call(method, request, timeout, attempts=1).ready)
         except errors.Unavailable:
             return False
 
@@ -169,35 +170,101 @@ class Client:
         self,
         model: str,
         *,
-        loss: str | Mapping[str, Any],
         optimizer: str | Mapping[str, Any],
+        loss: LossLike | Sequence[LossLike] | None = None,
         name: str | None = None,
         version: int | None = None,
+        loss_mode: str = "central",
+        unweighted_mean: bool = False,
+        parameter_groups: Sequence[Mapping[str, Any]] | None = None,
+        schedule: str | Mapping[str, Any] | None = None,
+        clip_grad_norm: float | Mapping[str, float] | None = None,
+        clip_grad_value: float | None = None,
+        precision: str | None = None,
+        grad_scaler: Mapping[str, Any] | None = None,
+        non_finite: str = "fail",
+        sync: str = "auto",
+        sync_batch_norm: bool = False,
+        seed: int = 0,
+        stages: Sequence[Mapping[str, Any]] | None = None,
+        output_device: str | None = None,
+        micro_batch: int | None = None,
+        checkpoint_every: int | None = None,
+        checkpoint_every_seconds: float | None = None,
+        checkpoint_keep: int = 3,
+        idle_timeout: float | None = None,
         timeout: float | None = None,
     ) -> Trainer:
         """Creates a trainer on the server from the weights of a model that it serves.
 
-        loss: a name, or a dict with "name" and any of "output" (default: the model's first),
-            "target" (default: "target"), "reduction" ("mean" or "sum"); "cross_entropy" also takes
-            "ignore_index" (-100) and "label_smoothing" (0). Names: cross_entropy, mse.
-        optimizer: a name, or a dict with "name" and PyTorch's parameters, which have PyTorch's
-            defaults: SGD (lr, momentum, dampening, weight_decay, nesterov), AdamW (lr, betas, eps,
-            weight_decay).
+        Names, parameters and defaults are PyTorch's; the README lists them.
+
+        loss: a name ("cross_entropy"), a dict with "name" and parameters, a torch.jit.ScriptModule
+            that takes output and target, or a list of those, which add up, each times its
+            "factor". With loss_mode "model" a dict such as {"output": "loss"}, or None; with
+            "client" None.
+        optimizer: a name ("SGD"), or a dict with "name" and parameters.
         name: the trainer's; None: the model's name. AlreadyExists if it is taken.
         version: whose weights to start from; None: the newest that is served.
+        loss_mode: "central", over the gathered outputs; "per_replica", on each replica, with the
+            same result; "model", which returns its loss; "client": `forward`, then `backward`.
+        unweighted_mean: with loss_mode "model", the plain mean over chunks.
+        parameter_groups: dicts of "pattern", found in parameters' names, and either "frozen" or
+            any of "lr", "weight_decay", "momentum". A parameter belongs to the first that fits.
+        schedule: a learning-rate scheduler's name, or a dict with "name" and parameters, counted
+            in updates, and maybe "warmup": {"steps": ..., "start_factor": ...}.
+        clip_grad_norm: the largest norm, or a dict of "max_norm" and "norm_type".
+        clip_grad_value: the largest absolute value.
+        precision: "bfloat16" or "float16", as torch.autocast; None: the model's own.
+        grad_scaler: for "float16": "init_scale", "growth_factor", "backoff_factor",
+            "growth_interval".
+        non_finite: what a loss or gradient that is not finite does: "fail", or "skip" the batch.
+        sync: "auto", "reduce_broadcast" or "all_reduce"; the results are the same.
+        sync_batch_norm: batch normalization over the whole batch instead of each chunk.
+        seed: of dropout and the like.
+        stages: dicts of "path", a submodule's, and "devices"; None: the whole model on all.
+        output_device: where the loss is computed; None: the last stage's primary device.
+        micro_batch: the most rows that a replica works on at once; None: all of its chunk.
+        checkpoint_every, checkpoint_every_seconds: have checkpoints written in the background,
+            after so many operations, and seconds; None: not. With either, training goes on
+            after the server was started again.
+        checkpoint_keep: the newest that are kept; 0: all.
+        idle_timeout: seconds without an operation after which the trainer is deleted.
         ValueError for an unknown name or parameter.
         """
+        options = {
+            "loss_mode": None if loss_mode == "central" else loss_mode,
+            "unweighted_mean": unweighted_mean,
+            "parameter_groups": parameter_groups,
+            "schedule": schedule,
+            "clip_grad_norm": clip_grad_norm,
+            "clip_grad_value": clip_grad_value,
+            "precision": precision,
+            "grad_scaler": grad_scaler,
+            "non_finite": None if non_finite == "fail" else non_finite,
+            "sync": None if sync == "auto" else sync,
+            "sync_batch_norm": sync_batch_norm,
+            "seed": seed,
+            "stages": stages,
+            "output_device": output_device,
+            "micro_batch": micro_batch,
+            "checkpoint_every": checkpoint_every,
+            "checkpoint_every_seconds": checkpoint_every_seconds,
+            "checkpoint_keep": None if checkpoint_keep == 3 else checkpoint_keep,
+            "idle_timeout": idle_timeout,
+        }
         method = TRAINING["CreateTrainer"]
         request = method.request(
             model=model,
             version=version or 0,
             name=name or "",
-            loss=_specs.loss_to_proto(loss),
+            options=_options.to_proto(options),
+            losses=_specs.losses_to_proto(loss, loss_mode),
             optimizer=_specs.optimizer_to_proto(optimizer),
             request_id=str(uuid.uuid4()),  # By it the server knows the call if it is sent again.
         )
         reply = self._channel.call(method, request, timeout)
-        return Trainer(self, results.trainer_info(reply.trainer))
+        return Trainer(self, _replies.trainer_info(reply.trainer))
 
     def trainer(self, name: str, *, timeout: float | None = None) -> Trainer:
         """A handle on a trainer that exists, going on from its last operation."""
@@ -207,10 +274,10 @@ class Client:
         """All trainers on the server, by name."""
         method = TRAINING["ListTrainers"]
         reply = self._channel.call(method, method.request(), timeout)
-        return [results.trainer_info(trainer) for trainer in reply.trainers]
+        return [_replies.trainer_info(trainer) for trainer in reply.trainers]
 
     def delete_trainer(self, name: str, *, timeout: float | None = None) -> None:
-        """Deletes a trainer and frees its memory. NotFound if there is none."""
+        """Deletes a trainer with its memory and checkpoints. NotFound if there is none."""
         method = TRAINING["DeleteTrainer"]
         try:
             self._channel.call(method, method.request(name=name), timeout)
@@ -219,10 +286,20 @@ class Client:
                 raise
             # An earlier attempt may have deleted it and lost its reply; there is none now.
 
+    def rollback(self, model: str, version: int, *, timeout: float | None = None) -> int:
+        """Has `model` serve an older version again; returns the one that it served before.
+
+        NotFound, listing what there is. The next publish goes on from the highest number. It is
+        sent once, as a second time would have another result: after Unavailable, call it again.
+        """
+        method = TRAINING["Rollback"]
+        request = method.request(model=model, version=version)
+        return int(self._channel.call(method, request, timeout, attempts=1).previous_version)
+
     def _trainer_info(self, name: str, timeout: float | None) -> TrainerInfo:
         method = TRAINING["GetTrainer"]
         reply = self._channel.call(method, method.request(name=name), timeout)
-        return results.trainer_info(reply.trainer)
+        return _replies.trainer_info(reply.trainer)
 
 
 def _version_to_wire(version: int | None) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from braid import _specs
-
 
 @dataclass(frozen=True)
 class Chunk:
-    """One replica's share of a batch: `rows` of it ran on `device`."""
+    """One replica's share of a batch, in one stage: `rows` of it ran on `device`.
+
+    stage: the stage's path; empty for the whole model.
+    input_shapes, output_shapes: of the stage's inputs and outputs, in their order.
+    """
 
     device: str
     rows: int
+    stage: str = ""
+    input_shapes: tuple[tuple[int, ...], ...] = ()
+    output_shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,14 @@ class OperationResult:
     durable_sequence: the number that the trainer's newest checkpoint holds; 0: there is none.
     chunks: how the batch was split, in its order; empty unless `report_split` was set.
     replayed: the operation had been applied before, and this is its recorded reply.
+    phases: seconds by phase ("queue", "forward", "reduce", ...), in their order; each is the
+        longest of the workers that took part.
+    skipped: the loss or a gradient was not finite, and nothing was updated.
+    gradient_norm: of all gradients before clipping; None but for updates clipped by norm.
+    lr: that the update used, for parameters outside groups; None for what makes no update.
+    reply_lost: the operation was applied, but the connection broke before its reply came, and the
+        server keeps that of the last one alone. Then `loss` is nan, `step` and `durable_sequence`
+        are a later operation's, and the rest is empty. Only of operations of a `Stream`.
     """
 
     step: int
@@ -34,6 +48,11 @@ class OperationResult:
     durable_sequence: int
     chunks: tuple[Chunk, ...]
     replayed: bool
+    phases: dict[str, float]
+    skipped: bool
+    gradient_norm: float | None
+    lr: float | None
+    reply_lost: bool
 
 
 @dataclass(frozen=True)
@@ -52,28 +71,84 @@ class ForwardResult(OperationResult):
 
 
 @dataclass(frozen=True)
+class EvaluationResult:
+    """Loss and metrics over all rows of an evaluation.
+
+    metrics: by name, those that were asked for and are one number.
+    confusion: int64 [C, C], of target class t predicted as class p at [t, p]; None unless asked
+        for.
+    step: updates that the trainer had made.
+    """
+
+    loss: float
+    rows: int
+    metrics: dict[str, float]
+    confusion: np.ndarray | None
+    step: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trainer's state on the server's disk.
+
+    step, sequence: updates made and the operation last applied, as it holds them.
+    bytes: on disk.
+    created: in UTC.
+    """
+
+    name: str
+    step: int
+    sequence: int
+    bytes: int
+    created: datetime
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What a trainer takes of a device's memory, in bytes, now and at most so far."""
+
+    device: str
+    current_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
 class TrainerInfo:
     """A trainer as it stands on the server.
 
     base_version: the version of `model` that the weights came from.
-    loss, optimizer: as `Client.create_trainer` takes them.
+    losses, optimizer: as `Client.create_trainer` takes them; a loss module comes without its bytes.
+    options: the other arguments of `Client.create_trainer`, without those at their default.
     devices: those that hold a replica, the primary first.
     step: updates made.
     applied_sequence: number of the operation last applied; 0 before the first.
     durable_sequence: the number that the newest checkpoint holds; 0: there is none.
-    accumulated: `forward_backward` calls since the last update.
+    accumulated: `forward_backward` and `backward` calls since the last update.
+    skipped: batches and updates left out because a loss or gradient was not finite.
+    lr: of the next update, for parameters outside groups.
+    memory: one for each device that it uses.
     """
 
     name: str
     model: str
     base_version: int
-    loss: dict[str, Any]
+    losses: list[dict[str, Any]]
     optimizer: dict[str, Any]
+    options: dict[str, Any]
     devices: tuple[str, ...]
     step: int
     applied_sequence: int
     durable_sequence: int
     accumulated: int
+    skipped: int
+    lr: float
+    memory: list[DeviceMemory]
+
+    @property
+    def loss(self) -> dict[str, Any]:
+        """The only loss. ValueError if there are several, or none."""
+        (loss,) = self.losses
+        return loss
 
 
 @dataclass(frozen=True)
@@ -139,33 +214,6 @@ class Device:
     busy_seconds: dict[str, float]
     samples: int
     uptime_seconds: float
-
-
-def operation_fields(status: Any) -> dict[str, Any]:
-    """The fields of OperationResult from a braid.v1.OperationStatus."""
-    return {
-        "step": status.step,
-        "sequence": status.applied_sequence,
-        "durable_sequence": status.durable_sequence,
-        "chunks": tuple(Chunk(chunk.device, chunk.rows) for chunk in status.chunks),
-        "replayed": status.replayed,
-    }
-
-
-def trainer_info(proto: Any) -> TrainerInfo:
-    """From a braid.v1.Trainer."""
-    return TrainerInfo(
-        name=proto.name,
-        model=proto.model,
-        base_version=proto.base_version,
-        loss=_specs.loss_from_proto(proto.loss),
-        optimizer=_specs.optimizer_from_proto(proto.optimizer),
-        devices=tuple(proto.devices),
-        step=proto.step,
-        applied_sequence=proto.applied_sequence,
-        durable_sequence=proto.durable_sequence,
-        accumulated=proto.accumulated,
-    )
 
 
 def model_metadata(proto: Any) -> ModelMetadata:

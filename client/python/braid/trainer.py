@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from braid import _protocol, _state_dict, _tensors, results
+from braid import _download, _replies, _requests, _state_dict
+from braid._handle import Handle
 from braid._protocol import TRAINING
-from braid._tensors import TensorLike
-from braid.results import ForwardResult, OperationResult, StepResult, TrainerInfo
+from braid._requests import Tensors
+from braid.results import (
+    Checkpoint,
+    EvaluationResult,
+    ForwardResult,
+    OperationResult,
+    StepResult,
+    TrainerInfo,
+)
+from braid.stream import Replay, Stream
 
 if TYPE_CHECKING:
     from braid.client import Client
 
-_HyperParameters = _protocol.message("braid.v1.HyperParameters")
-_ForwardRequest = TRAINING["Forward"].request
-_MODES = {"train": _ForwardRequest.MODE_TRAIN, "eval": _ForwardRequest.MODE_EVAL}
+_FORMATS = {"torchscript": 1, "safetensors": 2}
 
 
 class Trainer:
@@ -32,6 +39,15 @@ class Trainer:
     with the same arguments again: it is applied now, or its recorded reply is returned. To go on
     with another one instead, call `sync` first.
 
+    With a checkpoint policy (`checkpoint_every`, `checkpoint_every_seconds` of `create_trainer`)
+    a handle survives the server's restart: it waits for the server, up to the timeout, and sends
+    again what the trainer has lost. For that it keeps every operation until it is durable, in
+    512 MiB at most; when they are full, it has the server write a checkpoint. It never sends
+    again what another handle has operated: a trainer that stands further back is brought up only
+    if it stands at its durable number and the server was started again or the connection broke.
+    In every other case an operation out of turn raises FailedPrecondition, which names the number
+    expected, or Aborted.
+
     Arrays are numpy arrays or torch tensors, on any device, and what `numpy.asarray` takes; all
     arrays of an operation have one dim 0, the batch. `timeout` is in seconds, all attempts
     included; None is the client's. Failures are `braid.BraidError`s.
@@ -42,8 +58,7 @@ class Trainer:
         self._client = client
         self._name = info.name
         self._model = info.model
-        self._lock = threading.Lock()
-        self._applied = info.applied_sequence  # Guarded by _lock.
+        self._handle = Handle(client._channel, info)
 
     def __repr__(self) -> str:
         return f"<braid.Trainer {self._name!r} of model {self._model!r}>"
@@ -59,33 +74,35 @@ class Trainer:
 
     def step(
         self,
-        inputs: Mapping[str, TensorLike],
-        targets: Mapping[str, TensorLike],
+        inputs: Tensors,
+        targets: Tensors,
         *,
         lr: float | None = None,
         weight_decay: float | None = None,
         momentum: float | None = None,
+        group_lr: Sequence[float] | None = None,
+        metric: float | None = None,
         report_split: bool = False,
         timeout: float | None = None,
     ) -> StepResult:
         """One training step over the whole batch: forward, loss, backward, update.
 
         inputs: the model's inputs by name, in the model's datatypes.
-        targets: the loss's target, {"target": y} unless the loss names another: class indices
+        targets: the losses' targets, {"target": y} unless a loss names another: class indices
             (int64) or probabilities for cross_entropy, an array like the output for mse.
         lr, weight_decay, momentum: for this update, in place of the optimizer's own.
+        group_lr: one for each parameter group, likewise.
+        metric: what ReduceLROnPlateau looks at, in place of the loss.
         report_split: fill the result's `chunks`.
         """
-        request = TRAINING["Step"].request(report_split=report_split)
-        _set_tensors(request, inputs, targets)
-        _set_hyper_parameters(request, lr, weight_decay, momentum)
-        reply = self._operate("Step", request, timeout)
-        return StepResult(loss=reply.loss, **results.operation_fields(reply.status))
+        request = _requests.step(lr, weight_decay, momentum, group_lr, metric, report_split)
+        _requests.set_batch(request, inputs, targets)
+        return _replies.step_result(self._handle.operate("Step", request, timeout))
 
     def forward_backward(
         self,
-        inputs: Mapping[str, TensorLike],
-        targets: Mapping[str, TensorLike],
+        inputs: Tensors,
+        targets: Tensors,
         *,
         report_split: bool = False,
         timeout: float | None = None,
@@ -94,10 +111,9 @@ class Trainer:
 
         Takes what `step` takes. The result's `step` is the number of updates, so it stays.
         """
-        request = TRAINING["ForwardBackward"].request(report_split=report_split)
-        _set_tensors(request, inputs, targets)
-        reply = self._operate("ForwardBackward", request, timeout)
-        return StepResult(loss=reply.loss, **results.operation_fields(reply.status))
+        request = _requests.forward_backward(report_split)
+        _requests.set_batch(request, inputs, targets)
+        return _replies.step_result(self._handle.operate("ForwardBackward", request, timeout))
 
     def optim_step(
         self,
@@ -105,24 +121,25 @@ class Trainer:
         lr: float | None = None,
         weight_decay: float | None = None,
         momentum: float | None = None,
+        group_lr: Sequence[float] | None = None,
+        metric: float | None = None,
         timeout: float | None = None,
     ) -> OperationResult:
         """One update from the accumulated gradients, which it clears.
 
-        lr, weight_decay, momentum: for this update, in place of the optimizer's own.
+        lr, weight_decay, momentum, group_lr, metric: as for `step`.
         FailedPrecondition if there are no gradients.
         """
-        request = TRAINING["OptimStep"].request()
-        _set_hyper_parameters(request, lr, weight_decay, momentum)
-        reply = self._operate("OptimStep", request, timeout)
-        return OperationResult(**results.operation_fields(reply.status))
+        request = _requests.optim_step(lr, weight_decay, momentum, group_lr, metric)
+        return _replies.operation_result(self._handle.operate("OptimStep", request, timeout))
 
     def forward(
         self,
-        inputs: Mapping[str, TensorLike],
-        targets: Mapping[str, TensorLike] | None = None,
+        inputs: Tensors,
+        targets: Tensors | None = None,
         *,
         mode: str = "train",
+        keep_graph: bool = False,
         report_split: bool = False,
         timeout: float | None = None,
     ) -> ForwardResult:
@@ -130,18 +147,23 @@ class Trainer:
 
         targets: as for `step`; with them the result carries the loss.
         mode: "train" (updates buffers, as batch norm's statistics) or "eval" (changes nothing).
+        keep_graph: keep what `backward` needs, until the next operation. Only with mode "train".
         """
-        if mode not in _MODES:
-            raise ValueError(f"unknown mode {mode!r}; known: {', '.join(_MODES)}")
-        request = _ForwardRequest(mode=_MODES[mode], report_split=report_split)
-        _set_tensors(request, inputs, targets or {})
-        reply = self._operate("Forward", request, timeout)
-        outputs = {t.name: _tensors.from_wire(t.datatype, t.shape, t.data) for t in reply.outputs}
-        return ForwardResult(
-            outputs=outputs,
-            loss=reply.loss if reply.HasField("loss") else None,
-            **results.operation_fields(reply.status),
-        )
+        request = _requests.forward(inputs, targets, mode, report_split, keep_graph)
+        return _replies.forward_result(self._handle.operate("Forward", request, timeout))
+
+    def backward(
+        self, output_gradients: Tensors, *, timeout: float | None = None
+    ) -> OperationResult:
+        """Backward from the `forward(keep_graph=True)` just before, of a loss of the caller's own.
+
+        Adds to the gradients that `optim_step` will use.
+        output_gradients: the loss's gradient with respect to each output, by name, of its shape
+            and datatype; an output that is left out does not reach the loss.
+        FailedPrecondition if there is no graph.
+        """
+        request = _requests.backward(output_gradients)
+        return _replies.operation_result(self._handle.operate("Backward", request, timeout))
 
     def publish(self, model: str | None = None, *, timeout: float | None = None) -> int:
         """Makes the trainer's weights the next version of its model, and returns that version.
@@ -154,8 +176,89 @@ class Trainer:
                 f"trainer {self._name!r} trains model {self._model!r} and publishes to it; "
                 f"it cannot publish to {model!r}"
             )
-        reply = self._operate("Publish", TRAINING["Publish"].request(), timeout)
-        return int(reply.version)
+        reply = self._handle.operate("Publish", _requests.publish(), timeout)
+        return _replies.published_version(reply)
+
+    def stream(
+        self,
+        depth: int = 2,
+        *,
+        replay: Replay | None = None,
+        buffer_operations: int | None = None,
+        buffer_bytes: int | None = None,
+        timeout: float | None = None,
+    ) -> Stream:
+        """Operations with up to `depth` of them on their way at once, as a context manager.
+
+            with trainer.stream(depth=4) as stream:
+                for x, y in loader:
+                    future = stream.step({"x": x}, {"target": y})
+
+        replay: makes a batch again, given its number, as (inputs, targets): the stream's steps
+            and forward_backwards are counted from 0. With it nothing is kept of a batch once it
+            is applied. It must give the same arrays as before.
+        buffer_operations, buffer_bytes: the most that is kept for sending again after the
+            server's restart; None: any number, in 512 MiB. Where they are full a call waits for
+            the replies under way, which may say that a checkpoint was written, then has the
+            server write one. A trainer without a checkpoint policy keeps nothing that was
+            applied.
+        timeout: seconds in which something must be replied while operations are under way,
+            whether or not the server can be reached; None: the client's.
+        While it is open, operations go through it alone.
+        """
+        return Stream(self._handle, depth, replay, buffer_operations, buffer_bytes, timeout)
+
+    def evaluate(
+        self,
+        batches: Iterable[tuple[Tensors, Tensors]],
+        *,
+        metrics: Sequence[str] = ("accuracy",),
+        k: int = 5,
+        timeout: float | None = None,
+    ) -> EvaluationResult:
+        """Loss and metrics over `batches` of (inputs, targets), in eval mode, in one pass.
+
+        metrics: any of "accuracy", "top_k" (with `k`), "confusion", of class indices; "mse",
+            "mae", of a target like the output.
+        Changes nothing and takes no number; the weights are those at the first batch. It is sent
+        once: Unavailable if the connection breaks. `batches` is iterated in the calling thread.
+        ValueError if there are none.
+        """
+        requests = _evaluate_requests(self._name, batches, metrics, k)
+        return _replies.evaluation_result(
+            self._client._channel.call_feeding(TRAINING["Evaluate"], requests, timeout)
+        )
+
+    def save_checkpoint(self, *, timeout: float | None = None) -> Checkpoint:
+        """Has the server write a checkpoint, and returns it once it is durable.
+
+        FailedPrecondition if the server has no data directory.
+        """
+        return self._handle.save_checkpoint(timeout)
+
+    def list_checkpoints(self, *, timeout: float | None = None) -> list[Checkpoint]:
+        """The trainer's checkpoints, the oldest first."""
+        method = TRAINING["ListCheckpoints"]
+        request = method.request(trainer=self._name)
+        reply = self._client._channel.call(method, request, timeout)
+        return [_replies.checkpoint(checkpoint) for checkpoint in reply.checkpoints]
+
+    def restore_checkpoint(
+        self, name: str | None = None, *, timeout: float | None = None
+    ) -> TrainerInfo:
+        """Has the trainer stand where a checkpoint stands, and goes on from there.
+
+        name: None: the newest.
+        """
+        method = TRAINING["RestoreCheckpoint"]
+        request = method.request(trainer=self._name, checkpoint=name or "")
+        with self._handle.lock:
+            self._handle.check_free()
+            reply = self._client._channel.call(method, request, timeout)
+            info = _replies.trainer_info(reply.trainer)
+            self._handle.log.reset(info.applied_sequence)
+            self._handle.go_on_from(info.applied_sequence)
+            return info
 
     def state_dict(self, *, timeout: float | None = None) -> dict[str, np.ndarray]:
         """Parameters and buffers by name, in the module's order, as between two operations.
@@ -169,49 +272,69 @@ class Trainer:
         )
         return state
 
+    def download(
+        self,
+        file: str | os.PathLike[str] | IO[bytes],
+        format: str = "torchscript",
+        *,
+        timeout: float | None = None,
+    ) -> int:
+        """Writes the model, with its weights as they are now, to a file; returns its size.
+
+        file: a path, which is replaced once all has come, or an object to write to.
+        format: "torchscript", for torch.jit.load, or "safetensors", parameters and buffers alone.
+        """
+        if format not in _FORMATS:
+            raise ValueError(f"unknown format {format!r}; known: {', '.join(_FORMATS)}")
+        method = TRAINING["DownloadModel"]
+        request = method.request(trainer=self._name, format=_FORMATS[format])
+
+        def call(receive: _download.Receive) -> int:
+            size: int = self._client._channel.call_streaming(method, request, receive, timeout)
+            return size
+
+        if isinstance(file, (str, os.PathLike)):
+            return _download.to_path(file, call)
+        return _download.to_file(file, call)
+
     def info(self, *, timeout: float | None = None) -> TrainerInfo:
         """The trainer as it stands on the server."""
-        return self._client._trainer_info(self._name, timeout)
+        return self._handle.info(timeout)
 
     def sync(self, *, timeout: float | None = None) -> TrainerInfo:
         """Goes on from the number that the server last applied, and returns where it stands.
 
-        For going on with another operation after one whose outcome is not known, and for a
-        trainer that another handle has operated meanwhile.
+        For going on with another operation after one whose outcome is not known, with a trainer
+        that another handle has operated meanwhile, and with one that has lost operations that
+        this handle cannot send again.
         """
-        with self._lock:
+        with self._handle.lock:
+            self._handle.check_free()
             info = self.info(timeout=timeout)
-            self._applied = info.applied_sequence
+            self._handle.go_on_from(info.applied_sequence)
             return info
 
     def delete(self, *, timeout: float | None = None) -> None:
-        """Deletes the trainer and frees its memory; published versions stay."""
+        """Deletes the trainer, its memory and its checkpoints; published versions stay."""
         self._client.delete_trainer(self._name, timeout=timeout)
 
-    def _operate(self, method: str, request: Any, timeout: float | None) -> Any:
-        with self._lock:
-            request.trainer = self._name
-            request.sequence = self._applied + 1
-            reply = self._client._channel.call(TRAINING[method], request, timeout)
-            self._applied = request.sequence
-            return reply
 
-
-def _set_tensors(
-    request: Any, inputs: Mapping[str, TensorLike], targets: Mapping[str, TensorLike]
-) -> None:
-    wire_inputs = _tensors.to_wire(inputs, "inputs")
-    wire_targets = _tensors.to_wire(targets, "targets")
-    _tensors.check_fits(wire_inputs + wire_targets)
-    for field, tensors in ((request.inputs, wire_inputs), (request.targets, wire_targets)):
-        for tensor in tensors:
-            field.add(
-                name=tensor.name, datatype=tensor.datatype, shape=tensor.shape, data=tensor.data()
-            )
-
-
-def _set_hyper_parameters(request: Any, *values: float | None) -> None:
-    names = ("lr", "weight_decay", "momentum")
-    given = {name: float(value) for name, value in zip(names, values) if value is not None}
-    if given:
-        request.hyper_parameters.CopyFrom(_HyperParameters(**given))
+def _evaluate_requests(
+    trainer: str,
+    batches: Iterable[tuple[Tensors, Tensors]],
+    metrics: Sequence[str],
+    k: int,
+) -> Iterator[Any]:
+    """The messages of an evaluation: the first says of what. ValueError if there are no batches."""
+    kind = TRAINING["Evaluate"].request
+    if isinstance(metrics, str):
+        raise ValueError(f"metrics must be several names, as in [{metrics!r}]; got {metrics!r}")
+    request = kind(trainer=trainer, metrics=metrics, k=k)
+    empty = True
+    for inputs, targets in batches:
+        _requests.set_batch(request, inputs, targets)
+        yield request
+        request = kind()
+        empty = False
+    if empty:
+        raise ValueError("there are no batches to evaluate")

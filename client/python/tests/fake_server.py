@@ -1,11 +1,13 @@
 """A server of the protocol in this process, which does what it is told and keeps what it got.
 
 Inference echoes its inputs. A trainer keeps the rules of the sequence number; its loss is the
-number of the update. `fail` makes a method fail, before or after it has done its work.
+number of the update. `fail` makes a method fail, before or after it has done its work; `withhold`
+loses several replies at once; `restart` is what its name says.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from concurrent import futures
 from dataclasses import dataclass
@@ -17,6 +19,10 @@ from braid import _protocol
 from fake_trainer import FakeTrainer
 
 PIECE_BYTES = 16
+STREAM_METHODS = {
+    "step": "Step", "forward_backward": "ForwardBackward", "optim_step": "OptimStep",
+    "forward": "Forward", "backward": "Backward", "publish": "Publish",
+}
 
 _Any = _protocol.message("google.protobuf.Any")
 _BadRequest = _protocol.message("google.rpc.BadRequest")
@@ -28,12 +34,17 @@ class Fault:
     code: grpc.StatusCode
     message: str
     after: bool
+    crash: bool
     violations: tuple[tuple[str, str], ...]
     details: bytes | None
 
 
 class FakeServer(grpc.GenericRpcHandler):
-    """state: what state dicts are made of. calls: (method, request) of every call received."""
+    """state: what state dicts are made of. file: what is downloaded.
+
+    calls: (method, request) of every call received, and of every operation of a stream.
+    uptime: seconds, as the server tells. late: called, once each, after a GetTrainer.
+    """
 
     def __init__(self):
         self.calls = []
@@ -41,6 +52,11 @@ class FakeServer(grpc.GenericRpcHandler):
         self.state = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}
         self.trainers = {}
         self.edit_pieces = lambda pieces: pieces
+        self.file = bytes(range(100))
+        self.uptime = lambda: 8.0
+        self.late = deque()
+        self.streams = 0
+        self._withheld = 0
         self._faults = defaultdict(deque)
         self._methods = {
             method.path: (name, method)
@@ -49,21 +65,57 @@ class FakeServer(grpc.GenericRpcHandler):
         }
 
     def __enter__(self):
-        self._server = grpc.server(futures.ThreadPoolExecutor(4), options=[
-            ("grpc.max_receive_message_length", -1),
-        ])
-        self._server.add_generic_rpc_handlers((self,))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
+        self._start("127.0.0.1:0")
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def _start(self, address):
+        self._server = grpc.server(futures.ThreadPoolExecutor(8), options=[
+            ("grpc.max_receive_message_length", -1),
+        ])
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
+        self._server.start()
+
+    def stop(self):
+        """Ends every call and connection; nothing listens afterwards."""
         self._server.stop(None).wait()
 
-    def fail(self, method, code, message="told to fail", *, after=False, violations=(),
-             details=None):
-        """The next call of `method` fails. after: once its work is done, so the reply is lost."""
-        self._faults[method].append(Fault(code, message, after, tuple(violations), details))
+    def start_again(self):
+        """At the same address, with its trainers where their checkpoints are."""
+        self.lose()
+        self._start(self.address)
+
+    def restart(self):
+        self.stop()
+        self.start_again()
+
+    def lose(self):
+        """What is not durable is lost, as by a restart, but every connection stays."""
+        for trainer in self.trainers.values():
+            trainer.restart()
+        started = time.monotonic()
+        self.uptime = lambda: time.monotonic() - started
+
+    def fail(self, method, code, message="told to fail", *, after=False, crash=False, skip=0,
+             violations=(), details=None):
+        """The next call of `method` fails, or the one after `skip` others.
+
+        after: once its work is done, so the reply is lost. crash: the server loses what is not
+        durable, as if it had been started again.
+        """
+        self._faults[method].extend([None] * skip)
+        self._faults[method].append(Fault(code, message, after, crash, tuple(violations), details))
+
+    def forget_faults(self):
+        """No call fails any more."""
+        self._faults.clear()
+
+    def withhold(self, replies):
+        """So many operations of a stream get no reply; then its connection breaks."""
+        self._withheld = replies
 
     def received(self, method):
         """The requests of `method`, in order."""
@@ -75,28 +127,36 @@ class FakeServer(grpc.GenericRpcHandler):
 
         def unary(request, context):
             self.calls.append((name, request))
-            fault = self._faults[name].popleft() if self._faults[name] else None
+            fault = self._take_fault(name)
             if fault is not None and not fault.after:
-                _abort(context, fault)
+                self._abort(context, fault)
             reply = work(request, context)
             if fault is not None:
-                _abort(context, fault)
+                self._abort(context, fault)
             return reply
 
         def stream(request, context):
             self.calls.append((name, request))
             for index, reply in enumerate(work(request, context)):
                 if index == 1 and self._faults[name]:
-                    _abort(context, self._faults[name].popleft())
+                    self._abort(context, self._take_fault(name))
                 yield reply
 
-        kind = (grpc.unary_stream_rpc_method_handler if method.streams_response
-                else grpc.unary_unary_rpc_method_handler)
+        kinds = {
+            "Stream": (grpc.stream_stream_rpc_method_handler, work),
+            "Evaluate": (grpc.stream_unary_rpc_method_handler, work),
+        }
+        default = ((grpc.unary_stream_rpc_method_handler, stream) if method.streams_response
+                   else (grpc.unary_unary_rpc_method_handler, unary))
+        kind, behavior = kinds.get(name, default)
         return kind(
-            stream if method.streams_response else unary,
+            behavior,
             request_deserializer=method.request.FromString,
             response_serializer=method.response.SerializeToString,
         )
+
+    def _take_fault(self, name):
+        return self._faults[name].popleft() if self._faults[name] else None
 
     # inference.GRPCInferenceService
 
@@ -137,7 +197,7 @@ class FakeServer(grpc.GenericRpcHandler):
     # braid.v1.DeviceService
 
     def ListDevices(self, request, context):
-        reply = _protocol.DEVICES["ListDevices"].response(uptime_seconds=8)
+        reply = _protocol.DEVICES["ListDevices"].response(uptime_seconds=self.uptime())
         device = reply.devices.add(name="cpu:0", kind=1, threads=1, samples=20)
         device.busy_seconds["forward"] = 2.5
         return reply
@@ -154,9 +214,12 @@ class FakeServer(grpc.GenericRpcHandler):
         return _protocol.TRAINING["CreateTrainer"].response(trainer=trainer.proto)
 
     def GetTrainer(self, request, context):
-        return _protocol.TRAINING["GetTrainer"].response(
+        reply = _protocol.TRAINING["GetTrainer"].response(
             trainer=self._trainer(request.name, context).proto
         )
+        if self.late:
+            self.late.popleft()()
+        return reply
 
     def ListTrainers(self, request, context):
         return _protocol.TRAINING["ListTrainers"].response(
@@ -180,8 +243,85 @@ class FakeServer(grpc.GenericRpcHandler):
     def Forward(self, request, context):
         return self._trainer(request.trainer, context).apply("Forward", request, context)
 
+    def Backward(self, request, context):
+        return self._trainer(request.trainer, context).apply("Backward", request, context)
+
     def Publish(self, request, context):
         return self._trainer(request.trainer, context).apply("Publish", request, context)
+
+    def Stream(self, requests, context):
+        self.streams += 1
+        kind = _protocol.TRAINING["Stream"].response
+        for request in requests:
+            field = request.WhichOneof("operation")
+            name, operation = STREAM_METHODS[field], getattr(request, field)
+            self.calls.append((name, operation))
+            fault = self._take_fault(name)
+            if fault is not None and not fault.after:
+                self._abort(context, fault)
+            reply = self._trainer(operation.trainer, context).apply(name, operation, context)
+            if fault is not None:
+                self._abort(context, fault)
+            if self._withheld:
+                self._withheld -= 1
+                if self._withheld == 0:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "withheld")
+                continue
+            yield kind(**{field: reply})
+
+    def Evaluate(self, requests, context):
+        messages = []
+        for request in requests:
+            messages.append(request)
+            self.calls.append(("Evaluate", request))
+            fault = self._take_fault("Evaluate")
+            if fault is not None:
+                self._abort(context, fault)
+        reply = _protocol.TRAINING["Evaluate"].response(
+            loss=0.5, rows=sum(message.inputs[0].shape[0] for message in messages), step=3,
+        )
+        for metric in messages[0].metrics:
+            if metric == "confusion":
+                reply.confusion.extend([1, 2, 3, 4])
+            else:
+                reply.metrics[metric] = 0.75
+        return reply
+
+    def SaveCheckpoint(self, request, context):
+        return _protocol.TRAINING["SaveCheckpoint"].response(
+            checkpoint=self._trainer(request.trainer, context).checkpoint()
+        )
+
+    def RestoreCheckpoint(self, request, context):
+        trainer = self._trainer(request.trainer, context)
+        for checkpoint in reversed(trainer.checkpoints):
+            if request.checkpoint in ("", checkpoint.name):
+                trainer.restore(checkpoint.sequence)
+                return _protocol.TRAINING["RestoreCheckpoint"].response(
+                    trainer=trainer.proto, checkpoint=checkpoint
+                )
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.checkpoint!r}")
+
+    def ListCheckpoints(self, request, context):
+        return _protocol.TRAINING["ListCheckpoints"].response(
+            checkpoints=self._trainer(request.trainer, context).checkpoints
+        )
+
+    def Rollback(self, request, context):
+        if request.version > 2:
+            context.abort(grpc.StatusCode.NOT_FOUND, "there are: 1, 2")
+        return _protocol.TRAINING["Rollback"].response(previous_version=2)
+
+    def DownloadModel(self, request, context):
+        self._trainer(request.trainer, context)
+        pieces = [
+            _protocol.TRAINING["DownloadModel"].response(
+                total_bytes=len(self.file), offset=offset,
+                data=self.file[offset:offset + PIECE_BYTES],
+            )
+            for offset in range(0, len(self.file), PIECE_BYTES)
+        ]
+        return iter(self.edit_pieces(pieces))
 
     def GetStateDict(self, request, context):
         self._trainer(request.trainer, context)
@@ -201,19 +341,24 @@ class FakeServer(grpc.GenericRpcHandler):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no trainer {name!r}")
         return self.trainers[name]
 
+    def _abort(self, context, fault):
+        if fault.crash:
+            self.lose()
+        details = fault.details
+        if fault.violations:
+            details = _bad_request(fault)
+        if details is not None:
+            context.set_trailing_metadata((("grpc-status-details-bin", details),))
+        context.abort(fault.code, fault.message)
 
-def _abort(context, fault):
-    details = fault.details
-    if fault.violations:
-        bad_request = _BadRequest()
-        for field, description in fault.violations:
-            bad_request.field_violations.add(field=field, description=description)
-        status = _Status(code=fault.code.value[0], message=fault.message)
-        status.details.append(_Any(
-            type_url="type.googleapis.com/google.rpc.BadRequest",
-            value=bad_request.SerializeToString(),
-        ))
-        details = status.SerializeToString()
-    if details is not None:
-        context.set_trailing_metadata((("grpc-status-details-bin", details),))
-    context.abort(fault.code, fault.message)
+
+def _bad_request(fault):
+    bad_request = _BadRequest()
+    for field, description in fault.violations:
+        bad_request.field_violations.add(field=field, description=description)
+    status = _Status(code=fault.code.value[0], message=fault.message)
+    status.details.append(_Any(
+        type_url="type.googleapis.com/google.rpc.BadRequest",
+        value=bad_request.SerializeToString(),
+    ))
+    return status.SerializeToString()

@@ -1,54 +1,110 @@
-"""A trainer of the fake server: the rules of the sequence number, and no arithmetic."""
+"""A trainer of the fake server: the rules of the sequence number, and no arithmetic.
+
+What it has applied is its `history`. A checkpoint holds all of it up to a number; `restart` takes
+the trainer back to the newest one, as a restart of a server does.
+"""
 
 from __future__ import annotations
+
+import threading
 
 import grpc
 
 from braid import _protocol
 
 _Trainer = _protocol.message("braid.v1.Trainer")
+_Checkpoint = _protocol.message("braid.v1.Checkpoint")
+_HAVE_LOSS = ("Step", "ForwardBackward")
 
 
 class FakeTrainer:
+    """history: (sequence, method, request's bytes) of every operation that counts."""
+
     def __init__(self, name, request):
         self.request_id = request.request_id
         self.proto = _Trainer(
-            name=name, model=request.model, base_version=request.version or 1, loss=request.loss,
-            optimizer=request.optimizer, devices=["cpu:0", "cpu:1"],
+            name=name, model=request.model, base_version=request.version or 1,
+            losses=request.losses, optimizer=request.optimizer, options=request.options,
+            devices=["cpu:0", "cpu:1"], lr=0.1,
         )
+        for loss in self.proto.losses:
+            loss.ClearField("module")
+        self.proto.memory.add(device="cpu:0", current_bytes=10, peak_bytes=20)
+        self.history = []
+        self.checkpoints = []
+        self.lock = threading.RLock()
         self._last = (None, None)
         self._version = 1
+        self._states = {0: self._state()}
 
     def apply(self, method, request, context):
         """The reply to an operation, which is applied unless it was the last one applied."""
-        payload = request.SerializeToString()
-        applied = self.proto.applied_sequence
-        if request.sequence == applied:
-            if payload != self._last[0]:
-                context.abort(grpc.StatusCode.ABORTED, f"{applied} was another request")
-            reply = type(self._last[1])()
-            reply.CopyFrom(self._last[1])
-            reply.status.replayed = True
+        with self.lock:
+            payload = request.SerializeToString()
+            applied = self.proto.applied_sequence
+            if request.sequence == applied:
+                if payload != self._last[0]:
+                    context.abort(grpc.StatusCode.ABORTED, f"{applied} was another request")
+                reply = type(self._last[1])()
+                reply.CopyFrom(self._last[1])
+                reply.status.replayed = True
+                return reply
+            if request.sequence != applied + 1:
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"expected {applied + 1}")
+            reply = self._work(method, request, context)
+            self.history.append((request.sequence, method, payload))
+            self.proto.applied_sequence = request.sequence
+            every = self.proto.options.checkpoints.every_operations
+            if every and request.sequence % every == 0:
+                self.checkpoint()
+            reply.status.applied_sequence = request.sequence
+            reply.status.durable_sequence = self.proto.durable_sequence
+            reply.status.step = self.proto.step
+            self._last = (payload, reply)
+            self._states[request.sequence] = self._state()
             return reply
-        if request.sequence != applied + 1:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"expected {applied + 1}")
-        reply = self._work(method, request, context)
-        self.proto.applied_sequence = request.sequence
-        reply.status.applied_sequence = request.sequence
-        reply.status.step = self.proto.step
-        self._last = (payload, reply)
-        return reply
+
+    def checkpoint(self):
+        """Makes what is applied durable."""
+        with self.lock:
+            sequence = self.proto.applied_sequence
+            self.proto.durable_sequence = sequence
+            self.checkpoints.append(_Checkpoint(
+                name=f"step-{self.proto.step:09}-sequence-{sequence:09}", step=self.proto.step,
+                sequence=sequence, bytes=1000, created=1.5,
+            ))
+            return self.checkpoints[-1]
+
+    def restart(self):
+        """Goes back to the newest checkpoint."""
+        self.restore(self.proto.durable_sequence)
+
+    def restore(self, sequence):
+        with self.lock:
+            durable = self.proto.durable_sequence
+            proto, self._last = self._states[sequence]
+            self.proto.CopyFrom(proto)
+            self.proto.durable_sequence = durable
+            self.history = [entry for entry in self.history if entry[0] <= sequence]
+
+    def _state(self):
+        proto = _Trainer()
+        proto.CopyFrom(self.proto)
+        return proto, self._last
 
     def _work(self, method, request, context):
         reply = _protocol.TRAINING[method].response()
         if method == "OptimStep" and not self.proto.accumulated:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no gradients")
+        if method == "Backward" and not self._kept_graph():
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no graph")
         if method in ("Step", "OptimStep"):
             self.proto.step += 1
             self.proto.accumulated = 0
-        if method == "ForwardBackward":
+            reply.status.lr = request.hyper_parameters.lr or self.proto.lr
+        if method in ("ForwardBackward", "Backward"):
             self.proto.accumulated += 1
-        if method in ("Step", "ForwardBackward") or (method == "Forward" and request.targets):
+        if method in _HAVE_LOSS or (method == "Forward" and request.targets):
             reply.loss = self.proto.step
         if method == "Forward":
             reply.outputs.extend(request.inputs)
@@ -56,7 +112,21 @@ class FakeTrainer:
             self._version += 1
             reply.model, reply.version = self.proto.model, self._version
         if getattr(request, "report_split", False):
-            rows = request.inputs[0].shape[0]
-            reply.status.chunks.add(device="cpu:0", rows=rows - rows // 2)
-            reply.status.chunks.add(device="cpu:1", rows=rows // 2)
+            self._report(request.inputs[0].shape[0], reply.status)
         return reply
+
+    def _kept_graph(self):
+        if not self.history or self.history[-1][1] != "Forward":
+            return False
+        request = _protocol.TRAINING["Forward"].request.FromString(self.history[-1][2])
+        return request.keep_graph
+
+    @staticmethod
+    def _report(rows, status):
+        for device, share in (("cpu:0", rows - rows // 2), ("cpu:1", rows // 2)):
+            status.chunks.add(
+                device=device, rows=share, stage="features", input_shapes=[f"[{share}, 2]"],
+                output_shapes=[f"[{share}, 3]", "[]"],
+            )
+        status.phases.add(name="forward", seconds=0.5)
+        status.phases.add(name="reduce", seconds=0.25)

@@ -10,7 +10,7 @@ README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 
 def test_examples_run(server):
     examples = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(examples) == 3
+    assert len(examples) == 4
     names = {}
     for example in examples:
         if "except braid.InvalidArgument" in example:
@@ -18,4 +18,5 @@ def test_examples_run(server):
         exec(example.replace("127.0.0.1:8001", server.address), names)
     names["client"].close()
     assert names["version"] == 2
-    assert [name for name, _ in server.calls].count("Step") == 3
+    assert [name for name, _ in server.calls].count("Step") == 3 + 10 + 1
+    assert server.streams == 1

@@ -1,14 +1,33 @@
 """Losses and optimizers in PyTorch's words."""
 
+import io
+
+import numpy as np
 import pytest
 
 from braid import _specs
+
+torch = pytest.importorskip("torch")
+
+LOSSES = "cross_entropy, nll, mse, l1, smooth_l1, huber, bce_with_logits, kl_div, module"
+
+
+class Halved(torch.nn.Module):
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((output - target) ** 2).mean() / 2
 
 
 @pytest.mark.parametrize("loss", [
     {"name": "cross_entropy"},
     {"name": "cross_entropy", "ignore_index": 0, "label_smoothing": 0.25, "reduction": "sum"},
+    {"name": "cross_entropy", "weight": [0.5, 2.0], "factor": 0.25},
+    {"name": "nll", "weight": [1.0], "ignore_index": -1},
     {"name": "mse", "output": "output__1", "target": "y", "reduction": "mean"},
+    {"name": "l1", "factor": 0.0},
+    {"name": "smooth_l1", "beta": 0.5},
+    {"name": "huber", "delta": 2.0},
+    {"name": "bce_with_logits", "pos_weight": [3.0]},
+    {"name": "kl_div", "log_target": True, "reduction": "sum"},
 ])
 def test_loss_round_trip(loss):
     assert _specs.loss_from_proto(_specs.loss_to_proto(loss)) == loss
@@ -20,6 +39,9 @@ def test_loss_round_trip(loss):
     {"name": "SGD", "momentum": 0.5, "dampening": 0.5},
     {"name": "AdamW"},
     {"name": "AdamW", "lr": 0.5, "betas": (0.5, 0.75), "eps": 0.125, "weight_decay": 0.0},
+    {"name": "Adam", "betas": (0.5, 0.75), "amsgrad": True},
+    {"name": "RMSprop", "alpha": 0.5, "momentum": 0.5, "centered": True},
+    {"name": "Adagrad", "lr_decay": 0.5, "initial_accumulator_value": 0.25, "eps": 0.125},
 ])
 def test_optimizer_round_trip(optimizer):
     assert _specs.optimizer_from_proto(_specs.optimizer_to_proto(optimizer)) == optimizer
@@ -31,12 +53,78 @@ def test_a_name_alone_leaves_every_default_to_the_server():
     assert not _specs.loss_to_proto("cross_entropy").HasField("ignore_index")
 
 
+def test_the_weight_of_classes_is_not_that_of_the_loss():
+    loss = _specs.loss_to_proto({"name": "cross_entropy", "weight": [1, 2], "factor": 3})
+    assert (loss.weight, list(loss.class_weights)) == (3, [1, 2])
+    assert not _specs.loss_to_proto({"name": "nll", "weight": [1]}).HasField("weight")
+
+
+@pytest.mark.parametrize("weight, numbers", [
+    (np.array([1, 2], np.int32), [1, 2]), (torch.tensor([0.5, 2]), [0.5, 2]), (3, [3]),
+    (torch.tensor(3.0), [3]), (None, []),
+])
+def test_weights_are_whatever_holds_numbers(weight, numbers):
+    loss = _specs.loss_to_proto({"name": "bce_with_logits", "pos_weight": weight})
+    assert list(loss.pos_weight) == numbers
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Deprecated, not gone.
+def test_a_script_module_is_a_loss():
+    module = torch.jit.script(Halved())
+    for loss in (module, {"name": "module", "module": module, "reduction": "sum"}):
+        proto = _specs.loss_to_proto(loss)
+        assert proto.name == "module"
+        loaded = torch.jit.load(io.BytesIO(proto.module))
+        assert loaded(torch.ones(3), torch.zeros(3)).item() == 0.5
+    assert proto.reduction == proto.REDUCTION_SUM
+    assert _specs.loss_to_proto({"name": "module", "module": b"file"}).module == b"file"
+
+
+def test_a_module_that_is_no_script():
+    with pytest.raises(ValueError, match="must be a torch.jit.ScriptModule.*got Halved"):
+        _specs.loss_to_proto({"name": "module", "module": Halved()})
+    with pytest.raises(ValueError, match='needs its "module"'):
+        _specs.loss_to_proto("module")
+
+
+def test_several_losses():
+    first, second = _specs.losses_to_proto(
+        ["mse", {"name": "l1", "output": "b", "target": "b", "factor": 0.5}], "central"
+    )
+    assert (first.name, second.name, second.output, second.weight) == ("mse", "l1", "b", 0.5)
+
+
+def test_losses_of_the_other_modes():
+    (loss,) = _specs.losses_to_proto(None, "model")
+    assert loss.name == ""
+    (loss,) = _specs.losses_to_proto({"output": "loss", "factor": 2}, "model")
+    assert (loss.name, loss.output, loss.weight) == ("", "loss", 2)
+    assert _specs.loss_from_proto(loss) == {"output": "loss", "factor": 2}
+    assert _specs.losses_to_proto(None, "client") == []
+
+
+@pytest.mark.parametrize("loss, mode, message", [
+    (None, "central", "loss is missing"),
+    (None, "per_replica", "loss is missing"),
+    ("mse", "client", "takes no loss"),
+    ("mse", "model", "takes a dict such as"),
+    ({"name": "mse"}, "model", "unknown parameter of loss of loss_mode 'model': 'name'"),
+])
+def test_losses_that_do_not_fit_the_mode(loss, mode, message):
+    with pytest.raises(ValueError, match=message):
+        _specs.losses_to_proto(loss, mode)
+
+
 @pytest.mark.parametrize("loss, message", [
-    ("l2", "unknown loss 'l2'; known: cross_entropy, mse"),
+    ("l2", f"unknown loss 'l2'; known: {LOSSES}"),
     ({"name": "mse", "ignore_index": 1},
-     "unknown parameter of loss 'mse': 'ignore_index'; known: output, target, reduction"),
+     "unknown parameter of loss 'mse': 'ignore_index'; known: output, target, reduction, factor"),
     ({"name": "mse", "reduction": "none"}, "unknown reduction 'none'; known: mean, sum"),
     ({"name": "cross_entropy", "label_smoothing": "a bit"}, "label_smoothing must be a number"),
+    ({"name": "cross_entropy", "ignore_index": 0.5}, "ignore_index must be an integer; got 0.5"),
+    ({"name": "cross_entropy", "weight": "even"}, "weight must be numbers; got 'even'"),
+    ({"name": "kl_div", "log_target": 1}, "log_target must be True or False; got 1"),
+    ({"name": "mse", "output": 1}, "output must be a string; got 1"),
     ({"reduction": "sum"}, 'loss must be a name or a dict with a "name"'),
     (None, 'loss must be a name or a dict with a "name"; got None'),
 ])
@@ -47,11 +135,11 @@ def test_a_wrong_loss(loss, message):
 
 
 @pytest.mark.parametrize("optimizer, message", [
-    ("sgd", "unknown optimizer 'sgd'; known: SGD, AdamW"),
+    ("sgd", "unknown optimizer 'sgd'; known: SGD, Adam, AdamW, RMSprop, Adagrad"),
     ({"name": "SGD", "betas": (0.9, 0.99)},
      "unknown parameter of optimizer 'SGD': 'betas'; "
      "known: lr, momentum, dampening, weight_decay, nesterov"),
-    ({"name": "AdamW", "momentum": 0.9}, "known: lr, betas, eps, weight_decay"),
+    ({"name": "AdamW", "momentum": 0.9}, "known: lr, betas, eps, weight_decay, amsgrad"),
     ({"name": "AdamW", "betas": 0.9}, "betas must be two numbers"),
     ({"name": "AdamW", "betas": (0.9,)}, "betas must be two numbers"),
     ({"name": "SGD", "lr": "fast"}, "lr must be a number; got 'fast'"),

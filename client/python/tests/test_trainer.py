@@ -1,5 +1,8 @@
 """What a trainer sends, and what it makes of the replies."""
 
+import datetime
+
+import grpc
 import numpy as np
 import pytest
 
@@ -17,7 +20,12 @@ def trainer(client):
 def test_step(server, trainer):
     result = trainer.step(X, Y, lr=0.5, momentum=0, report_split=True)
     assert (result.loss, result.step, result.sequence, result.replayed) == (1.0, 1, 1, False)
-    assert result.chunks == (braid.Chunk("cpu:0", 3), braid.Chunk("cpu:1", 2))
+    assert result.chunks == (
+        braid.Chunk("cpu:0", 3, "features", ((3, 2),), ((3, 3), ())),
+        braid.Chunk("cpu:1", 2, "features", ((2, 2),), ((2, 3), ())),
+    )
+    assert result.phases == {"forward": 0.5, "reduce": 0.25}
+    assert (result.lr, result.gradient_norm, result.skipped) == (0.5, None, False)
     (request,) = server.received("Step")
     assert request.trainer == "fashion"
     assert [(t.name, t.datatype, list(t.shape)) for t in request.inputs] == [("x", "FP32", [5, 2])]
@@ -29,6 +37,23 @@ def test_step(server, trainer):
     assert (hyper_parameters.lr, hyper_parameters.momentum) == (0.5, 0)
     assert hyper_parameters.HasField("momentum")  # 0 is a value, not an absence.
     assert not hyper_parameters.HasField("weight_decay")
+    assert not hyper_parameters.HasField("metric")
+    assert not hyper_parameters.group_lr
+
+
+def test_what_a_reply_says_of_the_update(server, trainer):
+    fake = server.trainers["fashion"]
+    work = fake._work
+
+    def clip(*arguments):
+        reply = work(*arguments)
+        reply.status.gradient_norm = 0
+        reply.status.skipped = True
+        return reply
+
+    fake._work = clip
+    result = trainer.step(X, Y)
+    assert (result.gradient_norm, result.skipped) == (0, True)
 
 
 def test_without_hyper_parameters_none_are_sent(server, trainer):
@@ -41,10 +66,12 @@ def test_accumulation(server, trainer):
     assert trainer.forward_backward(X, Y).step == 0
     assert trainer.forward_backward(X, Y, report_split=True).chunks[0].rows == 3
     assert trainer.info().accumulated == 2
-    result = trainer.optim_step(lr=0.05, weight_decay=0.1)
+    result = trainer.optim_step(lr=0.05, weight_decay=0.1, group_lr=(0, 0.5), metric=0)
     assert (result.step, result.sequence) == (1, 3)
     (request,) = server.received("OptimStep")
     assert (request.hyper_parameters.lr, request.hyper_parameters.weight_decay) == (0.05, 0.1)
+    assert list(request.hyper_parameters.group_lr) == [0, 0.5]
+    assert request.hyper_parameters.HasField("metric")
 
 
 def test_optim_step_without_gradients_uses_up_no_number(trainer):
@@ -60,6 +87,19 @@ def test_forward(server, trainer):
     np.testing.assert_array_equal(result.outputs["x"], X["x"])
     assert trainer.forward(X, Y, mode="eval").loss == 0.0
     assert [request.mode for request in server.received("Forward")] == [1, 2]
+
+
+def test_a_loss_of_the_callers_own(server, client):
+    trainer = client.create_trainer("fashion", loss_mode="client", optimizer="SGD")
+    outputs = trainer.forward(X, keep_graph=True).outputs
+    assert trainer.backward(outputs).sequence == 2
+    assert trainer.optim_step().step == 1
+    assert server.received("Forward")[0].keep_graph
+    (request,) = server.received("Backward")
+    assert [tensor.name for tensor in request.output_gradients] == ["x"]
+    with pytest.raises(braid.FailedPrecondition, match="no graph"):
+        trainer.backward(outputs)
+    assert server.trainers["fashion"].proto.losses == []
 
 
 def test_an_unknown_mode(trainer):
@@ -102,13 +142,83 @@ def test_info(client):
     info = trainer.info()
     assert (trainer.name, trainer.model) == (info.name, info.model) == ("mine", "fashion")
     assert info.base_version == 3
+    assert info.losses == [info.loss]
     assert info.loss == {"name": "cross_entropy", "label_smoothing": 0.1, "reduction": "sum"}
+    assert info.options == {}
+    assert (info.skipped, info.lr) == (0, 0.1)
+    assert info.memory == [braid.DeviceMemory("cpu:0", 10, 20)]
     assert info.optimizer == {"name": "AdamW", "lr": 0.01, "betas": (0.8, 0.99)}
     assert info.devices == ("cpu:0", "cpu:1")
     assert (info.step, info.applied_sequence, info.durable_sequence, info.accumulated) == (
         0, 0, 0, 0
     )
     assert repr(trainer) == "<braid.Trainer 'mine' of model 'fashion'>"
+
+
+def test_options(server, client):
+    options = {
+        "loss_mode": "per_replica",
+        "unweighted_mean": True,
+        "parameter_groups": [{"pattern": "bias$", "frozen": True}],
+        "schedule": {"name": "StepLR", "step_size": 3, "warmup": {"steps": 2}},
+        "clip_grad_norm": 1.0,
+        "clip_grad_value": 0.5,
+        "precision": "float16",
+        "grad_scaler": {"growth_interval": 5},
+        "non_finite": "skip",
+        "sync": "all_reduce",
+        "sync_batch_norm": True,
+        "seed": 7,
+        "stages": [{"path": "features", "devices": ["cpu:0"]}],
+        "output_device": "host",
+        "micro_batch": 8,
+        "checkpoint_every": 10,
+        "checkpoint_every_seconds": 60.0,
+        "checkpoint_keep": 5,
+        "idle_timeout": 3600.0,
+    }
+    losses = ["mse", {"name": "l1", "factor": 0.5}]
+    trainer = client.create_trainer("fashion", loss=losses, optimizer="SGD", **options)
+    info = trainer.info()
+    assert info.options == options
+    assert info.losses == [{"name": "mse"}, losses[1]]
+    with pytest.raises(ValueError):
+        info.loss  # noqa: B018
+    again = client.create_trainer(
+        "fashion", name="again", loss=info.losses, optimizer=info.optimizer, **info.options
+    )
+    assert again.info().options == options
+
+
+def test_a_wrong_option_is_not_sent(server, client):
+    with pytest.raises(ValueError, match="unknown sync 'mpi'"):
+        client.create_trainer("fashion", loss="mse", optimizer="SGD", sync="mpi")
+    assert server.received("CreateTrainer") == []
+
+
+def test_checkpoints(server, trainer):
+    assert trainer.list_checkpoints() == []
+    trainer.step(X, Y)
+    saved = trainer.save_checkpoint()
+    assert saved == braid.Checkpoint(
+        name="step-000000001-sequence-000000001", step=1, sequence=1, bytes=1000,
+        created=datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, datetime.timezone.utc),
+    )
+    assert trainer.step(X, Y).durable_sequence == 1
+    assert trainer.list_checkpoints() == [saved]
+    assert trainer.restore_checkpoint().applied_sequence == 1
+    assert trainer.step(X, Y).sequence == 2
+    with pytest.raises(braid.NotFound, match="other"):
+        trainer.restore_checkpoint("other")
+
+
+def test_rollback(server, client):
+    assert client.rollback("fashion", 1) == 2
+    with pytest.raises(braid.NotFound, match="there are: 1, 2"):
+        client.rollback("fashion", 7)
+    server.fail("Rollback", grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(braid.Unavailable):
+        client.rollback("fashion", 1)
 
 
 def test_list_and_delete(client):

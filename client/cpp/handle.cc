@@ -1,0 +1,189 @@
+#include "client/cpp/handle.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cpp/messages.h"
+
+namespace braid::client {
+namespace {
+
+using Stub = v1::TrainingService::StubInterface;
+
+// Only with a policy: else nothing would ever make an operation durable.
+bool HasCheckpoints(const v1::Trainer& info) {
+  const v1::CheckpointPolicy& policy = info.options().checkpoints();
+  return policy.every_operations() > 0 || policy.every_seconds() > 0;
+}
+
+// Calls the operation's own method.
+absl::Status CallMethod(Stub& stub, const v1::StreamRequest& operation, const CallPolicy& policy,
+                        v1::StreamResponse* reply, int* attempts) {
+  auto call = [&](auto method, const auto& request, auto* into) {
+    return CallInto(stub, method, request, policy, into, attempts);
+  };
+  switch (operation.operation_case()) {
+    case v1::StreamRequest::kStep:
+      return call(&Stub::Step, operation.step(), reply->mutable_step());
+    case v1::StreamRequest::kForwardBackward:
+      return call(&Stub::ForwardBackward, operation.forward_backward(),
+                  reply->mutable_forward_backward());
+    case v1::StreamRequest::kOptimStep:
+      return call(&Stub::OptimStep, operation.optim_step(), reply->mutable_optim_step());
+    case v1::StreamRequest::kForward:
+      return call(&Stub::Forward, operation.forward(), reply->mutable_forward());
+    case v1::StreamRequest::kBackward:
+      return call(&Stub::Backward, operation.backward(), reply->mutable_backward());
+    case v1::StreamRequest::kPublish:
+      return call(&Stub::Publish, operation.publish(), reply->mutable_publish());
+    case v1::StreamRequest::OPERATION_NOT_SET:
+      break;
+  }
+  return absl::InternalError("an operation without a kind");
+}
+
+}  // namespace
+
+Handle::Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy,
+               absl::Duration patience)
+    : stubs_(std::move(stubs)),
+      name_(info.name()),
+      policy_(policy),
+      patience_(patience),
+      log_(info.applied_sequence(), HasCheckpoints(info)),
+      standing_(info.applied_sequence()),
+      heard_at_(std::chrono::steady_clock::now()) {}
+
+absl::Status Handle::CheckFree() const {
+  if (!streaming_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("trainer \"", name_, "\": a stream is open; operate through that"));
+}
+
+absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) {
+  if (absl::Status status = CheckFree(); !status.ok()) return status;
+  const absl::Time deadline = absl::Now() + policy_.timeout;
+  Address(name_, log_.last() + 1, &operation);
+  if (log_.IsFull(operation.ByteSizeLong())) {
+    absl::StatusOr<std::optional<int64_t>> durable = MakeDurable(deadline - absl::Now());
+    if (!durable.ok()) return durable.status();
+    Settle(*durable);
+  }
+  const auto kept = std::make_shared<const v1::StreamRequest>(std::move(operation));
+  absl::StatusOr<v1::StreamResponse> reply = SendUpTo(*kept, deadline);
+  if (!reply.ok()) return reply;
+  log_.Add(kept);
+  log_.Settle(standing_, StatusOf(*reply).durable_sequence());
+  return reply;
+}
+
+void Handle::GoOnFrom(int64_t applied) {
+  if (applied != log_.last()) log_.Reset(applied);
+  standing_ = applied;
+}
+
+absl::StatusOr<v1::Trainer> Handle::Info(const CallPolicy& policy) const {
+  v1::GetTrainerRequest request;
+  request.set_name(name_);
+  absl::StatusOr<v1::GetTrainerResponse> reply =
+      Call(*stubs_.training, &Stub::GetTrainer, request, policy);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_trainer());
+}
+
+absl::StatusOr<v1::Checkpoint> Handle::SaveCheckpoint(absl::Duration timeout) const {
+  v1::SaveCheckpointRequest request;
+  request.set_trainer(name_);
+  absl::StatusOr<v1::SaveCheckpointResponse> reply =
+      Call(*stubs_.training, &Stub::SaveCheckpoint, request, Patient(timeout));
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_checkpoint());
+}
+
+absl::StatusOr<std::optional<int64_t>> Handle::MakeDurable(absl::Duration timeout) const {
+  absl::StatusOr<v1::Checkpoint> checkpoint = SaveCheckpoint(timeout);
+  if (absl::IsFailedPrecondition(checkpoint.status())) return std::nullopt;
+  if (!checkpoint.ok()) return checkpoint.status();
+  return checkpoint->sequence();
+}
+
+void Handle::Settle(std::optional<int64_t> durable) {
+  if (!durable) log_.StopKeeping();
+  log_.Settle(standing_, durable.value_or(0));
+}
+
+void Handle::Heard() {
+  heard_at_ = std::chrono::steady_clock::now();
+  broke_ = false;
+}
+
+bool Handle::Restarted() const {
+  if (broke_) return true;
+  absl::StatusOr<v1::ListDevicesResponse> reply =
+      Call(*stubs_.devices, &v1::DeviceService::StubInterface::ListDevices,
+           v1::ListDevicesRequest(), policy_);
+  if (!reply.ok()) return false;
+  const std::chrono::duration<double> uptime(reply->uptime_seconds());
+  return std::chrono::steady_clock::now() - uptime > heard_at_;
+}
+
+absl::StatusOr<v1::StreamResponse> Handle::SendUpTo(const v1::StreamRequest& operation,
+                                                    absl::Time deadline) {
+  const int64_t asked = SequenceOf(operation);
+  while (true) {
+    const int64_t number = standing_ + 1;
+    absl::StatusOr<v1::StreamResponse> reply =
+        Send(number == asked ? operation : *log_.Get(number), deadline);
+    if (reply.ok()) {
+      standing_ = number;
+      if (number == asked) return reply;
+      continue;
+    }
+    if (!absl::IsFailedPrecondition(reply.status())) return reply;
+    CallPolicy policy = policy_;
+    policy.timeout = deadline - absl::Now();
+    absl::StatusOr<v1::Trainer> info = Info(policy);
+    if (!info.ok()) return info.status();
+    if (info->applied_sequence() == standing_) return OwnFailure(reply.status(), number, asked);
+    absl::StatusOr<int64_t> next = ResumeAt(*info, {standing_, number, log_.base(), log_.keeps()},
+                                            [&] { return Restarted(); });
+    if (!next.ok()) return next.status();
+    standing_ = *next - 1;
+  }
+}
+
+absl::StatusOr<v1::StreamResponse> Handle::Send(const v1::StreamRequest& operation,
+                                                absl::Time deadline) {
+  v1::StreamResponse reply;
+  int attempts = 0;
+  absl::Status status =
+      CallMethod(*stubs_.training, operation, Patient(deadline - absl::Now()), &reply, &attempts);
+  if (status.ok()) {
+    Heard();
+    return reply;
+  }
+  if (attempts > 1 || absl::IsUnavailable(status)) Broke();
+  return absl::IsAborted(status) ? ByAnotherClient(status) : status;
+}
+
+CallPolicy Handle::Patient(absl::Duration timeout) const {
+  CallPolicy policy = policy_;
+  policy.timeout = timeout;
+  if (log_.keeps()) {
+    policy.max_attempts = std::numeric_limits<int>::max();
+    policy.patience = patience_;
+  }
+  return policy;
+}
+
+absl::Status OwnFailure(const absl::Status& status, int64_t failed, int64_t asked) {
+  if (failed == asked) return status;
+  return WithMessage(status, absl::StrCat("operation ", failed,
+                                          " had been applied, was lost with the server's restart, "
+                                          "and now fails: ",
+                                          status.message()));
+}
+
+}  // namespace braid::client

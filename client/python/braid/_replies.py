@@ -1,0 +1,135 @@
+"""What the training service replies, as the values of `braid.results`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from braid import _options, _specs, _tensors
+from braid.errors import Internal
+from braid.results import (
+    Checkpoint,
+    Chunk,
+    DeviceMemory,
+    EvaluationResult,
+    ForwardResult,
+    OperationResult,
+    StepResult,
+    TrainerInfo,
+)
+
+
+def operation_result(reply: Any) -> OperationResult:
+    """Of a reply that has a status alone."""
+    return OperationResult(**_operation_fields(reply.status))
+
+
+def step_result(reply: Any) -> StepResult:
+    """Of a reply that has a loss."""
+    return StepResult(loss=reply.loss, **_operation_fields(reply.status))
+
+
+def forward_result(reply: Any) -> ForwardResult:
+    return ForwardResult(
+        outputs={t.name: _tensors.from_wire(t.datatype, t.shape, t.data) for t in reply.outputs},
+        loss=reply.loss if reply.HasField("loss") else None,
+        **_operation_fields(reply.status),
+    )
+
+
+def lost_result(kind: type[OperationResult], sequence: int, status: Any) -> OperationResult:
+    """Of an operation whose reply was lost. status: of one that came after it."""
+    fields = _operation_fields(type(status)(
+        applied_sequence=sequence, durable_sequence=status.durable_sequence, step=status.step
+    ))
+    fields["reply_lost"] = True
+    if kind is StepResult:
+        fields["loss"] = math.nan
+    return kind(**fields)
+
+
+def published_version(reply: Any) -> int:
+    return int(reply.version)
+
+
+def trainer_info(proto: Any) -> TrainerInfo:
+    """From a braid.v1.Trainer."""
+    return TrainerInfo(
+        name=proto.name,
+        model=proto.model,
+        base_version=proto.base_version,
+        losses=[_specs.loss_from_proto(loss) for loss in proto.losses],
+        optimizer=_specs.optimizer_from_proto(proto.optimizer),
+        options=_options.from_proto(proto.options),
+        devices=tuple(proto.devices),
+        step=proto.step,
+        applied_sequence=proto.applied_sequence,
+        durable_sequence=proto.durable_sequence,
+        accumulated=proto.accumulated,
+        skipped=proto.skipped,
+        lr=proto.lr,
+        memory=[DeviceMemory(m.device, m.current_bytes, m.peak_bytes) for m in proto.memory],
+    )
+
+
+def checkpoint(proto: Any) -> Checkpoint:
+    """From a braid.v1.Checkpoint."""
+    return Checkpoint(
+        name=proto.name,
+        step=proto.step,
+        sequence=proto.sequence,
+        bytes=proto.bytes,
+        created=datetime.fromtimestamp(proto.created, timezone.utc),
+    )
+
+
+def evaluation_result(reply: Any) -> EvaluationResult:
+    """From a braid.v1.EvaluateResponse. Internal if the confusion matrix is not square."""
+    confusion = None
+    if reply.confusion:
+        classes = math.isqrt(len(reply.confusion))
+        if classes * classes != len(reply.confusion):
+            raise Internal(f"the server sent a confusion matrix of {len(reply.confusion)} numbers")
+        confusion = np.array(reply.confusion, np.int64).reshape(classes, classes)
+    return EvaluationResult(
+        loss=reply.loss,
+        rows=reply.rows,
+        metrics=dict(sorted(reply.metrics.items())),
+        confusion=confusion,
+        step=reply.step,
+    )
+
+
+def _operation_fields(status: Any) -> dict[str, Any]:
+    """The fields of OperationResult from a braid.v1.OperationStatus."""
+    return {
+        "step": status.step,
+        "sequence": status.applied_sequence,
+        "durable_sequence": status.durable_sequence,
+        "chunks": tuple(_chunk(chunk) for chunk in status.chunks),
+        "replayed": status.replayed,
+        "phases": {phase.name: phase.seconds for phase in status.phases},
+        "skipped": status.skipped,
+        "gradient_norm": status.gradient_norm if status.HasField("gradient_norm") else None,
+        "lr": status.lr if status.HasField("lr") else None,
+        "reply_lost": False,
+    }
+
+
+def _chunk(proto: Any) -> Chunk:
+    return Chunk(
+        device=proto.device,
+        rows=proto.rows,
+        stage=proto.stage,
+        input_shapes=_shapes(proto.input_shapes),
+        output_shapes=_shapes(proto.output_shapes),
+    )
+
+
+def _shapes(shapes: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(json.loads(shape)) for shape in shapes)

@@ -1,0 +1,103 @@
+"""What is kept to be sent again, and the rule by which it is."""
+
+import dataclasses
+
+import pytest
+
+import braid
+from braid import _replay
+from braid._replay import Operation, OperationLog
+
+INFO = braid.TrainerInfo(
+    name="t", model="m", base_version=1, losses=[], optimizer={}, options={}, devices=(), step=0,
+    applied_sequence=0, durable_sequence=0, accumulated=0, skipped=0, lr=0.1, memory=[],
+)
+
+
+def make_log(applied, last, keeps=True):
+    log = OperationLog(applied, keeps)
+    for sequence in range(applied + 1, last + 1):
+        log.add(Operation(sequence, "Step", b"x" * 1000))
+    return log
+
+
+def never():
+    raise AssertionError("asked whether the server was restarted")
+
+
+def resume(stands, *, durable=0, seen=7, sent=9, log=None, restarted=never):
+    info = dataclasses.replace(INFO, applied_sequence=stands, durable_sequence=durable)
+    return _replay.resume_at(info, log or make_log(3, sent), seen, sent, restarted)
+
+
+@pytest.mark.parametrize("stands, first", [(7, 8), (8, 8), (9, 9)])
+def test_lost_replies_ask_for_the_last_one_again(stands, first):
+    assert resume(stands) == first
+
+
+def test_a_restart_goes_back_to_the_durable_number():
+    assert resume(3, durable=3, restarted=lambda: True) == 4
+    assert resume(6, durable=6, restarted=lambda: True) == 7
+
+
+@pytest.mark.parametrize("stands, durable, restarted, message", [
+    (10, 0, never, "expects operation 11, this handle is at 9: another client operates"),
+    (5, 5, lambda: False, "expects operation 6, though.*another client has restored a checkpoint"),
+    (5, 4, lambda: True, "another client has restored a checkpoint"),
+    (2, 2, lambda: True, "expects operation 3: .* lost those up to 7, and this handle keeps none "
+                         "before 4"),
+])
+def test_otherwise_nothing_is_sent(stands, durable, restarted, message):
+    with pytest.raises(braid.FailedPrecondition, match=message):
+        resume(stands, durable=durable, restarted=restarted)
+
+
+def test_without_a_policy_the_error_says_why_nothing_is_kept():
+    log = make_log(7, 9, keeps=False)
+    with pytest.raises(braid.FailedPrecondition, match="no checkpoint policy.* before 8"):
+        resume(3, durable=3, restarted=lambda: True, log=log)
+
+
+def test_operations_stay_until_they_are_durable():
+    log = make_log(0, 5)
+    log.settle(applied=5, durable=2)
+    assert (log.base, log.last, log.get(3).sequence) == (2, 5, 3)
+    log.settle(applied=5, durable=9)
+    assert (log.base, log.last) == (5, 5)
+
+
+def test_without_a_policy_until_they_are_applied():
+    log = make_log(0, 5, keeps=False)
+    log.settle(applied=4, durable=0)
+    assert (log.base, log.last) == (4, 5)
+
+
+def test_bounds():
+    log = make_log(0, 3)
+    assert not log.is_full(1 << 20)
+    log.limit(3, None)
+    assert log.is_full(1)
+    log.limit(4, 6000)
+    assert not log.is_full(1000)
+    assert log.is_full(2000)
+    log.settle(applied=3, durable=3)
+    assert not log.is_full(1 << 40)  # Empty, it takes anything.
+
+
+def test_what_can_be_made_again_takes_no_room():
+    log = OperationLog(0, keeps=True)
+    log.limit(None, 10_000)
+    operation = Operation(1, "Step", b"x" * 9000, remake=lambda: b"again")
+    log.add(operation)
+    assert log.is_full(9000)
+    assert operation.request() == b"x" * 9000
+    log.release(operation)
+    assert not log.is_full(9000)
+    assert operation.request() == b"again"
+
+
+def test_numbers_of_what_failed_are_free_again():
+    log = make_log(0, 5)
+    log.drop_after(3)
+    log.add(Operation(4, "Publish", b""))
+    assert (log.last, log.get(4).method) == (4, "Publish")

@@ -1,0 +1,213 @@
+"""Single operations through a restart of the server, which loses what was not durable."""
+
+import grpc
+import pytest
+
+import braid
+from braid._channel import RetryPolicy
+from numbered import batch, batches
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture(autouse=True)
+def fast(client):
+    client._channel.retry = RetryPolicy(initial_backoff=0.01, max_backoff=0.02)
+
+
+@pytest.fixture
+def trainer(client):
+    return client.create_trainer("fashion", loss="mse", optimizer="SGD", checkpoint_every=4)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("point", range(9))
+def test_a_restart_at_any_point(server, trainer, point, after):
+    server.fail("Step", UNAVAILABLE, skip=point, after=after, crash=True)
+    results = [trainer.step(*batch(number)) for number in range(9)]
+    assert batches(server) == list(range(9))
+    assert [result.step for result in results] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("lost", range(1, 4))
+def test_a_restart_while_another_is_made_up_for(server, trainer, lost):
+    server.fail("Step", UNAVAILABLE, skip=7, crash=True)
+    server.fail("Step", UNAVAILABLE, skip=lost, crash=True, after=True)
+    for number in range(10):
+        trainer.step(*batch(number))
+    assert batches(server) == list(range(10))
+
+
+def test_a_restart_between_calls_shows_by_the_uptime(server, trainer):
+    """The connection was made again before anything was sent, so no call failed."""
+    for number in range(6):
+        trainer.step(*batch(number))
+    server.lose()
+    assert trainer.step(*batch(6)).sequence == 7
+    assert batches(server) == list(range(7))
+    assert len(server.received("ListDevices")) == 1
+
+
+def test_a_real_restart(server, trainer):
+    for number in range(6):
+        trainer.step(*batch(number))
+    server.restart()
+    trainer.step(*batch(6))
+    assert batches(server) == list(range(7))
+
+
+def test_every_kind_of_operation_is_sent_again(server, client):
+    trainer = client.create_trainer(
+        "fashion", loss_mode="client", optimizer="SGD", checkpoint_every=100
+    )
+    x, y = batch(0)
+    trainer.forward(x, keep_graph=True)
+    trainer.backward(x)
+    trainer.optim_step(metric=0.5)
+    trainer.forward(x, y, mode="eval")
+    trainer.publish()
+    before = list(server.trainers["fashion"].history)
+    server.lose()
+    trainer.forward(x)
+    after = server.trainers["fashion"].history
+    assert after[:5] == before
+    assert len(after) == 6
+
+
+def test_an_operation_that_fails_when_it_is_sent_again(server, trainer):
+    for number in range(6):
+        trainer.step(*batch(number))
+    server.fail("Step", UNAVAILABLE, crash=True)
+    server.fail("Step", grpc.StatusCode.FAILED_PRECONDITION, "loss is not finite", skip=1)
+    with pytest.raises(braid.FailedPrecondition) as caught:
+        trainer.step(*batch(6))
+    assert str(caught.value) == (
+        "operation 5 had been applied, was lost with the server's restart, and now fails: "
+        "loss is not finite"
+    )
+    trainer.step(*batch(6))  # Now it does not.
+    assert batches(server) == list(range(7))
+
+
+def test_what_was_interrupted_goes_on_with_the_next_call(server, trainer):
+    for number in range(7):
+        trainer.step(*batch(number))
+    server.fail("Step", UNAVAILABLE, crash=True)
+    server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, skip=2)
+    with pytest.raises(braid.DeadlineExceeded):
+        trainer.step(*batch(7))
+    assert batches(server) == list(range(5))
+    trainer.step(*batch(7))
+    assert batches(server) == list(range(8))
+
+
+def test_a_server_is_waited_for_as_long_as_the_timeout_says(server, trainer):
+    for _ in range(30):
+        server.fail("Step", UNAVAILABLE)
+    trainer.step(*batch(0))
+    for _ in range(1000):
+        server.fail("Step", UNAVAILABLE)
+    with pytest.raises(braid.Unavailable):
+        trainer.step(*batch(1), timeout=0.3)
+
+
+def test_what_is_durable_is_not_kept(server, trainer):
+    for number in range(9):
+        trainer.step(*batch(number))
+    log = trainer._handle.log
+    assert (log.base, log.last) == (8, 9)
+
+
+def test_a_full_buffer_has_a_checkpoint_written(server, client):
+    trainer = client.create_trainer(
+        "fashion", loss="mse", optimizer="SGD", checkpoint_every_seconds=1000
+    )
+    trainer._handle.log.limit(3, None)
+    for number in range(8):
+        trainer.step(*batch(number))
+    assert [checkpoint.sequence for checkpoint in trainer.list_checkpoints()] == [3, 6]
+    server.restart()
+    trainer.step(*batch(8))
+    assert batches(server) == list(range(9))
+
+
+def test_without_a_policy_what_is_lost_is_said(server, client):
+    trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
+    trainer.step(*batch(0))
+    trainer.save_checkpoint()
+    for number in range(1, 4):
+        trainer.step(*batch(number))
+    server.restart()
+    with pytest.raises(braid.FailedPrecondition, match="expects operation 2.* lost those up to 4"):
+        trainer.step(*batch(4))
+    assert trainer.sync().step == 1
+    assert trainer.step(*batch(9)).sequence == 2
+
+
+def test_another_handle_that_has_gone_on(client, trainer):
+    client.trainer("fashion").step(*batch(0))
+    with pytest.raises(braid.Aborted, match="another client operates this trainer.*Trainer.sync"):
+        trainer.step(*batch(1))
+    client.trainer("fashion").step(*batch(2))
+    with pytest.raises(braid.FailedPrecondition, match="expects operation 3.*another client"):
+        trainer.step(*batch(1))
+    trainer.sync()
+    assert trainer.step(*batch(3)).sequence == 3
+
+
+def test_what_another_handle_did_is_not_sent_again(server, client, trainer):
+    for number in range(3):
+        trainer.step(*batch(number))
+    other = client.trainer("fashion")
+    other.step(*batch(3))
+    other.forward(batch(0)[0])
+    other.step(*batch(5))
+    trainer.sync()
+    trainer.step(*batch(6))
+    server.restart()
+    with pytest.raises(braid.FailedPrecondition, match="keeps none before 7"):
+        trainer.step(*batch(7))
+    assert batches(server) == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_another_handle_restored_is_not_undone(server, client, trainer):
+    for number in range(7):
+        trainer.step(*batch(number))
+    client.trainer("fashion").restore_checkpoint()
+    with pytest.raises(braid.FailedPrecondition, match="another client has restored a checkpoint"):
+        trainer.step(*batch(7))
+    assert batches(server) == [0, 1, 2, 3]
+
+
+def test_what_broke_before_the_last_reply_is_no_sign_of_a_restart(server, client, trainer):
+    for _ in range(1000):
+        server.fail("Step", UNAVAILABLE)
+    with pytest.raises(braid.Unavailable):
+        trainer.step(*batch(0), timeout=0.1)
+    server.forget_faults()
+    server.lose()  # Nothing: but it is another instance now.
+    for number in range(6):
+        trainer.step(*batch(number))
+    client.trainer("fashion").restore_checkpoint()
+    with pytest.raises(braid.FailedPrecondition, match="another client has restored a checkpoint"):
+        trainer.step(*batch(6))
+    assert batches(server) == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_this_handle_restored_is_gone_on_from(server, trainer):
+    for number in range(9):
+        trainer.step(*batch(number))
+    names = [checkpoint.name for checkpoint in trainer.list_checkpoints()]
+    info = trainer.restore_checkpoint(names[0])
+    assert (info.step, info.applied_sequence) == (4, 4)
+    assert trainer.step(*batch(44)).sequence == 5
+    assert batches(server) == [0, 1, 2, 3, 44]
+
+
+def test_a_trainer_that_is_gone_is_not_found(server, trainer):
+    trainer.step(*batch(0))
+    server.stop()
+    server.trainers.clear()  # As a server without a data directory comes back.
+    server.start_again()
+    with pytest.raises(braid.NotFound):
+        trainer.step(*batch(1))

@@ -15,15 +15,26 @@ _numbers = itertools.count()
 class RawTrainer:
     """Counts its own sequence numbers; names itself.
 
-    loss, optimizer: as dicts of the protocol's messages.
+    loss, optimizer, options: as dicts of the protocol's messages; None: no loss.
     """
 
-    def __init__(self, address: str, model: str, loss: dict, optimizer: dict) -> None:
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        loss: dict | None,
+        optimizer: dict,
+        options: dict | None = None,
+    ) -> None:
         self.stub = Stub(channel(address), SERVICE)
         self.name = f"raw-{next(_numbers)}"
         self.sequence = 0
         request = message("braid.v1.CreateTrainerRequest")(
-            model=model, name=self.name, loss=loss, optimizer=optimizer
+            model=model,
+            name=self.name,
+            losses=[] if loss is None else [loss],
+            optimizer=optimizer,
+            options=options or {},
         )
         self.stub.CreateTrainer(request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,15 +44,30 @@ def ids(rows: list[Rejection]) -> list[str]:
     return [row.name for row in rows]
 
 
+def number(path: str, value: float) -> Rejection:
+    """A number out of its range. path: of the field, "optimizer.sgd.lr" or "losses[0].beta"."""
+    return Rejection(
+        f"{path} {value}",
+        assigner(**{"__".join(re.findall(r"\w+", path)): value}),
+        (path.rpartition(".")[2], f"{value:g}"),
+        path,
+    )
+
+
 def assigner(**values: Any) -> Callable[[Any], None]:
-    """Sets the request's fields to these values. "a__b" is field b of field a."""
+    """Sets the request's fields to these values. "a__b" is field b of field a, "a__0" the first of
+    the repeated field a; a list takes the place of a repeated field."""
 
     def change(request: Any) -> None:
         for path, value in values.items():
             *parents, last = path.split("__")
             target = request
             for parent in parents:
-                target = getattr(target, parent)
-            setattr(target, last, value)
+                target = target[int(parent)] if parent.isdigit() else getattr(target, parent)
+            if isinstance(value, list):
+                target.ClearField(last)
+                getattr(target, last).extend(value)
+            else:
+                setattr(target, last, value)
 
     return change

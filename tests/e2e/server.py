@@ -22,9 +22,17 @@ class Server:
     devices: as the flag of that name, "cpu*2".
     directory: an empty or new directory for the log, the data and the ready file.
     flags: more flags, which come last.
+    data: whether it has a data directory, for what outlives it.
     """
 
-    def __init__(self, repository: Path, devices: str, directory: Path, flags: tuple = ()) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        devices: str,
+        directory: Path,
+        flags: tuple = (),
+        data: bool = True,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.repository = repository
         self.log_path = directory / "log"
@@ -32,7 +40,7 @@ class Server:
         self._command = [
             str(BINARY),
             f"--model_repository={repository}",
-            f"--data_dir={directory / 'data'}",
+            *([f"--data_dir={directory / 'data'}"] if data else []),
             f"--devices={devices}",
             "--grpc_port=0",
             "--metrics_port=0",

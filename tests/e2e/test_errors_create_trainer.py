@@ -10,8 +10,9 @@ import grpc
 import pytest
 from e2e.protocol import Stub, channel, message
 from e2e.raw_trainer import SERVICE
-from e2e.rejection import Rejection, assigner, ids
+from e2e.rejection import Rejection, assigner, ids, number
 from e2e.server import Server
+from e2e.trainer_rejections import LOSS_ROWS, OPTION_ROWS
 
 CODES = grpc.StatusCode
 
@@ -20,23 +21,13 @@ def good_request() -> Any:
     return message("braid.v1.CreateTrainerRequest")(
         model="chain",
         name="never",
-        loss={"name": "cross_entropy"},
+        losses=[{"name": "cross_entropy"}],
         optimizer={"sgd": {"lr": 0.1}},
     )
 
 
 def clear(field: str) -> Callable[[Any], None]:
     return lambda request: request.ClearField(field)
-
-
-def number(path: str, value: float) -> Rejection:
-    """A number out of its range. path: of the field, "optimizer.sgd.lr"."""
-    return Rejection(
-        f"{path} {value}",
-        assigner(**{path.replace(".", "__"): value}),
-        (path.rpartition(".")[2], f"{value:g}"),
-        path,
-    )
 
 
 def bad_name(name: str) -> Rejection:
@@ -55,31 +46,34 @@ ROWS = [
     Rejection("version", assigner(version=7), ("chain", "7"), None, CODES.NOT_FOUND),
     Rejection("negative version", assigner(version=-1), ("version", "-1"), "version"),
     *[bad_name(name) for name in ("../up", "a/b", ".hidden", "spa ce", "ümlaut", "x" * 129)],
-    Rejection("no loss", clear("loss"), ("loss", "cross_entropy", "mse"), "loss.name"),
+    Rejection("no loss", clear("losses"), ("losses", "at least one"), "losses"),
     Rejection(
         "unknown loss",
-        assigner(loss__name="hinge"),
+        assigner(losses__0__name="hinge"),
         ("hinge", "cross_entropy", "mse"),
-        "loss.name",
+        "losses[0].name",
     ),
     Rejection(
-        "unknown output", assigner(loss__output="nosuch"), ("nosuch", "output__0"), "loss.output"
+        "unknown output",
+        assigner(losses__0__output="nosuch"),
+        ("nosuch", "output__0"),
+        "losses[0].output",
     ),
-    Rejection("unknown reduction", assigner(loss__reduction=7), ("7",), "loss.reduction"),
-    number("loss.label_smoothing", 1.5),
-    number("loss.label_smoothing", -0.5),
-    number("loss.label_smoothing", math.nan),
+    Rejection("unknown reduction", assigner(losses__0__reduction=7), ("7",), "losses[0].reduction"),
+    number("losses[0].label_smoothing", 1.5),
+    number("losses[0].label_smoothing", -0.5),
+    number("losses[0].label_smoothing", math.nan),
     Rejection(
         "smoothing of mse",
-        assigner(loss__name="mse", loss__label_smoothing=0.5),
+        assigner(losses__0__name="mse", losses__0__label_smoothing=0.5),
         ("label_smoothing", "mse"),
-        "loss.label_smoothing",
+        "losses[0].label_smoothing",
     ),
     Rejection(
         "index ignored by mse",
-        assigner(loss__name="mse", loss__ignore_index=3),
+        assigner(losses__0__name="mse", losses__0__ignore_index=3),
         ("ignore_index", "mse"),
-        "loss.ignore_index",
+        "losses[0].ignore_index",
     ),
     Rejection("no optimizer", clear("optimizer"), ("optimizer",), "optimizer"),
     number("optimizer.sgd.lr", -0.5),
@@ -108,6 +102,28 @@ ROWS = [
     number("optimizer.adamw.eps", -0.5),
     number("optimizer.adamw.weight_decay", -0.5),
     number("optimizer.adamw.weight_decay", math.nan),
+    *[
+        number(f"optimizer.{name}", value)
+        for name, value in (
+            ("adam.lr", math.inf),
+            ("adam.beta1", 1.0),
+            ("adam.beta2", -0.5),
+            ("adam.eps", math.nan),
+            ("adam.weight_decay", -0.5),
+            ("rmsprop.lr", -0.5),
+            ("rmsprop.alpha", -0.5),
+            ("rmsprop.eps", -0.5),
+            ("rmsprop.weight_decay", math.nan),
+            ("rmsprop.momentum", -0.5),
+            ("adagrad.lr", -0.5),
+            ("adagrad.lr_decay", -0.5),
+            ("adagrad.weight_decay", -0.5),
+            ("adagrad.initial_accumulator_value", -0.5),
+            ("adagrad.eps", -0.5),
+        )
+    ],
+    *LOSS_ROWS,
+    *OPTION_ROWS,
 ]
 
 

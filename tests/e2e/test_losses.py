@@ -1,104 +1,170 @@
-"""Losses with their options: one step on three replicas is one step of PyTorch."""
+"""Row 9: every loss with its reductions and parameters is PyTorch's, on three replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import braid
-import numpy as np
 import pytest
 import torch
-from e2e import models, oracle, training
-from e2e.server import Server
-from torch import Tensor
+from e2e import training
+from e2e.reference import Reference
+from e2e.training import ONE_STEP, classes, new_trainer, on, rows
+from torch import Tensor, nn
 from torch.nn import functional
 
-ROWS = 20
+ROWS = 7
 SGD = {"name": "SGD", "lr": 0.1}
+WEIGHTS = [0.5, 2.0, 0.0, 1.0, 3.0]
+POSITIVE = [0.5, 2.0, 0.25, 1.0, 3.0]
 
 
-@pytest.fixture(scope="module")
-def client(serve: Callable[[str], Server]) -> Iterator[braid.Client]:
-    with braid.connect(serve("cpu*3").address) as client:
-        yield client
-
-
-def classes(count: int) -> Tensor:
-    return torch.randint(count, (ROWS,), generator=torch.Generator().manual_seed(3))
-
-
-def classes_to_ignore(marker: int) -> Tensor:
-    """The first chunk has nothing that counts, and the others all but one."""
-    target = classes(5)
-    target[:8] = marker
-    return target
+def spec(name: str, **parameters) -> dict:
+    return {"name": name, **parameters}
 
 
 def probabilities() -> Tensor:
-    generator = torch.Generator().manual_seed(4)
-    return torch.rand(ROWS, 5, generator=generator, dtype=torch.float64).softmax(1)
+    return rows(ROWS, 5, seed=1).softmax(1)
 
 
+def some_ignored(index: int) -> Tensor:
+    """The first chunk has nothing that counts."""
+    labels = classes(ROWS)
+    labels[:3] = index
+    return labels
+
+
+# Model, loss, target.
+CASES = [
+    ("net", spec("cross_entropy"), classes(ROWS)),
+    ("net", spec("cross_entropy", label_smoothing=0.1), classes(ROWS)),
+    ("net", spec("cross_entropy", weight=WEIGHTS), classes(ROWS)),
+    ("net", spec("cross_entropy", weight=POSITIVE, label_smoothing=0.3), classes(ROWS)),
+    ("net", spec("cross_entropy"), some_ignored(-100)),
+    ("net", spec("cross_entropy", ignore_index=2, weight=WEIGHTS), some_ignored(2)),
+    ("net", spec("cross_entropy"), probabilities()),
+    ("net", spec("cross_entropy", label_smoothing=0.2, weight=WEIGHTS), probabilities()),
+    ("cells", spec("cross_entropy", weight=[1.0, 2.0, 3.0]), classes(ROWS, 4, of=3)),
+    ("cells", spec("nll"), classes(ROWS, 4, of=3)),
+    ("cells", spec("nll", weight=[1.0, 2.0, 0.5], ignore_index=1), classes(ROWS, 4, of=3)),
+    ("net", spec("mse"), rows(ROWS, 5, seed=2)),
+    ("net", spec("l1"), rows(ROWS, 5, seed=2)),
+    ("net", spec("smooth_l1"), rows(ROWS, 5, seed=2)),
+    ("net", spec("smooth_l1", beta=0.3), rows(ROWS, 5, seed=2)),
+    ("net", spec("huber"), 3 * rows(ROWS, 5, seed=2)),
+    ("net", spec("huber", delta=2.5), 3 * rows(ROWS, 5, seed=2)),
+    ("net", spec("bce_with_logits"), probabilities()),
+    ("net", spec("bce_with_logits", pos_weight=[3.0]), probabilities()),
+    ("net", spec("bce_with_logits", pos_weight=[3.0, 1.0, 0.5, 2.0, 0.0]), probabilities()),
+    ("cells", spec("kl_div"), rows(ROWS, 3, 4, seed=3).softmax(1)),
+    ("cells", spec("kl_div", log_target=True), rows(ROWS, 3, 4, seed=3).log_softmax(1)),
+]
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+@pytest.mark.parametrize("mode", ["central", "per_replica"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize(
-    ("name", "options", "target"),
-    [
-        ("cross_entropy", {}, classes(5)),
-        ("cross_entropy", {"reduction": "sum"}, classes(5)),
-        ("cross_entropy", {"label_smoothing": 0.1}, classes(5)),
-        ("cross_entropy", {}, classes_to_ignore(-100)),
-        ("cross_entropy", {"ignore_index": 2}, classes_to_ignore(2)),
-        ("cross_entropy", {}, probabilities()),
-        ("cross_entropy", {"label_smoothing": 0.2, "reduction": "sum"}, probabilities()),
-        ("mse", {}, probabilities()),
-        ("mse", {"reduction": "sum"}, probabilities()),
-    ],
+    ("model", "loss", "target"),
+    CASES,
+    ids=["-".join([loss["name"], *list(loss)[1:]]) for _, loss, _ in CASES],
 )
-def test_one_step_equals_pytorch(
-    client: braid.Client, name: str, options: dict, target: Tensor
+def test_row_9_loss_is_that_of_pytorch(
+    trainers: braid.Client, model: str, loss: dict, target: Tensor, reduction: str, mode: str
 ) -> None:
-    x = oracle.dataset("chain64", ROWS)[0]
-    module = models.make("chain64")
-    loss = oracle.LOSSES[name](module(x), target, **options)
-    loss.backward()
-    oracle.make_optimizer(module, SGD).step()
-    with training.new_trainer(
-        client, "chain64", loss={"name": name, **options}, optimizer=SGD
+    x = rows(ROWS, 10 if model == "net" else 6)
+    training.compare(
+        trainers,
+        model,
+        [({"x": x}, {"target": target})],
+        SGD,
+        {**loss, "reduction": reduction},
+        tolerance=10 * ONE_STEP,
+        loss_mode=mode,
+    )
+
+
+@pytest.mark.parametrize("output", [None, "classes", "value"])
+def test_row_9_loss_takes_the_output_that_it_names(
+    trainers: braid.Client, output: str | None
+) -> None:
+    """The first one, unless it names another."""
+    loss = {"name": "mse", "target": "wanted", **({"output": output} if output else {})}
+    target = rows(ROWS, 1 if output == "value" else 4)
+    batch = ({"x": rows(ROWS, 6)}, {"wanted": target})
+    training.compare(trainers, "heads", [batch], SGD, loss, tolerance=ONE_STEP)
+
+
+class Focal(nn.Module):
+    """A loss that LibTorch does not have, with parameters of its own, which stay as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        chosen = output.log_softmax(1).gather(1, target.unsqueeze(1))
+        return (-((1 - chosen.exp()) ** self.gamma) * chosen).mean()
+
+
+def script(module: nn.Module) -> torch.jit.ScriptModule:
+    return torch.jit.script(module)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("mode", ["central", "per_replica"])
+def test_row_9_loss_module(trainers: braid.Client, mode: str) -> None:
+    focal = Focal()
+
+    def loss_of(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        return focal(outputs["output__0"], targets["target"])
+
+    batches = training.batches(20, ROWS)
+    wanted = Reference("net", SGD, loss_of).train(batches)
+    actual = training.run(
+        trainers, "net", batches, loss=script(focal), optimizer=SGD, loss_mode=mode
+    )
+    training.assert_equal_runs(actual, wanted, training.MANY_STEPS)
+
+
+class OfOneElement(nn.Module):
+    """Its loss has a dimension; it may change what it is given."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        target.mul_(2.0)
+        return (output - target).square().sum().view(1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_row_9_loss_module_beside_another_loss(trainers: braid.Client) -> None:
+    """The two share a target, of which the module gets a copy."""
+    losses = [
+        {"name": "module", "module": script(OfOneElement()), "reduction": "sum", "factor": 0.5},
+        {"name": "mse"},
+    ]
+
+    def loss_of(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        output, target = outputs["output__0"], targets["target"]
+        return 0.5 * (output - 2 * target).square().sum() + functional.mse_loss(output, target)
+
+    batches = [({"x": rows(ROWS, 10)}, {"target": rows(ROWS, 5, seed=1)})] * 3
+    wanted = Reference("net", SGD, loss_of).train(batches)
+    for mode in ("central", "per_replica"):
+        actual = training.run(
+            trainers, "net", batches, loss=losses, optimizer=SGD, loss_mode=mode
+        )
+        training.assert_equal_runs(actual, wanted, training.MANY_STEPS)
+
+
+@pytest.mark.parametrize("call", ["forward", "step", "forward_backward"])
+def test_row_9_loss_is_of_the_weights_before_the_update(
+    trainers: braid.Client, call: str
+) -> None:
+    """All three operations compute the same loss."""
+    x, labels = rows(ROWS, 10), classes(ROWS)
+    wanted = Reference("net", SGD, "cross_entropy").accumulate({"x": x}, {"target": labels})
+    with new_trainer(
+        trainers, "net", loss="cross_entropy", optimizer=SGD, stages=on(3)
     ) as trainer:
-        result = trainer.step({"x": x}, {"target": target})
-        actual = oracle.Run([result.loss], trainer.state_dict())
-    oracle.assert_equal_runs(actual, oracle.Run([loss.item()], oracle.state_of(module)), 1e-12)
-
-
-@pytest.mark.parametrize(("output", "index"), [(None, 0), ("output__0", 0), ("output__1", 1)])
-def test_loss_takes_the_output_that_it_names(
-    client: braid.Client, output: str | None, index: int
-) -> None:
-    x = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(5))
-    target = torch.full((ROWS, 4), 0.25)
-    module = models.make("two_outputs")
-    loss = functional.mse_loss(module(x)[index], target)
-    loss.backward()
-    oracle.make_optimizer(module, SGD).step()
-    spec = {"name": "mse", "target": "wanted", **({"output": output} if output else {})}
-    with training.new_trainer(client, "two_outputs", loss=spec, optimizer=SGD) as trainer:
-        result = trainer.step({"x": x}, {"wanted": target})
-        state = trainer.state_dict()
-    assert result.loss == pytest.approx(loss.item(), abs=1e-6)
-    for name, value in oracle.state_of(module).items():
-        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6)
-
-
-def test_embedding_of_one_index_a_row_trains(client: braid.Client) -> None:
-    words = torch.tensor([5, 7, 5, 999, 0, 5])
-    target = torch.arange(30.0).reshape(6, 5) / 30
-    module = models.make("words")
-    loss = functional.mse_loss(module(words), target)
-    loss.backward()
-    oracle.make_optimizer(module, SGD).step()
-    with training.new_trainer(client, "words", loss="mse", optimizer=SGD) as trainer:
-        result = trainer.step({"words": words}, {"target": target}, report_split=True)
-        state = trainer.state_dict()
-    assert [chunk.rows for chunk in result.chunks] == [2, 2, 2]
-    assert result.loss == pytest.approx(loss.item(), rel=1e-5)
-    for name, value in oracle.state_of(module).items():
-        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6)
+        operate: Callable = getattr(trainer, call)
+        assert operate({"x": x}, {"target": labels}).loss == pytest.approx(wanted, abs=1e-12)

@@ -40,6 +40,7 @@ def last_loss(server: Server, idle: Scrape) -> float:
         trainer = client.create_trainer("chain", name="kept", **options)
         for x, target in oracle.batches_of("chain", "cross_entropy", ROWS, STEPS):
             result = trainer.step({"x": x}, {"target": target})
+        trainer.save_checkpoint()
         return result.loss
 
 
@@ -109,6 +110,17 @@ def test_training(busy: Scrape, last_loss: float) -> None:
     assert loss == pytest.approx(last_loss, rel=1e-5)
 
 
+def test_checkpoints(idle: Scrape, busy: Scrape) -> None:
+    """The first is written when the trainer is created."""
+    written = {"trainer": "kept", "outcome": "written"}
+    assert idle.value("braid_checkpoints_total", **written) == 0
+    assert busy.value("braid_checkpoints_total", **written) == 2
+    for name in ("braid_checkpoint_duration_seconds", "braid_checkpoint_pause_seconds"):
+        assert busy.types[name] == "histogram"
+        assert busy.value(f"{name}_count", trainer="kept") == 2
+        assert 0 < busy.value(f"{name}_sum", trainer="kept") < 60
+
+
 def test_busy_seconds_by_device_and_phase(idle: Scrape, busy: Scrape) -> None:
     def seconds(device: str, phase: str) -> float:
         labels = {"device": device, "phase": phase}
@@ -118,10 +130,10 @@ def test_busy_seconds_by_device_and_phase(idle: Scrape, busy: Scrape) -> None:
     for device in DEVICES:
         for phase in ("forward", "backward"):
             assert 0 < seconds(device, phase) < 60
-    # Once for the whole batch, on the primary.
-    for phase in ("loss", "update"):
-        assert seconds("cpu:0", phase) > 0
-        assert seconds("cpu:1", phase) == 0
+    # Once for the whole batch, on the primary; an update's slices are shared out.
+    assert seconds("cpu:0", "loss") > 0
+    assert seconds("cpu:1", "loss") == 0
+    assert seconds("cpu:0", "update") > 0
     for device in DEVICES:
         assert idle.value("braid_device_busy_seconds_total", device=device, phase="load") > 0
 

@@ -1,0 +1,141 @@
+"""Servers that are started again, and a model whose training draws random numbers."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import braid
+import numpy as np
+import torch
+from braid._channel import RetryPolicy
+from e2e import models
+from e2e.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.server import Server
+from torch import Tensor, nn
+
+FEATURES, CLASSES = 20, 5
+
+
+class NormAndDropout(nn.Module):
+    """What training leaves behind in it: weights and running statistics; it draws at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(FEATURES, 32),
+            nn.BatchNorm1d(32),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(32, CLASSES),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def export_noisy(directory: Path) -> None:
+    """Adds NormAndDropout to a repository under the directory's name."""
+    torch.manual_seed(0)
+    models.export(directory, NormAndDropout(), inputs=[torch.zeros(1, FEATURES)])
+
+
+def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(inputs, targets) for NormAndDropout: always the same, of 13 to 28 rows."""
+    generator = np.random.default_rng(number)
+    rows = 13 + number % 16
+    x = generator.standard_normal((rows, FEATURES), np.float32)
+    return {"x": x}, {"target": np.abs(x[:, :CLASSES]).argmax(1)}
+
+
+class DurableServer(Server):
+    """On a port of its own, which no outgoing connection is given, so that it can come back."""
+
+    def __init__(self, repository: Path, devices: str, directory: Path) -> None:
+        super().__init__(repository, devices, directory, ("--cpu_threads=1",))
+        self.data = directory / "data"
+        self.replace_flag("--grpc_port", str(_stable_port()))
+
+    def replace_flag(self, name: str, value: str | None) -> None:
+        """For the next start. None: the flag is left out."""
+        self._command = [part for part in self._command if not part.startswith(f"{name}=")]
+        if value is not None:
+            self._command.append(f"{name}={value}")
+
+    def start(self) -> Server:
+        self.ready_path.unlink(missing_ok=True)
+        return super().start()
+
+    def start_again(self, ending: signal.Signals = signal.SIGKILL) -> None:
+        """Ends it by the signal, and starts it."""
+        if ending == signal.SIGKILL:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def checkpoints(self, trainer: str) -> Path:
+        """Where those of a trainer are."""
+        return self.data / "trainers" / trainer / "checkpoints"
+
+
+@contextmanager
+def serving(directory: Path, with_data: bool = True) -> Iterator[DurableServer]:
+    """A new server of NormAndDropout, as "noisy", and of what is in directory/models before.
+
+    In the end it must be there still; it is killed, as ending in good order takes two seconds.
+    """
+    export_noisy(directory / "models" / "noisy")
+    server = DurableServer(directory / "models", "cpu*2", directory / "run")
+    if not with_data:
+        server.replace_flag("--data_dir", None)
+    try:
+        server.start()
+        yield server
+        assert server.process.poll() is None, server.log
+    finally:
+        server.kill()
+
+
+def connect(server: Server) -> braid.Client:
+    """A client that finds a server that comes back soon."""
+    client = braid.connect(server.address, timeout=CALL_SECONDS)
+    client._channel.retry = RetryPolicy(attempts=5, initial_backoff=0.02, max_backoff=0.1)
+    return client
+
+
+def restore(server: Server, trainer: str, checkpoint: str = "") -> Any:
+    """RestoreCheckpoint of a trainer to which there is no handle. Returns the reply."""
+    with channel(server.address) as connection:
+        stub = Stub(connection, "braid.v1.TrainingService")
+        request = message("braid.v1.RestoreCheckpointRequest")
+        return stub.RestoreCheckpoint(request(trainer=trainer, checkpoint=checkpoint))
+
+
+def assert_same_bits(actual: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert list(actual) == list(wanted)
+    for name, value in wanted.items():
+        assert actual[name].dtype == value.dtype, name
+        assert actual[name].tobytes() == value.tobytes(), name
+
+
+def _stable_port() -> int:
+    """A free port that the system gives to nobody who does not ask for it.
+
+    Of those that it gives, a client that asks for a server that is down could get the server's.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10000, first)
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

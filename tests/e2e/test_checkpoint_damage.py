@@ -1,0 +1,272 @@
+"""Checkpoints that cannot be used, and disks that cannot take one."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import braid
+import grpc
+import pytest
+import torch
+from e2e import durable, models
+from e2e.durable import DurableServer, assert_same_bits, batch, restore
+from e2e.server import Server, run_to_exit
+from torch import nn
+
+SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
+ADAM = {"name": "Adam", "lr": 0.01}
+
+
+def create(client: braid.Client, name: str = "noisy", **options) -> braid.Trainer:
+    options = {"loss": "cross_entropy", "optimizer": SGD, **options}
+    return client.create_trainer("noisy", name=name, **options)
+
+
+def step(trainer: braid.Trainer, *numbers: int) -> None:
+    for number in numbers:
+        trainer.step(*batch(number))
+
+
+def truncate(directory: Path) -> None:
+    path = directory / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(directory: Path) -> None:
+    path = directory / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def remove_a_file(directory: Path) -> None:
+    (directory / "weights.safetensors").unlink()
+
+
+def remove_the_manifest(directory: Path) -> None:
+    (directory / "manifest.json").unlink()
+
+
+def flip_a_digit_of_the_manifest(directory: Path) -> None:
+    path = directory / "manifest.json"
+    text = path.read_text()
+    assert '"skipped": 0' in text
+    path.write_text(text.replace('"skipped": 0', '"skipped": 1'))
+
+
+def make_newer(directory: Path) -> None:
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["format_version"] += 1
+    path.write_text(json.dumps(manifest))
+
+
+DAMAGES = [
+    (truncate, "optimizer.safetensors"),
+    (flip_a_bit, "weights.safetensors"),
+    (remove_a_file, "weights.safetensors"),
+    (remove_the_manifest, "manifest.json"),
+    (flip_a_digit_of_the_manifest, "manifest.json"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
+    """For tests that do not end it."""
+    with durable.serving(tmp_path_factory.mktemp("damage")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: DurableServer) -> Iterator[braid.Client]:
+    with durable.connect(server) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("damage", "file"), DAMAGES, ids=lambda value: str(value))
+def test_a_damaged_checkpoint_is_not_restored(
+    server: DurableServer, client: braid.Client, damage: Callable[[Path], None], file: str
+) -> None:
+    """The error names the file, and the trainer goes on as if nothing had been asked for."""
+    trainer = create(client, damage.__name__)
+    step(trainer, 0)
+    saved = trainer.save_checkpoint()
+    step(trainer, 1)
+    wanted = trainer.state_dict()
+    damage(server.checkpoints(trainer.name) / saved.name)
+    with pytest.raises(braid.DataLoss) as caught:
+        trainer.restore_checkpoint(saved.name)
+    assert file in caught.value.message
+    assert_same_bits(trainer.state_dict(), wanted)
+    assert trainer.step(*batch(2)).step == 3
+    # The one before is the newest now.
+    assert trainer.restore_checkpoint().step == 0
+    trainer.delete()
+
+
+def test_a_start_goes_on_from_the_one_before_a_damaged_one(tmp_path: Path) -> None:
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        wanted = {}
+        for damage, _ in DAMAGES:
+            trainer = create(client, damage.__name__)
+            step(trainer, 0, 1)
+            trainer.save_checkpoint()
+            wanted[trainer.name] = trainer.state_dict()
+            step(trainer, 2)
+            trainer.save_checkpoint()
+        server.kill()
+        for damage, _ in DAMAGES:
+            damage(server.checkpoints(damage.__name__) / "step-000000003-sequence-000000003")
+        server.start()
+        for damage, file in DAMAGES:
+            trainer = client.trainer(damage.__name__)
+            assert trainer.info().step == 2
+            assert_same_bits(trainer.state_dict(), wanted[trainer.name])
+            (told,) = [
+                line
+                for line in server.log.splitlines()
+                if f"/{trainer.name}/" in line and file in line
+            ]
+            assert "passed over" in told
+            # The damaged one is in nobody's way.
+            step(trainer, 2)
+            assert trainer.save_checkpoint().step == 3
+            assert trainer.restore_checkpoint().step == 3
+
+
+def test_a_newer_servers_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
+    """Going on from an older one would undo what the newer server did."""
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        trainer = create(client)
+        step(trainer, 0)
+        saved = trainer.save_checkpoint()
+        create(client, "other")
+        server.kill()
+        make_newer(server.checkpoints("noisy") / saved.name)
+        server.start()
+        assert [info.name for info in client.trainers()] == ["other"]
+        assert "format_version 2" in server.log
+        with pytest.raises(grpc.RpcError) as caught:
+            restore(server, "noisy")
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "format_version 2" in caught.value.details()
+        # Its name stays taken, lest the newer server's work be lost.
+        with pytest.raises(braid.AlreadyExists, match="data directory"):
+            create(client)
+
+
+def replace_model(directory: Path, sizes: tuple[int, ...] | None) -> None:
+    """By a chain of these sizes; None: by NormAndDropout with another number of classes."""
+    module = durable.NormAndDropout() if sizes is None else models.Chain(*sizes)
+    if sizes is None:
+        module.layers[4] = nn.Linear(32, 3)
+    shutil.rmtree(directory)
+    models.export(directory, module, inputs=[torch.zeros(1, durable.FEATURES)])
+
+
+@pytest.mark.parametrize("change", ["other optimizer", "other shapes", "other names"])
+def test_another_trainers_checkpoint_is_refused(tmp_path: Path, change: str) -> None:
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        theirs = create(client, "theirs", optimizer=ADAM)
+        step(theirs, 0, 1)
+        saved = theirs.save_checkpoint()
+        mine = create(client, "mine", optimizer=SGD if change == "other optimizer" else ADAM)
+        server.stop()
+        shutil.copytree(
+            server.checkpoints("theirs") / saved.name, server.checkpoints("mine") / saved.name
+        )
+        if change != "other optimizer":
+            sizes = (durable.FEATURES, 7, 5) if change == "other names" else None
+            replace_model(server.repository / "noisy", sizes)
+        server.start()
+        names = [info.name for info in client.trainers()]
+        assert "mine" not in names
+        assert ("theirs" in names) == (change == "other optimizer")
+        (line,) = [line for line in server.log.splitlines() if "trainer 'mine' cannot" in line]
+        assert ("optimizer 'Adam'" in line) == (change == "other optimizer"), line
+        with pytest.raises(grpc.RpcError) as caught:
+            restore(server, "mine")
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        if change == "other optimizer":
+            restore(server, "mine", "step-000000000-sequence-000000000")
+            assert mine.sync().step == 0
+            step(mine, 0)
+
+
+@contextmanager
+def full_disk(server: Server, most: int) -> Iterator[None]:
+    """Meanwhile no file of the server grows beyond `most` bytes."""
+    pid = server.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """Saving fails, the old checkpoint stays, training goes on, in the background too."""
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        trainer = create(client, checkpoint_every=1)
+        saved = trainer.save_checkpoint()
+        twin = create(client, "twin")
+        before = sorted(server.checkpoints("noisy").iterdir())
+        with full_disk(server, 16 << 10):  # the model's file is larger, the others are not
+            step(trainer, 0, 1, 2)
+            with pytest.raises(braid.ResourceExhausted) as caught:
+                trainer.save_checkpoint()
+            assert "model.pt" in caught.value.message
+            assert trainer.list_checkpoints() == [saved]
+            assert trainer.info().durable_sequence == 0
+            assert sorted(server.checkpoints("noisy").iterdir()) == before
+            with pytest.raises(braid.ResourceExhausted):
+                trainer.publish()
+            with pytest.raises(braid.ResourceExhausted):
+                create(client, "unborn")
+            assert [info.name for info in client.trainers()] == ["noisy", "twin"]
+        # The failed publication took no number and left nothing.
+        assert trainer.publish() == 2
+        assert trainer.save_checkpoint().sequence == 4
+        create(client, "unborn")
+        step(twin, 0, 1, 2)
+        assert_same_bits(trainer.state_dict(), twin.state_dict())
+        server.start_again()
+        assert client.trainer("noisy").info().step == 3
+
+
+def test_a_data_directory_has_one_server(server: DurableServer) -> None:
+    done = run_to_exit(
+        f"--model_repository={server.repository}",
+        f"--data_dir={server.data}",
+        "--devices=cpu*1",
+        "--grpc_port=0",
+        "--metrics_port=0",
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--data_dir" in line and str(server.data) in line and "another" in line
+
+
+def test_without_a_data_directory_there_are_no_checkpoints(tmp_path: Path) -> None:
+    with durable.serving(tmp_path, with_data=False) as server, durable.connect(server) as client:
+        trainer = create(client, checkpoint_every=1)
+        step(trainer, 0, 1)
+        for call in (
+            trainer.save_checkpoint,
+            trainer.list_checkpoints,
+            trainer.restore_checkpoint,
+        ):
+            with pytest.raises(braid.FailedPrecondition, match="--data_dir"):
+                call()
+        assert (trainer.publish(), trainer.info().durable_sequence) == (2, 0)
+        server.start_again(signal.SIGTERM)
+        assert client.trainers() == []
+        with pytest.raises(braid.NotFound):
+            step(trainer, 2)

@@ -1,0 +1,359 @@
+"""Checkpoints: what is in them, how many there are, and that training goes on from them."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import braid
+import grpc
+import numpy as np
+import pytest
+import torch
+from e2e import durable, models, oracle
+from e2e.durable import DurableServer, assert_same_bits, batch
+from e2e.protocol import Stub, channel
+from e2e.raw_trainer import SERVICE, RawTrainer
+
+CODES = grpc.StatusCode
+SECONDS = 60
+SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
+    """For tests that do not end it."""
+    with durable.serving(tmp_path_factory.mktemp("checkpoints")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: DurableServer) -> Iterator[braid.Client]:
+    with durable.connect(server) as client:
+        yield client
+
+
+def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
+    options = {"loss": "cross_entropy", "optimizer": SGD, **options}
+    return client.create_trainer("noisy", name=name, **options)
+
+
+def step(trainer: braid.Trainer, *numbers: int) -> None:
+    for number in numbers:
+        trainer.step(*batch(number))
+
+
+def read_safetensors(data: bytes) -> dict[str, np.ndarray]:
+    """By hand: a length, a JSON object, the bytes."""
+    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    ends = sorted(entry["data_offsets"] for entry in header.values())
+    assert [begin for begin, _ in ends] == [0, *(end for _, end in ends[:-1])]
+    assert 8 + length + (ends[-1][1] if ends else 0) == len(data)
+    return {
+        name: np.frombuffer(
+            data[8 + length + entry["data_offsets"][0] : 8 + length + entry["data_offsets"][1]],
+            types[entry["dtype"]],
+        ).reshape(entry["shape"])
+        for name, entry in header.items()
+    }
+
+
+def read_torchscript(file: Any) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in torch.jit.load(file).state_dict().items()}
+
+
+def test_a_saved_checkpoint_is_listed(server: DurableServer, client: braid.Client) -> None:
+    trainer = create(client, "listed")
+    (first,) = trainer.list_checkpoints()  # a trainer is durable from its start
+    assert (first.step, first.sequence) == (0, 0)
+    step(trainer, 0)
+    trainer.forward(batch(1)[0])
+    saved = trainer.save_checkpoint()
+    assert trainer.list_checkpoints() == [first, saved]
+    assert (saved.step, saved.sequence) == (1, 2)
+    assert saved.name == "step-000000001-sequence-000000002"
+    age = datetime.now(timezone.utc) - saved.created
+    assert timedelta(0) <= age < timedelta(seconds=SECONDS)
+    files = (server.checkpoints("listed") / saved.name).iterdir()
+    on_disk = sum(path.stat().st_size for path in files if path.name != "manifest.json")
+    assert saved.bytes == on_disk > 0
+    assert trainer.info().durable_sequence == 2
+
+
+def test_training_goes_on_from_a_restored_checkpoint(client: braid.Client) -> None:
+    """Also from one that is not the newest, which is the newest from then on."""
+    trainer = create(client, "restored", checkpoint_keep=0)
+    step(trainer, 0, 1, 2)
+    early = trainer.save_checkpoint()
+    step(trainer, 3, 4, 5)
+    wanted = trainer.state_dict()
+    late = trainer.save_checkpoint()
+    for name in (early.name, None):
+        info = trainer.restore_checkpoint(name)
+        assert (info.step, info.applied_sequence, info.durable_sequence) == (3, 3, 3)
+        step(trainer, 3, 4, 5)
+        assert_same_bits(trainer.state_dict(), wanted)
+    names = [checkpoint.name for checkpoint in trainer.list_checkpoints()]
+    assert names[-2:] == [late.name, early.name]
+    with pytest.raises(braid.NotFound, match="no-such-one"):
+        trainer.restore_checkpoint("no-such-one")
+    assert_same_bits(trainer.state_dict(), wanted)
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0, 6), (1, 1), (2, 2), (3, 3)])
+def test_the_newest_are_kept(
+    server: DurableServer, client: braid.Client, keep: int, kept: int
+) -> None:
+    trainer = create(client, f"keeps-{keep}", checkpoint_keep=keep)
+    for number in range(5):
+        step(trainer, number)
+        trainer.save_checkpoint()
+    listed = [checkpoint.sequence for checkpoint in trainer.list_checkpoints()]
+    assert listed == list(range(6))[-kept:]
+    on_disk = [path.name for path in server.checkpoints(trainer.name).iterdir()]
+    assert sorted(on_disk) == [checkpoint.name for checkpoint in trainer.list_checkpoints()]
+
+
+def test_checkpoints_by_the_clock(client: braid.Client) -> None:
+    trainer = create(client, "by-the-clock", checkpoint_every_seconds=0.2)
+    step(trainer, 0)
+    deadline = time.monotonic() + SECONDS
+    while trainer.info().durable_sequence == 0:
+        assert time.monotonic() < deadline
+    # Without another operation there is nothing to write.
+    assert [checkpoint.sequence for checkpoint in trainer.list_checkpoints()] == [0, 1]
+
+
+# What a checkpoint has to hold beside weights, as arguments of create_trainer.
+STATEFUL = {
+    "adamw-plateau": {
+        "optimizer": {"name": "AdamW", "lr": 0.01, "amsgrad": True},
+        "schedule": {
+            "name": "ReduceLROnPlateau",
+            "interval": 2,
+            "patience": 0,
+            "factor": 0.5,
+            "threshold": 0.5,
+        },
+        "clip_grad_norm": 1.0,
+        "seed": 3,
+    },
+    "sgd-one-cycle": {
+        "optimizer": {**SGD, "nesterov": True},
+        "schedule": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 12},
+        "clip_grad_value": 0.1,
+    },
+    "rmsprop-warm-up": {
+        "optimizer": {"name": "RMSprop", "lr": 0.01, "momentum": 0.9, "centered": True},
+        "schedule": {"name": "StepLR", "step_size": 2, "warmup": {"steps": 5}},
+    },
+    "adagrad-groups": {
+        "optimizer": {"name": "Adagrad", "lr_decay": 0.1},
+        "parameter_groups": [{"pattern": "bias$", "lr": 0.1}, {"pattern": "4", "frozen": True}],
+    },
+    # So large a scale overflows: it is halved, and doubled soon.
+    "float16": {
+        "optimizer": SGD,
+        "precision": "float16",
+        "grad_scaler": {"init_scale": 2.0**24, "growth_interval": 2},
+    },
+}
+# Half of them before the restart: two batches wait for an update then.
+BEFORE = ["step", "step", "step", "forward_backward", "forward_backward"]
+AFTER = ["forward_backward", "optim_step", "step", "forward", "step", "step"]
+
+
+def operate(trainer: braid.Trainer, kinds: list[str], first: int) -> list[tuple]:
+    """Operations of these kinds, on the batches from `first` on, and what they replied."""
+    replies = []
+    for number, kind in enumerate(kinds, first):
+        inputs, targets = batch(number)
+        arguments = {"optim_step": (), "forward": (inputs,)}.get(kind, (inputs, targets))
+        result = getattr(trainer, kind)(*arguments)
+        loss = getattr(result, "loss", None)
+        replies.append(
+            (result.sequence, result.step, loss, result.lr, result.gradient_norm, result.skipped)
+        )
+    return replies
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_changes_nothing(tmp_path: Path, ending: signal.Signals) -> None:
+    """Optimizer, schedule, scaler, random numbers, accumulated gradients: every bit is there."""
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        replies = {}
+        for name, options in STATEFUL.items():
+            trainer = create(client, name, **options)
+            replies[name] = operate(trainer, BEFORE, 0)
+            if ending == signal.SIGKILL:
+                trainer.save_checkpoint()
+        server.start_again(ending)
+        for name, options in STATEFUL.items():
+            trainer = client.trainer(name)
+            assert trainer.info().accumulated == 2
+            replies[name] += operate(trainer, AFTER, len(BEFORE))
+            twin = create(client, f"{trainer.name}-twin", **options)
+            assert replies[name] == operate(twin, BEFORE + AFTER, 0), name
+            assert_same_bits(trainer.state_dict(), twin.state_dict())
+    skipped = [reply[-1] for reply in replies["float16"]]
+    assert True in skipped[: len(BEFORE)] and False in skipped
+    rates = {reply[3] for reply in replies["adamw-plateau"]} - {None}
+    assert len(rates) > 2, "the plateau was never reached"
+
+
+@pytest.mark.parametrize("devices", ["cpu*1", "cpu*3", "cpu*4"])
+def test_training_goes_on_with_another_number_of_replicas(tmp_path: Path, devices: str) -> None:
+    """With batches that wait for an update, too. In float64, where sums' order hardly shows."""
+    batches = list(oracle.batches_of("chain64", "cross_entropy", 19, steps=9))
+
+    def learn(trainer: braid.Trainer, first: int, last: int) -> None:
+        for x, target in batches[first:last]:
+            trainer.forward_backward({"x": x}, {"target": target})
+            trainer.step({"x": x[:5]}, {"target": target[:5]})
+
+    options = {"loss": "cross_entropy", "optimizer": {"name": "AdamW", "lr": 0.01}}
+    chain = models.make("chain64")
+    models.export(tmp_path / "models/chain64", chain, inputs=[torch.zeros(1, 10).double()])
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        moving = client.create_trainer("chain64", name="moving", **options)
+        learn(moving, 0, 4)
+        x, target = batches[4]
+        moving.forward_backward({"x": x}, {"target": target})
+        moving.save_checkpoint()
+        server.replace_flag("--devices", devices)
+        server.start_again()
+        moving = client.trainer("moving")
+        assert len(moving.info().devices) == int(devices[-1])
+        assert moving.info().accumulated == 1
+        learn(moving, 5, 9)
+        staying = client.create_trainer("chain64", name="staying", **options)
+        learn(staying, 0, 4)
+        staying.forward_backward({"x": x}, {"target": target})
+        learn(staying, 5, 9)
+        oracle.assert_equal_runs(
+            oracle.Run([], moving.state_dict()), oracle.Run([], staying.state_dict()), 1e-12
+        )
+
+
+def test_the_model_in_a_checkpoint_is_torchscript(
+    server: DurableServer, client: braid.Client
+) -> None:
+    trainer = create(client, "readable")
+    step(trainer, 0, 1)
+    saved = trainer.save_checkpoint()
+    directory = server.checkpoints("readable") / saved.name
+    assert_same_bits(read_torchscript(str(directory / "model.pt")), trainer.state_dict())
+    weights = read_safetensors((directory / "weights.safetensors").read_bytes())
+    wanted = trainer.state_dict()
+    assert_same_bits({name: weights[name] for name in wanted}, wanted)
+
+
+def test_a_model_is_downloaded(client: braid.Client, tmp_path: Path) -> None:
+    trainer = create(client, "downloaded")
+    step(trainer, 0, 1)
+    wanted = trainer.state_dict()
+    size = trainer.download(tmp_path / "model.pt")
+    assert size == (tmp_path / "model.pt").stat().st_size
+    assert_same_bits(read_torchscript(str(tmp_path / "model.pt")), wanted)
+    x = batch(2)[0]["x"]
+    module = torch.jit.load(str(tmp_path / "model.pt"))
+    assert not module.training
+    (outputs,) = trainer.forward({"x": x}, mode="eval").outputs.values()
+    np.testing.assert_allclose(module(torch.from_numpy(x)).detach(), outputs, rtol=1e-5, atol=1e-6)
+    file = io.BytesIO()
+    assert trainer.download(file, format="safetensors") == len(file.getvalue())
+    weights = read_safetensors(file.getvalue())
+    assert_same_bits({name: weights[name] for name in wanted}, wanted)
+    assert weights.keys() == wanted.keys()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_kept_graph_outlives_the_server(tmp_path: Path, ending: signal.Signals) -> None:
+    """No checkpoint comes between a Forward and its Backward: the client can send both again."""
+
+    def forward(trainer: braid.Trainer, number: int) -> dict[str, np.ndarray]:
+        outputs = trainer.forward(batch(number)[0], keep_graph=True).outputs
+        return {name: output / len(output) for name, output in outputs.items()}
+
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        trainers = [
+            create(client, name, loss=None, loss_mode="client", checkpoint_every=1, seed=5)
+            for name in ("disturbed", "undisturbed")
+        ]
+        for trainer in trainers:
+            for number in (0, 1):
+                gradients = forward(trainer, number)
+                if trainer.name == "disturbed" and number == 1:
+                    listed = [saved.sequence for saved in trainer.list_checkpoints()]
+                    assert trainer.info().applied_sequence not in listed
+                    server.start_again(ending)
+                trainer.backward(gradients)
+                trainer.optim_step()
+        assert_same_bits(trainers[0].state_dict(), client.trainer("undisturbed").state_dict())
+
+
+def test_saving_leaves_a_kept_graph_alone(client: braid.Client) -> None:
+    trainer = create(client, "saved-between", loss=None, loss_mode="client")
+    outputs = trainer.forward(batch(0)[0], keep_graph=True).outputs
+    trainer.save_checkpoint()
+    trainer.backward(outputs)
+    assert trainer.optim_step().step == 1
+
+
+RECORDED = [
+    ("Step", True, {"report_split": True, "hyper_parameters": {"lr": 0.3}}),
+    ("ForwardBackward", True, {}),
+    ("OptimStep", False, {}),
+    ("Forward", True, {"mode": 2}),
+]
+
+
+@pytest.mark.parametrize(("method", "takes_batch", "fields"), RECORDED)
+def test_a_recorded_reply_outlives_the_server(
+    tmp_path: Path, method: str, takes_batch: bool, fields: dict
+) -> None:
+    """The last operation is known by its number and payload; its reply has every bit."""
+
+    def as_replayed(reply: Any) -> Any:
+        copy = type(reply)()
+        copy.CopyFrom(reply)
+        copy.status.replayed = True
+        copy.status.durable_sequence = copy.status.applied_sequence
+        copy.status.ClearField("phases")
+        return copy
+
+    arguments = batch(1) if takes_batch else ()
+    options = {"clipping": {"max_norm": 0.1}}
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        raw = RawTrainer(
+            server.address, "noisy", {"name": "cross_entropy"}, {"adamw": {}}, options
+        )
+        raw.apply("ForwardBackward", *batch(0))
+        request = raw.request(method, *arguments, **fields)
+        first = raw.apply(method, *arguments, **fields)
+        client.trainer(raw.name).save_checkpoint()
+        server.start_again()
+        with channel(server.address) as connection:
+            raw.stub = Stub(connection, SERVICE)
+            before = raw.state()
+            again = raw.send(method, request)
+            again.status.ClearField("phases")
+            assert again == as_replayed(first)
+            other = raw.request("Step", *batch(2))
+            for sequence, code in ((2, CODES.ABORTED), (4, CODES.FAILED_PRECONDITION)):
+                other.sequence = sequence
+                with pytest.raises(grpc.RpcError) as caught:
+                    raw.send("Step", other)
+                assert caught.value.code() == code
+                assert "expected 3" in caught.value.details()
+            assert raw.state() == before
+            raw.apply("Step", *batch(2))

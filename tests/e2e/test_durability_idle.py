@@ -1,0 +1,172 @@
+"""What of a trainer stays on the disk when it is gone, and what a checkpoint costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import braid
+import pytest
+from e2e import durable
+from e2e.durable import DurableServer, assert_same_bits, batch, restore
+from e2e.metrics import scrape
+from e2e.protocol import Stub, channel, message
+
+SECONDS = 60
+SERVICE = "braid.v1.TrainingService"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[DurableServer]:
+    with durable.serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: DurableServer) -> Iterator[braid.Client]:
+    with durable.connect(server) as client:
+        yield client
+
+
+def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
+    return client.create_trainer(
+        "noisy", name=name, loss="cross_entropy", optimizer="AdamW", **options
+    )
+
+
+def step(trainer: braid.Trainer, *numbers: int) -> None:
+    for number in numbers:
+        trainer.step(*batch(number))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+def names(client: braid.Client) -> list[str]:
+    return [info.name for info in client.trainers()]
+
+
+def test_an_idle_trainer_waits_on_the_disk(server: DurableServer, client: braid.Client) -> None:
+    used = create(client, "used", idle_timeout=600)
+    idle = create(client, "idle", idle_timeout=2)
+    for trainer in (used, idle):
+        step(trainer, 0, 1)
+    wait_until(lambda: names(client) == ["used"])
+    with pytest.raises(braid.NotFound, match="idle"):
+        idle.step(*batch(2))
+    labels = scrape(server.metrics_url).labels_of("braid_checkpoints_total")
+    assert {label["trainer"] for label in labels} == {"used"}
+    server.start_again()
+    assert names(client) == ["used"]
+    with pytest.raises(braid.AlreadyExists, match="RestoreCheckpoint"):
+        create(client, "idle")
+    reply = restore(server, "idle")
+    assert (reply.trainer.step, reply.checkpoint.sequence) == (2, 2)
+    back = client.trainer("idle")
+    step(back, 2)
+    twin = create(client, "twin")
+    step(twin, 0, 1, 2)
+    assert_same_bits(back.state_dict(), twin.state_dict())
+
+
+def test_a_restored_trainer_comes_back_with_the_server(
+    server: DurableServer, client: braid.Client
+) -> None:
+    """As every trainer does that has not been idle for too long since."""
+    step(create(client, "idle", idle_timeout=2), 0)
+    wait_until(lambda: not names(client))
+    restore(server, "idle")
+    server.start_again()
+    assert names(client) == ["idle"]
+    wait_until(lambda: not names(client))
+
+
+def test_a_trainer_in_use_is_not_idle(client: braid.Client) -> None:
+    trainer = create(client, "busy", idle_timeout=1)
+    began = time.monotonic()
+    while time.monotonic() - began < 2.5:
+        step(trainer, 0)
+    assert names(client) == ["busy"]
+
+
+def test_an_idle_trainer_without_a_data_directory_is_gone(tmp_path: Path) -> None:
+    with durable.serving(tmp_path, with_data=False) as server, durable.connect(server) as client:
+        trainer = create(client, "idle", idle_timeout=1)
+        step(trainer, 0)
+        wait_until(lambda: not names(client))
+        with pytest.raises(braid.NotFound):
+            trainer.restore_checkpoint()
+        assert create(client, "idle").info().step == 0
+
+
+def test_deletion_removes_what_is_on_the_disk(server: DurableServer, client: braid.Client) -> None:
+    """Also of a trainer that is there alone; published versions stay."""
+    trainer = create(client, "deleted")
+    step(trainer, 0)
+    trainer.save_checkpoint()
+    trainer.publish()
+    step(create(client, "idle", idle_timeout=1), 0)
+    wait_until(lambda: names(client) == ["deleted"])
+    for name in ("deleted", "idle"):
+        assert server.checkpoints(name).exists()
+        client.delete_trainer(name)
+        assert not server.checkpoints(name).parent.exists()
+        with pytest.raises(braid.NotFound):
+            client.delete_trainer(name)
+    server.start_again()
+    assert names(client) == []
+    assert [path.name for path in (server.data / "models/noisy").iterdir()] == ["2"]
+    assert create(client, "deleted").info().applied_sequence == 0
+
+
+def test_a_creation_that_is_sent_again_after_a_restart(server: DurableServer) -> None:
+    request = message("braid.v1.CreateTrainerRequest")(
+        model="noisy", name="created", losses=[{"name": "cross_entropy"}],
+        optimizer={"sgd": {}}, request_id="mine",
+    )
+
+    def send() -> Any:
+        with channel(server.address) as connection:
+            return Stub(connection, SERVICE).CreateTrainer(request).trainer
+
+    first = send()
+    server.start_again()
+    assert send().name == first.name
+    assert len(list((server.data / "trainers").iterdir())) == 1
+
+
+def test_a_creation_that_a_crash_interrupted_takes_no_name(
+    server: DurableServer, client: braid.Client
+) -> None:
+    """Its reply comes after its first checkpoint: before, nobody has been told of it."""
+    create(client, "unborn")
+    server.kill()
+    for path in server.checkpoints("unborn").iterdir():
+        staged = path.rename(path.with_name(f".tmp-{path.name}"))
+        (staged / "manifest.json").unlink()
+    server.start()
+    assert names(client) == []
+    assert create(client, "unborn").info().step == 0
+
+
+def test_checkpoints_are_measured(server: DurableServer, client: braid.Client) -> None:
+    """How long steps wait for one, which is little, and how long it takes to be durable."""
+    trainer = create(client, "measured", checkpoint_every=1)
+    step(trainer, *range(20))
+    wait_until(lambda: trainer.info().durable_sequence > 0)
+    trainer.save_checkpoint()
+    metrics = scrape(server.metrics_url)
+    label = {"trainer": "measured"}
+    pauses = metrics.value("braid_checkpoint_pause_seconds_count", **label)
+    written = metrics.value("braid_checkpoints_total", outcome="written", **label)
+    assert 3 <= written <= pauses
+    assert metrics.value("braid_checkpoint_duration_seconds_count", **label) == written
+    pause = metrics.value("braid_checkpoint_pause_seconds_sum", **label) / pauses
+    duration = metrics.value("braid_checkpoint_duration_seconds_sum", **label) / written
+    # The files, and their way to the disk, are what takes long: steps do not wait for them.
+    assert 0 < pause < duration / 2

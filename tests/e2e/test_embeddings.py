@@ -1,0 +1,89 @@
+"""Sizes to try: integer inputs, one index a row or several, with dense and sparse gradients."""
+
+from __future__ import annotations
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import training
+from e2e.reference import Reference
+from e2e.training import MANY_STEPS, new_trainer, on, rows
+
+STEPS = 6
+ROWS = 6
+OPTIMIZERS = {
+    "SGD": {"name": "SGD", "lr": 0.1},
+    "momentum": {"name": "SGD", "lr": 0.1, "momentum": 0.9},
+    "Adagrad": {"name": "Adagrad", "lr": 0.1},
+    "Adam": {"name": "Adam", "lr": 0.05},
+}
+
+
+def words(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
+    """Some are in several rows and chunks."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(1000, (count, *shape), generator=generator)
+    return torch.where(drawn % 3 == 0, drawn % 5, drawn)
+
+
+def batches(model: str) -> list:
+    shape = (4,) if model in ("sentences", "bags", "sparse_bags") else ()
+    wanted = (4, 5) if model == "sentences" else (5,)
+    return [
+        ({"words": words(ROWS, *shape, seed=s)}, {"target": rows(ROWS, *wanted, seed=s)})
+        for s in range(STEPS)
+    ]
+
+
+def densely(reference: Reference) -> Reference:
+    """With dense gradients, which is what sparse ones become: Adam and momentum take no others."""
+    for module in reference.module.modules():
+        if hasattr(module, "sparse"):
+            module.sparse = False
+    return reference
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", ["words", "sparse_words", "sentences", "bags", "sparse_bags"])
+def test_embedding_trains_as_in_pytorch(
+    trainers: braid.Client, model: str, optimizer: str, replicas: int
+) -> None:
+    wanted = densely(Reference(model, OPTIMIZERS[optimizer], "mse")).train(batches(model))
+    actual = training.run(
+        trainers, model, batches(model), replicas, loss="mse", optimizer=OPTIMIZERS[optimizer]
+    )
+    training.assert_equal_runs(actual, wanted, MANY_STEPS)
+
+
+@pytest.mark.parametrize("model", ["words", "sparse_words", "sparse_bags"])
+def test_gradients_of_an_embedding_accumulate_and_are_clipped(
+    trainers: braid.Client, model: str
+) -> None:
+    optimizer = OPTIMIZERS["SGD"]
+    wanted = densely(Reference(model, optimizer, "mse"))
+    with new_trainer(
+        trainers, model, stages=on(3), loss="mse", optimizer=optimizer, clip_grad_norm=0.05
+    ) as trainer:
+        for batch in batches(model):
+            trainer.forward_backward(*batch)
+            wanted.accumulate(*batch)
+        norm = trainer.optim_step().gradient_norm
+        wanted_norm = torch.nn.utils.clip_grad_norm_(wanted.module.parameters(), 0.05)
+        assert norm == pytest.approx(wanted_norm.item(), rel=1e-9)
+        wanted.update()
+        training.assert_state(trainer, wanted, MANY_STEPS)
+
+
+def test_six_indices_are_six_rows(trainers: braid.Client) -> None:
+    """[B] is cut like any batch, and only the words that were there move."""
+    spoken = torch.tensor([5, 7, 5, 999, 0, 5])
+    with new_trainer(
+        trainers, "words", stages=on(3), loss="mse", optimizer=OPTIMIZERS["SGD"]
+    ) as trainer:
+        before = trainer.state_dict()["embedding.weight"]
+        step = trainer.step({"words": spoken}, {"target": rows(6, 5)}, report_split=True)
+        after = trainer.state_dict()["embedding.weight"]
+    assert [chunk.input_shapes for chunk in step.chunks] == [((2,),)] * 3
+    assert set(np.flatnonzero((before != after).any(1))) == {0, 5, 7, 999}

@@ -1,0 +1,217 @@
+"""Evaluate: loss and metrics over batches are PyTorch's, and it changes nothing."""
+
+from __future__ import annotations
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import training, training_models
+from e2e.reference import loss_of
+from e2e.training import classes, new_trainer, on, rows
+
+SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}
+SIZES = [11, 1, 20]
+WEIGHTS = [0.5, 2.0, 0.25, 1.0, 3.0]
+
+
+def batches() -> list:
+    return [
+        ({"x": rows(size, 10, seed=size)}, {"target": classes(size, seed=size)}) for size in SIZES
+    ]
+
+
+def whole() -> tuple[torch.Tensor, torch.Tensor]:
+    """The model's outputs for all batches, and their targets."""
+    with torch.no_grad():
+        outputs = training_models.make("net").eval()(torch.cat([b[0]["x"] for b in batches()]))
+    return outputs, torch.cat([b[1]["target"] for b in batches()])
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("micro_batch", [None, 2])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"name": "cross_entropy"},
+        {"name": "cross_entropy", "weight": WEIGHTS, "ignore_index": 3},
+        {"name": "cross_entropy", "reduction": "sum"},
+    ],
+    ids=["mean", "weights", "sum"],
+)
+def test_metrics_of_classes(
+    trainers: braid.Client, loss: dict, micro_batch: int | None, replicas: int
+) -> None:
+    """As if all batches were one. What is ignored does not count."""
+    with new_trainer(
+        trainers, "net", stages=on(replicas), loss=loss, optimizer=SGD, micro_batch=micro_batch
+    ) as trainer:
+        result = trainer.evaluate(batches(), metrics=["accuracy", "top_k", "confusion"], k=2)
+    outputs, target = whole()
+    counts = target != loss.get("ignore_index", -100)
+    confusion = np.zeros((5, 5), np.int64)
+    for wanted, predicted in zip(target[counts], outputs[counts].argmax(1)):
+        confusion[wanted, predicted] += 1
+    hits = outputs[counts].topk(2).indices == target[counts].unsqueeze(1)
+    assert result.rows == sum(SIZES)
+    assert result.step == 0
+    assert result.loss == pytest.approx(loss_of(loss, outputs, target).item(), abs=1e-12)
+    np.testing.assert_array_equal(result.confusion, confusion)
+    right = (outputs.argmax(1) == target)[counts].double().mean().item()
+    assert result.metrics == pytest.approx(
+        {"accuracy": right, "top_k": hits.any(1).double().mean().item()}
+    )
+    assert 0 <= right < result.metrics["top_k"] < 1
+
+
+def test_k_is_5_unless_given(trainers: braid.Client) -> None:
+    with new_trainer(trainers, "net", loss="cross_entropy", optimizer=SGD) as trainer:
+        assert trainer.evaluate(batches(), metrics=["top_k"]).metrics == {"top_k": 1.0}
+
+
+def test_metrics_of_values(trainers: braid.Client) -> None:
+    targets = [rows(size, 5, seed=size) for size in SIZES]
+    given = [(batch[0], {"target": target}) for batch, target in zip(batches(), targets)]
+    with new_trainer(trainers, "net", stages=on(3), loss="huber", optimizer=SGD) as trainer:
+        result = trainer.evaluate(given, metrics=["mae", "mse"])
+    outputs, target = whole()[0], torch.cat(targets)
+    assert result.loss == pytest.approx(loss_of("huber", outputs, target).item(), abs=1e-12)
+    assert result.confusion is None
+    assert result.metrics == pytest.approx(
+        {
+            "mae": loss_of("l1", outputs, target).item(),
+            "mse": loss_of("mse", outputs, target).item(),
+        }
+    )
+
+
+def test_several_losses_and_the_first_ones_metrics(trainers: braid.Client) -> None:
+    losses = [
+        {"name": "cross_entropy", "output": "classes", "target": "labels", "factor": 2.0},
+        {"name": "mse", "output": "value", "target": "wanted", "factor": 0.5},
+    ]
+    given = [
+        ({"x": rows(n, 6)}, {"labels": classes(n, of=4), "wanted": rows(n, 1)}) for n in SIZES
+    ]
+    with new_trainer(trainers, "heads", stages=on(2), loss=losses, optimizer=SGD) as trainer:
+        result = trainer.evaluate(given, metrics=["accuracy"])
+    module = training_models.make("heads").eval()
+    outputs = module(torch.cat([inputs["x"] for inputs, _ in given]))
+    labels, wanted = (
+        torch.cat([targets[name] for _, targets in given]) for name in ("labels", "wanted")
+    )
+    loss = 2 * loss_of("cross_entropy", outputs["classes"], labels)
+    loss = loss + 0.5 * loss_of("mse", outputs["value"], wanted)
+    assert result.loss == pytest.approx(loss.item(), abs=1e-12)
+    right = (outputs["classes"].argmax(1) == labels).double().mean().item()
+    assert result.metrics == pytest.approx({"accuracy": right})
+
+
+def test_loss_of_the_model(trainers: braid.Client) -> None:
+    given = [({"x": rows(n, 6), "labels": classes(n, of=4)}, {}) for n in SIZES]
+    with new_trainer(
+        trainers,
+        "with_loss",
+        stages=on(3),
+        loss_mode="model",
+        loss={"output": "losses"},
+        optimizer=SGD,
+    ) as trainer:
+        result = trainer.evaluate(given, metrics=())
+    module = training_models.make("with_loss")
+    losses = [module(inputs["x"], inputs["labels"])[1] for inputs, _ in given]
+    assert result.loss == pytest.approx(torch.cat(losses).mean().item(), abs=1e-12)
+
+
+def test_changes_nothing(trainers: braid.Client) -> None:
+    """Weights, buffers, accumulated gradients, the sequence and what dropout draws next."""
+    x, other = ({"input": rows(8, 10, seed=s)} for s in range(2))
+    target = {"target": classes(8)}
+
+    def run(evaluate: bool) -> tuple[training.Run, int]:
+        with new_trainer(
+            trainers, "dropout", stages=on(2), loss="cross_entropy", optimizer=SGD
+        ) as trainer:
+            losses = []
+            for _ in range(3):
+                losses.append(trainer.forward_backward(x, target).loss)
+                if evaluate:
+                    before = trainer.info()
+                    trainer.evaluate([(other, target)] * 2)
+                    assert trainer.info() == before
+                losses.append(trainer.step(x, target).loss)
+            return training.Run(losses, trainer.state_dict()), trainer.info().applied_sequence
+
+    with_it, without = run(evaluate=True), run(evaluate=False)
+    assert training.same_bits(with_it[0], without[0])
+    assert with_it[1] == without[1] == 6
+
+
+def test_weights_are_those_of_the_steps_before(trainers: braid.Client) -> None:
+    batch = batches()[0]
+    reference = training.Reference("net", SGD, "cross_entropy")
+    with new_trainer(
+        trainers, "net", stages=on(2), loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        for step in range(3):
+            trainer.step(*batch)
+            reference.step(*batch)
+            result = trainer.evaluate([batch], metrics=())
+            loss = reference.objective(reference.outputs(batch[0]), batch[1])
+            assert result.loss == pytest.approx(loss.item(), abs=1e-9)
+            assert result.step == step + 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "k", "field", "words"),
+    [
+        (["f1"], 5, "metrics[0]", ("'f1'", "accuracy", "top_k", "confusion", "mse", "mae")),
+        (["accuracy", "accuracy"], 5, "metrics[1]", ("'accuracy'", "twice")),
+        (["top_k"], -1, "k", ("-1", "at least 1")),
+        (["mse"], 5, "metrics[0]", ("mse", "[11, 5]", "INT64 [11]")),
+        (["accuracy", "mae"], 5, "metrics[1]", ("mae", "[11, 5]", "INT64 [11]")),
+    ],
+)
+def test_unfit_metrics_are_refused(
+    trainers: braid.Client, metrics: list[str], k: int, field: str, words: tuple[str, ...]
+) -> None:
+    with new_trainer(
+        trainers, "net", stages=on(2), loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        with pytest.raises(braid.InvalidArgument) as caught:
+            trainer.evaluate(batches(), metrics=metrics, k=k)
+        assert caught.value.field == field
+        for word in words:
+            assert word in caught.value.message
+        assert trainer.evaluate(batches()).rows == sum(SIZES)
+
+
+def test_accuracy_of_values_is_refused(trainers: braid.Client) -> None:
+    given = [(batches()[0][0], {"target": rows(SIZES[0], 5)})]
+    with new_trainer(trainers, "net", stages=on(2), loss="mse", optimizer=SGD) as trainer:
+        with pytest.raises(braid.InvalidArgument, match="class indices, INT64") as caught:
+            trainer.evaluate(given, metrics=["accuracy"])
+    assert caught.value.field == "metrics[0]"
+
+
+def test_bad_batch_is_refused(trainers: braid.Client) -> None:
+    """The second one: with its field, and nothing is left of the first."""
+    good = batches()[0]
+    with new_trainer(
+        trainers, "net", stages=on(2), loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        for bad, field in (
+            (({"y": good[0]["x"]}, good[1]), "inputs[0].name"),
+            ((good[0], {"target": good[1]["target"][:3]}), "targets[0].shape"),
+            ((good[0], {}), "targets"),
+        ):
+            with pytest.raises(braid.InvalidArgument) as caught:
+                trainer.evaluate([good, bad])
+            assert caught.value.field == field
+        assert trainer.evaluate([good]).rows == SIZES[0]
+
+
+def test_client_that_computes_the_loss_evaluates_itself(trainers: braid.Client) -> None:
+    with new_trainer(trainers, "net", loss_mode="client", optimizer=SGD) as trainer:
+        with pytest.raises(braid.FailedPrecondition, match="client computes"):
+            trainer.evaluate(batches())

@@ -1,0 +1,115 @@
+"""What a trainer takes of memory, and steps for which there is none."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import pytest
+import torch
+from e2e import models, training, training_models
+from e2e.reference import Reference
+from e2e.server import Server
+from e2e.training import batches, new_trainer, on, rows
+
+MIB = 1 << 20
+ADAM = {"name": "Adam", "lr": 0.1}
+ROWS = 64
+
+
+def test_memory_is_told_by_device(trainers: braid.Client) -> None:
+    """Parameters, gradients and, once there was an update, Adam's two averages; the primary has its
+    buffers twice. A step's peak is above what stays."""
+    parameters = sum(p.numel() * 8 for p in training_models.make("net").parameters())
+    with new_trainer(
+        trainers,
+        "net",
+        stages=on(3),
+        loss="cross_entropy",
+        optimizer=ADAM,
+        sync="reduce_broadcast",
+    ) as trainer:
+        before = trainer.info().memory
+        trainer.step(*batches(1, 300)[0])
+        after = trainer.info().memory
+    assert [each.device for each in before] == [each.device for each in after] == [
+        "cpu:0",
+        "cpu:1",
+        "cpu:2",
+    ]
+    for each in before:
+        # Every parameter begins at a multiple of 64 bytes.
+        assert 2 * parameters <= each.current_bytes < 2 * parameters + 2 * 6 * 64
+    assert after[0].current_bytes - before[0].current_bytes == 2 * parameters
+    assert [each.current_bytes for each in after[1:]] == [each.current_bytes for each in before[1:]]
+    for each in after:
+        # At least the first layer's activations, of 100 rows.
+        assert each.peak_bytes >= each.current_bytes + 100 * 8 * 8
+
+
+@pytest.fixture(scope="module")
+def short_of_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
+    """Of a server that may take 640 MiB more than it has now: not 16 MiB for each of 64 rows."""
+    directory: Path = tmp_path_factory.mktemp("short")
+    hungry = training_models.make("hungry")
+    models.export(
+        directory / "models/hungry", hungry, inputs=[torch.zeros(1, 2, dtype=torch.float64)]
+    )
+    server = Server(
+        directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",), data=False
+    )
+    try:
+        with braid.connect(server.start().address) as client:
+            status = Path(f"/proc/{server.process.pid}/status").read_text()
+            size = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (size + 640 * MIB,) * 2)
+            yield client
+        server.stop()
+    finally:
+        server.kill()
+
+
+def big() -> tuple:
+    return {"x": rows(ROWS, 2)}, {"target": rows(ROWS, 1, seed=1)}
+
+
+def test_step_that_does_not_fit_is_refused(short_of_memory: braid.Client) -> None:
+    """With the device, what was wanted and what there is; the trainer is as before and goes on."""
+    small = {"x": rows(2, 2)}, {"target": rows(2, 1)}
+    wanted = Reference("hungry", ADAM, "mse")
+    with new_trainer(
+        short_of_memory, "hungry", stages=on(2), loss="mse", optimizer=ADAM
+    ) as trainer:
+        trainer.step(*small)
+        trainer.forward_backward(*small)
+        before = trainer.state_dict()
+        for operate in (trainer.step, trainer.forward_backward, trainer.forward):
+            with pytest.raises(braid.ResourceExhausted) as caught:
+                operate(*big())
+            assert re.search(r"cpu:[01]", caught.value.message), caught.value.message
+            assert str(ROWS // 2 * 16 * MIB) in caught.value.message
+            assert re.search(r"\d+ (bytes )?are free", caught.value.message)
+        training.assert_unchanged(before, trainer.state_dict())
+        trainer.step(*small)
+        wanted.step(*small)
+        for _ in range(2):
+            wanted.accumulate(*small)
+        wanted.update()
+        training.assert_state(trainer, wanted, 1e-9)
+
+
+def test_micro_batch_makes_it_fit(short_of_memory: braid.Client) -> None:
+    with new_trainer(
+        short_of_memory, "hungry", stages=on(2), loss="mse", optimizer=ADAM, micro_batch=2
+    ) as trainer:
+        loss = trainer.step(*big()).loss
+        wanted = Reference("hungry", ADAM, "mse")
+        # The mean over equal numbers is the number: the reference needs no memory for it.
+        wanted.outputs = lambda inputs: {"output__0": wanted.module.linear(inputs["x"])}
+        assert loss == pytest.approx(wanted.step(*big()), rel=1e-9)
+        training.assert_state(trainer, wanted, 1e-9)
+        peak = max(each.peak_bytes for each in trainer.info().memory)
+    assert 2 * 16 * MIB <= peak < ROWS // 2 * 16 * MIB

@@ -1,0 +1,185 @@
+"""resnet18 of torchvision and BERT of transformers: 50 steps on 1 to 4 replicas are 50 steps of
+plain PyTorch, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import foreign_models, long_runs, oracle, seeds, training
+from e2e.foreign_models import bert, resnet18
+from e2e.long_runs import Batch
+from e2e.oracle import Run
+from torch import Tensor, nn
+from torch.nn import functional
+
+STEPS = 50
+# Divided evenly by none of 2, 3 and 4.
+ROWS = 11
+SGD = {"name": "SGD", "lr": 0.005, "momentum": 0.9, "weight_decay": 1e-3}
+ADAMW = {"name": "AdamW", "lr": 1e-3, "weight_decay": 0.05}
+SEED = 12
+
+
+@pytest.fixture(scope="module")
+def client_of(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[int], braid.Client]]:
+    directory = tmp_path_factory.mktemp("foreign")
+    foreign_models.export_all(directory / "models")
+    with long_runs.clients_of(directory / "models", directory / "run") as get:
+        yield get
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids=lambda count: f"cpu{count}")
+def replicas(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+def images() -> Iterator[Batch]:
+    return long_runs.cycle(foreign_models.image_batches(5, ROWS), STEPS)
+
+
+def sentences() -> Iterator[Batch]:
+    """Of two lengths, neither that of the trace's example."""
+    batches = [
+        *foreign_models.sentence_batches(3, ROWS, length=16),
+        *foreign_models.sentence_batches(2, ROWS, length=9),
+    ]
+    return long_runs.cycle(batches, STEPS)
+
+
+def labelled_sentences() -> Iterator[Batch]:
+    for inputs, targets in sentences():
+        yield {**inputs, "labels": targets["target"]}, {}
+
+
+def reference(module: nn.Module, batches: Iterator[Batch], optimizer: dict, loss: Callable) -> Run:
+    run = long_runs.in_pytorch(module, batches, optimizer, loss)
+    # The training did something, or equality would say little.
+    assert run.losses[-1] < 0.8 * run.losses[0]
+    return run
+
+
+def resnet_reference(replicas: int) -> Run:
+    def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
+        outputs = oracle.forward_in_chunks(module, batch[0]["x"], replicas)
+        return functional.cross_entropy(outputs, batch[1]["target"])
+
+    return reference(resnet18(), images(), SGD, loss)
+
+
+@pytest.fixture(scope="module")
+def whole_batch_resnet() -> Run:
+    return resnet_reference(1)
+
+
+@pytest.fixture(scope="module")
+def bert_reference() -> Run:
+    """Of the model's own loss, which is the cross-entropy."""
+    return reference(
+        bert(), labelled_sentences(), ADAMW, lambda module, step, batch: module(**batch[0])[0]
+    )
+
+
+# The last layers are 1×1: of fewer rows a chunk, batch norm makes rounding errors grow.
+def test_resnet_equals_pytorch_chunk_by_chunk(
+    client_of: Callable[[int], braid.Client],
+) -> None:
+    actual = long_runs.on_server(
+        client_of(2), "resnet18", images(), loss="cross_entropy", optimizer=SGD
+    )
+    oracle.assert_equal_runs(actual, resnet_reference(2), 1e-9)
+
+
+def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
+    client_of: Callable[[int], braid.Client], replicas: int, whole_batch_resnet: Run
+) -> None:
+    actual = long_runs.on_server(
+        client_of(replicas),
+        "resnet18",
+        images(),
+        loss="cross_entropy",
+        optimizer=SGD,
+        sync_batch_norm=True,
+    )
+    oracle.assert_equal_runs(actual, whole_batch_resnet, 1e-9)
+
+
+def test_bert_equals_pytorch(
+    client_of: Callable[[int], braid.Client], replicas: int, bert_reference: Run
+) -> None:
+    actual = long_runs.on_server(
+        client_of(replicas), "bert", sentences(), loss="cross_entropy", optimizer=ADAMW
+    )
+    oracle.assert_equal_runs(actual, bert_reference, 1e-9)
+
+
+def test_bert_that_returns_its_loss_equals_pytorch(
+    client_of: Callable[[int], braid.Client], replicas: int, bert_reference: Run
+) -> None:
+    actual = long_runs.on_server(
+        client_of(replicas),
+        "bert_with_loss",
+        labelled_sentences(),
+        loss_mode="model",
+        optimizer=ADAMW,
+    )
+    oracle.assert_equal_runs(actual, bert_reference, 1e-9)
+
+
+def test_bert_traced_with_dropout_equals_pytorch(
+    client_of: Callable[[int], braid.Client], replicas: int
+) -> None:
+    def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
+        def logits(**chunk: Tensor) -> Tensor:
+            return module(**chunk)[0]
+
+        outputs = seeds.forward_in_chunks(logits, batch[0], replicas, SEED, step)
+        return functional.cross_entropy(outputs, batch[1]["target"])
+
+    actual = long_runs.on_server(
+        client_of(replicas),
+        "bert_with_dropout",
+        sentences(),
+        loss="cross_entropy",
+        optimizer=ADAMW,
+        seed=SEED,
+    )
+    wanted = reference(bert(dropout=0.1), sentences(), ADAMW, loss)
+    oracle.assert_equal_runs(actual, wanted, 1e-9)
+
+
+@pytest.mark.parametrize(("model", "make", "batches"), [
+    ("resnet18", resnet18, foreign_models.image_batches(2, 7)),
+    ("bert", bert, foreign_models.sentence_batches(2, 7, length=9)),
+])
+def test_a_published_version_is_served(
+    client_of: Callable[[int], braid.Client],
+    model: str,
+    make: Callable[[], nn.Module],
+    batches: list[Batch],
+) -> None:
+    """With what one step has made of it, for any batch size and length."""
+    client = client_of(2)
+    module = make()
+    inputs, _ = batches[1]
+    (before,) = client.infer(model, inputs).values()
+    with training.new_trainer(client, model, loss="cross_entropy", optimizer=SGD) as trainer:
+        trainer.step(*batches[0])
+        version = trainer.publish()
+        try:
+            (actual,) = client.infer(model, inputs).values()
+        finally:
+            client.rollback(model, version - 1)
+        state = {name: torch.from_numpy(value) for name, value in trainer.state_dict().items()}
+    # Not strict, for buffers that only a trace saves.
+    assert not module.load_state_dict(state, strict=False).missing_keys
+    with torch.no_grad():
+        output = module.eval()(*inputs.values())
+    wanted = output[0] if isinstance(output, tuple) else output
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-9)
+    assert np.abs(actual - before).max() > 1e-6

@@ -1,0 +1,296 @@
+"""Published versions: where they come from, that they last, and going back to older ones."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from e2e import durable
+from e2e.durable import DurableServer, batch
+from e2e.inference import infer
+from e2e.protocol import Stub, channel, message
+from e2e.raw_trainer import RawTrainer
+
+SECONDS = 60
+X = batch(0)[0]["x"]
+SGD = {"name": "SGD", "lr": 0.5}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[DurableServer]:
+    """One for each test: a publication stays."""
+    with durable.serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: DurableServer) -> Iterator[braid.Client]:
+    with durable.connect(server) as client:
+        yield client
+
+
+def create(client: braid.Client, name: str = "publisher", **options) -> braid.Trainer:
+    options = {"loss": "cross_entropy", "optimizer": SGD, **options}
+    return client.create_trainer("noisy", name=name, **options)
+
+
+def step(trainer: braid.Trainer, *numbers: int) -> None:
+    for number in numbers:
+        trainer.step(*batch(number))
+
+
+def outputs(client: braid.Client, version: int | None = None) -> bytes:
+    """What is served, as bits."""
+    (values,) = client.infer("noisy", {"x": X}, version=version).values()
+    return values.tobytes()
+
+
+def served_version(server: DurableServer) -> int:
+    with triton.InferenceServerClient(server.address) as stock:
+        return int(infer(stock, "noisy", {"x": X}).get_response().model_version)
+
+
+def publish(client: braid.Client, trainer: braid.Trainer, count: int) -> dict[int, bytes]:
+    """So many versions, each after another step, and what each replies to X."""
+    versions = {}
+    for number in range(count):
+        step(trainer, number)
+        version = trainer.publish()
+        versions[version] = outputs(client)
+    assert len(set(versions.values())) == count, "the versions cannot be told apart"
+    return versions
+
+
+def parameters(server: DurableServer) -> dict[str, str]:
+    """Of the ModelConfig of what is served."""
+    with channel(server.address) as connection:
+        stub = Stub(connection, "inference.GRPCInferenceService")
+        config = stub.ModelConfig(message("inference.ModelConfigRequest")(name="noisy")).config
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def origin(server: DurableServer) -> tuple[str, ...]:
+    told = parameters(server)
+    return tuple(
+        next((value for name, value in told.items() if name.endswith(key)), "")
+        for key in ("trainer", "step", "checkpoint")
+    )
+
+
+def test_the_configuration_says_where_a_version_comes_from(
+    server: DurableServer, client: braid.Client
+) -> None:
+    assert origin(server) == ("", "", "")
+    trainer = create(client)
+    step(trainer, 0, 1)
+    trainer.publish()
+    assert origin(server) == ("publisher", "2", "")
+    step(trainer, 2)
+    saved = trainer.save_checkpoint()
+    trainer.publish()
+    wanted = ("publisher", "3", saved.name)
+    assert origin(server) == wanted
+    server.start_again()
+    assert origin(server) == wanted
+    client.rollback("noisy", 2)
+    assert origin(server) == ("publisher", "2", "")
+    client.rollback("noisy", 1)
+    assert origin(server) == ("", "", "")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_versions_outlive_the_server(
+    server: DurableServer, client: braid.Client, ending: signal.Signals
+) -> None:
+    versions = publish(client, create(client), 3)
+    server.start_again(ending)
+    assert served_version(server) == 4
+    assert outputs(client) == versions[4]
+    assert client.trainer("publisher").publish() == 5
+
+
+def test_an_older_version_is_served_again(server: DurableServer, client: braid.Client) -> None:
+    """Also after a restart, until the next publication, whose number is the next."""
+    first = outputs(client)
+    trainer = create(client)
+    versions = {1: first, **publish(client, trainer, 3)}
+    trainer.save_checkpoint()
+    served = 4
+    for version in (2, 1, 3, 4, 2):
+        assert client.rollback("noisy", version) == served
+        served = version
+        assert served_version(server) == version
+        assert outputs(client) == versions[version]
+        server.start_again()
+        assert served_version(server) == version
+        assert outputs(client) == versions[version]
+    assert client.rollback("noisy", 2) == 2
+    trainer = client.trainer("publisher")
+    step(trainer, 3)
+    assert trainer.publish() == 5
+    server.start_again()
+    assert served_version(server) == 5
+
+
+def test_a_new_trainer_starts_from_what_is_served(
+    server: DurableServer, client: braid.Client
+) -> None:
+    publish(client, create(client), 2)
+    client.rollback("noisy", 2)
+    second = create(client, "second")
+    assert second.info().base_version == 2
+    # It stays so, whatever is served when the server is started again.
+    client.rollback("noisy", 3)
+    server.start_again()
+    bases = {info.name: info.base_version for info in client.trainers()}
+    assert bases == {"publisher": 1, "second": 2}
+
+
+def test_there_is_no_way_back_to_what_is_not_there(
+    server: DurableServer, client: braid.Client
+) -> None:
+    versions = publish(client, create(client), 2)
+    with pytest.raises(braid.NotFound) as caught:
+        client.rollback("noisy", 7)
+    assert "7" in caught.value.message
+    assert "1, 2, 3" in caught.value.message
+    with pytest.raises(braid.NotFound, match="no-such-model"):
+        client.rollback("no-such-model", 1)
+    for version in (0, -1):
+        with pytest.raises(braid.InvalidArgument) as wrong:
+            client.rollback("noisy", version)
+        assert wrong.value.field == "version"
+    assert outputs(client) == versions[3]
+
+
+def test_a_damaged_version_is_not_served(server: DurableServer, client: braid.Client) -> None:
+    versions = publish(client, create(client), 3)
+    path = server.data / "models/noisy/2/model.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(braid.DataLoss, match="model.pt"):
+        client.rollback("noisy", 2)
+    assert outputs(client) == versions[4]
+    client.rollback("noisy", 3)
+    server.start_again()
+    assert outputs(client) == versions[3]
+
+
+def test_a_publication_that_is_sent_again_after_a_crash(
+    server: DurableServer, client: braid.Client
+) -> None:
+    """The trainer falls back behind it, and comes to it again: the same version, not two."""
+    trainer = create(client, checkpoint_every=100)
+    step(trainer, 0, 1)
+    assert trainer.publish() == 2
+    published = outputs(client)
+    server.start_again()
+    assert client.trainer("publisher").info().applied_sequence == 0
+    step(trainer, 2)
+    assert trainer.info().applied_sequence == 4
+    listed = [path.name for path in (server.data / "models/noisy").iterdir()]
+    assert listed == ["2"]
+    assert outputs(client) == published
+    assert trainer.publish() == 3
+
+
+def test_a_recorded_publication_outlives_the_server(
+    server: DurableServer, client: braid.Client
+) -> None:
+    trainer = RawTrainer(server.address, "noisy", {"name": "cross_entropy"}, {"sgd": {}})
+    request = trainer.request("Publish")
+    version = trainer.apply("Publish").version
+    client.trainer(trainer.name).save_checkpoint()
+    server.start_again()
+    with channel(server.address) as connection:
+        reply = Stub(connection, "braid.v1.TrainingService").Publish(request)
+    assert reply.status.replayed
+    assert (reply.model, reply.version) == ("noisy", version)
+
+
+def test_other_weights_are_another_version(server: DurableServer, client: braid.Client) -> None:
+    """Of a trainer that went back, and has the numbers of its operations again."""
+    trainer = create(client)
+    start = trainer.save_checkpoint()
+    step(trainer, 0)
+    assert trainer.publish() == 2
+    published = outputs(client)
+    trainer.restore_checkpoint(start.name)
+    step(trainer, 1)
+    assert trainer.publish() == 3
+    other = outputs(client)
+    assert other != published
+    client.rollback("noisy", 2)
+    assert outputs(client) == published
+    server.start_again()
+    client.rollback("noisy", 3)
+    assert outputs(client) == other
+
+
+class Requester(threading.Thread):
+    """Asks for the same rows again and again, until it is told to stop."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self.stopping = threading.Event()
+        self.error: BaseException | None = None
+        self.replies: list[tuple[int, np.ndarray]] = []
+
+    def run(self) -> None:
+        try:
+            with triton.InferenceServerClient(self._address) as client:
+                while not self.stopping.is_set():
+                    result = infer(client, "noisy", {"x": X})
+                    version = int(result.get_response().model_version)
+                    self.replies.append((version, result.as_numpy("output__0")))
+        except BaseException as error:
+            self.error = error
+
+    def await_version(self, version: int) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not self.replies or self.replies[-1][0] != version:
+            assert self.error is None
+            assert time.monotonic() < deadline
+
+
+def test_requests_while_versions_come_and_go(server: DurableServer, client: braid.Client) -> None:
+    """None fails, and each is wholly one version's."""
+    wanted = {1: np.frombuffer(outputs(client), np.float32)}
+    requesters = [Requester(server.address) for _ in range(4)]
+    for requester in requesters:
+        requester.start()
+        requester.await_version(1)
+    trainer = create(client)
+
+    def change(version: int) -> None:
+        for requester in requesters:
+            requester.await_version(version)
+
+    for number in range(4):
+        step(trainer, number)
+        version = trainer.publish()
+        wanted[version] = np.frombuffer(outputs(client), np.float32)
+        change(version)
+        for back in (1, version - 1, version):
+            client.rollback("noisy", back)
+            change(back)
+    for one, other in itertools.combinations(wanted.values(), 2):
+        assert np.abs(one - other).max() > 1e-2, "the versions cannot be told apart"
+    for requester in requesters:
+        requester.stopping.set()
+        requester.join(SECONDS)
+        assert requester.error is None
+        assert {version for version, _ in requester.replies} == set(wanted)
+        for version, values in requester.replies:
+            # Merged with others, the same rows may differ in the last bit.
+            np.testing.assert_allclose(values.ravel(), wanted[version], rtol=1e-4, atol=1e-5)

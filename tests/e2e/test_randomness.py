@@ -1,0 +1,80 @@
+"""Dropout: reproducible for a seed, and training's alone."""
+
+from __future__ import annotations
+
+import braid
+import numpy as np
+import pytest
+from e2e import training, training_models
+from e2e.training import Run, classes, new_trainer, on, rows, same_bits
+
+SGD = {"name": "SGD", "lr": 0.1}
+ROWS = 10
+
+
+def run(client: braid.Client, replicas: int, seed: int | None, **options) -> Run:
+    batches = [
+        ({"input": rows(ROWS, 10, seed=s)}, {"target": classes(ROWS, seed=s)}) for s in range(4)
+    ]
+    if seed is not None:
+        options["seed"] = seed
+    return training.run(
+        client, "dropout", batches, replicas, loss="cross_entropy", optimizer=SGD, **options
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_same_seed_gives_the_same_bits(trainers: braid.Client, replicas: int) -> None:
+    first = run(trainers, replicas, seed=7)
+    assert same_bits(first, run(trainers, replicas, seed=7))
+    assert not same_bits(first, run(trainers, replicas, seed=8))
+
+
+def test_seed_is_0_unless_given(trainers: braid.Client) -> None:
+    assert same_bits(run(trainers, 2, seed=None), run(trainers, 2, seed=0))
+
+
+def test_drawn_anew_for_every_operation_row_and_chunk(trainers: braid.Client) -> None:
+    """Of eight equal rows on two replicas no two come out alike, nor do two passes."""
+    x = rows(1, 10).repeat(8, 1)
+    with new_trainer(
+        trainers, "dropout", stages=on(2), loss_mode="client", optimizer=SGD
+    ) as trainer:
+        outputs = [trainer.forward({"input": x}).outputs["output__0"] for _ in range(2)]
+    assert len({row.tobytes() for row in np.concatenate(outputs)}) == 16
+
+
+def test_evaluation_draws_nothing(trainers: braid.Client) -> None:
+    x = rows(ROWS, 10)
+    wanted = training_models.make("dropout").eval()(x).detach()
+    with new_trainer(
+        trainers, "dropout", stages=on(3), loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        first = trainer.forward({"input": x}, mode="train").outputs["output__0"]
+        for _ in range(2):
+            output = trainer.forward({"input": x}, mode="eval").outputs["output__0"]
+            np.testing.assert_allclose(output, wanted, rtol=0, atol=1e-12)
+    assert np.abs(first - wanted.numpy()).max() > 0.01
+
+
+def test_dropped_share_is_the_models(trainers: braid.Client) -> None:
+    """With p = 0.4 some 60 % of the hidden units are left: those that the second layer's gradient
+    reaches, of a loss that is the outputs' sum."""
+    kept = []
+    with new_trainer(
+        trainers,
+        "dropout",
+        stages=on(2),
+        loss_mode="client",
+        optimizer={"name": "SGD", "lr": 1.0},
+    ) as trainer:
+        before = trainer.state_dict()["3.weight"]
+        for _ in range(40):
+            trainer.forward({"input": rows(1, 10)}, keep_graph=True)
+            trainer.backward({"output__0": np.ones((1, 5))})
+            trainer.optim_step()
+            after = trainer.state_dict()["3.weight"]
+            kept.append((before != after)[0])
+            before = after
+    # Of 1280 draws: five standard deviations.
+    assert np.mean(kept) == pytest.approx(0.6, abs=0.07)

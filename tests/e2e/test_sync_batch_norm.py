@@ -1,0 +1,136 @@
+"""Rows 13 to 15: with sync_batch_norm training is PyTorch's on the whole batch, and without it that
+of the chunks; modes do not leak."""
+
+from __future__ import annotations
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import training
+from e2e.oracle import Run, forward_in_chunks
+from e2e.reference import Reference
+from e2e.training import MANY_STEPS, assert_equal_runs, classes, new_trainer, on, rows
+
+STEPS = 5
+SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
+
+
+def batches(count: int) -> list:
+    return [
+        ({"x": 2 * rows(count, 6, seed=s) + s}, {"target": classes(count, of=4, seed=s)})
+        for s in range(STEPS)
+    ]
+
+
+def chunked(replicas: int) -> Reference:
+    """One that runs the model chunk by chunk."""
+    reference = Reference("normed", SGD, "cross_entropy")
+    reference.outputs = lambda inputs: {
+        "output__0": forward_in_chunks(reference.module, inputs["x"], replicas)
+    }
+    return reference
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [12, 11, 5])
+def test_row_14_training_is_that_of_the_whole_batch(
+    trainers: braid.Client, count: int, replicas: int
+) -> None:
+    """Several layers, chunks of different sizes, some of one row, some replicas idle: outputs,
+    gradients, weights and running statistics."""
+    training.compare(
+        trainers,
+        "normed",
+        batches(count),
+        SGD,
+        "cross_entropy",
+        replicas=replicas,
+        sync_batch_norm=True,
+    )
+
+
+@pytest.mark.parametrize("options", [{"loss_mode": "per_replica"}, {"sync": "all_reduce"}])
+def test_row_14_however_the_step_is_made(trainers: braid.Client, options: dict) -> None:
+    training.compare(
+        trainers, "normed", batches(11), SGD, "cross_entropy", sync_batch_norm=True, **options
+    )
+
+
+def test_row_14_with_a_loss_of_the_clients(trainers: braid.Client) -> None:
+    """The statistics' gradients cross the replicas in a backward pass of its own, too."""
+    wanted = Reference("normed", SGD, lambda outputs, _: outputs["output__0"].square().sum() / 2)
+    x = batches(11)[1][0]
+    with new_trainer(
+        trainers,
+        "normed",
+        stages=on(3),
+        loss_mode="client",
+        optimizer=SGD,
+        sync_batch_norm=True,
+    ) as trainer:
+        for _ in range(3):
+            trainer.backward(trainer.forward(x, keep_graph=True).outputs)
+            trainer.optim_step()
+            wanted.accumulate(x, {})
+            wanted.update()
+        training.assert_state(trainer, wanted, MANY_STEPS)
+
+
+def test_row_13_without_it_statistics_are_the_chunks(trainers: braid.Client) -> None:
+    """Each replica normalizes its own rows, and the running statistics are the primary's: the
+    reference runs the model chunk by chunk."""
+    whole = Reference("normed", SGD, "cross_entropy").train(batches(11))
+    expected = chunked(3).train(batches(11))
+    actual = training.run(
+        trainers, "normed", batches(11), loss="cross_entropy", optimizer=SGD
+    )
+    assert_equal_runs(actual, expected, MANY_STEPS)
+    statistics = "rows.running_mean"
+    assert np.abs(expected.state[statistics] - whole.state[statistics]).max() > 0.01
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_row_15_evaluation_uses_running_statistics(trainers: braid.Client, sync: bool) -> None:
+    """Between training passes, with a batch of another distribution, and it changes nothing."""
+    train, other = batches(12)[:2]
+    with new_trainer(
+        trainers,
+        "normed",
+        stages=on(2),
+        loss="cross_entropy",
+        optimizer=SGD,
+        sync_batch_norm=sync,
+    ) as trainer:
+        trainer.step(*train)
+        before = trainer.state_dict()
+        evaluated = trainer.forward(*other, mode="eval")
+        result = trainer.evaluate([other], metrics=())
+        training.assert_unchanged(before, trainer.state_dict())
+    module = Reference("normed", SGD, "cross_entropy").module.eval()
+    module.load_state_dict({name: torch.tensor(value) for name, value in before.items()})
+    # A layer without running statistics takes its chunk's.
+    outputs = torch.cat([module(chunk) for chunk in other[0]["x"].chunk(2)]).detach()
+    loss = torch.nn.functional.cross_entropy(outputs, other[1]["target"]).item()
+    np.testing.assert_allclose(evaluated.outputs["output__0"], outputs, rtol=0, atol=1e-12)
+    assert evaluated.loss == pytest.approx(loss, abs=1e-12)
+    assert result.loss == pytest.approx(loss, abs=1e-12)
+
+
+def test_row_13_chunk_of_one_row_fails_without_it(trainers: braid.Client) -> None:
+    """As one row does in PyTorch, which has no variance for it, also where other trainers of the
+    model do synchronize, as those above did; the trainer stays as it was."""
+    x, target = batches(7)[0]
+    with new_trainer(
+        trainers, "normed", stages=on(3), loss="cross_entropy", optimizer=SGD
+    ) as trainer:
+        before = trainer.state_dict()
+        with pytest.raises(braid.InvalidArgument, match="more than 1 value per channel") as caught:
+            trainer.step(x, target)
+        assert caught.value.field == "inputs"
+        training.assert_unchanged(before, trainer.state_dict())
+        trainer.step({"x": x["x"][:6]}, {"target": target["target"][:6]})
+        actual = trainer.state_dict()
+    wanted = chunked(3)
+    wanted.step({"x": x["x"][:6]}, {"target": target["target"][:6]})
+    assert_equal_runs(Run([], actual), Run([], wanted.state()), MANY_STEPS)

@@ -1,0 +1,117 @@
+"""A transformer encoder layer with dropout: its random numbers follow from the trainer's seed, the
+step and the chunk, so 50 steps are those of PyTorch with the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import braid
+import pytest
+import torch
+from e2e import long_runs, models, oracle, seeds, training
+from e2e.long_runs import Batch
+from e2e.oracle import Run
+from torch import Tensor, nn
+from torch.nn import functional
+
+STEPS = 50
+# Divided evenly by none of 2, 3 and 4.
+ROWS = 11
+ADAM = {"name": "Adam", "lr": 1e-3}
+SEED = 2**63 + 5
+
+CONFIG = """
+name: "encoder"
+backend: "pytorch"
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_FP64 dims: [ -1, 16 ] } ]
+output [ { name: "logits" data_type: TYPE_FP64 dims: [ 3 ] } ]
+"""
+
+
+class Encoder(nn.Module):
+    """Classifies sequences of 16 numbers each: dropout in the attention and behind each block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.2, batch_first=True)
+        self.classifier = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.layer(x).mean(1))
+
+
+def make() -> nn.Module:
+    torch.manual_seed(3)
+    return Encoder().double()
+
+
+def batches() -> Iterator[Batch]:
+    generator = torch.Generator().manual_seed(4)
+    made: list[Batch] = []
+    for length in (5, 9):
+        x = torch.randn(ROWS, length, 16, generator=generator, dtype=torch.float64)
+        made.append(({"x": x}, {"target": x[:, 0, :3].argmax(1)}))
+    return long_runs.cycle(made, STEPS)
+
+
+@pytest.fixture(scope="module")
+def client_of(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[int], braid.Client]]:
+    directory: Path = tmp_path_factory.mktemp("encoder")
+    models.export(directory / "models" / "encoder", make(), config=CONFIG)
+    with long_runs.clients_of(directory / "models", directory / "run") as get:
+        yield get
+
+
+def train(client: braid.Client, seed: int, **options: object) -> Run:
+    return long_runs.on_server(
+        client,
+        "encoder",
+        batches(),
+        loss="cross_entropy",
+        optimizer=ADAM,
+        seed=seed,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_training_equals_pytorch_with_the_same_seeds(
+    client_of: Callable[[int], braid.Client], replicas: int
+) -> None:
+    def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
+        outputs = seeds.forward_in_chunks(module, batch[0], replicas, SEED, step)
+        return functional.cross_entropy(outputs, batch[1]["target"])
+
+    wanted = long_runs.in_pytorch(make(), batches(), ADAM, loss)
+    # The training did something, or equality would say little.
+    assert wanted.losses[-1] < 0.8 * wanted.losses[0]
+    oracle.assert_equal_runs(train(client_of(replicas), SEED), wanted, 1e-9)
+
+
+def test_the_seed_decides(client_of: Callable[[int], braid.Client]) -> None:
+    """The same one gives the same bits, another one another training from the first step on."""
+    client = client_of(2)
+    first, again, other = train(client, SEED), train(client, SEED), train(client, SEED + 1)
+    assert first.losses == again.losses
+    for name, value in first.state.items():
+        assert value.tobytes() == again.state[name].tobytes(), name
+    assert first.losses[0] != other.losses[0]
+
+
+def test_evaluation_drops_nothing(client_of: Callable[[int], braid.Client]) -> None:
+    inputs, targets = next(batches())
+    with torch.no_grad():
+        logits = make().eval()(inputs["x"])
+    with training.new_trainer(
+        client_of(3), "encoder", loss="cross_entropy", optimizer=ADAM
+    ) as trainer:
+        result = trainer.forward(inputs, targets, mode="eval")
+    torch.testing.assert_close(
+        torch.from_numpy(result.outputs["logits"]), logits, rtol=0, atol=1e-12
+    )
+    wanted = functional.cross_entropy(logits, targets["target"]).item()
+    assert result.loss == pytest.approx(wanted, abs=1e-12)

@@ -1,0 +1,85 @@
+"""Braid's training loops: a server, and a client of it over loopback gRPC in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+from e2e.server import Server
+from training_workloads import Workload
+
+Tensors = dict[str, np.ndarray]
+# Phases of a step in which the model computes.
+COMPUTING = ("forward", "loss", "backward")
+STREAM_DEPTH = 2
+
+
+class BraidServer:
+    """A server of `replicas` CPU replicas with one thread each. folder: new, for its files."""
+
+    def __init__(self, repository: Path, replicas: int, folder: Path) -> None:
+        self._server = Server(repository, f"cpu*{replicas}", folder, ("--cpu_threads=1",))
+        try:
+            self._server.start()
+        except BaseException:
+            self._server.kill()
+            raise
+        self.client = braid.connect(self._server.address)
+
+    def close(self) -> None:
+        self.client.close()
+        try:
+            self._server.stop()
+        finally:
+            self._server.kill()
+
+
+class BraidLoop:
+    """Steps of a trainer of its own, through Trainer.stream or, one by one, Trainer.step."""
+
+    def __init__(self, server: BraidServer, workload: Workload, streaming: bool) -> None:
+        self._batches = workload.batches()
+        self._streaming = streaming
+        self._trainer = server.client.create_trainer(
+            workload.name,
+            name=f"{workload.name}-{'stream' if streaming else 'step'}",
+            loss="cross_entropy",
+            optimizer=workload.optimizer,
+        )
+        # Of the last run: seconds a step by phase, and "rest", what is in none of them but "queue";
+        # the share of the wall time outside the computing ones.
+        self.phases: dict[str, float] = {}
+        self.overhead = 0.0
+
+    def run(self, steps: int) -> float:
+        """Seconds for so many steps."""
+        start = time.perf_counter()
+        results = self._stream(steps) if self._streaming else self._step(steps)
+        seconds = time.perf_counter() - start
+        self.phases = {
+            phase: sum(result.phases[phase] for result in results) / steps
+            for phase in results[0].phases
+        }
+        # In a stream a step queues while the one before it is computed.
+        told = sum(self.phases[phase] for phase in self.phases if phase != "queue")
+        self.phases["rest"] = seconds / steps - told
+        computing = sum(self.phases[phase] for phase in COMPUTING)
+        self.overhead = 1 - computing * steps / seconds
+        return seconds
+
+    def _stream(self, steps: int) -> list[braid.StepResult]:
+        with self._trainer.stream(depth=STREAM_DEPTH) as stream:
+            futures = [stream.step(inputs, targets) for inputs, targets in self._tensors(steps)]
+        return [future.result() for future in futures]
+
+    def _step(self, steps: int) -> list[braid.StepResult]:
+        return [self._trainer.step(inputs, targets) for inputs, targets in self._tensors(steps)]
+
+    def _tensors(self, steps: int) -> Iterator[tuple[Tensors, Tensors]]:
+        for step in range(steps):
+            x, target = self._batches[step % len(self._batches)]
+            # An nn.Sequential calls what it takes "input".
+            yield {"input": x}, {"target": target}

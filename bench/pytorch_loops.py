@@ -1,0 +1,109 @@
+"""PyTorch's own training loops, each in processes of its own, which rest between rounds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from training_workloads import WORKLOADS, Workload
+
+REPLY_SECONDS = 60
+# For a process to end by itself.
+END_SECONDS = 5
+
+
+class PyTorchLoop:
+    """`processes` processes of `threads` intra-op threads: with several, DistributedDataParallel
+    over Gloo, each on its share of every batch. folder: a new one, for them to meet in."""
+
+    def __init__(self, workload: Workload, processes: int, threads: int, folder: Path) -> None:
+        folder.mkdir()
+        # Not forked: neither threads nor gRPC outlive that.
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work,
+                args=(theirs, workload.name, rank, processes, threads, folder / "store"),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, steps: int) -> float:
+        """Seconds for so many steps. RuntimeError if a process has ended or does not answer."""
+        for pipe in self._pipes:
+            pipe.send(steps)
+        seconds = []
+        for pipe in self._pipes:
+            if not pipe.poll(REPLY_SECONDS):
+                raise RuntimeError(f"no answer from PyTorch after {REPLY_SECONDS} s")
+            try:
+                seconds.append(pipe.recv())
+            except EOFError:
+                raise RuntimeError("a PyTorch process has ended") from None
+        return max(seconds)
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()  # at which they end
+        for process in self._processes:
+            process.join(END_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _work(
+    pipe: Connection, name: str, rank: int, processes: int, threads: int, store: Path
+) -> None:
+    torch.set_num_threads(threads)
+    workload = WORKLOADS[name]
+    module = workload.module().train()
+    if processes > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=processes
+        )
+        module = DistributedDataParallel(module)
+    parameters = {key: value for key, value in workload.optimizer.items() if key != "name"}
+    optimizer = getattr(torch.optim, workload.optimizer["name"])(module.parameters(), **parameters)
+    batches = [
+        (torch.from_numpy(x).chunk(processes)[rank], torch.from_numpy(y).chunk(processes)[rank])
+        for x, y in workload.batches()
+    ]
+    try:
+        while True:
+            pipe.send(_train(module, optimizer, batches, pipe.recv()))
+    except (EOFError, BrokenPipeError):
+        pass
+    if processes > 1:
+        distributed.destroy_process_group()
+
+
+def _train(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    steps: int,
+) -> float:
+    start = time.perf_counter()
+    for step in range(steps):
+        x, target = batches[step % len(batches)]
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(module(x), target)
+        loss.backward()
+        optimizer.step()
+        loss.item()  # Every reply of Braid's carries it, too.
+    return time.perf_counter() - start

@@ -1,0 +1,114 @@
+"""What bench/training.py trains: the models, their batches, and the lines to reach."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import bundled_inputs
+
+CLASSES = 10
+# So many batches are made, and used over and over.
+BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What Braid's rate is to come to, as a multiple of others', and the most of a step that may go
+    by outside forward, loss and backward. None: no line."""
+
+    plain: float
+    ddp: float
+    one_replica: float | None = None
+    overhead: float | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    title: str
+    make: Callable[[], nn.Module]
+    row: tuple[int, ...]
+    rows: int
+    optimizer: dict
+    lines: Lines
+
+    def module(self) -> nn.Module:
+        """With the same weights every time."""
+        torch.manual_seed(0)
+        return self.make()
+
+    def batches(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Inputs and class indices, the same every time."""
+        random = np.random.default_rng(0)
+        return [
+            (
+                random.standard_normal((self.rows, *self.row), dtype=np.float32),
+                random.integers(CLASSES, size=self.rows),
+            )
+            for _ in range(BATCHES)
+        ]
+
+    def export(self, repository: Path) -> None:
+        folder = repository / self.name / "1"
+        folder.mkdir(parents=True)
+        with warnings.catch_warnings():
+            # PyTorch deprecates TorchScript, which is what the server serves.
+            warnings.simplefilter("ignore")
+            scripted = torch.jit.script(self.module().eval())
+            example = [(torch.zeros(2, *self.row),)]
+            bundled_inputs.bundle_inputs(scripted, example).save(str(folder / "model.pt"))
+
+
+def convnet() -> nn.Module:
+    """Some 50 ms a step of 64 images on one thread, most of it in the convolutions."""
+
+    def block(before: int, after: int, stride: int) -> list[nn.Module]:
+        convolution = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        return [convolution, nn.BatchNorm2d(after), nn.ReLU()]
+
+    return nn.Sequential(
+        *block(3, 32, stride=2),
+        *block(32, 64, stride=1),
+        *block(64, 64, stride=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, CLASSES),
+    )
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES)
+    )
+
+
+_SGD = {"name": "SGD", "lr": 0.01, "momentum": 0.9}
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload(
+            "convnet",
+            "batch-norm convnet, 3×32×32, batch 64",
+            convnet,
+            (3, 32, 32),
+            64,
+            _SGD,
+            Lines(plain=1.1, one_replica=1.85, ddp=1.0, overhead=0.08),
+        ),
+        Workload(
+            "mlp",
+            "784→512→512→10, batch 256",
+            mlp,
+            (784,),
+            256,
+            _SGD,
+            Lines(plain=0.9, ddp=1.2),
+        ),
+    )
+}

@@ -36,7 +36,8 @@ absl::Status CheckParts(const TrainerSpec& spec) {
   for (size_t i = 0; in_parts && i < spec.losses.size(); ++i) {
     const LossSpec& loss = spec.losses[i];
     const auto zero = std::find(loss.class_weights.begin(), loss.class_weights.end(), 0.0);
-    if (loss.label_smoothing > 0 && zero != loss.class_weights.end()) {
+    if (loss.label_smoothing > 0 && loss.reduction == Reduction::kMean &&
+        zero != loss.class_weights.end()) {
       return InvalidField(
           absl::StrCat("losses[", i, "].class_weights"),
           absl::StrCat("gives class ", zero - loss.class_weights.begin(),

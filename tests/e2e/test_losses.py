@@ -43,7 +43,7 @@ CASES = [
     ("net", spec("cross_entropy"), some_ignored(-100)),
     ("net", spec("cross_entropy", ignore_index=2, weight=WEIGHTS), some_ignored(2)),
     ("net", spec("cross_entropy"), probabilities()),
-    ("net", spec("cross_entropy", label_smoothing=0.2, weight=WEIGHTS), probabilities()),
+    ("net", spec("cross_entropy", label_smoothing=0.2, weight=POSITIVE), probabilities()),
     ("cells", spec("cross_entropy", weight=[1.0, 2.0, 3.0]), classes(ROWS, 4, of=3)),
     ("cells", spec("nll"), classes(ROWS, 4, of=3)),
     ("cells", spec("nll", weight=[1.0, 2.0, 0.5], ignore_index=1), classes(ROWS, 4, of=3)),

@@ -9,9 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
-#include "server/devices/run_on.h"
+#include "server/batching/load_model.h"
 #include "server/models/repository.h"
-#include "server/models/torchscript_model.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
@@ -24,18 +23,9 @@ absl::Status LoadModel(const RepositoryEntry& entry, const ConfigReader& read_co
   if (!entry.config_path.empty()) {
     BRAID_ASSIGN_OR_RETURN(config, read_config(entry.config_path, entry.name));
   }
-  const std::vector<Worker*>& workers = models->workers();
-  std::shared_ptr<const Model> model;
-  BRAID_RETURN_IF_ERROR(RunOnEach({workers.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(model, OpenTorchScript(entry.model_path, entry.name, config));
-    return absl::OkStatus();
-  }));
-  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(workers[r]->torch_device()));
-    return absl::OkStatus();
-  }));
-  models->Serve(std::move(model), entry.version, std::move(replicas));
+  BRAID_ASSIGN_OR_RETURN(LoadedModel loaded,
+                         LoadModelFile(entry.model_path, entry.name, config, models->workers()));
+  models->Serve(std::move(loaded.model), entry.version, std::move(loaded.replicas));
   return absl::OkStatus();
 }
 

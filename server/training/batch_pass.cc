@@ -1,6 +1,5 @@
 #include "server/training/batch_pass.h"
 
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "server/devices/autocast.h"
 #include "server/devices/random.h"
 #include "server/devices/run_on.h"
+#include "server/parallel/finite.h"
 #include "server/parallel/gather.h"
 #include "server/parallel/host_copy.h"
 #include "server/parallel/split.h"
@@ -345,7 +345,7 @@ bool BatchPass::HeldAreFinite(size_t rank) const {
   for (size_t s = 0; s < stages_.size(); ++s) {
     if (const std::optional<size_t> chunk = Active(s, rank)) {
       for (const at::Tensor& gradient : stages_[s].held[*chunk]) {
-        if (gradient.defined() && !std::isfinite(gradient.sum(at::kDouble).item<double>())) {
+        if (gradient.defined() && !IsFinite(gradient)) {
           return false;
         }
       }
@@ -362,10 +362,6 @@ std::vector<int64_t> BatchPass::gathered_shape(size_t output) const {
   }
   shape[0] = rows_;
   return shape;
-}
-
-at::ScalarType BatchPass::output_type(size_t output) const {
-  return stages_.back().outputs.front()[output].scalar_type();
 }
 
 std::vector<TrainingChunk> BatchPass::Report() const {

@@ -79,7 +79,6 @@ class BatchPass {
   // Whether a model's output is 0-dim, one value a chunk; the gathered shape of output `o`. After
   // Forward().
   std::vector<int64_t> gathered_shape(size_t output) const;
-  at::ScalarType output_type(size_t output) const;
   size_t outputs() const { return stages_.back().outputs.front().size(); }
   int64_t rows() const { return rows_; }
   size_t chunks(size_t stage) const { return stages_[stage].split.size(); }

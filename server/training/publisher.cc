@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -14,9 +13,7 @@
 #include "server/base/atomic_file.h"
 #include "server/base/status.h"
 #include "server/batching/batch_queue.h"
-#include "server/devices/run_on.h"
-#include "server/models/model.h"
-#include "server/models/torchscript_model.h"
+#include "server/batching/load_model.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
@@ -111,18 +108,10 @@ absl::Status Publisher::ServeSource(const std::string& model, const Source& sour
     origin = Describe(stored.origin);
   }
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> served, models_->FindModel(model));
-  const std::vector<Worker*>& workers = models_->workers();
-  std::unique_ptr<Model> opened;
-  BRAID_RETURN_IF_ERROR(RunOnEach({workers.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(opened, OpenTorchScript(path, model, served->config()));
-    return absl::OkStatus();
-  }));
-  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(replicas[r], opened->MakeReplica(workers[r]->torch_device()));
-    return absl::OkStatus();
-  }));
-  return models_->ServeVersion(model, source.version, std::move(replicas), std::move(origin));
+  BRAID_ASSIGN_OR_RETURN(LoadedModel loaded,
+                         LoadModelFile(path, model, served->config(), models_->workers()));
+  return models_->ServeVersion(model, source.version, std::move(loaded.replicas),
+                               std::move(origin));
 }
 
 absl::Status Publisher::ServeStoredModel(const std::string& model) {

@@ -1,7 +1,6 @@
 #include "server/training/trainer.h"
 
-#include <cmath>
-#include <limits>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -176,7 +175,10 @@ void Trainer::GetState(StateDone done) {
 }
 
 void Trainer::Export(ExportFormat format, ExportDone done) {
-  Ask(std::move(done), [this, format] { return ExportNow(format); });
+  Ask(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+    return ExportNow(format, state);
+  });
 }
 
 absl::Status Trainer::CheckAlive() const {
@@ -359,8 +361,8 @@ absl::StatusOr<std::unique_ptr<Replica>> Trainer::MakeExporter() {
   return exporter;
 }
 
-absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
+                                               const std::vector<StateTensor>& state) {
   StringSink sink;
   if (format == ExportFormat::kSafetensors) {
     std::vector<HostTensor> tensors;
@@ -405,8 +407,9 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
   BRAID_ASSIGN_OR_RETURN(
       result.version,
       services_.publisher->Publish(
-          spec_.model, std::move(replicas), origin, [this](ByteSink* sink) -> absl::Status {
-            BRAID_ASSIGN_OR_RETURN(const std::string file, ExportNow(ExportFormat::kTorchScript));
+          spec_.model, std::move(replicas), origin, [&](ByteSink* sink) -> absl::Status {
+            BRAID_ASSIGN_OR_RETURN(const std::string file,
+                                   ExportNow(ExportFormat::kTorchScript, state));
             return sink->Write(file);
           }));
   model_->DropKept();

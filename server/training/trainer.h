@@ -110,7 +110,7 @@ class Trainer {
       const std::vector<StateTensor>& state);
   // The served model in host memory.
   absl::StatusOr<std::unique_ptr<Replica>> MakeExporter();
-  absl::StatusOr<std::string> ExportNow(ExportFormat format);
+  absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
   // Counts what was done: losses, updates, schedule.
   void Record(const Operation& operation, const WorkResult& work) ABSL_LOCKS_EXCLUDED(mu_);
   // What info() says of the model.

@@ -338,40 +338,37 @@ absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   return on_disk ? storage_->Remove(name) : absl::OkStatus();
 }
 
-void TrainerRegistry::Submit(absl::string_view name, Operation operation, OperationDone done) {
-  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+template <typename Callback, typename Ask>
+void TrainerRegistry::AskTrainer(absl::string_view name, Callback done, Ask ask) const {
+  const absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
   if (!trainer.ok()) {
     done(trainer.status());
     return;
   }
-  (*trainer)->Submit(std::move(operation), std::move(done));
+  ask(**trainer, std::move(done));
+}
+
+void TrainerRegistry::Submit(absl::string_view name, Operation operation, OperationDone done) {
+  AskTrainer(name, std::move(done), [&](Trainer& trainer, OperationDone then) {
+    trainer.Submit(std::move(operation), std::move(then));
+  });
 }
 
 void TrainerRegistry::GetState(absl::string_view name, StateDone done) {
-  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
-  if (!trainer.ok()) {
-    done(trainer.status());
-    return;
-  }
-  (*trainer)->GetState(std::move(done));
+  AskTrainer(name, std::move(done),
+             [](Trainer& trainer, StateDone then) { trainer.GetState(std::move(then)); });
 }
 
 void TrainerRegistry::Export(absl::string_view name, ExportFormat format, ExportDone done) {
-  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
-  if (!trainer.ok()) {
-    done(trainer.status());
-    return;
-  }
-  (*trainer)->Export(format, std::move(done));
+  AskTrainer(name, std::move(done), [format](Trainer& trainer, ExportDone then) {
+    trainer.Export(format, std::move(then));
+  });
 }
 
 void TrainerRegistry::SaveCheckpoint(absl::string_view name, CheckpointDone done) {
-  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
-  if (!trainer.ok()) {
-    done(trainer.status());
-    return;
-  }
-  (*trainer)->SaveCheckpoint(std::move(done));
+  AskTrainer(name, std::move(done), [](Trainer& trainer, CheckpointDone then) {
+    trainer.SaveCheckpoint(std::move(then));
+  });
 }
 
 absl::StatusOr<std::vector<CheckpointInfo>> TrainerRegistry::ListCheckpoints(
@@ -390,12 +387,9 @@ absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
 
 void TrainerRegistry::Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
                                std::vector<HostTensor> targets, EvaluateDone done) {
-  absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(run.trainer);
-  if (!trainer.ok()) {
-    done(trainer.status());
-    return;
-  }
-  (*trainer)->Evaluate(run.evaluation, std::move(inputs), std::move(targets), std::move(done));
+  AskTrainer(run.trainer, std::move(done), [&](Trainer& trainer, EvaluateDone then) {
+    trainer.Evaluate(run.evaluation, std::move(inputs), std::move(targets), std::move(then));
+  });
 }
 
 EvaluationResult TrainerRegistry::Result(const EvaluationRun& run) {

@@ -115,6 +115,9 @@ class TrainerRegistry {
   // kept: the last to hold it waits for its threads.
   absl::StatusOr<std::shared_ptr<Trainer>> Find(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `ask(trainer, done)`, or tells `done` that there is no such trainer.
+  template <typename Callback, typename Ask>
+  void AskTrainer(absl::string_view name, Callback done, Ask ask) const ABSL_LOCKS_EXCLUDED(mu_);
   void Expire(const std::shared_ptr<Trainer>& trainer) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Trainer> Take(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<Trainer>> All() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -35,9 +35,7 @@ absl::StatusOr<StoredTrainer> Parse(const std::string& name, const std::string& 
 
 absl::StatusOr<std::unique_ptr<TrainerStorage>> TrainerStorage::Open(const std::string& data_dir) {
   BRAID_ASSIGN_OR_RETURN(TrainerDirectories trainers, TrainerDirectories::Open(data_dir));
-  BRAID_ASSIGN_OR_RETURN(VersionStore versions, VersionStore::Open(data_dir));
-  return std::unique_ptr<TrainerStorage>(
-      new TrainerStorage(std::move(trainers), std::move(versions)));
+  return std::unique_ptr<TrainerStorage>(new TrainerStorage(std::move(trainers)));
 }
 
 absl::StatusOr<std::vector<StoredTrainer>> TrainerStorage::List() const {

@@ -1,4 +1,4 @@
-// Where trainers and published versions are kept: the data directory.
+// Where trainers are kept: in the data directory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/storage/trainer_directories.h"
-#include "server/storage/version_store.h"
 
 namespace braid {
 
@@ -27,7 +26,7 @@ struct StoredTrainer {
   bool expired = false;
 };
 
-// Not to be used by two threads at a time, but for versions().
+// Not to be used by two threads at a time.
 class TrainerStorage {
  public:
   static absl::StatusOr<std::unique_ptr<TrainerStorage>> Open(const std::string& data_dir);
@@ -39,14 +38,10 @@ class TrainerStorage {
   absl::Status Remove(const std::string& name) { return trainers_.Remove(name); }
   absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpoints(const std::string& name) const;
 
-  const VersionStore& versions() const { return versions_; }
-
  private:
-  TrainerStorage(TrainerDirectories trainers, VersionStore versions)
-      : trainers_(std::move(trainers)), versions_(std::move(versions)) {}
+  explicit TrainerStorage(TrainerDirectories trainers) : trainers_(std::move(trainers)) {}
 
   TrainerDirectories trainers_;
-  VersionStore versions_;
 };
 
 }  // namespace braid

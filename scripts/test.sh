@@ -31,8 +31,8 @@ python_suite() { # NAME PATH
   suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "$2"
 }
 
-ctest_suite() { # NAME
-  suite "$1" limited ctest --preset release --output-junit "$PWD/$results/$1.xml"
+unit_suite() { # NAME
+  suite "$1" limited "build/release/bin/$1" --gtest_brief=1 --gtest_output="xml:$results/$1.xml"
 }
 
 # The files that scripts/generate.sh makes are what it would make now.
@@ -46,7 +46,9 @@ suite format scripts/format.sh --check
 suite includes scripts/check_includes.py
 suite generated check_generated
 python_suite scripts scripts
-ctest_suite unit
+for program in build/release/bin/*_test; do
+  unit_suite "${program##*/}"
+done
 python_suite python client/python/tests
 python_suite e2e tests/e2e
 python_suite gpu tests/gpu

@@ -5,7 +5,7 @@
 
 namespace braid {
 
-// Has LibTorch allocate through a counter from now on. Where there is no memory to be had it throws
+// Has LibTorch allocate through a counter from now on, and malloc keep what is freed. Where there is no memory to be had it throws
 // c10::OutOfMemoryError, which says what was wanted and what there is. Before any other use of
 // LibTorch; once.
 void InstallHostAllocator();

@@ -5,9 +5,9 @@
 
 namespace braid {
 
-// Has LibTorch allocate through a counter from now on, and malloc keep what is freed. Where there is no memory to be had it throws
-// c10::OutOfMemoryError, which says what was wanted and what there is. Before any other use of
-// LibTorch; once.
+// Has LibTorch allocate through a counter from now on, and malloc keep what is freed. Where there
+// is no memory to be had it throws c10::OutOfMemoryError, which says what was wanted and what there
+// is. Before any other use of LibTorch; once.
 void InstallHostAllocator();
 
 // Of the calling thread: what it allocated less what it freed, and the most of it since

@@ -101,6 +101,34 @@ Module DeepCopy(const Module& module, std::optional<c10::Device> device) {
   return copy;
 }
 
+// For its scope: the backward pass tells `on_gradient`, if there is one, of every parameter's
+// gradient.
+class GradientHooks {
+ public:
+  GradientHooks(const std::vector<Parameter>& parameters, const Replica::OnGradient& on_gradient) {
+    for (size_t p = 0; on_gradient && p < parameters.size(); ++p) {
+      const at::Tensor& value = parameters[p].value;
+      if (value.requires_grad()) {
+        hooks_.emplace_back(value, value.register_hook([&on_gradient, p](const at::Tensor& whole) {
+          if (whole.defined()) {
+            on_gradient(p, whole);
+          }
+        }));
+      }
+    }
+  }
+  ~GradientHooks() {
+    for (const auto& [value, hook] : hooks_) {
+      value.remove_hook(hook);
+    }
+  }
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, unsigned>> hooks_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::Create(
@@ -158,7 +186,7 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(
 }
 
 absl::StatusOr<Gradients> TorchScriptReplica::Backward(
-    const std::vector<at::Tensor>& output_gradients) {
+    const std::vector<at::Tensor>& output_gradients, const OnGradient& on_gradient) {
   const std::vector<at::Tensor> outputs = std::exchange(graph_outputs_, {});
   const std::vector<at::Tensor> inputs = std::exchange(graph_inputs_, {});
   Gradients gradients{std::vector<at::Tensor>(parameters_.size()),
@@ -188,6 +216,7 @@ absl::StatusOr<Gradients> TorchScriptReplica::Backward(
   if (roots.empty() || leaves.empty()) {
     return gradients;
   }
+  const GradientHooks hooks(parameters_, on_gradient);
   const std::vector<at::Tensor> found = torch::autograd::grad(
       roots, leaves, root_gradients, /*retain_graph=*/false, /*create_graph=*/false,
       /*allow_unused=*/true);

@@ -24,7 +24,8 @@ class TorchScriptReplica final : public Replica {
                                                   Mode mode) override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) override;
-  absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients) override;
+  absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,
+                                     const OnGradient& on_gradient) override;
   void DropGraph() override {
     graph_outputs_.clear();
     graph_inputs_.clear();

@@ -74,6 +74,18 @@ void FlatParameters::Accumulate(const std::vector<at::Tensor>& gradients, bool f
   }
 }
 
+void FlatParameters::Clear() {
+  for (const at::Tensor& flat : gradients_) {
+    flat.zero_();
+  }
+  std::fill(reached_.begin(), reached_.end(), false);
+}
+
+void FlatParameters::Put(size_t p, const at::Tensor& gradient) {
+  gradient_views_[p].add_(gradient);
+  reached_[p] = true;
+}
+
 SavedGradients FlatParameters::SaveGradients() const {
   SavedGradients saved{{}, reached_};
   for (const at::Tensor& flat : gradients_) {

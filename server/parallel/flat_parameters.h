@@ -38,6 +38,10 @@ class FlatParameters {
   // Adds `gradients`, one a parameter, undefined for one that was not reached; `first`: whatever
   // the flat gradient holds is overwritten instead.
   void Accumulate(const std::vector<at::Tensor>& gradients, bool first);
+  // The same one by one, as a backward pass makes them: none has been reached ...
+  void Clear();
+  // ... then parameter `p`, once.
+  void Put(size_t p, const at::Tensor& gradient);
   // Which parameters have been reached since the last first one.
   const std::vector<bool>& reached() const { return reached_; }
   // The gradient of parameter `p`, of its shape: a view.

@@ -2,6 +2,7 @@
 // model is run: TorchScript is one way.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,8 +60,11 @@ class Replica {
   // a gradient get one there.
   virtual absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(
       const std::vector<at::Tensor>& inputs, Mode mode) = 0;
-  // From the gradients of the outputs; undefined: zero.
-  virtual absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients) = 0;
+  // From the gradients of the outputs; undefined: zero. `on_gradient`, if there is one, is given
+  // the gradient of each parameter that the outputs depend on as soon as it is whole.
+  using OnGradient = std::function<void(size_t parameter, const at::Tensor& gradient)>;
+  virtual absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,
+                                             const OnGradient& on_gradient) = 0;
   virtual void DropGraph() = 0;
 
   // The trainable parameters, in the module's order.

@@ -1,5 +1,6 @@
 #include "server/training/batch_pass.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -67,6 +68,7 @@ BatchPass::BatchPass(const TrainedModel& model, const Batch& batch, int64_t star
   }
   const bool by_chunk =
       model_.spec->loss_mode == LossMode::kPerReplica || model_.spec->loss_mode == LossMode::kModel;
+  reduces_.resize(stages_.size());
   losses_.resize(by_chunk ? stages_.back().split.size() : 1);
   chunk_gradients_.resize(stages_.back().split.size());
 }
@@ -300,36 +302,73 @@ BatchPass::Tensors BatchPass::OutputGradients(size_t stage, size_t chunk) const 
   return gradients;
 }
 
+absl::Status BatchPass::BackwardChunk(Gang& gang, size_t rank, size_t stage, size_t chunk,
+                                      bool first, bool hold) {
+  Stage& part = *model_.stages[stage];
+  StageRun& run = stages_[stage];
+  std::optional<SyncBatchNormGuard> batch_norm;
+  if (model_.spec->sync_batch_norm) {
+    batch_norm.emplace(gang, groups_ + stage, rank, chunk, *run.exchange);
+  }
+  OverlappedReduce* const reduce = reduces_[stage];
+  Replica::OnGradient on_gradient;
+  if (reduce != nullptr) {
+    reduce->Begin(chunk);
+    on_gradient = [reduce, chunk](size_t p, const at::Tensor& gradient) {
+      reduce->Add(chunk, p, gradient);
+    };
+  }
+  BRAID_ASSIGN_OR_RETURN(Gradients gradients,
+                         part.replica(chunk).Backward(OutputGradients(stage, chunk), on_gradient));
+  run.input_gradients[chunk] = std::move(gradients.inputs);
+  if (reduce != nullptr) {
+    return reduce->End(chunk);
+  }
+  if (hold) {
+    run.held[chunk] = std::move(gradients.parameters);
+  } else {
+    part.flat(chunk).Accumulate(gradients.parameters, first);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::FollowReduces(size_t rank) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const std::optional<size_t> replica = model_.roster->replica[s][rank];
+    if (replica && reduces_[s] != nullptr) {
+      BRAID_RETURN_IF_ERROR(reduces_[s]->Follow(*replica));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BatchPass::Backward(Gang& gang, size_t rank, bool first, bool hold,
                                  PhaseTimes* times) {
   for (size_t s = stages_.size(); s-- > 0;) {
     Stage& stage = *model_.stages[s];
     if (const std::optional<size_t> chunk = Active(s, rank)) {
-      BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kBackward, [&]() -> absl::Status {
-        std::optional<SyncBatchNormGuard> batch_norm;
-        if (model_.spec->sync_batch_norm) {
-          batch_norm.emplace(gang, groups_ + s, rank, *chunk, *stages_[s].exchange);
-        }
-        BRAID_ASSIGN_OR_RETURN(Gradients gradients,
-                               stage.replica(*chunk).Backward(OutputGradients(s, *chunk)));
-        stages_[s].input_gradients[*chunk] = std::move(gradients.inputs);
-        if (hold) {
-          stages_[s].held[*chunk] = std::move(gradients.parameters);
-        } else {
-          stage.flat(*chunk).Accumulate(gradients.parameters, first);
-        }
-        return absl::OkStatus();
+      BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kBackward, [&] {
+        return BackwardChunk(gang, rank, s, *chunk, first, hold);
       }));
     } else if (const std::optional<size_t> idle = model_.roster->replica[s][rank]; idle && first) {
       // What it held before must not be summed.
-      stage.flat(*idle).Accumulate(std::vector<at::Tensor>(stage.flat(*idle).slots().size()),
-                                   /*first=*/true);
+      if (reduces_[s] != nullptr) {
+        reduces_[s]->Begin(*idle);
+        BRAID_RETURN_IF_ERROR(reduces_[s]->End(*idle));
+      } else {
+        stage.flat(*idle).Accumulate(std::vector<at::Tensor>(stage.flat(*idle).slots().size()),
+                                     /*first=*/true);
+      }
     }
     if (s > 0) {
       BRAID_RETURN_IF_ERROR(gang.Meet(rank));
     }
   }
-  return absl::OkStatus();
+  if (std::all_of(reduces_.begin(), reduces_.end(), [](auto* reduce) { return !reduce; })) {
+    return absl::OkStatus();
+  }
+  BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+  return times->Measure(gang, rank, Phase::kReduce, [&] { return FollowReduces(rank); });
 }
 
 void BatchPass::Release(size_t rank) {

@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "server/base/host_tensor.h"
 #include "server/devices/gang.h"
 #include "server/parallel/mode.h"
+#include "server/parallel/overlapped_reduce.h"
 #include "server/parallel/sync_batch_norm.h"
 #include "server/training/objective.h"
 #include "server/training/operation.h"
@@ -63,9 +65,14 @@ class BatchPass {
                     PhaseTimes* times);
   // The client's gradients of the gathered outputs in the place of the loss's: by one thread.
   void SetOutputGradients(std::vector<at::Tensor> gradients);
+  // Has Backward() sum the replicas' gradients meanwhile, by stage; nullptr: not this one's. They
+  // outlive the pass.
+  void ReduceMeanwhile(std::vector<OverlappedReduce*> reduces) { reduces_ = std::move(reduces); }
   // Adds to the flat gradients, or, with `hold`, keeps the gradients until Release(). `first`: what
   // the flat gradients held counts for nothing.
   absl::Status Backward(Gang& gang, size_t rank, bool first, bool hold, PhaseTimes* times);
+  // The rank's worker goes on after the sums, those too that others have begun after it failed.
+  absl::Status FollowReduces(size_t rank);
   // Adds what Backward() kept.
   void Release(size_t rank);
   // Whether the gradients that Backward() kept are finite.
@@ -109,6 +116,8 @@ class BatchPass {
   absl::Status ChunkLoss(size_t chunk, const std::vector<double>& whole, bool with_gradient);
   absl::StatusOr<std::vector<double>> SharesOf(int64_t start, int64_t rows,
                                                const std::vector<double>& whole) const;
+  absl::Status BackwardChunk(Gang& gang, size_t rank, size_t stage, size_t chunk, bool first,
+                             bool hold);
   Tensors OutputGradients(size_t stage, size_t chunk) const;
   absl::StatusOr<Tensors> GatherSome(const std::vector<bool>& wanted) const;
 
@@ -118,6 +127,7 @@ class BatchPass {
   const int64_t rows_;
   const size_t groups_;
   std::vector<StageRun> stages_;
+  std::vector<OverlappedReduce*> reduces_;
   std::vector<double> losses_;  // one, or one a chunk
   // Of the outputs, gathered (central loss, client) ...
   Tensors gathered_gradients_;

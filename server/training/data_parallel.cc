@@ -12,6 +12,7 @@
 #include "server/devices/run_on.h"
 #include "server/parallel/finite.h"
 #include "server/parallel/host_copy.h"
+#include "server/training/data_parallel_run.h"
 
 namespace braid {
 namespace {
@@ -35,65 +36,7 @@ absl::Status NotFinite(absl::string_view what) {
                    "(non_finite)"));
 }
 
-// Copies the tensors out of the request's memory, which a kept graph outlives.
-void Own(std::vector<HostTensor>* tensors) {
-  for (HostTensor& tensor : *tensors) {
-    auto bytes = std::make_shared<std::string>(static_cast<const char*>(tensor.data), tensor.bytes);
-    tensor.data = bytes->data();
-    tensor.owner = std::move(bytes);
-  }
-}
-
 }  // namespace
-
-// One operation on its way through a gang.
-struct DataParallel::Run {
-  Run(const DataParallel& trained, const Batch& worked_on)
-      : batch(worked_on),
-        times(trained.roster_.workers.size()),
-        finite(trained.roster_.workers.size(), 1),
-        changing(trained.roster_.workers.size(), 0) {
-    batch.gradient_scale = trained.gradient_scale();
-  }
-
-  void AddPass(std::unique_ptr<BatchPass> pass) {
-    passes.push_back(std::move(pass));
-    for (RankGroup& group : passes.back()->RankGroups()) {
-      groups.push_back(std::move(group));
-    }
-  }
-  void AddPasses(const DataParallel& trained) {
-    int64_t start = 0;
-    for (const int64_t rows : trained.Pieces(batch.rows)) {
-      AddPass(std::make_unique<BatchPass>(trained.model(), batch, start, rows, groups.size()));
-      start += rows;
-    }
-  }
-
-  double loss() const {
-    double sum = 0;
-    for (const auto& pass : passes) {
-      sum += pass->loss();
-    }
-    return sum;
-  }
-
-  Batch batch;  // the passes refer to it
-  std::vector<std::unique_ptr<BatchPass>> passes;
-  std::vector<RankGroup> groups;
-  // What the losses divide by over the whole batch; the output rank writes it.
-  std::vector<double> whole;
-  // The gradients are kept apart until it is known that they count.
-  bool hold = false;
-  // The flat gradients as they were, by stage and replica, where they cannot be kept apart.
-  std::vector<std::vector<SavedGradients>> saved;
-  std::unique_ptr<UpdatePass> update;
-  PhaseTimes times;
-  // By rank; each writes its own.
-  std::vector<char> finite;
-  // It has begun to change what the trainer is.
-  std::vector<char> changing;
-};
 
 absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
     const ModelConfig& config, TrainerSpec spec, std::shared_ptr<const Objective> objective,
@@ -208,6 +151,7 @@ absl::Status DataParallel::MakeUpdate(Run& run, const std::vector<size_t>& holdi
   }
   optimizers_equal_ = all_reduce;
   run.update = std::make_unique<UpdatePass>(model(), holding, values, gradient_scale(), all_reduce);
+  ReduceMeanwhile(run, all_reduce);
   return absl::OkStatus();
 }
 
@@ -331,6 +275,11 @@ absl::Status DataParallel::Recover(Run& run, const absl::Status& status) {
     torn_ = true;
     return status;
   }
+  for (const auto& pass : run.passes) {
+    RunOnEach(roster_.workers, Phase::kReduce, [&](size_t rank) {
+      return pass->FollowReduces(rank);
+    }).IgnoreError();  // what has begun ends before its memory is used again
+  }
   RollBack();
   for (size_t s = 0; s < run.saved.size(); ++s) {
     RunOnEach(stages_[s]->workers(), Phase::kBackward, [&](size_t r) {
@@ -374,6 +323,44 @@ absl::StatusOr<WorkResult> DataParallel::ForwardBackward(const Batch& batch,
   }
   Report(run, &result);
   return result;
+}
+
+void DataParallel::ReduceMeanwhile(Run& run, bool all_reduce) {
+  // Micro-batches and earlier batches are summed on each replica first.
+  if (accumulated_ > 0 || run.passes.size() != 1) {
+    return;
+  }
+  // A collective under way waits for all its GPUs, and an allocation on one may wait for the
+  // collective and hold up its launch on another. So larger batches than those before, which have
+  // filled the allocator's cache, are not overlapped.
+  size_t bytes = 0;
+  for (const HostTensor& input : run.batch.inputs) {
+    bytes += input.bytes;
+  }
+  if (bytes > std::exchange(settled_bytes_, std::max(bytes, settled_bytes_))) {
+    return;
+  }
+  std::vector<OverlappedReduce*> reduces(stages_.size());
+  run.reduces.resize(stages_.size());
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    Stage& stage = *stages_[s];
+    if (stage.link() != Link::kNccl) {
+      continue;
+    }
+    std::vector<bool> frozen;
+    for (const Parameter& parameter : stage.replica(0).parameters()) {
+      frozen.push_back(!parameter.value.requires_grad());
+    }
+    std::vector<FlatParameters*> flat;
+    for (size_t r = 0; r < stage.size(); ++r) {
+      flat.push_back(&stage.flat(r));
+    }
+    run.reduces[s] = std::make_unique<OverlappedReduce>(stage.communicator(), std::move(flat),
+                                                        frozen, all_reduce);
+    reduces[s] = run.reduces[s].get();
+    run.update->SkipReduce(s);
+  }
+  run.passes.front()->ReduceMeanwhile(std::move(reduces));
 }
 
 void DataParallel::ConcludeUpdate(Run& run, WorkResult* result) {
@@ -420,186 +407,6 @@ absl::StatusOr<WorkResult> DataParallel::Update(const std::vector<GroupValues>& 
   return result;
 }
 
-absl::StatusOr<WorkResult> DataParallel::Forward(const Batch& batch, bool keep_graph) {
-  DropKept();
-  Run run(*this, batch);
-  std::unique_ptr<Batch> kept;
-  if (keep_graph) {
-    kept = std::make_unique<Batch>(batch);
-    Own(&kept->inputs);
-    run.AddPass(std::make_unique<BatchPass>(model(), *kept, 0, batch.rows, /*groups=*/0));
-  } else {
-    run.AddPasses(*this);
-  }
-  const bool training = batch.mode == Mode::kTrain;
-  WorkResult result;
-  std::vector<std::vector<at::Tensor>> gathered(run.passes.size());
-  absl::Status status =
-      RunGang(roster_.workers, run.groups, [&](Gang& gang, size_t rank) -> absl::Status {
-        const PeakMemory peak(gang.worker(rank).device(), &peaks_[rank]);
-        const bool with_loss = !batch.targets.empty() || spec_.loss_mode == LossMode::kModel;
-        if (with_loss && rank == roster_.output_rank) {
-          BRAID_ASSIGN_OR_RETURN(run.whole, objective_->Denominators(batch.targets, 0, batch.rows));
-        }
-        for (size_t k = 0; k < run.passes.size(); ++k) {
-          BRAID_RETURN_IF_ERROR(run.passes[k]->Forward(gang, rank, keep_graph, &run.times));
-          if (rank == roster_.output_rank) {
-            BRAID_ASSIGN_OR_RETURN(gathered[k], run.passes[k]->GatherOutputs());
-          }
-          if (with_loss) {
-            BRAID_RETURN_IF_ERROR(run.passes[k]->Loss(gang, rank, run.whole,
-                                                      /*with_gradient=*/false, &run.times));
-          }
-        }
-        if (rank == roster_.output_rank) {
-          BRAID_RETURN_IF_ERROR(run.times.Measure(gang, rank, Phase::kCopyOut, [&] {
-            result.outputs = Export(gathered);
-            return absl::OkStatus();
-          }));
-        }
-        return training ? ExamineBuffers(gang, rank) : absl::OkStatus();
-      });
-  if (!status.ok() || (!training && has_buffers())) {
-    RollBack();  // an evaluation changes nothing, whatever the model does in it
-  }
-  BRAID_RETURN_IF_ERROR(status);
-  if (!batch.targets.empty() || spec_.loss_mode == LossMode::kModel) {
-    result.loss = run.loss();
-  }
-  Report(run, &result);
-  if (keep_graph) {
-    kept_batch_ = std::move(kept);
-    kept_ = std::move(run.passes.front());
-  }
-  return result;
-}
-
-std::vector<HostTensor> DataParallel::Export(
-    const std::vector<std::vector<at::Tensor>>& gathered) const {
-  std::vector<HostTensor> outputs;
-  for (size_t o = 0; o < gathered.front().size(); ++o) {
-    std::vector<at::Tensor> pieces;
-    for (const std::vector<at::Tensor>& piece : gathered) {
-      pieces.push_back(piece[o]);
-    }
-    // What was not gathered from several chunks may be the input or a parameter; the recorded reply
-    // must outlive both.
-    const at::Tensor whole = pieces.size() > 1 ? at::cat(pieces) : pieces.front().clone();
-    outputs.push_back(
-        ToHost(whole.to(ToScalarType(config_.outputs[o].type)), config_.outputs[o].name));
-  }
-  return outputs;
-}
-
-absl::Status DataParallel::ExamineBuffers(Gang& gang, size_t rank) {
-  const auto primary = [&](size_t s) { return roster_.replica[s][rank] == size_t{0}; };
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    if (primary(s)) {
-      BRAID_RETURN_IF_ERROR(stages_[s]->CheckBuffers());
-    }
-  }
-  BRAID_RETURN_IF_ERROR(gang.Meet(rank));
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    if (primary(s) && stages_[s]->has_buffers()) {
-      stages_[s]->CommitBuffers();
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<at::Tensor>> DataParallel::ReadOutputGradients(
-    const std::vector<HostTensor>& output_gradients) const {
-  std::vector<at::Tensor> gradients(config_.outputs.size());
-  for (size_t i = 0; i < output_gradients.size(); ++i) {
-    const HostTensor& gradient = output_gradients[i];
-    const std::string field = absl::StrCat("output_gradients[", i, "]");
-    const auto output =
-        std::find_if(config_.outputs.begin(), config_.outputs.end(),
-                     [&](const TensorSpec& spec) { return spec.name == gradient.name; });
-    if (output == config_.outputs.end()) {
-      return InvalidField(field + ".name",
-                          absl::StrCat("the model has no output '", Excerpt(gradient.name), "'"));
-    }
-    const auto o = static_cast<size_t>(output - config_.outputs.begin());
-    if (gradients[o].defined()) {
-      return InvalidField(field + ".name",
-                          absl::StrCat("output '", gradient.name, "' is there twice"));
-    }
-    if (gradient.type != output->type || gradient.shape != kept_->gathered_shape(o)) {
-      return InvalidField(
-          absl::StrCat(field, gradient.type != output->type ? ".datatype" : ".shape"),
-          absl::StrCat("the gradient of '", gradient.name, "' is ", DataTypeName(gradient.type),
-                       " ", ShapeString(gradient.shape), "; expected the output's ",
-                       DataTypeName(output->type), " ", ShapeString(kept_->gathered_shape(o))));
-    }
-    gradients[o] = gradient_scale() == 1 ? View(gradient) : View(gradient).mul(gradient_scale());
-  }
-  if (output_gradients.empty()) {
-    return InvalidField("output_gradients", "is empty; expected one for at least one output");
-  }
-  return gradients;
-}
-
-absl::StatusOr<WorkResult> DataParallel::Backward(const std::vector<HostTensor>& output_gradients) {
-  if (kept_ == nullptr) {
-    return absl::FailedPreconditionError(
-        "no graph is kept: call Forward with keep_graph just before Backward");
-  }
-  BRAID_ASSIGN_OR_RETURN(std::vector<at::Tensor> gradients, ReadOutputGradients(output_gradients));
-  kept_->SetOutputGradients(std::move(gradients));
-  Run run(*this, *kept_batch_);
-  run.AddPass(std::move(kept_));
-  run.hold = accumulated_ > 0;
-  std::vector<size_t> holding = HoldingAfter(run);
-  const absl::Status status =
-      RunGang(roster_.workers, run.groups, [&](Gang& gang, size_t rank) -> absl::Status {
-        const PeakMemory peak(gang.worker(rank).device(), &peaks_[rank]);
-        BRAID_RETURN_IF_ERROR(
-            run.passes.front()->Backward(gang, rank, accumulated_ == 0, run.hold, &run.times));
-        BRAID_RETURN_IF_ERROR(Examine(run, gang, rank));
-        BRAID_RETURN_IF_ERROR(gang.Meet(rank));
-        return Apply(run, gang, rank);
-      });
-  BRAID_RETURN_IF_ERROR(Recover(run, status));
-  BRAID_ASSIGN_OR_RETURN(const Verdict verdict, Judge(run));
-  WorkResult result;
-  result.skipped = !verdict.counts;
-  if (verdict.counts) {
-    ++accumulated_;
-    holding_ = std::move(holding);
-    overflow_ = overflow_ || verdict.overflow;
-  }
-  Report(run, &result);
-  return result;
-}
-
-absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) {
-  DropKept();
-  Run run(*this, batch);
-  run.AddPasses(*this);
-  int64_t start = 0;
-  const absl::Status status =
-      RunGang(roster_.workers, run.groups, [&](Gang& gang, size_t rank) -> absl::Status {
-        for (const auto& pass : run.passes) {
-          BRAID_RETURN_IF_ERROR(pass->Forward(gang, rank, /*keep_graph=*/false, &run.times));
-          if (rank == roster_.output_rank) {
-            BRAID_RETURN_IF_ERROR(
-                run.times.Measure(gang, rank, Phase::kLoss, [&]() -> absl::Status {
-                  BRAID_ASSIGN_OR_RETURN(const std::vector<at::Tensor> outputs,
-                                         pass->GatherOutputs());
-                  return evaluation->Add(outputs, batch.targets, start, pass->rows());
-                }));
-            start += pass->rows();
-          }
-        }
-        return absl::OkStatus();
-      });
-  if (!status.ok() || has_buffers()) {
-    RollBack();
-  }
-  return status;
-}
-
 bool DataParallel::has_buffers() const {
   return std::any_of(stages_.begin(), stages_.end(),
                      [](const auto& stage) { return stage->has_buffers(); });
@@ -626,20 +433,6 @@ void DataParallel::RollBack() {
       return absl::OkStatus();
     }).IgnoreError();
   }
-}
-
-void DataParallel::DropKept() {
-  if (kept_ == nullptr) {
-    return;
-  }
-  for (const std::unique_ptr<Stage>& stage : stages_) {
-    RunOnEach(stage->workers(), Phase::kBackward, [&](size_t r) {
-      stage->replica(r).DropGraph();
-      return absl::OkStatus();
-    }).IgnoreError();  // frees memory
-  }
-  kept_.reset();
-  kept_batch_.reset();
 }
 
 }  // namespace braid

@@ -118,6 +118,8 @@ class DataParallel {
   absl::Status MakeUpdate(Run& run, const std::vector<size_t>& holding,
                           const std::vector<GroupValues>& values);
   absl::Status PrepareOptimizers(const std::vector<GroupValues>& values);
+  // Has the gradients of the run summed during its backward pass, where that can be.
+  void ReduceMeanwhile(Run& run, bool all_reduce);
   // Gives every replica an optimizer in the primary's state.
   absl::Status EqualizeOptimizers();
 
@@ -165,6 +167,8 @@ class DataParallel {
   GradScaler scaler_;
   SyncChoice sync_;
   bool prepared_ = false;
+  // Of the inputs of the largest batch that an update was made from.
+  size_t settled_bytes_ = 0;
   // All replicas have optimizers, in the primary's state.
   bool optimizers_equal_ = false;
   // By rank: the most memory that an operation has taken.

@@ -94,7 +94,9 @@ absl::StatusOr<PlacedStage> PlaceStage(const ReplicaSet& served, const StageRole
     return InvalidField(field + ".path", status.message());
   }
   BRAID_RETURN_IF_ERROR(status);
-  return PlacedStage{role.path, ReplicaSet(std::move(workers), std::move(replicas))};
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, MakeCommunicator(workers));
+  return PlacedStage{role.path, ReplicaSet(std::move(workers), std::move(replicas)),
+                     std::move(communicator)};
 }
 
 absl::Status PlaceOutput(const ReplicaSet& served, TrainerSpec* spec, Placement* placement) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "c10/core/Device.h"
+#include "server/devices/communicator.h"
 #include "server/parallel/replica_set.h"
 #include "server/training/trainer_spec.h"
 
@@ -15,6 +16,8 @@ namespace braid {
 struct PlacedStage {
   std::string path;
   ReplicaSet replicas;
+  // Over the replicas' devices, or nullptr: MakeCommunicator() says which.
+  std::unique_ptr<Communicator> communicator;
 };
 
 struct Placement {

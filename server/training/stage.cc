@@ -22,7 +22,6 @@ std::string WholeName(const std::string& path, const std::string& name) {
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed) {
   std::unique_ptr<Stage> stage(new Stage(std::move(placed)));
   const std::vector<Worker*>& workers = stage->workers();
-  BRAID_ASSIGN_OR_RETURN(stage->communicator_, MakeCommunicator(workers));
   const bool on_host = std::all_of(workers.begin(), workers.end(), [](const Worker* worker) {
     return worker->torch_device().is_cpu();
   });

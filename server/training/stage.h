@@ -75,12 +75,14 @@ class Stage {
 
  private:
   explicit Stage(PlacedStage placed)
-      : path_(std::move(placed.path)), replicas_(std::move(placed.replicas)) {}
+      : path_(std::move(placed.path)),
+        replicas_(std::move(placed.replicas)),
+        communicator_(std::move(placed.communicator)) {}
 
   const std::string path_;
   const ReplicaSet replicas_;
   Link link_ = Link::kCopies;
-  std::unique_ptr<Communicator> communicator_;  // kNccl
+  const std::unique_ptr<Communicator> communicator_;  // kNccl
   std::vector<FlatParameters> flat_;
   std::vector<at::Tensor> buffers_;  // on the primary device
   OptimizerSpec optimizer_spec_;

@@ -50,6 +50,7 @@ UpdatePass::UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
       values_(std::move(values)),
       gradient_scale_(gradient_scale),
       all_reduce_(all_reduce),
+      reduced_(model_.stages.size()),
       plans_(model_.stages.size()),
       partial_norms_(model_.roster->workers.size() * model_.stages.size()) {}
 
@@ -176,7 +177,7 @@ absl::Status UpdatePass::Run(Gang& gang, size_t rank, PhaseTimes* times) {
   const c10::AutoGradMode no_grad(false);
   BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kReduce, [&] {
     return ForMine(rank, [&](size_t s, Stage& stage, size_t replica) {
-      return Reduce(stage, replicas_[s], replica);
+      return reduced_[s] ? absl::OkStatus() : Reduce(stage, replicas_[s], replica);
     });
   }));
   if (all_reduce_) {

@@ -26,6 +26,9 @@ class UpdatePass {
   UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
              std::vector<GroupValues> values, double gradient_scale, bool all_reduce);
 
+  // The gradients of stage `stage` have been summed already. Before Run().
+  void SkipReduce(size_t stage) { reduced_[stage] = true; }
+
   // An error leaves the replicas torn.
   absl::Status Run(Gang& gang, size_t rank, PhaseTimes* times);
 
@@ -54,6 +57,7 @@ class UpdatePass {
   const std::vector<GroupValues> values_;
   const double gradient_scale_;
   const bool all_reduce_;
+  std::vector<bool> reduced_;  // by stage
   // By stage; the primary's rank writes it.
   std::vector<UpdatePlan> plans_;
   // By rank and stage; each rank writes its own.

@@ -25,7 +25,7 @@ class PuppetReplica final : public Replica {
   absl::StatusOr<Tensors> ForwardForTraining(const Tensors& inputs, Mode) override {
     return forward_(inputs);
   }
-  absl::StatusOr<Gradients> Backward(const Tensors&) override {
+  absl::StatusOr<Gradients> Backward(const Tensors&, const OnGradient&) override {
     return absl::UnimplementedError("a puppet has no backward pass");
   }
   void DropGraph() override {}

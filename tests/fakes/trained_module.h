@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -74,14 +75,18 @@ using State = std::map<std::string, at::Tensor>;
 // A DataParallel and the schedule that gives it its values.
 class TrainedModule {
  public:
+  // What links so many replicas instead of their shared memory.
+  using MakeLink = std::function<std::unique_ptr<Communicator>(size_t replicas)>;
+
   explicit TrainedModule(const torch::jit::Module& module, int workers,
                          TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig())
       : TrainedModule(module, std::make_unique<WorkerFleet>(workers), std::move(spec),
                       std::move(config)) {}
   TrainedModule(const torch::jit::Module& module, std::unique_ptr<WorkerFleet> fleet,
-                TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig())
+                TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig(),
+                const MakeLink& make_link = nullptr)
       : fleet_(std::move(fleet)), spec_(std::move(spec)), config_(std::move(config)) {
-    status_ = Init(module);
+    status_ = Init(module, make_link);
   }
 
   // What is wrong with the spec or the model; else there is a model.
@@ -144,11 +149,14 @@ class TrainedModule {
   }
 
  private:
-  absl::Status Init(const torch::jit::Module& module) {
+  absl::Status Init(const torch::jit::Module& module, const MakeLink& make_link) {
     BRAID_ASSIGN_OR_RETURN(objective_, Objective::Create(&spec_, config_));
     const ReplicaSet served(fleet_->workers(),
                             MakeReplicas(module, config_, fleet_->workers().size()));
     BRAID_ASSIGN_OR_RETURN(Placement placement, Place(served, &spec_));
+    for (PlacedStage& stage : placement.stages) {
+      stage.communicator = make_link ? make_link(stage.replicas.size()) : nullptr;
+    }
     BRAID_ASSIGN_OR_RETURN(model_,
                            DataParallel::Create(config_, spec_, objective_, std::move(placement)));
     BRAID_ASSIGN_OR_RETURN(schedule_,

@@ -71,7 +71,8 @@ TEST(TorchScriptReplicaTest, BackwardGivesTheParametersGradients) {
   const c10::AutoGradMode no_grad(false);  // as it is on a worker that serves
   BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs, replica->ForwardForTraining({x}, Mode::kTrain));
   EXPECT_FALSE(outputs[0].requires_grad());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({3, 2})}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
+                             replica->Backward({at::ones({3, 2})}, nullptr));
   ASSERT_EQ(gradients.parameters.size(), 2);
   EXPECT_TRUE(at::equal(gradients.parameters[0], x.sum(0)));
   EXPECT_TRUE(at::equal(gradients.parameters[1], at::full({2}, 3.0)));
@@ -82,7 +83,8 @@ TEST(TorchScriptReplicaTest, BackwardGivesTheParametersGradients) {
 TEST(TorchScriptReplicaTest, AParameterThatIsNotReachedHasNoGradient) {
   const std::unique_ptr<Replica> replica = Affine();
   ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kEval), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({3, 2})}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
+                             replica->Backward({at::ones({3, 2})}, nullptr));
   EXPECT_TRUE(gradients.parameters[0].defined());
   EXPECT_FALSE(gradients.parameters[1].defined());
 }
@@ -90,7 +92,7 @@ TEST(TorchScriptReplicaTest, AParameterThatIsNotReachedHasNoGradient) {
 TEST(TorchScriptReplicaTest, WithoutAnOutputGradientNothingIsReached) {
   const std::unique_ptr<Replica> replica = Affine();
   ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kTrain), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::Tensor()}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::Tensor()}, nullptr));
   ASSERT_EQ(gradients.parameters.size(), 2);
   EXPECT_FALSE(gradients.parameters[0].defined() || gradients.parameters[1].defined());
 }
@@ -103,14 +105,15 @@ TEST(TorchScriptReplicaTest, ABoundParameterLivesInItsStorage) {
   EXPECT_TRUE(
       at::equal((*replica->Forward({at::ones({1, 2})}, Mode::kEval))[0], at::full({1, 2}, 10.0)));
   ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kEval), IsOk());
-  EXPECT_TRUE(replica->Backward({at::ones({1, 2})})->parameters[0].defined());
+  EXPECT_TRUE(replica->Backward({at::ones({1, 2})}, nullptr)->parameters[0].defined());
 }
 
 TEST(TorchScriptReplicaTest, AnInputThatRequiresAGradientGetsOne) {
   const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor x = at::ones({1, 2}).requires_grad_(true);
   ASSERT_THAT(replica->ForwardForTraining({x}, Mode::kTrain), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({1, 2})}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
+                             replica->Backward({at::ones({1, 2})}, nullptr));
   EXPECT_TRUE(at::equal(gradients.inputs[0], at::full({1, 2}, 3.0)));
 }
 
@@ -118,9 +121,47 @@ TEST(TorchScriptReplicaTest, AFrozenParameterGetsNoGradient) {
   const std::unique_ptr<Replica> replica = Affine();
   replica->Freeze(0);
   ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kTrain), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({1, 2})}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
+                             replica->Backward({at::ones({1, 2})}, nullptr));
   EXPECT_FALSE(gradients.parameters[0].defined());
   EXPECT_TRUE(gradients.parameters[1].defined());
+}
+
+// y = tanh(x · first) · second · tied · tied, with tied weights; `unused` and `frozen` get nothing.
+TEST(TorchScriptReplicaTest, TellsOfEachGradientOnceAsItComes) {
+  torch::jit::Module module = NewModule();
+  for (const char* name : {"first", "second", "tied", "unused"}) {
+    module.register_parameter(name, Trainable(3), /*is_buffer=*/false);
+  }
+  module.register_parameter("again", module.attr("tied").toTensor(), /*is_buffer=*/false);
+  module.register_parameter("frozen", at::ones({2}), /*is_buffer=*/false);
+  module.define(R"(
+def forward(self, x):
+  return torch.tanh(x * self.first) * self.second * self.tied * self.again * self.frozen
+)");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  std::vector<size_t> order;
+  Tensors told(4);
+  const Replica::OnGradient listen = [&](size_t p, const at::Tensor& gradient) {
+    order.push_back(p);
+    told[p] = gradient.clone();
+  };
+  for (int i = 0; i < 2; ++i) {
+    order.clear();
+    ASSERT_THAT(replica->ForwardForTraining({at::full({3, 2}, 0.1)}, Mode::kTrain), IsOk());
+    BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
+                               replica->Backward({at::ones({3, 2})}, listen));
+    EXPECT_THAT(order, ElementsAre(2, 1, 0));
+    for (size_t p = 0; p < 3; ++p) {
+      EXPECT_TRUE(at::equal(told[p], gradients.parameters[p])) << p;
+    }
+    EXPECT_FALSE(gradients.parameters[3].defined());
+  }
+  // Who does not ask is not told.
+  order.clear();
+  ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kTrain), IsOk());
+  ASSERT_THAT(replica->Backward({at::ones({3, 2})}, nullptr), IsOk());
+  EXPECT_THAT(order, ElementsAre());
 }
 
 TEST(TorchScriptReplicaTest, BuffersAreThoseOfNow) {
@@ -148,7 +189,8 @@ TEST(TorchScriptReplicaTest, SettingTheBuffersThatItHasLeavesTheGraphWhole) {
   const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
   ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kTrain), IsOk());
   replica->SetBuffers({at::full({2}, 2.0)});
-  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::ones({1, 2})}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
+                             replica->Backward({at::ones({1, 2})}, nullptr));
   EXPECT_TRUE(at::equal(gradients.parameters[0], at::full({2}, 2.0)));
 }
 
@@ -206,7 +248,7 @@ TEST(TorchScriptReplicaTest, ACloneIsACopyOfItsOwn) {
   EXPECT_TRUE(at::equal((*clone->Forward({x}, Mode::kEval))[0], at::full({1, 2}, 4.0)));
   EXPECT_EQ(clone->buffers()[0].sum().item<float>(), 0);
   ASSERT_THAT(clone->ForwardForTraining({x}, Mode::kTrain), IsOk());
-  EXPECT_TRUE(clone->Backward({at::ones({1, 2})})->parameters[1].defined());
+  EXPECT_TRUE(clone->Backward({at::ones({1, 2})}, nullptr)->parameters[1].defined());
 }
 
 TEST(TorchScriptReplicaTest, InputsAndOutputsGoByTheirOrder) {

@@ -90,6 +90,16 @@ class AccumulateTest : public ::testing::Test {
   FlatParameters flat_{replica_};
 };
 
+TEST_F(AccumulateTest, OneByOneAfterClearing) {
+  flat_.Accumulate(Gradients(1, {true, true, true, true}), /*first=*/true);
+  flat_.Clear();
+  const Tensors gradients = Gradients(2, {true, false, true, false});
+  flat_.Put(2, gradients[2]);
+  flat_.Put(0, gradients[0]);
+  EXPECT_THAT(flat_.reached(), ElementsAre(true, false, true, false));
+  EXPECT_TRUE(IsAll(0, 2) && IsAll(1, 0) && IsAll(2, 2) && IsAll(3, 0));
+}
+
 TEST_F(AccumulateTest, AddsUpAndRemembersWhatWasReached) {
   flat_.Accumulate(Gradients(1, {true, true, false, false}), /*first=*/true);
   EXPECT_THAT(flat_.reached(), ElementsAre(true, true, false, false));

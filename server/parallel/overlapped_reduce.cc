@@ -1,0 +1,90 @@
+#include "server/parallel/overlapped_reduce.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace braid {
+namespace {
+
+// Those with something to sum.
+std::vector<GradientBucket> LearningBuckets(const FlatParameters& flat,
+                                            const std::vector<bool>& frozen,
+                                            const BucketSizes& sizes) {
+  std::vector<GradientBucket> buckets = MakeBuckets(flat, sizes);
+  std::erase_if(buckets, [&](const GradientBucket& bucket) {
+    return std::all_of(bucket.parameters.begin(), bucket.parameters.end(),
+                       [&](size_t p) { return frozen[p]; });
+  });
+  return buckets;
+}
+
+}  // namespace
+
+OverlappedReduce::OverlappedReduce(Communicator& communicator, std::vector<FlatParameters*> flat,
+                                   const std::vector<bool>& frozen, bool all,
+                                   const BucketSizes& sizes)
+    : communicator_(communicator),
+      flat_(std::move(flat)),
+      all_(all),
+      buckets_(LearningBuckets(*flat_.front(), frozen, sizes)),
+      bucket_of_(frozen.size()),
+      waiting_(buckets_.size(), flat_.size()) {
+  std::vector<size_t> missing(buckets_.size());
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (const size_t p : buckets_[b].parameters) {
+      bucket_of_[p] = b;
+      missing[b] += frozen[p] ? 0 : 1;
+    }
+  }
+  missing_.assign(flat_.size(), missing);
+}
+
+void OverlappedReduce::Begin(size_t rank) { flat_[rank]->Clear(); }
+
+void OverlappedReduce::Add(size_t rank, size_t parameter, const at::Tensor& gradient) {
+  flat_[rank]->Put(parameter, gradient);
+  const size_t bucket = bucket_of_[parameter];
+  if (--missing_[rank][bucket] == 0) {
+    const absl::MutexLock lock(&mu_);
+    Finish(rank, bucket);
+  }
+}
+
+absl::Status OverlappedReduce::End(size_t rank) {
+  const absl::MutexLock lock(&mu_);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    if (std::exchange(missing_[rank][b], 0) > 0) {
+      Finish(rank, b);
+    }
+  }
+  return status_;
+}
+
+absl::Status OverlappedReduce::Follow(size_t rank) {
+  const absl::MutexLock lock(&mu_);
+  status_.Update(communicator_.FollowSums(rank));
+  return status_;
+}
+
+void OverlappedReduce::Finish(size_t rank, size_t bucket) {
+  status_.Update(communicator_.MarkReady(rank, bucket));
+  --waiting_[bucket];
+  while (next_ < buckets_.size() && waiting_[next_] == 0) {
+    if (status_.ok()) {
+      status_.Update(BeginSum(next_));
+    }
+    ++next_;
+  }
+}
+
+absl::Status OverlappedReduce::BeginSum(size_t bucket) {
+  const auto& [buffer, slice, parameters] = buckets_[bucket];
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(flat_.size());
+  for (const FlatParameters* flat : flat_) {
+    tensors.push_back(flat->gradients()[buffer].narrow(0, slice.begin, slice.size()));
+  }
+  return communicator_.BeginSum(bucket, tensors, all_);
+}
+
+}  // namespace braid

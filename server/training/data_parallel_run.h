@@ -1,0 +1,64 @@
+// Of data_parallel*.cc alone.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "server/parallel/overlapped_reduce.h"
+#include "server/training/data_parallel.h"
+
+namespace braid {
+
+// One operation on its way through a gang.
+struct DataParallel::Run {
+  Run(const DataParallel& trained, const Batch& worked_on)
+      : batch(worked_on),
+        times(trained.roster_.workers.size()),
+        finite(trained.roster_.workers.size(), 1),
+        changing(trained.roster_.workers.size(), 0) {
+    batch.gradient_scale = trained.gradient_scale();
+  }
+
+  void AddPass(std::unique_ptr<BatchPass> pass) {
+    passes.push_back(std::move(pass));
+    for (RankGroup& group : passes.back()->RankGroups()) {
+      groups.push_back(std::move(group));
+    }
+  }
+  void AddPasses(const DataParallel& trained) {
+    int64_t start = 0;
+    for (const int64_t rows : trained.Pieces(batch.rows)) {
+      AddPass(std::make_unique<BatchPass>(trained.model(), batch, start, rows, groups.size()));
+      start += rows;
+    }
+  }
+
+  double loss() const {
+    double sum = 0;
+    for (const auto& pass : passes) {
+      sum += pass->loss();
+    }
+    return sum;
+  }
+
+  Batch batch;  // the passes refer to it
+  std::vector<std::unique_ptr<BatchPass>> passes;
+  std::vector<RankGroup> groups;
+  // What the losses divide by over the whole batch; the output rank writes it.
+  std::vector<double> whole;
+  // The gradients are kept apart until it is known that they count.
+  bool hold = false;
+  // The flat gradients as they were, by stage and replica, where they cannot be kept apart.
+  std::vector<std::vector<SavedGradients>> saved;
+  std::unique_ptr<UpdatePass> update;
+  // By stage: of those whose gradients are summed during the backward pass.
+  std::vector<std::unique_ptr<OverlappedReduce>> reduces;
+  PhaseTimes times;
+  // By rank; each writes its own.
+  std::vector<char> finite;
+  // It has begun to change what the trainer is.
+  std::vector<char> changing;
+};
+
+}  // namespace braid

@@ -1,0 +1,148 @@
+// Gradients that are summed while the backward passes go on: over a link that the test watches.
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/fakes/fake_device.h"
+#include "tests/fakes/host_communicator.h"
+#include "tests/fakes/staged_modules.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TrainerSpec SpecOf(SyncMode sync) {
+  TrainerSpec spec =
+      TrainedSpec(AdamSpec{.decoupled_weight_decay = true, .lr = 0.05, .weight_decay = 0.01});
+  spec.sync = sync;
+  spec.clipping.max_value = 0.1;
+  return spec;
+}
+
+class OverlapTest : public ::testing::TestWithParam<SyncMode> {
+ protected:
+  std::unique_ptr<TrainedModule> Linked(TrainerSpec spec, std::unique_ptr<WorkerFleet> fleet) {
+    auto trained = std::make_unique<TrainedModule>(
+        TwoStages(), std::move(fleet), std::move(spec), TrainedConfig(),
+        [this](size_t ranks) { return std::make_unique<HostCommunicator>(ranks, &calls_); });
+    EXPECT_THAT(trained->status(), IsOk());
+    return trained;
+  }
+  std::unique_ptr<TrainedModule> Linked(TrainerSpec spec, int workers) {
+    return Linked(std::move(spec), std::make_unique<WorkerFleet>(workers));
+  }
+  // The sums that have begun since the last call.
+  std::vector<size_t> Sums() { return std::exchange(calls_.sums, {}); }
+
+  HostCommunicator::Calls calls_;
+};
+INSTANTIATE_TEST_SUITE_P(Syncs, OverlapTest,
+                         ::testing::Values(SyncMode::kReduceBroadcast, SyncMode::kAllReduce));
+
+TEST_P(OverlapTest, ChangesNoBits) {
+  for (const int workers : {2, 3, 4}) {
+    const auto linked = Linked(SpecOf(GetParam()), workers);
+    TrainedModule plain(TwoStages(), workers, SpecOf(GetParam()));
+    for (int64_t step = 0; step < 20; ++step) {
+      const int64_t rows = 1 + 7 * step % 20;
+      for (TrainedModule* each : {linked.get(), &plain}) {
+        if (step % 4 == 3) {
+          ASSERT_THAT(each->ForwardBackward(Inputs(rows + 2), Classes(rows + 2)), IsOk());
+        }
+        ASSERT_THAT(each->Step(Inputs(rows), Classes(rows)), IsOk());
+      }
+    }
+    ExpectSameState(linked->state(), plain.state(), 0);
+    EXPECT_FALSE(Sums().empty());
+    EXPECT_GT(calls_.reduces, 0);
+  }
+}
+
+TEST_P(OverlapTest, BatchesNoLargerThanOnesBefore) {
+  const auto linked = Linked(SpecOf(GetParam()), 2);
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  EXPECT_THAT(Sums(), IsEmpty());
+  for (const int64_t rows : {6, 4, 1}) {
+    ASSERT_THAT(linked->Step(Inputs(rows), Classes(rows)), IsOk());
+    EXPECT_THAT(Sums(), ElementsAre(0)) << rows;
+  }
+  ASSERT_THAT(linked->Step(Inputs(7), Classes(7)), IsOk());
+  EXPECT_THAT(Sums(), IsEmpty());
+}
+
+TEST_P(OverlapTest, NotWhatWasAccumulated) {
+  const auto linked = Linked(SpecOf(GetParam()), 2);
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  ASSERT_THAT(linked->ForwardBackward(Inputs(6), Classes(6)), IsOk());
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  EXPECT_THAT(Sums(), IsEmpty());
+}
+
+TEST_P(OverlapTest, NorMicroBatches) {
+  TrainerSpec spec = SpecOf(GetParam());
+  spec.micro_batch = 2;
+  const auto linked = Linked(spec, 2);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  }
+  EXPECT_THAT(Sums(), IsEmpty());
+}
+
+TEST_P(OverlapTest, ABatchThatIsNotFiniteLeavesEverythingAsItWas) {
+  const auto linked = Linked(SpecOf(GetParam()), 2);
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  const State before = linked->state();
+  EXPECT_THAT(linked->Step(Inputs(6) * 1e308 * 10, Classes(6)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not finite")));
+  ExpectSameState(linked->state(), before, 0);
+  TrainedModule plain(TwoStages(), 2, SpecOf(GetParam()));
+  ASSERT_THAT(plain.Step(Inputs(6), Classes(6)), IsOk());
+  for (TrainedModule* each : {linked.get(), &plain}) {
+    ASSERT_THAT(each->Step(Inputs(5), Classes(5)), IsOk());
+  }
+  ExpectSameState(linked->state(), plain.state(), 0);
+}
+
+TEST_P(OverlapTest, ASumThatFailsLeavesEverythingAsItWas) {
+  const auto linked = Linked(SpecOf(GetParam()), 2);
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  const State before = linked->state();
+  calls_.fail = absl::InternalError("NCCL: unhandled");
+  EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
+  ExpectSameState(linked->state(), before, 0);
+  EXPECT_FALSE((*linked)->torn());
+}
+
+TEST_P(OverlapTest, ADeviceThatIsLostBeforeTheUpdateChangesNothing) {
+  int whole = 0;
+  for (int wait = 1; wait <= 5; ++wait) {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(MakeCpuDevice(/*threads=*/1));
+    auto fake = std::make_unique<FakeDevice>();
+    FakeDevice* const device = fake.get();
+    devices.push_back(std::move(fake));
+    const auto linked =
+        Linked(SpecOf(GetParam()), std::make_unique<WorkerFleet>(std::move(devices)));
+    ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+    const State before = linked->state();
+    device->FailOnceAfter(wait);
+    EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("the device is lost")));
+    if (!(*linked)->torn()) {
+      ++whole;
+      ExpectSameState(linked->state(), before, 0);
+      EXPECT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+    }
+  }
+  EXPECT_GE(whole, 2);
+}
+
+}  // namespace
+}  // namespace braid

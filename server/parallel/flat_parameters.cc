@@ -86,6 +86,12 @@ void FlatParameters::Put(size_t p, const at::Tensor& gradient) {
   reached_[p] = true;
 }
 
+void FlatParameters::MarkReached(const std::vector<at::Tensor>& gradients) {
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    reached_[p] = gradients[p].defined();
+  }
+}
+
 SavedGradients FlatParameters::SaveGradients() const {
   SavedGradients saved{{}, reached_};
   for (const at::Tensor& flat : gradients_) {

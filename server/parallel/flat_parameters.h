@@ -42,6 +42,8 @@ class FlatParameters {
   void Clear();
   // ... then parameter `p`, once.
   void Put(size_t p, const at::Tensor& gradient);
+  // `gradients` are the first, but kept elsewhere: the flat gradient counts for nothing.
+  void MarkReached(const std::vector<at::Tensor>& gradients);
   // Which parameters have been reached since the last first one.
   const std::vector<bool>& reached() const { return reached_; }
   // The gradient of parameter `p`, of its shape: a view.

@@ -42,6 +42,14 @@ std::optional<at::ScalarType> AutocastType(Precision precision) {
   return std::nullopt;
 }
 
+void MakeDense(std::vector<at::Tensor>* gradients) {
+  for (at::Tensor& gradient : *gradients) {
+    if (gradient.defined()) {
+      gradient = gradient.is_sparse() ? gradient.to_dense() : gradient.contiguous();
+    }
+  }
+}
+
 std::vector<std::string> Shapes(const std::vector<at::Tensor>& tensors) {
   std::vector<std::string> shapes;
   for (const at::Tensor& tensor : tensors) {
@@ -326,6 +334,10 @@ absl::Status BatchPass::BackwardChunk(Gang& gang, size_t rank, size_t stage, siz
   }
   if (hold) {
     run.held[chunk] = std::move(gradients.parameters);
+    if (first) {
+      MakeDense(&run.held[chunk]);
+      part.flat(chunk).MarkReached(run.held[chunk]);
+    }
   } else {
     part.flat(chunk).Accumulate(gradients.parameters, first);
   }
@@ -350,7 +362,8 @@ absl::Status BatchPass::Backward(Gang& gang, size_t rank, bool first, bool hold,
       BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kBackward, [&] {
         return BackwardChunk(gang, rank, s, *chunk, first, hold);
       }));
-    } else if (const std::optional<size_t> idle = model_.roster->replica[s][rank]; idle && first) {
+    } else if (const std::optional<size_t> idle = model_.roster->replica[s][rank];
+               idle && first && !hold) {
       // What it held before must not be summed.
       if (reduces_[s] != nullptr) {
         reduces_[s]->Begin(*idle);

@@ -68,13 +68,17 @@ class BatchPass {
   // Has Backward() sum the replicas' gradients meanwhile, by stage; nullptr: not this one's. They
   // outlive the pass.
   void ReduceMeanwhile(std::vector<OverlappedReduce*> reduces) { reduces_ = std::move(reduces); }
-  // Adds to the flat gradients, or, with `hold`, keeps the gradients until Release(). `first`: what
-  // the flat gradients held counts for nothing.
+  // Adds to the flat gradients, or, with `hold`, keeps the gradients, until Release(). `first`:
+  // what the flat gradients held counts for nothing.
   absl::Status Backward(Gang& gang, size_t rank, bool first, bool hold, PhaseTimes* times);
   // The rank's worker goes on after the sums, those too that others have begun after it failed.
   absl::Status FollowReduces(size_t rank);
   // Adds what Backward() kept.
   void Release(size_t rank);
+  // The first ones that Backward() kept, by chunk, dense and contiguous; undefined: not reached.
+  const std::vector<std::vector<at::Tensor>>& held(size_t stage) const {
+    return stages_[stage].held;
+  }
   // Whether the gradients that Backward() kept are finite.
   bool HeldAreFinite(size_t rank) const;
 

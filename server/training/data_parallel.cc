@@ -151,6 +151,9 @@ absl::Status DataParallel::MakeUpdate(Run& run, const std::vector<size_t>& holdi
   }
   optimizers_equal_ = all_reduce;
   run.update = std::make_unique<UpdatePass>(model(), holding, values, gradient_scale(), all_reduce);
+  if (run.direct) {
+    run.update->SumHeld(run.passes.front().get());
+  }
   ReduceMeanwhile(run, all_reduce);
   return absl::OkStatus();
 }
@@ -243,7 +246,7 @@ absl::StatusOr<DataParallel::Verdict> DataParallel::Judge(const Run& run) const 
 absl::Status DataParallel::Apply(Run& run, Gang& gang, size_t rank) {
   BRAID_ASSIGN_OR_RETURN(const Verdict verdict, Judge(run));
   run.changing[rank] = 1;
-  if (verdict.counts && run.hold) {
+  if (verdict.counts && run.hold && !run.direct) {
     run.passes.front()->Release(rank);
     // An update sums what all have released.
     BRAID_RETURN_IF_ERROR(gang.Meet(rank));
@@ -295,7 +298,11 @@ absl::StatusOr<WorkResult> DataParallel::ForwardBackward(const Batch& batch,
   DropKept();
   Run run(*this, batch);
   run.AddPasses(*this);
-  run.hold = accumulated_ > 0 && run.passes.size() == 1;
+  // Summed from where the backward pass leaves them.
+  run.direct = update != nullptr && accumulated_ == 0 && run.passes.size() == 1 &&
+               std::all_of(stages_.begin(), stages_.end(),
+                           [](const auto& stage) { return stage->link() == Link::kSharedMemory; });
+  run.hold = run.direct || (accumulated_ > 0 && run.passes.size() == 1);
   BRAID_RETURN_IF_ERROR(SaveGradients(run));
   std::vector<size_t> holding = HoldingAfter(run);
   if (update != nullptr) {

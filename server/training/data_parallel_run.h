@@ -49,6 +49,8 @@ struct DataParallel::Run {
   std::vector<double> whole;
   // The gradients are kept apart until it is known that they count.
   bool hold = false;
+  // They are summed right into the primary's flat gradients, for the update of this run.
+  bool direct = false;
   // The flat gradients as they were, by stage and replica, where they cannot be kept apart.
   std::vector<std::vector<SavedGradients>> saved;
   std::unique_ptr<UpdatePass> update;

@@ -6,6 +6,7 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/parallel/flat_slice.h"
+#include "server/parallel/sum_gradients.h"
 #include "server/training/clipping.h"
 
 namespace braid {
@@ -64,12 +65,16 @@ absl::Status UpdatePass::ForMine(size_t rank, Work work) const {
   return absl::OkStatus();
 }
 
-void UpdatePass::SumSlices(Stage& stage, size_t replicas, size_t replica) const {
+void UpdatePass::SumSlices(size_t s, size_t replica) const {
+  Stage& stage = *model_.stages[s];
   for (size_t b = 0; b < stage.flat(0).gradients().size(); ++b) {
     const std::vector<at::Tensor> all = stage.OfAll(&FlatParameters::gradients, b);
     const Slice slice = SliceOf(all[0], replica, stage.size());
     const at::Tensor sum = Cut(all[0], slice);
-    for (size_t r = 1; r < replicas; ++r) {
+    if (held_ != nullptr) {
+      SumGradients(held_->held(s), stage.flat(0), b, slice);
+    }
+    for (size_t r = 1; held_ == nullptr && r < replicas_[s]; ++r) {
       sum.add_(Cut(all[r], slice));
     }
     for (size_t r = 1; all_reduce_ && r < all.size(); ++r) {
@@ -78,9 +83,13 @@ void UpdatePass::SumSlices(Stage& stage, size_t replicas, size_t replica) const 
   }
 }
 
-absl::Status UpdatePass::Reduce(Stage& stage, size_t replicas, size_t replica) {
+absl::Status UpdatePass::Reduce(size_t s, size_t replica) {
+  Stage& stage = *model_.stages[s];
+  if (reduced_[s]) {
+    return absl::OkStatus();
+  }
   if (stage.link() == Link::kSharedMemory) {
-    SumSlices(stage, replicas, replica);
+    SumSlices(s, replica);
     return absl::OkStatus();
   }
   for (size_t b = 0; replica == 0 && b < stage.flat(0).gradients().size(); ++b) {
@@ -90,7 +99,7 @@ absl::Status UpdatePass::Reduce(Stage& stage, size_t replicas, size_t replica) {
                                         : stage.communicator().Reduce(all));
       continue;
     }
-    for (size_t r = 1; r < replicas; ++r) {
+    for (size_t r = 1; r < replicas_[s]; ++r) {
       all[0].add_(all[r].to(all[0].device()));
     }
   }
@@ -176,9 +185,7 @@ absl::Status UpdatePass::ShareParameters(Gang& gang, size_t rank) {
 absl::Status UpdatePass::Run(Gang& gang, size_t rank, PhaseTimes* times) {
   const c10::AutoGradMode no_grad(false);
   BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kReduce, [&] {
-    return ForMine(rank, [&](size_t s, Stage& stage, size_t replica) {
-      return reduced_[s] ? absl::OkStatus() : Reduce(stage, replicas_[s], replica);
-    });
+    return ForMine(rank, [&](size_t s, Stage&, size_t replica) { return Reduce(s, replica); });
   }));
   if (all_reduce_) {
     BRAID_RETURN_IF_ERROR(ShareSums(gang, rank));

@@ -26,6 +26,9 @@ class UpdatePass {
   UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
              std::vector<GroupValues> values, double gradient_scale, bool all_reduce);
 
+  // The gradients are those that `pass` holds, in host memory, not the flat ones. Before Run(),
+  // which `pass` outlives.
+  void SumHeld(const BatchPass* pass) { held_ = pass; }
   // The gradients of stage `stage` have been summed already. Before Run().
   void SkipReduce(size_t stage) { reduced_[stage] = true; }
 
@@ -39,8 +42,8 @@ class UpdatePass {
   std::optional<double> gradient_norm() const { return gradient_norm_; }
 
  private:
-  void SumSlices(Stage& stage, size_t replicas, size_t replica) const;
-  absl::Status Reduce(Stage& stage, size_t replicas, size_t replica);
+  void SumSlices(size_t s, size_t replica) const;
+  absl::Status Reduce(size_t s, size_t replica);
   // Gives every replica the primary's sums, where Reduce() has not.
   absl::Status ShareSums(Gang& gang, size_t rank);
   // The factor for the gradients: unscaled, and clipped by norm.
@@ -57,6 +60,7 @@ class UpdatePass {
   const std::vector<GroupValues> values_;
   const double gradient_scale_;
   const bool all_reduce_;
+  const BatchPass* held_ = nullptr;
   std::vector<bool> reduced_;  // by stage
   // By stage; the primary's rank writes it.
   std::vector<UpdatePlan> plans_;

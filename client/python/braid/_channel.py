@@ -105,16 +105,16 @@ class Channel:
         return self._attempt(send, request, timeout, None)
 
     def call_feeding(
-        self, method: Method, requests: Iterable[Any], timeout: float | None = None
+        self, method: Method, requests: Iterable[bytes], timeout: float | None = None
     ) -> Any:
         """Calls a method that takes a stream and has one reply, and returns it. Sent once.
 
-        `requests` is iterated in the calling thread; what it raises ends the call and is raised.
+        `requests`, serialized, is iterated in the calling thread; what it raises ends the call and is raised.
         """
         feed = Feed()
         stub = self._channel.stream_unary(
             method.path,
-            request_serializer=method.request.SerializeToString,
+            request_serializer=None,
             response_deserializer=method.response.FromString,
         )
         call = stub.future(feed, timeout=self.seconds(timeout))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from braid import _replay, _replies, errors
+from braid import _replay, _replies, _requests, errors
 from braid._channel import Channel, remaining
 from braid._protocol import DEVICES, TRAINING
 from braid._replay import Operation, OperationLog
+from braid._requests import Tensors
 from braid.results import Checkpoint, TrainerInfo
 
 
@@ -41,13 +43,23 @@ class Handle:
         if self.streaming:
             raise RuntimeError(f"trainer {self.name!r}: a stream is open; operate through that")
 
-    def operate(self, method: str, request: Any, timeout: float | None) -> Any:
-        """Sends `request` with the next number, and first what a restart has undone."""
+    def operate(
+        self,
+        method: str,
+        request: Any,
+        timeout: float | None,
+        tensors: Mapping[str, Tensors] | None = None,
+    ) -> Any:
+        """Sends `request` with the next number, and first what a restart has undone.
+
+        tensors: as `_requests.serialize` takes them.
+        """
         with self.lock:
             self.check_free()
             request.trainer = self.name
             request.sequence = self.log.last + 1
-            operation = Operation(request.sequence, method, request.SerializeToString())
+            payload = _requests.serialize(request, tensors or {})
+            operation = Operation(request.sequence, method, payload)
             deadline = self.channel.deadline(timeout)
             if self.log.is_full(operation.size):
                 self.log.settle(self.standing, self.make_durable(remaining(deadline)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from braid import _replay, _requests, errors
+from braid import _replay, errors
 from braid._handle import Handle, own_failure
 from braid._protocol import TRAINING
 from braid._replay import Operation
@@ -280,11 +280,11 @@ class Pipeline:
                     # So its reply, which nothing else can tell, stays the server's last one.
                     connection.barrier = operation.sequence
             try:
-                payload = operation.request()
+                payload = operation.framed()
             except BaseException as error:
                 connection.error = error
                 return
-            yield _requests.stream_request(operation.method, payload)
+            yield payload
 
     def _answer(self, connection: _Connection, reply: Any) -> None:
         handle = self._handle

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from braid import _requests
 from braid.errors import BraidError, FailedPrecondition
 from braid.results import TrainerInfo
 
@@ -31,15 +32,27 @@ _BOOKKEEPING_BYTES = 512
 
 @dataclass
 class Operation:
-    """A numbered operation, serialized. `remake` gives the bytes where `payload` is None."""
+    """A numbered operation, serialized. `remake` gives the bytes where `payload` is None.
+
+    start: where in the bytes the request begins. Before it they are those of a StreamRequest.
+    """
 
     sequence: int
     method: str
     payload: bytes | None
     remake: Callable[[], bytes] | None = None
+    start: int = 0
 
     def request(self) -> bytes:
         """The request's bytes. Raises what `remake` raises."""
+        return self._bytes()[self.start :]
+
+    def framed(self) -> bytes:
+        """Those of the StreamRequest that holds it. Raises what `remake` raises."""
+        payload = self._bytes()
+        return payload if self.start else _requests.frame(self.method, payload)
+
+    def _bytes(self) -> bytes:
         if self.payload is not None:
             return self.payload
         assert self.remake is not None

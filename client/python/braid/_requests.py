@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from braid import _protocol, _tensors
+from braid import _protocol, _tensors, _wire
 from braid._protocol import TRAINING
 from braid._tensors import TensorLike
 
@@ -27,23 +27,47 @@ STREAM_FIELDS = {
 }
 
 
-def set_batch(request: Any, inputs: Tensors, targets: Tensors | None) -> None:
-    """Puts a batch into a request that has `inputs` and `targets`.
+def batch(inputs: Tensors, targets: Tensors | None) -> Mapping[str, Tensors]:
+    """The tensors of a request that takes a batch, for `serialize`."""
+    return {"inputs": inputs, "targets": targets or {}}
+
+
+def serialize(request: Any, tensors: Mapping[str, Tensors]) -> bytes:
+    """`request` with `tensors` added: for each of its fields of braid.v1.Tensor those by name.
 
     TypeError or ValueError for arrays that cannot be sent.
     """
-    set_tensors(((request.inputs, inputs, "inputs"), (request.targets, targets or {}, "targets")))
+    return b"".join(_parts(request, tensors))
 
 
-def set_tensors(parts: Iterable[tuple[Any, Tensors, str]]) -> None:
-    """Puts into each field the tensors by name, which the caller knows as the third says."""
-    wired = [(field, _tensors.to_wire(tensors, name)) for field, tensors, name in parts]
-    _tensors.check_fits(tensor for _, tensors in wired for tensor in tensors)
-    for field, tensors in wired:
-        for tensor in tensors:
-            field.add(
-                name=tensor.name, datatype=tensor.datatype, shape=tensor.shape, data=tensor.data()
-            )
+def serialize_framed(method: str, request: Any, tensors: Mapping[str, Tensors]) -> tuple[bytes, int]:
+    """The StreamRequest that holds that request of `method`, and where in it the request begins.
+
+    The request's own bytes are the same, as they have to be if it is sent again in another way.
+    """
+    frame = _frame(method, _parts(request, tensors))
+    return b"".join(frame), len(frame[0]) + len(frame[1])
+
+
+def frame(method: str, payload: bytes) -> bytes:
+    """The serialized StreamRequest that holds the serialized request `payload` of `method`."""
+    return b"".join(_frame(method, [payload]))
+
+
+def _frame(method: str, parts: _wire.Parts) -> _wire.Parts:
+    number = _StreamRequest.DESCRIPTOR.fields_by_name[STREAM_FIELDS[method]].number
+    return _wire.bytes_field(number, parts)
+
+
+def _parts(request: Any, tensors: Mapping[str, Tensors]) -> _wire.Parts:
+    wired = {field: _tensors.to_wire(named, field) for field, named in tensors.items()}
+    _tensors.check_fits(tensor for named in wired.values() for tensor in named)
+    parts = [request.SerializeToString()]
+    for field, named in wired.items():
+        number = request.DESCRIPTOR.fields_by_name[field].number
+        for tensor in named:
+            parts += _wire.tensor_field(number, tensor)
+    return parts
 
 
 def step(
@@ -77,36 +101,20 @@ def optim_step(
     return request
 
 
-def forward(
-    inputs: Tensors, targets: Tensors | None, mode: str, report_split: bool, keep_graph: bool
-) -> Any:
-    """ValueError for an unknown mode."""
+def forward(mode: str, report_split: bool, keep_graph: bool) -> Any:
+    """A Forward without its batch. ValueError for an unknown mode."""
     if mode not in _MODES:
         raise ValueError(f"unknown mode {mode!r}; known: {', '.join(_MODES)}")
-    request = _ForwardRequest(
-        mode=_MODES[mode], report_split=report_split, keep_graph=keep_graph
-    )
-    set_batch(request, inputs, targets)
-    return request
+    return _ForwardRequest(mode=_MODES[mode], report_split=report_split, keep_graph=keep_graph)
 
 
-def backward(output_gradients: Tensors) -> Any:
-    request = TRAINING["Backward"].request()
-    set_tensors([(request.output_gradients, output_gradients, "output_gradients")])
-    return request
+def backward() -> Any:
+    """A Backward without its gradients."""
+    return TRAINING["Backward"].request()
 
 
 def publish() -> Any:
     return TRAINING["Publish"].request()
-
-
-def stream_request(method: str, payload: bytes) -> bytes:
-    """The serialized StreamRequest that holds the serialized request `payload` of `method`.
-
-    The request's own bytes stay what they are, as they have to if it is sent again in another way.
-    """
-    number = _StreamRequest.DESCRIPTOR.fields_by_name[STREAM_FIELDS[method]].number
-    return b"".join((_varint(number << 3 | 2), _varint(len(payload)), payload))
 
 
 def _set_hyper_parameters(
@@ -125,13 +133,3 @@ def _set_hyper_parameters(
         given["group_lr"] = [float(value) for value in group_lr]
     if given:
         request.hyper_parameters.CopyFrom(_HyperParameters(**given))
-
-
-def _varint(value: int) -> bytes:
-    """protobuf's: seven bits a byte, the lowest first, the top bit set on all but the last."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

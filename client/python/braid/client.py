@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from braid import _options, _replies, _specs, _tensors, errors, results
+from braid import _options, _replies, _specs, _tensors, _wire, errors, results
 from braid._channel import Channel
 from braid._protocol import DEVICES, INFERENCE, TRAINING
 from braid._specs import LossLike
@@ -19,6 +19,9 @@ from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, Tr
 from braid.trainer import Trainer
 
 _READY_POLL_SECONDS = 0.05
+_RAW_INPUT_CONTENTS = (
+    INFERENCE["ModelInfer"].request.DESCRIPTOR.fields_by_name["raw_input_contents"].number
+)
 
 
 def connect(
@@ -102,12 +105,14 @@ class Client:
         _tensors.check_fits(tensors)
         method = INFERENCE["ModelInfer"]
         request = method.request(model_name=model, model_version=_version_to_wire(version))
+        contents = []
         for tensor in tensors:
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            request.raw_input_contents.append(tensor.data())
+            contents += _wire.array_field(_RAW_INPUT_CONTENTS, tensor.array)
         for name in outputs or ():
             request.outputs.add(name=name)
-        return _outputs(self._channel.call(method, request, timeout))
+        payload = b"".join([request.SerializeToString(), *contents])
+        return _outputs(self._channel.call(method, payload, timeout))
 
     def is_ready(
         self,

@@ -153,23 +153,19 @@ class Stream:
     def _operation(
         self, method: str, request: Any, batch: tuple[Tensors, Tensors] | None
     ) -> Operation:
-        bare = request.SerializeToString()
-        if batch is None:
-            return Operation(request.sequence, method, bare)
-        _requests.set_batch(request, *batch)
-        payload = request.SerializeToString()
+        tensors = {} if batch is None else _requests.batch(*batch)
+        payload, start = _requests.serialize_framed(method, request, tensors)
         remake = None
-        if self._replay is not None:
+        if batch is not None and self._replay is not None:
             check = zlib.crc32(payload)
-            remake = partial(_remake, self._replay, self._batches, type(request), bare, check)
-        return Operation(request.sequence, method, payload, remake)
+            remake = partial(_remake, self._replay, self._batches, method, request, check)
+        return Operation(request.sequence, method, payload, remake, start)
 
 
-def _remake(replay: Replay, number: int, kind: Any, bare: bytes, check: int) -> bytes:
+def _remake(replay: Replay, number: int, method: str, request: Any, check: int) -> bytes:
     """The bytes of a request again, from itself without its batch. ValueError if they differ."""
-    request = kind.FromString(bare)
-    _requests.set_batch(request, *replay(number))
-    payload: bytes = request.SerializeToString()
+    tensors = _requests.batch(*replay(number))
+    payload, _ = _requests.serialize_framed(method, request, tensors)
     if zlib.crc32(payload) != check:
         raise ValueError(f"replay({number}) gave another batch than was sent before")
     return payload

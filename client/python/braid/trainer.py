@@ -96,8 +96,8 @@ class Trainer:
         report_split: fill the result's `chunks`.
         """
         request = _requests.step(lr, weight_decay, momentum, group_lr, metric, report_split)
-        _requests.set_batch(request, inputs, targets)
-        return _replies.step_result(self._handle.operate("Step", request, timeout))
+        tensors = _requests.batch(inputs, targets)
+        return _replies.step_result(self._handle.operate("Step", request, timeout, tensors))
 
     def forward_backward(
         self,
@@ -112,8 +112,9 @@ class Trainer:
         Takes what `step` takes. The result's `step` is the number of updates, so it stays.
         """
         request = _requests.forward_backward(report_split)
-        _requests.set_batch(request, inputs, targets)
-        return _replies.step_result(self._handle.operate("ForwardBackward", request, timeout))
+        tensors = _requests.batch(inputs, targets)
+        reply = self._handle.operate("ForwardBackward", request, timeout, tensors)
+        return _replies.step_result(reply)
 
     def optim_step(
         self,
@@ -149,8 +150,9 @@ class Trainer:
         mode: "train" (updates buffers, as batch norm's statistics) or "eval" (changes nothing).
         keep_graph: keep what `backward` needs, until the next operation. Only with mode "train".
         """
-        request = _requests.forward(inputs, targets, mode, report_split, keep_graph)
-        return _replies.forward_result(self._handle.operate("Forward", request, timeout))
+        request = _requests.forward(mode, report_split, keep_graph)
+        tensors = _requests.batch(inputs, targets)
+        return _replies.forward_result(self._handle.operate("Forward", request, timeout, tensors))
 
     def backward(
         self, output_gradients: Tensors, *, timeout: float | None = None
@@ -162,8 +164,9 @@ class Trainer:
             and datatype; an output that is left out does not reach the loss.
         FailedPrecondition if there is no graph.
         """
-        request = _requests.backward(output_gradients)
-        return _replies.operation_result(self._handle.operate("Backward", request, timeout))
+        tensors = {"output_gradients": output_gradients}
+        reply = self._handle.operate("Backward", _requests.backward(), timeout, tensors)
+        return _replies.operation_result(reply)
 
     def publish(self, model: str | None = None, *, timeout: float | None = None) -> int:
         """Makes the trainer's weights the next version of its model, and returns that version.
@@ -324,16 +327,15 @@ def _evaluate_requests(
     batches: Iterable[tuple[Tensors, Tensors]],
     metrics: Sequence[str],
     k: int,
-) -> Iterator[Any]:
-    """The messages of an evaluation: the first says of what. ValueError if there are no batches."""
+) -> Iterator[bytes]:
+    """The messages of an evaluation, serialized: the first says of what. ValueError if there are no batches."""
     kind = TRAINING["Evaluate"].request
     if isinstance(metrics, str):
         raise ValueError(f"metrics must be several names, as in [{metrics!r}]; got {metrics!r}")
     request = kind(trainer=trainer, metrics=metrics, k=k)
     empty = True
     for inputs, targets in batches:
-        _requests.set_batch(request, inputs, targets)
-        yield request
+        yield _requests.serialize(request, _requests.batch(inputs, targets))
         request = kind()
         empty = False
     if empty:

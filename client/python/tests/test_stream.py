@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 import braid
-from braid import _requests
 from braid._channel import RetryPolicy
+from braid._replay import Operation
 from cutting_proxy import CuttingProxy
 from numbered import batch, batches
 
@@ -162,13 +162,13 @@ def test_a_publish_keeps_its_reply(server, create, monkeypatch):
     """Nothing is sent behind it before it is answered, so the server can be asked again."""
     trainer = create()
     fake = server.trainers["fashion"]
-    work, frame = fake._work, _requests.stream_request
+    work, framed = fake._work, Operation.framed
     published, sent_behind = threading.Event(), threading.Event()
 
-    def note(method, payload):
-        if method == "Step" and published.is_set():
+    def note(operation):
+        if operation.method == "Step" and published.is_set():
             sent_behind.set()
-        return frame(method, payload)
+        return framed(operation)
 
     def hold(method, *arguments):
         reply = work(method, *arguments)
@@ -177,7 +177,7 @@ def test_a_publish_keeps_its_reply(server, create, monkeypatch):
         return reply
 
     fake._work = hold
-    monkeypatch.setattr(_requests, "stream_request", note)
+    monkeypatch.setattr(Operation, "framed", note)
     server.fail("Publish", UNAVAILABLE, after=True)
     with trainer.stream(depth=4) as stream:
         stream.step(*batch(0)).result(timeout=10)

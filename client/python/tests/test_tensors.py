@@ -73,7 +73,7 @@ def test_a_dtype_named_bfloat16_is_sent_as_its_bits():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.array([[1.0, -2.0]], ml_dtypes.bfloat16)
     (tensor,) = _tensors.to_wire({"x": array}, "inputs")
-    assert (tensor.datatype, tensor.data()) == ("BF16", array.tobytes())
+    assert (tensor.datatype, tensor.array.tobytes()) == ("BF16", array.tobytes())
 
 
 def test_torch_tensor_with_gradient_is_sent(client):

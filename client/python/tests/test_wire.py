@@ -1,0 +1,61 @@
+"""Messages made by hand are what protobuf makes of the same."""
+
+import numpy as np
+import pytest
+
+from braid import _requests
+from braid._protocol import TRAINING
+
+ARRAYS = {
+    "matrix": np.arange(6, dtype="<f4").reshape(2, 3),
+    "transposed": np.arange(6, dtype="<i8").reshape(2, 3).T,
+    "strided": np.arange(20, dtype="<f8")[::3],
+    "big_endian": np.arange(4, dtype=">i4"),
+    "scalar": np.array(2.5),
+    "empty": np.zeros((0, 4), "<f4"),
+    "bools": np.array([True, False]),
+    "large": np.zeros(100_000, "u1"),
+}
+
+
+@pytest.fixture(params=ARRAYS)
+def array(request):
+    return ARRAYS[request.param]
+
+
+def expected(array):
+    """The Step with `array` among its inputs and 3 as its target, as protobuf makes it."""
+    little = array.astype(array.dtype.newbyteorder("<"))
+    names = {"f4": "FP32", "i8": "INT64", "f8": "FP64", "i4": "INT32", "b1": "BOOL", "u1": "UINT8"}
+    request = TRAINING["Step"].request(trainer="t", sequence=300)
+    request.inputs.add(
+        name="x", datatype=names[little.dtype.str[1:]], shape=array.shape, data=little.tobytes()
+    )
+    request.targets.add(
+        name="y", datatype="INT64", shape=[1], data=np.array([3], "<i8").tobytes()
+    )
+    return request
+
+
+def bare():
+    return TRAINING["Step"].request(trainer="t", sequence=300)
+
+
+def test_a_request(array):
+    payload = _requests.serialize(bare(), _requests.batch({"x": array}, {"y": np.array([3])}))
+    assert TRAINING["Step"].request.FromString(payload) == expected(array)
+
+
+def test_a_request_in_a_stream(array):
+    tensors = _requests.batch({"x": array}, {"y": np.array([3])})
+    payload, start = _requests.serialize_framed("Step", bare(), tensors)
+    assert TRAINING["Stream"].request.FromString(payload).step == expected(array)
+    assert payload[start:] == _requests.serialize(bare(), tensors)
+    assert payload == _requests.frame("Step", payload[start:])
+
+
+def test_what_is_sent_is_a_copy():
+    array = np.ones(4, "<f4")
+    payload = _requests.serialize(bare(), {"inputs": {"x": array}})
+    array[:] = 7
+    assert TRAINING["Step"].request.FromString(payload).inputs[0].data == np.ones(4, "<f4").tobytes()

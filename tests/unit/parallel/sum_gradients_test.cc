@@ -1,0 +1,76 @@
+#include "server/parallel/sum_gradients.h"
+
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/puppet_replica.h"
+
+namespace braid {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Sizes that are no multiple of the padding, of two types.
+PuppetReplica FourParameters() {
+  return PuppetReplica(nullptr, {{"a", at::zeros({5, 7})},
+                                 {"b", at::zeros({3}, at::kDouble)},
+                                 {"c", at::zeros({}, at::kFloat)},
+                                 {"d", at::zeros({40})}});
+}
+
+class SumGradientsTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  SumGradientsTest() {
+    for (const at::Tensor& flat : flat_.gradients()) {
+      flat.fill_(100);  // of before
+    }
+  }
+  // Random ones of each replica, without those that nobody reached or some did not.
+  std::vector<Tensors> Gradients(size_t replicas) const {
+    std::vector<Tensors> gradients(replicas);
+    for (size_t r = 0; r < replicas; ++r) {
+      for (size_t p = 0; p < replica_.parameters().size(); ++p) {
+        const bool reached = p != 1 && (p != 3 || r != 1);
+        gradients[r].push_back(reached ? at::randn_like(replica_.parameters()[p].value)
+                                       : at::Tensor());
+      }
+    }
+    return gradients;
+  }
+
+  PuppetReplica replica_ = FourParameters();
+  FlatParameters flat_{replica_};
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, SumGradientsTest, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(SumGradientsTest, EverySliceInTheOrderOfReplicas) {
+  const std::vector<Tensors> gradients = Gradients(GetParam());
+  for (size_t b = 0; b < flat_.gradients().size(); ++b) {
+    for (size_t part = 0; part < 3; ++part) {
+      SumGradients(gradients, flat_, b, SliceOf(flat_.gradients()[b], part, 3));
+    }
+  }
+  for (size_t p = 0; p < replica_.parameters().size(); ++p) {
+    at::Tensor expected = at::zeros_like(replica_.parameters()[p].value);
+    for (const Tensors& replica : gradients) {
+      if (replica[p].defined()) {
+        expected += replica[p];
+      }
+    }
+    EXPECT_TRUE(at::equal(flat_.gradient(p), expected)) << p;
+  }
+}
+
+TEST_P(SumGradientsTest, NothingOutsideTheSlice) {
+  const Slice slice{8, 24};
+  SumGradients(Gradients(GetParam()), flat_, 0, slice);
+  const at::Tensor& flat = flat_.gradients()[0];
+  EXPECT_TRUE(flat.narrow(0, 0, 8).eq(100).all().item<bool>());
+  EXPECT_TRUE(flat.narrow(0, 24, flat.numel() - 24).eq(100).all().item<bool>());
+  EXPECT_TRUE(flat.narrow(0, 8, 16).ne(100).all().item<bool>());
+  EXPECT_TRUE(flat_.gradients()[1].eq(100).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace braid

@@ -21,9 +21,15 @@ END_SECONDS = 5
 
 class PyTorchLoop:
     """`processes` processes of `threads` intra-op threads: with several, DistributedDataParallel
-    over Gloo, each on its share of every batch. folder: a new one, for them to meet in."""
+    over Gloo, each on its share of every batch. folder: a new one, for them to meet in.
 
-    def __init__(self, workload: Workload, processes: int, threads: int, folder: Path) -> None:
+    alone: they meet neither each other nor an optimizer, but make forward, loss and backward of
+    their shares: as fast as replicas on this machine could be if all else cost nothing.
+    """
+
+    def __init__(
+        self, workload: Workload, processes: int, threads: int, folder: Path, alone: bool = False
+    ) -> None:
         folder.mkdir()
         # Not forked: neither threads nor gRPC outlive that.
         context = multiprocessing.get_context("spawn")
@@ -33,7 +39,7 @@ class PyTorchLoop:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_work,
-                args=(theirs, workload.name, rank, processes, threads, folder / "store"),
+                args=(theirs, workload.name, rank, processes, threads, folder / "store", alone),
                 daemon=True,
             )
             process.start()
@@ -66,19 +72,26 @@ class PyTorchLoop:
 
 
 def _work(
-    pipe: Connection, name: str, rank: int, processes: int, threads: int, store: Path
+    pipe: Connection,
+    name: str,
+    rank: int,
+    processes: int,
+    threads: int,
+    store: Path,
+    alone: bool,
 ) -> None:
     torch.set_num_threads(threads)
     workload = WORKLOADS[name]
     module = workload.module().train()
-    if processes > 1:
+    if processes > 1 and not alone:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         distributed.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=processes
         )
         module = DistributedDataParallel(module)
     parameters = {key: value for key, value in workload.optimizer.items() if key != "name"}
-    optimizer = getattr(torch.optim, workload.optimizer["name"])(module.parameters(), **parameters)
+    make_optimizer = getattr(torch.optim, workload.optimizer["name"])
+    optimizer = None if alone else make_optimizer(module.parameters(), **parameters)
     batches = [
         (torch.from_numpy(x).chunk(processes)[rank], torch.from_numpy(y).chunk(processes)[rank])
         for x, y in workload.batches()
@@ -88,22 +101,23 @@ def _work(
             pipe.send(_train(module, optimizer, batches, pipe.recv()))
     except (EOFError, BrokenPipeError):
         pass
-    if processes > 1:
+    if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def _train(
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     batches: list[tuple[torch.Tensor, torch.Tensor]],
     steps: int,
 ) -> float:
     start = time.perf_counter()
     for step in range(steps):
         x, target = batches[step % len(batches)]
-        optimizer.zero_grad()
+        module.zero_grad()
         loss = functional.cross_entropy(module(x), target)
         loss.backward()
-        optimizer.step()
+        if optimizer is not None:
+            optimizer.step()
         loss.item()  # Every reply of Braid's carries it, too.
     return time.perf_counter() - start

@@ -27,12 +27,15 @@ WARM_UP_STEPS = 10
 
 PLAIN = "PyTorch, 2 intra-op threads"
 DDP = "PyTorch DDP, 2 Gloo processes"
+# The first against the plain loop, and against the second, is what two replicas can come to on this
+# machine at most, of the plain loop and of one replica.
+HALVES = "PyTorch, halves of the batch in 2 processes, no update"
+WHOLE = "PyTorch, the batch in 1 process, 1 thread, no update"
 # Way of calling → what two replicas and one are called.
 WAYS = {
     f"stream(depth={STREAM_DEPTH})": ("Braid, 2 replicas, stream", "Braid, 1 replica, stream"),
     "step()": ("Braid, 2 replicas, step", "Braid, 1 replica, step"),
 }
-
 
 class Loop(Protocol):
     def run(self, steps: int) -> float:
@@ -79,10 +82,15 @@ def measure(workload: Workload, folder: Path) -> Figures:
         for streaming, (two, one) in zip((True, False), WAYS.values()):
             loops[two] = BraidLoop(servers[2], workload, streaming)
             loops[one] = BraidLoop(servers[1], workload, streaming)
-        for name, processes, threads in ((PLAIN, 1, 2), (DDP, 2, 1)):
-            meeting = folder / f"pytorch{processes}"
+        for name, processes, threads, alone in (
+            (PLAIN, 1, 2, False),
+            (DDP, 2, 1, False),
+            (HALVES, 2, 1, True),
+            (WHOLE, 1, 1, True),
+        ):
+            meeting = folder / f"pytorch{len(loops)}"
             loops[name] = stack.enter_context(
-                closing(PyTorchLoop(workload, processes, threads, meeting))
+                closing(PyTorchLoop(workload, processes, threads, meeting, alone))
             )
         return Figures(loops)
 
@@ -101,19 +109,26 @@ def _verdict(value: float, line: float | None, sign: str, form: str) -> str:
 
 
 def print_ratios(workload: Workload, figures: Figures) -> None:
-    print(f"\n| {workload.title} | of two replicas | ratio | in {ROUNDS} rounds | line | reached |")
-    print("|---|---|---|---|---|---|")
+    print(
+        f"\n| {workload.title} | of two replicas | ratio | in {ROUNDS} rounds | at most | line "
+        f"| reached |\n|---|---|---|---|---|---|---|"
+    )
     lines = workload.lines
     for way, (two, one) in WAYS.items():
-        for other, line in ((PLAIN, lines.plain), (one, lines.one_replica), (DDP, lines.ddp)):
+        for other, least, line in (
+            (PLAIN, PLAIN, lines.plain),
+            (one, WHOLE, lines.one_replica),
+            (DDP, None, lines.ddp),
+        ):
             ratios = figures.speed_ups(two, other)
+            most = f"{statistics.median(figures.speed_ups(HALVES, least)):.2f}" if least else ""
             verdict = _verdict(statistics.median(ratios), line, "≥", ".2f")
-            print(f"| {way} | steps/s to {other} | {_spread(ratios, '.2f')} | {verdict} |")
+            print(f"| {way} | steps/s to {other} | {_spread(ratios, '.2f')} | {most} | {verdict} |")
         overheads = figures.overheads[two]
         verdict = _verdict(statistics.median(overheads), lines.overhead, "≤", ".0%")
         print(
             f"| {way} | of a step outside forward, loss, backward "
-            f"| {_spread(overheads, '.1%')} | {verdict} |"
+            f"| {_spread(overheads, '.1%')} | | {verdict} |"
         )
 
 

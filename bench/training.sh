@@ -2,7 +2,7 @@
 # Training steps through the server, its Python client included, against a plain PyTorch loop with two
 # intra-op threads, one replica and PyTorch DDP with two Gloo processes, as ratios in one run. Prints
 # tables with the lines to reach; bench/RESULTS.md holds what it printed. On loopback alone; takes less
-# than four minutes.
+# than six minutes.
 #
 #   bench/training.sh [convnet] [mlp]
 #
@@ -16,4 +16,4 @@ fi
 # The driver itself computes nothing; OMP_NUM_THREADS is for what numpy and torch would start idle.
 export OMP_NUM_THREADS=1 GRPC_ENABLE_FORK_SUPPORT=false
 export PYTHONPATH=client/python:tests:bench
-exec timeout --foreground --kill-after=20 230 .venv/bin/python bench/training.py "$@"
+exec timeout --foreground --kill-after=20 400 .venv/bin/python bench/training.py "$@"

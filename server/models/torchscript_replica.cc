@@ -176,7 +176,12 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   const c10::AutoGradMode grad(true);
-  BRAID_ASSIGN_OR_RETURN(graph_outputs_, Call(inputs, mode));
+  std::vector<at::Tensor> passed;
+  for (const at::Tensor& input : inputs) {
+    // The module may work in place, which a leaf forbids, and another stage may need its output.
+    passed.push_back(input.requires_grad() ? input.clone() : input);
+  }
+  BRAID_ASSIGN_OR_RETURN(graph_outputs_, Call(passed, mode));
   graph_inputs_ = inputs;
   std::vector<at::Tensor> detached;
   for (const at::Tensor& output : graph_outputs_) {

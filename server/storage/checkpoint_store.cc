@@ -124,8 +124,11 @@ absl::StatusOr<LoadedCheckpoint> CheckpointStore::ReadNewest() {
     BRAID_RETURN_IF_ERROR(Unreadable());
     const std::optional<CheckpointInfo> info = newest();
     if (!info) {
-      return absl::NotFoundError(absl::StrCat("'", directory_, "': holds no checkpoint, and ",
-                                              damaged().size(), " that are damaged"));
+      const size_t lost = damaged().size();
+      return lost == 0
+                 ? absl::NotFoundError(absl::StrCat("'", directory_, "': holds no checkpoint"))
+                 : absl::DataLossError(
+                       absl::StrCat("'", directory_, "': all ", lost, " checkpoints are damaged"));
     }
     absl::StatusOr<LoadedCheckpoint> loaded = Read(info->name);
     if (!IsDamage(loaded.status())) {

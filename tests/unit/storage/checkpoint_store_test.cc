@@ -259,7 +259,7 @@ TEST_F(CheckpointStoreTest, WhereAllAreDamagedThereIsNone) {
     FlipByte(ModelOf(name), 0);
   }
   EXPECT_THAT(store_->ReadNewest(),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("3 that are damaged")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("all 3 checkpoints are damaged")));
   EXPECT_THAT(store_->List(), IsEmpty());
 }
 

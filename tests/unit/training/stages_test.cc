@@ -124,6 +124,15 @@ def forward(self, x):
   return module;
 }
 
+// What the first stage keeps for its backward pass is not the second's to change.
+TEST(StagesTest, AStageMayChangeItsInputsInPlace) {
+  torch::jit::Module second = Part("Second", 5, 4);
+  second.define("def forward(self, h):\n  return torch.relu_(h).mul_(3) @ self.w + self.b\n");
+  const torch::jit::Module module = Chain({{"first", TanhPart("First", 3, 5)}, {"second", second}});
+  ExpectTrainsAsOne(module, 2, SpecOf({{"first", {"cpu:0", "cpu:1"}}, {"second", {}}}));
+  ExpectTrainsAsOne(module, 2, SpecOf({{"first", {"cpu:0"}}, {"second", {"cpu:1"}}}));
+}
+
 TEST(StagesTest, SeveralTensorsGoOn) {
   ExpectTrainsAsOne(Forked(), 2, SpecOf({{"first", {"cpu:0", "cpu:1"}}, {"second", {"cpu:1"}}}));
   ExpectTrainsAsOne(Forked(), 3, SpecOf({{"first", {"cpu:0"}}, {"second", {}}}));

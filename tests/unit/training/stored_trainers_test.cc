@@ -148,7 +148,7 @@ TEST_F(StoredTrainersTest, OneThatCannotBeReadIsLeftWhereItIs) {
   EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a") / "trainer.json"));
   EXPECT_TRUE(std::filesystem::exists(DirectoryOf("b") / "trainer.json"));
   EXPECT_THAT(RestoreCheckpoint("b"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("1 that are damaged")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("all 1 checkpoints are damaged")));
 }
 
 class IdleInMemoryTest : public RegistryTest {

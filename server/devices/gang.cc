@@ -1,7 +1,6 @@
 #include "server/devices/gang.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
@@ -18,14 +17,13 @@ absl::Mutex& PostingMutex() {
   return *mutex;
 }
 
-// Ranks come to a meeting within microseconds of each other, and to sleep and be woken takes tens
-// of them. So each first looks for the others for a while; whoever else wants to run goes before
-// it.
+// Ranks come to a meeting within microseconds of each other, and to be woken takes tens of them. So
+// each first looks for the others for a while. It does not yield meanwhile: on a busy machine
+// whoever goes first stays for milliseconds, longer than one who sleeps has to wait.
 void WaitForChange(const std::atomic<uint32_t>& value, uint32_t before) {
-  constexpr absl::Duration kLooking = absl::Microseconds(200);
+  constexpr absl::Duration kLooking = absl::Microseconds(50);
   const absl::Time until = absl::Now() + kLooking;
   while (value.load(std::memory_order_acquire) == before && absl::Now() < until) {
-    std::this_thread::yield();
   }
   value.wait(before, std::memory_order_acquire);
 }

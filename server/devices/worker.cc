@@ -8,11 +8,6 @@
 #include "server/devices/thread_setup.h"
 
 namespace braid {
-namespace {
-
-constexpr absl::Duration kAwake = absl::Microseconds(200);
-
-}  // namespace
 
 Worker::Worker(Options options, std::unique_ptr<Device> device)
     : options_(std::move(options)),
@@ -73,19 +68,15 @@ absl::Duration Worker::busy(Phase phase) const {
 void Worker::Run() {
   SetUpWorkerThread();
   device_->Enter();
-  absl::Time awake_until = absl::InfinitePast();
   while (true) {
-    Choice choice = Choose(awake_until);
+    Choice choice = Choose();
     if (!choice.work) {
       return;
     }
     const absl::Time start = absl::Now();
     choice.work();
     choice.work = nullptr;  // what it holds goes before the worker counts as free
-    const absl::Time end = absl::Now();
-    const absl::Duration time = end - start;
-    // A step comes behind a step, sooner than a thread can be put to sleep and woken.
-    awake_until = choice.kind == WorkKind::kTask ? end + kAwake : absl::InfinitePast();
+    const absl::Duration time = absl::Now() - start;
     const absl::MutexLock lock(&mu_);
     if (choice.kind == WorkKind::kTask) {
       share_.RecordTask(time, choice.by_credit);
@@ -95,7 +86,7 @@ void Worker::Run() {
   }
 }
 
-Worker::Choice Worker::Choose(absl::Time awake_until) {
+Worker::Choice Worker::Choose() {
   const absl::MutexLock lock(&mu_);
   working_ = false;
   while (true) {
@@ -120,13 +111,7 @@ Worker::Choice Worker::Choose(absl::Time awake_until) {
     if (stop_) {
       return choice;
     }
-    if (absl::Now() < awake_until) {
-      mu_.Unlock();
-      std::this_thread::yield();  // whoever else wants to run goes first
-      mu_.Lock();
-    } else {
-      wake_.WaitWithDeadline(&mu_, until);
-    }
+    wake_.WaitWithDeadline(&mu_, until);
   }
 }
 

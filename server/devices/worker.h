@@ -108,9 +108,8 @@ class Worker {
   };
 
   void Run();
-  // The next thing to do; blocks until there is one. Empty `work` at the end. Until
-  // `awake_until` it does not sleep.
-  Choice Choose(absl::Time awake_until) ABSL_LOCKS_EXCLUDED(mu_);
+  // The next thing to do; blocks until there is one. Empty `work` at the end.
+  Choice Choose() ABSL_LOCKS_EXCLUDED(mu_);
   WorkSource::Next TakeBatch(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

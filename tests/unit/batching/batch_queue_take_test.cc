@@ -88,6 +88,9 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::HasSubstr("deadline")));
   EXPECT_FALSE(live.answered());
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(2)), kArrival + absl::Milliseconds(5));
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
+  Run();
+  EXPECT_THAT(live.Wait(), IsOk());
 }
 
 TEST_F(TakeTest, AFailedRequestsRestIsDropped) {

@@ -19,7 +19,8 @@ inline ModelConfig PuppetConfig(int64_t max_batch_size) {
           max_batch_size,
           absl::ZeroDuration(),
           {{"x", DataType::kFp32, {-1}}},
-          {{"y", DataType::kFp32, {-1}}}};
+          {{"y", DataType::kFp32, {-1}}},
+          /*origin=*/{}};
 }
 
 // One puppet a worker.

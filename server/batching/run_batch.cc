@@ -22,7 +22,11 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
       const HostTensor& input = (*part.inputs)[i];
       rows.push_back(config.batched() ? ViewRows(input, part.start, part.rows) : View(input));
     }
-    inputs.push_back((rows.size() == 1 ? rows.front() : at::cat(rows)).to(worker.torch_device()));
+    // What several workers may be given at once must not be one memory: a model may work in place.
+    const bool shared = rows.size() == 1 && (*parts.front().inputs)[i].broadcast;
+    inputs.push_back((rows.size() == 1 ? rows.front() : at::cat(rows))
+                         .to(at::TensorOptions(worker.torch_device()), /*non_blocking=*/false,
+                             /*copy=*/shared));
   }
   return inputs;
 }

@@ -13,6 +13,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/batch_size_check.h"
+#include "server/models/stage_chain.h"
 #include "server/models/torchscript_io.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/jit/serialization/export.h"
@@ -310,6 +311,10 @@ std::vector<StateEntry> TorchScriptReplica::state() const {
 std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
   return std::unique_ptr<Replica>(
       new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_, input_order_, outputs_));
+}
+
+absl::Status TorchScriptReplica::CheckStages(const std::vector<std::string>& paths) const {
+  return CheckChain(module_, paths);
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const StageRole& role,

@@ -38,6 +38,7 @@ class TorchScriptReplica final : public Replica {
   void SetBuffers(const std::vector<at::Tensor>& values) override;
   std::vector<StateEntry> state() const override;
   std::unique_ptr<Replica> Clone() const override;
+  absl::Status CheckStages(const std::vector<std::string>& paths) const override;
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
                                                       c10::Device device) const override;
   absl::Status Save(Write write) const override;

@@ -85,6 +85,9 @@ class Replica {
 
   // A copy of its own, on the same device.
   virtual std::unique_ptr<Replica> Clone() const = 0;
+  // Whether the model is its submodules at `paths`, one after the other; "": all of it.
+  // INVALID_ARGUMENT, without a field, if it does anything else.
+  virtual absl::Status CheckStages(const std::vector<std::string>& paths) const = 0;
   // A copy of a part of it, on `device`. INVALID_ARGUMENT, without a field, if there is no such
   // submodule or if it cannot take or give what its role asks for.
   virtual absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,

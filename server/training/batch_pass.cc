@@ -109,7 +109,10 @@ BatchPass::Tensors BatchPass::Inputs(size_t stage, size_t chunk, bool keep_graph
   Tensors inputs;
   if (stage == 0) {
     for (const HostTensor& input : batch_.inputs) {
-      inputs.push_back(ViewRows(input, start_ + start, rows).to(device));
+      // What all chunks are given must not be one memory: a model may work in place.
+      inputs.push_back(ViewRows(input, start_ + start, rows)
+                           .to(at::TensorOptions(device), /*non_blocking=*/false,
+                               /*copy=*/input.broadcast));
     }
     return inputs;
   }
@@ -393,17 +396,18 @@ void BatchPass::Release(size_t rank) {
   }
 }
 
-bool BatchPass::HeldAreFinite(size_t rank) const {
+double BatchPass::HeldShare(size_t rank) const {
+  double share = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     if (const std::optional<size_t> chunk = Active(s, rank)) {
       for (const at::Tensor& gradient : stages_[s].held[*chunk]) {
-        if (gradient.defined() && !IsFinite(gradient)) {
-          return false;
+        if (gradient.defined()) {
+          share = std::max(share, RangeShare(gradient));
         }
       }
     }
   }
-  return true;
+  return share;
 }
 
 std::vector<int64_t> BatchPass::gathered_shape(size_t output) const {

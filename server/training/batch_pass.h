@@ -79,8 +79,8 @@ class BatchPass {
   const std::vector<std::vector<at::Tensor>>& held(size_t stage) const {
     return stages_[stage].held;
   }
-  // Whether the gradients that Backward() kept are finite.
-  bool HeldAreFinite(size_t rank) const;
+  // The largest RangeShare() of the gradients that Backward() kept.
+  double HeldShare(size_t rank) const;
 
   // All outputs, gathered on the output device: by the output rank, after Forward().
   absl::StatusOr<std::vector<at::Tensor>> GatherOutputs() const;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "ATen/ops/cat.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
@@ -119,7 +119,9 @@ std::vector<int64_t> DataParallel::Pieces(int64_t rows) const {
   for (const std::unique_ptr<Stage>& stage : stages_) {
     fewest = std::min(fewest, stage->size());
   }
-  const int64_t most = spec_.micro_batch * static_cast<int64_t>(fewest);
+  // Not their product, which may be more than there are numbers.
+  const auto replicas = static_cast<int64_t>(fewest);
+  const int64_t most = spec_.micro_batch >= rows ? rows : spec_.micro_batch * replicas;
   std::vector<int64_t> pieces;
   for (int64_t start = 0; start < rows; start += most) {
     pieces.push_back(std::min(most, rows - start));
@@ -207,26 +209,64 @@ absl::Status DataParallel::Compute(Run& run, Gang& gang, size_t rank) {
 
 absl::Status DataParallel::Examine(Run& run, Gang& gang, size_t rank) {
   return run.times.Measure(gang, rank, Phase::kBackward, [&]() -> absl::Status {
-    bool finite = !run.hold || run.passes.front()->HeldAreFinite(rank);
+    const double held = run.hold ? run.passes.front()->HeldShare(rank) : 0;
+    double flat = 0;
     for (size_t s = 0; s < stages_.size(); ++s) {
       const std::optional<size_t> replica = roster_.replica[s][rank];
       if (replica == size_t{0}) {
         BRAID_RETURN_IF_ERROR(stages_[s]->CheckBuffers());
       }
-      if (replica && !run.hold) {
-        for (const at::Tensor& gradients : stages_[s]->flat(*replica).gradients()) {
-          finite = finite && IsFinite(gradients);
-        }
+      // Where they have been summed, the primary's are all.
+      if (!replica || run.direct || (run.summed(s) && replica != size_t{0})) {
+        continue;
+      }
+      for (const at::Tensor& gradients : stages_[s]->flat(*replica).gradients()) {
+        flat = std::max(flat, RangeShare(gradients));
       }
     }
-    run.finite[rank] = finite ? 1 : 0;
+    run.shares[rank] = held + flat;
     return absl::OkStatus();
   });
 }
 
+at::Tensor DataParallel::SumOf(const Run& run, size_t s, size_t buffer) const {
+  const Stage& stage = *stages_[s];
+  const at::Tensor& first = stage.flat(0).gradients()[buffer];
+  at::Tensor sum = at::zeros_like(first);
+  for (size_t r = 0; r < (run.summed(s) ? 1 : stage.size()); ++r) {
+    if (!run.direct) {
+      sum.add_(stage.flat(r).gradients()[buffer].to(first.device()));
+    }
+    const size_t chunks = run.hold ? run.passes.front()->chunks(s) : 0;
+    for (size_t p = 0; r < chunks && p < stage.flat(0).slots().size(); ++p) {
+      const FlatSlot& slot = stage.flat(0).slots()[p];
+      const at::Tensor& held = run.passes.front()->held(s)[r][p];
+      if (slot.buffer == buffer && held.defined()) {
+        sum.narrow(0, slot.offset, slot.numel).view(held.sizes()).add_(held.to(first.device()));
+      }
+    }
+  }
+  return sum;
+}
+
+absl::Status DataParallel::ExamineSum(Run& run, Gang& gang, size_t rank) {
+  BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+  if (!run.doubtful()) {
+    return absl::OkStatus();
+  }
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    for (size_t b = 0;
+         roster_.replica[s][rank] == size_t{0} && b < stages_[s]->flat(0).gradients().size(); ++b) {
+      const bool finite = std::isfinite(RangeShare(SumOf(run, s, b)));
+      run.sum_finite[rank] = run.sum_finite[rank] && finite ? 1 : 0;
+    }
+  }
+  return gang.Meet(rank);
+}
+
 absl::StatusOr<DataParallel::Verdict> DataParallel::Judge(const Run& run) const {
   Verdict verdict;
-  const bool finite = std::all_of(run.finite.begin(), run.finite.end(), [](char f) { return f; });
+  const bool finite = run.finite();
   const double loss = run.loss();
   if (std::isfinite(loss) && finite) {
     return verdict;
@@ -312,7 +352,7 @@ absl::StatusOr<WorkResult> DataParallel::ForwardBackward(const Batch& batch,
       RunGang(roster_.workers, run.groups, [&](Gang& gang, size_t rank) -> absl::Status {
         const PeakMemory peak(gang.worker(rank).device(), &peaks_[rank]);
         BRAID_RETURN_IF_ERROR(Compute(run, gang, rank));
-        BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+        BRAID_RETURN_IF_ERROR(ExamineSum(run, gang, rank));
         return Apply(run, gang, rank);
       });
   BRAID_RETURN_IF_ERROR(Recover(run, status));

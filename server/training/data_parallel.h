@@ -126,6 +126,10 @@ class DataParallel {
   // What each rank does, on its worker, in this order.
   absl::Status Compute(Run& run, Gang& gang, size_t rank);
   absl::Status Examine(Run& run, Gang& gang, size_t rank);
+  // Whether what would be applied is finite. Ends with a meeting.
+  absl::Status ExamineSum(Run& run, Gang& gang, size_t rank);
+  // What all replicas' gradients of flat buffer `buffer` add up to, on the primary's worker.
+  at::Tensor SumOf(const Run& run, size_t s, size_t buffer) const;
   absl::Status Apply(Run& run, Gang& gang, size_t rank);
   // Of Forward(): commits the buffers.
   absl::Status ExamineBuffers(Gang& gang, size_t rank);

@@ -162,7 +162,7 @@ absl::StatusOr<WorkResult> DataParallel::Backward(const std::vector<HostTensor>&
         BRAID_RETURN_IF_ERROR(
             run.passes.front()->Backward(gang, rank, accumulated_ == 0, run.hold, &run.times));
         BRAID_RETURN_IF_ERROR(Examine(run, gang, rank));
-        BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+        BRAID_RETURN_IF_ERROR(ExamineSum(run, gang, rank));
         return Apply(run, gang, rank);
       });
   BRAID_RETURN_IF_ERROR(Recover(run, status));

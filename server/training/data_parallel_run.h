@@ -1,7 +1,10 @@
 // Of data_parallel*.cc alone.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -15,7 +18,8 @@ struct DataParallel::Run {
   Run(const DataParallel& trained, const Batch& worked_on)
       : batch(worked_on),
         times(trained.roster_.workers.size()),
-        finite(trained.roster_.workers.size(), 1),
+        shares(trained.roster_.workers.size(), 0),
+        sum_finite(trained.roster_.workers.size(), 1),
         changing(trained.roster_.workers.size(), 0) {
     batch.gradient_scale = trained.gradient_scale();
   }
@@ -33,6 +37,8 @@ struct DataParallel::Run {
       start += rows;
     }
   }
+
+  bool summed(size_t stage) const { return !reduces.empty() && reduces[stage] != nullptr; }
 
   double loss() const {
     double sum = 0;
@@ -57,8 +63,23 @@ struct DataParallel::Run {
   // By stage: of those whose gradients are summed during the backward pass.
   std::vector<std::unique_ptr<OverlappedReduce>> reduces;
   PhaseTimes times;
-  // By rank; each writes its own.
-  std::vector<char> finite;
+  // No replica's gradients are infinite, but their sum may be.
+  bool doubtful() const {
+    const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+    return std::isfinite(sum) && sum > kSurelyFinite;
+  }
+  bool finite() const {
+    return std::isfinite(std::accumulate(shares.begin(), shares.end(), 0.0)) &&
+           std::all_of(sum_finite.begin(), sum_finite.end(), [](char finite) { return finite; });
+  }
+
+  // Sums are rounded.
+  static constexpr double kSurelyFinite = 0.99;
+
+  // By rank; each writes its own. RangeShare() of its gradients, the accumulated ones included.
+  std::vector<double> shares;
+  // Where that leaves a doubt: whether the sum over the replicas is finite.
+  std::vector<char> sum_finite;
   // It has begun to change what the trainer is.
   std::vector<char> changing;
 };

@@ -22,7 +22,34 @@ Tensors Counts(const Tensors& values, int64_t updates) {
   return Tensors(values.size(), count);
 }
 
+// For the datatypes of which the fused kernel stores nothing but what is left over behind whole
+// vectors, on the CPU.
+void UpdateReduced(const SgdSpec& spec, const GroupValues& values, int64_t updates,
+                   UpdateSlices& slices) {
+  for (size_t s = 0; s < slices.values.size(); ++s) {
+    at::Tensor step = slices.gradients[s];
+    if (values.weight_decay != 0) {
+      step = step.add(slices.values[s], values.weight_decay);
+    }
+    if (values.momentum != 0) {
+      const at::Tensor& buffer = slices.state["momentum_buffer"][s];
+      if (updates == 0) {
+        buffer.copy_(step);
+      } else {
+        buffer.mul_(values.momentum).add_(step, 1 - spec.dampening);
+      }
+      step = spec.nesterov ? step.add(buffer, values.momentum) : buffer;
+    }
+    slices.values[s].add_(step, -values.lr);
+  }
+}
+
 void Update(const SgdSpec& spec, const GroupValues& values, int64_t updates, UpdateSlices& slices) {
+  const at::Tensor& first = slices.values.front();
+  if (first.is_cpu() && at::isReducedFloatingType(first.scalar_type())) {
+    UpdateReduced(spec, values, updates, slices);
+    return;
+  }
   const bool momentum = values.momentum != 0;
   at::_fused_sgd_(slices.values, slices.gradients,
                   momentum ? slices.state["momentum_buffer"] : Tensors(), values.weight_decay,

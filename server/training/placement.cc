@@ -150,8 +150,32 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
     return absl::OkStatus();
   }));
   BRAID_RETURN_IF_ERROR(CheckStages(entries, spec->stages));
+  std::vector<std::string> paths;
+  for (const StageSpec& stage : spec->stages) {
+    paths.push_back(stage.path);
+  }
+  if (const absl::Status chain = served.replica(0).CheckStages(paths); !chain.ok()) {
+    return InvalidField("stages", chain.message());
+  }
   BRAID_RETURN_IF_ERROR(PlaceOutput(served, spec, &placement));
   return placement;
+}
+
+bool LeaveOutMissingDevices(const ReplicaSet& served, TrainerSpec* spec) {
+  const auto missing = [&](const std::string& device) {
+    return std::none_of(served.workers().begin(), served.workers().end(),
+                        [&](const Worker* worker) { return worker->name() == device; });
+  };
+  bool any = false;
+  for (StageSpec& stage : spec->stages) {
+    any = std::erase_if(stage.devices, missing) > 0 || any;
+  }
+  if (!spec->output_device.empty() && spec->output_device != kHost &&
+      missing(spec->output_device)) {
+    spec->output_device.clear();
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace braid

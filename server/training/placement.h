@@ -32,4 +32,9 @@ struct Placement {
 // "stages[1].devices[0]" or "output_device". Blocks: the workers copy.
 absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec);
 
+// For a trainer that goes on after a restart: a checkpoint goes into any number of replicas, so
+// devices that the server has no more are left out, and a stage that had no other is to be on all.
+// Returns whether there were any.
+bool LeaveOutMissingDevices(const ReplicaSet& served, TrainerSpec* spec);
+
 }  // namespace braid

@@ -59,6 +59,22 @@ absl::Status CheckSpec(const TrainerSpec& spec) {
   return CheckNumbers(spec);
 }
 
+// What needs a data directory.
+absl::Status CheckUnstored(const TrainerSpec& spec) {
+  constexpr absl::string_view kNeeds = "needs a server with --data_dir; expected 0";
+  if (spec.idle_timeout > absl::ZeroDuration()) {
+    return InvalidField("idle_timeout_seconds", absl::StrCat("deletes the trainer, whose state ",
+                                                             "a checkpoint would keep: ", kNeeds));
+  }
+  if (spec.checkpoints.every_operations > 0) {
+    return InvalidField("checkpoints.every_operations", kNeeds);
+  }
+  if (spec.checkpoints.every > absl::ZeroDuration()) {
+    return InvalidField("checkpoints.every_seconds", kNeeds);
+  }
+  return absl::OkStatus();
+}
+
 std::string ChecksumOfState(const std::vector<StateTensor>& state) {
   Checksum checksum;
   for (const StateTensor& entry : state) {
@@ -86,6 +102,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
                                                          const TrainerServices& services) {
   const ModelConfig& config = base->config();
   BRAID_RETURN_IF_ERROR(CheckSpec(spec));
+  if (store == nullptr) {
+    BRAID_RETURN_IF_ERROR(CheckUnstored(spec));
+  }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Objective> objective,
                          Objective::Create(&spec, config));
   if (spec.base_version == 0) {

@@ -14,6 +14,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/storage/names.h"
 #include "server/training/evaluation.h"
+#include "server/training/placement.h"
 #include "server/training/publisher.h"
 #include "server/training/trainer.h"
 #include "server/training/trainer_storage.h"
@@ -110,31 +111,29 @@ void TrainerRegistry::Tick() {
   }
 }
 
+// There is storage: without it no trainer has an idle timeout.
 void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   const std::string name = trainer->spec().name;
-  if (storage_ != nullptr) {
-    const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
-    const std::optional<StoredTrainer> stored = storage_->Find(name);
-    if (!saved.ok() || !stored) {
-      spdlog::error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
-                    std::string(saved.status().message()));
-      return;
-    }
-    if (!trainer->RetireAt(saved->sequence)) {
-      return;  // somebody has come meanwhile
-    }
-    StoredTrainer expired = *stored;
-    expired.expired = true;
-    if (const absl::Status status = storage_->Write(expired); !status.ok()) {
-      spdlog::error("trainer '{}' was idle and comes back with the next start: {}", name,
-                    std::string(status.message()));
-    }
+  const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
+  const std::optional<StoredTrainer> stored = storage_->Find(name);
+  if (!saved.ok() || !stored) {
+    spdlog::error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
+                  std::string(saved.status().message()));
+    return;
+  }
+  if (!trainer->RetireAt(saved->sequence)) {
+    return;  // somebody has come meanwhile
+  }
+  StoredTrainer expired = *stored;
+  expired.expired = true;
+  if (const absl::Status status = storage_->Write(expired); !status.ok()) {
+    spdlog::error("trainer '{}' was idle and comes back with the next start: {}", name,
+                  std::string(status.message()));
   }
   Take(name).reset();
   services_.metrics->ForgetTrainer(name);
-  spdlog::info("trainer '{}' was idle for {} and is gone{}", name,
-               absl::FormatDuration(trainer->spec().idle_timeout),
-               storage_ != nullptr ? "; RestoreCheckpoint brings it back" : "");
+  spdlog::info("trainer '{}' was idle for {} and is gone; RestoreCheckpoint brings it back", name,
+               absl::FormatDuration(trainer->spec().idle_timeout));
 }
 
 std::vector<std::shared_ptr<Trainer>> TrainerRegistry::All() const {
@@ -288,6 +287,10 @@ absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
   // Its weights are in the checkpoint: any version of the model has the form of them.
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
                          services_.models->FindReplicas(spec.model, 0));
+  if (LeaveOutMissingDevices(base->replicas(), &spec)) {
+    spdlog::warn("trainer '{}' was on devices that this server has not, and goes on on others",
+                 spec.name);
+  }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer, Make(std::move(spec), base, &stored));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
                           trainer->RestoreCheckpoint(checkpoint, std::move(done));

@@ -41,6 +41,9 @@ class PuppetReplica final : public Replica {
   std::unique_ptr<Replica> Clone() const override {
     return std::make_unique<PuppetReplica>(forward_, parameters_);
   }
+  absl::Status CheckStages(const std::vector<std::string>&) const override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole&,
                                                       c10::Device) const override {
     return Clone();

@@ -80,9 +80,11 @@ class RegistryTest : public ::testing::Test {
   TrainerRegistry& registry() { return *registry_; }
   TrainerBench& bench() { return *bench_; }
 
+  // By what Create() stored of them.
+  std::map<std::string, TrainerSpec> requests_;
+
  private:
   const std::string data_dir_;
-  std::map<std::string, TrainerSpec> requests_;
   std::optional<TrainerBench> bench_;
   std::optional<TrainerRegistry> registry_;
 };

@@ -29,7 +29,8 @@ inline ModelConfig TrainedConfig() {
           /*max_batch_size=*/64,
           absl::ZeroDuration(),
           {{"x", DataType::kFp64, {3}}},
-          {{"y", DataType::kFp64, {4}}}};
+          {{"y", DataType::kFp64, {4}}},
+          /*origin=*/{}};
 }
 
 // Trainer "t" of model "m".

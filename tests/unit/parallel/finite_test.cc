@@ -10,34 +10,32 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(IsFiniteTest, OneElementThatIsNotIsFound) {
+TEST(RangeShareTest, OneElementThatIsNotFiniteIsFound) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
     const at::Tensor tensor = at::ones({1000}, type);
-    EXPECT_TRUE(IsFinite(tensor)) << type;
+    EXPECT_LT(RangeShare(tensor), 1e-4) << type;
     for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
       at::Tensor with = tensor.clone();
       with[537] = bad;
-      EXPECT_FALSE(IsFinite(with)) << type << " " << bad;
+      EXPECT_EQ(RangeShare(with), kInfinity) << type << " " << bad;
     }
   }
 }
 
-TEST(IsFiniteTest, OppositeInfinitiesDoNotCancel) {
-  EXPECT_FALSE(IsFinite(at::tensor({kInfinity, -kInfinity})));
+TEST(RangeShareTest, IsOfTheDatatypesRange) {
+  EXPECT_DOUBLE_EQ(RangeShare(at::full({100}, 65504, at::kHalf)), 1);
+  EXPECT_DOUBLE_EQ(RangeShare(at::tensor({1.0, -32752.0}).to(at::kHalf)), 0.5);
+  const double most = std::numeric_limits<float>::max();
+  EXPECT_DOUBLE_EQ(RangeShare(at::tensor({most, -most}).to(at::kFloat)), 1);
 }
 
-// The sum of these is beyond float16.
-TEST(IsFiniteTest, ManyLargeHalvesAreFinite) {
-  EXPECT_TRUE(IsFinite(at::full({100}, 60000, at::kHalf)));
-}
+TEST(RangeShareTest, OfNothingIsNone) { EXPECT_EQ(RangeShare(at::ones({0})), 0); }
 
-TEST(IsFiniteTest, NothingIsFinite) { EXPECT_TRUE(IsFinite(at::ones({0}))); }
-
-TEST(IsFiniteTest, OfASparseTensorTheValuesCount) {
+TEST(RangeShareTest, OfASparseTensorTheValuesCount) {
   const at::Tensor indices = at::tensor({0, 2}, at::kLong).view({1, 2});
   const at::Tensor good = at::sparse_coo_tensor(indices, at::ones({2, 3}), {4, 3});
-  EXPECT_TRUE(IsFinite(good));
-  EXPECT_FALSE(IsFinite(good * kInfinity));
+  EXPECT_LT(RangeShare(good), 1e-30);
+  EXPECT_EQ(RangeShare(good * kInfinity), kInfinity);
 }
 
 }  // namespace

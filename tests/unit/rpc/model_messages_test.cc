@@ -17,7 +17,8 @@ ModelConfig Config(int64_t max_batch_size) {
           max_batch_size,
           absl::Milliseconds(2),
           {{"x", DataType::kFp32, {3, -1}}},
-          {{"y", DataType::kBf16, {}}}};
+          {{"y", DataType::kBf16, {}}},
+          /*origin=*/{}};
 }
 
 TEST(ParseVersionTest, NothingIsTheNewest) {

@@ -1,6 +1,7 @@
 // A step that is made in pieces is the step of the whole batch.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,19 @@ def forward(self, x):
   ASSERT_THAT(trained.Update(), IsOk());
   ASSERT_THAT(spared.Step(Inputs(5), Classes(5)), IsOk());
   ExpectSameState(trained.state(), spared.state(), 0);
+}
+
+TEST(MicroBatchTest, OneOfAnySizeIsTheWholeChunk) {
+  for (const int64_t most : {int64_t{1} << 62, std::numeric_limits<int64_t>::max()}) {
+    TrainerSpec spec = TrainedSpec();
+    spec.micro_batch = most;
+    TrainedModule trained(Mlp(), 3, spec);
+    TrainedModule whole(Mlp(), 3);
+    for (TrainedModule* each : {&trained, &whole}) {
+      ASSERT_THAT(each->Step(Inputs(8), Classes(8)), IsOk());
+    }
+    ExpectSameState(trained.state(), whole.state(), 0);
+  }
 }
 
 }  // namespace

@@ -136,6 +136,44 @@ TEST(NonFiniteClientTest, GradientsThatTheClientSendsAreLookedAt) {
   }
 }
 
+// y = x · w, whose gradient by l1 loss is minus the sum of the rows.
+torch::jit::Module RowSum() {
+  torch::jit::Module module = NewModule();
+  module.register_parameter("w", at::zeros({3, 4}, at::kDouble).requires_grad_(true),
+                            /*is_buffer=*/false);
+  module.define("def forward(self, x):\n  return x @ self.w\n");
+  return module;
+}
+
+// Each replica's gradient is finite, as is any of them; their sum is not, nor one over two batches.
+TEST(NonFiniteSumTest, WhatWouldBeAppliedIsLookedAt) {
+  for (const int workers : {1, 2, 3}) {
+    for (const SyncMode sync : {SyncMode::kReduceBroadcast, SyncMode::kAllReduce}) {
+      TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 1e-300}, "l1");
+      spec.losses[0].reduction = Reduction::kSum;
+      spec.sync = sync;
+      TrainedModule trained(RowSum(), workers, spec);
+      const at::Tensor target = at::ones({3, 4}, at::kDouble);
+      const auto refused =
+          StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("a gradient is not finite"));
+      const State before = trained.state();
+      EXPECT_THAT(trained.Step(at::full({3, 3}, 1e308, at::kDouble), target), refused);
+      ExpectSameState(trained.state(), before, 0);
+      // Large, and some of them cancel: all that counts is the sum.
+      at::Tensor signs = at::tensor({1.0, -1.0, 1.0}, at::kDouble).unsqueeze(1);
+      ASSERT_THAT(trained.Step(signs * at::full({3, 3}, 1.2e308, at::kDouble), target), IsOk());
+      EXPECT_NEAR(trained.state().at("w")[0][0].item<double>(), 1.2e8, 1);
+      const at::Tensor half = at::full({3, 3}, 0.5e308, at::kDouble);
+      TrainedModule accumulating(RowSum(), workers, spec);
+      ASSERT_THAT(accumulating.ForwardBackward(half, target), IsOk());
+      EXPECT_THAT(accumulating.ForwardBackward(half, target), refused);
+      EXPECT_EQ(accumulating->accumulated(), 1);
+      EXPECT_THAT(accumulating.Update(), IsOk());
+      EXPECT_NEAR(accumulating.state().at("w")[0][0].item<double>(), 1.5e8, 1);
+    }
+  }
+}
+
 // The same in float32, where autocast makes float16 of it.
 ModelConfig HalfConfig() {
   ModelConfig config = TrainedConfig();

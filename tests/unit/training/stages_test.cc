@@ -124,6 +124,34 @@ def forward(self, x):
   return module;
 }
 
+// What else the model does would be left out.
+TEST(StagesTest, AreAllThatTheModelIs) {
+  const struct {
+    std::string forward;
+    std::string error;
+  } cases[] = {
+      {"return torch.relu(self.second.forward(self.first.forward(x)))", "aten::relu"},
+      {"return self.second.forward(torch.tanh(self.first.forward(x)))", "aten::tanh"},
+      {"return self.second.forward(self.first.forward(x * self.scale))", "aten::mul"},
+      {"return self.second.forward(self.first.forward(x)) + x.sum()", "aten::sum"},
+      {"h = self.first.forward(x)\n  self.second.forward(h)\n  return h", "does not return"},
+      {"return self.first.forward(x)", "does not call 'second' after 'first'"},
+  };
+  for (const auto& [forward, error] : cases) {
+    torch::jit::Module module = NewModule();
+    module.register_module("first", TanhPart("First", 3, 5));
+    module.register_module("second", TanhPart("Second", 5, 4));
+    module.register_buffer("scale", at::full({}, 2.0, at::kDouble));
+    module.define("def forward(self, x):\n  " + forward + "\n");
+    TrainedModule trained(module, 2, SpecOf({{"first", {}}, {"second", {}}}));
+    EXPECT_THAT(trained.status(), RefusesField("stages", HasSubstr(error))) << forward;
+  }
+  const torch::jit::Module module =
+      Chain({{"a", TanhPart("First", 3, 5)}, {"b", TanhPart("Second", 5, 4)}});
+  TrainedModule reversed(module, 2, SpecOf({{"b", {}}, {"a", {}}}));
+  EXPECT_THAT(reversed.status(), RefusesField("stages", HasSubstr("calls 'a' where 'b'")));
+}
+
 TEST(StagesTest, AStageMayChangeItsInputsInPlace) {
   torch::jit::Module first = Part("First", 3, 5);
   first.define("def forward(self, x):\n  return x @ self.w + self.b\n");

@@ -17,6 +17,7 @@ namespace braid {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class WithDirectory {
@@ -57,6 +58,24 @@ TEST_F(StoredTrainersTest, ARestartBringsThemBack) {
   EXPECT_EQ(registry().Get("b")->applied_sequence, 0);  // durable from its start
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult again, Do("a", BatchOperation(3, 20)));
   EXPECT_EQ(again.loss, lost.loss);
+}
+
+TEST_F(StoredTrainersTest, ARestartWithOtherDevicesBringsThemBackToo) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  ASSERT_THAT(Save("a"), IsOk());
+  TrainerSpec& stored = requests_["request of a"];
+  stored.stages = {{"", {"cpu:6", "cpu:1", "cpu:7"}}};
+  stored.output_device = "cpu:6";
+  Start();
+  registry().RestoreStored();
+  EXPECT_EQ(registry().Get("a")->applied_sequence, 1);
+  EXPECT_THAT(registry().Get("a")->devices, ElementsAre("cpu:1"));
+  stored.stages = {{"", {"cpu:6"}}};
+  Start();
+  registry().RestoreStored();
+  EXPECT_THAT(registry().Get("a")->devices, ElementsAre("cpu:0", "cpu:1"));
+  EXPECT_THAT(Do("a", BatchOperation(2, 20)), IsOk());
 }
 
 TEST_F(StoredTrainersTest, SavingAllLeavesNothingToSendAgain) {
@@ -151,17 +170,21 @@ TEST_F(StoredTrainersTest, OneThatCannotBeReadIsLeftWhereItIs) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("all 1 checkpoints are damaged")));
 }
 
-class IdleInMemoryTest : public RegistryTest {
+class InMemoryTest : public RegistryTest {
  protected:
-  IdleInMemoryTest() : RegistryTest("") {}
+  InMemoryTest() : RegistryTest("") {}
 };
 
-TEST_F(IdleInMemoryTest, OneThatIsIdleIsGoneForGood) {
+TEST_F(InMemoryTest, NothingIsPromisedThatNeedsADisk) {
   TrainerSpec spec = Named("a");
   spec.idle_timeout = absl::Milliseconds(50);
-  ASSERT_THAT(Create(spec), IsOk());
-  ASSERT_TRUE(Eventually([&] { return !registry().Get("a").ok(); }));
-  EXPECT_THAT(RestoreCheckpoint("a"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a'")));
+  EXPECT_THAT(Create(spec), RefusesField("idle_timeout_seconds", HasSubstr("--data_dir")));
+  spec = Named("a");
+  spec.checkpoints.every_operations = 1;
+  EXPECT_THAT(Create(spec), RefusesField("checkpoints.every_operations", HasSubstr("--data_dir")));
+  spec = Named("a");
+  spec.checkpoints.every = absl::Seconds(1);
+  EXPECT_THAT(Create(spec), RefusesField("checkpoints.every_seconds", HasSubstr("--data_dir")));
   EXPECT_THAT(Create(Named("a")), IsOk());
 }
 

@@ -1,0 +1,179 @@
+#include "server/models/stage_chain.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "torch/csrc/jit/ir/ir.h"
+
+namespace braid {
+namespace {
+
+using torch::jit::Module;
+using torch::jit::Node;
+using torch::jit::Value;
+
+// Tensors, each by a number of its own: what a value of the graph, a tensor or a tuple, holds.
+using Flow = std::vector<int64_t>;
+
+// Follows the tensors through forward(), as far as the stages.
+class ChainCheck {
+ public:
+  explicit ChainCheck(const std::vector<std::string>& paths) : paths_(paths) {}
+
+  absl::Status Run(const Module& module) {
+    Flow inputs;
+    for (size_t i = 1; i < module.get_method("forward").graph()->inputs().size(); ++i) {
+      inputs.push_back(next_tensor_++);
+    }
+    current_ = inputs;
+    Flow returned;
+    BRAID_RETURN_IF_ERROR(Follow(module, "", inputs, &returned));
+    if (stage_ < paths_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model does not call '", paths_[stage_],
+                       stage_ == 0 ? "'" : absl::StrCat("' after '", paths_[stage_ - 1], "'")));
+    }
+    if (returned != current_) {
+      return absl::InvalidArgumentError(absl::StrCat("the model does not return what '",
+                                                     paths_.back(), "' returns, in that order"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Follow(const Module& module, const std::string& path, const Flow& inputs,
+                      Flow* returned) {
+    const auto graph = module.get_method("forward").graph();
+    std::map<const Value*, Flow> flows;
+    // Submodules, and the module itself, by their paths.
+    std::map<const Value*, std::pair<std::string, Module>> modules;
+    modules.emplace(graph->inputs()[0], std::make_pair(path, module));
+    for (size_t i = 1; i < graph->inputs().size(); ++i) {
+      flows[graph->inputs()[i]] = {inputs.at(i - 1)};
+    }
+    for (const Node* node : graph->nodes()) {
+      switch (node->kind()) {
+        case c10::prim::Constant:
+          break;
+        case c10::prim::GetAttr:
+          if (const auto owner = modules.find(node->input()); owner != modules.end()) {
+            const std::string& name = node->s(c10::attr::name);
+            const auto& [owner_path, owner_module] = owner->second;
+            const c10::IValue value = owner_module.attr(name);
+            if (value.isModule()) {
+              modules.emplace(node->output(),
+                              std::make_pair(owner_path.empty() ? name : owner_path + "." + name,
+                                             value.toModule()));
+            }
+          }
+          break;
+        case c10::prim::CallMethod: {
+          const auto callee = modules.find(node->input(0));
+          if (callee == modules.end() || node->s(c10::attr::name) != "forward") {
+            return Refuse(*node, path);
+          }
+          BRAID_RETURN_IF_ERROR(Call(*node, path, callee->second, &flows));
+          break;
+        }
+        case c10::prim::TupleConstruct:
+        case c10::prim::ListConstruct:
+        case c10::prim::DictConstruct: {
+          const Flow all = FlowOf(node->inputs(), 0, flows);
+          flows[node->output()] = all;
+          break;
+        }
+        case c10::prim::TupleUnpack:
+        case c10::prim::ListUnpack: {
+          const Flow all = flows[node->input()];
+          if (all.size() != node->outputs().size()) {
+            return Refuse(*node, path);
+          }
+          for (size_t i = 0; i < all.size(); ++i) {
+            flows[node->outputs()[i]] = {all[i]};
+          }
+          break;
+        }
+        default:
+          return Refuse(*node, path);
+      }
+    }
+    *returned = FlowOf(graph->outputs(), 0, flows);
+    return absl::OkStatus();
+  }
+
+  absl::Status Call(const Node& node, const std::string& caller,
+                    const std::pair<std::string, Module>& callee,
+                    std::map<const Value*, Flow>* flows) {
+    const auto& [path, module] = callee;
+    const Flow arguments = FlowOf(node.inputs(), 1, *flows);
+    if (stage_ < paths_.size() && path == paths_[stage_]) {
+      if (arguments != current_) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the model does not give '", path, "' what ",
+            stage_ == 0 ? "it is given" : absl::StrCat("'", paths_[stage_ - 1], "' returned"),
+            ", in that order"));
+      }
+      ++stage_;
+      current_.clear();
+      const auto tuple = node.output()->type()->cast<c10::TupleType>();
+      for (size_t i = 0; i < (tuple ? tuple->elements().size() : 1); ++i) {
+        current_.push_back(next_tensor_++);
+      }
+      (*flows)[node.output()] = current_;
+      return absl::OkStatus();
+    }
+    for (const std::string& stage : paths_) {
+      if (absl::StartsWith(stage, path + ".")) {
+        Flow returned;
+        BRAID_RETURN_IF_ERROR(Follow(module, path, arguments, &returned));
+        (*flows)[node.output()] = returned;
+        return absl::OkStatus();
+      }
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model calls '", path, "' ",
+        stage_ < paths_.size() ? absl::StrCat("where '", paths_[stage_], "' is expected")
+                               : absl::StrCat("after '", paths_.back(), "'"),
+        caller.empty() ? "" : absl::StrCat(" (in '", caller, "')")));
+  }
+
+  template <typename Values>
+  static Flow FlowOf(const Values& values, size_t first,
+                     const std::map<const Value*, Flow>& flows) {
+    Flow all;
+    for (size_t i = first; i < values.size(); ++i) {
+      if (const auto found = flows.find(values[i]); found != flows.end()) {
+        all.insert(all.end(), found->second.begin(), found->second.end());
+      }
+    }
+    return all;
+  }
+
+  static absl::Status Refuse(const Node& node, const std::string& path) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the forward method of ", path.empty() ? "the model" : absl::StrCat("'", path, "'"),
+        " does more than call its stages: ", node.kind().toQualString(),
+        "; expected it in a submodule that is, or is in, a stage"));
+  }
+
+  const std::vector<std::string>& paths_;
+  size_t stage_ = 0;  // the next to be called
+  Flow current_;      // what it is to be given
+  int64_t next_tensor_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckChain(const Module& module, const std::vector<std::string>& paths) {
+  if (paths.size() == 1 && paths.front().empty()) {
+    return absl::OkStatus();
+  }
+  return ChainCheck(paths).Run(module);
+}
+
+}  // namespace braid

@@ -8,7 +8,10 @@ set -euo pipefail
 run_logged asan-configure "Configuring" cmake --preset asan
 run_logged asan-build "Building" cmake --build --preset asan --parallel "$(nproc)"
 ctest --preset asan
-# What LibTorch, Python and gRPC leave at the end is theirs; what a server leaks while it runs the memory tests see.
-export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+# Left out are the tests that measure the server's memory, of which most would be the sanitizer's. Leaks at the end
+# are looked for in the unit tests.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export BRAID_SERVER_BINARY=$PWD/build/asan/bin/braid-server
-.venv/bin/python -m pytest -q tests/e2e "$@"
+.venv/bin/python -m pytest -q tests/e2e --deselect tests/e2e/test_memory.py \
+  --deselect tests/e2e/test_robustness.py::test_memory_returns_to_where_it_was \
+  --deselect tests/e2e/test_startup.py::test_idle_server_is_small "$@"

@@ -98,6 +98,8 @@ def test_the_configuration_says_where_a_version_comes_from(
     trainer.publish()
     wanted = ("publisher", "3", saved.name)
     assert origin(server) == wanted
+    told = client.model_metadata("noisy").origin
+    assert (told["trainer"], told["step"], told["checkpoint"]) == wanted
     server.start_again()
     assert origin(server) == wanted
     client.rollback("noisy", 2)

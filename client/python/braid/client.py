@@ -161,10 +161,19 @@ class Client:
     def model_metadata(
         self, model: str, *, version: int | None = None, timeout: float | None = None
     ) -> ModelMetadata:
-        """A model's served versions, inputs and outputs. version: None: the newest served."""
-        method = INFERENCE["ModelMetadata"]
-        request = method.request(name=model, version=_version_to_wire(version))
-        return results.model_metadata(self._channel.call(method, request, timeout))
+        """A model's served versions, inputs, outputs, and where the version asked for is from.
+
+        version: None: the newest served.
+        """
+        metadata, config = (
+            self._channel.call(
+                INFERENCE[name],
+                INFERENCE[name].request(name=model, version=_version_to_wire(version)),
+                timeout,
+            )
+            for name in ("ModelMetadata", "ModelConfig")
+        )
+        return results.model_metadata(metadata, config.config)
 
     def devices(self, *, timeout: float | None = None) -> list[Device]:
         """The server's device slots and what each has done, in the order of its flags."""

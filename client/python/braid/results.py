@@ -185,13 +185,18 @@ class TensorMetadata:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """versions: those that are served."""
+    """versions: those that are served.
+
+    origin: of a version that a trainer published its "trainer", "step", "sequence", "created" and
+        "checkpoint" (of just that state, if there is one); empty for one from the repository.
+    """
 
     name: str
     versions: tuple[int, ...]
     platform: str
     inputs: tuple[TensorMetadata, ...]
     outputs: tuple[TensorMetadata, ...]
+    origin: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -216,8 +221,11 @@ class Device:
     uptime_seconds: float
 
 
-def model_metadata(proto: Any) -> ModelMetadata:
-    """From an inference.ModelMetadataResponse."""
+_ORIGIN = "origin."
+
+
+def model_metadata(proto: Any, config: Any) -> ModelMetadata:
+    """From an inference.ModelMetadataResponse and an inference.ModelConfig."""
 
     def tensors(protos: Any) -> tuple[TensorMetadata, ...]:
         return tuple(TensorMetadata(t.name, t.datatype, tuple(t.shape)) for t in protos)
@@ -228,6 +236,11 @@ def model_metadata(proto: Any) -> ModelMetadata:
         platform=proto.platform,
         inputs=tensors(proto.inputs),
         outputs=tensors(proto.outputs),
+        origin={
+            key[len(_ORIGIN) :]: value.string_value
+            for key, value in config.parameters.items()
+            if key.startswith(_ORIGIN)
+        },
     )
 
 

@@ -179,6 +179,13 @@ class FakeServer(grpc.GenericRpcHandler):
         reply.outputs.add(name="output__0", datatype="FP32", shape=[-1, 10])
         return reply
 
+    def ModelConfig(self, request, context):
+        reply = _protocol.INFERENCE["ModelConfig"].response()
+        reply.config.name = request.name
+        reply.config.parameters["origin.trainer"].string_value = "first"
+        reply.config.parameters["other"].string_value = "no origin"
+        return reply
+
     def RepositoryIndex(self, request, context):
         reply = _protocol.INFERENCE["RepositoryIndex"].response()
         reply.models.add(name="fashion", version="2", state="READY")

@@ -79,6 +79,8 @@ def test_model_metadata(server, client):
     assert metadata.platform == "pytorch_libtorch"
     assert metadata.inputs == (braid.TensorMetadata("x", "FP32", (-1, 784)),)
     assert metadata.outputs == (braid.TensorMetadata("output__0", "FP32", (-1, 10)),)
+    assert metadata.origin == {"trainer": "first"}
+    assert server.received("ModelConfig")[0].version == "2"
 
 
 def test_devices(client):

@@ -23,9 +23,8 @@ std::vector<std::vector<int64_t>> Confusion(const v1::EvaluateResponse& result) 
   while (classes * classes < count) ++classes;
   if (classes * classes != count) return {};
   std::vector<std::vector<int64_t>> rows;
-  for (int row = 0; row < classes; ++row) {
-    const auto begin = result.confusion().begin() + row * classes;
-    rows.emplace_back(begin, begin + classes);
+  for (auto row = result.confusion().begin(); row != result.confusion().end(); row += classes) {
+    rows.emplace_back(row, row + classes);
   }
   return rows;
 }

@@ -256,7 +256,10 @@ def test_a_data_directory_has_one_server(server: DurableServer) -> None:
 
 def test_without_a_data_directory_there_are_no_checkpoints(tmp_path: Path) -> None:
     with durable.serving(tmp_path, with_data=False) as server, durable.connect(server) as client:
-        trainer = create(client, checkpoint_every=1)
+        for promise in ({"checkpoint_every": 1}, {"idle_timeout": 1.0}):
+            with pytest.raises(braid.InvalidArgument, match="--data_dir"):
+                create(client, **promise)
+        trainer = create(client)
         step(trainer, 0, 1)
         for call in (
             trainer.save_checkpoint,

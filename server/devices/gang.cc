@@ -12,10 +12,7 @@ namespace {
 
 // Held while a gang is posted: two that share two workers must reach both in one order, else each
 // would wait for the other.
-absl::Mutex& PostingMutex() {
-  static auto* const mutex = new absl::Mutex;
-  return *mutex;
-}
+ABSL_CONST_INIT absl::Mutex posting_mutex(absl::kConstInit);
 
 // Ranks come to a meeting within microseconds of each other, and to be woken takes tens of them. So
 // each first looks for the others for a while. It does not yield meanwhile: on a busy machine
@@ -110,7 +107,7 @@ absl::Status RunGang(const std::vector<Worker*>& workers, const std::vector<Rank
   Gang gang(workers, groups);
   absl::BlockingCounter running(static_cast<int>(workers.size()));
   {
-    const absl::MutexLock posting(&PostingMutex());
+    const absl::MutexLock posting(&posting_mutex);
     for (size_t rank = 0; rank < workers.size(); ++rank) {
       workers[rank]->Post([&, rank] {
         absl::Status result = CatchTorch([&] { return work(gang, rank); });

@@ -66,9 +66,10 @@ class ChainCheck {
             const auto& [owner_path, owner_module] = owner->second;
             const c10::IValue value = owner_module.attr(name);
             if (value.isModule()) {
-              modules.emplace(node->output(),
-                              std::make_pair(owner_path.empty() ? name : owner_path + "." + name,
-                                             value.toModule()));
+              modules.emplace(
+                  node->output(),
+                  std::make_pair(owner_path.empty() ? name : absl::StrCat(owner_path, ".", name),
+                                 value.toModule()));
             }
           }
           break;
@@ -128,7 +129,7 @@ class ChainCheck {
       return absl::OkStatus();
     }
     for (const std::string& stage : paths_) {
-      if (absl::StartsWith(stage, path + ".")) {
+      if (absl::StartsWith(stage, absl::StrCat(path, "."))) {
         Flow returned;
         BRAID_RETURN_IF_ERROR(Follow(module, path, arguments, &returned));
         (*flows)[node.output()] = returned;

@@ -94,16 +94,6 @@ def test_a_trainer_in_use_is_not_idle(client: braid.Client) -> None:
     assert names(client) == ["busy"]
 
 
-def test_an_idle_trainer_without_a_data_directory_is_gone(tmp_path: Path) -> None:
-    with durable.serving(tmp_path, with_data=False) as server, durable.connect(server) as client:
-        trainer = create(client, "idle", idle_timeout=1)
-        step(trainer, 0)
-        wait_until(lambda: not names(client))
-        with pytest.raises(braid.NotFound):
-            trainer.restore_checkpoint()
-        assert create(client, "idle").info().step == 0
-
-
 def test_deletion_removes_what_is_on_the_disk(server: DurableServer, client: braid.Client) -> None:
     """Also of a trainer that is there alone; published versions stay."""
     trainer = create(client, "deleted")

@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"
 
 namespace braid {
@@ -19,6 +21,7 @@ using torch::jit::Value;
 
 // Tensors, each by a number of its own: what a value of the graph, a tensor or a tuple, holds.
 using Flow = std::vector<int64_t>;
+constexpr int64_t kForeign = -1;
 
 // Follows the tensors through forward(), as far as the stages.
 class ChainCheck {
@@ -26,11 +29,11 @@ class ChainCheck {
   explicit ChainCheck(const std::vector<std::string>& paths) : paths_(paths) {}
 
   absl::Status Run(const Module& module) {
-    Flow inputs;
+    std::vector<Flow> inputs;
     for (size_t i = 1; i < module.get_method("forward").graph()->inputs().size(); ++i) {
-      inputs.push_back(next_tensor_++);
+      inputs.push_back({next_tensor_});
+      current_.push_back(next_tensor_++);
     }
-    current_ = inputs;
     Flow returned;
     BRAID_RETURN_IF_ERROR(Follow(module, "", inputs, &returned));
     if (stage_ < paths_.size()) {
@@ -46,15 +49,16 @@ class ChainCheck {
   }
 
  private:
-  absl::Status Follow(const Module& module, const std::string& path, const Flow& inputs,
-                      Flow* returned) {
+  // `inputs`: of each argument.
+  absl::Status Follow(const Module& module, const std::string& path,
+                      const std::vector<Flow>& inputs, Flow* returned) {
     const auto graph = module.get_method("forward").graph();
     std::map<const Value*, Flow> flows;
     // Submodules, and the module itself, by their paths.
     std::map<const Value*, std::pair<std::string, Module>> modules;
     modules.emplace(graph->inputs()[0], std::make_pair(path, module));
     for (size_t i = 1; i < graph->inputs().size(); ++i) {
-      flows[graph->inputs()[i]] = {inputs.at(i - 1)};
+      flows[graph->inputs()[i]] = inputs[i - 1];
     }
     for (const Node* node : graph->nodes()) {
       switch (node->kind()) {
@@ -84,8 +88,7 @@ class ChainCheck {
         case c10::prim::TupleConstruct:
         case c10::prim::ListConstruct:
         case c10::prim::DictConstruct: {
-          const Flow all = FlowOf(node->inputs(), 0, flows);
-          flows[node->output()] = all;
+          flows[node->output()] = Join(FlowsOf(node->inputs(), 0, flows));
           break;
         }
         case c10::prim::TupleUnpack:
@@ -103,7 +106,7 @@ class ChainCheck {
           return Refuse(*node, path);
       }
     }
-    *returned = FlowOf(graph->outputs(), 0, flows);
+    *returned = Join(FlowsOf(graph->outputs(), 0, flows));
     return absl::OkStatus();
   }
 
@@ -111,9 +114,9 @@ class ChainCheck {
                     const std::pair<std::string, Module>& callee,
                     std::map<const Value*, Flow>* flows) {
     const auto& [path, module] = callee;
-    const Flow arguments = FlowOf(node.inputs(), 1, *flows);
     if (stage_ < paths_.size() && path == paths_[stage_]) {
-      if (arguments != current_) {
+      const std::vector<const Value*> given = GivenTo(module, node);
+      if (Join(FlowsOf(given, 0, *flows)) != current_) {
         return absl::InvalidArgumentError(absl::StrCat(
             "the model does not give '", path, "' what ",
             stage_ == 0 ? "it is given" : absl::StrCat("'", paths_[stage_ - 1], "' returned"),
@@ -131,7 +134,7 @@ class ChainCheck {
     for (const std::string& stage : paths_) {
       if (absl::StartsWith(stage, absl::StrCat(path, "."))) {
         Flow returned;
-        BRAID_RETURN_IF_ERROR(Follow(module, path, arguments, &returned));
+        BRAID_RETURN_IF_ERROR(Follow(module, path, FlowsOf(node.inputs(), 1, *flows), &returned));
         (*flows)[node.output()] = returned;
         return absl::OkStatus();
       }
@@ -143,14 +146,38 @@ class ChainCheck {
         caller.empty() ? "" : absl::StrCat(" (in '", caller, "')")));
   }
 
-  template <typename Values>
-  static Flow FlowOf(const Values& values, size_t first,
-                     const std::map<const Value*, Flow>& flows) {
-    Flow all;
-    for (size_t i = first; i < values.size(); ++i) {
-      if (const auto found = flows.find(values[i]); found != flows.end()) {
-        all.insert(all.end(), found->second.begin(), found->second.end());
+  // The arguments of a call but for defaults, which the graph spells out and which a stage that is
+  // called by itself takes, too.
+  static std::vector<const Value*> GivenTo(const Module& module, const Node& call) {
+    const auto& parameters = module.get_method("forward").function().getSchema().arguments();
+    std::vector<const Value*> given;
+    for (size_t i = 1; i < call.inputs().size(); ++i) {
+      const std::optional<c10::IValue> constant = torch::jit::toIValue(call.input(i));
+      const std::optional<c10::IValue>& by_default = parameters[i].default_value();
+      if (!constant || !by_default || constant->isTensor() || *constant != *by_default) {
+        given.push_back(call.input(i));
       }
+    }
+    return given;
+  }
+
+  // Of each value from the `first` on. What is no tensor that came in or out of a stage, a constant
+  // or one of the module's own, is a tensor that nobody else has.
+  template <typename Values>
+  static std::vector<Flow> FlowsOf(const Values& values, size_t first,
+                                   const std::map<const Value*, Flow>& flows) {
+    std::vector<Flow> each;
+    for (size_t i = first; i < values.size(); ++i) {
+      const auto found = flows.find(values[i]);
+      each.push_back(found != flows.end() ? found->second : Flow{kForeign});
+    }
+    return each;
+  }
+
+  static Flow Join(const std::vector<Flow>& each) {
+    Flow all;
+    for (const Flow& flow : each) {
+      all.insert(all.end(), flow.begin(), flow.end());
     }
     return all;
   }

@@ -144,17 +144,19 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
                            PlaceStage(served, role, on[s], absl::StrCat("stages[", s, "]")));
     placement.stages.push_back(std::move(stage));
   }
-  std::vector<StateEntry> entries;
-  BRAID_RETURN_IF_ERROR(RunOnEach(served.first_workers(1), Phase::kLoad, [&](size_t) {
-    entries = served.replica(0).state();
-    return absl::OkStatus();
-  }));
-  BRAID_RETURN_IF_ERROR(CheckStages(entries, spec->stages));
   std::vector<std::string> paths;
   for (const StageSpec& stage : spec->stages) {
     paths.push_back(stage.path);
   }
-  if (const absl::Status chain = served.replica(0).CheckStages(paths); !chain.ok()) {
+  std::vector<StateEntry> entries;
+  absl::Status chain;
+  BRAID_RETURN_IF_ERROR(RunOnEach(served.first_workers(1), Phase::kLoad, [&](size_t) {
+    entries = served.replica(0).state();
+    chain = served.replica(0).CheckStages(paths);
+    return absl::OkStatus();
+  }));
+  BRAID_RETURN_IF_ERROR(CheckStages(entries, spec->stages));
+  if (!chain.ok()) {
     return InvalidField("stages", chain.message());
   }
   BRAID_RETURN_IF_ERROR(PlaceOutput(served, spec, &placement));

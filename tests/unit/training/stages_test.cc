@@ -146,6 +146,24 @@ TEST(StagesTest, AreAllThatTheModelIs) {
     TrainedModule trained(module, 2, SpecOf({{"first", {}}, {"second", {}}}));
     EXPECT_THAT(trained.status(), RefusesField("stages", HasSubstr(error))) << forward;
   }
+  // A submodule around the stages that is given more, or a stage that is.
+  for (const std::string inner : {"self.a.forward(x)", "self.a.forward(x, 2)"}) {
+    torch::jit::Module part = Part("Part", 3, 4);
+    part.define("def forward(self, x, times: int=1):\n  return (x @ self.w + self.b) * times\n");
+    torch::jit::Module around("Around");
+    around.register_attribute("training", c10::BoolType::get(), true);
+    around.register_module("a", part);
+    around.define("def forward(self, x, other: int=1):\n  return " + inner + "\n");
+    torch::jit::Module whole = NewModule();
+    whole.register_module("around", around);
+    whole.define("def forward(self, x):\n  return self.around.forward(x)\n");
+    TrainedModule nested(whole, 2, SpecOf({{"around.a", {}}}));
+    if (inner == "self.a.forward(x)") {
+      EXPECT_THAT(nested.status(), IsOk());
+    } else {
+      EXPECT_THAT(nested.status(), RefusesField("stages", HasSubstr("does not give 'around.a'")));
+    }
+  }
   const torch::jit::Module module =
       Chain({{"a", TanhPart("First", 3, 5)}, {"b", TanhPart("Second", 5, 4)}});
   TrainedModule reversed(module, 2, SpecOf({{"b", {}}, {"a", {}}}));

@@ -18,7 +18,7 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
       replicas_(std::move(replicas)),
       metrics_(metrics) {}
 
-void BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
+absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
   const int64_t rows = request->rows();
   request->KeepAlive(shared_from_this());
   metrics_->AddQueuedRows(config_.name, rows);
@@ -28,6 +28,7 @@ void BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
     queue_.push_back({std::move(request), 0, rows});
   }
   WakeWorkers(rows);
+  return absl::OkStatus();
 }
 
 WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
@@ -38,7 +39,8 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
     DropDead(now, &batch);
     if (!queue_.empty()) {
       const BatchDecision decision = DecideBatch(
-          {queued_rows_, queue_.front().request->arrival(), FreeWorkers(worker)}, now, limits_);
+          {queued_rows_, queue_.front().request->schedule().arrival, FreeWorkers(worker)}, now,
+          limits_);
       if (const auto* take = std::get_if<TakeRows>(&decision)) {
         Cut(take->rows, now, &batch);
       } else if (batch.expired.empty()) {
@@ -85,7 +87,7 @@ void BatchQueue::Cut(int64_t rows, absl::Time now, Batch* batch) {
 void BatchQueue::DropDead(absl::Time now, Batch* batch) {
   while (!queue_.empty()) {
     Piece& head = queue_.front();
-    const bool expired = head.request->deadline() <= now;
+    const bool expired = head.request->schedule().deadline <= now;
     if (!expired && !head.request->failed()) {
       return;
     }

@@ -32,13 +32,14 @@ class BatchQueue final : public RequestQueue,
   // `replicas`: one a worker. `metrics` outlives the queue.
   BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics);
 
-  void Push(std::shared_ptr<InferenceRequest> request) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Push(std::shared_ptr<InferenceRequest> request) override ABSL_LOCKS_EXCLUDED(mu_);
 
   // For Worker: the next batch.
   Next Take(const Worker& worker, absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
 
   const ModelConfig& config() const override { return config_; }
   int64_t version() const override { return version_; }
+  const ModelStatistics& statistics() const override { return statistics_; }
   const ReplicaSet& replicas() const { return replicas_; }
 
  private:
@@ -72,6 +73,7 @@ class BatchQueue final : public RequestQueue,
   const BatchLimits limits_;
   const ReplicaSet replicas_;
   Metrics* const metrics_;
+  ModelStatistics statistics_;  // provides its own synchronization
 
   absl::Mutex mu_;
   std::deque<Piece> queue_ ABSL_GUARDED_BY(mu_);

@@ -56,6 +56,14 @@ void InferenceRequest::Fail(const absl::Status& status) {
   AnswerIfOver(0);
 }
 
+void InferenceRequest::Cancel() {
+  {
+    const absl::MutexLock lock(&mu_);
+    error_.Update(absl::CancelledError("the client has cancelled the request"));
+  }
+  AnswerIfOver(0);
+}
+
 bool InferenceRequest::failed() const {
   const absl::MutexLock lock(&mu_);
   return !error_.ok();

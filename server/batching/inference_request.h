@@ -35,19 +35,26 @@ class InferenceRequest {
   // Called once, by a worker; must not block. The inputs are not read after it.
   using Done = absl::AnyInvocable<void(absl::StatusOr<InferenceResult>)>;
 
+  // What its place in the queue depends on.
+  struct Schedule {
+    absl::Time arrival;
+    // After it the request is not run.
+    absl::Time deadline = absl::InfiniteFuture();
+    // 1, the most urgent, to the model's priority_levels; 0: the model's default.
+    int64_t priority = 0;
+    // How long it may wait, where the model's queue policy lets a request say so. Zero: the
+    // policy's.
+    absl::Duration timeout;
+  };
+
   // `inputs` as CheckInputs() gave them; `rows`: of all of them (1 where the model is not batched).
-  InferenceRequest(std::vector<HostTensor> inputs, int64_t rows, absl::Time arrival,
-                   absl::Time deadline, Done done)
-      : inputs_(std::move(inputs)),
-        rows_(rows),
-        arrival_(arrival),
-        deadline_(deadline),
-        done_(std::move(done)) {}
+  InferenceRequest(std::vector<HostTensor> inputs, int64_t rows, const Schedule& schedule,
+                   Done done)
+      : inputs_(std::move(inputs)), rows_(rows), schedule_(schedule), done_(std::move(done)) {}
 
   const std::vector<HostTensor>& inputs() const { return inputs_; }
   int64_t rows() const { return rows_; }
-  absl::Time arrival() const { return arrival_; }
-  absl::Time deadline() const { return deadline_; }
+  const Schedule& schedule() const { return schedule_; }
   // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most, and none
   // is broadcast.
   bool SharesBatchWith(const InferenceRequest& other) const;
@@ -62,6 +69,9 @@ class InferenceRequest {
               int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   // A piece failed: the request is answered with the first error, once no other piece runs.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Nobody waits for it any more: what of it is not running will not be run, and it is answered
+  // CANCELLED.
+  void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
   // No more of it need be run.
   bool failed() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -80,8 +90,7 @@ class InferenceRequest {
   // Immutable after construction.
   const std::vector<HostTensor> inputs_;
   const int64_t rows_;
-  const absl::Time arrival_;
-  const absl::Time deadline_;
+  const Schedule schedule_;
 
   mutable absl::Mutex mu_;
   int64_t running_ ABSL_GUARDED_BY(mu_) = 0;

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "server/batching/inference_request.h"
+#include "server/batching/model_statistics.h"
 #include "server/models/model_config.h"
 
 namespace braid {
@@ -14,11 +16,13 @@ class RequestQueue {
  public:
   virtual ~RequestQueue() = default;
 
-  // Queues a request, which free workers then take. It is bounded by what admission lets in.
-  virtual void Push(std::shared_ptr<InferenceRequest> request) = 0;
+  // Queues a request, which free workers then take. RESOURCE_EXHAUSTED, and it is not queued, if as
+  // many wait as the model's queue policy allows.
+  virtual absl::Status Push(std::shared_ptr<InferenceRequest> request) = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual int64_t version() const = 0;
+  virtual const ModelStatistics& statistics() const = 0;
 };
 
 }  // namespace braid

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,6 +15,12 @@
 
 namespace braid {
 
+// Both included.
+struct ValueRange {
+  int64_t min = 0;
+  int64_t max = 0;
+};
+
 struct TensorSpec {
   std::string name;
   DataType type = DataType::kFp32;
@@ -20,6 +28,63 @@ struct TensorSpec {
   std::vector<int64_t> dims;
   // An input that has no batch dimension in a batched model: every replica gets it whole.
   bool broadcast = false;
+  // The shape that the module takes or gives where the wire has `dims`: as many elements.
+  std::optional<std::vector<int64_t>> reshape = std::nullopt;
+  // An int, bool or float argument of forward(): no tensor of a request but a parameter of it, of
+  // rank 0 and broadcast.
+  bool scalar = false;
+  // What an integer input may hold, such as the rows of the embedding that it indexes.
+  std::optional<ValueRange> range = std::nullopt;
+  // Of an output: the names of its classes, by index.
+  std::vector<std::string> labels = {};
+};
+
+// What becomes of requests that wait, or of those of one priority.
+struct QueuePolicy {
+  enum class TimeoutAction {
+    kReject,
+    kDelay,  // they are run when no other request waits
+  };
+  TimeoutAction timeout_action = TimeoutAction::kReject;
+  // Of a request that gives none. Zero: none.
+  absl::Duration default_timeout;
+  // Whether a request may shorten it.
+  bool allow_timeout_override = false;
+  // Requests that wait at once. 0: as many as admission lets in.
+  int64_t max_queue_size = 0;
+};
+
+// Workers that hold a replica: `count` on each of their devices. By default one on every worker.
+struct InstanceGroup {
+  enum class Kind { kAuto, kGpu, kCpu };
+  Kind kind = Kind::kAuto;
+  int64_t count = 1;
+  std::vector<int64_t> gpus;  // empty: all
+};
+
+// Which versions in the repository are served.
+struct LatestVersions {
+  int64_t count = 1;
+};
+struct AllVersions {};
+struct SpecificVersions {
+  std::vector<int64_t> versions;
+};
+using VersionPolicy = std::variant<LatestVersions, AllVersions, SpecificVersions>;
+
+// A request that every replica runs before the model is ready.
+struct Warmup {
+  enum class Fill { kZero, kRandom, kFile };
+  struct Input {
+    DataType type = DataType::kFp32;
+    std::vector<int64_t> dims;
+    Fill fill = Fill::kZero;
+    std::string file;  // in the model's folder warmup/: raw bytes
+  };
+  std::string name;
+  int64_t batch_size = 0;  // 0: the model is not batched
+  std::map<std::string, Input> inputs;
+  int64_t count = 1;
 };
 
 struct ModelConfig {
@@ -29,6 +94,25 @@ struct ModelConfig {
   int64_t max_batch_size = 0;
   // How long a batch that is not full waits for more, while a worker is free.
   absl::Duration max_queue_delay;
+  // Batches of these rows are made sooner than others. Ascending.
+  std::vector<int64_t> preferred_batch_sizes;
+  // Rows of a large request that one forward pass takes. 0: what the queue's state suggests.
+  int64_t preferred_chunk_rows = 0;
+  // Requests of one priority are answered in the order in which they came.
+  bool preserve_ordering = false;
+  // Priorities are 1, the most urgent, to `priority_levels`; 0: there are none.
+  int64_t priority_levels = 0;
+  int64_t default_priority_level = 0;
+  QueuePolicy default_queue_policy;
+  std::map<int64_t, QueuePolicy> priority_queue_policies;
+  // Of the time for which models that share a device all have requests, this one's part is
+  // proportional to it. > 0.
+  double weight = 1;
+  std::vector<InstanceGroup> instance_groups;
+  VersionPolicy version_policy;
+  std::vector<Warmup> warmups;
+  // In the version's folder. Empty: model.pt, or else model.pt2.
+  std::string model_filename;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
   // Of a version that a trainer published: "trainer", "step", "sequence", "checkpoint", "created".

@@ -104,8 +104,11 @@ absl::Status StartInfer(const ServedModels& models, const inference::ModelInferR
                          CheckInputs(config, std::move(tensors), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<size_t> wanted, RequestedOutputs(config, request));
   const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
-  queue->Push(std::make_shared<InferenceRequest>(
-      std::move(inputs), rows, absl::Now(), deadline,
+  InferenceRequest::Schedule schedule;
+  schedule.arrival = absl::Now();
+  schedule.deadline = deadline;
+  return queue->Push(std::make_shared<InferenceRequest>(
+      std::move(inputs), rows, schedule,
       [&request, response, call = std::move(call),
        wanted = std::move(wanted)](absl::StatusOr<InferenceResult> result) {
         if (result.ok()) {
@@ -113,7 +116,6 @@ absl::Status StartInfer(const ServedModels& models, const inference::ModelInferR
         }
         call->Finish(result.status());
       }));
-  return absl::OkStatus();
 }
 
 }  // namespace braid

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/status_matchers.h"
 
 namespace braid {
 
@@ -63,7 +64,9 @@ class FilledQueueTest : public ::testing::Test {
   }
   PendingInference& Push(const HostTensor& input, absl::Time deadline = absl::InfiniteFuture()) {
     pending_.push_back(std::make_unique<PendingInference>());
-    queue_->Push(MakeRequest(input, pending_.back().get(), deadline, queue_->config().batched()));
+    EXPECT_THAT(queue_->Push(MakeRequest(input, pending_.back().get(), deadline,
+                                         queue_->config().batched())),
+                IsOk());
     return *pending_.back();
   }
   void Open() { block_.reset(); }

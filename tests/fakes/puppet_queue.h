@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/batching/batch_queue.h"
+#include "tests/fakes/made_config.h"
 #include "tests/fakes/pending.h"
 #include "tests/fakes/puppet_replica.h"
 #include "tests/fakes/worker_fleet.h"
@@ -15,12 +16,7 @@ namespace braid {
 
 // Model "m": x FP32 [B, any] to y FP32 [B, any], in batches of up to `max_batch_size`.
 inline ModelConfig PuppetConfig(int64_t max_batch_size) {
-  return {"m",
-          max_batch_size,
-          absl::ZeroDuration(),
-          {{"x", DataType::kFp32, {-1}}},
-          {{"y", DataType::kFp32, {-1}}},
-          /*origin=*/{}};
+  return MakeConfig(max_batch_size, {{"x", DataType::kFp32, {-1}}}, {{"y", DataType::kFp32, {-1}}});
 }
 
 // One puppet a worker.
@@ -53,9 +49,11 @@ inline std::shared_ptr<InferenceRequest> MakeRequest(const HostTensor& input,
                                                      PendingInference* pending,
                                                      absl::Time deadline = absl::InfiniteFuture(),
                                                      bool batched = true) {
+  InferenceRequest::Schedule schedule;
+  schedule.arrival = absl::UnixEpoch();
+  schedule.deadline = deadline;
   return std::make_shared<InferenceRequest>(std::vector<HostTensor>{input},
-                                            batched ? input.rows() : 1, absl::UnixEpoch(), deadline,
-                                            pending->done());
+                                            batched ? input.rows() : 1, schedule, pending->done());
 }
 
 }  // namespace braid

@@ -17,6 +17,7 @@
 #include "server/parallel/host_copy.h"
 #include "server/training/data_parallel.h"
 #include "tests/fakes/host_tensors.h"
+#include "tests/fakes/made_config.h"
 #include "tests/fakes/script_modules.h"
 #include "tests/fakes/worker_fleet.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -25,12 +26,8 @@ namespace braid {
 
 // x FP64 [B, 3] to y FP64 [B, 4].
 inline ModelConfig TrainedConfig() {
-  return {"m",
-          /*max_batch_size=*/64,
-          absl::ZeroDuration(),
-          {{"x", DataType::kFp64, {3}}},
-          {{"y", DataType::kFp64, {4}}},
-          /*origin=*/{}};
+  return MakeConfig(/*max_batch_size=*/64, {{"x", DataType::kFp64, {3}}},
+                    {{"y", DataType::kFp64, {4}}});
 }
 
 // Trainer "t" of model "m".

@@ -111,10 +111,11 @@ class TrainerBench {
   // What the served version makes of Inputs(rows).
   absl::StatusOr<InferenceResult> Infer(int64_t rows) {
     Pending<absl::StatusOr<InferenceResult>> pending;
-    (*models_.Find("m", 0))
-        ->Push(std::make_shared<InferenceRequest>(
-            std::vector<HostTensor>{ToHost(Inputs(rows), "x")}, rows, absl::Now(),
-            absl::InfiniteFuture(), pending.done()));
+    InferenceRequest::Schedule schedule;
+    schedule.arrival = absl::Now();
+    const auto request = std::make_shared<InferenceRequest>(
+        std::vector<HostTensor>{ToHost(Inputs(rows), "x")}, rows, schedule, pending.done());
+    BRAID_RETURN_IF_ERROR((*models_.Find("m", 0))->Push(request));
     return pending.Wait();
   }
 

@@ -55,7 +55,7 @@ TEST_F(TakeTest, AnEmptyQueueHasNone) {
 TEST_F(TakeTest, ABatchThatIsNotFullIsDueAfterTheDelay) {
   Start();
   PendingInference pending;
-  queue_->Push(MakeRequest(MakeRows("x", 15, 0), &pending));
+  ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 15, 0), &pending)), IsOk());
   EXPECT_EQ(Take(kArrival), kArrival + absl::Milliseconds(5));
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(4)), kArrival + absl::Milliseconds(5));
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
@@ -68,8 +68,8 @@ TEST_F(TakeTest, AFullBatchIsTakenAtOnce) {
   Start();
   PendingInference first;
   PendingInference second;
-  queue_->Push(MakeRequest(MakeRows("x", 15, 0), &first));
-  queue_->Push(MakeRequest(MakeRows("x", 1, 0), &second));
+  ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 15, 0), &first)), IsOk());
+  ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 1, 0), &second)), IsOk());
   EXPECT_EQ(Take(kArrival), std::nullopt);
   Run();
   EXPECT_THAT(first.Wait(), IsOk());
@@ -80,8 +80,10 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
   Start();
   PendingInference expired;
   PendingInference live;
-  queue_->Push(MakeRequest(MakeRows("x", 1, 0), &expired, kArrival + absl::Milliseconds(1)));
-  queue_->Push(MakeRequest(MakeRows("x", 1, 0), &live));
+  ASSERT_THAT(
+      queue_->Push(MakeRequest(MakeRows("x", 1, 0), &expired, kArrival + absl::Milliseconds(1))),
+      IsOk());
+  ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 1, 0), &live)), IsOk());
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(1)), std::nullopt);
   Run();
   EXPECT_THAT(expired.Wait(),
@@ -99,7 +101,7 @@ TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
   Start();
   PendingInference pending;
   const auto request = MakeRequest(MakeRows("x", 20, 0), &pending);
-  queue_->Push(request);
+  ASSERT_THAT(queue_->Push(request), IsOk());
   EXPECT_EQ(Take(kArrival), std::nullopt);  // 8 of its rows
   request->Begin();                         // a piece that fails elsewhere
   request->Fail(absl::InternalError("a device is gone"));

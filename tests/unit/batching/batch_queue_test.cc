@@ -34,7 +34,7 @@ void SendRandomRequests(BatchQueue* queue, unsigned seed) {
     std::vector<PendingInference> pending(4);
     for (PendingInference& answer : pending) {
       inputs.push_back(MakeRows("x", rows(random), seed * 10000.0 + round * 100.0));
-      queue->Push(MakeRequest(inputs.back(), &answer));
+      ASSERT_THAT(queue->Push(MakeRequest(inputs.back(), &answer)), IsOk());
     }
     for (size_t i = 0; i < pending.size(); ++i) {
       const auto& result = pending[i].Wait();

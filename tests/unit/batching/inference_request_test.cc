@@ -20,8 +20,8 @@ using ::testing::StrEq;
 
 std::shared_ptr<InferenceRequest> Make(std::vector<HostTensor> inputs, int64_t rows,
                                        InferenceRequest::Done done) {
-  return std::make_shared<InferenceRequest>(std::move(inputs), rows, absl::UnixEpoch(),
-                                            absl::InfiniteFuture(), std::move(done));
+  return std::make_shared<InferenceRequest>(std::move(inputs), rows, InferenceRequest::Schedule{},
+                                            std::move(done));
 }
 
 // A request of 10 rows and what it is answered.

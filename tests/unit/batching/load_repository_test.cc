@@ -57,7 +57,7 @@ TEST_F(LoadRepositoryTest, ServesTheNewestVersionOnEveryWorker) {
   for (size_t busy = 0; busy < 2; ++busy) {
     const WorkerBlock block(fleet_.worker(busy));  // the other one has to answer
     PendingInference pending;
-    queue->Push(MakeRequest(MakeRows("x", 1, 5), &pending));
+    ASSERT_THAT(queue->Push(MakeRequest(MakeRows("x", 1, 5), &pending)), IsOk());
     ASSERT_THAT(pending.Wait(), IsOk());
     EXPECT_EQ(ValuesOf<float>(pending.Wait()->outputs[0])[0], 15);
     EXPECT_EQ(pending.Wait()->chunks[0].device, fleet_.worker(1 - busy).name());

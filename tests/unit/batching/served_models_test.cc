@@ -39,7 +39,7 @@ class ServedModelsTest : public ::testing::Test {
     const auto queue = models_.Find(name, 0);
     EXPECT_THAT(queue, IsOk());
     PendingInference pending;
-    (*queue)->Push(MakeRequest(MakeRows("x", 1, 0), &pending));
+    EXPECT_THAT((*queue)->Push(MakeRequest(MakeRows("x", 1, 0), &pending)), IsOk());
     return ValuesOf<float>(pending.Wait()->outputs[0])[0];
   }
 
@@ -130,7 +130,8 @@ TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
     const WorkerBlock first(fleet_.worker(0));
     const WorkerBlock second(fleet_.worker(1));
     for (PendingInference& pending : before) {
-      (*models_.Find("m", 0))->Push(MakeRequest(MakeRows("x", 10, 0), &pending));
+      const auto queue = *models_.Find("m", 0);
+      ASSERT_THAT(queue->Push(MakeRequest(MakeRows("x", 10, 0), &pending)), IsOk());
     }
     ASSERT_THAT(models_.ServeVersion("m", 2, Adding(2), {}), IsOk());
   }

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/made_config.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
@@ -13,12 +14,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 ModelConfig Config(int64_t max_batch_size) {
-  return {"m",
-          max_batch_size,
-          absl::Milliseconds(2),
-          {{"x", DataType::kFp32, {3, -1}}},
-          {{"y", DataType::kBf16, {}}},
-          /*origin=*/{}};
+  ModelConfig config =
+      MakeConfig(max_batch_size, {{"x", DataType::kFp32, {3, -1}}}, {{"y", DataType::kBf16, {}}});
+  config.max_queue_delay = absl::Milliseconds(2);
+  return config;
 }
 
 TEST(ParseVersionTest, NothingIsTheNewest) {

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/loss_modules.h"
+#include "tests/fakes/made_config.h"
 #include "tests/fakes/status_matchers.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -429,8 +430,8 @@ TEST(ObjectiveTest, AWeightOfZeroDoesNotGoWithSmoothingInParts) {
   spec.losses[0].name = "cross_entropy";
   spec.losses[0].label_smoothing = 0.1;
   spec.losses[0].class_weights = {1, 0, 1};
-  const ModelConfig config{"m", 8, {}, {{"x", DataType::kFp32, {2}}}, {{"y", DataType::kFp32, {3}}},
-                           {}};
+  const ModelConfig config =
+      MakeConfig(8, {{"x", DataType::kFp32, {2}}}, {{"y", DataType::kFp32, {3}}});
   EXPECT_THAT(Objective::Create(&spec, config).status(), IsOk());
   spec.loss_mode = LossMode::kPerReplica;
   EXPECT_THAT(Objective::Create(&spec, config),

@@ -67,6 +67,8 @@ void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
                   "Of all requests in flight together at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
       ->capture_default_str();
+  app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
+                "Clients on this machine may pass tensors in shared memory");
   app->add_option("--drain_timeout", *drain_seconds, "Seconds that SIGTERM waits for requests")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();

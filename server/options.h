@@ -40,6 +40,8 @@ struct Options {
   // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED.
   int64_t max_requests = 4096;
   size_t max_request_bytes = size_t{4} << 30;
+  // Whether clients may have the server read and write POSIX shared memory that its user may open.
+  bool allow_client_shared_memory = false;
   // How long SIGTERM waits for what is in flight.
   absl::Duration drain_timeout = absl::Seconds(30);
 };

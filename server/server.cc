@@ -20,6 +20,7 @@
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/stored_spec.h"
 #include "server/storage/directory_lock.h"
+#include "server/storage/shared_regions.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
 #include "server/training/publisher.h"
@@ -76,9 +77,10 @@ class Server::Parts {
     BRAID_ASSIGN_OR_RETURN(metrics_server_,
                            MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
     BRAID_ASSIGN_OR_RETURN(
-        grpc_server_,
-        GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(), trainers_.get(),
-                            &admission_, &metrics_, [this] { return pool_->View(); }}));
+        grpc_server_, GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(),
+                                          trainers_.get(), &admission_, &metrics_,
+                                          options_.allow_client_shared_memory ? &regions_ : nullptr,
+                                          [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
         NameFlag("--model_repository",
                  LoadRepository(options_.model_repository, ReadConfigFile, models_.get())));
@@ -141,6 +143,7 @@ class Server::Parts {
   const RealClock clock_;
   Metrics metrics_;
   Admission admission_;
+  SharedRegions regions_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};
   std::unique_ptr<ServedModels> models_;

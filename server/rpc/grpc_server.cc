@@ -29,7 +29,7 @@ class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
       : models_(options.models),
-        inference_(options.models, {options.admission, options.metrics}),
+        inference_(options.models, options.regions, {options.admission, options.metrics}),
         training_(options.trainers, {options.admission, options.metrics}),
         devices_(options.list_slots, {options.admission, options.metrics}) {}
 

@@ -10,6 +10,7 @@
 #include "server/admission/admission.h"
 #include "server/batching/served_models.h"
 #include "server/devices/device_slot_view.h"
+#include "server/storage/shared_regions.h"
 #include "server/telemetry/metrics.h"
 #include "server/training/trainer_registry.h"
 
@@ -26,6 +27,7 @@ class GrpcServer {
     TrainerRegistry* trainers = nullptr;
     Admission* admission = nullptr;
     Metrics* metrics = nullptr;
+    SharedRegions* regions = nullptr;  // null: clients' shared memory is off
     ListSlots list_slots;
   };
 

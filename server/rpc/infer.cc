@@ -1,69 +1,23 @@
 #include "server/rpc/infer.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "server/base/status.h"
-#include "server/base/text.h"
 #include "server/models/input_check.h"
+#include "server/rpc/infer_parameters.h"
 #include "server/rpc/model_messages.h"
+#include "server/rpc/requested_outputs.h"
 #include "server/rpc/tensor_codec.h"
 
 namespace braid {
 namespace {
 
-using Parameters = google::protobuf::Map<std::string, inference::InferParameter>;
-
 constexpr char kReportSplit[] = "report_split";
 constexpr char kSplit[] = "split";
-
-// Extensions that change what a tensor's bytes mean: ignoring one would give a wrong answer.
-absl::Status RefuseExtensions(const Parameters& parameters, const std::string& field) {
-  for (const char* extension : {"shared_memory_region", "classification"}) {
-    if (parameters.contains(extension)) {
-      return absl::UnimplementedError(
-          absl::StrCat(field, ".parameters: '", extension, "' is not offered by this server"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Which of the model's outputs are asked for, in the order of the request; all of them if none is
-// named.
-absl::StatusOr<std::vector<size_t>> RequestedOutputs(const ModelConfig& config,
-                                                     const inference::ModelInferRequest& request) {
-  std::vector<size_t> wanted;
-  for (int i = 0; i < request.outputs_size(); ++i) {
-    const auto& output = request.outputs(i);
-    const std::string field = absl::StrCat("outputs[", i, "]");
-    BRAID_RETURN_IF_ERROR(RefuseExtensions(output.parameters(), field));
-    const auto found = std::find_if(config.outputs.begin(), config.outputs.end(),
-                                    [&](const TensorSpec& s) { return s.name == output.name(); });
-    if (found == config.outputs.end()) {
-      const auto name = [](std::string* out, const TensorSpec& spec) {
-        absl::StrAppend(out, "'", spec.name, "'");
-      };
-      return InvalidField(field + ".name", absl::StrCat("model '", config.name, "' has no output '",
-                                                        Excerpt(output.name()), "'; it has ",
-                                                        absl::StrJoin(config.outputs, ", ", name)));
-    }
-    const auto index = static_cast<size_t>(found - config.outputs.begin());
-    if (std::find(wanted.begin(), wanted.end(), index) != wanted.end()) {
-      return InvalidField(field + ".name", absl::StrCat("output '", output.name(),
-                                                        "' is there twice; expected once"));
-    }
-    wanted.push_back(index);
-  }
-  for (size_t o = 0; request.outputs_size() == 0 && o < config.outputs.size(); ++o) {
-    wanted.push_back(o);
-  }
-  return wanted;
-}
 
 std::string SplitText(const std::vector<ChunkReport>& chunks) {
   return absl::StrJoin(chunks, ",", [](std::string* out, const ChunkReport& chunk) {
@@ -71,51 +25,67 @@ std::string SplitText(const std::vector<ChunkReport>& chunks) {
   });
 }
 
-void FillResponse(const inference::ModelInferRequest& request, const InferenceResult& result,
-                  const std::vector<size_t>& wanted, inference::ModelInferResponse* response) {
+absl::Status FillResponse(const ModelConfig& config, const inference::ModelInferRequest& request,
+                          const InferenceResult& result, const std::vector<RequestedOutput>& wanted,
+                          inference::ModelInferResponse* response) {
   response->set_model_name(request.model_name());
   response->set_model_version(absl::StrCat(result.version));
   response->set_id(request.id());
-  for (const size_t output : wanted) {
-    WriteOutput(result.outputs[output], response);
-  }
+  BRAID_RETURN_IF_ERROR(WriteOutputs(config, result, wanted, response));
   const auto report = request.parameters().find(kReportSplit);
   if (report != request.parameters().end() && report->second.bool_param()) {
     (*response->mutable_parameters())[kSplit].set_string_param(SplitText(result.chunks));
   }
+  return absl::OkStatus();
+}
+
+// The regions of the inputs that are in shared memory.
+absl::Status CheckWhole(const std::vector<SharedSlice>& slices) {
+  for (const SharedSlice& slice : slices) {
+    BRAID_RETURN_IF_ERROR(CheckWhole(slice));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status StartInfer(const ServedModels& models, const inference::ModelInferRequest& request,
-                        absl::Time deadline, inference::ModelInferResponse* response,
-                        std::shared_ptr<UnaryCall> call) {
+absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
+    const ServedModels& models, const inference::ModelInferRequest& request) {
   BRAID_ASSIGN_OR_RETURN(const int64_t version,
                          ParseVersion(request.model_version(), "model_version"));
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<RequestQueue> queue,
-                         models.Find(request.model_name(), version));
-  for (int i = 0; i < request.inputs_size(); ++i) {
-    BRAID_RETURN_IF_ERROR(
-        RefuseExtensions(request.inputs(i).parameters(), absl::StrCat("inputs[", i, "]")));
-  }
+  return models.Find(request.model_name(), version);
+}
+
+absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
+    const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
+    const inference::ModelInferRequest& request, absl::Time deadline,
+    inference::ModelInferResponse* response, InferDone done) {
   const ModelConfig& config = queue->config();
-  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadInputs(request));
+  BRAID_RETURN_IF_ERROR(CheckParameters(request.parameters()));
+  std::vector<SharedSlice> slices;
+  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
+                         ReadInputs(request, context.regions, &slices));
+  BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> wanted, RequestedOutputs(config, request));
+  BRAID_ASSIGN_OR_RETURN(std::vector<RequestedOutput> wanted,
+                         ReadRequestedOutputs(config, request, context.regions));
+  BRAID_ASSIGN_OR_RETURN(const InferenceRequest::Schedule schedule,
+                         ReadSchedule(config, request.parameters(), deadline));
   const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
-  InferenceRequest::Schedule schedule;
-  schedule.arrival = absl::Now();
-  schedule.deadline = deadline;
-  return queue->Push(std::make_shared<InferenceRequest>(
+  auto queued = std::make_shared<InferenceRequest>(
       std::move(inputs), rows, schedule,
-      [&request, response, call = std::move(call),
-       wanted = std::move(wanted)](absl::StatusOr<InferenceResult> result) {
-        if (result.ok()) {
-          FillResponse(request, *result, wanted, response);
+      [queue, &request, response, wanted = std::move(wanted), slices = std::move(slices),
+       done = std::move(done)](absl::StatusOr<InferenceResult> result) mutable {
+        absl::Status status = result.status();
+        status.Update(CheckWhole(slices));
+        if (status.ok()) {
+          status = FillResponse(queue->config(), request, *result, wanted, response);
         }
-        call->Finish(result.status());
-      }));
+        done(std::move(status));
+      });
+  BRAID_RETURN_IF_ERROR(queue->Push(queued));
+  return queued;
 }
 
 }  // namespace braid

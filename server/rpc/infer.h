@@ -1,20 +1,39 @@
-// ModelInfer: from the message to the queue, and from the result to the message.
+// An inference request: from the message to the queue, and from the result to the message.
 #pragma once
 
 #include <memory>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "inference/grpc_service.pb.h"
+#include "server/batching/inference_request.h"
 #include "server/batching/served_models.h"
-#include "server/rpc/call.h"
+#include "server/storage/shared_regions.h"
 
 namespace braid {
 
-// Checks `request` and queues it; the worker that finishes it fills `response` and `call`. The
-// messages live until then. An error: nothing was queued, and the call is the caller's to finish.
-absl::Status StartInfer(const ServedModels& models, const inference::ModelInferRequest& request,
-                        absl::Time deadline, inference::ModelInferResponse* response,
-                        std::shared_ptr<UnaryCall> call);
+// What inference calls share. All of it outlives them.
+struct InferContext {
+  const ServedModels* models = nullptr;
+  const SharedRegions* regions = nullptr;  // null: clients' shared memory is off
+};
+
+// The queue of the model and version that `request` names.
+absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
+    const ServedModels& models, const inference::ModelInferRequest& request);
+
+// Called once, when the reply is written: by the worker that finishes the request, or by who
+// cancels it. Must not block.
+using InferDone = absl::AnyInvocable<void(absl::Status)>;
+
+// Checks `request` and queues it in `queue`; it fills `response` before `done`. The messages live
+// until then. Returns the request, for Cancel(). An error: nothing was queued, and `done` is not
+// called.
+absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
+    const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
+    const inference::ModelInferRequest& request, absl::Time deadline,
+    inference::ModelInferResponse* response, InferDone done);
 
 }  // namespace braid

@@ -1,14 +1,11 @@
 #include "server/rpc/inference_service.h"
 
-#include <memory>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/base/version.h"
-#include "server/rpc/infer.h"
+#include "server/rpc/infer_call.h"
+#include "server/rpc/infer_stream.h"
 #include "server/rpc/model_messages.h"
 
 namespace braid {
@@ -47,7 +44,13 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
   return Answer(rpc_, context, "ServerMetadata", [&] {
     response->set_name("braid");
     response->set_version(kVersion);
-    response->add_extensions("model_configuration");
+    for (const char* extension : {"classification", "logging", "model_configuration", "parameters",
+                                  "schedule_policy", "statistics"}) {
+      response->add_extensions(extension);
+    }
+    if (regions_ != nullptr) {
+      response->add_extensions("system_shared_memory");
+    }
     return absl::OkStatus();
   });
 }
@@ -101,11 +104,12 @@ InferenceService::Reactor* InferenceService::RepositoryIndex(
 InferenceService::Reactor* InferenceService::ModelInfer(Context* context,
                                                         const inference::ModelInferRequest* request,
                                                         inference::ModelInferResponse* response) {
-  return AnswerLater(rpc_, context, "ModelInfer", request->ByteSizeLong(),
-                     [&](const std::shared_ptr<UnaryCall>& call) {
-                       return StartInfer(*models_, *request, absl::FromChrono(context->deadline()),
-                                         response, call);
-                     });
+  return new InferCall({models_, regions_}, rpc_, context, *request, response);
+}
+
+grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
+InferenceService::ModelStreamInfer(Context* context) {
+  return new InferStream({models_, regions_}, rpc_, context);
 }
 
 }  // namespace braid

@@ -7,14 +7,17 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/batching/served_models.h"
 #include "server/rpc/call.h"
+#include "server/storage/shared_regions.h"
 
 namespace braid {
 
-// Thread-safe. No method blocks: ModelInfer is answered by the worker that finishes it.
+// Thread-safe. No method blocks: inference is answered by the worker that finishes it.
 class InferenceService final : public inference::GRPCInferenceService::CallbackService {
  public:
-  // `models` and what `rpc` points to outlive the service.
-  InferenceService(ServedModels* models, const RpcContext& rpc) : models_(models), rpc_(rpc) {}
+  // `models`, `regions` and what `rpc` points to outlive the service. `regions` null: clients'
+  // shared memory is off.
+  InferenceService(ServedModels* models, SharedRegions* regions, const RpcContext& rpc)
+      : models_(models), regions_(regions), rpc_(rpc) {}
 
   // What ServerReady says.
   void SetReady(bool ready) { ready_ = ready; }
@@ -38,9 +41,38 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
                            inference::RepositoryIndexResponse* response) override;
   Reactor* ModelInfer(Context* context, const inference::ModelInferRequest* request,
                       inference::ModelInferResponse* response) override;
+  grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
+  ModelStreamInfer(Context* context) override;
+
+  // In inference_service_extensions.cc.
+  Reactor* ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
+                           inference::ModelStatisticsResponse* response) override;
+  Reactor* SystemSharedMemoryStatus(Context* context,
+                                    const inference::SystemSharedMemoryStatusRequest* request,
+                                    inference::SystemSharedMemoryStatusResponse* response) override;
+  Reactor* SystemSharedMemoryRegister(
+      Context* context, const inference::SystemSharedMemoryRegisterRequest* request,
+      inference::SystemSharedMemoryRegisterResponse* response) override;
+  Reactor* SystemSharedMemoryUnregister(
+      Context* context, const inference::SystemSharedMemoryUnregisterRequest* request,
+      inference::SystemSharedMemoryUnregisterResponse* response) override;
+  Reactor* CudaSharedMemoryStatus(Context* context,
+                                  const inference::CudaSharedMemoryStatusRequest* request,
+                                  inference::CudaSharedMemoryStatusResponse* response) override;
+  Reactor* CudaSharedMemoryRegister(Context* context,
+                                    const inference::CudaSharedMemoryRegisterRequest* request,
+                                    inference::CudaSharedMemoryRegisterResponse* response) override;
+  Reactor* CudaSharedMemoryUnregister(
+      Context* context, const inference::CudaSharedMemoryUnregisterRequest* request,
+      inference::CudaSharedMemoryUnregisterResponse* response) override;
+  Reactor* TraceSetting(Context* context, const inference::TraceSettingRequest* request,
+                        inference::TraceSettingResponse* response) override;
+  Reactor* LogSettings(Context* context, const inference::LogSettingsRequest* request,
+                       inference::LogSettingsResponse* response) override;
 
  private:
   ServedModels* const models_;
+  SharedRegions* const regions_;
   const RpcContext rpc_;
   std::atomic<bool> ready_{false};
 };

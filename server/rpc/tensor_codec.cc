@@ -1,5 +1,6 @@
 #include "server/rpc/tensor_codec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -7,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/rpc/parameter.h"
+#include "server/rpc/shared_memory.h"
 #include "server/rpc/typed_contents.h"
 
 namespace braid {
@@ -26,6 +29,13 @@ absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string&
                                                       " bytes; expected at most ", kMaxName));
   }
   tensor.name = message.name();
+  if (message.datatype() == "BYTES") {
+    return InvalidField(field + ".datatype",
+                        absl::StrCat("'BYTES' of '", tensor.name,
+                                     "' is not supported: a PyTorch model has no tensors of "
+                                     "strings; expected one of ",
+                                     AllDataTypeNames()));
+  }
   const std::optional<DataType> type = DataTypeFromName(message.datatype());
   if (!type) {
     return InvalidField(field + ".datatype",
@@ -59,28 +69,66 @@ absl::Status SetData(const std::string& data, const std::string& field, HostTens
   return absl::OkStatus();
 }
 
+// One for each input that is not in shared memory, or none.
+absl::Status CheckRawCount(const inference::ModelInferRequest& request) {
+  const auto shared = [](const Input& input) { return input.parameters().contains(kSharedRegion); };
+  const auto expected = request.inputs_size() -
+                        std::count_if(request.inputs().begin(), request.inputs().end(), shared);
+  if (request.raw_input_contents_size() == 0 || request.raw_input_contents_size() == expected) {
+    return absl::OkStatus();
+  }
+  return InvalidField("raw_input_contents",
+                      absl::StrCat("has ", request.raw_input_contents_size(), " entries for ",
+                                   expected, " inputs; expected one for each"));
+}
+
+absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostTensor* tensor) {
+  if (slice.bytes != tensor->bytes) {
+    return InvalidField(
+        ParameterField(field, kSharedBytes),
+        absl::StrCat("is ", slice.bytes, " for '", tensor->name, "'; ", DataTypeName(tensor->type),
+                     " ", ShapeString(tensor->shape), " takes ", tensor->bytes));
+  }
+  if (reinterpret_cast<uintptr_t>(slice.data()) % DataTypeSize(tensor->type) == 0) {
+    tensor->data = slice.data();
+    tensor->owner = slice.region;
+    return absl::OkStatus();
+  }
+  const std::shared_ptr<char[]> copy(new char[slice.bytes]);
+  std::memcpy(copy.get(), slice.data(), slice.bytes);
+  tensor->data = copy.get();
+  tensor->owner = copy;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request) {
+absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
+                                                   const SharedRegions* regions,
+                                                   std::vector<SharedSlice>* slices) {
+  BRAID_RETURN_IF_ERROR(CheckRawCount(request));
   const bool raw = request.raw_input_contents_size() > 0;
-  if (raw && request.raw_input_contents_size() != request.inputs_size()) {
-    return InvalidField("raw_input_contents",
-                        absl::StrCat("has ", request.raw_input_contents_size(), " entries for ",
-                                     request.inputs_size(), " inputs; expected one for each"));
-  }
   std::vector<HostTensor> tensors;
+  int next_raw = 0;
   for (int i = 0; i < request.inputs_size(); ++i) {
     const Input& input = request.inputs(i);
     const std::string field = absl::StrCat("inputs[", i, "]");
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
-    if (raw && input.has_contents()) {
-      return InvalidField(field + ".contents",
-                          absl::StrCat("is there for '", tensor.name,
-                                       "' beside raw_input_contents; expected one of the two"));
+    BRAID_ASSIGN_OR_RETURN(SharedSlice slice, ReadSlice(regions, input.parameters(), field));
+    const bool shared = slice.region != nullptr;
+    if ((raw || shared) && input.has_contents()) {
+      return InvalidField(
+          field + ".contents",
+          absl::StrCat("is there for '", tensor.name, "' beside ",
+                       shared ? kSharedRegion : "raw_input_contents", "; expected one of the two"));
     }
-    if (raw) {
-      BRAID_RETURN_IF_ERROR(SetData(request.raw_input_contents(i),
-                                    absl::StrCat("raw_input_contents[", i, "]"), &tensor));
+    if (shared) {
+      BRAID_RETURN_IF_ERROR(SetShared(slice, field, &tensor));
+      slices->push_back(std::move(slice));
+    } else if (raw) {
+      BRAID_RETURN_IF_ERROR(SetData(request.raw_input_contents(next_raw),
+                                    absl::StrCat("raw_input_contents[", next_raw, "]"), &tensor));
+      ++next_raw;
     } else {
       BRAID_RETURN_IF_ERROR(ReadTypedContents(input.contents(), field + ".contents", &tensor));
     }
@@ -89,11 +137,18 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
   return tensors;
 }
 
-void WriteOutput(const HostTensor& tensor, inference::ModelInferResponse* response) {
+inference::ModelInferResponse::InferOutputTensor* AddOutput(
+    absl::string_view name, absl::string_view datatype, const std::vector<int64_t>& shape,
+    inference::ModelInferResponse* response) {
   auto* output = response->add_outputs();
-  output->set_name(tensor.name);
-  output->set_datatype(std::string(DataTypeName(tensor.type)));
-  output->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  output->set_name(std::string(name));
+  output->set_datatype(std::string(datatype));
+  output->mutable_shape()->Assign(shape.begin(), shape.end());
+  return output;
+}
+
+void WriteOutput(const HostTensor& tensor, inference::ModelInferResponse* response) {
+  AddOutput(tensor.name, DataTypeName(tensor.type), tensor.shape, response);
   response->add_raw_output_contents(tensor.data, tensor.bytes);
 }
 

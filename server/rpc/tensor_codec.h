@@ -7,18 +7,28 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "braid/v1/training.pb.h"
 #include "google/protobuf/repeated_ptr_field.h"
 #include "inference/grpc_service.pb.h"
 #include "server/base/host_tensor.h"
+#include "server/storage/shared_regions.h"
 
 namespace braid {
 
 // A request's inputs, from raw or typed contents. They point into `request`, which outlives them;
-// typed contents narrower on the wire's terms than in memory (INT8, BOOL, …) are copied.
-// INVALID_ARGUMENT naming the field for an unknown datatype, a negative dimension, both kinds of
-// contents, or a wrong count.
-absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request);
+// typed contents narrower on the wire's terms than in memory (INT8, BOOL, …) are copied. An input
+// in shared memory points there, is copied if it is not aligned, and adds itself to `slices`;
+// `regions` is ReadSlice()'s. INVALID_ARGUMENT naming the field for an unknown datatype, a negative
+// dimension, two kinds of contents, or a wrong count.
+absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
+                                                   const SharedRegions* regions = nullptr,
+                                                   std::vector<SharedSlice>* slices = nullptr);
+
+// Adds an output to the reply, its contents excepted.
+inference::ModelInferResponse::InferOutputTensor* AddOutput(
+    absl::string_view name, absl::string_view datatype, const std::vector<int64_t>& shape,
+    inference::ModelInferResponse* response);
 
 // Adds `tensor` to the reply, in raw contents.
 void WriteOutput(const HostTensor& tensor, inference::ModelInferResponse* response);

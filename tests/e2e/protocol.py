@@ -58,7 +58,7 @@ class Stub:
 
     def __init__(self, on: grpc.Channel, service: str) -> None:
         for method in POOL.FindServiceByName(service).methods:
-            make = on.unary_stream if method.server_streaming else on.unary_unary
+            make = getattr(on, f"{_kind(method.client_streaming)}_{_kind(method.server_streaming)}")
             call = make(
                 f"/{service}/{method.name}",
                 request_serializer=lambda request: request.SerializeToString(),
@@ -67,12 +67,16 @@ class Stub:
             setattr(self, method.name, _Call(call))
 
 
+def _kind(streaming: bool) -> str:
+    return "stream" if streaming else "unary"
+
+
 class _Call:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    def __call__(self, request: Any) -> Any:
-        return self._call(request, timeout=CALL_SECONDS)
+    def __call__(self, request: Any, **options: Any) -> Any:
+        return self._call(request, timeout=CALL_SECONDS, **options)
 
     def future(self, request: Any) -> grpc.Future:
         return self._call.future(request, timeout=CALL_SECONDS)

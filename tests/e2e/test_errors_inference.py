@@ -4,6 +4,7 @@ server that goes on."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import numpy as np
@@ -100,6 +101,22 @@ def shared_memory(request: InferRequest) -> None:
     request.inputs[0].parameters["shared_memory_region"].string_param = "region"
 
 
+def output(request: InferRequest) -> Any:
+    return request.outputs.add(name="output__0")
+
+
+def parameter(
+    name: str, of: Callable[[InferRequest], Any] = lambda request: request, **value: object
+) -> Callable[[InferRequest], None]:
+    """Gives what `of` finds in the request a parameter: `int64_param=3`."""
+
+    def change(request: InferRequest) -> None:
+        ((kind, what),) = value.items()
+        setattr(of(request).parameters[name], kind, what)
+
+    return change
+
+
 def output_twice(request: InferRequest) -> None:
     for _ in range(2):
         request.outputs.add(name="output__0")
@@ -187,6 +204,63 @@ ROWS = [
         None,
         grpc.StatusCode.UNIMPLEMENTED,
     ),
+    Rejection(
+        "shared memory offset alone",
+        parameter("shared_memory_offset", int64_param=3, of=lambda r: r.inputs[0]),
+        ("shared_memory_offset", "shared_memory_region"),
+        "inputs[0].parameters.shared_memory_offset",
+    ),
+    Rejection(
+        "shared memory for an output",
+        parameter("shared_memory_region", string_param="r", of=output),
+        ("outputs[0]", "shared_memory_region", "--allow_client_shared_memory"),
+        None,
+        grpc.StatusCode.UNIMPLEMENTED,
+    ),
+    Rejection(
+        "sequence",
+        parameter("sequence_id", int64_param=4),
+        ("sequence_id",),
+        None,
+        grpc.StatusCode.UNIMPLEMENTED,
+    ),
+    Rejection(
+        "reserved parameter",
+        parameter("triton_anything", bool_param=True),
+        ("triton_anything",),
+        None,
+        grpc.StatusCode.UNIMPLEMENTED,
+    ),
+    Rejection(
+        "timeout of another kind",
+        parameter("timeout", string_param="1s"),
+        ("timeout", "1s", "integer"),
+        "parameters.timeout",
+    ),
+    Rejection(
+        "negative timeout",
+        parameter("timeout", int64_param=-1),
+        ("timeout", "-1", "microseconds"),
+        "parameters.timeout",
+    ),
+    Rejection(
+        "negative priority",
+        parameter("priority", int64_param=-1),
+        ("priority", "-1"),
+        "parameters.priority",
+    ),
+    Rejection(
+        "negative classes",
+        parameter("classification", int64_param=-1, of=output),
+        ("classification", "-1"),
+        "outputs[0].parameters.classification",
+    ),
+    Rejection(
+        "classes of another kind",
+        parameter("classification", bool_param=True, of=output),
+        ("classification", "true"),
+        "outputs[0].parameters.classification",
+    ),
     Rejection("output twice", output_twice, ("output__0", "twice"), "outputs[1].name"),
     Rejection(
         "unknown output",
@@ -230,10 +304,19 @@ def test_description_of_what_is_not_there(
 
 
 @pytest.mark.parametrize(
-    "method", ["ModelStatistics", "RepositoryModelLoad", "SystemSharedMemoryStatus", "LogSettings"]
+    "method",
+    [
+        "SystemSharedMemoryStatus",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryStatus",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
+    ],
 )
-def test_what_is_not_implemented_says_so(stub: Stub, method: str) -> None:
+def test_what_is_not_offered_says_why(stub: Stub, method: str) -> None:
     request = message(f"inference.{method}Request")()
     with pytest.raises(grpc.RpcError) as caught:
         getattr(stub, method)(request)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "--allow_client_shared_memory" in caught.value.details()

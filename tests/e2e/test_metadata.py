@@ -35,8 +35,16 @@ def test_server_metadata(client: triton.InferenceServerClient) -> None:
     metadata = client.get_server_metadata()
     assert metadata.name == "braid"
     assert metadata.version
-    # Whoever finds "statistics" here calls ModelStatistics, which is not implemented.
-    assert list(metadata.extensions) == ["model_configuration"]
+    # Whoever finds an extension here calls its methods: one that is off, or not offered whole, is
+    # not there.
+    assert list(metadata.extensions) == [
+        "classification",
+        "logging",
+        "model_configuration",
+        "parameters",
+        "schedule_policy",
+        "statistics",
+    ]
 
 
 # With a configuration, the configuration's names and dimensions; without, the module's argument

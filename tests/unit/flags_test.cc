@@ -51,6 +51,7 @@ TEST_F(FlagsTest, Defaults) {
   EXPECT_EQ(options->grpc_port, 8001);
   EXPECT_EQ(options->metrics_port, 8002);
   EXPECT_EQ(options->ready_file, "");
+  EXPECT_FALSE(options->allow_client_shared_memory);
   EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
 }
 

@@ -1,0 +1,65 @@
+#include "server/rpc/infer_call.h"
+
+#include <utility>
+
+#include "server/base/status.h"
+
+namespace braid {
+
+InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
+                     grpc::CallbackServerContext* context,
+                     const inference::ModelInferRequest& request,
+                     inference::ModelInferResponse* response)
+    : timer_(rpc.metrics, "ModelInfer"),
+      deadline_(absl::FromChrono(context->deadline())),
+      self_(this) {
+  // Start() may be the last to know of the call: it is answered on another thread meanwhile.
+  const std::shared_ptr<InferCall> held = self_;
+  if (const absl::Status status = Start(infer, rpc, request, response); !status.ok()) {
+    End(status);
+  }
+}
+
+absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
+                              const inference::ModelInferRequest& request,
+                              inference::ModelInferResponse* response) {
+  BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong()));
+  BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
+  BRAID_ASSIGN_OR_RETURN(
+      const std::shared_ptr<InferenceRequest> queued,
+      StartInfer(infer, queue, request, deadline_, response,
+                 [call = self_](const absl::Status& status) { call->End(status); }));
+  bool cancelled = false;
+  {
+    const absl::MutexLock lock(&mu_);
+    request_ = queued;
+    cancelled = cancelled_;
+  }
+  if (cancelled) {
+    queued->Cancel();
+  }
+  return absl::OkStatus();
+}
+
+void InferCall::End(const absl::Status& status) {
+  ticket_ = Ticket();
+  // gRPC cancels calls whose deadline passes.
+  const bool late = absl::IsCancelled(status) && absl::Now() >= deadline_;
+  Finish(timer_.End(
+      late ? absl::DeadlineExceededError("the deadline passed before the request was answered")
+           : status));
+}
+
+void InferCall::OnCancel() {
+  std::shared_ptr<InferenceRequest> queued;
+  {
+    const absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    queued = request_.lock();
+  }
+  if (queued != nullptr) {
+    queued->Cancel();
+  }
+}
+
+}  // namespace braid

@@ -1,0 +1,221 @@
+#include "server/rpc/infer_stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/rpc/parameter.h"
+
+namespace braid {
+namespace {
+
+// Requests that are received but not answered: enough to keep all workers busy over a network.
+constexpr size_t kDepth = 64;
+constexpr size_t kMostReplyBytes = size_t{64} << 20;
+
+constexpr char kMore[] = "braid_more";
+constexpr char kFinal[] = "triton_final_response";
+
+bool AsksForStatus(const grpc::CallbackServerContext& context) {
+  const auto found = context.client_metadata().find("triton_grpc_error");
+  return found != context.client_metadata().end() && found->second == "true";
+}
+
+}  // namespace
+
+InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
+                         const grpc::CallbackServerContext* context)
+    : infer_(infer),
+      rpc_(rpc),
+      deadline_(absl::FromChrono(context->deadline())),
+      errors_end_(AsksForStatus(*context)),
+      self_(this),
+      timer_(rpc.metrics, "ModelStreamInfer") {
+  const absl::MutexLock lock(&mu_);
+  Advance();
+}
+
+void InferStream::Advance() {
+  if (ended_) {
+    return;
+  }
+  if (!writing_ && !pending_.empty() && pending_.front()->answered) {
+    WriteFirst();
+  }
+  if (ended_) {
+    return;
+  }
+  if (read_all_ && pending_.empty()) {
+    End(absl::OkStatus());
+    return;
+  }
+  if (!read_all_ && reading_ == nullptr && pending_.size() < kDepth &&
+      reply_bytes_ < kMostReplyBytes) {
+    reading_ = std::make_shared<Pending>();
+    StartRead(&reading_->request);
+  }
+}
+
+void InferStream::WriteFirst() {
+  Pending& first = *pending_.front();
+  if (first.status.ok() && first.batch == failed_batch_) {
+    first.status = failure_;
+  }
+  inference::ModelInferResponse* const response = first.reply.mutable_infer_response();
+  if (!first.status.ok()) {
+    if (errors_end_) {
+      End(first.status);
+      return;
+    }
+    failed_batch_ = first.batch;
+    failure_ = first.status;
+    response->Clear();
+    response->set_id(first.request.id());
+    response->set_model_name(first.request.model_name());
+    response->set_model_version(first.request.model_version());
+    first.reply.set_error_message(ToGrpcStatus(first.status).error_message());
+  }
+  auto& parameters = *response->mutable_parameters();
+  parameters[kFinal].set_bool_param(true);
+  if (first.more) {
+    parameters[kMore].set_bool_param(true);
+  }
+  writing_ = true;
+  StartWrite(&first.reply);
+}
+
+void InferStream::End(const absl::Status& status) {
+  ended_ = true;
+  Finish(timer_.End(status));
+}
+
+void InferStream::CancelRest() {
+  std::vector<std::shared_ptr<InferenceRequest>> waiting;
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!ended_ || std::exchange(rest_cancelled_, true)) {
+      return;
+    }
+    for (const auto& pending : pending_) {
+      if (auto queued = pending->queued.lock(); queued != nullptr) {
+        waiting.push_back(std::move(queued));
+      }
+    }
+  }
+  for (const auto& request : waiting) {
+    request->Cancel();
+  }
+}
+
+void InferStream::OnReadDone(bool ok) {
+  std::shared_ptr<Pending> received;
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!ok || ended_) {
+      reading_ = nullptr;
+      read_all_ = true;
+      Advance();
+      return;
+    }
+    received = reading_;
+    pending_.push_back(received);
+  }
+  if (const absl::Status status = Submit(received); !status.ok()) {
+    Answer(received, status);
+  }
+  const absl::MutexLock lock(&mu_);
+  // Only now may the next one be read: it would overtake this one.
+  reading_ = nullptr;
+  Advance();
+}
+
+absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
+  BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
+  BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->request.ByteSizeLong()));
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
+                         StartInfer(infer_, queue, pending->request, deadline_,
+                                    pending->reply.mutable_infer_response(),
+                                    [stream = self_, pending](const absl::Status& status) {
+                                      stream->Answer(pending, status);
+                                    }));
+  bool ended = false;
+  {
+    const absl::MutexLock lock(&mu_);
+    pending->queued = queued;
+    ended = ended_;
+  }
+  if (ended) {
+    queued->Cancel();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RequestQueue>> InferStream::QueueFor(Pending* pending) {
+  const inference::ModelInferRequest& request = pending->request;
+  const absl::StatusOr<bool> more = ReadBoolOr(request.parameters(), "", kMore, false);
+  const std::shared_ptr<RequestQueue> before = std::exchange(batch_queue_, nullptr);
+  if (before == nullptr) {
+    ++batch_;
+  }
+  pending->batch = batch_;
+  BRAID_RETURN_IF_ERROR(more.status());
+  pending->more = *more;
+  std::shared_ptr<RequestQueue> queue = before;
+  if (before == nullptr) {
+    BRAID_ASSIGN_OR_RETURN(queue, FindQueue(*infer_.models, request));
+    batch_model_ = request.model_name();
+    batch_version_ = request.model_version();
+  } else if (request.model_name() != batch_model_ || request.model_version() != batch_version_) {
+    return InvalidField("model_name", absl::StrCat("differs from the one that the batch, of which "
+                                                   "the message before said '",
+                                                   kMore, "', began with; expected the same"));
+  }
+  if (pending->more && !queue->config().batched()) {
+    return InvalidField(ParameterField("", kMore),
+                        absl::StrCat("is there for model '", batch_model_,
+                                     "', which is not batched; expected a whole request"));
+  }
+  if (pending->more) {
+    batch_queue_ = queue;
+  }
+  return queue;
+}
+
+void InferStream::Answer(const std::shared_ptr<Pending>& pending, const absl::Status& status) {
+  {
+    const absl::MutexLock lock(&mu_);
+    pending->status = status;
+    pending->answered = true;
+    pending->reply_bytes = pending->reply.ByteSizeLong();
+    reply_bytes_ += pending->reply_bytes;
+    Advance();
+  }
+  CancelRest();
+}
+
+void InferStream::OnWriteDone(bool ok) {
+  {
+    const absl::MutexLock lock(&mu_);
+    writing_ = false;
+    reply_bytes_ -= pending_.front()->reply_bytes;
+    pending_.pop_front();
+    if (!ok && !ended_) {
+      End(absl::CancelledError("the client is gone"));
+    }
+    Advance();
+  }
+  CancelRest();
+}
+
+void InferStream::OnCancel() {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!ended_) {
+      End(absl::CancelledError("the client is gone"));
+    }
+  }
+  CancelRest();
+}
+
+}  // namespace braid

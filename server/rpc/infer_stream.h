@@ -1,0 +1,94 @@
+// ModelStreamInfer: requests of one client, several in flight, answered in the order in which they
+// came.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "server/rpc/call.h"
+#include "server/rpc/infer.h"
+
+namespace braid {
+
+// gRPC calls OnReadDone() and OnWriteDone() from its threads, workers answer. Reads no further
+// while many requests, or many bytes of replies, are not written: a client that does not read holds
+// no more. Deletes itself when the call is over and no request is left.
+class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
+                                                         inference::ModelStreamInferResponse> {
+ public:
+  InferStream(const InferContext& infer, const RpcContext& rpc,
+              const grpc::CallbackServerContext* context);
+
+  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnDone() override { self_.reset(); }
+
+ private:
+  // A request that was received and whose reply is not written yet.
+  struct Pending {
+    inference::ModelInferRequest request;
+    Ticket ticket;
+    inference::ModelStreamInferResponse reply;
+    size_t reply_bytes = 0;
+    absl::Status status;
+    bool answered = false;
+    // Counted in the stream; several messages may carry one batch.
+    int64_t batch = 0;
+    bool more = false;  // of its batch follows
+    std::weak_ptr<InferenceRequest> queued;
+  };
+
+  absl::Status Submit(const std::shared_ptr<Pending>& pending) ABSL_LOCKS_EXCLUDED(mu_);
+  // The model's queue; that of the message before, if this one goes on with its batch.
+  absl::StatusOr<std::shared_ptr<RequestQueue>> QueueFor(Pending* pending);
+  void Answer(const std::shared_ptr<Pending>& pending, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Reads, writes or ends the call, as far as that can be done now.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Cancels what still waits, if the call has ended.
+  void CancelRest() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Immutable after construction.
+  const InferContext infer_;
+  const RpcContext rpc_;
+  const absl::Time deadline_;
+  const bool errors_end_;  // an error is the call's status, not a reply
+
+  // What keeps the stream alive: gRPC, until OnDone(); each request that is not answered has
+  // another.
+  std::shared_ptr<InferStream> self_;
+
+  // Touched by OnReadDone() alone: the batch whose messages are being received.
+  std::shared_ptr<RequestQueue> batch_queue_;  // null: the next message begins one
+  std::string batch_model_;
+  std::string batch_version_;
+  int64_t batch_ = 0;
+
+  absl::Mutex mu_;
+  CallTimer timer_ ABSL_GUARDED_BY(mu_);
+  // In the order of their arrival.
+  std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way
+  size_t reply_bytes_ ABSL_GUARDED_BY(mu_) = 0;            // answered and not written
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool read_all_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool rest_cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  // The last batch of which a message failed: what follows of it fails too.
+  int64_t failed_batch_ ABSL_GUARDED_BY(mu_) = -1;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace braid

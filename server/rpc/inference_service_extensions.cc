@@ -1,0 +1,130 @@
+// The methods of InferenceService that are Triton's extensions of the protocol, and quick.
+#include <string>
+
+#include "server/base/status.h"
+#include "server/rpc/inference_service.h"
+#include "server/rpc/model_messages.h"
+#include "server/rpc/settings.h"
+#include "server/rpc/shared_memory.h"
+#include "server/rpc/statistics_messages.h"
+
+namespace braid {
+namespace {
+
+absl::Status CudaMemoryIsNotOffered() {
+  return absl::UnimplementedError(
+      "CUDA shared memory is not offered by this server; system shared memory is, where the flag "
+      "--allow_client_shared_memory allows it");
+}
+
+// All versions of all models; those of one model, or one version, if `name` and `version` say so.
+absl::Status ListStatistics(const ServedModels& models, const std::string& name, int64_t version,
+                            inference::ModelStatisticsResponse* response) {
+  if (!name.empty()) {
+    BRAID_RETURN_IF_ERROR(models.Find(name, version).status());
+  } else if (version != 0) {
+    return InvalidField("version", "is there without a name; expected both, or none");
+  }
+  for (const ModelState& state : models.List()) {
+    const bool asked =
+        (name.empty() || name == state.name) && (version == 0 || version == state.version);
+    if (!asked || !state.ready) {
+      continue;
+    }
+    // One that is not served any more since the list was made has no statistics.
+    if (const auto queue = models.Find(state.name, state.version); queue.ok()) {
+      FillStatistics(**queue, response->add_model_stats());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+InferenceService::Reactor* InferenceService::ModelStatistics(
+    Context* context, const inference::ModelStatisticsRequest* request,
+    inference::ModelStatisticsResponse* response) {
+  return Answer(rpc_, context, "ModelStatistics", [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    return ListStatistics(*models_, request->name(), version, response);
+  });
+}
+
+InferenceService::Reactor* InferenceService::SystemSharedMemoryStatus(
+    Context* context, const inference::SystemSharedMemoryStatusRequest* request,
+    inference::SystemSharedMemoryStatusResponse* response) {
+  return Answer(rpc_, context, "SystemSharedMemoryStatus", [&]() -> absl::Status {
+    if (regions_ == nullptr) {
+      return SharedMemoryIsOff();
+    }
+    BRAID_ASSIGN_OR_RETURN(const auto regions, regions_->List(request->name()));
+    for (const auto& region : regions) {
+      auto& status = (*response->mutable_regions())[region->name];
+      status.set_name(region->name);
+      status.set_key(region->key);
+      status.set_offset(region->offset);
+      status.set_byte_size(region->mapping->bytes());
+    }
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::SystemSharedMemoryRegister(
+    Context* context, const inference::SystemSharedMemoryRegisterRequest* request,
+    inference::SystemSharedMemoryRegisterResponse*) {
+  return Answer(rpc_, context, "SystemSharedMemoryRegister", [&] {
+    return regions_ == nullptr ? SharedMemoryIsOff()
+                               : regions_->Register(request->name(), request->key(),
+                                                    request->offset(), request->byte_size());
+  });
+}
+
+InferenceService::Reactor* InferenceService::SystemSharedMemoryUnregister(
+    Context* context, const inference::SystemSharedMemoryUnregisterRequest* request,
+    inference::SystemSharedMemoryUnregisterResponse*) {
+  return Answer(rpc_, context, "SystemSharedMemoryUnregister", [&] {
+    if (regions_ == nullptr) {
+      return SharedMemoryIsOff();
+    }
+    regions_->Unregister(request->name());
+    return absl::OkStatus();
+  });
+}
+
+InferenceService::Reactor* InferenceService::CudaSharedMemoryStatus(
+    Context* context, const inference::CudaSharedMemoryStatusRequest*,
+    inference::CudaSharedMemoryStatusResponse*) {
+  return Answer(rpc_, context, "CudaSharedMemoryStatus", CudaMemoryIsNotOffered);
+}
+
+InferenceService::Reactor* InferenceService::CudaSharedMemoryRegister(
+    Context* context, const inference::CudaSharedMemoryRegisterRequest*,
+    inference::CudaSharedMemoryRegisterResponse*) {
+  return Answer(rpc_, context, "CudaSharedMemoryRegister", CudaMemoryIsNotOffered);
+}
+
+InferenceService::Reactor* InferenceService::CudaSharedMemoryUnregister(
+    Context* context, const inference::CudaSharedMemoryUnregisterRequest*,
+    inference::CudaSharedMemoryUnregisterResponse*) {
+  return Answer(rpc_, context, "CudaSharedMemoryUnregister", CudaMemoryIsNotOffered);
+}
+
+InferenceService::Reactor* InferenceService::TraceSetting(
+    Context* context, const inference::TraceSettingRequest* request,
+    inference::TraceSettingResponse* response) {
+  return Answer(rpc_, context, "TraceSetting", [&]() -> absl::Status {
+    if (!request->model_name().empty()) {
+      BRAID_RETURN_IF_ERROR(models_->Find(request->model_name(), 0).status());
+    }
+    return ExchangeTraceSettings(*request, response);
+  });
+}
+
+InferenceService::Reactor* InferenceService::LogSettings(
+    Context* context, const inference::LogSettingsRequest* request,
+    inference::LogSettingsResponse* response) {
+  return Answer(rpc_, context, "LogSettings",
+                [&] { return ExchangeLogSettings(*request, response); });
+}
+
+}  // namespace braid

@@ -1,0 +1,121 @@
+#include "server/storage/guarded_mapping.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <limits>
+
+#include "absl/base/call_once.h"
+#include "absl/strings/str_cat.h"
+
+namespace braid {
+namespace {
+
+// What the handler knows of a mapping. A signal handler may take no lock, and must not see the
+// address of one mapping with the size of another: both are in one word, counted in pages of 4 KiB.
+struct Slot {
+  std::atomic<uint64_t> pages{0};  // 0: free
+  std::atomic<bool> damaged{false};
+};
+
+constexpr int kPageBits = 12;
+constexpr int kCountBits = 28;  // 1 TiB; what is left holds the 48 bits of a program's addresses
+constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
+// Not a page, so that it is taken and covers nothing.
+constexpr uint64_t kReserved = 1ULL << kCountBits;
+
+std::array<Slot, GuardedMapping::kMost> slots;
+struct sigaction before;
+
+uint64_t Pack(const char* pages, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pages) >> kPageBits << kCountBits | bytes >> kPageBits;
+}
+
+// Only what a signal handler may call: a system call and lock-free atomics.
+void OnBusError(int, siginfo_t* info, void*) {
+  const uint64_t page = reinterpret_cast<uintptr_t>(info->si_addr) >> kPageBits;
+  for (Slot& slot : slots) {
+    const uint64_t pages = slot.pages.load(std::memory_order_acquire);
+    const uint64_t first = pages >> kCountBits;
+    const uint64_t count = pages & kCountMask;
+    if (page < first || page >= first + count) {
+      continue;
+    }
+    const int error = errno;
+    void* const zeros = mmap(reinterpret_cast<void*>(first << kPageBits), count << kPageBits,
+                             PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    errno = error;
+    slot.damaged.store(true);
+    if (zeros != MAP_FAILED) {
+      return;
+    }
+  }
+  // Somebody else's: the access is repeated, and meets what was there before.
+  sigaction(SIGBUS, &before, nullptr);
+}
+
+void InstallHandler() {
+  struct sigaction action = {};
+  action.sa_sigaction = OnBusError;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, &before);
+}
+
+// A slot of the table, taken; kMost: there is none.
+size_t TakeSlot() {
+  for (size_t s = 0; s < slots.size(); ++s) {
+    uint64_t free = 0;
+    if (slots[s].pages.compare_exchange_strong(free, kReserved)) {
+      slots[s].damaged.store(false);
+      return s;
+    }
+  }
+  return slots.size();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::Map(int file, uint64_t offset,
+                                                                    size_t bytes) {
+  static absl::once_flag installed;
+  absl::call_once(installed, InstallHandler);
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const size_t skip = offset % page;
+  constexpr uint64_t kLongest = kCountMask << kPageBits;
+  if (bytes > kLongest - 2 * page || offset > std::numeric_limits<off_t>::max() - kLongest) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a mapping of ", bytes, " bytes at ", offset, " is too large"));
+  }
+  const size_t pages_bytes = (skip + bytes + page - 1) / page * page;
+  const size_t slot = TakeSlot();
+  if (slot == kMost) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", kMost, " shared memory regions already, the limit"));
+  }
+  void* const pages = mmap(nullptr, pages_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+                           static_cast<off_t>(offset - skip));
+  if (pages == MAP_FAILED) {
+    slots[slot].pages.store(0, std::memory_order_release);
+    return absl::ResourceExhaustedError(absl::StrCat("no room for ", bytes, " bytes of memory"));
+  }
+  auto* const start = static_cast<char*>(pages);
+  slots[slot].pages.store(Pack(start, pages_bytes), std::memory_order_release);
+  return std::unique_ptr<GuardedMapping>(new GuardedMapping(start, pages_bytes, skip, bytes, slot));
+}
+
+GuardedMapping::~GuardedMapping() {
+  // First out of the table: the addresses may be somebody else's right after the next line.
+  slots[slot_].pages.store(kReserved, std::memory_order_release);
+  munmap(pages_, pages_bytes_);
+  slots[slot_].pages.store(0, std::memory_order_release);
+}
+
+bool GuardedMapping::damaged() const { return slots[slot_].damaged.load(); }
+
+}  // namespace braid

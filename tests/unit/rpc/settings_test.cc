@@ -1,0 +1,77 @@
+#include "server/rpc/settings.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "spdlog/spdlog.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Puts the log's level back.
+class LogSettingsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { spdlog::set_level(spdlog::level::info); }
+  void TearDown() override { spdlog::set_level(before_); }
+
+  absl::Status Exchange() { return ExchangeLogSettings(request_, &response_); }
+  auto& operator[](const std::string& name) { return (*request_.mutable_settings())[name]; }
+
+  const spdlog::level::level_enum before_ = spdlog::get_level();
+  inference::LogSettingsRequest request_;
+  inference::LogSettingsResponse response_;
+};
+
+TEST_F(LogSettingsTest, SaysWhatHolds) {
+  ASSERT_THAT(Exchange(), IsOk());
+  EXPECT_TRUE(response_.settings().at("log_error").bool_param());
+  EXPECT_TRUE(response_.settings().at("log_info").bool_param());
+  EXPECT_EQ(response_.settings().at("log_verbose_level").uint32_param(), 0);
+  EXPECT_EQ(response_.settings().at("log_format").string_param(), "ISO8601");
+}
+
+TEST_F(LogSettingsTest, ChangesTheLevel) {
+  (*this)["log_verbose_level"].set_uint32_param(1);
+  ASSERT_THAT(Exchange(), IsOk());
+  EXPECT_EQ(spdlog::get_level(), spdlog::level::debug);
+  (*this)["log_verbose_level"].set_uint32_param(0);
+  (*this)["log_info"].set_bool_param(false);
+  ASSERT_THAT(Exchange(), IsOk());
+  EXPECT_EQ(spdlog::get_level(), spdlog::level::warn);
+  EXPECT_FALSE(response_.settings().at("log_info").bool_param());
+}
+
+TEST_F(LogSettingsTest, WhatCannotBeIsRefusedAndChangesNothing) {
+  (*this)["log_error"].set_bool_param(false);
+  EXPECT_THAT(Exchange(), RefusesField("settings", HasSubstr("log_warning")));
+  request_.Clear();
+  (*this)["log_info"].set_bool_param(false);
+  (*this)["nosuch"].set_bool_param(false);
+  EXPECT_THAT(Exchange(), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("nosuch")));
+  request_.Clear();
+  (*this)["log_file"].set_string_param("/etc/passwd");
+  EXPECT_THAT(Exchange(), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("log_file")));
+  request_.Clear();
+  (*this)["log_info"].set_string_param("yes");
+  EXPECT_THAT(Exchange(), RefusesField("settings.log_info", HasSubstr("true or false")));
+  EXPECT_EQ(spdlog::get_level(), spdlog::level::info);
+}
+
+TEST(TraceSettingsTest, TracingIsOffAndStaysSo) {
+  inference::TraceSettingRequest request;
+  inference::TraceSettingResponse response;
+  (*request.mutable_settings())["trace_level"].add_value("OFF");
+  (*request.mutable_settings())["trace_rate"];
+  ASSERT_THAT(ExchangeTraceSettings(request, &response), IsOk());
+  EXPECT_EQ(response.settings().at("trace_level").value(0), "OFF");
+  (*request.mutable_settings())["trace_file"].add_value("/tmp/x");
+  EXPECT_THAT(ExchangeTraceSettings(request, &response),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("trace_file")));
+}
+
+}  // namespace
+}  // namespace braid

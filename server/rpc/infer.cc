@@ -1,5 +1,7 @@
 #include "server/rpc/infer.h"
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +41,26 @@ absl::Status FillResponse(const ModelConfig& config, const inference::ModelInfer
   return absl::OkStatus();
 }
 
+// A client may change its memory after it was checked, so inputs whose values are checked are
+// copied out of it first: an index that slips through could cost a GPU's context.
+void CopyChecked(const ModelConfig& config, const std::vector<SharedSlice>& slices,
+                 std::vector<HostTensor>* tensors) {
+  for (HostTensor& tensor : *tensors) {
+    const bool checked =
+        std::any_of(config.inputs.begin(), config.inputs.end(),
+                    [&](const TensorSpec& spec) { return spec.range && spec.name == tensor.name; });
+    const bool shared = std::any_of(slices.begin(), slices.end(), [&](const SharedSlice& slice) {
+      return slice.data() == tensor.data;
+    });
+    if (checked && shared) {
+      const std::shared_ptr<char[]> copy(new char[tensor.bytes]);
+      std::memcpy(copy.get(), tensor.data, tensor.bytes);
+      tensor.data = copy.get();
+      tensor.owner = copy;
+    }
+  }
+}
+
 // The regions of the inputs that are in shared memory.
 absl::Status CheckWhole(const std::vector<SharedSlice>& slices) {
   for (const SharedSlice& slice : slices) {
@@ -65,6 +87,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   std::vector<SharedSlice> slices;
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
                          ReadInputs(request, context.regions, &slices));
+  CopyChecked(config, slices, &tensors);
   BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));

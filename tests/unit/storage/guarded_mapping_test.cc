@@ -46,9 +46,8 @@ TEST_F(GuardedMappingTest, OutlivesAFileThatIsCutOff) {
   ASSERT_EQ(ftruncate(file_.get(), kPage), 0);
   std::vector<std::thread> readers;
   for (size_t page = 0; page < 4; ++page) {
-    readers.emplace_back([&cut, page] {
-      EXPECT_EQ(static_cast<volatile char*>(cut->data())[page * kPage], 0);
-    });
+    readers.emplace_back(
+        [&cut, page] { EXPECT_EQ(static_cast<volatile char*>(cut->data())[page * kPage], 0); });
   }
   for (std::thread& reader : readers) {
     reader.join();

@@ -12,7 +12,7 @@ namespace {
 
 // Requests that are received but not answered: enough to keep all workers busy over a network.
 constexpr size_t kDepth = 64;
-constexpr size_t kMostReplyBytes = size_t{64} << 20;
+constexpr size_t kMostBytes = size_t{256} << 20;
 
 constexpr char kMore[] = "braid_more";
 constexpr char kFinal[] = "triton_final_response";
@@ -50,8 +50,7 @@ void InferStream::Advance() {
     End(absl::OkStatus());
     return;
   }
-  if (!read_all_ && reading_ == nullptr && pending_.size() < kDepth &&
-      reply_bytes_ < kMostReplyBytes) {
+  if (!read_all_ && reading_ == nullptr && pending_.size() < kDepth && bytes_ < kMostBytes) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
@@ -119,6 +118,8 @@ void InferStream::OnReadDone(bool ok) {
       return;
     }
     received = reading_;
+    received->bytes = received->request.ByteSizeLong();
+    bytes_ += received->bytes;
     pending_.push_back(received);
   }
   if (const absl::Status status = Submit(received); !status.ok()) {
@@ -132,7 +133,7 @@ void InferStream::OnReadDone(bool ok) {
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
-  BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->request.ByteSizeLong()));
+  BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
                          StartInfer(infer_, queue, pending->request, deadline_,
                                     pending->reply.mutable_infer_response(),
@@ -187,8 +188,9 @@ void InferStream::Answer(const std::shared_ptr<Pending>& pending, const absl::St
     const absl::MutexLock lock(&mu_);
     pending->status = status;
     pending->answered = true;
-    pending->reply_bytes = pending->reply.ByteSizeLong();
-    reply_bytes_ += pending->reply_bytes;
+    const size_t reply_bytes = pending->reply.ByteSizeLong();
+    pending->bytes += reply_bytes;
+    bytes_ += reply_bytes;
     Advance();
   }
   CancelRest();
@@ -198,7 +200,7 @@ void InferStream::OnWriteDone(bool ok) {
   {
     const absl::MutexLock lock(&mu_);
     writing_ = false;
-    reply_bytes_ -= pending_.front()->reply_bytes;
+    bytes_ -= pending_.front()->bytes;
     pending_.pop_front();
     if (!ok && !ended_) {
       End(absl::CancelledError("the client is gone"));

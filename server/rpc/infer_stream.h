@@ -39,7 +39,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
     inference::ModelInferRequest request;
     Ticket ticket;
     inference::ModelStreamInferResponse reply;
-    size_t reply_bytes = 0;
+    size_t bytes = 0;  // of the request, and of the reply once there is one
     absl::Status status;
     bool answered = false;
     // Counted in the stream; several messages may carry one batch.
@@ -81,7 +81,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   // In the order of their arrival.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way
-  size_t reply_bytes_ ABSL_GUARDED_BY(mu_) = 0;            // answered and not written
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                  // of all that is pending
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

@@ -19,9 +19,6 @@ template <typename Tensors>
 void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs,
                  Tensors* messages) {
   for (const TensorSpec& spec : specs) {
-    if (spec.scalar) {
-      continue;  // a parameter of the request: who sends what is listed here would send a tensor
-    }
     auto* message = messages->Add();
     message->set_name(spec.name);
     message->set_datatype(std::string(DataTypeName(spec.type)));

@@ -118,9 +118,7 @@ absl::Status AddScalars(const ModelConfig& config, const Parameters& parameters,
     }
     const InferParameter* parameter = FindParameter(parameters, spec.name);
     if (parameter == nullptr) {
-      return InvalidField(ParameterField("", spec.name),
-                          absl::StrCat("is missing; model '", config.name, "' takes it as ",
-                                       DataTypeName(spec.type)));
+      continue;  // CheckInputs() knows whether it may be missing
     }
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadScalar(spec, *parameter));
     tensors->push_back(std::move(tensor));

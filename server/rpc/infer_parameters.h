@@ -24,8 +24,8 @@ absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const ModelConfig& confi
                                                         absl::Time deadline);
 
 // Adds the model's number arguments (TensorSpec::scalar), which are parameters of their names, to
-// the `tensors` of the request, which must have none of these names. INVALID_ARGUMENT for one that
-// is missing or of another kind.
+// the `tensors` of the request, which must have none of these names. INVALID_ARGUMENT for one of
+// another kind; one that is missing is left for CheckInputs() to judge.
 absl::Status AddScalars(const ModelConfig& config, const Parameters& parameters,
                         std::vector<HostTensor>* tensors);
 

@@ -91,13 +91,17 @@ TEST(AddScalarsTest, AnotherKindIsRefused) {
   refused("alpha", [](auto& p) { p.Clear(); });
 }
 
-TEST(AddScalarsTest, MissingOrSentAsATensorIsRefused) {
+TEST(AddScalarsTest, WhatIsMissingIsLeftOut) {
   Parameters parameters = Scalars();
   parameters.erase("flag");
   std::vector<HostTensor> tensors;
-  EXPECT_THAT(AddScalars(Config(), parameters, &tensors),
-              RefusesField("parameters.flag", HasSubstr("BOOL")));
-  tensors.assign(1, HostTensor{});
+  ASSERT_THAT(AddScalars(Config(), parameters, &tensors), IsOk());
+  ASSERT_THAT(tensors, SizeIs(2));
+  EXPECT_EQ(tensors[1].name, "alpha");
+}
+
+TEST(AddScalarsTest, OneThatIsSentAsATensorIsRefused) {
+  std::vector<HostTensor> tensors(1);
   tensors[0].name = "n";
   EXPECT_THAT(AddScalars(Config(), Scalars(), &tensors),
               RefusesField("inputs[0].name", HasSubstr("parameter")));

@@ -1,6 +1,5 @@
 #include "server/rpc/tensor_codec.h"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -69,17 +68,22 @@ absl::Status SetData(const std::string& data, const std::string& field, HostTens
   return absl::OkStatus();
 }
 
-// One for each input that is not in shared memory, or none.
-absl::Status CheckRawCount(const inference::ModelInferRequest& request) {
-  const auto shared = [](const Input& input) { return input.parameters().contains(kSharedRegion); };
-  const auto expected = request.inputs_size() -
-                        std::count_if(request.inputs().begin(), request.inputs().end(), shared);
-  if (request.raw_input_contents_size() == 0 || request.raw_input_contents_size() == expected) {
-    return absl::OkStatus();
+// Where the inputs are that are in shared memory, one for each input.
+absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferRequest& request,
+                                                    const SharedRegions* regions) {
+  std::vector<SharedSlice> places;
+  int raw = 0;
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(places.emplace_back(), ReadSlice(regions, request.inputs(i).parameters(),
+                                                            absl::StrCat("inputs[", i, "]")));
+    raw += places.back().region == nullptr ? 1 : 0;
   }
-  return InvalidField("raw_input_contents",
-                      absl::StrCat("has ", request.raw_input_contents_size(), " entries for ",
-                                   expected, " inputs; expected one for each"));
+  if (request.raw_input_contents_size() > 0 && request.raw_input_contents_size() != raw) {
+    return InvalidField("raw_input_contents",
+                        absl::StrCat("has ", request.raw_input_contents_size(), " entries for ",
+                                     raw, " inputs; expected one for each"));
+  }
+  return places;
 }
 
 absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostTensor* tensor) {
@@ -106,7 +110,7 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
 absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
                                                    const SharedRegions* regions,
                                                    std::vector<SharedSlice>* slices) {
-  BRAID_RETURN_IF_ERROR(CheckRawCount(request));
+  BRAID_ASSIGN_OR_RETURN(std::vector<SharedSlice> places, ReadSlices(request, regions));
   const bool raw = request.raw_input_contents_size() > 0;
   std::vector<HostTensor> tensors;
   int next_raw = 0;
@@ -114,8 +118,8 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
     const Input& input = request.inputs(i);
     const std::string field = absl::StrCat("inputs[", i, "]");
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
-    BRAID_ASSIGN_OR_RETURN(SharedSlice slice, ReadSlice(regions, input.parameters(), field));
-    const bool shared = slice.region != nullptr;
+    SharedSlice& place = places[static_cast<size_t>(i)];
+    const bool shared = place.region != nullptr;
     if ((raw || shared) && input.has_contents()) {
       return InvalidField(
           field + ".contents",
@@ -123,8 +127,8 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
                        shared ? kSharedRegion : "raw_input_contents", "; expected one of the two"));
     }
     if (shared) {
-      BRAID_RETURN_IF_ERROR(SetShared(slice, field, &tensor));
-      slices->push_back(std::move(slice));
+      BRAID_RETURN_IF_ERROR(SetShared(place, field, &tensor));
+      slices->push_back(std::move(place));
     } else if (raw) {
       BRAID_RETURN_IF_ERROR(SetData(request.raw_input_contents(next_raw),
                                     absl::StrCat("raw_input_contents[", next_raw, "]"), &tensor));

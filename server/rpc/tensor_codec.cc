@@ -74,8 +74,11 @@ absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferR
   std::vector<SharedSlice> places;
   int raw = 0;
   for (int i = 0; i < request.inputs_size(); ++i) {
-    BRAID_ASSIGN_OR_RETURN(places.emplace_back(), ReadSlice(regions, request.inputs(i).parameters(),
-                                                            absl::StrCat("inputs[", i, "]")));
+    places.emplace_back();
+    if (const Parameters& parameters = request.inputs(i).parameters(); !parameters.empty()) {
+      BRAID_ASSIGN_OR_RETURN(places.back(),
+                             ReadSlice(regions, parameters, absl::StrCat("inputs[", i, "]")));
+    }
     raw += places.back().region == nullptr ? 1 : 0;
   }
   if (request.raw_input_contents_size() > 0 && request.raw_input_contents_size() != raw) {

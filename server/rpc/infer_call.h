@@ -22,6 +22,9 @@ class InferCall final : public grpc::ServerUnaryReactor {
 
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
   void OnDone() override { self_.reset(); }
+  // Its reactions are short, and need no thread of their own from gRPC's executor, which would cost
+  // a tenth of a small request's time. gRPC's default reactor says the same.
+  bool InternalInlineable() override { return true; }
 
  private:
   absl::Status Start(const InferContext& infer, const RpcContext& rpc,

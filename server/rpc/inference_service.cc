@@ -44,8 +44,8 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
   return Answer(rpc_, context, "ServerMetadata", [&] {
     response->set_name("braid");
     response->set_version(kVersion);
-    for (const char* extension : {"classification", "logging", "model_configuration", "parameters",
-                                  "schedule_policy", "statistics"}) {
+    for (const char* extension :
+         {"classification", "logging", "model_configuration", "parameters", "schedule_policy"}) {
       response->add_extensions(extension);
     }
     if (regions_ != nullptr) {

@@ -43,7 +43,6 @@ def test_server_metadata(client: triton.InferenceServerClient) -> None:
         "model_configuration",
         "parameters",
         "schedule_policy",
-        "statistics",
     ]
 
 

@@ -6,6 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,7 +27,7 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-std::string Known(std::vector<std::string> names) {
+std::string Known(const std::vector<std::string>& names) {
   return absl::StrCat("; known: ", absl::StrJoin(names, ", "));
 }
 
@@ -193,7 +194,7 @@ absl::StatusOr<v1::Loss> ParseLoss(const std::string& spec) {
   v1::Loss loss;
   auto [name, fields] = SplitSpec(spec);
   // The name's place may hold the fields of a loss that has none.
-  if (name.find('=') != std::string::npos) {
+  if (absl::StrContains(name, '=')) {
     fields = spec;
     name.clear();
   }

@@ -8,20 +8,20 @@
 namespace braid::client {
 namespace {
 
-LossResult TakeLoss(Pipeline::Reply reply) {
+LossResult TakeLoss(Pipeline::Reply&& reply) {
   LossResult result = ReadLoss(std::move(reply.message));
   result.reply_lost = reply.lost;
   if (reply.lost) result.loss = std::numeric_limits<double>::quiet_NaN();
   return result;
 }
 
-OperationResult TakeStatus(Pipeline::Reply reply) {
+OperationResult TakeStatus(Pipeline::Reply&& reply) {
   OperationResult result = ReadStatus(reply.message);
   result.reply_lost = reply.lost;
   return result;
 }
 
-int64_t TakeVersion(Pipeline::Reply reply) { return ReadVersion(reply.message); }
+int64_t TakeVersion(Pipeline::Reply&& reply) { return ReadVersion(reply.message); }
 
 }  // namespace
 
@@ -35,8 +35,8 @@ Stream::~Stream() {
 }
 
 template <typename Result>
-Stream::Future<Result> Stream::Submit(v1::StreamRequest operation,
-                                      Result (*read)(Pipeline::Reply)) {
+Stream::Future<Result> Stream::Submit(v1::StreamRequest&& operation,
+                                      Result (*read)(Pipeline::Reply&&)) {
   std::promise<absl::StatusOr<Result>> promise;
   Future<Result> future = promise.get_future();
   pipeline_.Submit(std::move(operation), [promise = std::move(promise),

@@ -78,7 +78,7 @@ class Stream {
 
  private:
   template <typename Result>
-  Future<Result> Submit(v1::StreamRequest operation, Result (*read)(Pipeline::Reply));
+  Future<Result> Submit(v1::StreamRequest&& operation, Result (*read)(Pipeline::Reply&&));
   void Release();
 
   const std::shared_ptr<Handle> handle_;

@@ -28,6 +28,15 @@ struct HostTensor {
   int64_t rows() const { return shape.front(); }
 };
 
+// A tensor in pieces along dim 0, in their order. `shape` and `bytes` are the whole's.
+struct GatheredTensor {
+  std::string name;
+  DataType type = DataType::kFp32;
+  std::vector<int64_t> shape;
+  size_t bytes = 0;
+  std::vector<HostTensor> pieces;
+};
+
 // Bytes that `shape` and `type` ask for; nullopt if a dimension is negative or the product
 // overflows.
 std::optional<size_t> BytesOf(DataType type, const std::vector<int64_t>& shape);

@@ -1,20 +1,40 @@
 #include "server/batching/batch_policy.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace braid {
+namespace {
+
+// The largest of `sizes` up to `rows`; 0 if there is none.
+int64_t LargestUpTo(const std::vector<int64_t>& sizes, int64_t rows) {
+  const auto after = std::upper_bound(sizes.begin(), sizes.end(), rows);
+  return after == sizes.begin() ? 0 : *std::prev(after);
+}
+
+}  // namespace
 
 BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLimits& limits) {
   if (queue.rows == 0) {
     return WaitUntil{absl::InfiniteFuture()};
   }
+  int64_t most = std::min(limits.max_rows, queue.rows);
+  if (limits.chunk_rows > 0 && queue.head_rows > limits.chunk_rows) {
+    most = std::min(most, limits.chunk_rows);
+  }
   const absl::Time due = queue.oldest + limits.max_delay;
-  if (queue.rows < limits.max_rows && now < due) {
+  const int64_t preferred = LargestUpTo(limits.preferred_rows, most);
+  if (queue.rows < limits.max_rows && preferred == 0 && now < due) {
     return WaitUntil{due};
   }
-  const int64_t workers = std::max<int64_t>(queue.free_workers, 1);
+  const int64_t workers = std::max<int64_t>(queue.idle.count, 1);
   const int64_t share = (queue.rows + workers - 1) / workers;
-  return TakeRows{std::min({std::max(share, kMinChunkRows), limits.max_rows, queue.rows})};
+  const int64_t rows = std::min(std::max(share, queue.idle.min_chunk_rows), most);
+  if (preferred == 0) {
+    return TakeRows{rows};
+  }
+  const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
+  return TakeRows{preferred_share > 0 ? preferred_share : limits.preferred_rows.front()};
 }
 
 }  // namespace braid

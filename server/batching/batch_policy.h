@@ -4,26 +4,37 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 #include "absl/time/time.h"
 
 namespace braid {
 
-// A chunk smaller than this costs more in hand-over than it gains by running beside another.
-inline constexpr int64_t kMinChunkRows = 8;
+// The workers of a model that are not at work, the one that asks among them.
+struct IdleWorkers {
+  int64_t count = 1;
+  // A batch smaller than this costs more in hand-over than it gains by running beside another.
+  int64_t min_chunk_rows = 1;
+};
 
 struct QueueView {
   int64_t rows = 0;
-  // When the request at the head came.
+  // When the request that has waited longest came.
   absl::Time oldest;
-  // Workers of the model that are not at work, the one that asks among them.
-  int64_t free_workers = 1;
+  // Of the request that is next.
+  int64_t head_rows = 0;
+  IdleWorkers idle;
 };
 
 struct BatchLimits {
   int64_t max_rows = 1;
   // How long a batch that is not full waits for more.
   absl::Duration max_delay;
+  // Ascending, none over max_rows: a batch of one of these sizes does not wait, and is not made
+  // larger but to be of another.
+  std::vector<int64_t> preferred_rows = {};
+  // Of a request that is larger than this, no more at once. 0: max_rows.
+  int64_t chunk_rows = 0;
 };
 
 struct TakeRows {
@@ -36,7 +47,7 @@ struct WaitUntil {
 };
 using BatchDecision = std::variant<TakeRows, WaitUntil>;
 
-// Takes an even share of the queue for each free worker, at least kMinChunkRows, at most
+// Takes an even share of the queue for each idle worker, at least their min_chunk_rows, at most
 // `limits.max_rows`. A batch that is not full waits only if the limits say so; an empty queue for
 // ever.
 BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLimits& limits);

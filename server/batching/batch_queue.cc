@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/base/status.h"
 #include "server/batching/run_batch.h"
 #include "server/devices/run_on.h"
 
@@ -13,108 +15,103 @@ namespace braid {
 BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics)
     : config_(std::move(config)),
       version_(version),
-      limits_{std::max<int64_t>(config_.max_batch_size, 1),
-              config_.batched() ? config_.max_queue_delay : absl::ZeroDuration()},
       replicas_(std::move(replicas)),
-      metrics_(metrics) {}
+      metrics_(metrics),
+      batcher_(config_) {
+  if (config_.preserve_ordering) {
+    ordered_answers_ = std::vector<OrderedAnswers>(batcher_.levels());
+  }
+}
 
 absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
-  const int64_t rows = request->rows();
-  request->KeepAlive(shared_from_this());
-  metrics_->AddQueuedRows(config_.name, rows);
+  int64_t queued = 0;
+  int64_t min_chunk_rows = 0;
   {
     const absl::MutexLock lock(&mu_);
-    queued_rows_ += rows;
-    queue_.push_back({std::move(request), 0, rows});
+    const int64_t before = batcher_.rows();
+    BRAID_ASSIGN_OR_RETURN(const size_t level, batcher_.Add(request));
+    const bool ordered = config_.preserve_ordering;
+    request->Enter(shared_from_this(), {level, ordered ? ordered_answers_[level].Expect() : 0});
+    CountQueued(before);
+    queued = batcher_.rows();
+    min_chunk_rows = cost_.min_chunk_rows();
   }
-  WakeWorkers(rows);
+  WakeWorkers(queued, min_chunk_rows);
   return absl::OkStatus();
 }
 
+void BatchQueue::Drop(const InferenceRequest& request) {
+  const absl::MutexLock lock(&mu_);
+  const int64_t before = batcher_.rows();
+  batcher_.Remove(request);
+  CountQueued(before);
+}
+
+void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done done,
+                        absl::StatusOr<InferenceResult> result) {
+  const absl::Duration total = absl::Now() - request.schedule().arrival;
+  const InferenceRequest::Place place = request.place();
+  if (!result.ok()) {
+    statistics_.RecordFailure(total);
+    // An error has no rows to keep in order.
+    done(std::move(result));
+    if (config_.preserve_ordering) {
+      ordered_answers_[place.level].Forget(place.number);
+    }
+    return;
+  }
+  statistics_.RecordSuccess(total, request.begun() - request.schedule().arrival);
+  if (config_.preserve_ordering) {
+    ordered_answers_[place.level].Bring(
+        place.number, [done = std::move(done), result = std::move(result)]() mutable {
+          done(std::move(result));
+        });
+  } else {
+    done(std::move(result));
+  }
+}
+
 WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
-  Batch batch;
+  Batcher::Next next;
   int64_t left = 0;
+  int64_t min_chunk_rows = 0;
   {
     const absl::MutexLock lock(&mu_);
-    DropDead(now, &batch);
-    if (!queue_.empty()) {
-      const BatchDecision decision = DecideBatch(
-          {queued_rows_, queue_.front().request->schedule().arrival, FreeWorkers(worker)}, now,
-          limits_);
-      if (const auto* take = std::get_if<TakeRows>(&decision)) {
-        Cut(take->rows, now, &batch);
-      } else if (batch.expired.empty()) {
-        return std::get<WaitUntil>(decision).time;
-      }
-    }
-    left = queued_rows_;
+    const int64_t before = batcher_.rows();
+    const IdleWorkers idle = Idle(worker);
+    next = batcher_.Take(now, idle);
+    CountQueued(before);
+    left = batcher_.rows();
+    min_chunk_rows = idle.min_chunk_rows;
   }
-  if (batch.pieces.empty() && batch.expired.empty()) {
-    return absl::InfiniteFuture();
+  if (const auto* time = std::get_if<absl::Time>(&next)) {
+    return *time;
   }
   // What is left is for the other workers, who are woken from the work: here the caller holds its
   // lock.
-  return Work([self = shared_from_this(), replica = ReplicaOf(worker), left,
-               batch = std::move(batch)]() mutable {
-    self->WakeWorkers(left);
+  return Work([self = shared_from_this(), replica = ReplicaOf(worker), left, min_chunk_rows,
+               batch = std::get<Batcher::Batch>(std::move(next))] {
+    self->WakeWorkers(left, min_chunk_rows);
     self->Run(replica, batch);
   });
 }
 
-void BatchQueue::Cut(int64_t rows, absl::Time now, Batch* batch) {
-  const std::shared_ptr<InferenceRequest> head = queue_.front().request;
-  int64_t cut = 0;
-  while (cut < rows && !queue_.empty() && queue_.front().request->SharesBatchWith(*head)) {
-    Piece& next = queue_.front();
-    const int64_t take = std::min(rows - cut, next.rows);
-    if (!next.request->Begin()) {
-      DropHead();
-      continue;
-    }
-    batch->pieces.push_back({next.request, next.start, take});
-    queued_rows_ -= take;
-    metrics_->AddQueuedRows(config_.name, -take);
-    cut += take;
-    next.start += take;
-    next.rows -= take;
-    if (next.rows == 0) {
-      queue_.pop_front();
-      DropDead(now, batch);
-    }
-  }
-}
-
-void BatchQueue::DropDead(absl::Time now, Batch* batch) {
-  while (!queue_.empty()) {
-    Piece& head = queue_.front();
-    const bool expired = head.request->schedule().deadline <= now;
-    if (!expired && !head.request->failed()) {
-      return;
-    }
-    if (expired && head.request->Begin()) {
-      batch->expired.push_back(head.request);
-    }
-    DropHead();
-  }
-}
-
-void BatchQueue::DropHead() {
-  const int64_t rows = queue_.front().rows;
-  queued_rows_ -= rows;
-  metrics_->AddQueuedRows(config_.name, -rows);
-  queue_.pop_front();
-}
-
-int64_t BatchQueue::FreeWorkers(const Worker& asking) const {
-  int64_t free = 1;
+IdleWorkers BatchQueue::Idle(const Worker& asking) const {
+  IdleWorkers idle{1, cost_.min_chunk_rows()};
   for (const Worker* worker : replicas_.workers()) {
-    free += worker != &asking && worker->free() ? 1 : 0;
+    idle.count += worker != &asking && worker->free() ? 1 : 0;
   }
-  return free;
+  return idle;
 }
 
-void BatchQueue::WakeWorkers(int64_t rows) {
-  int64_t wanted = (rows + kMinChunkRows - 1) / kMinChunkRows;
+void BatchQueue::CountQueued(int64_t before) {
+  if (batcher_.rows() != before) {
+    metrics_->AddQueuedRows(config_.name, batcher_.rows() - before);
+  }
+}
+
+void BatchQueue::WakeWorkers(int64_t rows, int64_t min_chunk_rows) {
+  int64_t wanted = (rows + min_chunk_rows - 1) / min_chunk_rows;
   for (Worker* worker : replicas_.workers()) {
     if (wanted == 0) {
       return;
@@ -128,10 +125,11 @@ size_t BatchQueue::ReplicaOf(const Worker& worker) const {
   return static_cast<size_t>(std::find(workers.begin(), workers.end(), &worker) - workers.begin());
 }
 
-void BatchQueue::Run(size_t replica, const Batch& batch) const {
+void BatchQueue::Run(size_t replica, const Batcher::Batch& batch) {
   for (const auto& request : batch.expired) {
-    request->Fail(absl::DeadlineExceededError(absl::StrCat(
-        "the deadline passed while the request waited for model '", config_.name, "'")));
+    request->Fail(absl::DeadlineExceededError(
+        absl::StrCat("the request waited for model '", config_.name,
+                     "' until its deadline, or for as long as it may")));
   }
   if (batch.pieces.empty()) {
     return;
@@ -144,33 +142,37 @@ void BatchQueue::Run(size_t replica, const Batch& batch) const {
     batch.pieces.front().request->Fail(together);
     return;
   }
-  for (const Piece& piece : batch.pieces) {
+  for (const Batcher::Piece& piece : batch.pieces) {
     if (const absl::Status status = RunPieces(replica, {piece}); !status.ok()) {
       piece.request->Fail(status);
     }
   }
 }
 
-absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Piece>& pieces) const {
+absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Batcher::Piece>& pieces) {
   Worker& worker = replicas_.worker(replica);
+  const absl::Time start = absl::Now();
   std::vector<BatchPart> parts;
   parts.reserve(pieces.size());
-  for (const Piece& piece : pieces) {
-    parts.push_back({&piece.request->inputs(), piece.start, piece.rows});
-  }
-  absl::StatusOr<std::vector<std::vector<HostTensor>>> outputs =
-      RunBatch(config_, worker, replicas_.replica(replica), parts);
-  if (!outputs.ok()) {
-    return outputs.status();
-  }
   int64_t rows = 0;
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    rows += pieces[p].rows;
-    pieces[p].request->Finish(pieces[p].start, pieces[p].rows, std::move((*outputs)[p]),
-                              worker.name(), version_);
+  for (const Batcher::Piece& piece : pieces) {
+    parts.push_back({&piece.request->inputs(), piece.start, piece.rows});
+    rows += piece.rows;
   }
+  BRAID_ASSIGN_OR_RETURN(BatchResult result,
+                         RunBatch(config_, worker, replicas_.replica(replica), parts));
+  const BatchDurations& durations = result.durations;
+  statistics_.RecordBatch(rows, static_cast<int64_t>(pieces.size()), start, durations);
   metrics_->CountBatch(config_.name, rows);
   worker.AddSamples(rows);
+  {
+    const absl::MutexLock lock(&mu_);
+    cost_.Record(rows, durations.copy_in + durations.forward + durations.copy_out);
+  }
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    pieces[p].request->Finish(pieces[p].start, pieces[p].rows, std::move(result.outputs[p]),
+                              worker.name(), version_);
+  }
   return absl::OkStatus();
 }
 

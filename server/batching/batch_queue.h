@@ -1,20 +1,19 @@
-// The requests that wait for one version of a model, and the batches that workers make of them.
+// One version of a model at work: its requests, the batches that its workers take, and the answers.
 //
-// A worker that is free takes the next batch: rows of the request at the head and of those behind
-// it, merged as far as they fit together. A request larger than a batch is taken piece by piece, by
-// as many workers as are free. A batch that fails is run again one request at a time, so that a
-// request fails for its own input only.
+// A batch that fails is run again one request at a time, so that a request fails for its own input
+// only.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/batching/batch_policy.h"
+#include "server/batching/batcher.h"
+#include "server/batching/chunk_cost.h"
 #include "server/batching/inference_request.h"
+#include "server/batching/ordered_answers.h"
 #include "server/batching/request_queue.h"
 #include "server/devices/worker.h"
 #include "server/models/model_config.h"
@@ -27,6 +26,7 @@ namespace braid {
 // one, so that a version that is served no more lives until it has answered.
 class BatchQueue final : public RequestQueue,
                          public WorkSource,
+                         public InferenceRequest::Queue,
                          public std::enable_shared_from_this<BatchQueue> {
  public:
   // `replicas`: one a worker. `metrics` outlives the queue.
@@ -36,6 +36,12 @@ class BatchQueue final : public RequestQueue,
 
   // For Worker: the next batch.
   Next Take(const Worker& worker, absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
+  double weight() const override { return config_.weight; }
+
+  // For InferenceRequest.
+  void Drop(const InferenceRequest& request) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Answer(const InferenceRequest& request, InferenceRequest::Done done,
+              absl::StatusOr<InferenceResult> result) override;
 
   const ModelConfig& config() const override { return config_; }
   int64_t version() const override { return version_; }
@@ -43,41 +49,30 @@ class BatchQueue final : public RequestQueue,
   const ReplicaSet& replicas() const { return replicas_; }
 
  private:
-  // Rows [start, start + rows) of a request.
-  struct Piece {
-    std::shared_ptr<InferenceRequest> request;
-    int64_t start = 0;
-    int64_t rows = 0;
-  };
-  struct Batch {
-    std::vector<Piece> pieces;
-    std::vector<std::shared_ptr<InferenceRequest>> expired;
-  };
-
-  // Cuts up to `rows` rows off the queue's head.
-  void Cut(int64_t rows, absl::Time now, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Moves requests that expired or failed out of the queue's head.
-  void DropDead(absl::Time now, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes the head out of the queue.
-  void DropHead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  int64_t FreeWorkers(const Worker& asking) const;
-  void WakeWorkers(int64_t rows);
+  IdleWorkers Idle(const Worker& asking) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts the rows that wait, which were `before`.
+  void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Wakes as many idle workers as `rows` rows are worth.
+  void WakeWorkers(int64_t rows, int64_t min_chunk_rows);
   size_t ReplicaOf(const Worker& worker) const;
-  void Run(size_t replica, const Batch& batch) const;
+  void Run(size_t replica, const Batcher::Batch& batch);
   // Runs `pieces` as one batch; nobody is told of an error.
-  absl::Status RunPieces(size_t replica, const std::vector<Piece>& pieces) const;
+  absl::Status RunPieces(size_t replica, const std::vector<Batcher::Piece>& pieces)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Immutable after construction.
   const ModelConfig config_;
   const int64_t version_;
-  const BatchLimits limits_;
   const ReplicaSet replicas_;
   Metrics* const metrics_;
-  ModelStatistics statistics_;  // provides its own synchronization
+
+  // Provide their own synchronization.
+  ModelStatistics statistics_;
+  std::vector<OrderedAnswers> ordered_answers_;  // by priority; none if any order will do
 
   absl::Mutex mu_;
-  std::deque<Piece> queue_ ABSL_GUARDED_BY(mu_);
-  int64_t queued_rows_ ABSL_GUARDED_BY(mu_) = 0;
+  Batcher batcher_ ABSL_GUARDED_BY(mu_);
+  ChunkCost cost_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace braid

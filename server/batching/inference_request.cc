@@ -1,7 +1,6 @@
 #include "server/batching/inference_request.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,18 +21,30 @@ bool InferenceRequest::SharesBatchWith(const InferenceRequest& other) const {
                                       other.inputs_.end(), SameButRows);
 }
 
-void InferenceRequest::KeepAlive(std::shared_ptr<const void> queue) {
+void InferenceRequest::Enter(std::shared_ptr<Queue> queue, Place place) {
   const absl::MutexLock lock(&mu_);
   queue_ = std::move(queue);
+  place_ = place;
 }
 
-bool InferenceRequest::Begin() {
+InferenceRequest::Place InferenceRequest::place() const {
+  const absl::MutexLock lock(&mu_);
+  return place_;
+}
+
+bool InferenceRequest::Begin(absl::Time now) {
   const absl::MutexLock lock(&mu_);
   if (!error_.ok() || answered_) {
     return false;
   }
   ++running_;
+  begun_ = std::min(begun_, now);
   return true;
+}
+
+absl::Time InferenceRequest::begun() const {
+  const absl::MutexLock lock(&mu_);
+  return begun_;
 }
 
 void InferenceRequest::Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs,
@@ -51,29 +62,32 @@ void InferenceRequest::Fail(const absl::Status& status) {
   {
     const absl::MutexLock lock(&mu_);
     running_ = std::max<int64_t>(running_ - 1, 0);
-    error_.Update(status);
   }
-  AnswerIfOver(0);
+  GiveUp(status);
 }
 
 void InferenceRequest::Cancel() {
-  {
-    const absl::MutexLock lock(&mu_);
-    error_.Update(absl::CancelledError("the client has cancelled the request"));
-  }
-  AnswerIfOver(0);
+  GiveUp(absl::CancelledError("the client has cancelled the request"));
 }
 
-bool InferenceRequest::failed() const {
-  const absl::MutexLock lock(&mu_);
-  return !error_.ok();
+void InferenceRequest::GiveUp(const absl::Status& status) {
+  std::shared_ptr<Queue> queue;
+  {
+    const absl::MutexLock lock(&mu_);
+    error_.Update(status);
+    queue = queue_;
+  }
+  if (queue != nullptr) {
+    queue->Drop(*this);
+  }
+  AnswerIfOver(0);
 }
 
 void InferenceRequest::AnswerIfOver(int64_t version) {
   Done done;
   absl::Status error;
   std::vector<Piece> pieces;
-  std::shared_ptr<const void> queue;
+  std::shared_ptr<Queue> queue;
   {
     const absl::MutexLock lock(&mu_);
     if (answered_ || running_ > 0 || (error_.ok() && rows_done_ < rows_)) {
@@ -85,10 +99,12 @@ void InferenceRequest::AnswerIfOver(int64_t version) {
     pieces = std::exchange(pieces_, {});
     queue = std::exchange(queue_, nullptr);
   }
-  if (!error.ok()) {
-    done(std::move(error));
+  absl::StatusOr<InferenceResult> result =
+      error.ok() ? Assemble(std::move(pieces), version) : std::move(error);
+  if (queue != nullptr) {
+    queue->Answer(*this, std::move(done), std::move(result));
   } else {
-    done(Assemble(std::move(pieces), version));
+    done(std::move(result));
   }
 }
 
@@ -102,42 +118,32 @@ absl::StatusOr<InferenceResult> InferenceRequest::Assemble(std::vector<Piece> pi
     result.chunks.push_back({piece.device, piece.rows});
   }
   for (size_t o = 0; o < pieces.front().outputs.size(); ++o) {
-    std::vector<const HostTensor*> parts;
+    std::vector<HostTensor> parts;
     parts.reserve(pieces.size());
-    for (const Piece& piece : pieces) {
-      parts.push_back(&piece.outputs[o]);
+    for (Piece& piece : pieces) {
+      parts.push_back(std::move(piece.outputs[o]));
     }
-    BRAID_ASSIGN_OR_RETURN(HostTensor output, ConcatenateRows(parts));
+    BRAID_ASSIGN_OR_RETURN(GatheredTensor output, Gather(std::move(parts)));
     result.outputs.push_back(std::move(output));
   }
   return result;
 }
 
-absl::StatusOr<HostTensor> ConcatenateRows(const std::vector<const HostTensor*>& pieces) {
-  HostTensor whole = *pieces.front();
-  if (pieces.size() == 1) {
-    return whole;
-  }
-  whole.shape[0] = 0;
-  whole.bytes = 0;
-  for (const HostTensor* piece : pieces) {
-    if (!SameButRows(*piece, *pieces.front())) {
+absl::StatusOr<GatheredTensor> Gather(std::vector<HostTensor> pieces) {
+  GatheredTensor whole{
+      pieces.front().name, pieces.front().type, pieces.front().shape, pieces.front().bytes, {}};
+  for (size_t p = 1; p < pieces.size(); ++p) {
+    const HostTensor& piece = pieces[p];
+    if (!SameButRows(piece, pieces.front())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("output '", whole.name, "' has shape ", ShapeString(pieces.front()->shape),
-                       " for some rows of the request and ", ShapeString(piece->shape),
+          absl::StrCat("output '", whole.name, "' has shape ", ShapeString(pieces.front().shape),
+                       " for some rows of the request and ", ShapeString(piece.shape),
                        " for others: it cannot be gathered"));
     }
-    whole.shape[0] += piece->shape[0];
-    whole.bytes += piece->bytes;
+    whole.shape[0] += piece.shape[0];
+    whole.bytes += piece.bytes;
   }
-  const std::shared_ptr<char[]> bytes(new char[whole.bytes]);
-  char* end = bytes.get();
-  for (const HostTensor* piece : pieces) {
-    std::memcpy(end, piece->data, piece->bytes);
-    end += piece->bytes;
-  }
-  whole.data = bytes.get();
-  whole.owner = bytes;
+  whole.pieces = std::move(pieces);
   return whole;
 }
 

@@ -24,7 +24,7 @@ struct ChunkReport {
 
 struct InferenceResult {
   // In the order of the model's outputs.
-  std::vector<HostTensor> outputs;
+  std::vector<GatheredTensor> outputs;
   int64_t version = 0;
   std::vector<ChunkReport> chunks;
 };
@@ -34,6 +34,22 @@ class InferenceRequest {
  public:
   // Called once, by a worker; must not block. The inputs are not read after it.
   using Done = absl::AnyInvocable<void(absl::StatusOr<InferenceResult>)>;
+
+  // In its queue: the index of its priority, and a number among those of that priority.
+  struct Place {
+    size_t level = 0;
+    int64_t number = 0;
+  };
+  // Where it waits. Called without the request's lock.
+  class Queue {
+   public:
+    virtual ~Queue() = default;
+    // What of `request` still waits will not be run.
+    virtual void Drop(const InferenceRequest& request) = 0;
+    // `request` is over: passes its result on.
+    virtual void Answer(const InferenceRequest& request, Done done,
+                        absl::StatusOr<InferenceResult> result) = 0;
+  };
 
   // What its place in the queue depends on.
   struct Schedule {
@@ -59,11 +75,14 @@ class InferenceRequest {
   // is broadcast.
   bool SharesBatchWith(const InferenceRequest& other) const;
 
-  // Holds `queue`, in which the request waits, until it is answered.
-  void KeepAlive(std::shared_ptr<const void> queue) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits in `queue`, which it keeps alive until it is answered.
+  void Enter(std::shared_ptr<Queue> queue, Place place) ABSL_LOCKS_EXCLUDED(mu_);
+  Place place() const ABSL_LOCKS_EXCLUDED(mu_);
   // A piece of the request is taken to be run; Finish() or Fail() follows. False: the request has
   // failed, and its inputs must not be read any more.
-  bool Begin() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Begin(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // When its first piece was taken; InfiniteFuture: not yet.
+  absl::Time begun() const ABSL_LOCKS_EXCLUDED(mu_);
   // The outputs of `rows` rows from `start` on, in host memory. The last piece answers the request.
   void Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs, std::string device,
               int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
@@ -72,8 +91,6 @@ class InferenceRequest {
   // Nobody waits for it any more: what of it is not running will not be run, and it is answered
   // CANCELLED.
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
-  // No more of it need be run.
-  bool failed() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Piece {
@@ -83,6 +100,8 @@ class InferenceRequest {
     std::string device;
   };
 
+  // Keeps `status` as its answer, if it is the first error, and takes it out of its queue.
+  void GiveUp(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Answers, if there is nothing left to wait for.
   void AnswerIfOver(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   static absl::StatusOr<InferenceResult> Assemble(std::vector<Piece> pieces, int64_t version);
@@ -98,11 +117,14 @@ class InferenceRequest {
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const void> queue_ ABSL_GUARDED_BY(mu_);
+  absl::Time begun_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  std::shared_ptr<Queue> queue_ ABSL_GUARDED_BY(mu_);
+  Place place_ ABSL_GUARDED_BY(mu_);
   Done done_ ABSL_GUARDED_BY(mu_);
 };
 
-// Concatenates pieces along dim 0, in host memory. All of one type and, but for dim 0, one shape.
-absl::StatusOr<HostTensor> ConcatenateRows(const std::vector<const HostTensor*>& pieces);
+// One tensor of `pieces`, at least one, whose bytes stay where they are. INVALID_ARGUMENT unless
+// their shapes are one but for dim 0.
+absl::StatusOr<GatheredTensor> Gather(std::vector<HostTensor> pieces);
 
 }  // namespace braid

@@ -16,7 +16,7 @@ struct DurationCount {
 
   void Add(absl::Duration duration, int64_t times = 1) {
     count += times;
-    total += duration;
+    total += duration * times;
   }
 };
 
@@ -43,8 +43,8 @@ class ModelStatistics {
     // Of requests, from their arrival to their answer.
     DurationCount success;
     DurationCount failure;
-    // Of requests that succeeded, the time until the first of their rows was taken, and their part
-    // of the batches that they were in.
+    // Of requests that succeeded, the time until the first of their rows was taken; and of each
+    // request that was in a batch, the whole batch's.
     DurationCount queue;
     Batches request;
     // By the rows of a batch.

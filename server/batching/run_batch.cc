@@ -5,6 +5,7 @@
 
 #include "ATen/ops/cat.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
@@ -83,29 +84,38 @@ absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Repli
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<HostTensor>>> RunBatch(const ModelConfig& config,
-                                                              Worker& worker, Replica& replica,
-                                                              const std::vector<BatchPart>& parts) {
+absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
+                                     const std::vector<BatchPart>& parts) {
   const c10::AutoGradMode no_grad(false);
-  std::vector<std::vector<HostTensor>> results;
-  absl::Status status = CatchTorch([&]() -> absl::Status {
-    const auto inputs =
-        worker.Measure(Phase::kCopyIn, [&] { return CopyIn(config, worker, parts); });
-    BRAID_ASSIGN_OR_RETURN(
-        const std::vector<at::Tensor> outputs,
-        worker.Measure(Phase::kForward, [&] { return Forward(config, replica, inputs); }));
+  BatchResult result;
+  const absl::Status status = CatchTorch([&]() -> absl::Status {
+    absl::Time start = absl::Now();
+    // What was done since the last call of it.
+    const auto spend = [&](Phase phase) {
+      const absl::Time now = absl::Now();
+      const absl::Duration time = now - std::exchange(start, now);
+      worker.AddBusy(phase, time);
+      return time;
+    };
+    const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts);
+    result.durations.copy_in = spend(Phase::kCopyIn);
+    const absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, replica, inputs);
+    result.durations.forward = spend(Phase::kForward);
+    BRAID_RETURN_IF_ERROR(outputs.status());
     if (config.batched()) {
       const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0},
                                            [](int64_t sum, const auto& p) { return sum + p.rows; });
-      BRAID_RETURN_IF_ERROR(CheckRows(config, outputs, rows, parts.size()));
+      BRAID_RETURN_IF_ERROR(CheckRows(config, *outputs, rows, parts.size()));
     }
-    results = worker.Measure(Phase::kCopyOut, [&] { return CopyOut(config, outputs, parts); });
-    return worker.device().Synchronize();
+    result.outputs = CopyOut(config, *outputs, parts);
+    const absl::Status done = worker.device().Synchronize();
+    result.durations.copy_out = spend(Phase::kCopyOut);
+    return done;
   });
   if (!status.ok()) {
     return status;
   }
-  return results;
+  return result;
 }
 
 }  // namespace braid

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/base/host_tensor.h"
+#include "server/batching/model_statistics.h"
 #include "server/devices/worker.h"
 #include "server/models/model_config.h"
 #include "server/parallel/replica.h"
@@ -19,10 +20,15 @@ struct BatchPart {
   int64_t rows = 0;
 };
 
-// merge → device → forward → cut → host, on the calling thread, which is `worker`'s. Returns the
-// outputs of each part. INVALID_ARGUMENT if the model fails on these inputs.
-absl::StatusOr<std::vector<std::vector<HostTensor>>> RunBatch(const ModelConfig& config,
-                                                              Worker& worker, Replica& replica,
-                                                              const std::vector<BatchPart>& parts);
+struct BatchResult {
+  // Of each part.
+  std::vector<std::vector<HostTensor>> outputs;
+  BatchDurations durations;
+};
+
+// merge → device → forward → cut → host, on the calling thread, which is `worker`'s.
+// INVALID_ARGUMENT if the model fails on these inputs.
+absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
+                                     const std::vector<BatchPart>& parts);
 
 }  // namespace braid

@@ -32,8 +32,8 @@ CudaBackend* Load() {
 }  // namespace
 
 CudaBackend* LoadCudaBackend() {
-  static CudaBackend* const backend = Load();
-  return backend;
+  static CudaBackend* const kBackend = Load();
+  return kBackend;
 }
 
 }  // namespace braid

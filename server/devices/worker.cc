@@ -39,7 +39,9 @@ void Worker::Post(Task task) {
 
 void Worker::AddSource(std::weak_ptr<WorkSource> source) {
   const absl::MutexLock lock(&mu_);
-  sources_.push_back(std::move(source));
+  // It starts where the others are.
+  const absl::Duration served = sources_.empty() ? absl::ZeroDuration() : sources_.front().served;
+  sources_.push_back({std::move(source), served});
   wake_.Signal();
 }
 
@@ -82,6 +84,7 @@ void Worker::Run() {
       share_.RecordTask(time, choice.by_credit);
     } else {
       share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
+      CountBatch(time);
     }
   }
 }
@@ -116,22 +119,38 @@ Worker::Choice Worker::Choose() {
 }
 
 WorkSource::Next Worker::TakeBatch(absl::Time now) {
-  std::erase_if(sources_, [](const auto& source) { return source.expired(); });
+  std::erase_if(sources_, [](const Source& s) { return s.source.expired(); });
+  std::stable_sort(sources_.begin(), sources_.end(),
+                   [](const Source& a, const Source& b) { return a.served < b.served; });
   absl::Time earliest = absl::InfiniteFuture();
   for (size_t i = 0; i < sources_.size(); ++i) {
-    const size_t turn = (next_source_ + i) % sources_.size();
-    const std::shared_ptr<WorkSource> source = sources_[turn].lock();
+    const std::shared_ptr<WorkSource> source = sources_[i].source.lock();
     if (source == nullptr) {
       continue;
     }
     WorkSource::Next next = source->Take(*this, now);
     if (std::holds_alternative<WorkSource::Work>(next)) {
-      next_source_ = turn + 1;
+      // Those before it have no work, and are owed none for the time until they have.
+      for (size_t idle = 0; idle < i; ++idle) {
+        sources_[idle].served = sources_[i].served;
+      }
+      std::rotate(sources_.begin(), sources_.begin() + static_cast<std::ptrdiff_t>(i),
+                  sources_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
       return next;
     }
     earliest = std::min(earliest, std::get<absl::Time>(next));
   }
   return earliest;
+}
+
+void Worker::CountBatch(absl::Duration time) {
+  // Sources are only added behind it meanwhile.
+  if (sources_.empty()) {
+    return;  // stopped
+  }
+  if (const std::shared_ptr<WorkSource> source = sources_.front().source.lock()) {
+    sources_.front().served += time / source->weight();
+  }
 }
 
 Worker::Task Worker::TakeTask() {

@@ -2,7 +2,8 @@
 //
 // Two kinds of work reach it. Tasks are posted to this worker by name (a training step's share, the
 // loading of a replica) and run in the order of posting. Batches are pulled: when the worker is
-// free it asks its sources, the queues of the models that it holds a replica of, for the next one.
+// free it asks its sources, the queues of the models that it holds a replica of, for the next one,
+// first the source that has had the least of its time.
 // Batches go first; `training_share` of the time for which both kinds wait is the tasks' all the
 // same.
 #pragma once
@@ -43,6 +44,8 @@ class WorkSource {
   // What `worker` should do next, at `now`. Takes what it returns. The worker calls it under its
   // lock: it neither blocks nor calls a worker.
   virtual Next Take(const Worker& worker, absl::Time now) = 0;
+  // Of the time for which several sources have work, this one's part is proportional to it. > 0.
+  virtual double weight() const { return 1; }
 };
 
 // Thread-safe.
@@ -70,8 +73,8 @@ class Worker {
   // Queues `task`. Its callers bound how many they post.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // From now on asks `source` too, as long as it lives. Batches of several sources are taken in
-  // turn.
+  // From now on asks `source` too, as long as it lives. Sources that have work share the time by
+  // their weights.
   void AddSource(std::weak_ptr<WorkSource> source) ABSL_LOCKS_EXCLUDED(mu_);
   // Has a free worker ask its sources again. False if it is at work, or woken already.
   bool Wake() ABSL_LOCKS_EXCLUDED(mu_);
@@ -101,6 +104,12 @@ class Worker {
   int64_t samples() const { return samples_.load(std::memory_order_relaxed); }
 
  private:
+  struct Source {
+    std::weak_ptr<WorkSource> source;
+    // Time that its batches took, divided by its weight; what it did not ask for while it had no
+    // work is counted as if it had been given.
+    absl::Duration served;
+  };
   struct Choice {
     WorkSource::Work work;
     WorkKind kind = WorkKind::kTask;
@@ -111,6 +120,8 @@ class Worker {
   // The next thing to do; blocks until there is one. Empty `work` at the end.
   Choice Choose() ABSL_LOCKS_EXCLUDED(mu_);
   WorkSource::Next TakeBatch(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The batch that was taken last took `time`.
+  void CountBatch(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Immutable after construction.
@@ -130,8 +141,8 @@ class Worker {
   absl::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::weak_ptr<WorkSource>> sources_ ABSL_GUARDED_BY(mu_);
-  size_t next_source_ ABSL_GUARDED_BY(mu_) = 0;
+  // By `served`, but for the first one, whose batch has just run.
+  std::vector<Source> sources_ ABSL_GUARDED_BY(mu_);
   WorkShare share_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.

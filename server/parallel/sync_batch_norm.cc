@@ -154,7 +154,7 @@ struct Normalization : torch::autograd::Function<Normalization> {
 
 // The tensor, if it has as many elements as there are channels; undefined if there is none.
 at::Tensor OfChannels(const char* name, const MaybeTensor& tensor, int64_t channels) {
-  const at::Tensor given = tensor.value_or(at::Tensor());
+  at::Tensor given = tensor.value_or(at::Tensor());
   TORCH_CHECK(!given.defined() || given.numel() == channels, name, " should contain ", channels,
               " elements not ", given.numel());
   return given;

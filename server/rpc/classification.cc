@@ -99,8 +99,8 @@ bool CanClassify(DataType type) {
   return type != DataType::kBool && type != DataType::kFp16 && type != DataType::kBf16;
 }
 
-void WriteClasses(const HostTensor& tensor, const TensorSpec& spec, bool batched, int64_t classes,
-                  inference::ModelInferResponse* response) {
+void WriteClasses(const GatheredTensor& tensor, const TensorSpec& spec, bool batched,
+                  int64_t classes, inference::ModelInferResponse* response) {
   const size_t elements = tensor.bytes / DataTypeSize(tensor.type);
   const size_t rows = batched ? static_cast<size_t>(tensor.shape.front()) : 1;
   const size_t count = rows == 0 ? 0 : elements / rows;
@@ -110,7 +110,11 @@ void WriteClasses(const HostTensor& tensor, const TensorSpec& spec, bool batched
     shape.insert(shape.begin(), tensor.shape.front());
   }
   AddOutput(tensor.name, "BYTES", shape, response);
-  AppendTyped(tensor, rows, count, taken, spec.labels, response->add_raw_output_contents());
+  std::string* raw = response->add_raw_output_contents();
+  for (const HostTensor& piece : tensor.pieces) {
+    const size_t piece_rows = batched ? static_cast<size_t>(piece.shape.front()) : 1;
+    AppendTyped(piece, piece_rows, count, taken, spec.labels, raw);
+  }
 }
 
 }  // namespace braid

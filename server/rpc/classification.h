@@ -15,7 +15,7 @@ bool CanClassify(DataType type);
 // Adds to the reply, under the output's name, BYTES of "value:index" or "value:index:label" for the
 // `classes` largest elements of each row (of the whole tensor where the model is not `batched`),
 // the largest first, a NaN last: [rows, classes], or fewer where there are fewer elements.
-void WriteClasses(const HostTensor& tensor, const TensorSpec& spec, bool batched, int64_t classes,
-                  inference::ModelInferResponse* response);
+void WriteClasses(const GatheredTensor& tensor, const TensorSpec& spec, bool batched,
+                  int64_t classes, inference::ModelInferResponse* response);
 
 }  // namespace braid

@@ -66,14 +66,18 @@ absl::StatusOr<RequestedOutput> ReadOutput(
 
 // Into shared memory; the reply says where, and holds empty contents in its place, as Triton's
 // does.
-absl::Status WriteShared(const HostTensor& tensor, const SharedSlice& memory,
+absl::Status WriteShared(const GatheredTensor& tensor, const SharedSlice& memory,
                          inference::ModelInferResponse* response) {
   if (tensor.bytes > memory.bytes) {
     return InvalidField(kSharedBytes,
                         absl::StrCat("is ", memory.bytes, " for output '", tensor.name,
                                      "'; expected at least ", tensor.bytes));
   }
-  std::memcpy(memory.data(), tensor.data, tensor.bytes);
+  char* end = memory.data();
+  for (const HostTensor& piece : tensor.pieces) {
+    std::memcpy(end, piece.data, piece.bytes);
+    end += piece.bytes;
+  }
   BRAID_RETURN_IF_ERROR(CheckWhole(memory));
   auto* output = AddOutput(tensor.name, DataTypeName(tensor.type), tensor.shape, response);
   auto& parameters = *output->mutable_parameters();

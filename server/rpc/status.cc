@@ -46,7 +46,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::string_view CodeName(grpc::StatusCode code) {
-  static const auto* const names = [] {
+  static const auto* const kNames = [] {
     auto* all = new std::array<std::string, 17>;
     for (size_t c = 0; c < all->size(); ++c) {
       (*all)[c] = absl::StatusCodeToString(static_cast<absl::StatusCode>(c));
@@ -54,7 +54,7 @@ absl::string_view CodeName(grpc::StatusCode code) {
     return all;
   }();
   const auto index = static_cast<size_t>(code);
-  return index < names->size() ? absl::string_view((*names)[index]) : "UNKNOWN";
+  return index < kNames->size() ? absl::string_view((*kNames)[index]) : "UNKNOWN";
 }
 
 }  // namespace braid

@@ -154,9 +154,13 @@ inference::ModelInferResponse::InferOutputTensor* AddOutput(
   return output;
 }
 
-void WriteOutput(const HostTensor& tensor, inference::ModelInferResponse* response) {
+void WriteOutput(const GatheredTensor& tensor, inference::ModelInferResponse* response) {
   AddOutput(tensor.name, DataTypeName(tensor.type), tensor.shape, response);
-  response->add_raw_output_contents(tensor.data, tensor.bytes);
+  std::string* raw = response->add_raw_output_contents();
+  raw->reserve(tensor.bytes);
+  for (const HostTensor& piece : tensor.pieces) {
+    raw->append(static_cast<const char*>(piece.data), piece.bytes);
+  }
 }
 
 absl::StatusOr<std::vector<HostTensor>> ReadTensors(

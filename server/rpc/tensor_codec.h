@@ -30,8 +30,8 @@ inference::ModelInferResponse::InferOutputTensor* AddOutput(
     absl::string_view name, absl::string_view datatype, const std::vector<int64_t>& shape,
     inference::ModelInferResponse* response);
 
-// Adds `tensor` to the reply, in raw contents.
-void WriteOutput(const HostTensor& tensor, inference::ModelInferResponse* response);
+// Adds `tensor` to the reply, in raw contents: the one time that its bytes are copied.
+void WriteOutput(const GatheredTensor& tensor, inference::ModelInferResponse* response);
 
 // The tensors of a training request; `field` ("inputs", "targets") for errors. They point into
 // `tensors`.

@@ -183,7 +183,7 @@ absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) 
   Run run(*this, batch);
   run.AddPasses(*this);
   int64_t start = 0;
-  const absl::Status status =
+  absl::Status status =
       RunGang(roster_.workers, run.groups, [&](Gang& gang, size_t rank) -> absl::Status {
         for (const auto& pass : run.passes) {
           BRAID_RETURN_IF_ERROR(pass->Forward(gang, rank, /*keep_graph=*/false, &run.times));

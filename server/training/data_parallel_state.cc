@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
@@ -52,7 +53,7 @@ std::vector<Optimizer::StateView> OptimizerState(const Stage& stage,
   std::vector<Optimizer::StateView> views;
   for (const HostTensor& tensor : snapshot.optimizer) {
     const bool mine = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return tensor.name.rfind(name + ".", 0) == 0 &&
+      return absl::StartsWith(tensor.name, name + ".") &&
              tensor.name.find('.', name.size() + 1) == std::string::npos;
     });
     if (mine) {

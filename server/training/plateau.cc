@@ -78,7 +78,7 @@ std::vector<double> Plateau::state() const {
 }
 
 absl::Status Plateau::Load(absl::Span<const double> state) {
-  const absl::Status damaged = absl::DataLossError("a plateau schedule's state is damaged");
+  absl::Status damaged = absl::DataLossError("a plateau schedule's state is damaged");
   if (state.size() != 6) {
     return damaged;
   }

@@ -60,4 +60,15 @@ std::vector<T> ValuesOf(const HostTensor& tensor) {
   return values;
 }
 
+// Of all its pieces.
+template <typename T>
+std::vector<T> ValuesOf(const GatheredTensor& tensor) {
+  std::vector<T> values;
+  for (const HostTensor& piece : tensor.pieces) {
+    const std::vector<T> more = ValuesOf<T>(piece);
+    values.insert(values.end(), more.begin(), more.end());
+  }
+  return values;
+}
+
 }  // namespace braid

@@ -8,13 +8,18 @@ namespace {
 
 constexpr absl::Time kNow = absl::FromUnixSeconds(3600);
 
+constexpr int64_t kMinChunk = 8;
+
+// One request of `rows` rows.
+QueueView View(int64_t rows, const IdleWorkers& idle = {}) { return {rows, kNow, rows, idle}; }
+
 BatchDecision Decide(int64_t rows, int64_t free_workers, int64_t max_rows) {
-  return DecideBatch({rows, kNow, free_workers}, kNow, {max_rows, absl::ZeroDuration()});
+  return DecideBatch(View(rows, {free_workers, kMinChunk}), kNow, {max_rows, absl::ZeroDuration()});
 }
 
 TEST(DecideBatchTest, AnEmptyQueueWaitsForEver) {
   EXPECT_EQ(Decide(0, 4, 64), BatchDecision(WaitUntil{absl::InfiniteFuture()}));
-  EXPECT_EQ(DecideBatch({0, kNow, 1}, kNow, {64, absl::Seconds(1)}),
+  EXPECT_EQ(DecideBatch(View(0), kNow, {64, absl::Seconds(1)}),
             BatchDecision(WaitUntil{absl::InfiniteFuture()}));
 }
 
@@ -35,29 +40,54 @@ TEST(DecideBatchTest, EachFreeWorkerGetsAnEvenShare) {
 }
 
 TEST(DecideBatchTest, AShareIsNotSmallerThanItsWorth) {
-  EXPECT_EQ(Decide(20, 4, 64), BatchDecision(TakeRows{kMinChunkRows}));
-  EXPECT_EQ(Decide(kMinChunkRows - 1, 4, 64), BatchDecision(TakeRows{kMinChunkRows - 1}));
+  EXPECT_EQ(Decide(20, 4, 64), BatchDecision(TakeRows{kMinChunk}));
+  EXPECT_EQ(Decide(kMinChunk - 1, 4, 64), BatchDecision(TakeRows{kMinChunk - 1}));
   EXPECT_EQ(Decide(20, 4, 3), BatchDecision(TakeRows{3}));
 }
 
 TEST(DecideBatchTest, ABatchThatIsNotFullWaitsAsLongAsTheLimitsSay) {
   const BatchLimits limits{64, absl::Milliseconds(5)};
   const absl::Time due = kNow + absl::Milliseconds(5);
-  EXPECT_EQ(DecideBatch({63, kNow, 1}, kNow, limits), BatchDecision(WaitUntil{due}));
-  EXPECT_EQ(DecideBatch({63, kNow, 1}, due - absl::Nanoseconds(1), limits),
+  EXPECT_EQ(DecideBatch(View(63), kNow, limits), BatchDecision(WaitUntil{due}));
+  EXPECT_EQ(DecideBatch(View(63), due - absl::Nanoseconds(1), limits),
             BatchDecision(WaitUntil{due}));
-  EXPECT_EQ(DecideBatch({63, kNow, 1}, due, limits), BatchDecision(TakeRows{63}));
+  EXPECT_EQ(DecideBatch(View(63), due, limits), BatchDecision(TakeRows{63}));
 }
 
 TEST(DecideBatchTest, AFullBatchDoesNotWait) {
   const BatchLimits limits{64, absl::Hours(1)};
-  EXPECT_EQ(DecideBatch({64, kNow, 1}, kNow, limits), BatchDecision(TakeRows{64}));
+  EXPECT_EQ(DecideBatch(View(64), kNow, limits), BatchDecision(TakeRows{64}));
 }
 
 TEST(DecideBatchTest, ADelayForEverIsOne) {
   const BatchLimits limits{64, absl::InfiniteDuration()};
-  EXPECT_EQ(DecideBatch({1, kNow, 1}, kNow, limits),
-            BatchDecision(WaitUntil{absl::InfiniteFuture()}));
+  EXPECT_EQ(DecideBatch(View(1), kNow, limits), BatchDecision(WaitUntil{absl::InfiniteFuture()}));
+}
+
+TEST(DecideBatchTest, APreferredSizeDoesNotWait) {
+  const BatchLimits limits{64, absl::Milliseconds(5), {4, 16}};
+  const absl::Time due = kNow + absl::Milliseconds(5);
+  EXPECT_EQ(DecideBatch(View(3), kNow, limits), BatchDecision(WaitUntil{due}));
+  EXPECT_EQ(DecideBatch(View(3), due, limits), BatchDecision(TakeRows{3}));
+  EXPECT_EQ(DecideBatch(View(4), kNow, limits), BatchDecision(TakeRows{4}));
+  EXPECT_EQ(DecideBatch(View(15), kNow, limits), BatchDecision(TakeRows{4}));
+  EXPECT_EQ(DecideBatch(View(16), kNow, limits), BatchDecision(TakeRows{16}));
+  EXPECT_EQ(DecideBatch(View(100), kNow, limits), BatchDecision(TakeRows{16}));
+}
+
+TEST(DecideBatchTest, SharesAreOfPreferredSizesToo) {
+  const BatchLimits limits{64, absl::ZeroDuration(), {4, 16}};
+  EXPECT_EQ(DecideBatch(View(30, {2, 1}), kNow, limits), BatchDecision(TakeRows{4}));
+  EXPECT_EQ(DecideBatch(View(40, {2, 1}), kNow, limits), BatchDecision(TakeRows{16}));
+  EXPECT_EQ(DecideBatch(View(6, {3, 1}), kNow, limits), BatchDecision(TakeRows{4}));
+}
+
+TEST(DecideBatchTest, ALargeRequestGoesInChunks) {
+  const BatchLimits limits{64, absl::ZeroDuration(), {}, 10};
+  EXPECT_EQ(DecideBatch(View(100), kNow, limits), BatchDecision(TakeRows{10}));
+  EXPECT_EQ(DecideBatch(View(10), kNow, limits), BatchDecision(TakeRows{10}));
+  // Many small ones are merged as ever.
+  EXPECT_EQ(DecideBatch({100, kNow, 1, {}}, kNow, limits), BatchDecision(TakeRows{64}));
 }
 
 }  // namespace

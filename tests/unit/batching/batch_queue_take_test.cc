@@ -103,7 +103,7 @@ TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
   const auto request = MakeRequest(MakeRows("x", 20, 0), &pending);
   ASSERT_THAT(queue_->Push(request), IsOk());
   EXPECT_EQ(Take(kArrival), std::nullopt);  // 8 of its rows
-  request->Begin();                         // a piece that fails elsewhere
+  request->Begin(kArrival);                 // a piece that fails elsewhere
   request->Fail(absl::InternalError("a device is gone"));
   EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
   EXPECT_FALSE(pending.answered());

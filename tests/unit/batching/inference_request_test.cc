@@ -18,6 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StrEq;
 
+constexpr absl::Time kNow = absl::UnixEpoch();
+
 std::shared_ptr<InferenceRequest> Make(std::vector<HostTensor> inputs, int64_t rows,
                                        InferenceRequest::Done done) {
   return std::make_shared<InferenceRequest>(std::move(inputs), rows, InferenceRequest::Schedule{},
@@ -37,9 +39,9 @@ class InferenceRequestTest : public ::testing::Test {
 };
 
 TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
-  request_->Begin();
-  request_->Begin();
-  request_->Begin();
+  request_->Begin(kNow);
+  request_->Begin(kNow);
+  request_->Begin(kNow);
   request_->Finish(6, 4, {MakeRows("y", 4, 106)}, "cpu:1", 3);
   request_->Finish(0, 2, {MakeRows("y", 2, 100)}, "cpu:0", 3);
   EXPECT_EQ(answers_, 0);
@@ -59,17 +61,16 @@ TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
 
 TEST_F(InferenceRequestTest, APieceThatIsAllIsNotCopied) {
   const HostTensor output = MakeRows("y", 10, 0);
-  request_->Begin();
+  request_->Begin(kNow);
   request_->Finish(0, 10, {output}, "cpu:0", 1);
   ASSERT_THAT(result_, IsOk());
-  EXPECT_EQ(result_->outputs[0].data, output.data);
+  EXPECT_EQ(result_->outputs[0].pieces[0].data, output.data);
 }
 
 TEST_F(InferenceRequestTest, AnErrorWaitsForThePiecesThatRun) {
-  request_->Begin();
-  request_->Begin();
+  request_->Begin(kNow);
+  request_->Begin(kNow);
   request_->Fail(absl::InternalError("first"));
-  EXPECT_TRUE(request_->failed());
   EXPECT_EQ(answers_, 0);
   request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1);
   EXPECT_EQ(answers_, 1);
@@ -77,8 +78,8 @@ TEST_F(InferenceRequestTest, AnErrorWaitsForThePiecesThatRun) {
 }
 
 TEST_F(InferenceRequestTest, TheFirstErrorIsTheAnswer) {
-  request_->Begin();
-  request_->Begin();
+  request_->Begin(kNow);
+  request_->Begin(kNow);
   request_->Fail(absl::InternalError("first"));
   request_->Fail(absl::AbortedError("second"));
   EXPECT_EQ(answers_, 1);
@@ -86,7 +87,7 @@ TEST_F(InferenceRequestTest, TheFirstErrorIsTheAnswer) {
 }
 
 TEST_F(InferenceRequestTest, IsAnsweredOnce) {
-  request_->Begin();
+  request_->Begin(kNow);
   request_->Fail(absl::InternalError("first"));
   request_->Fail(absl::InternalError("second"));
   request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
@@ -94,28 +95,86 @@ TEST_F(InferenceRequestTest, IsAnsweredOnce) {
 }
 
 TEST_F(InferenceRequestTest, AFailedRequestBeginsNoMore) {
-  EXPECT_TRUE(request_->Begin());
-  EXPECT_TRUE(request_->Begin());
+  EXPECT_TRUE(request_->Begin(kNow));
+  EXPECT_TRUE(request_->Begin(kNow));
   request_->Fail(absl::InternalError("first"));
-  EXPECT_FALSE(request_->Begin());  // another piece still runs
+  EXPECT_FALSE(request_->Begin(kNow));  // another piece still runs
   request_->Fail(absl::InternalError("second"));
   EXPECT_EQ(answers_, 1);
-  EXPECT_FALSE(request_->Begin());
+  EXPECT_FALSE(request_->Begin(kNow));
 }
 
+// Passes answers on, and counts what it is told.
+class CountingQueue final : public InferenceRequest::Queue {
+ public:
+  void Drop(const InferenceRequest&) override { ++drops; }
+  void Answer(const InferenceRequest& request, InferenceRequest::Done done,
+              absl::StatusOr<InferenceResult> result) override {
+    ++answers;
+    begun = request.begun();
+    done(std::move(result));
+  }
+
+  int drops = 0;
+  int answers = 0;
+  absl::Time begun;
+};
+
 TEST_F(InferenceRequestTest, HoldsItsQueueUntilItIsAnswered) {
-  auto queue = std::make_shared<int>(0);
-  const std::weak_ptr<int> watch = queue;
-  request_->KeepAlive(std::move(queue));
+  auto queue = std::make_shared<CountingQueue>();
+  const std::weak_ptr<CountingQueue> watch = queue;
+  request_->Enter(std::move(queue), {});
   EXPECT_FALSE(watch.expired());
-  request_->Begin();
+  request_->Begin(kNow);
   request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
   EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(answers_, 1);
+}
+
+TEST_F(InferenceRequestTest, IsAnsweredThroughItsQueue) {
+  const auto queue = std::make_shared<CountingQueue>();
+  request_->Enter(queue, {1, 7});
+  EXPECT_EQ(request_->place().level, 1);
+  EXPECT_EQ(request_->place().number, 7);
+  EXPECT_EQ(request_->begun(), absl::InfiniteFuture());
+  request_->Begin(kNow);
+  request_->Begin(kNow + absl::Seconds(1));
+  request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1);
+  EXPECT_EQ(queue->answers, 0);
+  request_->Finish(5, 5, {MakeRows("y", 5, 5)}, "cpu:0", 1);
+  EXPECT_EQ(queue->answers, 1);
+  EXPECT_EQ(queue->drops, 0);
+  EXPECT_EQ(queue->begun, kNow);
+  EXPECT_THAT(result_, IsOk());
+}
+
+TEST_F(InferenceRequestTest, ACancelledRequestLeavesItsQueueAtOnce) {
+  const auto queue = std::make_shared<CountingQueue>();
+  request_->Enter(queue, {});
+  request_->Cancel();
+  EXPECT_EQ(queue->drops, 1);
+  EXPECT_EQ(answers_, 1);
+  EXPECT_THAT(result_, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
+  EXPECT_FALSE(request_->Begin(kNow));
+  request_->Cancel();
+  EXPECT_EQ(answers_, 1);
+}
+
+TEST_F(InferenceRequestTest, ACancelledRequestWaitsForThePiecesThatRun) {
+  const auto queue = std::make_shared<CountingQueue>();
+  request_->Enter(queue, {});
+  request_->Begin(kNow);
+  request_->Cancel();
+  EXPECT_EQ(queue->drops, 1);
+  EXPECT_EQ(answers_, 0);  // its inputs are being read
+  request_->Finish(0, 4, {MakeRows("y", 4, 0)}, "cpu:0", 1);
+  EXPECT_EQ(answers_, 1);
+  EXPECT_THAT(result_, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
 }
 
 TEST_F(InferenceRequestTest, OutputsThatCannotBeGatheredAreAnError) {
-  request_->Begin();
-  request_->Begin();
+  request_->Begin(kNow);
+  request_->Begin(kNow);
   request_->Finish(0, 5, {MakeHost<float>("y", {5, 2}, std::vector<float>(10))}, "cpu:0", 1);
   request_->Finish(5, 5, {MakeRows("y", 5, 0)}, "cpu:1", 1);
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInvalidArgument,
@@ -133,7 +192,7 @@ TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
           values = ValuesOf<float>(result->outputs[0]);
         });
     for (int p = 0; p < 4; ++p) {
-      request->Begin();
+      request->Begin(kNow);
     }
     std::vector<std::thread> threads;
     for (int64_t p = 0; p < 4; ++p) {
@@ -164,12 +223,14 @@ TEST(SharesBatchTest, InputsMayDifferInDimZeroAlone) {
   EXPECT_FALSE(of({}, {})->SharesBatchWith(*of({}, {})));
 }
 
-TEST(ConcatenateRowsTest, PutsOneBehindTheOther) {
+TEST(GatherTest, PutsOneBehindTheOther) {
   const HostTensor first = MakeHost<int64_t>("y", {1, 2}, {1, 2});
   const HostTensor none = MakeHost<int64_t>("y", {0, 2}, {});
   const HostTensor last = MakeHost<int64_t>("y", {2, 2}, {3, 4, 5, 6});
-  BRAID_ASSERT_OK_AND_ASSIGN(const HostTensor whole, ConcatenateRows({&first, &none, &last}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const GatheredTensor whole, Gather({first, none, last}));
   EXPECT_THAT(whole.shape, ElementsAre(3, 2));
+  EXPECT_EQ(whole.bytes, 6 * sizeof(int64_t));
+  EXPECT_EQ(whole.pieces[2].data, last.data);
   EXPECT_THAT(ValuesOf<int64_t>(whole), ElementsAre(1, 2, 3, 4, 5, 6));
 }
 

@@ -111,30 +111,57 @@ TEST(WorkerTest, BatchesGoBeforeTasks) {
   EXPECT_THAT(order, ElementsAre(::testing::StrEq("batch"), ::testing::StrEq("task")));
 }
 
-TEST(WorkerTest, SourcesTakeTurns) {
+// Has batches of about a millisecond, as long as any of those that it shares are left.
+class BusySource final : public WorkSource {
+ public:
+  struct Batches {
+    int left = 200;
+    absl::Notification done;
+  };
+  BusySource(double weight, Batches* batches) : weight_(weight), batches_(batches) {}
+
+  Next Take(const Worker& /*worker*/, absl::Time /*now*/) override {
+    if (batches_->left == 0) {
+      return absl::InfiniteFuture();
+    }
+    return Work([this] {
+      const absl::Time start = absl::Now();
+      while (absl::Now() - start < absl::Milliseconds(1)) {
+      }
+      time_ += absl::Now() - start;
+      if (--batches_->left == 0) {
+        batches_->done.Notify();
+      }
+    });
+  }
+  double weight() const override { return weight_; }
+  absl::Duration time() const { return time_; }
+
+ private:
+  // All but `weight_` is touched by the worker only, until it is done.
+  const double weight_;
+  Batches* const batches_;
+  absl::Duration time_;
+};
+
+// How much longer the batches of a source of weight `first` take than those of one of `second`.
+double TimeRatio(double first, double second) {
+  BusySource::Batches batches;
+  const auto heavy = std::make_shared<BusySource>(first, &batches);
+  const auto light = std::make_shared<BusySource>(second, &batches);
   const WorkerFleet fleet(1);
-  const auto first = std::make_shared<QueueSource>();
-  const auto second = std::make_shared<QueueSource>();
-  std::vector<int> order;
-  absl::BlockingCounter done(4);
   {
     const WorkerBlock block(fleet.worker(0));
-    for (int i = 0; i < 2; ++i) {
-      first->Push([&] {
-        order.push_back(1);
-        done.DecrementCount();
-      });
-      second->Push([&] {
-        order.push_back(2);
-        done.DecrementCount();
-      });
-    }
-    fleet.worker(0).AddSource(first);
-    fleet.worker(0).AddSource(second);
+    fleet.worker(0).AddSource(heavy);
+    fleet.worker(0).AddSource(light);
   }
-  done.Wait();
-  EXPECT_THAT(order, ElementsAre(1, 2, 1, 2));
+  batches.done.WaitForNotification();
+  return absl::FDivDuration(heavy->time(), light->time());
 }
+
+TEST(WorkerTest, SourcesShareTheTimeEvenly) { EXPECT_NEAR(TimeRatio(1, 1), 1, 0.3); }
+
+TEST(WorkerTest, SourcesShareTheTimeByTheirWeights) { EXPECT_NEAR(TimeRatio(6, 2), 3, 0.8); }
 
 TEST(WorkerTest, ASourceThatIsGoneIsPassedOver) {
   const WorkerFleet fleet(1);

@@ -19,7 +19,8 @@ using ::testing::ElementsAre;
 std::vector<std::string> Classify(const HostTensor& tensor, const TensorSpec& spec, bool batched,
                                   int64_t classes, std::vector<int64_t>* shape) {
   inference::ModelInferResponse response;
-  WriteClasses(tensor, spec, batched, classes, &response);
+  WriteClasses({tensor.name, tensor.type, tensor.shape, tensor.bytes, {tensor}}, spec, batched,
+               classes, &response);
   EXPECT_EQ(response.outputs(0).datatype(), "BYTES");
   EXPECT_EQ(response.outputs(0).name(), "y");
   shape->assign(response.outputs(0).shape().begin(), response.outputs(0).shape().end());

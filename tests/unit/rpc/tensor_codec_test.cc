@@ -145,8 +145,10 @@ TEST(ReadTensorsTest, ErrorsNameTheElement) {
 
 TEST(WriteOutputTest, WritesRawContents) {
   inference::ModelInferResponse response;
-  WriteOutput(MakeHost<int64_t>("y", {2}, {1, 2}), &response);
-  WriteOutput(MakeHost<float>("z", {}, {0.5}), &response);
+  const HostTensor one = MakeHost<int64_t>("y", {1}, {1});
+  const HostTensor two = MakeHost<int64_t>("y", {1}, {2});
+  WriteOutput({"y", DataType::kInt64, {2}, 16, {one, two}}, &response);
+  WriteOutput({"z", DataType::kFp32, {}, 4, {MakeHost<float>("z", {}, {0.5})}}, &response);
   ASSERT_EQ(response.outputs_size(), 2);
   EXPECT_EQ(response.outputs(0).name(), "y");
   EXPECT_EQ(response.outputs(0).datatype(), "INT64");

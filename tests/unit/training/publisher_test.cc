@@ -33,7 +33,7 @@ class Server {
   at::Tensor Infer() {
     const auto result = bench_.Infer(4);
     EXPECT_THAT(result, IsOk());
-    return View(result->outputs[0]).clone();
+    return at::tensor(ValuesOf<double>(result->outputs[0]));
   }
   absl::StatusOr<int64_t> Publish(int64_t sequence) {
     BRAID_ASSIGN_OR_RETURN(const OperationResult result, Do(*trainer_, braid::Publish(sequence)));

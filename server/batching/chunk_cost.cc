@@ -1,0 +1,48 @@
+#include "server/batching/chunk_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace braid {
+namespace {
+
+// To wake a worker and to gather what it made.
+constexpr double kHandOverMicroseconds = 50;
+// No chunk is held to be worth less than this many rows, however cheap they are.
+constexpr double kLargestMinChunk = 4096;
+
+}  // namespace
+
+void ChunkCost::Record(int64_t rows, absl::Duration time) {
+  constexpr double kMemory = 0.99;
+  const auto n = static_cast<double>(rows);
+  const double t = absl::ToDoubleMicroseconds(time);
+  weights_ = weights_ * kMemory + 1;
+  rows_ = rows_ * kMemory + n;
+  times_ = times_ * kMemory + t;
+  rows_squared_ = rows_squared_ * kMemory + n * n;
+  rows_times_ = rows_times_ * kMemory + n * t;
+}
+
+int64_t ChunkCost::min_chunk_rows() const {
+  constexpr double kFewest = 8;
+  if (weights_ < kFewest) {
+    return kDefaultMinChunkRows;
+  }
+  const double mean_rows = rows_ / weights_;
+  const double mean_time = times_ / weights_;
+  const double variance = rows_squared_ / weights_ - mean_rows * mean_rows;
+  // Batches all of about one size do not tell what a row costs.
+  if (variance < std::max(1.0, 0.01 * mean_rows * mean_rows)) {
+    return kDefaultMinChunkRows;
+  }
+  const double row = (rows_times_ / weights_ - mean_rows * mean_time) / variance;
+  if (row <= 0) {
+    return kDefaultMinChunkRows;
+  }
+  const double fixed = std::max(mean_time - row * mean_rows, 0.0);
+  const double chunk = std::max(kHandOverMicroseconds, fixed / 4) / row;
+  return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kLargestMinChunk)));
+}
+
+}  // namespace braid

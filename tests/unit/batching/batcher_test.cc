@@ -1,0 +1,233 @@
+#include "server/batching/batcher.h"
+
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/made_config.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using Schedule = InferenceRequest::Schedule;
+
+constexpr absl::Time kNow = absl::FromUnixSeconds(3600);
+
+// Requests are told apart by their numbers, in the order of their arrival.
+class BatcherTest : public ::testing::Test {
+ protected:
+  Batcher& batcher() {
+    if (!batcher_) {
+      batcher_.emplace(config_);
+    }
+    return *batcher_;
+  }
+  absl::Status Add(int64_t rows, Schedule schedule = {}, int64_t columns = 1) {
+    schedule.arrival = schedule.arrival == absl::Time() ? kNow : schedule.arrival;
+    requests_.push_back(std::make_shared<InferenceRequest>(
+        std::vector<HostTensor>{{"x", DataType::kFp32, {rows, columns}, nullptr, 0, nullptr}}, rows,
+        schedule, [](const absl::StatusOr<InferenceResult>&) {}));
+    return batcher().Add(requests_.back()).status();
+  }
+  size_t NumberOf(const std::shared_ptr<InferenceRequest>& request) const {
+    return static_cast<size_t>(std::find(requests_.begin(), requests_.end(), request) -
+                               requests_.begin());
+  }
+  // The requests and rows of the next batch; empty if there is none.
+  std::vector<std::pair<size_t, int64_t>> Take(absl::Time now = kNow) {
+    expired_.clear();
+    std::vector<std::pair<size_t, int64_t>> pieces;
+    Batcher::Next next = batcher().Take(now, {});
+    if (const auto* batch = std::get_if<Batcher::Batch>(&next)) {
+      for (const Batcher::Piece& piece : batch->pieces) {
+        pieces.emplace_back(NumberOf(piece.request), piece.rows);
+      }
+      for (const auto& request : batch->expired) {
+        expired_.push_back(NumberOf(request));
+      }
+    } else {
+      until_ = std::get<absl::Time>(next);
+    }
+    return pieces;
+  }
+
+  ModelConfig config_ = MakeConfig(4, {}, {});
+  std::optional<Batcher> batcher_;
+  std::vector<std::shared_ptr<InferenceRequest>> requests_;
+  std::vector<size_t> expired_;
+  absl::Time until_;
+};
+
+TEST_F(BatcherTest, SmallRequestsAreMerged) {
+  ASSERT_THAT(Add(1), IsOk());
+  ASSERT_THAT(Add(2), IsOk());
+  ASSERT_THAT(Add(3), IsOk());
+  EXPECT_EQ(batcher().rows(), 6);
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1), Pair(1, 2), Pair(2, 1)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(2, 2)));
+  EXPECT_EQ(batcher().rows(), 0);
+  EXPECT_THAT(Take(), IsEmpty());
+  EXPECT_EQ(until_, absl::InfiniteFuture());
+}
+
+TEST_F(BatcherTest, ALargeRequestKeepsASmallOneWaitingForOnePieceOnly) {
+  ASSERT_THAT(Add(100'000), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 1), Pair(0, 3)));
+}
+
+TEST_F(BatcherTest, LargeRequestsTakeTurns) {
+  ASSERT_THAT(Add(12), IsOk());
+  ASSERT_THAT(Add(8), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 4)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 4)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+}
+
+TEST_F(BatcherTest, RequestsOfOtherShapesAreNotMerged) {
+  ASSERT_THAT(Add(1), IsOk());
+  ASSERT_THAT(Add(1, {}, /*columns=*/2), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(BatcherTest, AMoreUrgentPriorityGoesFirst) {
+  config_.priority_levels = 3;
+  config_.default_priority_level = 2;
+  ASSERT_THAT(Add(3, {.priority = 3}), IsOk());
+  ASSERT_THAT(Add(3), IsOk());
+  ASSERT_THAT(Add(3, {.priority = 1}), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(2, 3), Pair(1, 1)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 2), Pair(0, 2)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1)));
+}
+
+TEST_F(BatcherTest, APriorityThatTheModelDoesNotHaveIsRefused) {
+  config_.priority_levels = 2;
+  config_.default_priority_level = 1;
+  EXPECT_THAT(Add(1, {.priority = 3}), RefusesField("parameters[\"priority\"]",
+                                                    HasSubstr("3; expected 0 (the default, 1)")));
+  EXPECT_THAT(Add(1, {.priority = -1}), RefusesField("parameters[\"priority\"]", HasSubstr("-1")));
+  EXPECT_EQ(batcher().rows(), 0);
+}
+
+TEST_F(BatcherTest, WithoutPriorityLevelsAllAreAlike) {
+  ASSERT_THAT(Add(4, {.priority = 7}), IsOk());
+  ASSERT_THAT(Add(4, {.priority = 1}), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+}
+
+TEST_F(BatcherTest, AQueueHoldsWhatItsPolicyAllows) {
+  config_.priority_levels = 2;
+  config_.default_priority_level = 1;
+  config_.priority_queue_policies[1].max_queue_size = 2;
+  ASSERT_THAT(Add(8), IsOk());
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Add(1), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queue_size")));
+  EXPECT_THAT(Add(1, {.priority = 2}), IsOk());  // another priority's is another
+  EXPECT_EQ(batcher().rows(), 10);
+}
+
+TEST_F(BatcherTest, ADeadlineIsTheEndOfARequest) {
+  ASSERT_THAT(Add(1, {.deadline = kNow + absl::Seconds(1)}), IsOk());
+  ASSERT_THAT(Add(8, {.deadline = kNow + absl::Seconds(2)}), IsOk());
+  EXPECT_THAT(Take(kNow + absl::Seconds(1)), ElementsAre(Pair(1, 4)));
+  EXPECT_THAT(expired_, ElementsAre(0));
+  // What is left of it is not run.
+  EXPECT_THAT(Take(kNow + absl::Seconds(2)), IsEmpty());
+  EXPECT_THAT(expired_, ElementsAre(1));
+  EXPECT_EQ(batcher().rows(), 0);
+}
+
+TEST_F(BatcherTest, ARequestDeepInTheQueueExpiresToo) {
+  config_.max_queue_delay = absl::Seconds(10);
+  ASSERT_THAT(Add(1), IsOk());
+  ASSERT_THAT(Add(1, {.deadline = kNow + absl::Seconds(1)}), IsOk());
+  EXPECT_THAT(Take(), IsEmpty());
+  EXPECT_EQ(until_, kNow + absl::Seconds(1));
+  EXPECT_THAT(Take(until_), IsEmpty());
+  EXPECT_THAT(expired_, ElementsAre(1));
+  EXPECT_EQ(batcher().rows(), 1);
+}
+
+TEST_F(BatcherTest, ARequestThatHasWaitedForTooLongIsRejected) {
+  config_.max_queue_delay = absl::Seconds(10);
+  config_.default_queue_policy.default_timeout = absl::Seconds(2);
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(), IsEmpty());
+  EXPECT_EQ(until_, kNow + absl::Seconds(2));
+  EXPECT_THAT(Take(until_), IsEmpty());
+  EXPECT_THAT(expired_, ElementsAre(0));
+}
+
+TEST_F(BatcherTest, OrDelayedBehindTheOthersOfItsPriority) {
+  config_.default_queue_policy.default_timeout = absl::Seconds(2);
+  config_.default_queue_policy.timeout_action = QueuePolicy::TimeoutAction::kDelay;
+  ASSERT_THAT(Add(4), IsOk());
+  ASSERT_THAT(Add(4, {.arrival = kNow + absl::Seconds(1)}), IsOk());
+  EXPECT_THAT(Take(kNow + absl::Seconds(2)), ElementsAre(Pair(1, 4)));
+  EXPECT_THAT(expired_, IsEmpty());
+  EXPECT_THAT(Take(kNow + absl::Seconds(2)), ElementsAre(Pair(0, 4)));
+}
+
+TEST_F(BatcherTest, ARequestMayShortenTheTimeThatItWaitsWhereItsPolicySaysSo) {
+  config_.max_queue_delay = absl::Hours(1);
+  config_.default_queue_policy.default_timeout = absl::Seconds(2);
+  config_.default_queue_policy.allow_timeout_override = true;
+  ASSERT_THAT(Add(1, {.timeout = absl::Seconds(1)}), IsOk());
+  ASSERT_THAT(Add(1, {.timeout = absl::Seconds(3)}), IsOk());
+  EXPECT_THAT(Take(kNow + absl::Seconds(1)), IsEmpty());
+  EXPECT_THAT(expired_, ElementsAre(0));
+  EXPECT_THAT(Take(kNow + absl::Seconds(2)), IsEmpty());
+  EXPECT_THAT(expired_, ElementsAre(1));
+}
+
+TEST_F(BatcherTest, AndMayNotElse) {
+  config_.max_queue_delay = absl::Hours(1);
+  ASSERT_THAT(Add(1, {.timeout = absl::Seconds(1)}), IsOk());
+  EXPECT_THAT(Take(kNow + absl::Seconds(1)), IsEmpty());
+  EXPECT_THAT(expired_, IsEmpty());
+}
+
+TEST_F(BatcherTest, ARequestWhoseFirstPieceRunsWaitsNoMore) {
+  config_.default_queue_policy.default_timeout = absl::Seconds(2);
+  ASSERT_THAT(Add(8), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+  EXPECT_THAT(Take(kNow + absl::Seconds(3)), ElementsAre(Pair(0, 4)));
+}
+
+TEST_F(BatcherTest, TheRestOfARequestWaitsForNoFullBatch) {
+  config_.max_queue_delay = absl::Seconds(10);
+  ASSERT_THAT(Add(5), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1)));
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(), IsEmpty());
+  EXPECT_EQ(until_, kNow + absl::Seconds(10));
+}
+
+TEST_F(BatcherTest, WhatIsRemovedIsNotRun) {
+  ASSERT_THAT(Add(1), IsOk());
+  ASSERT_THAT(Add(8, {.deadline = kNow + absl::Seconds(1)}), IsOk());
+  ASSERT_THAT(Add(1), IsOk());
+  batcher().Remove(*requests_[1]);
+  batcher().Remove(*requests_[1]);
+  EXPECT_EQ(batcher().rows(), 2);
+  EXPECT_THAT(Take(kNow + absl::Seconds(1)), ElementsAre(Pair(0, 1), Pair(2, 1)));
+  EXPECT_THAT(expired_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace braid

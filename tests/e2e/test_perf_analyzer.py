@@ -19,12 +19,11 @@ MEASUREMENT = [
 ]
 
 
-# The model says max_batch_size 64.
-@pytest.mark.parametrize("rows", [1, 32, 1000])
-def test_perf_analyzer_measures(serve: Callable[[str], Server], rows: int) -> None:
-    command = [str(SCRIPT), "-m", "mlp", "-i", "grpc", "-u", serve("cpu*2").address]
+def measure(server: Server, *options: str) -> None:
+    """Runs perf_analyzer on the model mlp; it must end well, with a throughput."""
+    command = [str(SCRIPT), "-m", "mlp", "-i", "grpc", "-u", server.address]
     done = subprocess.run(
-        [*command, "-b", str(rows), "--concurrency-range=4", *MEASUREMENT],
+        [*command, "--concurrency-range=4", *MEASUREMENT, *options],
         capture_output=True,
         text=True,
         timeout=120,
@@ -35,3 +34,18 @@ def test_perf_analyzer_measures(serve: Callable[[str], Server], rows: int) -> No
     assert "rror" not in output and "ailed" not in output, output
     throughput = re.search(r"Throughput: ([\d.]+) infer/sec", output)
     assert throughput and float(throughput[1]) > 0, output
+
+
+# The model says max_batch_size 64.
+@pytest.mark.parametrize("rows", [1, 32, 1000])
+def test_perf_analyzer_measures(serve: Callable[[str], Server], rows: int) -> None:
+    measure(serve("cpu*2"), "-b", str(rows))
+
+
+def test_perf_analyzer_measures_a_stream(serve: Callable[[str], Server]) -> None:
+    measure(serve("cpu*2"), "--streaming", "--async")
+
+
+def test_perf_analyzer_measures_with_shared_memory(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*2", ("mlp",), ("--allow_client_shared_memory",))
+    measure(server, "-b", "32", "--shared-memory=system")

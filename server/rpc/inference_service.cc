@@ -44,8 +44,8 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
   return Answer(rpc_, context, "ServerMetadata", [&] {
     response->set_name("braid");
     response->set_version(kVersion);
-    for (const char* extension :
-         {"classification", "logging", "model_configuration", "parameters", "schedule_policy"}) {
+    for (const char* extension : {"classification", "logging", "model_configuration", "parameters",
+                                  "schedule_policy", "statistics"}) {
       response->add_extensions(extension);
     }
     if (regions_ != nullptr) {

@@ -43,6 +43,7 @@ def test_server_metadata(client: triton.InferenceServerClient) -> None:
         "model_configuration",
         "parameters",
         "schedule_policy",
+        "statistics",
     ]
 
 

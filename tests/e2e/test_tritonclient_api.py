@@ -170,6 +170,32 @@ def test_inference_statistics_of_models_and_versions(
         assert status_of(caught) == "NOT_FOUND"
 
 
+def test_inference_statistics(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", ("mlp", "two_outputs"))
+    with triton.InferenceServerClient(server.address) as client:
+        for _ in range(4):
+            infer(client, "mlp", {"x": X})
+        (mlp,) = client.get_inference_statistics("mlp").model_stats
+        assert (mlp.name, mlp.version) == ("mlp", "1")
+        assert mlp.inference_count == 12
+        assert mlp.execution_count == 4
+        assert mlp.last_inference > 1_600_000_000_000
+        stats = mlp.inference_stats
+        for each in (stats.success, stats.queue, stats.compute_infer):
+            assert each.count == 4
+        assert stats.fail.count == 0
+        assert 0 < stats.compute_infer.ns < stats.success.ns
+        assert [(b.batch_size, b.compute_infer.count) for b in mlp.batch_stats] == [(3, 4)]
+        everything = client.get_inference_statistics().model_stats
+        assert [each.name for each in everything] == ["mlp", "two_outputs"]
+        assert everything[1].inference_count == 0
+        assert len(client.get_inference_statistics("mlp", "1").model_stats) == 1
+        for name, version in [("nosuch", ""), ("mlp", "9")]:
+            with pytest.raises(InferenceServerException) as caught:
+                client.get_inference_statistics(name, version)
+            assert status_of(caught) == "NOT_FOUND"
+
+
 def test_log_settings(client: triton.InferenceServerClient) -> None:
     before = client.get_log_settings().settings
     assert before["log_info"].bool_param and before["log_format"].string_param == "ISO8601"

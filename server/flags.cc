@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -23,6 +24,27 @@ constexpr char kFooter[] =
     "\n"
     "SIGTERM and SIGINT drain: not ready, nothing new, finish what is in flight, exit 0.\n"
     "Exit codes: 0 done, 1 a failure while running, 2 a flag, port or directory that is wrong.";
+
+void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
+  static const std::map<std::string, ControlMode> modes = {{"none", ControlMode::kNone},
+                                                           {"explicit", ControlMode::kExplicit},
+                                                           {"poll", ControlMode::kPoll}};
+  app->add_option("--model_control_mode", options->model_control_mode,
+                  "none: every model, as it is at the start; explicit: what is asked for; poll: "
+                  "every model, as it is at any time")
+      ->type_name("none|explicit|poll")
+      ->transform(CLI::Transformer(modes))
+      ->default_str("none");
+  app->add_option("--load_model", options->load_models,
+                  "In the mode explicit: loaded at the start; '*': all; may be repeated")
+      ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_option("--repository_poll_seconds", *poll_seconds,
+                  "In the mode poll: how often the repository is looked at")
+      ->check(CLI::Range(0.05, 86400.0))
+      ->capture_default_str();
+}
 
 void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
   app->add_option("--model_repository", options->model_repository,
@@ -83,8 +105,13 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("braid-server ") + kVersion);
   AddFlags(&app, &options, &drain_seconds);
+  double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
+  AddModelFlags(&app, &options, &poll_seconds);
   try {
     app.parse(argc, argv);
+    if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {
+      throw CLI::ValidationError("--load_model", "is for --model_control_mode=explicit");
+    }
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       *exit_code = app.exit(error);
@@ -95,6 +122,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
     return std::nullopt;
   }
   options.drain_timeout = absl::Seconds(drain_seconds);
+  options.repository_poll = absl::Seconds(poll_seconds);
   if (absl::StrContains(options.listen, ':') && options.listen.front() != '[') {
     options.listen = absl::StrCat("[", options.listen, "]");  // an IPv6 address, before its port
   }

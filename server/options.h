@@ -4,14 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "server/batching/control_mode.h"
 
 namespace braid {
 
 struct Options {
   // Required: a folder in Triton's layout.
   std::string model_repository;
+  // Which of its models are served.
+  ControlMode model_control_mode = ControlMode::kNone;
+  // In the explicit mode: those that are loaded at the start; '*': all.
+  std::vector<std::string> load_models;
+  // In the poll mode: how often the repository is looked at.
+  absl::Duration repository_poll = absl::Seconds(15);
   // Where the server keeps what outlives it. Made if it is not there. Empty: nothing is kept.
   std::string data_dir;
   // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.

@@ -12,7 +12,7 @@
 #include "server/base/clock.h"
 #include "server/base/local_address.h"
 #include "server/base/status.h"
-#include "server/batching/load_repository.h"
+#include "server/batching/model_control.h"
 #include "server/batching/served_models.h"
 #include "server/devices/device_pool.h"
 #include "server/devices/numerics.h"
@@ -76,18 +76,19 @@ class Server::Parts {
     admission_.Close("is starting");
     BRAID_ASSIGN_OR_RETURN(metrics_server_,
                            MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
+    MakeControl();
     BRAID_ASSIGN_OR_RETURN(
         grpc_server_, GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(),
-                                          trainers_.get(), &admission_, &metrics_,
+                                          control_.get(), trainers_.get(), &admission_, &metrics_,
                                           options_.allow_client_shared_memory ? &regions_ : nullptr,
                                           [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
-        NameFlag("--model_repository",
-                 LoadRepository(options_.model_repository, ReadConfigFile, models_.get())));
-    publisher_->ServeStored();
+        NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
+                 control_->Start(options_.load_models)));
     trainers_->RestoreStored();
     admission_.Open();
     grpc_server_->SetReady(true);
+    control_->StartPolling(options_.repository_poll);
     spdlog::info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
                  grpc_server_->port(), options_.listen, metrics_server_->port());
     return WriteReadyFile();
@@ -102,6 +103,7 @@ class Server::Parts {
                     admission_.in_flight());
       return false;
     }
+    control_->Stop();
     grpc_server_->Shutdown(absl::Now() + kHangUp);
     trainers_->SaveAll();
     // Nothing writes to the data directory any more: another server may have it, before what else
@@ -128,6 +130,17 @@ class Server::Parts {
     return absl::OkStatus();
   }
 
+  void MakeControl() {
+    auto loader = std::make_unique<ModelLoader>(
+        ModelLoader::Options{options_.model_repository, ReadConfigFile, ParseConfigJson,
+                             [this](const std::string& model) { publisher_->ServeStored(model); },
+                             [this](const std::string& model, bool ready) {
+                               grpc_server_->SetModelReady(model, ready);
+                             }},
+        models_.get());
+    control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
+  }
+
   absl::Status WriteReadyFile() const {
     if (options_.ready_file.empty()) {
       return absl::OkStatus();
@@ -150,6 +163,7 @@ class Server::Parts {
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<TrainerRegistry> trainers_;
   std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<ModelControl> control_;
   std::unique_ptr<GrpcServer> grpc_server_;
 };
 

@@ -1,26 +1,35 @@
 #include "server/batching/load_model.h"
 
+#include <utility>
+
 #include "server/base/status.h"
+#include "server/batching/place_replicas.h"
+#include "server/batching/warm_up.h"
 #include "server/devices/run_on.h"
 #include "server/models/torchscript_model.h"
 
 namespace braid {
 
-absl::StatusOr<LoadedModel> LoadModelFile(const std::string& path, const std::string& name,
+absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers) {
-  LoadedModel loaded;
-  BRAID_RETURN_IF_ERROR(RunOnEach({workers.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(loaded.model, OpenTorchScript(path, name, config));
+  std::vector<Worker*> placed = workers;
+  if (config) {
+    BRAID_ASSIGN_OR_RETURN(placed, PlaceReplicas(config->instance_groups, workers));
+  }
+  std::shared_ptr<const Model> model;
+  BRAID_RETURN_IF_ERROR(RunOnEach({placed.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(model, OpenTorchScript(file.path, file.model, config));
     return absl::OkStatus();
   }));
-  loaded.replicas.resize(workers.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(loaded.replicas[r],
-                           loaded.model->MakeReplica(workers[r]->torch_device()));
+  std::vector<std::unique_ptr<Replica>> replicas(placed.size());
+  BRAID_RETURN_IF_ERROR(RunOnEach(placed, Phase::kLoad, [&](size_t r) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(placed[r]->torch_device()));
     return absl::OkStatus();
   }));
-  return loaded;
+  ReplicaSet set(std::move(placed), std::move(replicas));
+  BRAID_RETURN_IF_ERROR(WarmUp(model->config(), file.folder, set));
+  return LoadedVersion{std::move(model), file.version, std::move(set)};
 }
 
 }  // namespace braid

@@ -1,6 +1,8 @@
-// A model's file as replicas on all workers.
+// A model's file as replicas that are ready to be served.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,18 +12,31 @@
 #include "server/devices/worker.h"
 #include "server/models/model.h"
 #include "server/models/model_config.h"
-#include "server/parallel/replica.h"
+#include "server/parallel/replica_set.h"
 
 namespace braid {
 
-struct LoadedModel {
+// A version that can be served.
+struct LoadedVersion {
   std::shared_ptr<const Model> model;
-  std::vector<std::unique_ptr<Replica>> replicas;  // one a worker
+  int64_t version = 0;
+  ReplicaSet replicas;
+  // Of a version that a trainer published: where it comes from.
+  std::map<std::string, std::string> origin = {};
 };
 
-// The file `path` of model `name`; errors and `config` are OpenTorchScript()'s. Blocks: the workers
-// load.
-absl::StatusOr<LoadedModel> LoadModelFile(const std::string& path, const std::string& name,
+// Where a version lies.
+struct ModelFile {
+  std::string path;
+  // The model's, with the files of its warm-up requests.
+  std::string folder;
+  std::string model;
+  int64_t version = 0;
+};
+
+// Replicas on those of `workers` that the configuration chooses, warmed up. Errors and `config` are
+// OpenTorchScript()'s, PlaceReplicas()'s and WarmUp()'s. Blocks: the workers load.
+absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);
 

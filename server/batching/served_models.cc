@@ -1,13 +1,16 @@
 #include "server/batching/served_models.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/batching/batch_queue.h"
+#include "server/batching/load_model.h"
 #include "server/devices/worker.h"
 #include "server/models/model.h"
 
@@ -18,39 +21,125 @@ ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics)
 
 ServedModels::~ServedModels() = default;
 
-void ServedModels::Serve(std::shared_ptr<const Model> model, int64_t version,
-                         std::vector<std::unique_ptr<Replica>> replicas,
-                         std::map<std::string, std::string> origin) {
-  ModelConfig config = model->config();
+std::shared_ptr<BatchQueue> ServedModels::MakeQueue(
+    const Model& model, int64_t version, ReplicaSet replicas,
+    std::map<std::string, std::string> origin) const {
+  ModelConfig config = model.config();
   config.origin = std::move(origin);
-  const std::string name = config.name;
-  auto queue = std::make_shared<BatchQueue>(std::move(config), version,
-                                            ReplicaSet(workers_, std::move(replicas)), metrics_);
-  for (Worker* worker : workers_) {
+  auto queue =
+      std::make_shared<BatchQueue>(std::move(config), version, std::move(replicas), metrics_);
+  for (Worker* worker : queue->replicas().workers()) {
     worker->AddSource(queue);
   }
-  std::shared_ptr<BatchQueue> before;  // freed, if nobody waits in it, after the lock
+  return queue;
+}
+
+void ServedModels::Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone) {
+  auto& served = entry->served;
+  const auto drop = [&](std::map<int64_t, std::shared_ptr<BatchQueue>>::iterator version) {
+    gone->push_back(std::move(version->second));
+    return served.erase(version);
+  };
+  if (const auto before = served.find(queue->version()); before != served.end()) {
+    drop(before);
+  }
+  served[queue->version()] = queue;
+  entry->highest = std::max(entry->highest, queue->version());
+  entry->reasons.erase(queue->version());
+  entry->reasons.erase(0);
+  if (const auto* latest = std::get_if<LatestVersions>(&queue->config().version_policy)) {
+    while (static_cast<int64_t>(served.size()) > latest->count) {
+      drop(served.begin());
+    }
+  }
+}
+
+void ServedModels::Replace(std::vector<LoadedVersion> versions) {
+  const std::string name = versions.front().model->config().name;
+  const std::shared_ptr<const Model> model = versions.back().model;
+  std::vector<std::shared_ptr<BatchQueue>> queues;
+  for (LoadedVersion& version : versions) {
+    queues.push_back(MakeQueue(*version.model, version.version, std::move(version.replicas),
+                               std::move(version.origin)));
+  }
+  Gone gone;
   const absl::MutexLock lock(&mu_);
   Entry& entry = entries_[name];
-  before = std::exchange(entry.queue, std::move(queue));
-  entry.model = std::move(model);
-  entry.version = version;
-  entry.highest = std::max(entry.highest, version);
-  entry.reason.clear();
+  auto before = std::exchange(entry.served, {});
+  entry.model = model;
+  entry.reasons.clear();
+  for (const std::shared_ptr<BatchQueue>& queue : queues) {
+    Add(queue, &entry, &gone);
+  }
+  const int64_t highest = queues.back()->version();
+  for (auto& [version, queue] : before) {
+    if (version > highest && !queue->config().origin.empty()) {
+      Add(queue, &entry, &gone);
+    }
+    gone.push_back(std::move(queue));
+  }
+}
+
+void ServedModels::Serve(LoadedVersion version) {
+  const auto queue = MakeQueue(*version.model, version.version, std::move(version.replicas),
+                               std::move(version.origin));
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[queue->config().name];
+  entry.model = std::move(version.model);
+  while (!entry.served.empty() && entry.served.rbegin()->first > queue->version()) {
+    const auto later = std::prev(entry.served.end());
+    gone.push_back(std::move(later->second));
+    entry.served.erase(later);
+  }
+  Add(queue, &entry, &gone);
 }
 
 absl::Status ServedModels::ServeVersion(absl::string_view name, int64_t version,
-                                        std::vector<std::unique_ptr<Replica>> replicas,
+                                        ReplicaSet replicas,
                                         std::map<std::string, std::string> origin) {
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, FindModel(name));
-  Serve(std::move(model), version, std::move(replicas), std::move(origin));
+  Serve({std::move(model), version, std::move(replicas), std::move(origin)});
   return absl::OkStatus();
+}
+
+absl::Status ServedModels::Remove(absl::string_view name, absl::string_view reason) {
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return FindEntry(name).status();
+  }
+  Entry& entry = found->second;
+  for (auto& [version, queue] : entry.served) {
+    entry.reasons[version] = std::string(reason);
+    gone.push_back(std::move(queue));
+  }
+  entry.served.clear();
+  return absl::OkStatus();
+}
+
+void ServedModels::Forget(absl::string_view name) {
+  std::map<std::string, Entry, std::less<>>::node_type gone;
+  const absl::MutexLock lock(&mu_);
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    gone = entries_.extract(found);
+  }
 }
 
 absl::StatusOr<int64_t> ServedModels::NextVersion(absl::string_view name) const {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
-  return entry->highest + 1;
+  const int64_t next = entry->highest + 1;
+  const auto* policy = std::get_if<SpecificVersions>(&entry->model->config().version_policy);
+  if (policy != nullptr &&
+      std::find(policy->versions.begin(), policy->versions.end(), next) == policy->versions.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("version ", next, " of model '", name,
+                     "' would not be served: version_policy in its configuration names ",
+                     absl::StrJoin(policy->versions, ", ")));
+  }
+  return next;
 }
 
 absl::Status ServedModels::ReserveVersion(absl::string_view name, int64_t version) {
@@ -67,11 +156,17 @@ absl::StatusOr<std::shared_ptr<const Model>> ServedModels::FindModel(absl::strin
   return entry->model;
 }
 
-void ServedModels::ServeNot(std::string name, int64_t version, const absl::Status& why) {
+void ServedModels::ServeNot(const std::string& name, int64_t version, const absl::Status& why) {
   const absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[std::move(name)];
-  entry.version = version;
-  entry.reason = std::string(why.message());
+  Entry& entry = entries_[name];
+  if (entry.served.count(version) == 0) {
+    entry.reasons[version] = std::string(why.message());
+  }
+}
+
+void ServedModels::Mention(const std::string& name) {
+  const absl::MutexLock lock(&mu_);
+  entries_.try_emplace(name);
 }
 
 absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_view name) const {
@@ -86,9 +181,11 @@ absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_
                                             "'; the repository holds ",
                                             names.empty() ? "none" : absl::StrJoin(names, ", ")));
   }
-  if (found->second.queue == nullptr) {
+  if (found->second.served.empty()) {
+    const auto& reasons = found->second.reasons;
     return absl::NotFoundError(
-        absl::StrCat("model '", name, "' is not served: ", found->second.reason));
+        absl::StrCat("model '", name, "' is not served: ",
+                     reasons.empty() ? "it has not been loaded" : reasons.rbegin()->second));
   }
   return &found->second;
 }
@@ -102,19 +199,46 @@ absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::str
                                                                        int64_t version) const {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
-  if (version != 0 && version != entry->version) {
-    return absl::NotFoundError(absl::StrCat("model '", name, "' has no version ", version,
-                                            " that is served; served is ", entry->version));
+  if (version == 0) {
+    return entry->served.rbegin()->second;
   }
-  return entry->queue;
+  if (const auto found = entry->served.find(version); found != entry->served.end()) {
+    return found->second;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("model '", name, "' has no version ", version, " that is served; served is ",
+                   absl::StrJoin(entry->served, ", ", [](std::string* out, const auto& served) {
+                     absl::StrAppend(out, served.first);
+                   })));
+}
+
+absl::StatusOr<std::vector<int64_t>> ServedModels::Versions(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  std::vector<int64_t> versions;
+  for (const auto& [version, queue] : entry->served) {
+    versions.push_back(version);
+  }
+  return versions;
 }
 
 std::vector<ModelState> ServedModels::List() const {
   const absl::MutexLock lock(&mu_);
   std::vector<ModelState> states;
-  states.reserve(entries_.size());
   for (const auto& [name, entry] : entries_) {
-    states.push_back({name, entry.version, entry.queue != nullptr, entry.reason});
+    std::map<int64_t, ModelState> versions;
+    for (const auto& [version, reason] : entry.reasons) {
+      versions[version] = {name, version, false, reason};
+    }
+    for (const auto& [version, queue] : entry.served) {
+      versions[version] = {name, version, true, ""};
+    }
+    if (versions.empty()) {
+      versions[0] = {name, 0, false, ""};
+    }
+    for (auto& [version, state] : versions) {
+      states.push_back(std::move(state));
+    }
   }
   return states;
 }

@@ -1,7 +1,8 @@
-// The models that are served, by name, and how a version takes the place of another.
+// The models that are served, by name and version, and how a version takes the place of another.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,71 +19,92 @@
 namespace braid {
 
 class BatchQueue;
+struct LoadedVersion;
 class Model;
-class Replica;
+class ReplicaSet;
 class Worker;
 
-// A model as RepositoryIndex lists it.
+// A version of a model as RepositoryIndex lists it; version 0: the model as a whole.
 struct ModelState {
   std::string name;
   int64_t version = 0;
   bool ready = false;
-  // Why it is not ready.
+  // Why it is not ready; empty: it was never asked for.
   std::string reason;
 };
 
-// Thread-safe.
+// Thread-safe. A version that is taken out of the table answers what waits in its queue, and is
+// freed then.
 class ServedModels {
  public:
-  // The workers and `metrics` outlive it. Every model gets a replica on every worker.
+  // The workers and `metrics` outlive it.
   ServedModels(std::vector<Worker*> workers, Metrics* metrics);
   ~ServedModels();
 
-  // Serves `replicas`, one a worker, as `version` of the model that `config` names, in place of the
-  // version before: requests that were queued for that one still run on it. `origin`: where the
-  // version comes from, for its configuration.
-  void Serve(std::shared_ptr<const Model> model, int64_t version,
-             std::vector<std::unique_ptr<Replica>> replicas,
-             std::map<std::string, std::string> origin = {}) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for a model that is served. NOT_FOUND if `name` is none.
-  absl::Status ServeVersion(absl::string_view name, int64_t version,
-                            std::vector<std::unique_ptr<Replica>> replicas,
+  // Serves `versions`, at least one, all of the model that their configuration names, in place of
+  // those before. A later version that a trainer published stays, as the version policy says.
+  void Replace(std::vector<LoadedVersion> versions) ABSL_LOCKS_EXCLUDED(mu_);
+  // Serves one version more: under the policy `latest` in place of the oldest. Later versions are
+  // served no more.
+  void Serve(LoadedVersion version) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for a model that is served, with the configuration that it has now. NOT_FOUND if
+  // `name` is not served.
+  absl::Status ServeVersion(absl::string_view name, int64_t version, ReplicaSet replicas,
                             std::map<std::string, std::string> origin) ABSL_LOCKS_EXCLUDED(mu_);
-  // The number after the highest that `name` has had. NOT_FOUND if it is not served.
+  // Lists a version that could not be loaded; what is served stays. Version 0: the model.
+  void ServeNot(const std::string& name, int64_t version, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Lists a model that was never asked for, unless it is listed.
+  void Mention(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  // Serves no version of `name` any more, and lists them with `reason`. NOT_FOUND if there is no
+  // such model.
+  absl::Status Remove(absl::string_view name, absl::string_view reason) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same, and lists the model no more.
+  void Forget(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The number after the highest that `name` has had. NOT_FOUND if it is not served,
+  // FAILED_PRECONDITION if its version policy names others.
   absl::StatusOr<int64_t> NextVersion(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
   // `version` of `name` is taken, though not served. NOT_FOUND if `name` is not served.
   absl::Status ReserveVersion(absl::string_view name, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
-  // Lists a model that could not be loaded.
-  void ServeNot(std::string name, int64_t version, const absl::Status& why)
-      ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The queue of a model; `version` 0: the one that is served. NOT_FOUND, saying what there is.
+  // The queue of a version; `version` 0: the highest that is served. NOT_FOUND, saying what there
+  // is.
   absl::StatusOr<std::shared_ptr<RequestQueue>> Find(absl::string_view name, int64_t version) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // The same, with the replicas behind it.
   absl::StatusOr<std::shared_ptr<BatchQueue>> FindReplicas(absl::string_view name,
                                                            int64_t version) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // All models, by name.
+  // The versions that are served, ascending. NOT_FOUND if there is none.
+  absl::StatusOr<std::vector<int64_t>> Versions(absl::string_view name) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // All versions of all models, by name and number.
   std::vector<ModelState> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What `name` was loaded from. NOT_FOUND if it is not served.
+  // What `name` was loaded from last. NOT_FOUND if it is not served.
   absl::StatusOr<std::shared_ptr<const Model>> FindModel(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // All that there are; a model's replicas are on those that its configuration chooses.
   const std::vector<Worker*>& workers() const { return workers_; }
 
  private:
+  using Gone = std::vector<std::shared_ptr<BatchQueue>>;
   struct Entry {
-    std::shared_ptr<const Model> model;
-    std::shared_ptr<BatchQueue> queue;  // null: not served
-    int64_t version = 0;
-    int64_t highest = 0;  // of all versions it has had
-    std::string reason;
+    std::shared_ptr<const Model> model;  // null: never served
+    std::map<int64_t, std::shared_ptr<BatchQueue>> served;
+    std::map<int64_t, std::string> reasons;  // of versions that are not served
+    int64_t highest = 0;                     // of all versions it has had
   };
 
+  // The entry of a model of which a version is served.
   absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<BatchQueue> MakeQueue(const Model& model, int64_t version, ReplicaSet replicas,
+                                        std::map<std::string, std::string> origin) const;
+  // Adds to `entry`, and moves what has to go to `*gone`, which is freed after the lock.
+  static void Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone);
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;

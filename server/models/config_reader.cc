@@ -1,24 +1,32 @@
 #include "server/models/config_reader.h"
 
-#include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <set>
 #include <sstream>
-#include <vector>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "google/protobuf/util/json_util.h"
 #include "inference/model_config.pb.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/config_batching.h"
+#include "server/models/config_fields.h"
+#include "server/models/config_io.h"
+#include "server/models/config_parameters.h"
+#include "server/models/config_serving.h"
+#include "server/models/config_warmup.h"
+#include "server/storage/names.h"
 
 namespace braid {
 namespace {
 
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
+constexpr uintmax_t kMostBytes = 1 << 20;
+// Deeper than any setting, and shallow enough for any stack.
+constexpr int kMostNesting = 32;
 
 class FirstError final : public google::protobuf::io::ErrorCollector {
  public:
@@ -33,169 +41,137 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string first_;
 };
 
-// Refuses every field that is set and not among `known`: a setting is obeyed or refused, never
-// ignored.
-absl::Status RefuseUnknown(const Message& message, const std::set<absl::string_view>& known,
-                           absl::string_view where) {
-  std::vector<const FieldDescriptor*> set;
-  message.GetReflection()->ListFields(message, &set);
-  for (const FieldDescriptor* field : set) {
-    if (known.find(field->name()) == known.end()) {
-      return absl::UnimplementedError(
-          absl::StrCat(where, field->name(), " is not implemented: remove it from config.pbtxt"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<DataType> ToDataType(inference::DataType type, absl::string_view where) {
-  constexpr absl::string_view kPrefix = "TYPE_";
-  const std::string name = inference::DataType_Name(type);
-  const auto found = DataTypeFromName(absl::string_view(name).substr(kPrefix.size()));
-  if (!found) {
-    return InvalidField(where,
-                        absl::StrCat(name, " is no tensor type here; expected TYPE_ and one of ",
-                                     AllDataTypeNames()));
-  }
-  return *found;
-}
-
-template <typename Tensor>
-absl::StatusOr<TensorSpec> ToSpec(const Tensor& tensor, const std::string& where) {
-  BRAID_RETURN_IF_ERROR(RefuseUnknown(tensor, {"name", "data_type", "dims"}, where + "."));
-  if (tensor.name().empty()) {
-    return InvalidField(where + ".name", "is empty");
-  }
-  TensorSpec spec;
-  spec.name = tensor.name();
-  BRAID_ASSIGN_OR_RETURN(spec.type, ToDataType(tensor.data_type(), where + ".data_type"));
-  for (const int64_t dim : tensor.dims()) {
-    if (dim < 1 && dim != -1) {
-      return InvalidField(where + ".dims",
-                          absl::StrCat(dim, " is no size; expected at least 1, or -1 for any"));
-    }
-    spec.dims.push_back(dim);
-  }
-  return spec;
-}
-
-template <typename Tensors>
-absl::StatusOr<std::vector<TensorSpec>> ToSpecs(const Tensors& tensors, absl::string_view field) {
-  std::vector<TensorSpec> specs;
-  std::set<std::string> names;
-  for (int i = 0; i < tensors.size(); ++i) {
-    const std::string where = absl::StrCat(field, "[", i, "]");
-    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, ToSpec(tensors[i], where));
-    if (!names.insert(spec.name).second) {
-      return InvalidField(where + ".name", absl::StrCat("'", spec.name, "' is there twice"));
-    }
-    specs.push_back(std::move(spec));
-  }
-  if (specs.empty()) {
-    return InvalidField(field, "is empty: name every one, or leave config.pbtxt away");
-  }
-  return specs;
-}
-
-// The one parameter: names of inputs, separated by commas, that every replica gets whole.
-absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* config) {
-  for (const auto& [key, value] : text.parameters()) {
-    if (key != "broadcast") {
-      return absl::UnimplementedError(absl::StrCat(
-          "parameters[\"", key, "\"] is not implemented: remove it from config.pbtxt"));
-    }
-    for (const absl::string_view name : absl::StrSplit(value.string_value(), ',')) {
-      const auto input = std::find_if(config->inputs.begin(), config->inputs.end(),
-                                      [name](const TensorSpec& spec) { return spec.name == name; });
-      if (input == config->inputs.end()) {
-        return InvalidField("parameters[\"broadcast\"]",
-                            absl::StrCat("'", name, "' is no input; expected names of inputs"));
-      }
-      input->broadcast = true;
-    }
-  }
-  const auto whole = [](const TensorSpec& spec) { return spec.broadcast; };
-  if (std::all_of(config->inputs.begin(), config->inputs.end(), whole)) {
-    return InvalidField("parameters[\"broadcast\"]",
-                        "names every input; expected at least one to be cut along dim 0");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckPlatform(const inference::ModelConfig& config) {
-  if (!config.platform().empty() && config.platform() != "pytorch_libtorch") {
-    return InvalidField("platform",
-                        absl::StrCat("'", config.platform(), "'; expected 'pytorch_libtorch'"));
+  const std::string& platform = config.platform();
+  if (!platform.empty() && platform != "pytorch_libtorch" && platform != "torch_aoti") {
+    return InvalidField("platform", absl::StrCat("'", Excerpt(platform),
+                                                 "'; expected 'pytorch_libtorch' or 'torch_aoti'"));
   }
   if (!config.backend().empty() && config.backend() != "pytorch") {
-    return InvalidField("backend", absl::StrCat("'", config.backend(), "'; expected 'pytorch'"));
+    return InvalidField("backend",
+                        absl::StrCat("'", Excerpt(config.backend()), "'; expected 'pytorch'"));
   }
-  if (!config.default_model_filename().empty() && config.default_model_filename() != "model.pt") {
-    return InvalidField("default_model_filename", absl::StrCat("'", config.default_model_filename(),
-                                                               "'; expected 'model.pt'"));
+  if (!config.default_model_filename().empty() && !IsFolderName(config.default_model_filename())) {
+    return InvalidField("default_model_filename",
+                        absl::StrCat("'", Excerpt(config.default_model_filename()),
+                                     "'; expected the name of a file in the version's folder"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const std::string& name) {
+// What of optimization changes no result and is so here anyway.
+absl::Status CheckOptimization(const inference::ModelConfig& config) {
+  const inference::ModelOptimizationPolicy& optimization = config.optimization();
+  BRAID_RETURN_IF_ERROR(RefuseUnknown(optimization, {"input_pinned_memory", "output_pinned_memory"},
+                                      "optimization."));
+  if ((optimization.has_input_pinned_memory() && !optimization.input_pinned_memory().enable()) ||
+      (optimization.has_output_pinned_memory() && !optimization.output_pinned_memory().enable())) {
+    return NotImplemented("optimization: pinned memory that is not enabled");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const std::string& name,
+                                    const std::string& folder) {
   BRAID_RETURN_IF_ERROR(
       RefuseUnknown(text,
                     {"name", "platform", "backend", "default_model_filename", "max_batch_size",
-                     "input", "output", "dynamic_batching", "parameters"},
+                     "input", "output", "instance_group", "version_policy", "dynamic_batching",
+                     "model_warmup", "optimization", "parameters"},
                     ""));
-  BRAID_RETURN_IF_ERROR(RefuseUnknown(text.dynamic_batching(), {"max_queue_delay_microseconds"},
-                                      "dynamic_batching."));
   BRAID_RETURN_IF_ERROR(CheckPlatform(text));
+  BRAID_RETURN_IF_ERROR(CheckOptimization(text));
   if (!text.name().empty() && text.name() != name) {
-    return InvalidField("name", absl::StrCat("'", text.name(), "'; expected the folder's name, '",
-                                             name, "', or nothing"));
+    return InvalidField(
+        "name", absl::StrCat("'", Excerpt(text.name()), "'; expected the folder's name, '", name,
+                             "', or nothing"));
   }
   if (text.max_batch_size() < 0) {
     return InvalidField("max_batch_size",
                         absl::StrCat(text.max_batch_size(), "; expected 0 (not batched) or more"));
   }
-  constexpr uint64_t kMostMicroseconds = 60'000'000;
-  const uint64_t delay = text.dynamic_batching().max_queue_delay_microseconds();
-  if (delay > kMostMicroseconds) {
-    return InvalidField("dynamic_batching.max_queue_delay_microseconds",
-                        absl::StrCat(delay, "; expected at most ", kMostMicroseconds));
-  }
   ModelConfig config;
   config.name = name;
   config.max_batch_size = text.max_batch_size();
-  config.max_queue_delay = absl::Microseconds(static_cast<int64_t>(delay));
-  BRAID_ASSIGN_OR_RETURN(config.inputs, ToSpecs(text.input(), "input"));
-  BRAID_ASSIGN_OR_RETURN(config.outputs, ToSpecs(text.output(), "output"));
+  config.model_filename = text.default_model_filename();
+  if (config.model_filename.empty() && text.platform() == "torch_aoti") {
+    config.model_filename = "model.pt2";
+  }
+  BRAID_ASSIGN_OR_RETURN(config.inputs, ReadInputSpecs(text));
+  BRAID_ASSIGN_OR_RETURN(config.outputs, ReadOutputSpecs(text, folder));
+  BRAID_RETURN_IF_ERROR(ReadDynamicBatching(text.dynamic_batching(), &config));
+  BRAID_RETURN_IF_ERROR(ReadVersionPolicy(text, &config));
+  BRAID_RETURN_IF_ERROR(ReadInstanceGroups(text, &config));
   BRAID_RETURN_IF_ERROR(ReadParameters(text, &config));
+  BRAID_RETURN_IF_ERROR(ReadWarmups(text, &config));
   return config;
+}
+
+// What `message` says, with `source` before an error.
+absl::StatusOr<ModelConfig> Check(const inference::ModelConfig& message, const std::string& name,
+                                  const std::string& folder, absl::string_view source) {
+  // Names go out again, in messages that hold UTF-8 alone.
+  if (inference::ModelConfig again; !again.ParseFromString(message.SerializeAsString())) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": holds text that is not UTF-8"));
+  }
+  absl::StatusOr<ModelConfig> config = Convert(message, name, folder);
+  if (!config.ok()) {
+    return absl::Status(config.status().code(),
+                        absl::StrCat(source, ": ", config.status().message()));
+  }
+  return config;
+}
+
+absl::Status CheckSize(uintmax_t bytes, absl::string_view source) {
+  if (bytes > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source, ": has ", bytes, " bytes; expected at most ", kMostBytes));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::string& name) {
+absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::string& name,
+                                        const std::string& folder) {
+  constexpr absl::string_view kSource = "config.pbtxt";
+  BRAID_RETURN_IF_ERROR(CheckSize(text.size(), kSource));
   inference::ModelConfig message;
   FirstError errors;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
+  parser.SetRecursionLimit(kMostNesting);
   if (!parser.ParseFromString(text, &message)) {
-    return absl::InvalidArgumentError(absl::StrCat("config.pbtxt: ", errors.first()));
+    return absl::InvalidArgumentError(absl::StrCat(kSource, ": ", Excerpt(errors.first(), 512)));
   }
-  absl::StatusOr<ModelConfig> config = Convert(message, name);
-  if (!config.ok()) {
-    return absl::Status(config.status().code(),
-                        absl::StrCat("config.pbtxt: ", config.status().message()));
+  return Check(message, name, folder, kSource);
+}
+
+absl::StatusOr<ModelConfig> ParseConfigJson(const std::string& json, const std::string& folder,
+                                            const std::string& name) {
+  constexpr absl::string_view kSource = "parameters[\"config\"]";
+  BRAID_RETURN_IF_ERROR(CheckSize(json.size(), kSource));
+  inference::ModelConfig message;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(json, &message);
+  if (!parsed.ok()) {
+    const std::string why(parsed.message());
+    return InvalidField(
+        kSource, absl::StrCat(Excerpt(why, 512), "; expected a model configuration in JSON"));
   }
-  return config;
+  return Check(message, name, folder, kSource);
 }
 
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, const std::string& name) {
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);  // fails for what is no file
   std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
+  if (error || !file) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path));
   }
-  return ParseConfig(text.str(), name);
+  BRAID_RETURN_IF_ERROR(CheckSize(bytes, "config.pbtxt"));
+  std::stringstream text;
+  text << file.rdbuf();
+  return ParseConfig(text.str(), name, std::filesystem::path(path).parent_path());
 }
 
 }  // namespace braid

@@ -1,4 +1,7 @@
 // config.pbtxt, Triton's model configuration as protobuf text.
+//
+// A setting is obeyed or refused by name, never ignored. config_io, config_batching,
+// config_serving, config_warmup and config_parameters read its parts.
 #pragma once
 
 #include <string>
@@ -8,10 +11,15 @@
 
 namespace braid {
 
-// A ConfigReader. NOT_FOUND if the file cannot be read.
+// A ConfigReader; files that it names lie in its folder. NOT_FOUND if the file cannot be read.
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, const std::string& name);
 
-// The same from the text.
-absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::string& name);
+// The same from the text. `folder`: the model's.
+absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::string& name,
+                                        const std::string& folder = "");
+
+// The same in protobuf's JSON, in which a client sends one; a ConfigOverride.
+absl::StatusOr<ModelConfig> ParseConfigJson(const std::string& json, const std::string& folder,
+                                            const std::string& name);
 
 }  // namespace braid

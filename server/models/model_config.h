@@ -35,8 +35,12 @@ struct TensorSpec {
   bool scalar = false;
   // What an integer input may hold, such as the rows of the embedding that it indexes.
   std::optional<ValueRange> range = std::nullopt;
-  // Of an output: the names of its classes, by index.
+  // Of an output: the names of its classes, by index, and the file in the model's folder that they
+  // are from.
   std::vector<std::string> labels = {};
+  std::string label_filename = {};
+  // Of an input: "FORMAT_NCHW" or "FORMAT_NHWC" where the configuration says so, for clients alone.
+  std::string format = {};
 };
 
 // What becomes of requests that wait, or of those of one priority.
@@ -130,5 +134,8 @@ inline constexpr int64_t kDefaultMaxBatchSize = 256;
 // not have, INVALID_ARGUMENT for one that makes no sense, naming the field.
 using ConfigReader =
     std::function<absl::StatusOr<ModelConfig>(const std::string& path, const std::string& name)>;
+// The same for a text in JSON that takes the place of the file in the model's folder `folder`.
+using ConfigOverride = std::function<absl::StatusOr<ModelConfig>(
+    const std::string& json, const std::string& folder, const std::string& name)>;
 
 }  // namespace braid

@@ -3,18 +3,27 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/storage/names.h"
 
 namespace braid {
 namespace {
 
 namespace fs = std::filesystem;
 
-RepositoryEntry ScanModel(const fs::path& folder) {
+constexpr char kTorchScript[] = "model.pt";
+constexpr char kPackage[] = "model.pt2";
+
+RepositoryEntry Scan(const fs::path& folder) {
   RepositoryEntry entry;
   entry.name = folder.filename();
+  entry.folder = folder;
   std::error_code error;
   if (fs::is_regular_file(folder / "config.pbtxt", error)) {
     entry.config_path = folder / "config.pbtxt";
@@ -22,20 +31,27 @@ RepositoryEntry ScanModel(const fs::path& folder) {
   for (const fs::directory_entry& child : fs::directory_iterator(folder, error)) {
     int64_t version = 0;
     const std::string name = child.path().filename();
-    if (child.is_directory(error) && absl::SimpleAtoi(name, &version) && version > entry.version &&
+    if (child.is_directory(error) && absl::SimpleAtoi(name, &version) && version > 0 &&
         name == absl::StrCat(version)) {
-      entry.version = version;
-      entry.model_path = child.path() / "model.pt";
+      entry.versions.push_back({version, child.path()});
     }
   }
-  if (entry.version == 0) {
-    entry.status = absl::NotFoundError(
-        "there is no version folder: expected <version>/model.pt, the "
-        "version a number from 1");
-  } else if (!fs::is_regular_file(entry.model_path, error)) {
-    entry.status = absl::NotFoundError(absl::StrCat("version ", entry.version, " has no model.pt"));
-  }
+  std::sort(entry.versions.begin(), entry.versions.end(),
+            [](const auto& a, const auto& b) { return a.version < b.version; });
   return entry;
+}
+
+void AddFiles(const fs::path& folder, std::vector<std::string>* lines) {
+  std::error_code error;
+  for (const fs::directory_entry& child : fs::directory_iterator(folder, error)) {
+    if (!child.is_regular_file(error)) {
+      continue;
+    }
+    std::error_code gone;  // a file that vanishes meanwhile changes the next fingerprint
+    const auto time = child.last_write_time(gone).time_since_epoch().count();
+    const auto bytes = child.file_size(gone);
+    lines->push_back(absl::StrCat(child.path().string(), " ", bytes, " ", time));
+  }
 }
 
 }  // namespace
@@ -50,12 +66,54 @@ absl::StatusOr<std::vector<RepositoryEntry>> ScanRepository(const std::string& d
   for (const fs::directory_entry& child : children) {
     const std::string name = child.path().filename();
     if (child.is_directory(error) && name.front() != '.') {
-      entries.push_back(ScanModel(child.path()));
+      entries.push_back(Scan(child.path()));
     }
   }
   std::sort(entries.begin(), entries.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
+}
+
+absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const std::string& name) {
+  if (!IsFolderName(name)) {
+    return InvalidField("model_name", absl::StrCat("'", Excerpt(name),
+                                                   "' is no folder's name; expected the name of a "
+                                                   "model in the repository"));
+  }
+  const fs::path folder = fs::path(directory) / name;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no model '", Excerpt(name), "' in the repository"));
+  }
+  return Scan(folder);
+}
+
+absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& version,
+                                          const std::string& filename) {
+  const std::vector<std::string> names = filename.empty()
+                                             ? std::vector<std::string>{kTorchScript, kPackage}
+                                             : std::vector<std::string>{filename};
+  for (const std::string& name : names) {
+    std::error_code error;
+    if (const fs::path path = fs::path(version.folder) / name; fs::is_regular_file(path, error)) {
+      return path.string();
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("version ", version.version, " has no ", absl::StrJoin(names, " or ")));
+}
+
+std::string Fingerprint(const RepositoryEntry& entry) {
+  std::vector<std::string> lines;
+  AddFiles(entry.folder, &lines);
+  AddFiles(fs::path(entry.folder) / "warmup", &lines);
+  for (const RepositoryEntry::Version& version : entry.versions) {
+    lines.push_back(version.folder);
+    AddFiles(version.folder, &lines);
+  }
+  std::sort(lines.begin(), lines.end());
+  return absl::StrJoin(lines, "\n");
 }
 
 }  // namespace braid

@@ -1,4 +1,7 @@
 // A model repository in Triton's layout: <model>/config.pbtxt and <model>/<version>/model.pt.
+//
+// Symbolic links are followed wherever they lead: whoever may write to the repository may run
+// anything as the server, for models are code.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +15,33 @@ namespace braid {
 
 // A folder of the repository, as it was found.
 struct RepositoryEntry {
+  struct Version {
+    int64_t version = 0;
+    std::string folder;
+  };
   std::string name;
-  // The newest version and its file. Older ones are left alone, as in Triton's default policy.
-  int64_t version = 0;
-  std::string model_path;
+  std::string folder;
   // Empty: there is none.
   std::string config_path;
-  // Why it cannot be loaded, if so.
-  absl::Status status;
+  // Ascending. Folders that are called otherwise than a number from 1 are passed over.
+  std::vector<Version> versions;
 };
 
 // The models in `directory`, by name. NOT_FOUND if it is no readable directory. Names of files and
 // folders that begin with a '.' are passed over.
 absl::StatusOr<std::vector<RepositoryEntry>> ScanRepository(const std::string& directory);
+
+// The model `name` of the repository. INVALID_ARGUMENT if it is no folder's name, NOT_FOUND if
+// there is none of that name.
+absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const std::string& name);
+
+// The model's file in a version's folder: `filename`, or model.pt, or else model.pt2, if that is
+// empty. NOT_FOUND if it is not there.
+absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& version,
+                                          const std::string& filename);
+
+// Changes whenever a file of the model is added, removed or written: names, sizes and times of
+// change of what is in its folder and its version folders.
+std::string Fingerprint(const RepositoryEntry& entry);
 
 }  // namespace braid

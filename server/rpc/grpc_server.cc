@@ -3,7 +3,9 @@
 #include <climits>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -29,7 +31,8 @@ class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
       : models_(options.models),
-        inference_(options.models, options.regions, {options.admission, options.metrics}),
+        inference_(options.models, options.control, options.regions,
+                   {options.admission, options.metrics}),
         training_(options.trainers, {options.admission, options.metrics}),
         devices_(options.list_slots, {options.admission, options.metrics}) {}
 
@@ -63,14 +66,20 @@ class GrpcServer::Impl {
     return absl::OkStatus();
   }
 
-  void SetReady(bool ready) {
+  void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_) {
     inference_.SetReady(ready);
+    const absl::MutexLock lock(&mu_);
+    ready_ = ready;
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
     health->SetServingStatus("", ready);
     health->SetServingStatus(kReadiness, ready);
     for (const ModelState& model : models_->List()) {
-      health->SetServingStatus(model.name, ready && model.ready);
+      health->SetServingStatus(model.name, ready && models_->Find(model.name, 0).ok());
     }
+  }
+  void SetModelReady(const std::string& model, bool ready) ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    server_->GetHealthCheckService()->SetServingStatus(model, ready && ready_);
   }
 
   void Shutdown(absl::Time deadline) { server_->Shutdown(absl::ToChronoTime(deadline)); }
@@ -82,6 +91,9 @@ class GrpcServer::Impl {
   TrainingService training_;
   DeviceService devices_;
   int port_ = 0;
+  // Held while the health service is told, so that it is told the last state last.
+  absl::Mutex mu_;
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;
   // Last member: its calls use the services.
   std::unique_ptr<grpc::Server> server_;
 };
@@ -98,6 +110,9 @@ GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcServer::~GrpcServer() = default;
 
 void GrpcServer::SetReady(bool ready) { impl_->SetReady(ready); }
+void GrpcServer::SetModelReady(const std::string& model, bool ready) {
+  impl_->SetModelReady(model, ready);
+}
 void GrpcServer::Shutdown(absl::Time deadline) { impl_->Shutdown(deadline); }
 int GrpcServer::port() const { return impl_->port(); }
 

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/admission/admission.h"
+#include "server/batching/model_control.h"
 #include "server/batching/served_models.h"
 #include "server/devices/device_slot_view.h"
 #include "server/storage/shared_regions.h"
@@ -24,6 +25,7 @@ class GrpcServer {
     int port = 0;  // 0: a free one
     // All outlive the server.
     ServedModels* models = nullptr;
+    ModelControl* control = nullptr;
     TrainerRegistry* trainers = nullptr;
     Admission* admission = nullptr;
     Metrics* metrics = nullptr;
@@ -37,6 +39,8 @@ class GrpcServer {
 
   // What ServerReady and the health service's `readiness` and models say.
   void SetReady(bool ready);
+  // What the health service says of a model, once the server is ready.
+  void SetModelReady(const std::string& model, bool ready);
   // Refuses new calls, waits for those in flight at most until `deadline`, then cancels them.
   void Shutdown(absl::Time deadline);
 

@@ -1,12 +1,15 @@
 #include "server/rpc/inference_service.h"
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
-#include "server/base/text.h"
 #include "server/base/version.h"
 #include "server/rpc/infer_call.h"
 #include "server/rpc/infer_stream.h"
 #include "server/rpc/model_messages.h"
+#include "server/rpc/repository_messages.h"
 
 namespace braid {
 
@@ -44,8 +47,10 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
   return Answer(rpc_, context, "ServerMetadata", [&] {
     response->set_name("braid");
     response->set_version(kVersion);
-    for (const char* extension : {"classification", "logging", "model_configuration", "parameters",
-                                  "schedule_policy", "statistics"}) {
+    for (const char* extension :
+         {"classification", "logging", "model_configuration", "model_repository",
+          "model_repository(unload_dependents)", "parameters", "schedule_policy",
+          "statistics"}) {
       response->add_extensions(extension);
     }
     if (regions_ != nullptr) {
@@ -61,7 +66,11 @@ InferenceService::Reactor* InferenceService::ModelMetadata(
   return Answer(rpc_, context, "ModelMetadata", [&]() -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
     BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
-    FillMetadata(queue->config(), queue->version(), response);
+    std::vector<int64_t> versions = {queue->version()};
+    if (version == 0) {
+      BRAID_ASSIGN_OR_RETURN(versions, models_->Versions(request->name()));
+    }
+    FillMetadata(queue->config(), versions, response);
     return absl::OkStatus();
   });
 }
@@ -81,12 +90,7 @@ InferenceService::Reactor* InferenceService::RepositoryIndex(
     Context* context, const inference::RepositoryIndexRequest* request,
     inference::RepositoryIndexResponse* response) {
   return Answer(rpc_, context, "RepositoryIndex", [&]() -> absl::Status {
-    if (!request->repository_name().empty()) {
-      return InvalidField("repository_name",
-                          absl::StrCat("'", Excerpt(request->repository_name()),
-                                       "'; this server has one repository without a name: expected "
-                                       "nothing"));
-    }
+    BRAID_RETURN_IF_ERROR(CheckRepositoryName(request->repository_name()));
     for (const ModelState& state : models_->List()) {
       if (request->ready() && !state.ready) {
         continue;
@@ -94,11 +98,36 @@ InferenceService::Reactor* InferenceService::RepositoryIndex(
       auto* model = response->add_models();
       model->set_name(state.name);
       model->set_version(state.version > 0 ? absl::StrCat(state.version) : "");
-      model->set_state(state.ready ? "READY" : "UNAVAILABLE");
+      model->set_state(StateName(state));
       model->set_reason(state.reason);
     }
     return absl::OkStatus();
   });
+}
+
+InferenceService::Reactor* InferenceService::RepositoryModelLoad(
+    Context* context, const inference::RepositoryModelLoadRequest* request,
+    inference::RepositoryModelLoadResponse*) {
+  return AnswerLater(rpc_, context, "RepositoryModelLoad", request->ByteSizeLong(),
+                     [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
+                       BRAID_ASSIGN_OR_RETURN(auto config, ReadLoadRequest(*request));
+                       control_->Load(request->model_name(), std::move(config),
+                                      [call](const absl::Status& status) { call->Finish(status); });
+                       return absl::OkStatus();
+                     });
+}
+
+InferenceService::Reactor* InferenceService::RepositoryModelUnload(
+    Context* context, const inference::RepositoryModelUnloadRequest* request,
+    inference::RepositoryModelUnloadResponse*) {
+  return AnswerLater(rpc_, context, "RepositoryModelUnload", request->ByteSizeLong(),
+                     [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
+                       BRAID_RETURN_IF_ERROR(CheckUnloadRequest(*request));
+                       control_->Unload(request->model_name(), [call](const absl::Status& status) {
+                         call->Finish(status);
+                       });
+                       return absl::OkStatus();
+                     });
 }
 
 InferenceService::Reactor* InferenceService::ModelInfer(Context* context,

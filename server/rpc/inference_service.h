@@ -5,6 +5,7 @@
 #include <string>
 
 #include "inference/grpc_service.grpc.pb.h"
+#include "server/batching/model_control.h"
 #include "server/batching/served_models.h"
 #include "server/rpc/call.h"
 #include "server/storage/shared_regions.h"
@@ -14,10 +15,11 @@ namespace braid {
 // Thread-safe. No method blocks: inference is answered by the worker that finishes it.
 class InferenceService final : public inference::GRPCInferenceService::CallbackService {
  public:
-  // `models`, `regions` and what `rpc` points to outlive the service. `regions` null: clients'
-  // shared memory is off.
-  InferenceService(ServedModels* models, SharedRegions* regions, const RpcContext& rpc)
-      : models_(models), regions_(regions), rpc_(rpc) {}
+  // `models`, `control`, `regions` and what `rpc` points to outlive the service. `regions` null:
+  // clients' shared memory is off.
+  InferenceService(ServedModels* models, ModelControl* control, SharedRegions* regions,
+                   const RpcContext& rpc)
+      : models_(models), control_(control), regions_(regions), rpc_(rpc) {}
 
   // What ServerReady says.
   void SetReady(bool ready) { ready_ = ready; }
@@ -39,6 +41,12 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
                        inference::ModelConfigResponse* response) override;
   Reactor* RepositoryIndex(Context* context, const inference::RepositoryIndexRequest* request,
                            inference::RepositoryIndexResponse* response) override;
+  Reactor* RepositoryModelLoad(Context* context,
+                               const inference::RepositoryModelLoadRequest* request,
+                               inference::RepositoryModelLoadResponse* response) override;
+  Reactor* RepositoryModelUnload(Context* context,
+                                 const inference::RepositoryModelUnloadRequest* request,
+                                 inference::RepositoryModelUnloadResponse* response) override;
   Reactor* ModelInfer(Context* context, const inference::ModelInferRequest* request,
                       inference::ModelInferResponse* response) override;
   grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
@@ -72,6 +80,7 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
 
  private:
   ServedModels* const models_;
+  ModelControl* const control_;
   SharedRegions* const regions_;
   const RpcContext rpc_;
   std::atomic<bool> ready_{false};

@@ -1,6 +1,7 @@
 #include "server/rpc/model_messages.h"
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -29,15 +30,126 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
   }
 }
 
-template <typename Tensors>
-void AddConfig(const std::vector<TensorSpec>& specs, Tensors* messages) {
-  for (const TensorSpec& spec : specs) {
-    auto* message = messages->Add();
-    message->set_name(spec.name);
-    inference::DataType type = inference::TYPE_INVALID;
-    inference::DataType_Parse(absl::StrCat("TYPE_", DataTypeName(spec.type)), &type);
-    message->set_data_type(type);
-    message->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
+template <typename Message>
+void FillTensor(const TensorSpec& spec, Message* message) {
+  message->set_name(spec.name);
+  inference::DataType type = inference::TYPE_INVALID;
+  inference::DataType_Parse(absl::StrCat("TYPE_", DataTypeName(spec.type)), &type);
+  message->set_data_type(type);
+  message->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
+  if (spec.reshape) {
+    message->mutable_reshape()->mutable_shape()->Add(spec.reshape->begin(), spec.reshape->end());
+  }
+}
+
+void FillTensors(const ModelConfig& config, inference::ModelConfig* message) {
+  for (const TensorSpec& spec : config.inputs) {
+    inference::ModelInput* const input = message->add_input();
+    FillTensor(spec, input);
+    inference::ModelInput::Format format = inference::ModelInput::FORMAT_NONE;
+    inference::ModelInput::Format_Parse(spec.format, &format);
+    input->set_format(format);
+  }
+  for (const TensorSpec& spec : config.outputs) {
+    inference::ModelOutput* const output = message->add_output();
+    FillTensor(spec, output);
+    output->set_label_filename(spec.label_filename);
+  }
+}
+
+void FillPolicy(const QueuePolicy& policy, inference::ModelQueuePolicy* message) {
+  message->set_timeout_action(policy.timeout_action == QueuePolicy::TimeoutAction::kDelay
+                                  ? inference::ModelQueuePolicy::DELAY
+                                  : inference::ModelQueuePolicy::REJECT);
+  message->set_default_timeout_microseconds(
+      static_cast<uint64_t>(absl::ToInt64Microseconds(policy.default_timeout)));
+  message->set_allow_timeout_override(policy.allow_timeout_override);
+  message->set_max_queue_size(static_cast<uint32_t>(policy.max_queue_size));
+}
+
+void FillBatching(const ModelConfig& config, inference::ModelDynamicBatching* message) {
+  for (const int64_t size : config.preferred_batch_sizes) {
+    message->add_preferred_batch_size(static_cast<int32_t>(size));
+  }
+  message->set_max_queue_delay_microseconds(
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.max_queue_delay)));
+  message->set_preserve_ordering(config.preserve_ordering);
+  message->set_priority_levels(static_cast<uint64_t>(config.priority_levels));
+  message->set_default_priority_level(static_cast<uint64_t>(config.default_priority_level));
+  FillPolicy(config.default_queue_policy, message->mutable_default_queue_policy());
+  for (const auto& [level, policy] : config.priority_queue_policies) {
+    FillPolicy(policy, &(*message->mutable_priority_queue_policy())[static_cast<uint64_t>(level)]);
+  }
+}
+
+void FillServing(const ModelConfig& config, inference::ModelConfig* message) {
+  inference::ModelVersionPolicy* const policy = message->mutable_version_policy();
+  if (const auto* latest = std::get_if<LatestVersions>(&config.version_policy)) {
+    policy->mutable_latest()->set_num_versions(static_cast<uint32_t>(latest->count));
+  } else if (const auto* specific = std::get_if<SpecificVersions>(&config.version_policy)) {
+    policy->mutable_specific()->mutable_versions()->Add(specific->versions.begin(),
+                                                        specific->versions.end());
+  } else {
+    policy->mutable_all();
+  }
+  for (const InstanceGroup& group : config.instance_groups) {
+    inference::ModelInstanceGroup* const to = message->add_instance_group();
+    to->set_kind(group.kind == InstanceGroup::Kind::kGpu ? inference::ModelInstanceGroup::KIND_GPU
+                 : group.kind == InstanceGroup::Kind::kCpu
+                     ? inference::ModelInstanceGroup::KIND_CPU
+                     : inference::ModelInstanceGroup::KIND_AUTO);
+    to->set_count(static_cast<int32_t>(group.count));
+    to->mutable_gpus()->Add(group.gpus.begin(), group.gpus.end());
+  }
+}
+
+void FillWarmups(const ModelConfig& config, inference::ModelConfig* message) {
+  for (const Warmup& warmup : config.warmups) {
+    inference::ModelWarmup* const to = message->add_model_warmup();
+    to->set_name(warmup.name);
+    to->set_batch_size(static_cast<uint32_t>(warmup.batch_size));
+    to->set_count(static_cast<uint32_t>(warmup.count));
+    for (const auto& [name, input] : warmup.inputs) {
+      inference::ModelWarmup::Input& filled = (*to->mutable_inputs())[name];
+      inference::DataType type = inference::TYPE_INVALID;
+      inference::DataType_Parse(absl::StrCat("TYPE_", DataTypeName(input.type)), &type);
+      filled.set_data_type(type);
+      filled.mutable_dims()->Add(input.dims.begin(), input.dims.end());
+      if (input.fill == Warmup::Fill::kFile) {
+        filled.set_input_data_file(input.file);
+      } else if (input.fill == Warmup::Fill::kRandom) {
+        filled.set_random_data(true);
+      } else {
+        filled.set_zero_data(true);
+      }
+    }
+  }
+}
+
+// Braid's own, and where a published version comes from.
+void FillParameters(const ModelConfig& config, inference::ModelConfig* message) {
+  auto& parameters = *message->mutable_parameters();
+  std::vector<std::string> broadcast;
+  for (const TensorSpec& input : config.inputs) {
+    if (input.broadcast && !input.scalar) {
+      broadcast.push_back(input.name);
+    }
+    if (input.range) {
+      parameters[absl::StrCat("range.", input.name)].set_string_value(
+          absl::StrCat(input.range->min, ",", input.range->max));
+    }
+  }
+  if (!broadcast.empty()) {
+    parameters["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));
+  }
+  if (config.weight != 1) {
+    parameters["weight"].set_string_value(absl::StrCat(config.weight));
+  }
+  if (config.preferred_chunk_rows > 0) {
+    parameters["preferred_chunk_rows"].set_string_value(absl::StrCat(config.preferred_chunk_rows));
+  }
+  for (const auto& [key, value] : config.origin) {
+    parameters[absl::StrCat("origin.", key)].set_string_value(value);
   }
 }
 
@@ -56,10 +168,12 @@ absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_vi
   return number;
 }
 
-void FillMetadata(const ModelConfig& config, int64_t version,
+void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& versions,
                   inference::ModelMetadataResponse* response) {
   response->set_name(config.name);
-  response->add_versions(absl::StrCat(version));
+  for (const int64_t version : versions) {
+    response->add_versions(absl::StrCat(version));
+  }
   response->set_platform(kPlatform);
   AddMetadata(config, config.inputs, response->mutable_inputs());
   AddMetadata(config, config.outputs, response->mutable_outputs());
@@ -69,25 +183,15 @@ void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
   message->set_name(config.name);
   message->set_platform(kPlatform);
   message->set_backend(kBackend);
+  message->set_default_model_filename(config.model_filename);
   message->set_max_batch_size(static_cast<int32_t>(config.max_batch_size));
-  AddConfig(config.inputs, message->mutable_input());
-  AddConfig(config.outputs, message->mutable_output());
-  std::vector<std::string> broadcast;
-  for (const TensorSpec& input : config.inputs) {
-    if (input.broadcast) {
-      broadcast.push_back(input.name);
-    }
-  }
-  if (!broadcast.empty()) {
-    (*message->mutable_parameters())["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));
-  }
-  for (const auto& [key, value] : config.origin) {
-    (*message->mutable_parameters())[absl::StrCat("origin.", key)].set_string_value(value);
-  }
+  FillTensors(config, message);
+  FillServing(config, message);
   if (config.batched()) {
-    message->mutable_dynamic_batching()->set_max_queue_delay_microseconds(
-        static_cast<uint64_t>(absl::ToInt64Microseconds(config.max_queue_delay)));
+    FillBatching(config, message->mutable_dynamic_batching());
   }
+  FillWarmups(config, message);
+  FillParameters(config, message);
 }
 
 }  // namespace braid

@@ -1,7 +1,9 @@
 // What the wire says of a model.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "inference/grpc_service.pb.h"
@@ -13,7 +15,7 @@ namespace braid {
 // from 1.
 absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_view field);
 
-void FillMetadata(const ModelConfig& config, int64_t version,
+void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& versions,
                   inference::ModelMetadataResponse* response);
 void FillConfig(const ModelConfig& config, inference::ModelConfig* message);
 

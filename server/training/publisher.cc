@@ -1,12 +1,11 @@
 #include "server/training/publisher.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <utility>
+#include <variant>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -14,6 +13,7 @@
 #include "server/base/status.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
+#include "server/models/repository.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
@@ -76,14 +76,13 @@ absl::Status Publisher::WritePinned(const std::string& model, int64_t version) c
 
 absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::string& model) const {
   std::map<int64_t, Source> sources;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(absl::StrCat(repository_, "/", model), error)) {
-    int64_t version = 0;
-    const std::string path = absl::StrCat(entry.path().string(), "/model.pt");
-    if (absl::SimpleAtoi(entry.path().filename().string(), &version) &&
-        std::filesystem::exists(path, error)) {
-      sources[version] = {version, path, /*stored=*/false};
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> served, models_->FindModel(model));
+  // A model without a folder in the repository has no versions there.
+  if (const auto entry = ScanModel(repository_, model); entry.ok()) {
+    for (const RepositoryEntry::Version& version : entry->versions) {
+      if (const auto path = FindModelFile(version, served->config().model_filename); path.ok()) {
+        sources[version.version] = {version.version, *path, /*stored=*/false};
+      }
     }
   }
   if (store_ != nullptr) {
@@ -108,8 +107,10 @@ absl::Status Publisher::ServeSource(const std::string& model, const Source& sour
     origin = Describe(stored.origin);
   }
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> served, models_->FindModel(model));
-  BRAID_ASSIGN_OR_RETURN(LoadedModel loaded,
-                         LoadModelFile(path, model, served->config(), models_->workers()));
+  BRAID_ASSIGN_OR_RETURN(
+      LoadedVersion loaded,
+      LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version},
+                  served->config(), models_->workers()));
   return models_->ServeVersion(model, source.version, std::move(loaded.replicas),
                                std::move(origin));
 }
@@ -125,26 +126,36 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   const auto wanted = std::find_if(sources.begin(), sources.end(), [&](const Source& source) {
     return source.version == (pinned != 0 ? pinned : sources.back().version);
   });
-  if (wanted == sources.end() || wanted->version == served->version()) {
+  if (wanted == sources.end()) {
     return absl::OkStatus();
   }
-  BRAID_RETURN_IF_ERROR(ServeSource(model, *wanted));
+  // As many as the policy serves, from the first that is not in the repository on.
+  const VersionPolicy& policy = served->config().version_policy;
+  const auto* latest = std::get_if<LatestVersions>(&policy);
+  const int64_t count = latest != nullptr                                  ? latest->count
+                        : std::holds_alternative<SpecificVersions>(policy) ? 1
+                                                                           : sources.size();
+  auto first = wanted + 1 - std::min<int64_t>(count, wanted + 1 - sources.begin());
+  first = std::find_if(first, wanted, [](const Source& source) { return source.stored; });
+  if (first == wanted && !wanted->stored && wanted->version == served->version()) {
+    return absl::OkStatus();
+  }
+  for (auto source = first; source <= wanted; ++source) {
+    BRAID_RETURN_IF_ERROR(ServeSource(model, *source));
+  }
   spdlog::info("model '{}' serves version {}, {}", model, wanted->version,
                pinned != 0 ? "rolled back to" : "published before");
   return absl::OkStatus();
 }
 
-void Publisher::ServeStored() {
+void Publisher::ServeStored(const std::string& model) {
   if (store_ == nullptr) {
     return;
   }
   const absl::MutexLock lock(&mu_);
-  for (const ModelState& state : models_->List()) {
-    const absl::Status status = state.ready ? ServeStoredModel(state.name) : absl::OkStatus();
-    if (!status.ok()) {
-      spdlog::error("model '{}' stays at version {}: {}", state.name, state.version,
-                    std::string(status.message()));
-    }
+  if (const absl::Status status = ServeStoredModel(model); !status.ok()) {
+    spdlog::error("model '{}' serves no published version: {}", model,
+                  std::string(status.message()));
   }
 }
 
@@ -166,8 +177,8 @@ absl::StatusOr<int64_t> Publisher::StoredAs(const std::string& model,
 }
 
 absl::StatusOr<int64_t> Publisher::Publish(
-    const std::string& model, std::vector<std::unique_ptr<Replica>> replicas,
-    const VersionOrigin& origin, const std::function<absl::Status(ByteSink*)>& write_model) {
+    const std::string& model, ReplicaSet replicas, const VersionOrigin& origin,
+    const std::function<absl::Status(ByteSink*)>& write_model) {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
   if (version == 0) {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/batching/served_models.h"
-#include "server/parallel/replica.h"
+#include "server/parallel/replica_set.h"
 #include "server/storage/version_store.h"
 
 namespace braid {
@@ -26,15 +26,14 @@ class Publisher {
                                                          std::string repository,
                                                          std::string data_dir);
 
-  // After the repository has been loaded: serves what was published last, or rolled back to, before
-  // a restart. What cannot be read is logged and passed over.
-  void ServeStored() ABSL_LOCKS_EXCLUDED(mu_);
+  // After `model` has been loaded from the repository, or loaded again: serves what was published
+  // last, or rolled back to, before. What cannot be read is logged and passed over.
+  void ServeStored(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Serves `replicas`, one a worker, as the next version of `model`, and returns its number; the
+  // Serves `replicas` as the next version of `model`, and returns its number; the
   // same number if the version of this very operation is there already. `write_model` gives the
   // model's file.
-  absl::StatusOr<int64_t> Publish(const std::string& model,
-                                  std::vector<std::unique_ptr<Replica>> replicas,
+  absl::StatusOr<int64_t> Publish(const std::string& model, ReplicaSet replicas,
                                   const VersionOrigin& origin,
                                   const std::function<absl::Status(ByteSink*)>& write_model)
       ABSL_LOCKS_EXCLUDED(mu_);

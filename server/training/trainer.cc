@@ -354,8 +354,7 @@ void Trainer::Record(const Operation& operation, const WorkResult& work) {
   skipped_ += work.skipped ? 1 : 0;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Replica>>> Trainer::MakeReplicas(
-    const std::vector<StateTensor>& state) {
+absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const std::vector<StateTensor>& state) {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
                          services_.models->FindReplicas(spec_.model, 0));
   const ReplicaSet& set = served->replicas();
@@ -364,7 +363,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Replica>>> Trainer::MakeReplicas(
     replicas[r] = set.replica(r).Clone();
     return LoadState(state, *replicas[r]);
   }));
-  return replicas;
+  return ReplicaSet(set.workers(), std::move(replicas));
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> Trainer::MakeExporter() {

@@ -105,9 +105,8 @@ class Trainer {
   absl::StatusOr<Batch> MakeBatch(Operation& operation) const;
   absl::StatusOr<WorkResult> RunWork(Operation& operation, const std::vector<GroupValues>& values);
   absl::StatusOr<OperationResult> RunPublish(const Operation& operation);
-  // The served model's replicas, one a worker, with the weights in `state`.
-  absl::StatusOr<std::vector<std::unique_ptr<Replica>>> MakeReplicas(
-      const std::vector<StateTensor>& state);
+  // The served model's replicas, on its workers, with the weights in `state`.
+  absl::StatusOr<ReplicaSet> MakeReplicas(const std::vector<StateTensor>& state);
   // The served model in host memory.
   absl::StatusOr<std::unique_ptr<Replica>> MakeExporter();
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/batching/load_model.h"
 #include "server/batching/served_models.h"
 #include "server/training/publisher.h"
 #include "server/training/trainer.h"
@@ -87,8 +88,9 @@ class TrainerBench {
       : data_dir_(std::move(data_dir)),
         fleet_(std::move(fleet)),
         models_(fleet_->workers(), fleet_->metrics()) {
-    models_.Serve(std::make_shared<MadeModel>(TrainedConfig(), nullptr), /*version=*/1,
-                  MakeReplicas(module, TrainedConfig(), fleet_->workers().size()));
+    models_.Serve({std::make_shared<MadeModel>(TrainedConfig(), nullptr), /*version=*/1,
+                   ReplicaSet(fleet_->workers(),
+                              MakeReplicas(module, TrainedConfig(), fleet_->workers().size()))});
     auto publisher = Publisher::Open(&models_, std::move(repository), data_dir_);
     EXPECT_TRUE(publisher.ok()) << publisher.status();
     publisher_ = *std::move(publisher);

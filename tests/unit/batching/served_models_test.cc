@@ -7,6 +7,7 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/batching/load_model.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/made_model.h"
 #include "tests/fakes/puppet_queue.h"
@@ -24,15 +25,16 @@ using Tensors = std::vector<at::Tensor>;
 class ServedModelsTest : public ::testing::Test {
  protected:
   // Replicas that add `offset`.
-  std::vector<std::unique_ptr<Replica>> Adding(double offset) const {
-    return Puppets(fleet_, [offset](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-      return Tensors{inputs[0] + offset};
-    });
+  ReplicaSet Adding(double offset) const {
+    return {fleet_.workers(),
+            Puppets(fleet_, [offset](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+              return Tensors{inputs[0] + offset};
+            })};
   }
   void Serve(const std::string& name, int64_t version, double offset) {
     ModelConfig config = PuppetConfig(16);
     config.name = name;
-    models_.Serve(std::make_shared<MadeModel>(config, nullptr), version, Adding(offset));
+    models_.Serve({std::make_shared<MadeModel>(config, nullptr), version, Adding(offset)});
   }
   // What the version that is served makes of 0.
   float Ask(const std::string& name) {

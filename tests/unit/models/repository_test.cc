@@ -1,5 +1,7 @@
 #include "server/models/repository.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 namespace braid {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -24,6 +27,14 @@ class ScanRepositoryTest : public ::testing::Test {
     return entries.ok() ? *entries : std::vector<RepositoryEntry>();
   }
 
+  static std::vector<int64_t> Numbers(const RepositoryEntry& entry) {
+    std::vector<int64_t> numbers;
+    for (const RepositoryEntry::Version& version : entry.versions) {
+      numbers.push_back(version.version);
+    }
+    return numbers;
+  }
+
   const TempDir dir_;
 };
 
@@ -34,22 +45,21 @@ TEST_F(ScanRepositoryTest, ListsModelsByName) {
   const std::vector<RepositoryEntry> entries = Scan();
   ASSERT_THAT(entries, SizeIs(2));
   EXPECT_EQ(entries[0].name, "a");
-  EXPECT_EQ(entries[0].version, 1);
-  EXPECT_EQ(entries[0].model_path, dir_.path() / "a/1/model.pt");
+  ASSERT_THAT(entries[0].versions, SizeIs(1));
+  EXPECT_EQ(entries[0].versions[0].version, 1);
+  EXPECT_EQ(entries[0].versions[0].folder, dir_.path() / "a/1");
   EXPECT_EQ(entries[0].config_path, dir_.path() / "a/config.pbtxt");
-  EXPECT_THAT(entries[0].status, IsOk());
   EXPECT_EQ(entries[1].name, "b");
   EXPECT_EQ(entries[1].config_path, "");
 }
 
-TEST_F(ScanRepositoryTest, TheNewestVersionIsTheHighestNumber) {
+TEST_F(ScanRepositoryTest, VersionsAreInTheOrderOfTheirNumbers) {
   for (const char* version : {"9", "10", "2"}) {
     dir_.Write(std::string("m/") + version + "/model.pt", "");
   }
   const std::vector<RepositoryEntry> entries = Scan();
   ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_EQ(entries[0].version, 10);
-  EXPECT_EQ(entries[0].model_path, dir_.path() / "m/10/model.pt");
+  EXPECT_THAT(Numbers(entries[0]), ElementsAre(2, 9, 10));
 }
 
 TEST_F(ScanRepositoryTest, FoldersThatAreNoNumberFromOneAreNoVersions) {
@@ -60,7 +70,7 @@ TEST_F(ScanRepositoryTest, FoldersThatAreNoNumberFromOneAreNoVersions) {
   dir_.Write("m/3/model.pt", "");
   const std::vector<RepositoryEntry> entries = Scan();
   ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_EQ(entries[0].version, 3);
+  EXPECT_THAT(Numbers(entries[0]), ElementsAre(3));
 }
 
 TEST_F(ScanRepositoryTest, AFileWithANumberForItsNameIsNoVersion) {
@@ -68,25 +78,56 @@ TEST_F(ScanRepositoryTest, AFileWithANumberForItsNameIsNoVersion) {
   dir_.Write("m/2", "notes");
   const std::vector<RepositoryEntry> entries = Scan();
   ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_THAT(entries[0].status, IsOk());
-  EXPECT_EQ(entries[0].version, 1);
+  EXPECT_THAT(Numbers(entries[0]), ElementsAre(1));
 }
 
-TEST_F(ScanRepositoryTest, AFolderWithoutVersionSaysSo) {
-  std::filesystem::create_directory(dir_.path() / "m");
-  const std::vector<RepositoryEntry> entries = Scan();
-  ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_THAT(entries[0].status,
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("<version>/model.pt")));
-}
-
-TEST_F(ScanRepositoryTest, AVersionWithoutModelSaysWhich) {
+TEST_F(ScanRepositoryTest, TheModelsFileIsTheConfiguredOrOneOfTwo) {
   dir_.Write("m/1/model.pt", "");
-  dir_.Write("m/2/model.onnx", "");
-  const std::vector<RepositoryEntry> entries = Scan();
-  ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_THAT(entries[0].status,
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 2 has no model.pt")));
+  dir_.Write("m/1/model.pt2", "");
+  dir_.Write("m/2/model.pt2", "");
+  dir_.Write("m/3/net.pt", "");
+  const std::vector<RepositoryEntry::Version> versions = Scan()[0].versions;
+  EXPECT_EQ(*FindModelFile(versions[0], ""), dir_.path() / "m/1/model.pt");
+  EXPECT_EQ(*FindModelFile(versions[1], ""), dir_.path() / "m/2/model.pt2");
+  EXPECT_EQ(*FindModelFile(versions[2], "net.pt"), dir_.path() / "m/3/net.pt");
+  EXPECT_THAT(
+      FindModelFile(versions[2], ""),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 3 has no model.pt or model.pt2")));
+  EXPECT_THAT(FindModelFile(versions[0], "net.pt"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 1 has no net.pt")));
+}
+
+TEST_F(ScanRepositoryTest, OneModelIsFoundByItsName) {
+  dir_.Write("m/1/model.pt", "");
+  EXPECT_THAT(Numbers(*ScanModel(dir_.path(), "m")), ElementsAre(1));
+  EXPECT_THAT(ScanModel(dir_.path(), "other"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
+  for (const std::string name :
+       {std::string("../m"), std::string("/etc"), std::string("m/1"), std::string(".."),
+        std::string("."), std::string(""), std::string("m\0x", 3), std::string(300, 'm')}) {
+    EXPECT_THAT(ScanModel(dir_.path(), name), RefusesField("model_name", HasSubstr("expected")))
+        << name;
+  }
+}
+
+TEST_F(ScanRepositoryTest, AChangeOfAFileChangesTheFingerprint) {
+  std::vector<std::string> seen;
+  const auto changed = [&] {
+    seen.push_back(Fingerprint(Scan()[0]));
+    return std::count(seen.begin(), seen.end(), seen.back()) == 1;
+  };
+  dir_.Write("m/1/model.pt", "a");
+  EXPECT_TRUE(changed());
+  EXPECT_FALSE(changed());
+  seen.pop_back();
+  dir_.Write("m/1/model.pt", "ab");
+  EXPECT_TRUE(changed());
+  dir_.Write("m/config.pbtxt", "");
+  EXPECT_TRUE(changed());
+  dir_.Write("m/2/model.pt", "");
+  EXPECT_TRUE(changed());
+  dir_.Write("m/warmup/x", "");
+  EXPECT_TRUE(changed());
 }
 
 TEST_F(ScanRepositoryTest, HiddenFoldersAndFilesArePassedOver) {

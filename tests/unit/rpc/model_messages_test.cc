@@ -34,9 +34,9 @@ TEST(ParseVersionTest, OtherTextIsRefused) {
 
 TEST(FillMetadataTest, ShapesAreWholeWithTheBatchDimension) {
   inference::ModelMetadataResponse response;
-  FillMetadata(Config(8), 3, &response);
+  FillMetadata(Config(8), {3, 5}, &response);
   EXPECT_EQ(response.name(), "m");
-  EXPECT_THAT(response.versions(), ElementsAre("3"));
+  EXPECT_THAT(response.versions(), ElementsAre("3", "5"));
   EXPECT_EQ(response.platform(), "pytorch_libtorch");
   EXPECT_EQ(response.inputs(0).name(), "x");
   EXPECT_EQ(response.inputs(0).datatype(), "FP32");
@@ -44,7 +44,7 @@ TEST(FillMetadataTest, ShapesAreWholeWithTheBatchDimension) {
   EXPECT_EQ(response.outputs(0).datatype(), "BF16");
   EXPECT_THAT(response.outputs(0).shape(), ElementsAre(-1));
   inference::ModelMetadataResponse whole;
-  FillMetadata(Config(0), 3, &whole);
+  FillMetadata(Config(0), {3}, &whole);
   EXPECT_THAT(whole.inputs(0).shape(), ElementsAre(3, -1));
 }
 

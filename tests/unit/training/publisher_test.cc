@@ -92,7 +92,7 @@ TEST_F(PublisherTest, ARestartServesWhatWasPublishedLast) {
   }
   const auto server = Start();
   EXPECT_EQ(server->served(), 1);
-  server->publisher().ServeStored();
+  server->publisher().ServeStored("m");
   EXPECT_EQ(server->served(), 2);
   EXPECT_TRUE(at::equal(server->Infer(), published));
   EXPECT_EQ((*server->models().Find("m", 0))->config().origin.at("trainer"), "t");
@@ -109,7 +109,7 @@ TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
     published = server->Infer();
   }
   const auto server = Start();
-  server->publisher().ServeStored();
+  server->publisher().ServeStored("m");
   ASSERT_THAT(Restore(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 2);
   EXPECT_EQ(server->served(), 2);
@@ -150,14 +150,14 @@ TEST_F(PublisherTest, AnOlderVersionComesBackAndStays) {
     ASSERT_THAT(Save(server->trainer()), IsOk());
   }
   const auto server = Start();
-  server->publisher().ServeStored();
+  server->publisher().ServeStored("m");
   EXPECT_EQ(server->served(), 2);
   EXPECT_TRUE(at::equal(server->Infer(), second));
   ASSERT_THAT(Restore(server->trainer()), IsOk());
   server->Step(5);
   EXPECT_EQ(*server->Publish(6), 4);  // after the highest
   const auto next = Start();
-  next->publisher().ServeStored();
+  next->publisher().ServeStored("m");
   EXPECT_EQ(next->served(), 4);  // and no longer gone back from
 }
 
@@ -193,7 +193,7 @@ TEST_F(PublisherTest, ADamagedVersionIsNotServed) {
   ASSERT_TRUE(std::filesystem::exists(file));
   std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
   const auto server = Start();
-  server->publisher().ServeStored();
+  server->publisher().ServeStored("m");
   EXPECT_EQ(server->served(), 1);
   EXPECT_FALSE(server->publisher().Rollback("m", 2).ok());
   EXPECT_EQ(server->served(), 1);

@@ -215,14 +215,16 @@ TEST_F(TrainerCheckpointsTest, AnotherModelsOrOptimizersIsRefused) {
   TrainerSpec renamed = SpecOf();
   renamed.model = "n";
   Life of_another(dir_, SpecOf());
-  of_another.bench().models()->Serve(std::make_shared<MadeModel>(
-                                         [] {
-                                           ModelConfig config = TrainedConfig();
-                                           config.name = "n";
-                                           return config;
-                                         }(),
-                                         nullptr),
-                                     1, MakeReplicas(Module(), TrainedConfig(), 2));
+  of_another.bench().models()->Serve({std::make_shared<MadeModel>(
+                                          [] {
+                                            ModelConfig config = TrainedConfig();
+                                            config.name = "n";
+                                            return config;
+                                          }(),
+                                          nullptr),
+                                      1,
+                                      ReplicaSet(of_another.bench().fleet().workers(),
+                                                 MakeReplicas(Module(), TrainedConfig(), 2))});
   BRAID_ASSERT_OK_AND_ASSIGN(const auto trainer, of_another.bench().Create(renamed));
   EXPECT_THAT(Restore(*trainer), StatusIs(absl::StatusCode::kFailedPrecondition,
                                           AllOf(HasSubstr("'m'"), HasSubstr("'n'"))));

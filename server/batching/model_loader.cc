@@ -108,7 +108,7 @@ absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
 
 absl::Status ModelLoader::LoadEntry(const RepositoryEntry& entry,
                                     const std::optional<std::string>& config) {
-  fingerprints_[entry.name] = Fingerprint(entry);
+  files_[entry.name] = FilesOf(entry);
   absl::Status status = LoadVersions(entry, config);
   if (!status.ok()) {
     spdlog::error("model '{}' is not loaded: {}", entry.name, std::string(status.message()));
@@ -183,12 +183,12 @@ void ModelLoader::Poll() {
   std::set<std::string> names;
   for (const RepositoryEntry& entry : *entries) {
     names.insert(entry.name);
-    const auto known = fingerprints_.find(entry.name);
-    if (known == fingerprints_.end() || known->second != Fingerprint(entry)) {
+    const auto known = files_.find(entry.name);
+    if (known == files_.end() || known->second != FilesOf(entry)) {
       LoadEntry(entry, std::nullopt).IgnoreError();  // it is listed with the reason
     }
   }
-  for (auto known = fingerprints_.begin(); known != fingerprints_.end();) {
+  for (auto known = files_.begin(); known != files_.end();) {
     if (names.count(known->first) > 0) {
       ++known;
       continue;
@@ -196,7 +196,7 @@ void ModelLoader::Poll() {
     spdlog::info("model '{}' is gone from the repository", known->first);
     models_->Forget(known->first);
     Changed(known->first);
-    known = fingerprints_.erase(known);
+    known = files_.erase(known);
   }
 }
 

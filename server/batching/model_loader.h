@@ -58,8 +58,8 @@ class ModelLoader {
 
   const Options options_;
   ServedModels* const models_;
-  // Of the models that were loaded, or could not be.
-  std::map<std::string, std::string> fingerprints_;
+  // What FilesOf() said of the models when they were loaded, or could not be.
+  std::map<std::string, std::string> files_;
 };
 
 }  // namespace braid

@@ -104,7 +104,7 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
       absl::StrCat("version ", version.version, " has no ", absl::StrJoin(names, " or ")));
 }
 
-std::string Fingerprint(const RepositoryEntry& entry) {
+std::string FilesOf(const RepositoryEntry& entry) {
   std::vector<std::string> lines;
   AddFiles(entry.folder, &lines);
   AddFiles(fs::path(entry.folder) / "warmup", &lines);

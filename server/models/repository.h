@@ -42,6 +42,6 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
 
 // Changes whenever a file of the model is added, removed or written: names, sizes and times of
 // change of what is in its folder and its version folders.
-std::string Fingerprint(const RepositoryEntry& entry);
+std::string FilesOf(const RepositoryEntry& entry);
 
 }  // namespace braid

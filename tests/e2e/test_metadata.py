@@ -41,6 +41,8 @@ def test_server_metadata(client: triton.InferenceServerClient) -> None:
         "classification",
         "logging",
         "model_configuration",
+        "model_repository",
+        "model_repository(unload_dependents)",
         "parameters",
         "schedule_policy",
         "statistics",

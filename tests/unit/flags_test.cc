@@ -74,6 +74,20 @@ TEST_F(FlagsTest, EveryFlagIsRead) {
   EXPECT_EQ(options->drain_timeout, absl::Milliseconds(1500));
 }
 
+TEST_F(FlagsTest, WhichModelsAreServed) {
+  EXPECT_EQ(Parse({})->model_control_mode, ControlMode::kNone);
+  EXPECT_EQ(Parse({})->repository_poll, absl::Seconds(15));
+  const std::optional<Options> options =
+      Parse({"--model_control_mode=explicit", "--load_model=a", "--load_model=*"});
+  ASSERT_TRUE(options) << stderr_;
+  EXPECT_EQ(options->model_control_mode, ControlMode::kExplicit);
+  EXPECT_EQ(options->load_models, (std::vector<std::string>{"a", "*"}));
+  const auto poll = Parse({"--model_control_mode=poll", "--repository_poll_seconds=0.5"});
+  ASSERT_TRUE(poll) << stderr_;
+  EXPECT_EQ(poll->model_control_mode, ControlMode::kPoll);
+  EXPECT_EQ(poll->repository_poll, absl::Milliseconds(500));
+}
+
 TEST_F(FlagsTest, AnIpv6AddressIsBracketed) {
   EXPECT_EQ(Parse({"--listen=::1"})->listen, "[::1]");
   EXPECT_EQ(Parse({"--listen=[::1]"})->listen, "[::1]");
@@ -83,7 +97,8 @@ TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
   for (const std::string flag :
        {"--grpc_port=65536", "--grpc_port=-1", "--grpc_port=x", "--metrics_port=1.5",
         "--cpu_threads=-1", "--training_share=1", "--max_requests=0", "--max_request_bytes=0",
-        "--max_request_bytes=-5", "--drain_timeout=-1", "--no_such_flag=1"}) {
+        "--max_request_bytes=-5", "--drain_timeout=-1", "--load_model=a",
+        "--model_control_mode=some", "--repository_poll_seconds=0", "--no_such_flag=1"}) {
     EXPECT_FALSE(Parse({flag})) << flag;
     EXPECT_EQ(exit_code_, 2) << flag;
     const std::string name = flag.substr(0, flag.find('='));

@@ -7,7 +7,9 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
+#include "tests/fakes/eventually.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/made_model.h"
 #include "tests/fakes/puppet_queue.h"
@@ -31,9 +33,17 @@ class ServedModelsTest : public ::testing::Test {
               return Tensors{inputs[0] + offset};
             })};
   }
-  void Serve(const std::string& name, int64_t version, double offset) {
+  std::vector<LoadedVersion> Made(int64_t version, double offset) const {
+    std::vector<LoadedVersion> versions;
+    versions.push_back(
+        {std::make_shared<MadeModel>(PuppetConfig(16), nullptr), version, Adding(offset)});
+    return versions;
+  }
+  void Serve(const std::string& name, int64_t version, double offset,
+             VersionPolicy policy = LatestVersions{}) {
     ModelConfig config = PuppetConfig(16);
     config.name = name;
+    config.version_policy = std::move(policy);
     models_.Serve({std::make_shared<MadeModel>(config, nullptr), version, Adding(offset)});
   }
   // What the version that is served makes of 0.
@@ -96,6 +106,65 @@ TEST_F(ServedModelsTest, AVersionTakesThePlaceOfTheOneBefore) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("served is 4")));
   EXPECT_THAT(models_.ServeVersion("other", 1, Adding(2), {}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
+}
+
+TEST_F(ServedModelsTest, ThePolicySaysHowManyVersionsThereAre) {
+  for (const int64_t version : {1, 2, 3}) {
+    Serve("all", version, 1, AllVersions{});
+    Serve("two", version, 1, LatestVersions{2});
+  }
+  EXPECT_THAT(*models_.Versions("all"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(*models_.Versions("two"), ElementsAre(2, 3));
+  EXPECT_EQ((*models_.Find("all", 0))->version(), 3);
+  EXPECT_EQ((*models_.Find("all", 1))->version(), 1);
+  ASSERT_THAT(models_.ServeVersion("all", 2, Adding(1), {}), IsOk());  // back to it
+  EXPECT_THAT(*models_.Versions("all"), ElementsAre(1, 2));
+  ASSERT_EQ(models_.List().size(), 4);
+  EXPECT_EQ(models_.List()[1].version, 2);
+  EXPECT_THAT(models_.Versions("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("all")));
+}
+
+TEST_F(ServedModelsTest, AVersionThatWouldNotBeServedHasNoNumber) {
+  Serve("m", 1, 1, SpecificVersions{{1, 3}});
+  EXPECT_THAT(models_.NextVersion("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                 AllOf(HasSubstr("version 2"), HasSubstr("1, 3"))));
+  ASSERT_THAT(models_.ReserveVersion("m", 2), IsOk());
+  EXPECT_EQ(*models_.NextVersion("m"), 3);
+}
+
+TEST_F(ServedModelsTest, AReplacementKeepsWhatATrainerPublishedLater) {
+  Serve("m", 1, 1);
+  ASSERT_THAT(models_.ServeVersion("m", 2, Adding(2), {{"trainer", "t"}}), IsOk());
+  models_.ServeNot("m", 3, absl::FailedPreconditionError("broken"));
+  EXPECT_EQ(models_.List().size(), 2);
+  models_.Replace(Made(1, 5));
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(2));
+  EXPECT_EQ(Ask("m"), 2);
+  EXPECT_EQ(models_.List().size(), 1);
+  models_.Replace(Made(4, 6));
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(4));
+  EXPECT_EQ(Ask("m"), 6);
+}
+
+TEST_F(ServedModelsTest, WhatIsRemovedAnswersWhatWaitsAndIsFreed) {
+  Serve("m", 1, 1);
+  std::weak_ptr<BatchQueue> freed = *models_.FindReplicas("m", 0);
+  PendingInference pending;
+  {
+    const WorkerBlock first(fleet_.worker(0));
+    const WorkerBlock second(fleet_.worker(1));
+    ASSERT_THAT((*models_.Find("m", 0))->Push(MakeRequest(MakeRows("x", 1, 0), &pending)), IsOk());
+    ASSERT_THAT(models_.Remove("m", "unloaded"), IsOk());
+    EXPECT_THAT(models_.Find("m", 0),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("not served: unloaded")));
+    EXPECT_FALSE(freed.expired());
+  }
+  EXPECT_THAT(pending.Wait(), IsOk());
+  EXPECT_TRUE(Eventually([&] { return freed.expired(); }));
+  EXPECT_EQ(models_.List()[0].reason, "unloaded");
+  models_.Forget("m");
+  EXPECT_TRUE(models_.List().empty());
+  EXPECT_THAT(models_.Remove("m", ""), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'m'")));
 }
 
 TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {

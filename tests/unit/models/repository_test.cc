@@ -102,7 +102,7 @@ TEST_F(ScanRepositoryTest, OneModelIsFoundByItsName) {
   EXPECT_THAT(Numbers(*ScanModel(dir_.path(), "m")), ElementsAre(1));
   EXPECT_THAT(ScanModel(dir_.path(), "other"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
-  for (const std::string name :
+  for (const std::string& name :
        {std::string("../m"), std::string("/etc"), std::string("m/1"), std::string(".."),
         std::string("."), std::string(""), std::string("m\0x", 3), std::string(300, 'm')}) {
     EXPECT_THAT(ScanModel(dir_.path(), name), RefusesField("model_name", HasSubstr("expected")))
@@ -110,10 +110,10 @@ TEST_F(ScanRepositoryTest, OneModelIsFoundByItsName) {
   }
 }
 
-TEST_F(ScanRepositoryTest, AChangeOfAFileChangesTheFingerprint) {
+TEST_F(ScanRepositoryTest, AChangeOfAFileChangesWhatFilesOfSays) {
   std::vector<std::string> seen;
   const auto changed = [&] {
-    seen.push_back(Fingerprint(Scan()[0]));
+    seen.push_back(FilesOf(Scan()[0]));
     return std::count(seen.begin(), seen.end(), seen.back()) == 1;
   };
   dir_.Write("m/1/model.pt", "a");

@@ -41,7 +41,8 @@ class Times(nn.Module):
     def __init__(self, factor: float, extra: int = 0) -> None:
         super().__init__()
         self.factor = nn.Parameter(torch.full((1,), float(factor)))
-        self.extra = nn.Parameter(torch.zeros(extra))
+        if extra > 0:
+            self.extra = nn.Parameter(torch.zeros(extra))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.factor
@@ -340,7 +341,7 @@ def test_a_trainer_outlives_its_model(tmp_path: Path) -> None:
             trainer.step({"x": x}, {"target": 3 * x})
             running.client.unload_model("a")
             assert trainer.step({"x": x}, {"target": 3 * x}).step == 2
-            with pytest.raises(braid.Error, match="unloaded"):
+            with pytest.raises(braid.BraidError, match="unloaded"):
                 trainer.publish("a")
             running.client.load_model("a")
             assert trainer.publish("a") == 2

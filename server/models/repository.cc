@@ -41,16 +41,16 @@ RepositoryEntry Scan(const fs::path& folder) {
   return entry;
 }
 
+// Of the files in `folder`, and in the folders in it.
 void AddFiles(const fs::path& folder, std::vector<std::string>* lines) {
   std::error_code error;
-  for (const fs::directory_entry& child : fs::directory_iterator(folder, error)) {
-    if (!child.is_regular_file(error)) {
-      continue;
+  fs::recursive_directory_iterator file(folder, error);
+  for (; !error && file != fs::end(file); file.increment(error)) {
+    std::error_code gone;  // a file that vanishes meanwhile is another state of the folder
+    if (file->is_regular_file(gone)) {
+      const auto time = file->last_write_time(gone).time_since_epoch().count();
+      lines->push_back(absl::StrCat(file->path().string(), " ", file->file_size(gone), " ", time));
     }
-    std::error_code gone;  // a file that vanishes meanwhile changes the next fingerprint
-    const auto time = child.last_write_time(gone).time_since_epoch().count();
-    const auto bytes = child.file_size(gone);
-    lines->push_back(absl::StrCat(child.path().string(), " ", bytes, " ", time));
   }
 }
 
@@ -95,22 +95,25 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
                                              ? std::vector<std::string>{kTorchScript, kPackage}
                                              : std::vector<std::string>{filename};
   for (const std::string& name : names) {
-    std::error_code error;
-    if (const fs::path path = fs::path(version.folder) / name; fs::is_regular_file(path, error)) {
+    std::error_code error;  // a package may be a folder, too
+    if (const fs::path path = fs::path(version.folder) / name; fs::exists(path, error)) {
       return path.string();
     }
   }
-  return absl::NotFoundError(
-      absl::StrCat("version ", version.version, " has no ", absl::StrJoin(names, " or ")));
+  return absl::NotFoundError(absl::StrCat("version ", version.version,
+                                          names.size() == 1 ? " has no " : " has neither ",
+                                          absl::StrJoin(names, " nor ")));
 }
 
 std::string FilesOf(const RepositoryEntry& entry) {
   std::vector<std::string> lines;
   AddFiles(entry.folder, &lines);
-  AddFiles(fs::path(entry.folder) / "warmup", &lines);
   for (const RepositoryEntry::Version& version : entry.versions) {
     lines.push_back(version.folder);
-    AddFiles(version.folder, &lines);
+    std::error_code error;
+    if (fs::is_symlink(version.folder, error)) {
+      AddFiles(version.folder, &lines);
+    }
   }
   std::sort(lines.begin(), lines.end());
   return absl::StrJoin(lines, "\n");

@@ -41,7 +41,7 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
                                           const std::string& filename);
 
 // Changes whenever a file of the model is added, removed or written: names, sizes and times of
-// change of what is in its folder and its version folders.
+// change of what is in its folder.
 std::string FilesOf(const RepositoryEntry& entry);
 
 }  // namespace braid

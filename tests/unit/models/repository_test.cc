@@ -90,9 +90,9 @@ TEST_F(ScanRepositoryTest, TheModelsFileIsTheConfiguredOrOneOfTwo) {
   EXPECT_EQ(*FindModelFile(versions[0], ""), dir_.path() / "m/1/model.pt");
   EXPECT_EQ(*FindModelFile(versions[1], ""), dir_.path() / "m/2/model.pt2");
   EXPECT_EQ(*FindModelFile(versions[2], "net.pt"), dir_.path() / "m/3/net.pt");
-  EXPECT_THAT(
-      FindModelFile(versions[2], ""),
-      StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 3 has no model.pt or model.pt2")));
+  EXPECT_THAT(FindModelFile(versions[2], ""),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("version 3 has neither model.pt nor model.pt2")));
   EXPECT_THAT(FindModelFile(versions[0], "net.pt"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 1 has no net.pt")));
 }

@@ -78,8 +78,8 @@ TEST_F(VersionStoreTest, IsARepository) {
   ASSERT_THAT(Write("m", 12), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<RepositoryEntry> entries, ScanRepository(root_));
   ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_THAT(entries[0].status, IsOk());
-  EXPECT_EQ(entries[0].version, 12);
+  ASSERT_THAT(entries[0].versions, SizeIs(2));
+  EXPECT_THAT(FindModelFile(entries[0].versions[1], ""), IsOk());
 }
 
 TEST_F(VersionStoreTest, ListsModelsAndVersions) {

@@ -49,8 +49,7 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
     response->set_version(kVersion);
     for (const char* extension :
          {"classification", "logging", "model_configuration", "model_repository",
-          "model_repository(unload_dependents)", "parameters", "schedule_policy",
-          "statistics"}) {
+          "model_repository(unload_dependents)", "parameters", "schedule_policy", "statistics"}) {
       response->add_extensions(extension);
     }
     if (regions_ != nullptr) {

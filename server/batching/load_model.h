@@ -19,8 +19,8 @@ struct LoadedModel {
   std::vector<std::unique_ptr<Replica>> replicas;  // one a worker
 };
 
-// The file `path` of model `name`; errors and `config` are OpenTorchScript()'s. Blocks: the workers
-// load.
+// The file `path` of model `name`: an AOTInductor package if it ends in .pt2, else a TorchScript
+// module; errors and `config` are OpenAoti()'s or OpenTorchScript()'s. Blocks: the workers load.
 absl::StatusOr<LoadedModel> LoadModelFile(const std::string& path, const std::string& name,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);

@@ -21,6 +21,9 @@ struct ValueRange {
   int64_t max = 0;
 };
 
+// The type of a scalar argument is BOOL, INT64 or FP64.
+using ScalarValue = std::variant<bool, int64_t, double>;
+
 struct TensorSpec {
   std::string name;
   DataType type = DataType::kFp32;
@@ -37,6 +40,8 @@ struct TensorSpec {
   std::optional<ValueRange> range = std::nullopt;
   // Of an output: the names of its classes, by index.
   std::vector<std::string> labels = {};
+  // Of a scalar: what it is where a request does not give it. None: every request has to.
+  std::optional<ScalarValue> default_value = std::nullopt;
 };
 
 // What becomes of requests that wait, or of those of one priority.

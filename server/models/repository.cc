@@ -28,12 +28,17 @@ RepositoryEntry ScanModel(const fs::path& folder) {
       entry.model_path = child.path() / "model.pt";
     }
   }
+  if (entry.version != 0 && !fs::exists(entry.model_path, error)) {
+    const fs::path package = entry.model_path + "2";  // model.pt2
+    entry.model_path = fs::exists(package, error) ? package.string() : entry.model_path;
+  }
   if (entry.version == 0) {
     entry.status = absl::NotFoundError(
         "there is no version folder: expected <version>/model.pt, the "
         "version a number from 1");
-  } else if (!fs::is_regular_file(entry.model_path, error)) {
-    entry.status = absl::NotFoundError(absl::StrCat("version ", entry.version, " has no model.pt"));
+  } else if (!fs::exists(entry.model_path, error)) {
+    entry.status = absl::NotFoundError(
+        absl::StrCat("version ", entry.version, " has neither model.pt nor model.pt2"));
   }
   return entry;
 }

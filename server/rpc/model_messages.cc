@@ -1,6 +1,7 @@
 #include "server/rpc/model_messages.h"
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -19,6 +20,9 @@ template <typename Tensors>
 void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs,
                  Tensors* messages) {
   for (const TensorSpec& spec : specs) {
+    if (spec.scalar) {
+      continue;  // a request's parameter
+    }
     auto* message = messages->Add();
     message->set_name(spec.name);
     message->set_datatype(std::string(DataTypeName(spec.type)));
@@ -32,6 +36,9 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
 template <typename Tensors>
 void AddConfig(const std::vector<TensorSpec>& specs, Tensors* messages) {
   for (const TensorSpec& spec : specs) {
+    if (spec.scalar) {
+      continue;  // a request's parameter
+    }
     auto* message = messages->Add();
     message->set_name(spec.name);
     inference::DataType type = inference::TYPE_INVALID;
@@ -39,6 +46,20 @@ void AddConfig(const std::vector<TensorSpec>& specs, Tensors* messages) {
     message->set_data_type(type);
     message->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
   }
+}
+
+// "INT64, default 3".
+std::string DescribeScalar(const TensorSpec& spec) {
+  const absl::string_view type = DataTypeName(spec.type);
+  if (!spec.default_value) {
+    return std::string(type);
+  }
+  if (const bool* flag = std::get_if<bool>(&*spec.default_value)) {
+    return absl::StrCat(type, ", default ", *flag ? "true" : "false");
+  }
+  const auto* whole = std::get_if<int64_t>(&*spec.default_value);
+  return whole != nullptr ? absl::StrCat(type, ", default ", *whole)
+                          : absl::StrCat(type, ", default ", std::get<double>(*spec.default_value));
 }
 
 }  // namespace
@@ -74,7 +95,10 @@ void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
   AddConfig(config.outputs, message->mutable_output());
   std::vector<std::string> broadcast;
   for (const TensorSpec& input : config.inputs) {
-    if (input.broadcast) {
+    if (input.scalar) {
+      (*message->mutable_parameters())[absl::StrCat("scalar.", input.name)].set_string_value(
+          DescribeScalar(input));
+    } else if (input.broadcast) {
       broadcast.push_back(input.name);
     }
   }

@@ -86,7 +86,8 @@ TEST_F(ScanRepositoryTest, AVersionWithoutModelSaysWhich) {
   const std::vector<RepositoryEntry> entries = Scan();
   ASSERT_THAT(entries, SizeIs(1));
   EXPECT_THAT(entries[0].status,
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 2 has no model.pt")));
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("version 2 has neither model.pt nor model.pt2")));
 }
 
 TEST_F(ScanRepositoryTest, HiddenFoldersAndFilesArePassedOver) {

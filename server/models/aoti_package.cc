@@ -1,5 +1,6 @@
 #include "server/models/aoti_package.h"
 
+#include <dlfcn.h>
 #include <sys/utsname.h>
 
 #include <cstdlib>
@@ -129,6 +130,15 @@ absl::Status CheckCapability(const std::string& wanted_text, int gpu) {
   return absl::OkStatus();
 }
 
+// Compiled code wants libtorch.so, which does no more than to bring LibTorch's other libraries. The
+// program, unlike what it unpacks, knows where it lies.
+absl::Status LoadLibTorch() {
+  static void* const library = dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
+  return library != nullptr
+             ? absl::OkStatus()
+             : Wrong("cannot be run: libtorch.so, which it needs, is not where LibTorch is");
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const AotiPackage>> AotiPackage::Open(const std::string& path) {
@@ -213,6 +223,7 @@ absl::StatusOr<std::unique_ptr<torch::inductor::AOTIModelContainerRunner>> AotiP
   // LibTorch's code that does this shares a static object without a lock.
   static absl::Mutex mu(absl::kConstInit);
   const absl::MutexLock lock(&mu);
+  BRAID_RETURN_IF_ERROR(LoadLibTorch());
   const auto& registry = torch::inductor::getAOTIModelRunnerRegistry();
   const auto make = registry.find(device_);
   if (make == registry.end()) {

@@ -32,7 +32,7 @@ absl::Status FitDims(const AotiInput& input, bool batched, TensorSpec* spec) {
   for (size_t d = 0; fits && d < dims.size(); ++d) {
     const AotiDim& known = input.dims[d + batch];
     fits = dims[d] < 0 || (dims[d] >= known.min && dims[d] <= known.max);
-    if (known.fixed() && !spec->reshape) {
+    if (fits && known.fixed() && !spec->reshape) {
       dims[d] = known.min;
     }
   }

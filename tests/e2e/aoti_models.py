@@ -42,15 +42,20 @@ def mixed() -> Mixed:
     return Mixed().eval()
 
 
-def compile_mixed(path: Path, smallest: int = 2, largest: int = LARGEST) -> None:
+def compile_mixed(
+    path: Path, smallest: int = 2, largest: int = LARGEST, device: str = "cpu"
+) -> None:
     """For batches of `smallest` to `largest` rows; of one size if they are equal."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    example = (torch.zeros(smallest, 10), torch.zeros(smallest, dtype=torch.int64))
+    example = (
+        torch.zeros(smallest, 10, device=device),
+        torch.zeros(smallest, dtype=torch.int64, device=device),
+    )
     sizes = None
     if largest > smallest:
         rows = torch.export.Dim("rows", min=smallest, max=largest)
         sizes = {"x": {0: rows}, "words": {0: rows}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(mixed(), example, dynamic_shapes=sizes)
+        program = torch.export.export(mixed().to(device), example, dynamic_shapes=sizes)
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))

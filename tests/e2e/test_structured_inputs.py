@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import queue
 from collections.abc import Iterator
 
 import braid
@@ -10,7 +12,8 @@ import pytest
 import torch
 import tritonclient.grpc as triton
 from e2e import structured_models, training
-from e2e.inference import assert_close
+from e2e.inference import assert_close, infer, infer_input
+from e2e.protocol import CALL_SECONDS
 from e2e.server import Server
 
 # More than the models' max_batch_size.
@@ -119,6 +122,35 @@ def test_numbers_are_no_inputs_but_parameters_of_the_configuration(
         "scalar.factor": "FP64, default 1",
         "scalar.negate": "BOOL, default false",
     }
+
+
+def scaled(**numbers: object) -> torch.Tensor:
+    return structured_models.scaled()(torch.from_numpy(A), **numbers).detach()
+
+
+def test_numbers_are_parameters_of_the_request(
+    triton_client: triton.InferenceServerClient,
+) -> None:
+    result = infer(triton_client, "scaled", {"x": A}, parameters={"power": 3, "negate": True})
+    assert_close(result.as_numpy("y"), scaled(power=3, negate=True))
+
+
+def test_requests_with_other_numbers_keep_theirs(
+    triton_client: triton.InferenceServerClient,
+) -> None:
+    """All at once, so that those of equal numbers may be merged, and no others."""
+    replies: queue.Queue = queue.Queue()
+    inputs = [infer_input("x", A)]
+    for power in (1, 2, 3) * 10:
+        triton_client.async_infer(
+            "scaled",
+            inputs,
+            functools.partial(lambda power, result, error: replies.put((power, result)), power),
+            parameters={"power": power},
+        )
+    for _ in range(30):
+        power, result = replies.get(timeout=CALL_SECONDS)
+        assert_close(result.as_numpy("y"), scaled(power=power))
 
 
 def test_a_number_without_a_default_has_to_be_given(client: braid.Client) -> None:

@@ -63,7 +63,8 @@ absl::Status CheckRanged(DataType type, ValueRange range, const std::vector<Elem
   config.inputs = {{"ids", type, {}}};
   config.inputs[0].range = range;
   const auto rows = static_cast<int64_t>(values.size());
-  return CheckInputs(config, {MakeHost<Element>("ids", {rows}, values)}, "inputs").status();
+  HostTensor ids{"ids", type, {rows}, values.data(), values.size() * sizeof(Element), nullptr};
+  return CheckInputs(config, {std::move(ids)}, "inputs").status();
 }
 
 TEST(CheckInputsTest, ValuesInRangeAreTaken) {

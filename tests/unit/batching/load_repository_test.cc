@@ -72,7 +72,7 @@ TEST_F(LoadRepositoryTest, OneThatFailsStopsNoOther) {
   dir_.Write("misconfigured/config.pbtxt", "");
   ASSERT_THAT(Load(), IsOk());
   EXPECT_THAT(models_.Find("m", 0), IsOk());
-  EXPECT_THAT(Reason("broken"), HasSubstr("cannot be loaded as TorchScript"));
+  EXPECT_THAT(Reason("broken"), HasSubstr("it is no zip archive"));
   EXPECT_THAT(Reason("empty"), HasSubstr("no version folder"));
   EXPECT_THAT(Reason("misconfigured"), HasSubstr("misconfigured/config.pbtxt"));
 }

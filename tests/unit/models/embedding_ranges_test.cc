@@ -33,12 +33,12 @@ std::optional<int64_t> MostOf(const std::string& name, const std::string& argume
 TEST(FindRangesTest, OfWhatIsLookedUp) {
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids)"), 9);
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids.long().view(-1))"), 9);
-  EXPECT_EQ(MostOf("ids", "ids", "  return self.inner(ids.flatten(1))"), 3);
+  EXPECT_EQ(MostOf("ids", "ids", "  return self.inner.forward(ids.flatten(1))"), 3);
 }
 
 TEST(FindRangesTest, TheSmallestTableCounts) {
   EXPECT_EQ(
-      MostOf("ids", "ids", "  a = torch.embedding(self.table, ids)\n  return self.inner(ids)"), 3);
+      MostOf("ids", "ids", "  a = torch.embedding(self.table, ids)\n  return self.inner.forward(ids)"), 3);
 }
 
 TEST(FindRangesTest, ThroughWhatHoldsIt) {

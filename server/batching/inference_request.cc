@@ -1,6 +1,7 @@
 #include "server/batching/inference_request.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

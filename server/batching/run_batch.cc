@@ -108,7 +108,8 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     };
     const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts);
     result.durations.copy_in = spend(Phase::kCopyIn);
-    const absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, worker, replica, inputs);
+    const absl::StatusOr<std::vector<at::Tensor>> outputs =
+        Forward(config, worker, replica, inputs);
     result.durations.forward = spend(Phase::kForward);
     BRAID_RETURN_IF_ERROR(outputs.status());
     if (config.batched()) {

@@ -37,8 +37,9 @@ TEST(FindRangesTest, OfWhatIsLookedUp) {
 }
 
 TEST(FindRangesTest, TheSmallestTableCounts) {
-  EXPECT_EQ(
-      MostOf("ids", "ids", "  a = torch.embedding(self.table, ids)\n  return self.inner.forward(ids)"), 3);
+  EXPECT_EQ(MostOf("ids", "ids",
+                   "  a = torch.embedding(self.table, ids)\n  return self.inner.forward(ids)"),
+            3);
 }
 
 TEST(FindRangesTest, ThroughWhatHoldsIt) {

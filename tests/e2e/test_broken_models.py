@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import shutil
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,7 +146,9 @@ def write_broken(repository: Path) -> None:
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("broken")
-    write_broken(directory / "models")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
+        write_broken(directory / "models")
     shutil.copytree(repository / "two_inputs", directory / "models/two_inputs")
     (directory / "models/notes.txt").write_text("A file is no model.")
     server = Server(directory / "models", "cpu*2", directory / "run")

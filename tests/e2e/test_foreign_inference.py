@@ -4,6 +4,7 @@ random weights: 1 to 4 replicas give PyTorch's outputs for any batch."""
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,7 +117,10 @@ def export(repository: Path) -> None:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("foreign")
-    export(directory)
+    with warnings.catch_warnings():
+        # PyTorch deprecates TorchScript; a trace warns of every number that it takes for constant.
+        warnings.simplefilter("ignore")
+        export(directory)
     return directory
 
 

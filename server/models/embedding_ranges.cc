@@ -9,6 +9,7 @@
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"
 #include "torch/csrc/jit/passes/inliner.h"
+#include "torch/csrc/jit/runtime/graph_executor.h"
 
 namespace braid {
 namespace {
@@ -111,7 +112,11 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
                 std::vector<TensorSpec>* inputs) {
   const auto graph =
       torch::jit::toGraphFunction(module.get_method("forward").function()).graph()->copy();
-  torch::jit::Inline(*graph);
+  {
+    // Workers run without the optimizer, and without it functions are not inlined.
+    const torch::jit::GraphOptimizerEnabledGuard optimizing(true);
+    torch::jit::Inline(*graph);
+  }
   const Origins origins(module, *graph, arguments);
   std::vector<std::optional<ValueRange>> found(inputs->size());
   // Not what is in the branches of the program, which may be there for inputs of another kind.

@@ -6,7 +6,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "server/admission/admission.h"
 #include "server/base/atomic_file.h"
 #include "server/base/clock.h"
@@ -54,19 +56,55 @@ absl::Status MakeDataDir(const std::string& path) {
       absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
 }
 
+// What the world is told of being ready: not after a device was lost, whatever else. Thread-safe.
+class Readiness {
+ public:
+  // From now on `server`, which outlives it or is taken back with nullptr, is told.
+  void Tell(GrpcServer* server) {
+    const absl::MutexLock lock(&mu_);
+    server_ = server;
+  }
+  void Set(bool ready) {
+    const absl::MutexLock lock(&mu_);
+    ready_ = ready;
+    Announce();
+  }
+  void LoseDevice() {
+    const absl::MutexLock lock(&mu_);
+    lost_ = true;
+    Announce();
+  }
+
+ private:
+  void Announce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (server_ != nullptr) {
+      server_->SetReady(ready_ && !lost_);
+    }
+  }
+
+  absl::Mutex mu_;
+  GrpcServer* server_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;
+};
+
 }  // namespace
 
 class Server::Parts {
  public:
   explicit Parts(const Options& options)
       : options_(options), admission_({options.max_requests, options.max_request_bytes}) {}
+  ~Parts() { readiness_.Tell(nullptr); }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
 
   absl::Status Start() {
     BRAID_RETURN_IF_ERROR(NameFlag("--listen", CheckLocalAddress(options_.listen)));
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
     SetNumerics(options_.tf32, options_.deterministic);
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
-        {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_});
+        {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_,
+         [this](const absl::Status&) { readiness_.LoseDevice(); }});
     BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
     models_ = std::make_unique<ServedModels>(pool_->workers(), &metrics_);
@@ -87,7 +125,8 @@ class Server::Parts {
                  control_->Start(options_.load_models)));
     trainers_->RestoreStored();
     admission_.Open();
-    grpc_server_->SetReady(true);
+    readiness_.Tell(grpc_server_.get());
+    readiness_.Set(true);
     control_->StartPolling(options_.repository_poll);
     spdlog::info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
                  grpc_server_->port(), options_.listen, metrics_server_->port());
@@ -95,7 +134,7 @@ class Server::Parts {
   }
 
   bool Drain() {
-    grpc_server_->SetReady(false);
+    readiness_.Set(false);
     admission_.Close();
     spdlog::info("draining: {} requests in flight", admission_.in_flight());
     if (!admission_.WaitUntilIdle(options_.drain_timeout)) {
@@ -157,6 +196,7 @@ class Server::Parts {
   Metrics metrics_;
   Admission admission_;
   SharedRegions regions_;
+  Readiness readiness_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};
   std::unique_ptr<ServedModels> models_;

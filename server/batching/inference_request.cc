@@ -1,6 +1,7 @@
 #include "server/batching/inference_request.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,13 @@
 
 namespace braid {
 namespace {
+
+// An argument of forward() that is one number. Others that every replica gets whole are not worth
+// comparing.
+bool SameScalar(const HostTensor& a, const HostTensor& b) {
+  return a.broadcast && b.broadcast && a.shape.empty() && b.shape.empty() && a.bytes == b.bytes &&
+         std::memcmp(a.data, b.data, a.bytes) == 0;
+}
 
 bool SameButRows(const HostTensor& a, const HostTensor& b) {
   return a.shape.size() == b.shape.size() && !a.shape.empty() &&
@@ -17,8 +25,11 @@ bool SameButRows(const HostTensor& a, const HostTensor& b) {
 }  // namespace
 
 bool InferenceRequest::SharesBatchWith(const InferenceRequest& other) const {
-  return this == &other || std::equal(inputs_.begin(), inputs_.end(), other.inputs_.begin(),
-                                      other.inputs_.end(), SameButRows);
+  return this == &other ||
+         std::equal(inputs_.begin(), inputs_.end(), other.inputs_.begin(), other.inputs_.end(),
+                    [](const HostTensor& a, const HostTensor& b) {
+                      return SameButRows(a, b) || SameScalar(a, b);
+                    });
 }
 
 void InferenceRequest::Enter(std::shared_ptr<Queue> queue, Place place) {

@@ -71,8 +71,8 @@ class InferenceRequest {
   const std::vector<HostTensor>& inputs() const { return inputs_; }
   int64_t rows() const { return rows_; }
   const Schedule& schedule() const { return schedule_; }
-  // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most, and none
-  // is broadcast.
+  // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most, and what
+  // is broadcast is one number, the same in both.
   bool SharesBatchWith(const InferenceRequest& other) const;
 
   // Waits in `queue`, which it keeps alive until it is answered.

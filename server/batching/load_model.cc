@@ -2,13 +2,25 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "server/base/status.h"
 #include "server/batching/place_replicas.h"
 #include "server/batching/warm_up.h"
 #include "server/devices/run_on.h"
+#include "server/models/aoti_model.h"
 #include "server/models/torchscript_model.h"
 
 namespace braid {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::string& name,
+                                            const std::optional<ModelConfig>& config,
+                                            c10::Device device) {
+  return absl::EndsWith(path, ".pt2") ? OpenAoti(path, name, config, device)
+                                      : OpenTorchScript(path, name, config);
+}
+
+}  // namespace
 
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
@@ -19,7 +31,8 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
   }
   std::shared_ptr<const Model> model;
   BRAID_RETURN_IF_ERROR(RunOnEach({placed.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(model, OpenTorchScript(file.path, file.model, config));
+    BRAID_ASSIGN_OR_RETURN(model,
+                           Open(file.path, file.model, config, placed.front()->torch_device()));
     return absl::OkStatus();
   }));
   std::vector<std::unique_ptr<Replica>> replicas(placed.size());

@@ -21,7 +21,7 @@ constexpr char kAll[] = "*";
 std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
   return absl::StrJoin(specs, ", ", [batched](std::string* out, const TensorSpec& spec) {
     std::vector<std::string> dims;
-    if (batched) {
+    if (batched && !spec.broadcast) {
       dims.push_back("B");
     }
     for (const int64_t dim : spec.dims) {

@@ -18,6 +18,10 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
                                const std::vector<BatchPart>& parts) {
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < config.inputs.size(); ++i) {
+    if (config.inputs[i].scalar) {
+      inputs.push_back(View((*parts.front().inputs)[i]));  // read on the host; the same in all
+      continue;
+    }
     std::vector<at::Tensor> rows;
     for (const BatchPart& part : parts) {
       const HostTensor& input = (*part.inputs)[i];
@@ -66,7 +70,8 @@ std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
 }
 
 // The input fits the configuration, so what the model says of it is the client's to know.
-absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Replica& replica,
+absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Worker& worker,
+                                                Replica& replica,
                                                 const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> outputs;
   absl::Status status = CatchTorch([&]() -> absl::Status {
@@ -74,6 +79,7 @@ absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Repli
     return absl::OkStatus();
   });
   if (status.code() == absl::StatusCode::kInternal) {
+    BRAID_RETURN_IF_ERROR(worker.Synchronize());  // or is it the device?
     return InvalidField("inputs",
                         absl::StrCat("model '", config.name, "' failed on them: ", status.message(),
                                      "; expected values that it can handle"));
@@ -87,6 +93,9 @@ absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Repli
 absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
                                      const std::vector<BatchPart>& parts) {
   const c10::AutoGradMode no_grad(false);
+  if (!worker.healthy()) {
+    return worker.LostStatus();
+  }
   BatchResult result;
   const absl::Status status = CatchTorch([&]() -> absl::Status {
     absl::Time start = absl::Now();
@@ -99,7 +108,8 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     };
     const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts);
     result.durations.copy_in = spend(Phase::kCopyIn);
-    const absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, replica, inputs);
+    const absl::StatusOr<std::vector<at::Tensor>> outputs =
+        Forward(config, worker, replica, inputs);
     result.durations.forward = spend(Phase::kForward);
     BRAID_RETURN_IF_ERROR(outputs.status());
     if (config.batched()) {
@@ -108,7 +118,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
       BRAID_RETURN_IF_ERROR(CheckRows(config, *outputs, rows, parts.size()));
     }
     result.outputs = CopyOut(config, *outputs, parts);
-    const absl::Status done = worker.device().Synchronize();
+    const absl::Status done = worker.Synchronize();
     result.durations.copy_out = spend(Phase::kCopyOut);
     return done;
   });

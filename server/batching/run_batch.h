@@ -27,7 +27,7 @@ struct BatchResult {
 };
 
 // merge → device → forward → cut → host, on the calling thread, which is `worker`'s.
-// INVALID_ARGUMENT if the model fails on these inputs.
+// INVALID_ARGUMENT if the model fails on these inputs, UNAVAILABLE if the device is lost.
 absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
                                      const std::vector<BatchPart>& parts);
 

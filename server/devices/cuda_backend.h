@@ -18,6 +18,8 @@ class CudaBackend {
 
   // GPUs that the process may use; at least 1.
   virtual int gpus() const = 0;
+  // Of GPU `index`: 90 for 9.0. 0 if it does not tell.
+  virtual int compute_capability(int index) const = 0;
   // A slot on GPU `index`, with a stream of its own.
   virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) = 0;
   // A communicator over distinct GPUs, the primary's first. Its calls come from one thread.

@@ -21,7 +21,7 @@ class Device {
   // Makes the calling thread the device's: intra-op threads, or current device and stream.
   virtual void Enter() = 0;
   // Waits until all work that this thread gave to the device has ended. A fault of the device shows
-  // here: INTERNAL.
+  // here: INTERNAL, or UNAVAILABLE if nothing will run on it any more. Called through its worker.
   virtual absl::Status Synchronize() = 0;
 
   // The most memory that this slot's work has held at once since ResetPeakMemory(), beyond what it

@@ -46,9 +46,10 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(const Options& op
     spdlog::info("device {}: {}", slot.name,
                  slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads)
                                                : device->hardware());
-    pool->workers_.push_back(std::make_unique<Worker>(
-        Worker::Options{slot.name, options.training_share, options.clock, options.metrics},
-        std::move(device)));
+    pool->workers_.push_back(
+        std::make_unique<Worker>(Worker::Options{slot.name, options.training_share, options.clock,
+                                                 options.metrics, options.on_lost},
+                                 std::move(device)));
   }
   return pool;
 }

@@ -1,6 +1,7 @@
 // The workers of all device slots.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,8 @@ class DevicePool {
     double training_share = 0;
     const Clock* clock = nullptr;
     Metrics* metrics = nullptr;
+    // Each worker's.
+    std::function<void(const absl::Status& why)> on_lost = nullptr;
   };
 
   // Starts a worker for each slot. INVALID_ARGUMENT for slots that this machine has not.

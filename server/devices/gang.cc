@@ -40,7 +40,7 @@ absl::Status Gang::Meet(size_t rank) { return MeetAt(*meetings_[0], rank); }
 absl::Status Gang::Meet(size_t group, size_t rank) { return MeetAt(*meetings_[1 + group], rank); }
 
 absl::Status Gang::MeetAt(Meeting& meeting, size_t rank) {
-  BRAID_RETURN_IF_ERROR(workers_[rank]->device().Synchronize());
+  BRAID_RETURN_IF_ERROR(workers_[rank]->Synchronize());
   uint32_t before = 0;
   {
     const absl::MutexLock lock(&mu_);
@@ -112,7 +112,11 @@ absl::Status RunGang(const std::vector<Worker*>& workers, const std::vector<Rank
       workers[rank]->Post([&, rank] {
         absl::Status result = CatchTorch([&] { return work(gang, rank); });
         // Also after an error: what was begun has to end.
-        result.Update(workers[rank]->device().Synchronize());
+        if (const absl::Status ended = workers[rank]->Synchronize(); !workers[rank]->healthy()) {
+          result = ended;  // whatever came of it
+        } else {
+          result.Update(ended);
+        }
         gang.Leave(rank, result);
         running.DecrementCount();
       });

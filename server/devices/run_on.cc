@@ -75,9 +75,14 @@ absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
     workers[i]->Post([&, i] {
       Worker& worker = *workers[i];
       results[i] = worker.Measure(phase, [&] {
-        absl::Status done = CatchTorch([&] { return work(i); });
-        done.Update(
-            worker.device().Synchronize());  // also after an error: what was begun has to end
+        absl::Status done =
+            worker.healthy() ? CatchTorch([&] { return work(i); }) : worker.LostStatus();
+        // Also after an error: what was begun has to end.
+        const absl::Status ended = worker.Synchronize();
+        if (!worker.healthy()) {
+          return ended;  // whatever came of it
+        }
+        done.Update(ended);
         return done;
       });
       running.DecrementCount();

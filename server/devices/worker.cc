@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/devices/thread_setup.h"
+#include "spdlog/spdlog.h"
 
 namespace braid {
 
@@ -54,6 +56,28 @@ bool Worker::Wake() {
   const absl::MutexLock lock(&mu_);
   wake_.Signal();
   return true;
+}
+
+absl::Status Worker::Synchronize() {
+  if (!healthy()) {
+    return LostStatus();
+  }
+  const absl::Status status = device_->Synchronize();
+  if (!absl::IsUnavailable(status)) {
+    return status;
+  }
+  healthy_ = false;
+  spdlog::critical("device {} is lost: {}", options_.name, std::string(status.message()));
+  if (options_.on_lost) {
+    options_.on_lost(status);
+  }
+  return LostStatus();
+}
+
+absl::Status Worker::LostStatus() const {
+  return absl::UnavailableError(
+      absl::StrCat("device ", options_.name,
+                   " is lost to this server, which has to be restarted; the log says why"));
 }
 
 void Worker::AddBusy(Phase phase, absl::Duration busy) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -59,6 +60,8 @@ class Worker {
     double training_share = 0.25;
     const Clock* clock = nullptr;  // outlives the worker
     Metrics* metrics = nullptr;    // outlives the worker
+    // Called once, by the worker, when its device is lost. Must not block.
+    std::function<void(const absl::Status& why)> on_lost = nullptr;
   };
 
   Worker(Options options, std::unique_ptr<Device> device);
@@ -93,6 +96,13 @@ class Worker {
   }
   void AddBusy(Phase phase, absl::Duration busy);
   void AddSamples(int64_t rows) { samples_.fetch_add(rows, std::memory_order_relaxed); }
+
+  // Device::Synchronize(), for the worker's thread. Once it was UNAVAILABLE it always is, and
+  // the worker healthy no more: what it is given has to be refused.
+  absl::Status Synchronize();
+  bool healthy() const { return healthy_.load(); }
+  // What Synchronize() says of a worker that is not healthy. Any thread.
+  absl::Status LostStatus() const;
 
   const std::string& name() const { return options_.name; }
   Device& device() { return *device_; }
@@ -135,6 +145,7 @@ class Worker {
   std::atomic<bool> working_{true};
   std::atomic<bool> asleep_{false};
   std::atomic<int64_t> samples_{0};
+  std::atomic<bool> healthy_{true};
   std::array<std::atomic<int64_t>, kPhases> busy_nanoseconds_{};
 
   absl::Mutex mu_;

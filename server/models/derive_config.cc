@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <exception>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ATen/ops/cat.h"
+#include "ATen/ops/scalar_tensor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
+#include "server/models/recorded_example.h"
+#include "server/models/torchscript_inputs.h"
 #include "server/models/torchscript_io.h"
 #include "server/parallel/host_copy.h"
 
@@ -18,42 +21,29 @@ namespace {
 
 using torch::jit::Module;
 
-// What torch.utils.bundled_inputs adds to a module.
-constexpr char kExampleMethod[] = "get_all_bundled_inputs";
+// forward() with the tensors of an example in the place of `tensors`.
+class ExampleCall {
+ public:
+  ExampleCall(Module& module, std::vector<ArgumentPlan> plans, std::vector<at::Tensor> scalars)
+      : module_(module), plans_(std::move(plans)), scalars_(std::move(scalars)) {}
 
-absl::StatusOr<std::vector<at::Tensor>> RecordedExample(Module& module,
-                                                        const std::vector<std::string>& arguments) {
-  const auto method = module.find_method(kExampleMethod);
-  if (!method) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("there is neither a config.pbtxt nor a recorded example to derive inputs and "
-                     "outputs of forward(",
-                     absl::StrJoin(arguments, ", "),
-                     ") from: write config.pbtxt, or record one with torch.utils.bundled_inputs"));
-  }
-  const c10::IValue examples = (*method)({});
-  std::vector<at::Tensor> tensors;
-  if (examples.isList() && !examples.toListRef().empty() && examples.toListRef()[0].isTuple()) {
-    for (const c10::IValue& value : examples.toListRef()[0].toTupleRef().elements()) {
-      if (value.isTensor()) {
-        tensors.push_back(value.toTensor());
-      }
+  absl::StatusOr<std::vector<OutputLeaf>> Run(std::vector<at::Tensor> tensors) const {
+    tensors.insert(tensors.end(), scalars_.begin(), scalars_.end());
+    std::vector<c10::IValue> arguments;
+    for (const ArgumentPlan& plan : plans_) {
+      arguments.push_back(MakeArgument(plan, tensors));
     }
+    return Flatten(module_.forward(std::move(arguments)));
   }
-  if (tensors.size() != arguments.size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the recorded example holds ", tensors.size(), " tensors; forward(",
-                     absl::StrJoin(arguments, ", "), ") takes ", arguments.size()));
-  }
-  return tensors;
-}
 
-absl::StatusOr<std::vector<OutputLeaf>> Run(Module& module, const std::vector<at::Tensor>& inputs) {
-  return Flatten(module.forward({inputs.begin(), inputs.end()}));
-}
+ private:
+  Module& module_;
+  const std::vector<ArgumentPlan> plans_;
+  const std::vector<at::Tensor> scalars_;
+};
 
 // Whether twice the rows give twice the rows.
-bool IsBatched(Module& module, const std::vector<at::Tensor>& inputs,
+bool IsBatched(const ExampleCall& call, const std::vector<at::Tensor>& inputs,
                const std::vector<OutputLeaf>& outputs) {
   std::vector<at::Tensor> twice;
   for (const at::Tensor& input : inputs) {
@@ -64,7 +54,7 @@ bool IsBatched(Module& module, const std::vector<at::Tensor>& inputs,
   }
   absl::StatusOr<std::vector<OutputLeaf>> doubled;
   try {
-    doubled = Run(module, twice);
+    doubled = call.Run(twice);
   } catch (const std::exception&) {
     return false;  // it takes no other number of rows
   }
@@ -84,6 +74,10 @@ bool IsBatched(Module& module, const std::vector<at::Tensor>& inputs,
                      [](const OutputLeaf& output) { return output.value.dim() > 0; });
 }
 
+at::Tensor Held(const ScalarValue& value) {
+  return std::visit([](auto held) { return at::scalar_tensor(held, at::kDouble); }, value);
+}
+
 absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bool batched) {
   TensorSpec spec;
   spec.name = std::move(name);
@@ -101,23 +95,35 @@ absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bo
 
 absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name) {
   const c10::AutoGradMode no_grad(false);
-  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> arguments,
-                         RequiredArguments(module.get_method("forward").function().getSchema()));
-  if (arguments.empty()) {
-    return absl::FailedPreconditionError("forward takes no argument: there is nothing to send it");
+  const c10::FunctionSchema& schema = module.get_method("forward").function().getSchema();
+  BRAID_ASSIGN_OR_RETURN(const std::vector<c10::IValue> example, RecordedExample(module, schema));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<ExampleLeaf> leaves, TensorsOf(example, schema));
+  ModelConfig config;
+  config.name = name;
+  std::vector<at::Tensor> tensors;
+  for (const ExampleLeaf& leaf : leaves) {
+    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(leaf.name, leaf.value, /*batched=*/false));
+    config.inputs.push_back(std::move(spec));
+    tensors.push_back(leaf.value);
   }
-  BRAID_ASSIGN_OR_RETURN(const std::vector<at::Tensor> example, RecordedExample(module, arguments));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> outputs, Run(module, example));
+  std::vector<at::Tensor> scalars;
+  for (TensorSpec& spec : ScalarArguments(schema)) {
+    const size_t place = *schema.argumentIndexWithName(spec.name) - size_t{1};
+    scalars.push_back(place < example.size()
+                          ? at::scalar_tensor(example[place].toScalar(), at::kDouble)
+                          : Held(*spec.default_value));
+    config.inputs.push_back(std::move(spec));
+  }
+  BRAID_ASSIGN_OR_RETURN(std::vector<ArgumentPlan> plans, PlanArguments(config.inputs, schema));
+  const ExampleCall call(module, std::move(plans), std::move(scalars));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> outputs, call.Run(tensors));
   if (outputs.empty()) {
     return absl::FailedPreconditionError("the model returns no tensor");
   }
-  ModelConfig config;
-  config.name = name;
-  const bool batched = IsBatched(module, example, outputs);
+  const bool batched = IsBatched(call, tensors, outputs);
   config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;
-  for (size_t i = 0; i < example.size(); ++i) {
-    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(arguments[i], example[i], batched));
-    config.inputs.push_back(std::move(spec));
+  for (size_t i = 0; batched && i < tensors.size(); ++i) {
+    config.inputs[i].dims.erase(config.inputs[i].dims.begin());
   }
   for (size_t o = 0; o < outputs.size(); ++o) {
     const std::string output =

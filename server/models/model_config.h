@@ -21,6 +21,9 @@ struct ValueRange {
   int64_t max = 0;
 };
 
+// The type of a scalar argument is BOOL, INT64 or FP64.
+using ScalarValue = std::variant<bool, int64_t, double>;
+
 struct TensorSpec {
   std::string name;
   DataType type = DataType::kFp32;
@@ -41,6 +44,8 @@ struct TensorSpec {
   std::string label_filename = {};
   // Of an input: "FORMAT_NCHW" or "FORMAT_NHWC" where the configuration says so, for clients alone.
   std::string format = {};
+  // Of a scalar: what it is where a request does not give it. None: every request has to.
+  std::optional<ScalarValue> default_value = std::nullopt;
 };
 
 // What becomes of requests that wait, or of those of one priority.

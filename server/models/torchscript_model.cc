@@ -2,12 +2,15 @@
 
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/base/status.h"
+#include "server/models/archive_check.h"
 #include "server/models/derive_config.h"
-#include "server/models/torchscript_io.h"
+#include "server/models/embedding_ranges.h"
+#include "server/models/torchscript_inputs.h"
 #include "server/models/torchscript_replica.h"
 #include "torch/csrc/jit/serialization/import.h"
 
@@ -16,6 +19,7 @@ namespace {
 
 // What the file holds is anybody's guess, so what LibTorch says of it is the user's to know.
 absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Device device) {
+  BRAID_RETURN_IF_ERROR(CheckTorchScriptArchive(path));
   try {
     return torch::jit::load(path, device, /*load_debug_files=*/false);
   } catch (const std::exception& error) {
@@ -23,6 +27,21 @@ absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Devi
     return absl::FailedPreconditionError(
         absl::StrCat("model.pt cannot be loaded as TorchScript: ", first_line));
   }
+}
+
+// A configuration names the tensors; the other arguments tell of themselves.
+absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) {
+  for (TensorSpec& scalar : ScalarArguments(schema)) {
+    for (const TensorSpec& input : config->inputs) {
+      if (input.name == scalar.name) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "input '", scalar.name, "' is no tensor but a number in ", CallText(schema),
+            ": remove it from config.pbtxt; requests give it as a parameter"));
+      }
+    }
+    config->inputs.push_back(std::move(scalar));
+  }
+  return absl::OkStatus();
 }
 
 class TorchScriptModel final : public Model {
@@ -52,11 +71,15 @@ absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
     return absl::FailedPreconditionError("the module in model.pt has no forward method");
   }
   module.eval();
+  const auto& schema = module.get_method("forward").function().getSchema();
   if (!config) {
     BRAID_ASSIGN_OR_RETURN(config, DeriveConfig(module, name));
+  } else {
+    BRAID_RETURN_IF_ERROR(AddScalars(schema, &*config));
   }
-  const auto& schema = module.get_method("forward").function().getSchema();
-  BRAID_RETURN_IF_ERROR(BindInputs(config->inputs, schema).status());
+  BRAID_ASSIGN_OR_RETURN(const std::vector<ArgumentPlan> arguments,
+                         PlanArguments(config->inputs, schema));
+  FindRanges(module, arguments, &config->inputs);
   return std::make_unique<TorchScriptModel>(path, *std::move(config));
 }
 

@@ -135,22 +135,22 @@ class GradientHooks {
 absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::Create(
     Module module, std::optional<std::vector<TensorSpec>> inputs,
     std::optional<std::vector<TensorSpec>> outputs) {
-  std::optional<std::vector<size_t>> order;
+  std::optional<std::vector<ArgumentPlan>> arguments;
   if (inputs) {
     const auto& schema = module.get_method("forward").function().getSchema();
-    BRAID_ASSIGN_OR_RETURN(order, BindInputs(*inputs, schema));
+    BRAID_ASSIGN_OR_RETURN(arguments, PlanArguments(*inputs, schema));
   }
   return std::unique_ptr<Replica>(new TorchScriptReplica(std::move(module), std::move(inputs),
-                                                         std::move(order), std::move(outputs)));
+                                                         std::move(arguments), std::move(outputs)));
 }
 
 TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<TensorSpec>> inputs,
-                                       std::optional<std::vector<size_t>> input_order,
+                                       std::optional<std::vector<ArgumentPlan>> arguments,
                                        std::optional<std::vector<TensorSpec>> outputs)
     : module_(std::move(module)),
       forward_(module_.get_method("forward")),
       inputs_(std::move(inputs)),
-      input_order_(std::move(input_order)),
+      arguments_(std::move(arguments)),
       outputs_(std::move(outputs)),
       mode_(Mode::kEval),
       parameters_(DistinctTrainable(module_)) {
@@ -235,12 +235,7 @@ absl::StatusOr<Gradients> TorchScriptReplica::Backward(
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Call(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   SetMode(mode);
-  std::vector<c10::IValue> arguments;
-  arguments.reserve(inputs.size());
-  for (size_t a = 0; a < inputs.size(); ++a) {
-    arguments.emplace_back(inputs[input_order_ ? (*input_order_)[a] : a]);
-  }
-  const c10::IValue result = forward_(std::move(arguments));
+  const c10::IValue result = forward_(Arguments(inputs));
   BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> leaves, Flatten(result));
   std::vector<at::Tensor> outputs;
   if (!outputs_) {
@@ -250,10 +245,30 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Call(
     return outputs;
   }
   BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> bound, BindOutputs(*outputs_, leaves));
-  for (const size_t leaf : bound) {
-    outputs.push_back(leaves[leaf].value);
+  for (size_t o = 0; o < bound.size(); ++o) {
+    const at::Tensor& value = leaves[bound[o]].value;
+    const TensorSpec& spec = (*outputs_)[o];
+    outputs.push_back(spec.reshape ? Reshape(value, *spec.reshape, spec.dims) : value);
   }
   return outputs;
+}
+
+std::vector<c10::IValue> TorchScriptReplica::Arguments(
+    const std::vector<at::Tensor>& inputs) const {
+  if (!arguments_) {
+    return {inputs.begin(), inputs.end()};
+  }
+  std::vector<at::Tensor> shaped = inputs;
+  for (size_t i = 0; i < shaped.size(); ++i) {
+    if (const TensorSpec& spec = (*inputs_)[i]; spec.reshape) {
+      shaped[i] = Reshape(shaped[i], spec.dims, *spec.reshape);
+    }
+  }
+  std::vector<c10::IValue> arguments;
+  for (const ArgumentPlan& plan : *arguments_) {
+    arguments.push_back(MakeArgument(plan, shaped));
+  }
+  return arguments;
 }
 
 void TorchScriptReplica::SetMode(Mode mode) {
@@ -310,7 +325,7 @@ std::vector<StateEntry> TorchScriptReplica::state() const {
 
 std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
   return std::unique_ptr<Replica>(
-      new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_, input_order_, outputs_));
+      new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_, arguments_, outputs_));
 }
 
 absl::Status TorchScriptReplica::CheckStages(const std::vector<std::string>& paths) const {

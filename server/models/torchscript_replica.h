@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/models/model_config.h"
+#include "server/models/torchscript_inputs.h"
 #include "server/parallel/replica.h"
 #include "torch/csrc/jit/api/module.h"
 
@@ -45,7 +46,7 @@ class TorchScriptReplica final : public Replica {
 
  private:
   TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
-                     std::optional<std::vector<size_t>> input_order,
+                     std::optional<std::vector<ArgumentPlan>> arguments,
                      std::optional<std::vector<TensorSpec>> outputs);
 
   // A buffer's place in its module: a forward pass may put another tensor there.
@@ -57,6 +58,7 @@ class TorchScriptReplica final : public Replica {
   };
 
   absl::StatusOr<std::vector<at::Tensor>> Call(const std::vector<at::Tensor>& inputs, Mode mode);
+  std::vector<c10::IValue> Arguments(const std::vector<at::Tensor>& inputs) const;
   void SetMode(Mode mode);
   // Puts the replica's own buffers back where a forward pass has put others.
   void ReclaimBuffers();
@@ -64,7 +66,7 @@ class TorchScriptReplica final : public Replica {
   torch::jit::Module module_;
   torch::jit::Method forward_;
   const std::optional<std::vector<TensorSpec>> inputs_;
-  const std::optional<std::vector<size_t>> input_order_;  // of inputs_, by forward's arguments
+  const std::optional<std::vector<ArgumentPlan>> arguments_;  // forward's, from inputs_
   const std::optional<std::vector<TensorSpec>> outputs_;
   Mode mode_;
   std::vector<Parameter> parameters_;

@@ -56,8 +56,11 @@ class Replica {
   virtual absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                           Mode mode) = 0;
 
-  // The same, and keeps what Backward() needs, until Backward() or DropGraph(). Inputs that require
-  // a gradient get one there.
+  // FAILED_PRECONDITION, saying why, if it can only be run: nothing below is of use then. Any
+  // thread.
+  virtual absl::Status CheckTrainable() const { return absl::OkStatus(); }
+  // As Forward(), and keeps what Backward() needs, until Backward() or DropGraph(). Inputs that
+  // require a gradient get one there.
   virtual absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(
       const std::vector<at::Tensor>& inputs, Mode mode) = 0;
   // From the gradients of the outputs; undefined: zero. `on_gradient`, if there is one, is given

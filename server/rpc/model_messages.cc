@@ -20,6 +20,9 @@ template <typename Tensors>
 void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs,
                  Tensors* messages) {
   for (const TensorSpec& spec : specs) {
+    if (spec.scalar) {
+      continue;  // a request's parameter
+    }
     auto* message = messages->Add();
     message->set_name(spec.name);
     message->set_datatype(std::string(DataTypeName(spec.type)));
@@ -44,6 +47,9 @@ void FillTensor(const TensorSpec& spec, Message* message) {
 
 void FillTensors(const ModelConfig& config, inference::ModelConfig* message) {
   for (const TensorSpec& spec : config.inputs) {
+    if (spec.scalar) {
+      continue;  // a request's parameter
+    }
     inference::ModelInput* const input = message->add_input();
     FillTensor(spec, input);
     inference::ModelInput::Format format = inference::ModelInput::FORMAT_NONE;
@@ -126,12 +132,28 @@ void FillWarmups(const ModelConfig& config, inference::ModelConfig* message) {
   }
 }
 
+// "INT64, default 3".
+std::string DescribeScalar(const TensorSpec& spec) {
+  const absl::string_view type = DataTypeName(spec.type);
+  if (!spec.default_value) {
+    return std::string(type);
+  }
+  if (const bool* flag = std::get_if<bool>(&*spec.default_value)) {
+    return absl::StrCat(type, ", default ", *flag ? "true" : "false");
+  }
+  const auto* whole = std::get_if<int64_t>(&*spec.default_value);
+  return whole != nullptr ? absl::StrCat(type, ", default ", *whole)
+                          : absl::StrCat(type, ", default ", std::get<double>(*spec.default_value));
+}
+
 // Braid's own, and where a published version comes from.
 void FillParameters(const ModelConfig& config, inference::ModelConfig* message) {
   auto& parameters = *message->mutable_parameters();
   std::vector<std::string> broadcast;
   for (const TensorSpec& input : config.inputs) {
-    if (input.broadcast && !input.scalar) {
+    if (input.scalar) {
+      parameters[absl::StrCat("scalar.", input.name)].set_string_value(DescribeScalar(input));
+    } else if (input.broadcast) {
       broadcast.push_back(input.name);
     }
     if (input.range) {

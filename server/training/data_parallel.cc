@@ -47,6 +47,13 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
                      "' is not batched (max_batch_size: 0): its batches cannot "
                      "be split over replicas"));
   }
+  for (const TensorSpec& input : config.inputs) {
+    if (input.scalar && !input.default_value) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "argument '", input.name, "' of model '", config.name,
+          "' is a number without a default, which training gives no value; give it a default"));
+    }
+  }
   std::unique_ptr<DataParallel> trained(
       new DataParallel(config, std::move(spec), std::move(objective), placement));
   BRAID_RETURN_IF_ERROR(trained->Init(std::move(placement)));

@@ -118,6 +118,7 @@ absl::Status PlaceOutput(const ReplicaSet& served, TrainerSpec* spec, Placement*
 }  // namespace
 
 absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
+  BRAID_RETURN_IF_ERROR(served.replica(0).CheckTrainable());
   if (spec->stages.empty()) {
     spec->stages.emplace_back();
   }

@@ -29,7 +29,8 @@ struct Placement {
 
 // Copies the parts of `served`, which has a replica on every worker of the server, to the devices
 // that `spec` names, and fills what it leaves open. INVALID_ARGUMENT naming "stages[0].path",
-// "stages[1].devices[0]" or "output_device". Blocks: the workers copy.
+// "stages[1].devices[0]" or "output_device"; FAILED_PRECONDITION for a
+// model that cannot be trained. Blocks: the workers copy.
 absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec);
 
 // For a trainer that goes on after a restart: a checkpoint goes into any number of replicas, so

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import shutil
-from collections.abc import Iterator
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import braid
 import numpy as np
 import pytest
+import torch
 from e2e import models
 from e2e.inference import assert_close, expected
 from e2e.server import Server
@@ -28,7 +33,95 @@ BROKEN = {
     "not_text": ("config.pbtxt", "line 1"),
     "misnamed": ("name", "chain"),
     "wrong_inputs": ("input",),
+    "truncated": ("model.pt", "damaged"),
+    "empty_file": ("model.pt", "is empty"),
+    "tiny_file": ("model.pt", "shorter than any archive"),
+    "a_directory": ("model.pt", "is no file"),
+    "random_bytes": ("model.pt", "no zip archive"),
+    "state_dict": ("torch.save", "torch.jit.save"),
+    "eager_module": ("torch.save", "torch.jit.save"),
+    "old_pickle": ("Python pickle",),
+    "numpy_archive": ("no TorchScript module",),
+    "no_code": ("model.pt cannot be loaded as TorchScript",),
+    "no_module": ("model.pt cannot be loaded as TorchScript",),
+    "path_tricks": ("model.pt",),
+    "bomb": ("model.pt", "unpack to more than"),
+    "program": ("exported program",),
 }
+
+
+def write_model(repository: Path, name: str, content: bytes) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "1/model.pt").write_bytes(content)
+    (repository / name / "config.pbtxt").write_text(CHAIN_CONFIG)
+
+
+def archive(write: Callable[[zipfile.ZipFile], None]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        write(file)
+    return buffer.getvalue()
+
+
+def saved(value: object, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def changed(module: bytes, change: Callable[[str, bytes], tuple[str, bytes] | None]) -> bytes:
+    """A TorchScript archive with other names and contents; None leaves a file out."""
+
+    def write(file: zipfile.ZipFile) -> None:
+        with zipfile.ZipFile(io.BytesIO(module)) as old:
+            for name in old.namelist():
+                entry = change(name, old.read(name))
+                if entry is not None:
+                    file.writestr(*entry)
+
+    return archive(write)
+
+
+def write_files_that_are_no_models(repository: Path) -> None:
+    chain = models.make("chain")
+    module = torch.jit.script(chain).save_to_buffer()
+    write_model(repository, "truncated", module[: len(module) * 2 // 3])
+    write_model(repository, "empty_file", b"")
+    write_model(repository, "tiny_file", b"PK")
+    write_model(repository, "random_bytes", np.random.default_rng(0).bytes(10_000))
+    write_model(repository, "state_dict", saved(chain.state_dict()))
+    write_model(repository, "eager_module", saved(chain))
+    legacy = saved(chain.state_dict(), _use_new_zipfile_serialization=False)
+    write_model(repository, "old_pickle", legacy)
+    arrays = archive(lambda file: file.writestr("archive/version", "3"))
+    write_model(repository, "numpy_archive", arrays)
+    write_model(
+        repository,
+        "no_code",
+        changed(module, lambda name, data: None if "/code/" in name else (name, data)),
+    )
+    number = pickle.dumps(7, protocol=2)
+    write_model(
+        repository,
+        "no_module",
+        changed(module, lambda name, data: (name, number if "/data.pkl" in name else data)),
+    )
+    write_model(
+        repository,
+        "path_tricks",
+        changed(module, lambda name, data: (name.replace("/", "/../../", 1), data)),
+    )
+    zeros = bytes(1 << 30)
+    write_model(
+        repository,
+        "bomb",
+        changed(module, lambda name, data: (name, zeros if "/data/0" in name else data)),
+    )
+    program = torch.export.export(chain, (torch.zeros(2, 10),))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    write_model(repository, "program", buffer.getvalue())
+    (repository / "a_directory/1/model.pt").mkdir(parents=True)
 
 
 def write_broken(repository: Path) -> None:
@@ -47,12 +140,15 @@ def write_broken(repository: Path) -> None:
     models.export(repository / "misnamed", chain, config='name: "chain"' + CHAIN_CONFIG)
     two = CHAIN_CONFIG + 'input [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] } ]'
     models.export(repository / "wrong_inputs", chain, config=two)
+    write_files_that_are_no_models(repository)
 
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("broken")
-    write_broken(directory / "models")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
+        write_broken(directory / "models")
     shutil.copytree(repository / "two_inputs", directory / "models/two_inputs")
     (directory / "models/notes.txt").write_text("A file is no model.")
     server = Server(directory / "models", "cpu*2", directory / "run")

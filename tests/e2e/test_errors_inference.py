@@ -268,8 +268,10 @@ ROWS = [
         ("nosuch", "output__0"),
         "outputs[0].name",
     ),
-    Rejection("index out of range", words(1000), ("inputs", "index out of range"), "inputs"),
-    Rejection("negative index", words(-1), ("inputs", "index out of range"), "inputs"),
+    Rejection(
+        "index out of range", words(1000), ("'words'", "1000 at index", "0 to 999"), "inputs[0]"
+    ),
+    Rejection("negative index", words(-1), ("'words'", "-1 at index", "0 to 999"), "inputs[0]"),
 ]
 
 

@@ -100,10 +100,12 @@ def test_momentum_for_an_optimizer_that_has_none(regressor: RawTrainer) -> None:
 
 
 def test_index_out_of_range(address: str) -> None:
-    """A model that fails on its input, on one replica of two."""
+    """Of an embedding, found when the model was loaded."""
     trainer = RawTrainer(address, "words", {"name": "mse"}, SGD)
     good, bad = np.arange(4), np.array([1, 2, 3, 1000])
-    row = Rejection("index", inputs(bad, "words"), ("inputs", "index out of range"), "inputs")
+    row = Rejection(
+        "index", inputs(bad, "words"), ("'words'", "1000 at index 3", "0 to 999"), "inputs[0]"
+    )
     for method in ("Step", "ForwardBackward"):
         request = trainer.request(method, {"words": good}, {"target": VALUES[:4]})
         before = trainer.snapshot()

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAFunctions.h"
 #include "c10/cuda/CUDAGuard.h"
@@ -26,7 +27,15 @@ class CudaDevice final : public Device {
     c10::cuda::set_device(index_);
     c10::cuda::setCurrentCUDAStream(stream_);
   }
-  absl::Status Synchronize() override { return BRAID_CUDA(cudaStreamSynchronize(stream_)); }
+  absl::Status Synchronize() override {
+    const cudaError_t result = cudaStreamSynchronize(stream_);
+    if (EndsContext(result)) {
+      return absl::UnavailableError(
+          absl::StrCat("the GPU is lost to this server: ", cudaGetErrorString(result),
+                       "; it serves again after a restart"));
+    }
+    return CudaStatus(result, "cudaStreamSynchronize");
+  }
   void ResetPeakMemory() override {
     c10::cuda::CUDACachingAllocator::resetPeakStats(index_);
     before_ = Stats().current;
@@ -54,6 +63,11 @@ class RealCudaBackend final : public CudaBackend {
   explicit RealCudaBackend(int gpus) : gpus_(gpus) {}
 
   int gpus() const override { return gpus_; }
+  int compute_capability(int index) const override {
+    cudaDeviceProp properties;
+    const bool told = cudaGetDeviceProperties(&properties, index) == cudaSuccess;
+    return told ? properties.major * 10 + properties.minor : 0;
+  }
 
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
     // Opens the context here, where an error can still be told; the worker's Enter() finds it open.

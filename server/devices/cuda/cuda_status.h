@@ -15,6 +15,25 @@ inline absl::Status CudaStatus(cudaError_t result, const char* expression) {
   return absl::InternalError(absl::StrCat(expression, ": ", cudaGetErrorString(result)));
 }
 
+// Whether `result` is an error after which every call in this process fails: the GPU's context is
+// gone, with all that its memory held.
+inline bool EndsContext(cudaError_t result) {
+  switch (result) {
+    case cudaErrorAssert:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
 inline absl::Status NcclStatus(ncclResult_t result, const char* expression) {
   if (result == ncclSuccess) {
     return absl::OkStatus();

@@ -103,7 +103,7 @@ TEST(DeriveConfigTest, WithoutAnExampleItSaysWhatToDo) {
 
 TEST(DeriveConfigTest, AnExampleOfOtherArgumentsIsRefused) {
   EXPECT_THAT(Derive("x, y", "return x + y", "Tensor", "torch.zeros([2, 3])"),
-              StatusIs(kFailed, AllOf(HasSubstr("holds 1 tensors"), HasSubstr("takes 2"))));
+              StatusIs(kFailed, AllOf(HasSubstr("holds 1 arguments"), HasSubstr("forward("))));
 }
 
 TEST(DeriveConfigTest, AModelThatReturnsNoTensorIsRefused) {

@@ -54,6 +54,51 @@ TEST(CheckInputsTest, AnySizeIsTakenWhereTheModelSaysSo) {
   EXPECT_THAT(Check({X(4), Ids(4, 0)}), IsOk());
 }
 
+// Takes ids of `Element` [B], from `min` to `max`.
+template <typename Element>
+absl::Status CheckRanged(DataType type, ValueRange range, const std::vector<Element>& values) {
+  ModelConfig config;
+  config.name = "m";
+  config.max_batch_size = 8;
+  config.inputs = {{"ids", type, {}}};
+  config.inputs[0].range = range;
+  const auto rows = static_cast<int64_t>(values.size());
+  HostTensor ids{"ids", type, {rows}, values.data(), values.size() * sizeof(Element), nullptr};
+  return CheckInputs(config, {std::move(ids)}, "inputs").status();
+}
+
+TEST(CheckInputsTest, ValuesInRangeAreTaken) {
+  EXPECT_THAT(CheckRanged<int64_t>(DataType::kInt64, {0, 9}, {0, 9, 5}), IsOk());
+  EXPECT_THAT(CheckRanged<int8_t>(DataType::kInt8, {-128, 1000}, {-128, 127}), IsOk());
+  EXPECT_THAT(CheckRanged<uint8_t>(DataType::kUint8, {-5, 255}, {0, 255}), IsOk());
+}
+
+TEST(CheckInputsTest, TheFirstValueOutOfRangeIsNamed) {
+  EXPECT_THAT(CheckRanged<int64_t>(DataType::kInt64, {0, 9}, {3, 10, -1}),
+              RefusesField("inputs[0]", AllOf(HasSubstr("10 at index 1"), HasSubstr("'ids'"),
+                                              HasSubstr("from 0 to 9"))));
+  EXPECT_THAT(CheckRanged<int32_t>(DataType::kInt32, {0, 9}, {3, -1}),
+              RefusesField("inputs[0]", HasSubstr("-1 at index 1")));
+  EXPECT_THAT(CheckRanged<uint64_t>(DataType::kUint64, {0, 9}, {~uint64_t{0}}),
+              RefusesField("inputs[0]", HasSubstr("18446744073709551615 at index 0")));
+  EXPECT_THAT(CheckRanged<uint8_t>(DataType::kUint8, {300, 400}, {200}),
+              RefusesField("inputs[0]", HasSubstr("200 at index 0")));
+}
+
+TEST(CheckInputsTest, AScalarThatIsNotThereIsItsDefault) {
+  ModelConfig config = Batched();
+  config.inputs.push_back({"top", DataType::kInt64, {}, /*broadcast=*/true});
+  config.inputs.back().scalar = true;
+  EXPECT_THAT(CheckInputs(config, {X(4), Ids(4)}, "inputs"),
+              RefusesField("inputs", HasSubstr("'top' is missing")));
+  config.inputs.back().default_value = ScalarValue(int64_t{3});
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto inputs, CheckInputs(config, {X(4), Ids(4)}, "inputs"));
+  ASSERT_EQ(inputs.size(), 3);
+  EXPECT_TRUE(inputs[2].broadcast);
+  EXPECT_TRUE(inputs[2].shape.empty());
+  EXPECT_EQ(*static_cast<const int64_t*>(inputs[2].data), 3);
+}
+
 TEST(CheckInputsTest, UnknownName) {
   HostTensor wrong = X(4);
   wrong.name = "y";

@@ -1,0 +1,239 @@
+#include "server/models/aoti_interface.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "re2/re2.h"
+#include "server/base/host_tensor.h"
+#include "server/base/status.h"
+
+namespace braid {
+namespace {
+
+using nlohmann::json;
+
+// What `pattern` captures at each place where it matches: the input's index, and two more.
+struct Found {
+  size_t input = 0;
+  std::string first;
+  std::string second;
+};
+std::vector<Found> FindAll(absl::string_view source, const std::string& pattern) {
+  const re2::RE2 expression(R"(input_handles\[(\d+)\]: )" + pattern);
+  re2::StringPiece text(source.data(), source.size());
+  std::vector<Found> all;
+  Found found;
+  while (RE2::FindAndConsume(&text, expression, &found.input, &found.first, &found.second)) {
+    all.push_back(found);
+  }
+  return all;
+}
+
+std::optional<DataType> TypeOf(const std::string& name) {
+  static const auto* const types = new std::map<std::string, DataType>{
+      {"Bool", DataType::kBool},     {"Byte", DataType::kUint8},    {"UInt16", DataType::kUint16},
+      {"UInt32", DataType::kUint32}, {"UInt64", DataType::kUint64}, {"Char", DataType::kInt8},
+      {"Short", DataType::kInt16},   {"Int", DataType::kInt32},     {"Long", DataType::kInt64},
+      {"Half", DataType::kFp16},     {"BFloat16", DataType::kBf16}, {"Float", DataType::kFp32},
+      {"Double", DataType::kFp64}};
+  const auto found = types->find(name);
+  return found == types->end() ? std::nullopt : std::optional(found->second);
+}
+
+int64_t Number(const std::string& text) {
+  int64_t number = std::numeric_limits<int64_t>::max();
+  absl::SimpleAtoi(text, &number);
+  return number;
+}
+
+// Of what the package says of a dimension or stride: the input's index, the dimension, the value.
+using Sizes = std::map<std::pair<size_t, size_t>, int64_t>;
+Sizes FindSizes(absl::string_view source, const std::string& what, const std::string& expected) {
+  Sizes sizes;
+  for (const Found& found :
+       FindAll(source, what + R"( at (\d+), "\s*<< ")" + expected + R"((\d+))")) {
+    sizes[{found.input, static_cast<size_t>(Number(found.first))}] = Number(found.second);
+  }
+  return sizes;
+}
+
+std::optional<int64_t> At(const Sizes& sizes, size_t input, size_t dim) {
+  const auto found = sizes.find({input, dim});
+  return found == sizes.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Requests are laid out row by row: as far as sizes are known, strides have to follow from them.
+absl::Status CheckStrides(size_t index, const AotiInput& input, const Sizes& strides) {
+  int64_t wanted = 1;
+  for (size_t d = input.dims.size(); d-- > 0;) {
+    if (const auto stride = At(strides, index, d); stride && *stride != wanted) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("model.pt2 was compiled for an input '", input.name,
+                       "' that is not contiguous; export it with a contiguous example"));
+    }
+    if (!input.dims[d].fixed()) {
+      return absl::OkStatus();
+    }
+    wanted *= std::max<int64_t>(input.dims[d].min, 1);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<AotiInput>> ParseInputs(absl::string_view source) {
+  std::vector<AotiInput> inputs;
+  for (const Found& found :
+       FindAll(source, R"re(unmatched dtype, "\s*<< "expected: " << (\w+) << "\(at::k(\w+)\))re")) {
+    const std::optional<DataType> type = TypeOf(found.second);
+    if (!type || found.input != inputs.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("model.pt2 takes a ", found.second, ", a type that cannot be sent"));
+    }
+    inputs.push_back({absl::StrCat("input__", inputs.size()), *type});
+  }
+  const Sizes fixed = FindSizes(source, "unmatched dim value", "expected: ");
+  const Sizes least = FindSizes(source, "dim value is too small", "expected it to be >= ");
+  const Sizes most = FindSizes(source, "dim value is too large", "expected to be <= ");
+  const Sizes strides = FindSizes(source, "unmatched stride value", "expected: ");
+  for (const Sizes* sizes : {&fixed, &least, &most, &strides}) {
+    for (const auto& [place, size] : *sizes) {
+      if (place.first >= inputs.size() || place.second > 64) {
+        return absl::FailedPreconditionError("model.pt2 contradicts itself on its inputs");
+      }
+      auto& dims = inputs[place.first].dims;
+      dims.resize(std::max(dims.size(), place.second + 1));
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (size_t d = 0; d < inputs[i].dims.size(); ++d) {
+      const std::optional<int64_t> size = At(fixed, i, d);
+      AotiDim& dim = inputs[i].dims[d];
+      dim.min = size.value_or(At(least, i, d).value_or(dim.min));
+      dim.max = size.value_or(At(most, i, d).value_or(dim.max));
+    }
+    BRAID_RETURN_IF_ERROR(CheckStrides(i, inputs[i], strides));
+  }
+  const std::string device =
+      R"re(unmatched device type, "\s*<< "expected: " << (\w+) << "\d+\((\w+)\))re";
+  for (const Found& found : FindAll(source, device)) {
+    if (found.input < inputs.size()) {
+      inputs[found.input].on_cpu = found.second == "cpu";
+    }
+  }
+  return inputs;
+}
+
+// The tree that the package was exported with, as in `in_spec_ = R"([1, {…}])"`.
+json TreeOf(absl::string_view source, const std::string& name) {
+  std::string text;
+  if (!RE2::PartialMatch(re2::StringPiece(source.data(), source.size()),
+                         name + R"re( = R"\((.*)\)";)re", &text)) {
+    return json();
+  }
+  const json tree = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return tree.is_array() && tree.size() == 2 ? tree[1] : json();
+}
+
+// The children of a node with their keys; an index where the node has none.
+std::vector<std::pair<std::string, json>> Children(const json& node, bool* keyed) {
+  std::vector<std::pair<std::string, json>> children;
+  const json nodes = node.value("children_spec", json::array());
+  json keys;
+  if (const auto context = node.find("context"); context != node.end() && context->is_string()) {
+    keys = json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  }
+  *keyed = node.value("type", json()).is_string() &&
+           node["type"].get<std::string>().find("ict") != std::string::npos && keys.is_array() &&
+           keys.size() == nodes.size();
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    const bool named = *keyed && keys[k].is_string();
+    children.emplace_back(named ? keys[k].get<std::string>() : absl::StrCat(k), nodes[k]);
+  }
+  return children;
+}
+
+std::string Join(const std::string& path, const std::string& key) {
+  return path.empty() ? key : absl::StrCat(path, ".", key);
+}
+
+// As Flatten() names what a module returns: indices count only below a key.
+void AddLeaves(const json& node, const std::string& path, std::vector<std::string>* leaves) {
+  if (!node.is_object() || !node.value("type", json()).is_string()) {
+    leaves->push_back(path);
+    return;
+  }
+  bool keyed = false;
+  for (const auto& [key, child] : Children(node, &keyed)) {
+    AddLeaves(child, keyed || !path.empty() ? Join(path, key) : path, leaves);
+  }
+}
+
+// Of the positional arguments and the keywords.
+std::vector<std::string> InputNames(const json& tree) {
+  std::vector<std::string> names;
+  bool keyed = false;
+  for (const auto& [half, arguments] :
+       tree.is_object() ? Children(tree, &keyed) : decltype(Children(tree, &keyed)){}) {
+    for (const auto& [key, argument] : Children(arguments, &keyed)) {
+      AddLeaves(argument, keyed ? key : absl::StrCat("input__", key), &names);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+absl::StatusOr<AotiInterface> ParseAotiInterface(absl::string_view source) {
+  AotiInterface interface;
+  BRAID_ASSIGN_OR_RETURN(interface.inputs, ParseInputs(source));
+  if (interface.inputs.empty()) {
+    return absl::FailedPreconditionError(
+        "model.pt2 does not say which inputs it takes: compile it with "
+        "torch._inductor.aoti_compile_and_package of the PyTorch that this server is built with");
+  }
+  const std::vector<std::string> names = InputNames(TreeOf(source, "in_spec_"));
+  for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
+    interface.inputs[i].name = names[i];
+  }
+  if (const json tree = TreeOf(source, "out_spec_"); tree.is_object()) {
+    AddLeaves(tree, "", &interface.output_paths);
+  }
+  return interface;
+}
+
+std::string DescribeAotiInput(const AotiInput& input) {
+  const auto size = [](std::string* out, const AotiDim& dim) {
+    if (dim.fixed()) {
+      absl::StrAppend(out, dim.min);
+    } else if (dim.max == std::numeric_limits<int64_t>::max()) {
+      absl::StrAppend(out, "from ", dim.min);
+    } else {
+      absl::StrAppend(out, dim.min, " to ", dim.max);
+    }
+  };
+  return absl::StrCat(DataTypeName(input.type), "[", absl::StrJoin(input.dims, ", ", size), "]");
+}
+
+absl::Status CheckAotiShape(const AotiInput& input, DataType type,
+                            const std::vector<int64_t>& shape, bool batched) {
+  bool fits = type == input.type && shape.size() == input.dims.size();
+  for (size_t d = 0; fits && d < shape.size(); ++d) {
+    const bool padded = batched && d == 0;
+    fits = shape[d] <= input.dims[d].max && (padded || shape[d] >= input.dims[d].min);
+  }
+  if (fits) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      "inputs",
+      absl::StrCat("input '", input.name, "' comes to the model as ", DataTypeName(type),
+                   ShapeString(shape), "; model.pt2 was compiled for ", DescribeAotiInput(input)));
+}
+
+}  // namespace braid

@@ -1,0 +1,129 @@
+#include "server/models/archive_check.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "caffe2/serialize/inline_container.h"
+#include "server/base/status.h"
+
+namespace braid {
+namespace {
+
+// Tensors are stored as they are and code packs to a tenth: what wants more than this to unpack is
+// no model but a trap.
+constexpr uint64_t kMostUnpacked = 32;
+constexpr uint64_t kSmallUnpacked = uint64_t{16} << 20;
+
+absl::Status Wrong(absl::string_view file, absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(file, " ", what));
+}
+
+// The first bytes tell what it is.
+absl::Status CheckStart(const std::string& path, const std::string& file) {
+  std::array<char, 4> start = {};
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream.read(start.data(), start.size())) {
+    return Wrong(file, "cannot be read, or is shorter than any archive");
+  }
+  if (absl::string_view(start.data(), start.size()) == absl::string_view("PK\x03\x04", 4)) {
+    return absl::OkStatus();
+  }
+  return Wrong(file, start[0] == '\x80'
+                         ? "cannot be loaded: it is a Python pickle, not a module saved with "
+                           "torch.jit.save"
+                         : "cannot be loaded: it is no zip archive, as torch.jit.save and "
+                           "AOTInductor write them");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::string& path) {
+  const std::string file = std::filesystem::path(path).filename();
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return Wrong(file, "is no file");
+  }
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  if (error) {
+    return Wrong(file, absl::StrCat("cannot be read: ", error.message()));
+  }
+  if (bytes == 0) {
+    return Wrong(file, "is empty");
+  }
+  BRAID_RETURN_IF_ERROR(CheckStart(path, file));
+  std::unique_ptr<ModelArchive> archive(new ModelArchive(file));
+  try {
+    archive->reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path);
+    archive->records_ = archive->reader_->getAllRecords();
+    BRAID_RETURN_IF_ERROR(archive->CheckSizes(bytes));
+  } catch (const std::exception& failure) {
+    const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
+    return Wrong(file, absl::StrCat("cannot be loaded: its archive is damaged: ", first_line));
+  }
+  return archive;
+}
+
+ModelArchive::ModelArchive(std::string file) : file_(std::move(file)) {}
+
+ModelArchive::~ModelArchive() = default;
+
+absl::Status ModelArchive::CheckSizes(uint64_t file_bytes) {
+  uint64_t unpacked = 0;
+  const uint64_t most = std::max(kSmallUnpacked, kMostUnpacked * file_bytes);
+  for (const std::string& record : records_) {
+    const uint64_t bytes = reader_->getRecordSize(record);
+    if (bytes > most || (unpacked += bytes) > most) {
+      return Wrong(file_, absl::StrCat("is refused: it would unpack to more than ", most,
+                                       " bytes from ", file_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool ModelArchive::Has(const std::string& record) const {
+  return std::find(records_.begin(), records_.end(), record) != records_.end();
+}
+
+absl::StatusOr<std::string> ModelArchive::Read(const std::string& name) {
+  try {
+    const auto [data, bytes] = reader_->getRecord(name);
+    return std::string(static_cast<const char*>(data.get()), bytes);
+  } catch (const std::exception& failure) {
+    const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
+    return Wrong(file_, absl::StrCat("is damaged at '", name, "': ", first_line));
+  }
+}
+
+absl::Status CheckTorchScriptArchive(const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
+  const std::string file = std::filesystem::path(path).filename();
+  if (archive->Has("constants.pkl")) {
+    return absl::OkStatus();
+  }
+  const auto is_package = [](const std::string& record) {
+    return absl::StartsWith(record, "data/aotinductor/");
+  };
+  if (std::any_of(archive->records().begin(), archive->records().end(), is_package)) {
+    return Wrong(file, "is an AOTInductor package: name it model.pt2");
+  }
+  if (archive->Has("archive_format")) {
+    return Wrong(file,
+                 "is an exported program: compile it with torch._inductor.aoti_compile_and_package "
+                 "to model.pt2, or save a TorchScript module");
+  }
+  return Wrong(file, archive->Has("data.pkl")
+                         ? "is what torch.save writes, a state dict or a pickled module; expected "
+                           "a TorchScript module, saved with torch.jit.save"
+                         : "is an archive, but no TorchScript module");
+}
+
+}  // namespace braid

@@ -1,0 +1,43 @@
+// Whether a model's file is what its name says, before a loader reads it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace caffe2::serialize {
+class PyTorchStreamReader;
+}  // namespace caffe2::serialize
+
+namespace braid {
+
+// A zip archive as PyTorch writes them. Used by one thread.
+class ModelArchive {
+ public:
+  // FAILED_PRECONDITION that names the file and says what it is, if it is none, is damaged, or
+  // would be far larger unpacked than it is.
+  static absl::StatusOr<std::unique_ptr<ModelArchive>> Open(const std::string& path);
+  ~ModelArchive();
+
+  const std::vector<std::string>& records() const { return records_; }
+  bool Has(const std::string& record) const;
+  // What record `name` holds. FAILED_PRECONDITION if it is damaged.
+  absl::StatusOr<std::string> Read(const std::string& name);
+
+ private:
+  explicit ModelArchive(std::string file);
+  absl::Status CheckSizes(uint64_t file_bytes);
+
+  const std::string file_;  // its name, for messages
+  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
+  std::vector<std::string> records_;
+};
+
+// FAILED_PRECONDITION that says what the file `path` is, if it is no TorchScript module.
+absl::Status CheckTorchScriptArchive(const std::string& path);
+
+}  // namespace braid

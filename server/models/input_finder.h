@@ -1,0 +1,55 @@
+// Which inputs of a configuration are for which parts of forward's arguments.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/models/model_config.h"
+
+namespace braid {
+
+// Where the inputs for a value are found. Asked in the order of forward's arguments.
+class InputFinder {
+ public:
+  virtual ~InputFinder() = default;
+  // The input for the tensor or scalar at `path`.
+  virtual std::optional<size_t> Find(const std::string& path) = 0;
+  // The keys of the parts of a list or dict at `path` that there are inputs for.
+  virtual std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) = 0;
+};
+
+// By the names of the inputs, which outlive it.
+class InputsByName final : public InputFinder {
+ public:
+  explicit InputsByName(const std::vector<TensorSpec>& inputs) : inputs_(inputs) {}
+
+  std::optional<size_t> Find(const std::string& path) override;
+  std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) override;
+  bool all_found() const { return found_.size() == inputs_.size(); }
+
+ private:
+  const std::vector<TensorSpec>& inputs_;
+  std::set<size_t> found_;
+};
+
+// In the order `order` of the tensors among the inputs, which outlive it; `needed`: how many of
+// them are for what cannot do without. Scalars go by their names all the same.
+class InputsInOrder final : public InputFinder {
+ public:
+  InputsInOrder(const std::vector<TensorSpec>& inputs, std::vector<size_t> order, size_t needed);
+
+  std::optional<size_t> Find(const std::string& path) override;
+  std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) override;
+  bool all_found() const { return next_ == order_.size(); }
+
+ private:
+  const std::vector<TensorSpec>& inputs_;
+  const std::vector<size_t> order_;
+  size_t spare_;  // what a list or dict may take
+  size_t next_ = 0;
+};
+
+}  // namespace braid

@@ -1,0 +1,108 @@
+#include "server/models/name_binding.h"
+
+#include <algorithm>
+
+#include "ATen/autocast_mode.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/parallel/host_copy.h"
+
+namespace braid {
+namespace {
+
+// The number of "NAME__3".
+std::optional<size_t> PositionOf(const std::string& name) {
+  const size_t at = name.rfind("__");
+  uint32_t position = 0;
+  if (at == std::string::npos || !absl::SimpleAtoi(name.substr(at + 2), &position)) {
+    return std::nullopt;
+  }
+  return position;
+}
+
+std::vector<size_t> OrderedPositions(size_t count) {
+  std::vector<size_t> positions(count);
+  for (size_t i = 0; i < count; ++i) {
+    positions[i] = i;
+  }
+  return positions;
+}
+
+absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
+  const bool shorter = IsFloatingPoint(spec.type) && value.is_floating_point() &&
+                       at::autocast::is_autocast_enabled(value.device().type());
+  if (shorter || value.scalar_type() == ToScalarType(spec.type)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("output '", spec.name, "' of the model is ", c10::toString(value.scalar_type()),
+                   "; its configuration says ", DataTypeName(spec.type)));
+}
+
+}  // namespace
+
+std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs) {
+  std::vector<size_t> positions;
+  for (const TensorSpec& spec : specs) {
+    const std::optional<size_t> position = PositionOf(spec.name);
+    if (!position) {
+      return std::nullopt;
+    }
+    positions.push_back(*position);
+  }
+  return positions;
+}
+
+std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>& specs,
+                                                  const std::vector<std::string>& names) {
+  std::vector<size_t> positions;
+  for (const TensorSpec& spec : specs) {
+    const auto found = std::find(names.begin(), names.end(), spec.name);
+    if (found == names.end()) {
+      return std::nullopt;
+    }
+    positions.push_back(static_cast<size_t>(found - names.begin()));
+  }
+  return positions;
+}
+
+absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
+                                                const std::vector<OutputLeaf>& leaves) {
+  std::vector<std::string> paths;
+  for (const OutputLeaf& leaf : leaves) {
+    paths.push_back(leaf.path);
+  }
+  std::vector<size_t> positions =
+      NamedPositions(outputs, paths)
+          .value_or(NumberedPositions(outputs).value_or(OrderedPositions(outputs.size())));
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (positions[o] >= leaves.size()) {
+      return absl::FailedPreconditionError(absl::StrCat("output '", outputs[o].name,
+                                                        "' is not among the ", leaves.size(),
+                                                        " tensors that the model returns"));
+    }
+    BRAID_RETURN_IF_ERROR(CheckType(outputs[o], leaves[positions[o]].value));
+  }
+  return positions;
+}
+
+at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
+                   const std::vector<int64_t>& to) {
+  const auto batch = static_cast<size_t>(tensor.dim()) - from.size();  // 1 or 0
+  std::vector<int64_t> open;
+  for (size_t d = 0; d < from.size(); ++d) {
+    if (from[d] < 0) {
+      open.push_back(tensor.size(static_cast<int64_t>(batch + d)));
+    }
+  }
+  std::vector<int64_t> shape(tensor.sizes().begin(),
+                             tensor.sizes().begin() + static_cast<std::ptrdiff_t>(batch));
+  size_t next = 0;
+  for (const int64_t dim : to) {
+    shape.push_back(dim < 0 && next < open.size() ? open[next++] : dim);
+  }
+  return tensor.reshape(shape);
+}
+
+}  // namespace braid

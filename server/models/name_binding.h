@@ -1,0 +1,38 @@
+// How names of a configuration meet the tensors that a model takes or returns.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "server/models/model_config.h"
+
+namespace braid {
+
+// A tensor of a model's result: a tensor, or a tuple, list or dict of them, nested.
+struct OutputLeaf {
+  // The keys on the way to it, joined by '.'; empty where there is no dict on the way.
+  std::string path;
+  at::Tensor value;
+};
+
+// For each of `specs` its place in `names`, if every name is there.
+std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>& specs,
+                                                  const std::vector<std::string>& names);
+// For each of `specs` the number in NAME__<number>, if all are so named.
+std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs);
+
+// For each of `outputs` the index of its leaf: by path, by NAME__<number>, or else by the order.
+// FAILED_PRECONDITION if there is none or its datatype differs.
+absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
+                                                const std::vector<OutputLeaf>& leaves);
+
+// `tensor`, whose shape is `from` with a batch dimension or without, in the shape `to`: what
+// TensorSpec::reshape asks for. A size that `from` leaves open goes to the one that `to` does.
+at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
+                   const std::vector<int64_t>& to);
+
+}  // namespace braid

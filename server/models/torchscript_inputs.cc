@@ -1,0 +1,248 @@
+#include "server/models/torchscript_inputs.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+#include "server/models/input_finder.h"
+#include "server/models/name_binding.h"
+
+namespace braid {
+namespace {
+
+using Kind = ArgumentPlan::Kind;
+
+std::optional<DataType> ScalarTypeOf(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::IntType:
+      return DataType::kInt64;
+    case c10::TypeKind::BoolType:
+      return DataType::kBool;
+    case c10::TypeKind::FloatType:
+      return DataType::kFp64;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Tensors that a value of `type` cannot do without.
+size_t TensorsNeeded(const c10::TypePtr& type) {
+  if (const auto tuple = type->cast<c10::TupleType>()) {
+    size_t needed = 0;
+    for (const c10::TypePtr& element : tuple->elements()) {
+      needed += TensorsNeeded(element);
+    }
+    return needed;
+  }
+  return type->kind() == c10::TypeKind::TensorType ? 1 : 0;
+}
+
+// nullopt: there is no input for it.
+std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path,
+                                 InputFinder* finder);
+
+std::optional<ArgumentPlan> PlanParts(Kind kind, const c10::TypePtr& type,
+                                      const std::vector<c10::TypePtr>& elements,
+                                      std::vector<std::string> keys, const std::string& path,
+                                      InputFinder* finder) {
+  ArgumentPlan plan{kind, type};
+  for (size_t k = 0; k < keys.size(); ++k) {
+    std::optional<ArgumentPlan> part =
+        Plan(elements[std::min(k, elements.size() - 1)], absl::StrCat(path, ".", keys[k]), finder);
+    if (!part) {
+      return std::nullopt;
+    }
+    plan.parts.push_back(*std::move(part));
+  }
+  plan.keys = std::move(keys);
+  return plan.parts.empty() ? std::nullopt : std::optional(std::move(plan));
+}
+
+std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path,
+                                 InputFinder* finder) {
+  if (const auto optional = type->cast<c10::OptionalType>()) {
+    return Plan(optional->getElementType(), path, finder).value_or(ArgumentPlan{});
+  }
+  if (const auto tuple = type->cast<c10::TupleType>()) {
+    std::vector<std::string> keys;
+    for (size_t k = 0; k < tuple->elements().size(); ++k) {
+      keys.push_back(PartName(*tuple, k));
+    }
+    return PlanParts(Kind::kTuple, type, tuple->elements().vec(), std::move(keys), path, finder);
+  }
+  const bool list = type->kind() == c10::TypeKind::ListType;
+  if (list ||
+      (type->kind() == c10::TypeKind::DictType &&
+       type->expectRef<c10::DictType>().getKeyType()->kind() == c10::TypeKind::StringType)) {
+    const c10::TypePtr element = list ? type->expectRef<c10::ListType>().getElementType()
+                                      : type->expectRef<c10::DictType>().getValueType();
+    std::vector<std::string> keys =
+        finder->Keys(path, list, element->kind() == c10::TypeKind::TensorType);
+    return PlanParts(list ? Kind::kList : Kind::kDict, type, {element}, std::move(keys), path,
+                     finder);
+  }
+  const bool scalar = ScalarTypeOf(*type).has_value();
+  if (scalar || type->kind() == c10::TypeKind::TensorType) {
+    if (const std::optional<size_t> input = finder->Find(path)) {
+      return ArgumentPlan{scalar ? Kind::kScalar : Kind::kTensor, type, *input};
+    }
+  }
+  return std::nullopt;
+}
+
+// nullopt: an argument that has to be there has no input.
+std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& schema,
+                                                 InputFinder* finder) {
+  std::vector<ArgumentPlan> plans;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    std::optional<ArgumentPlan> plan = Plan(argument.type(), argument.name(), finder);
+    const bool given = plan && plan->kind != Kind::kConstant;
+    if (!given && argument.default_value()) {
+      plan = ArgumentPlan{};
+      plan->constant = *argument.default_value();
+    }
+    if (!plan) {
+      return std::nullopt;
+    }
+    plans.push_back(*std::move(plan));
+  }
+  return plans;
+}
+
+// The tensors among `inputs` by their numbers, or as they come.
+absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
+                                          const c10::FunctionSchema& schema) {
+  std::vector<TensorSpec> tensors;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].scalar) {
+      tensors.push_back(inputs[i]);
+      places.push_back(i);
+    }
+  }
+  const std::optional<std::vector<size_t>> numbers = NumberedPositions(tensors);
+  if (!numbers) {
+    return places;
+  }
+  std::vector<std::optional<size_t>> at(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if ((*numbers)[i] >= at.size() || at[(*numbers)[i]]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("input '", tensors[i].name, "' is at no place of its own among the first ",
+                       tensors.size(), " arguments of ", CallText(schema)));
+    }
+    at[(*numbers)[i]] = places[i];
+  }
+  std::vector<size_t> order;
+  for (const std::optional<size_t>& place : at) {
+    order.push_back(*place);
+  }
+  return order;
+}
+
+}  // namespace
+
+std::string PartName(const c10::TupleType& tuple, size_t index) {
+  return tuple.schema() ? tuple.schema()->arguments()[index].name() : absl::StrCat(index);
+}
+
+absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<TensorSpec>& inputs,
+                                                        const c10::FunctionSchema& schema) {
+  InputsByName by_name(inputs);
+  std::optional<std::vector<ArgumentPlan>> plans = PlanAll(schema, &by_name);
+  if (plans && by_name.all_found()) {
+    return *std::move(plans);
+  }
+  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, Order(inputs, schema));
+  const size_t tensors = order.size();
+  size_t needed = 0;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    needed += argument.default_value() ? 0 : TensorsNeeded(argument.type());
+  }
+  InputsInOrder in_order(inputs, std::move(order), needed);
+  plans = PlanAll(schema, &in_order);
+  if (!plans || !in_order.all_found()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the configuration names ", tensors, " inputs; the model takes ", CallText(schema)));
+  }
+  return *std::move(plans);
+}
+
+c10::IValue MakeArgument(const ArgumentPlan& plan, const std::vector<at::Tensor>& inputs) {
+  switch (plan.kind) {
+    case Kind::kTensor:
+      return inputs[plan.input];
+    case Kind::kScalar: {
+      const at::Scalar value = inputs[plan.input].item();
+      return plan.type->kind() == c10::TypeKind::IntType    ? c10::IValue(value.toLong())
+             : plan.type->kind() == c10::TypeKind::BoolType ? c10::IValue(value.toBool())
+                                                            : c10::IValue(value.toDouble());
+    }
+    case Kind::kConstant:
+      return plan.constant;
+    case Kind::kTuple: {
+      std::vector<c10::IValue> parts;
+      for (const ArgumentPlan& part : plan.parts) {
+        parts.push_back(MakeArgument(part, inputs));
+      }
+      const auto type = plan.type->expect<c10::TupleType>();
+      return type->schema() ? c10::ivalue::Tuple::createNamed(std::move(parts), type)
+                            : c10::ivalue::Tuple::create(std::move(parts));
+    }
+    case Kind::kList: {
+      c10::impl::GenericList list(plan.type->expectRef<c10::ListType>().getElementType());
+      for (const ArgumentPlan& part : plan.parts) {
+        list.push_back(MakeArgument(part, inputs));
+      }
+      return list;
+    }
+    case Kind::kDict: {
+      const auto& type = plan.type->expectRef<c10::DictType>();
+      c10::impl::GenericDict dict(type.getKeyType(), type.getValueType());
+      for (size_t k = 0; k < plan.keys.size(); ++k) {
+        dict.insert(plan.keys[k], MakeArgument(plan.parts[k], inputs));
+      }
+      return dict;
+    }
+  }
+  return {};
+}
+
+std::vector<TensorSpec> ScalarArguments(const c10::FunctionSchema& schema) {
+  std::vector<TensorSpec> specs;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    const std::optional<DataType> type = ScalarTypeOf(*argument.type());
+    if (!type) {
+      continue;
+    }
+    TensorSpec spec{argument.name(), *type, {}, /*broadcast=*/true};
+    spec.scalar = true;
+    if (const auto& value = argument.default_value()) {
+      spec.default_value = value->isInt()    ? ScalarValue(value->toInt())
+                           : value->isBool() ? ScalarValue(value->toBool())
+                                             : ScalarValue(value->toDouble());
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+std::string CallText(const c10::FunctionSchema& schema) {
+  std::vector<std::string> names;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    const bool tensor = argument.type()->kind() == c10::TypeKind::TensorType;
+    names.push_back(tensor
+                        ? argument.name()
+                        : absl::StrCat(argument.name(), ": ", argument.type()->annotation_str()));
+  }
+  return absl::StrCat("forward(", absl::StrJoin(names, ", "), ")");
+}
+
+}  // namespace braid

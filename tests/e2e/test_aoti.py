@@ -1,0 +1,151 @@
+"""Models in AOTInductor packages: PyTorch's outputs for any batch, and clear words for what they
+cannot do."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+from e2e import aoti_models
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+
+# Names that config.pbtxt gives, and what is derived without one.
+NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("input__0", "input__1")}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("aoti")
+    aoti_models.compile_mixed(directory / "mixed/1/model.pt2")
+    (directory / "mixed/config.pbtxt").write_text(aoti_models.MIXED_CONFIG)
+    shutil.copytree(directory / "mixed/1", directory / "derived/1")
+    aoti_models.compile_mixed(directory / "fixed/1/model.pt2", smallest=4, largest=4)
+    (directory / "fixed/config.pbtxt").write_text(aoti_models.MIXED_CONFIG)
+    package = directory / "mixed/1/model.pt2"
+    rewrite(package, directory / "other_machine/1/model.pt2", (b"x86_64", b"riscv64"))
+    rewrite(package, directory / "other_processor/1/model.pt2", (b'ISA": "', b'ISA": "AMX_TILE '))
+    rewrite(package, directory / "outside/1/model.pt2", None, ("inductor/model/", "inductor/model/../../"))
+    (directory / "truncated/1").mkdir(parents=True)
+    (directory / "truncated/1/model.pt2").write_bytes(package.read_bytes()[:100_000])
+    (directory / "no_package/1").mkdir(parents=True)
+    (directory / "no_package/1/model.pt2").write_bytes(b"no archive")
+    shutil.copytree(directory / "mixed/1", directory / "wrong_config/1")
+    (directory / "wrong_config/config.pbtxt").write_text(
+        aoti_models.MIXED_CONFIG.replace("dims: [ 10 ]", "dims: [ 11 ]")
+    )
+    return directory
+
+
+def rewrite(
+    package: Path, to: Path, in_metadata: tuple | None, in_names: tuple = ("", "")
+) -> None:
+    """A copy with something replaced in its metadata, or in the names of its files."""
+    to.parent.mkdir(parents=True)
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(to, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if in_metadata and name.endswith("_metadata.json"):
+                content = content.replace(*in_metadata)
+            new.writestr(name.replace(*in_names, 1), content)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def server(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("run")
+    server = Server(repository, f"cpu*{request.param}", directory, ("--cpu_threads=1",), data=False)
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[braid.Client]:
+    with braid.connect(server.address) as client:
+        yield client
+
+
+def batch(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(rows)
+    x = generator.standard_normal((rows, 10)).astype(np.float32)
+    return x, generator.integers(0, 20, rows)
+
+
+@pytest.mark.parametrize("model", ["mixed", "derived"])
+@pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
+def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
+    """The package takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
+    inputs = batch(rows)
+    wanted = expected(aoti_models.mixed(), *inputs)
+    outputs = client.infer(model, dict(zip(NAMES[model], inputs)))
+    assert outputs.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert_close(outputs[name], value)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 19])
+def test_a_package_of_one_batch_size_serves_any(client: braid.Client, rows: int) -> None:
+    inputs = batch(rows)
+    wanted = expected(aoti_models.mixed(), *inputs)
+    outputs = client.infer("fixed", dict(zip(NAMES["mixed"], inputs)))
+    for name, value in wanted.items():
+        assert_close(outputs[name], value)
+
+
+def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
+    x, words = batch(4)
+    with pytest.raises(braid.InvalidArgument, match="10"):
+        client.infer("mixed", {"INPUT__0": x[:, :9].copy(), "INPUT__1": words})
+    with pytest.raises(braid.InvalidArgument, match="FP32"):
+        client.infer("mixed", {"INPUT__0": x.astype(np.float64), "INPUT__1": words})
+
+
+def test_it_cannot_be_trained(client: braid.Client) -> None:
+    with pytest.raises(braid.FailedPrecondition, match="AOTInductor package"):
+        client.create_trainer(
+            "mixed",
+            loss={"name": "mse", "output": "hidden"},
+            optimizer={"name": "SGD", "lr": 0.1},
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("other_machine", "compiled for riscv64"),
+        ("other_processor", "AMX_TILE"),
+        ("outside", "is no name of a file"),
+        ("truncated", "archive is damaged"),
+        ("no_package", "no zip archive"),
+        ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
+    ],
+)
+def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
+    (status,) = [status for status in client.models() if status.name == model]
+    assert status.state == "UNAVAILABLE"
+    assert words in status.reason
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    server = Server(repository, "cpu*2", tmp_path / "run", data=False)
+    try:
+        server.start()
+        assert len(list(folder.iterdir())) == 3  # mixed, derived, fixed
+        server.stop()
+    finally:
+        server.kill()
+    assert not list(folder.iterdir())

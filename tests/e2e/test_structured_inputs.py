@@ -1,0 +1,173 @@
+"""Inputs and outputs in tuples, lists and dicts, and numbers as parameters."""
+
+from __future__ import annotations
+
+import functools
+import queue
+from collections.abc import Iterator
+
+import braid
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton
+from e2e import structured_models, training
+from e2e.inference import assert_close, infer, infer_input
+from e2e.protocol import CALL_SECONDS
+from e2e.server import Server
+
+# More than the models' max_batch_size.
+ROWS = 21
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("structured")
+    structured_models.export_all(directory / "models")
+    server = Server(directory / "models", "cpu*2", directory / "run", data=False)
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[braid.Client]:
+    with braid.connect(server.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def triton_client(server: Server) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(server.address) as client:
+        yield client
+
+
+def tensor(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((ROWS, 2)).astype(np.float32)
+
+
+A, B, C, D = (tensor(seed) for seed in range(4))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "wanted"),
+    [
+        ("tupled", {"pair.0": A, "pair.1": B, "x": C}, {"y": A * 2 - B + C}),
+        (
+            "tupled_by_number",
+            {"INPUT__0": A, "INPUT__1": B, "INPUT__2": C},
+            {"OUTPUT__0": A * 2 - B + C},
+        ),
+        ("tupled_by_example", {"pair.0": A, "pair.1": B, "x": C}, {"output__0": A * 2 - B + C}),
+        (
+            "listed",
+            {"parts.0": A, "parts.1": B, "parts.2": C},
+            {"total": A + B * 2 + C * 3, "first": A},
+        ),
+        (
+            "listed_by_number",
+            {"INPUT__0": A, "INPUT__1": B},
+            {"OUTPUT__0": A + B * 2, "OUTPUT__1": A},
+        ),
+        ("keyed", {"batch.a": A, "batch.b": B}, {"a": A, "sum": A + B}),
+        ("keyed_by_key", {"a": A, "b": B}, {"sum": A + B}),
+        ("keyed_by_example", {"batch.a": A, "batch.b": B}, {"a": A, "sum": A + B}),
+        (
+            "nested",
+            {"pair.left": A, "pair.right": B, "more.xs.0": C, "more.xs.1": D},
+            {"both.0": C + A, "both.1": D - B},
+        ),
+        ("unmasked", {"x": A}, {"y": A}),
+        ("masked", {"x": A, "mask": B}, {"y": A * B}),
+    ],
+)
+def test_every_leaf_has_a_name(
+    client: braid.Client,
+    model: str,
+    inputs: dict[str, np.ndarray],
+    wanted: dict[str, np.ndarray],
+) -> None:
+    outputs = client.infer(model, inputs)
+    assert outputs.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert_close(outputs[name], torch.from_numpy(value))
+
+
+def test_a_missing_leaf_is_named(client: braid.Client) -> None:
+    with pytest.raises(braid.InvalidArgument, match=r"'pair\.1' is missing"):
+        client.infer("tupled", {"pair.0": A, "x": C})
+
+
+@pytest.mark.parametrize("model", ["scaled", "scaled_by_example"])
+def test_a_number_that_is_not_given_is_its_default(client: braid.Client, model: str) -> None:
+    (actual,) = client.infer(model, {"x": A}).values()
+    assert_close(actual, structured_models.scaled()(torch.from_numpy(A)).detach())
+
+
+def test_numbers_are_no_inputs_but_parameters_of_the_configuration(
+    triton_client: triton.InferenceServerClient,
+) -> None:
+    metadata = triton_client.get_model_metadata("scaled")
+    assert [tensor.name for tensor in metadata.inputs] == ["x"]
+    config = triton_client.get_model_config("scaled").config
+    assert [tensor.name for tensor in config.input] == ["x"]
+    assert {
+        name: value.string_value
+        for name, value in config.parameters.items()
+        if name.startswith("scalar.")
+    } == {
+        "scalar.power": "INT64, default 1",
+        "scalar.factor": "FP64, default 1",
+        "scalar.negate": "BOOL, default false",
+    }
+
+
+def scaled(**numbers: object) -> torch.Tensor:
+    return structured_models.scaled()(torch.from_numpy(A), **numbers).detach()
+
+
+def test_numbers_are_parameters_of_the_request(
+    triton_client: triton.InferenceServerClient,
+) -> None:
+    result = infer(triton_client, "scaled", {"x": A}, parameters={"power": 3, "negate": True})
+    assert_close(result.as_numpy("y"), scaled(power=3, negate=True))
+
+
+def test_requests_with_other_numbers_keep_theirs(
+    triton_client: triton.InferenceServerClient,
+) -> None:
+    """All at once, so that those of equal numbers may be merged, and no others."""
+    replies: queue.Queue = queue.Queue()
+    inputs = [infer_input("x", A)]
+    for power in (1, 2, 3) * 10:
+        triton_client.async_infer(
+            "scaled",
+            inputs,
+            functools.partial(lambda power, result, error: replies.put((power, result)), power),
+            parameters={"power": power},
+        )
+    for _ in range(30):
+        power, result = replies.get(timeout=CALL_SECONDS)
+        assert_close(result.as_numpy("y"), scaled(power=power))
+
+
+def test_a_number_without_a_default_has_to_be_given(client: braid.Client) -> None:
+    with pytest.raises(braid.InvalidArgument, match="'power' is missing"):
+        client.infer("demanding", {"x": A})
+
+
+def test_training_takes_the_defaults(client: braid.Client) -> None:
+    module = structured_models.scaled()
+    with training.new_trainer(
+        client, "scaled", loss="mse", optimizer={"name": "SGD", "lr": 0.1}
+    ) as trainer:
+        loss = trainer.step({"x": A}, {"target": B}).loss
+    wanted = torch.nn.functional.mse_loss(module(torch.from_numpy(A)), torch.from_numpy(B))
+    assert loss == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_a_model_whose_number_has_no_default_is_not_trained(client: braid.Client) -> None:
+    with pytest.raises(braid.FailedPrecondition, match="'power'"):
+        client.create_trainer("demanding", loss="mse", optimizer={"name": "SGD", "lr": 0.1})

@@ -1,0 +1,70 @@
+"""AOTInductor packages compiled for the GPU, and a GPU that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import aoti_models, models
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("packages")
+    aoti_models.compile_mixed(directory / "mixed/1/model.pt2", device="cuda")
+    aoti_models.compile_mixed(directory / "for_cpu/1/model.pt2")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def client(
+    repository: Path, devices: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[braid.Client]:
+    server = Server(repository, devices, tmp_path_factory.mktemp("run"), data=False)
+    try:
+        with braid.connect(server.start().address) as client:
+            yield client
+        server.stop()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 33, 333])
+def test_any_batch_gives_pytorchs_outputs(client: braid.Client, rows: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
+    words = np.random.default_rng(rows).integers(0, 20, rows)
+    wanted = expected(aoti_models.mixed(), x, words)
+    outputs = client.infer("mixed", {"input__0": x, "input__1": words})
+    for name, value in wanted.items():
+        assert_close(outputs[name], value, rtol=1e-4, atol=1e-4)
+
+
+def test_a_package_for_cpus_is_refused(client: braid.Client) -> None:
+    (status,) = [status for status in client.models() if status.name == "for_cpu"]
+    assert "was compiled for cpu" in status.reason
+
+
+def test_an_index_that_slips_through_turns_the_server_unready(tmp_path: Path) -> None:
+    models.export(
+        tmp_path / "models/computed",
+        models.make("waiting_words"),
+        inputs=[torch.zeros(1, dtype=torch.int64)],
+    )
+    server = Server(tmp_path / "models", "cuda:0", tmp_path / "run", data=False)
+    try:
+        with braid.connect(server.start().address, timeout=30) as client:
+            assert client.is_ready()
+            with pytest.raises(braid.Unavailable, match="cuda:0"):
+                client.infer("computed", {"words": np.array([3, 1000])})
+            assert not client.is_ready()
+            with pytest.raises(braid.Unavailable, match="cuda:0"):
+                client.infer("computed", {"words": np.array([3, 4])})
+        assert "is lost" in server.log
+    finally:
+        server.kill()

@@ -1,0 +1,112 @@
+// What a worker says and refuses once its device is lost.
+#include <memory>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+#include "c10/util/Exception.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/batching/run_batch.h"
+#include "server/devices/run_on.h"
+#include "server/devices/worker.h"
+#include "tests/fakes/fake_device.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/puppet_replica.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
+
+class WorkerHealthTest : public ::testing::Test {
+ protected:
+  WorkerHealthTest() {
+    auto device = std::make_unique<FakeDevice>();
+    device_ = device.get();
+    Worker::Options options{"fake:0", 0.25, &clock_, &metrics_};
+    options.on_lost = [this](const absl::Status&) { ++lost_; };
+    worker_ = std::make_unique<Worker>(std::move(options), std::move(device));
+  }
+
+  // What comes of `work` on the worker.
+  absl::Status Run(absl::Status work) {
+    return RunOnEach({worker_.get()}, Phase::kForward, [&](size_t) {
+      ++ran_;
+      return work;
+    });
+  }
+  // What comes of a batch for a model that `forward` stands for.
+  absl::Status RunBatchOf(PuppetReplica::Function forward) {
+    PuppetReplica replica(std::move(forward));
+    const std::vector<HostTensor> inputs = {MakeRows("x", 2, 0)};
+    absl::Status status;
+    absl::Notification done;
+    worker_->Post([&] {
+      status = RunBatch(PuppetConfig(8), *worker_, replica, {{&inputs, 0, 2}}).status();
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return status;
+  }
+
+  const RealClock clock_;
+  Metrics metrics_;
+  FakeDevice* device_ = nullptr;
+  int lost_ = 0;
+  int ran_ = 0;
+  std::unique_ptr<Worker> worker_;
+};
+
+TEST_F(WorkerHealthTest, AFaultThatPassesLeavesItHealthy) {
+  device_->set_fault(absl::InternalError("once"));
+  EXPECT_THAT(Run(absl::OkStatus()), StatusIs(absl::StatusCode::kInternal, HasSubstr("once")));
+  device_->set_fault(absl::OkStatus());
+  EXPECT_THAT(Run(absl::OkStatus()), IsOk());
+  EXPECT_TRUE(worker_->healthy());
+  EXPECT_EQ(lost_, 0);
+}
+
+TEST_F(WorkerHealthTest, ALostDeviceStaysLostAndIsToldOfOnce) {
+  device_->set_fault(absl::UnavailableError("assert"));
+  EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  device_->set_fault(absl::OkStatus());
+  EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_FALSE(worker_->healthy());
+  EXPECT_EQ(lost_, 1);
+  EXPECT_EQ(ran_, 1);  // what came later was refused
+}
+
+TEST_F(WorkerHealthTest, WhatFailedBecauseOfItIsUnavailableToo) {
+  device_->set_fault(absl::UnavailableError("assert"));
+  EXPECT_THAT(Run(absl::InternalError("device-side assert")),
+              StatusIs(kUnavailable, HasSubstr("fake:0")));
+}
+
+TEST_F(WorkerHealthTest, ABatchThatFailsOnALostDeviceIsNotItsInputsFault) {
+  device_->set_fault(absl::UnavailableError("assert"));
+  const auto fail = [](const std::vector<at::Tensor>&) -> absl::StatusOr<std::vector<at::Tensor>> {
+    TORCH_CHECK(false, "CUDA error: device-side assert triggered");
+  };
+  EXPECT_THAT(RunBatchOf(fail), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_EQ(lost_, 1);
+}
+
+TEST_F(WorkerHealthTest, ABatchForALostDeviceIsNotRun) {
+  device_->set_fault(absl::UnavailableError("assert"));
+  EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  int ran = 0;
+  const auto forward =
+      [&](const std::vector<at::Tensor>& inputs) -> absl::StatusOr<std::vector<at::Tensor>> {
+    ++ran;
+    return inputs;
+  };
+  EXPECT_THAT(RunBatchOf(forward), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_EQ(ran, 0);
+}
+
+}  // namespace
+}  // namespace braid

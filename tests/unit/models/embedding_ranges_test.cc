@@ -1,0 +1,76 @@
+#include "server/models/embedding_ranges.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/script_modules.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+// The greatest value that is found for input `name` of a module with a table of 10 rows and one of
+// 4, whose forward(`arguments`) returns `result`.
+std::optional<int64_t> MostOf(const std::string& name, const std::string& arguments,
+                              const std::string& body) {
+  torch::jit::Module inner("Inner");
+  inner.register_parameter("small", at::zeros({4, 2}), /*is_buffer=*/false);
+  inner.define("def forward(self, ids):\n  return torch.embedding(self.small, ids)\n");
+  torch::jit::Module module = NewModule();
+  module.register_parameter("table", at::zeros({10, 3}), /*is_buffer=*/false);
+  module.register_module("inner", inner);
+  module.define("def forward(self, " + arguments + "):\n" + body + "\n");
+  std::vector<TensorSpec> inputs = {{name, DataType::kInt64, {}}};
+  const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
+  EXPECT_THAT(plans.status(), IsOk());
+  FindRanges(module, *plans, &inputs);
+  return inputs[0].range ? std::optional(inputs[0].range->max) : std::nullopt;
+}
+
+TEST(FindRangesTest, OfWhatIsLookedUp) {
+  EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids)"), 9);
+  EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids.long().view(-1))"), 9);
+  EXPECT_EQ(MostOf("ids", "ids", "  return self.inner.forward(ids.flatten(1))"), 3);
+}
+
+TEST(FindRangesTest, TheSmallestTableCounts) {
+  EXPECT_EQ(MostOf("ids", "ids",
+                   "  a = torch.embedding(self.table, ids)\n  return self.inner.forward(ids)"),
+            3);
+}
+
+TEST(FindRangesTest, ThroughWhatHoldsIt) {
+  EXPECT_EQ(
+      MostOf("d.ids", "d: Dict[str, Tensor]", "  return torch.embedding(self.table, d['ids'])"), 9);
+  EXPECT_EQ(MostOf("t.0", "t: Tuple[Tensor]", "  return torch.embedding(self.table, t[0])"), 9);
+}
+
+TEST(FindRangesTest, NotOfWhatIsComputed) {
+  EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids % 10)"), std::nullopt);
+  EXPECT_EQ(MostOf("ids", "ids", "  return ids + 1"), std::nullopt);
+}
+
+TEST(FindRangesTest, NotOfWhatSomeBranchLooksUp) {
+  EXPECT_EQ(MostOf("ids", "ids",
+                   "  if bool(ids.sum() > 0):\n    return torch.embedding(self.table, ids)\n"
+                   "  return torch.zeros([1])"),
+            std::nullopt);
+}
+
+TEST(FindRangesTest, ADeclaredRangeStays) {
+  torch::jit::Module module = NewModule();
+  module.register_parameter("table", at::zeros({10, 3}), /*is_buffer=*/false);
+  module.define("def forward(self, ids):\n  return torch.embedding(self.table, ids)\n");
+  std::vector<TensorSpec> inputs = {{"ids", DataType::kInt64, {}}};
+  inputs[0].range = ValueRange{2, 5};
+  const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
+  FindRanges(module, *plans, &inputs);
+  EXPECT_EQ(inputs[0].range->min, 2);
+  EXPECT_EQ(inputs[0].range->max, 5);
+}
+
+}  // namespace
+}  // namespace braid

@@ -1,0 +1,69 @@
+#include "server/models/name_binding.h"
+
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+
+std::vector<TensorSpec> Specs(const std::vector<std::string>& names) {
+  std::vector<TensorSpec> specs;
+  for (const std::string& name : names) {
+    specs.push_back({name, DataType::kFp32, {}});
+  }
+  return specs;
+}
+
+std::vector<OutputLeaf> Leaves(const std::vector<std::string>& paths) {
+  std::vector<OutputLeaf> leaves;
+  for (const std::string& path : paths) {
+    leaves.push_back({path, at::zeros({1})});
+  }
+  return leaves;
+}
+
+TEST(BindOutputsTest, ByPathByNumberOrByOrder) {
+  EXPECT_THAT(*BindOutputs(Specs({"b", "a"}), Leaves({"a", "b"})), ElementsAre(1, 0));
+  EXPECT_THAT(*BindOutputs(Specs({"y__1", "y__0"}), Leaves({"", ""})), ElementsAre(1, 0));
+  EXPECT_THAT(*BindOutputs(Specs({"logits", "probs"}), Leaves({"", ""})), ElementsAre(0, 1));
+}
+
+TEST(BindOutputsTest, SomeMayBeLeftOut) {
+  EXPECT_THAT(*BindOutputs(Specs({"b"}), Leaves({"a", "b"})), ElementsAre(1));
+  EXPECT_THAT(*BindOutputs(Specs({"y__1"}), Leaves({"", ""})), ElementsAre(1));
+  EXPECT_THAT(*BindOutputs(Specs({"first"}), Leaves({"", ""})), ElementsAre(0));
+}
+
+TEST(BindOutputsTest, OneThatTheModelDoesNotReturnIsRefused) {
+  EXPECT_THAT(BindOutputs(Specs({"a", "b"}), Leaves({""})),
+              StatusIs(kFailed, AllOf(HasSubstr("'b'"), HasSubstr("the 1 tensors"))));
+  EXPECT_THAT(BindOutputs(Specs({"y__3"}), Leaves({"", ""})),
+              StatusIs(kFailed, HasSubstr("'y__3'")));
+}
+
+TEST(BindOutputsTest, OneOfAnotherDatatypeIsRefused) {
+  EXPECT_THAT(BindOutputs({{"y", DataType::kFp16, {}}}, Leaves({""})),
+              StatusIs(kFailed, AllOf(HasSubstr("'y'"), HasSubstr("Float"), HasSubstr("FP16"))));
+}
+
+TEST(ReshapeTest, KeepsTheBatchAndPutsOpenSizesWhereTheyBelong) {
+  EXPECT_THAT(Reshape(at::zeros({5, 6}), {6}, {2, 3}).sizes().vec(), ElementsAre(5, 2, 3));
+  EXPECT_THAT(Reshape(at::zeros({5, 1}), {1}, {}).sizes().vec(), ElementsAre(5));
+  EXPECT_THAT(Reshape(at::zeros({5, 7, 4}), {-1, 4}, {2, -1, 2}).sizes().vec(),
+              ElementsAre(5, 2, 7, 2));
+  EXPECT_THAT(Reshape(at::zeros({6}), {6}, {3, 2}).sizes().vec(), ElementsAre(3, 2));
+}
+
+}  // namespace
+}  // namespace braid

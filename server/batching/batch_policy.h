@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <variant>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct IdleWorkers {
   int64_t count = 1;
   // A batch smaller than this costs more in hand-over than it gains by running beside another.
   int64_t min_chunk_rows = 1;
+  // One of so many rows gains nothing by another request's.
+  int64_t merge_rows = std::numeric_limits<int64_t>::max();
 };
 
 struct QueueView {

@@ -96,8 +96,8 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   });
 }
 
-IdleWorkers BatchQueue::Idle(const Worker& asking) const {
-  IdleWorkers idle{1, cost_.min_chunk_rows()};
+IdleWorkers BatchQueue::Idle(const Worker& asking) {
+  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.merge_rows()};
   for (const Worker* worker : replicas_.workers()) {
     idle.count += worker != &asking && worker->free() ? 1 : 0;
   }

@@ -49,7 +49,7 @@ class BatchQueue final : public RequestQueue,
   const ReplicaSet& replicas() const { return replicas_; }
 
  private:
-  IdleWorkers Idle(const Worker& asking) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts the rows that wait, which were `before`.
   void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Wakes as many idle workers as `rows` rows are worth.

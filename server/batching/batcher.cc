@@ -68,7 +68,10 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
   if (rows_ > 0) {
     const BatchDecision decision = DecideBatch(View(idle), now, limits_);
     if (const auto* take = std::get_if<TakeRows>(&decision)) {
-      Cut(take->rows, now, &batch);
+      // Whoever asks for delays or sizes wants them made.
+      const bool as_told =
+          limits_.max_delay > absl::ZeroDuration() || !limits_.preferred_rows.empty();
+      Cut(take->rows, as_told ? take->rows : idle.merge_rows, now, &batch);
     } else {
       until = std::get<WaitUntil>(decision).time;
     }
@@ -155,7 +158,7 @@ QueueView Batcher::View(const IdleWorkers& idle) const {
   return view;
 }
 
-void Batcher::Cut(int64_t rows, absl::Time now, Batch* batch) {
+void Batcher::Cut(int64_t rows, int64_t merge_rows, absl::Time now, Batch* batch) {
   int64_t left = rows;
   for (Level& level : levels_) {
     for (Line* line : {&level.line, &level.delayed}) {
@@ -183,7 +186,7 @@ void Batcher::Cut(int64_t rows, absl::Time now, Batch* batch) {
           SetAlarm(next);
           line->splice(line->end(), *line, next);
         }
-        if (left == 0) {
+        if (left == 0 || rows - left >= merge_rows) {
           return;
         }
       }

@@ -80,8 +80,8 @@ class Batcher {
   // Deals with the requests whose time has come.
   void Expire(absl::Time now, Batch* batch);
   QueueView View(const IdleWorkers& idle) const;
-  // Cuts up to `rows` rows off the lines.
-  void Cut(int64_t rows, absl::Time now, Batch* batch);
+  // Cuts up to `rows` rows off the lines, of no further request once there are `merge_rows`.
+  void Cut(int64_t rows, int64_t merge_rows, absl::Time now, Batch* batch);
 
   const BatchLimits limits_;
   const int64_t default_priority_;

@@ -1,7 +1,9 @@
 #include "server/batching/chunk_cost.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 namespace braid {
 namespace {
@@ -22,6 +24,30 @@ void ChunkCost::Record(int64_t rows, absl::Duration time) {
   times_ = times_ * kMemory + t;
   rows_squared_ = rows_squared_ * kMemory + n * n;
   rows_times_ = rows_times_ * kMemory + n * t;
+  const int width = std::bit_width(static_cast<uint64_t>(rows));
+  Size& size = sizes_[std::min(static_cast<size_t>(width), sizes_.size()) - 1];
+  ++size.batches;
+  const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kMemory);
+  size.row_time += (t / n - size.row_time) * share;
+}
+
+int64_t ChunkCost::merge_rows() {
+  constexpr int64_t kTryEvery = 16;
+  constexpr int64_t kFewest = 4;
+  constexpr double kAsGood = 1.05;
+  if (++asked_ % kTryEvery == 0) {
+    return asked_ / kTryEvery % 2 == 0 ? 1 : std::numeric_limits<int64_t>::max();
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (const Size& size : sizes_) {
+    best = size.batches >= kFewest ? std::min(best, size.row_time) : best;
+  }
+  for (size_t k = 0; k < sizes_.size(); ++k) {
+    if (sizes_[k].batches >= kFewest && sizes_[k].row_time <= best * kAsGood) {
+      return int64_t{1} << k;
+    }
+  }
+  return std::numeric_limits<int64_t>::max();
 }
 
 int64_t ChunkCost::min_chunk_rows() const {

@@ -1,7 +1,8 @@
-// What a batch costs by its rows, learnt from those that ran, and from it how small a chunk is
-// worth its hand-over to another worker.
+// What a batch costs by its rows, learnt from those that ran: how small a chunk is worth its
+// hand-over to another worker, and how large a batch is worth the copy that merging requests takes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "absl/time/time.h"
@@ -11,19 +12,31 @@ namespace braid {
 // Before anything is learnt.
 inline constexpr int64_t kDefaultMinChunkRows = 8;
 
-// Least squares over the last hundred batches or so: a fixed cost and one of each row. Not
-// thread-safe.
+// Not thread-safe.
 class ChunkCost {
  public:
   // A batch of `rows` rows took `time`.
   void Record(int64_t rows, absl::Duration time);
+
+  // How many rows a batch has before no other request is merged into it: those from which on a row
+  // costs about as little as it ever does. Now and then more or fewer, to see what they cost.
+  int64_t merge_rows();
 
   // Of the chunks that a batch is split into for idle workers. A chunk's rows cost at least as much
   // as to wake a worker, and a quarter of what a batch costs without any rows.
   int64_t min_chunk_rows() const;
 
  private:
-  // Sums over the batches, each weighed less the longer it is ago; times in microseconds.
+  // Of batches of 2^k to 2^(k+1) - 1 rows.
+  struct Size {
+    int64_t batches = 0;
+    double row_time = 0;  // a running mean, in microseconds
+  };
+
+  std::array<Size, 32> sizes_;
+  int64_t asked_ = 0;
+  // For least squares over the last hundred batches or so: sums, each batch weighed less the longer
+  // it is ago; times in microseconds.
   double weights_ = 0;
   double rows_ = 0;
   double times_ = 0;

@@ -165,7 +165,7 @@ class Simulation {
 
   void AskForWork() {
     while (idle_workers_ > 0) {
-      Batcher::Next next = batcher_->Take(now_, {idle_workers_, Pick(1, 4)});
+      Batcher::Next next = batcher_->Take(now_, {idle_workers_, Pick(1, 4), Pick(1, 10)});
       if (const auto* time = std::get_if<absl::Time>(&next)) {
         if (*time < absl::InfiniteFuture()) {
           EXPECT_GT(*time, now_);

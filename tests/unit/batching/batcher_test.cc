@@ -42,10 +42,10 @@ class BatcherTest : public ::testing::Test {
                                requests_.begin());
   }
   // The requests and rows of the next batch; empty if there is none.
-  std::vector<std::pair<size_t, int64_t>> Take(absl::Time now = kNow) {
+  std::vector<std::pair<size_t, int64_t>> Take(absl::Time now = kNow, IdleWorkers idle = {}) {
     expired_.clear();
     std::vector<std::pair<size_t, int64_t>> pieces;
-    Batcher::Next next = batcher().Take(now, {});
+    Batcher::Next next = batcher().Take(now, idle);
     if (const auto* batch = std::get_if<Batcher::Batch>(&next)) {
       for (const Batcher::Piece& piece : batch->pieces) {
         pieces.emplace_back(NumberOf(piece.request), piece.rows);
@@ -94,6 +94,24 @@ TEST_F(BatcherTest, LargeRequestsTakeTurns) {
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
   EXPECT_THAT(Take(), ElementsAre(Pair(1, 4)));
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
+}
+
+TEST_F(BatcherTest, NothingIsMergedIntoABatchThatGainsNothingByIt) {
+  config_.max_batch_size = 64;
+  for (const int64_t rows : {1, 2, 1, 3}) {
+    ASSERT_THAT(Add(rows), IsOk());
+  }
+  EXPECT_THAT(Take(kNow, {.merge_rows = 3}), ElementsAre(Pair(0, 1), Pair(1, 2)));
+  EXPECT_THAT(Take(kNow, {.merge_rows = 1}), ElementsAre(Pair(2, 1)));
+}
+
+TEST_F(BatcherTest, ButWhereADelayIsAskedForWhatIsThereIs) {
+  config_.max_batch_size = 4;
+  config_.max_queue_delay = absl::Seconds(1);
+  for (const int64_t rows : {1, 2, 1}) {
+    ASSERT_THAT(Add(rows), IsOk());
+  }
+  EXPECT_THAT(Take(kNow, {.merge_rows = 1}), ElementsAre(Pair(0, 1), Pair(1, 2), Pair(2, 1)));
 }
 
 TEST_F(BatcherTest, RequestsOfOtherShapesAreNotMerged) {

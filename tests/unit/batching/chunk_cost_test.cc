@@ -1,5 +1,9 @@
 #include "server/batching/chunk_cost.h"
 
+#include <algorithm>
+#include <limits>
+#include <map>
+
 #include "gtest/gtest.h"
 
 namespace braid {
@@ -53,6 +57,51 @@ TEST(ChunkCostTest, ForgetsWhatIsLongAgo) {
     cost.Record(rows, rows * absl::Microseconds(10));
   }
   EXPECT_NEAR(cost.min_chunk_rows(), 5, 1);
+}
+
+constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
+
+// What merge_rows() says most of the time.
+int64_t MergeRows(ChunkCost* cost) {
+  std::map<int64_t, int> answers;
+  for (int i = 0; i < 64; ++i) {
+    ++answers[cost->merge_rows()];
+  }
+  EXPECT_GT(answers[1], 0);
+  EXPECT_GT(answers[kEverything], 0);
+  return std::max_element(answers.begin(), answers.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+TEST(MergeRowsTest, EverythingIsMergedUntilSomethingIsKnown) {
+  ChunkCost cost;
+  EXPECT_EQ(MergeRows(&cost), kEverything);
+}
+
+TEST(MergeRowsTest, ABatchIsLargeEnoughWhereARowCostsLeast) {
+  ChunkCost cost = Learnt(absl::Microseconds(10), absl::Microseconds(20));
+  EXPECT_EQ(MergeRows(&cost), 8);  // 8 to 15 rows: 21 us a row; the best is 20.2
+  cost = Learnt(absl::Milliseconds(10), absl::Microseconds(1));
+  EXPECT_EQ(MergeRows(&cost), 32);
+  cost = Learnt(absl::ZeroDuration(), absl::Microseconds(20));
+  EXPECT_EQ(MergeRows(&cost), 1);
+}
+
+TEST(MergeRowsTest, SizesThatWereHardlySeenDoNotCount) {
+  ChunkCost cost = Learnt(absl::Milliseconds(10), absl::Microseconds(1));
+  for (int i = 0; i < 3; ++i) {
+    cost.Record(4096, absl::Microseconds(1));
+  }
+  EXPECT_EQ(MergeRows(&cost), 32);
+}
+
+TEST(MergeRowsTest, RowsBeyondAllSizesAreOfTheLargest) {
+  ChunkCost cost;
+  for (int i = 0; i < 8; ++i) {
+    cost.Record(int64_t{1} << 40, absl::Seconds(1));
+  }
+  EXPECT_EQ(MergeRows(&cost), int64_t{1} << 31);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "bench/bare_loop.h"
 
-#include <atomic>
+#include <ctime>
 #include <thread>
 #include <vector>
 
@@ -20,21 +20,32 @@ namespace {
 
 constexpr int64_t kClasses = 10;
 
-// Rows/s of `run`, which handles `batch` rows a call, over `time`, after one call that does not
-// count.
-template <typename Run>
-double RowsPerSecond(int64_t batch, absl::Duration time, Run run) {
-  run();
-  const absl::Time start = absl::Now();
-  int64_t rows = 0;
-  while (absl::Now() - start < time) {
-    run();
-    rows += batch;
-  }
-  return static_cast<double>(rows) / absl::ToDoubleSeconds(absl::Now() - start);
+double ThreadCpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::ToDoubleSeconds(absl::DurationFromTimespec(time));
 }
 
 }  // namespace
+
+struct BareLoop::Speed {
+  double rows_per_second = 0;
+  double cpu_seconds_per_row = 0;
+
+  // Of `run`, which handles `batch` rows a call, over `time`, after one call that does not count.
+  template <typename Run>
+  static Speed Of(int64_t batch, absl::Duration time, Run run) {
+    run();
+    const double cpu = ThreadCpuSeconds();
+    const absl::Time start = absl::Now();
+    double rows = 0;
+    while (absl::Now() - start < time) {
+      run();
+      rows += static_cast<double>(batch);
+    }
+    return {rows / absl::ToDoubleSeconds(absl::Now() - start), (ThreadCpuSeconds() - cpu) / rows};
+  }
+};
 
 struct BareLoop::Impl {
   std::string path;
@@ -45,26 +56,41 @@ BareLoop::BareLoop(const std::string& path, int64_t features)
     : impl_(std::make_unique<Impl>(Impl{path, features})) {}
 BareLoop::~BareLoop() = default;
 
-double BareLoop::Forward(int64_t batch, int threads, absl::Duration time) {
-  std::vector<double> rates(static_cast<size_t>(threads));
+std::vector<BareLoop::Speed> BareLoop::ForwardLoops(int64_t batch, int threads,
+                                                    absl::Duration time) {
+  std::vector<Speed> speeds(static_cast<size_t>(threads));
   std::vector<std::thread> running;
-  for (double& rate : rates) {
-    running.emplace_back([&rate, this, batch, time] {
+  for (Speed& speed : speeds) {
+    running.emplace_back([&speed, this, batch, time] {
       at::set_num_threads(1);
       torch::jit::setGraphExecutorOptimize(false);
       const c10::AutoGradMode no_grad(false);
       torch::jit::Module module = torch::jit::load(impl_->path);
       module.eval();
       const at::Tensor x = at::randn({batch, impl_->features});
-      rate = RowsPerSecond(batch, time, [&] { module.forward({x}); });
+      speed = Speed::Of(batch, time, [&] { module.forward({x}); });
     });
   }
+  for (std::thread& thread : running) {
+    thread.join();
+  }
+  return speeds;
+}
+
+double BareLoop::Forward(int64_t batch, int threads, absl::Duration time) {
   double sum = 0;
-  for (size_t t = 0; t < running.size(); ++t) {
-    running[t].join();
-    sum += rates[t];
+  for (const Speed& speed : ForwardLoops(batch, threads, time)) {
+    sum += speed.rows_per_second;
   }
   return sum;
+}
+
+double BareLoop::ForwardCpuSeconds(int64_t batch, int threads, absl::Duration time) {
+  double sum = 0;
+  for (const Speed& speed : ForwardLoops(batch, threads, time)) {
+    sum += speed.cpu_seconds_per_row;
+  }
+  return sum / threads;
 }
 
 double BareLoop::Step(int64_t batch, int threads, absl::Duration time) {
@@ -82,11 +108,12 @@ double BareLoop::Step(int64_t batch, int threads, absl::Duration time) {
     torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.01).momentum(0.9));
     const at::Tensor x = at::randn({batch, impl_->features});
     const at::Tensor y = at::randint(kClasses, {batch}, at::kLong);
-    rate = RowsPerSecond(batch, time, [&] {
+    const Speed speed = Speed::Of(batch, time, [&] {
       optimizer.zero_grad();
       at::cross_entropy_loss(module.forward({x}).toTensor(), y).backward();
       optimizer.step();
     });
+    rate = speed.rows_per_second;
   }).join();
   return rate;
 }

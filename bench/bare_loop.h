@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -19,12 +20,17 @@ class BareLoop {
   // Rows/s of forward passes over batches of `batch` rows, in `threads` threads side by side, each
   // with a copy of the module and one intra-op thread.
   double Forward(int64_t batch, int threads, absl::Duration time);
+  // CPU seconds for each row of the same.
+  double ForwardCpuSeconds(int64_t batch, int threads, absl::Duration time);
   // Rows/s of training steps (cross-entropy, SGD with momentum 0.9) over one batch of `batch` rows,
   // with `threads` intra-op threads.
   double Step(int64_t batch, int threads, absl::Duration time);
 
  private:
   struct Impl;
+  struct Speed;
+  std::vector<Speed> ForwardLoops(int64_t batch, int threads, absl::Duration time);
+
   const std::unique_ptr<Impl> impl_;
 };
 

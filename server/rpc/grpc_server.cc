@@ -1,6 +1,5 @@
 #include "server/rpc/grpc_server.h"
 
-#include <climits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -13,6 +12,7 @@
 #include "server/rpc/device_service.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/training_service.h"
+#include "server/rpc/transport.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
@@ -41,16 +41,7 @@ class GrpcServer::Impl {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    // Else a second server could share the port and take half of the first one's clients.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    // A batch of megabytes comes in few pieces, and without waiting for the window to open. By
-    // default frames are of 16 KiB, reads of 8, and the window is of 64 at first.
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 << 20);
-    builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10);
-    builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20);
-    builder.SetMaxReceiveMessageSize(INT_MAX);
-    builder.SetMaxSendMessageSize(INT_MAX);
+    ConfigureTransport(&builder);
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);
     builder.RegisterService(&inference_);

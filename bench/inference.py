@@ -1,0 +1,231 @@
+"""Inference through the server against its peers and limits, as ratios in one run.
+
+    bench/inference.sh [--short] [peers] [cpu] [split] [transport] [overload] [memory]
+
+Every round runs both sides, one after the other, and the order changes from round to round; a ratio
+is the median over the rounds of the ratio within each. In the environment: ROUNDS, and SECONDS_EACH
+for a run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import inference_models
+from e2e.server import BINARY
+from inference_load import bare_cpu_seconds, load, perf_analyzer
+from inference_servers import PYTRITON_PYTHON, BraidServer, EchoServer, PyTritonServer
+from inference_table import heading, row
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Bench:
+    models: Path
+    mlp: Path
+    folder: Path
+    rounds: int
+    seconds: float  # of a run
+    requests: tuple[int, int]  # of the memory's two looks
+
+    def server(self, workers: int = 2, flags: tuple = ()) -> BraidServer:
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        return BraidServer(self.models, folder, workers, flags)
+
+    def alternate(self, *sides: Callable) -> list[tuple]:
+        """Of each round what the sides returned, whichever went first."""
+        results = []
+        for number in range(self.rounds):
+            order = list(enumerate(sides))
+            if number % 2:
+                order.reverse()
+            results.append(tuple(value for _, value in sorted((i, side()) for i, side in order)))
+        return results
+
+
+def peers(bench: Bench) -> None:
+    if not PYTRITON_PYTHON.exists():
+        print("\npeers: left out, there is no PyTriton (bench/inference.sh says why)")
+        return
+    # (batch, clients) → what has to be how many times PyTriton's.
+    lines = {(1, 1): None, (1, 8): 8, (1, 32): None, (32, 8): 4.5, (256, 4): None}
+    with (
+        closing(PyTritonServer(bench.mlp, inference_models.MAX_BATCH, bench.folder)) as pytriton,
+        closing(bench.server()) as braid,
+    ):
+        heading("Against PyTriton, perf_analyzer", bench.rounds)
+        for (batch, clients), line in lines.items():
+
+            def run(address: str) -> Callable:
+                return lambda: perf_analyzer(address, batch, clients, bench.seconds)
+
+            for each in (braid, pytriton):
+                perf_analyzer(each.address, batch, clients, 0.5)
+            results = bench.alternate(run(braid.address), run(pytriton.address))
+            name = f"batch {batch}, {clients} client{'s' if clients > 1 else ''}"
+            rates = [(b.rate * batch, p.rate * batch) for b, p in results]
+            row(f"{name}: Braid, samples/s", [b for b, _ in rates], ".0f")
+            row(f"{name}: PyTriton, samples/s", [p for _, p in rates], ".0f")
+            row(f"{name}: samples/s, ratio", [b / p for b, p in rates], line=line)
+            row(
+                f"{name}: p50, ratio",
+                [b.p50 / p.p50 for b, p in results],
+                ".3f",
+                0.1 if (batch, clients) == (1, 1) else None,
+                "≤",
+            )
+            row(f"{name}: p99, ratio", [b.p99 / p.p99 for b, p in results], ".3f", 1, "≤")
+
+
+def offers_shared_memory() -> bool:
+    flags = subprocess.run([str(BINARY), "--help"], capture_output=True, text=True, check=True)
+    return "--system_shared_memory" in flags.stdout
+
+
+def cpu(bench: Bench) -> None:
+    shared = offers_shared_memory()
+    flags = ("--system_shared_memory",) if shared else ()
+    heading("Server's CPU seconds a row, against a bare LibTorch loop's", bench.rounds)
+    with closing(bench.server(flags=flags)) as braid:
+
+        def served(batch: int, clients: int, memory: bool) -> float:
+            before = braid.cpu_seconds()
+            options = {"shape": (batch, 784), "in_flight": clients, "connections": clients}
+            done = load(braid.address, bench.seconds, shared_memory=memory, **options)
+            return (braid.cpu_seconds() - before) / (done["completed"]["count"] * batch)
+
+        for batch, clients, memory, line in (
+            (32, 8, False, 1.25),
+            (256, 4, False, 1.15),
+            (32, 8, True, 1.05),
+            (256, 4, True, 1.05),
+        ):
+            if memory and not shared:
+                print(f"| batch {batch}, shared memory: the server does not offer it | | | | |")
+                continue
+            results = bench.alternate(
+                lambda: served(batch, clients, memory),
+                lambda: bare_cpu_seconds(bench.mlp, batch, 2, bench.seconds),
+                lambda: bare_cpu_seconds(bench.mlp, batch, 1, bench.seconds),
+            )
+            name = f"batch {batch}, {clients} clients" + (", shared memory" if memory else "")
+            row(f"{name}: Braid, µs a row", [1e6 * b for b, _, _ in results])
+            row(f"{name}: to a loop in each of 2 threads", [b / l for b, l, _ in results], ".2f",
+                line, "≤")
+            row(f"{name}: to a loop alone", [b / l for b, _, l in results], ".2f")
+
+
+def split(bench: Bench) -> None:
+    heading("One request of 4,096 rows, one at a time", bench.rounds)
+    with closing(bench.server(workers=1)) as one, closing(bench.server(workers=2)) as two:
+
+        def run(address: str) -> Callable:
+            options = {"shape": (4096, 784), "in_flight": 1}
+            return lambda: load(address, bench.seconds, **options)["completed"]["p50_ms"]
+
+        results = bench.alternate(run(one.address), run(two.address))
+    row("1 worker, ms", [o for o, _ in results])
+    row("2 workers, ms", [t for _, t in results])
+    row("2 workers, speed-up", [o / t for o, t in results], line=1.8)
+
+
+def transport(bench: Bench) -> None:
+    heading("64 MiB through a model that returns its input, one at a time", bench.rounds)
+    with closing(bench.server()) as braid, closing(EchoServer(bench.folder)) as echo:
+
+        def run(address: str) -> Callable:
+            options = {"model": "identity", "shape": (16 * MIB,), "in_flight": 1}
+
+            def rate() -> float:
+                done = load(address, bench.seconds, **options)
+                return done["completed"]["count"] * 64 / done["seconds"]
+
+            return rate
+
+        results = bench.alternate(run(braid.address), run(echo.address))
+    row("Braid, MiB/s", [b for b, _ in results], ".0f")
+    row("gRPC alone, an echo, MiB/s", [e for _, e in results], ".0f")
+    row("ratio", [b / e for b, e in results], line=0.7)
+
+
+def overload(bench: Bench) -> None:
+    heading("A model of 10 ms or so a request, 32 of which may be in flight", bench.rounds)
+    options = {"model": "heavy", "shape": (1, 1024), "connections": 4}
+    with closing(bench.server(flags=("--max_requests=32",))) as braid:
+
+        def best() -> float:
+            done = load(braid.address, bench.seconds, in_flight=16, **options)
+            return done["completed"]["count"] / done["seconds"]
+
+        capacity = max(best() for _ in range(3))
+
+        def offered(times: int) -> dict:
+            # What is in flight at the end is answered after it: counted, and its time too.
+            return load(braid.address, 2 * bench.seconds, rate=times * capacity, **options)
+
+        results = bench.alternate(best, lambda: offered(2), lambda: offered(10))
+    row("best, requests/s, 16 in flight", [b for b, _, _ in results], ".0f")
+    for times, place, line in ((2, 1, None), (10, 2, 0.9)):
+        done = [result[place] for result in results]
+        rates = [each["completed"]["count"] / each["seconds"] for each in done]
+        ratios = [rate / result[0] for rate, result in zip(rates, results)]
+        row(f"{times} × the capacity offered: completed, to the best", ratios, line=line)
+        refused = [each["refused"] for each in done]
+        row(f"{times} ×: refused/s", [r["count"] / d["seconds"] for r, d in zip(refused, done)], ".0f")
+        row(f"{times} ×: a refusal's p50, ms", [each["p50_ms"] for each in refused])
+        row(f"{times} ×: a refusal's p99, ms", [each["p99_ms"] for each in refused])
+
+
+def memory(bench: Bench) -> None:
+    first, last = bench.requests
+    heading(f"Resident memory, {first:,} and {last:,} requests of 1 row, 32 in flight", 1)
+    with closing(bench.server()) as braid:
+        options = {"in_flight": 32, "connections": 8}
+        load(braid.address, requests=first, **options)
+        early = braid.resident_bytes()
+        load(braid.address, requests=last - first, **options)
+        late = braid.resident_bytes()
+    row(f"after {first:,}, MiB", [early / MIB], ".1f")
+    row(f"after {last:,}, MiB", [late / MIB], ".1f")
+    row("ratio", [late / early], ".3f", 1.05, "≤")
+
+
+PARTS = {part.__name__: part for part in (peers, cpu, split, transport, overload, memory)}
+
+
+def main() -> None:
+    # So that whatever was started is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    short = "--short" in sys.argv[1:]
+    names = [argument for argument in sys.argv[1:] if argument != "--short"] or list(PARTS)
+    for name in names:
+        if name not in PARTS:
+            sys.exit(f"no part {name!r}: --short, {', '.join(PARTS)}")
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="braid-bench-") as folder:
+        models = Path(folder) / "models"
+        bench = Bench(
+            models,
+            inference_models.export(models),
+            Path(folder),
+            int(os.environ.get("ROUNDS", "2" if short else "5")),
+            float(os.environ.get("SECONDS_EACH", "0.6" if short else "3")),
+            (1000, 10_000) if short else (10_000, 1_000_000),
+        )
+        for name in names:
+            PARTS[name](bench)
+    print(f"\nTook {time.monotonic() - start:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The clients of bench/inference.py: Triton's perf_analyzer, and bench/load.cc where it cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+
+from e2e.server import BINARY, ROOT
+
+LOAD = BINARY.with_name("braid-bench-load")
+BARE = BINARY.with_name("braid-bench-bare")
+# What perf_analyzer makes in a run, however steady they are: rounds take turns instead.
+WINDOWS = 3
+_EXTRA_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Point:
+    """What perf_analyzer saw at one setting. Milliseconds, requests/s."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+def _run(command: list, seconds: float) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=seconds + _EXTRA_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def perf_analyzer(address: str, batch: int, clients: int, seconds: float) -> Point:
+    """The model "mlp" for about so many seconds."""
+    output = _run(
+        [
+            *(ROOT / "scripts/perf_analyzer.sh", "-m", "mlp", "-i", "grpc", "-u", address),
+            *("-b", batch, f"--concurrency-range={clients}"),
+            f"--measurement-interval={max(200, round(1000 * seconds / WINDOWS))}",
+            *("--stability-percentage=999", f"--max-trials={WINDOWS}"),
+        ],
+        seconds,
+    )
+
+    def value(pattern: str) -> float:
+        found = re.search(pattern, output)
+        if found is None:
+            raise RuntimeError(f"perf_analyzer: {output}")
+        return float(found[1])
+
+    return Point(
+        value(r"Throughput: ([\d.]+) infer/sec"),
+        value(r"p50 latency: (\d+) usec") / 1000,
+        value(r"p99 latency: (\d+) usec") / 1000,
+    )
+
+
+def load(address: str, seconds: float = 0, **options: object) -> dict:
+    """What bench/load.cc prints. options: its flags; shape is a tuple, shared_memory a bool."""
+    flags = []
+    for name, value in options.items():
+        if isinstance(value, tuple):
+            value = ",".join(str(each) for each in value)
+        if value is not False:
+            flags.append(f"--{name}" if value is True else f"--{name}={value}")
+    limit = 1200 if "requests" in options else seconds
+    return json.loads(
+        _run([LOAD, f"--server={address}", f"--seconds={seconds}", *flags], limit)
+    )
+
+
+def bare_cpu_seconds(model: object, batch: int, threads: int, seconds: float) -> float:
+    """Of a row, in a LibTorch loop in so many threads side by side."""
+    command = [BARE, f"--path={model}", f"--batch={batch}", f"--threads={threads}"]
+    return float(_run([*command, f"--seconds={seconds}"], seconds))

@@ -1,0 +1,115 @@
+"""The servers that bench/inference.py compares: Braid's, PyTriton's, and one that only echoes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from e2e.server import BINARY, ROOT, Server
+
+START_SECONDS = 120
+STOP_SECONDS = 30
+ECHO = BINARY.with_name("braid-bench-echo")
+PYTRITON_PYTHON = ROOT / "build/pytriton/bin/python"
+
+
+class BraidServer:
+    """braid-server with `workers` CPU workers of one intra-op thread. folder: new, for its files."""
+
+    def __init__(self, models: Path, folder: Path, workers: int = 2, flags: tuple = ()) -> None:
+        self._server = Server(
+            models, f"cpu*{workers}", folder, ("--cpu_threads=1", *flags), data=False
+        )
+        try:
+            self._server.start()
+        except BaseException:
+            self._server.kill()
+            raise
+        self.address = self._server.address
+
+    def cpu_seconds(self) -> float:
+        """Of all its threads, since it was started."""
+        stat = Path(f"/proc/{self._server.process.pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        return self._server.resident_bytes()
+
+    def close(self) -> None:
+        try:
+            self._server.stop()
+        finally:
+            self._server.kill()
+
+
+class ReadyFileServer:
+    """A program that makes a file when it is ready, and ends at SIGTERM. What it starts is in its
+    process group, and ended with it."""
+
+    def __init__(self, command: list, ready: Path, environment: dict | None = None) -> None:
+        self._log_path = ready.with_suffix(".log")
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not ready.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                log = self._log_path.read_text(errors="replace")
+                raise RuntimeError(f"{command[0]} is not ready\n{log}")
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(STOP_SECONDS)
+
+
+class EchoServer(ReadyFileServer):
+    """gRPC alone: replies with the bytes that it got. folder: for its files."""
+
+    def __init__(self, folder: Path) -> None:
+        port = folder / "echo"
+        super().__init__([ECHO, port], port)
+        self.address = f"127.0.0.1:{port.read_text().strip()}"
+
+
+class PyTritonServer(ReadyFileServer):
+    """PyTriton with two workers of one intra-op thread. folder: for its files."""
+
+    def __init__(self, model: Path, max_batch: int, folder: Path) -> None:
+        ready = folder / "pytriton"
+        ports = _free_ports(2)
+        script = ROOT / "bench/pytriton_server.py"
+        super().__init__(
+            [PYTRITON_PYTHON, script, model, max_batch, *ports, ready],
+            ready,
+            {"PYTRITON_HOME": str(folder / "home"), "PYTHONPATH": ""},
+        )
+        self.address = f"127.0.0.1:{ports[0]}"
+
+
+def _free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports

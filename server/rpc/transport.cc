@@ -1,0 +1,27 @@
+#include "server/rpc/transport.h"
+
+#include <climits>
+
+namespace braid {
+namespace {
+
+// For a connection to say that it is HTTP/2: one that does not is ended. gRPC's own is 2 minutes.
+constexpr int kHandshakeMilliseconds = 20'000;
+
+}  // namespace
+
+void ConfigureTransport(grpc::ServerBuilder* builder) {
+  // Else a second server could share the port and take half of the first one's clients.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A batch of megabytes comes in few pieces, and without waiting for the window to open. By
+  // default frames are of 16 KiB, reads of 8, and the window is of 64 at first.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 << 20);
+  builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10);
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
+  builder->SetMaxReceiveMessageSize(INT_MAX);
+  builder->SetMaxSendMessageSize(INT_MAX);
+}
+
+}  // namespace braid

@@ -1,0 +1,91 @@
+"""Just enough of HTTP/2 to be a client that behaves as no library's would."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_END_HEADERS = 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+# What a client says first: it has no wishes.
+GREETING = PREFACE + frame(_SETTINGS, 0, 0)
+
+
+def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
+    """A connection to "host:port" on which `greeting` has been sent. The caller closes it."""
+    host, port = address.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(greeting)
+    return connection
+
+
+def begin_call(method: str, message_bytes: int) -> bytes:
+    """The frames that open stream 1 for "/package.Service/Method" and announce one message."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    # Literal fields that nobody is to remember, with names and values as they are.
+    block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+    prefix = struct.pack(">BI", 0, message_bytes)
+    return frame(_HEADERS, _END_HEADERS, 1, block) + frame(_DATA, 0, 1, prefix)
+
+
+def _text(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()
+
+
+def data(payload: bytes) -> bytes:
+    """A piece of stream 1's message, at most 16 KiB."""
+    return frame(_DATA, 0, 1, payload)
+
+
+class StuckReader:
+    """A proxy whose client sends everything and reads only so many bytes of what comes back."""
+
+    def __init__(self, address: str, reads: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._server = connect(address, b"")
+        self._client: socket.socket | None = None
+        self._reads = reads
+        threading.Thread(target=self._forward, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def die(self) -> None:
+        """As a killed process: what it has not read makes the kernel reset the connection."""
+        for each in (self._listener, self._server, self._client):
+            if each is not None:
+                each.close()
+
+    def _forward(self) -> None:
+        self._client, _ = self._listener.accept()
+        threading.Thread(target=self._reply, daemon=True).start()
+        try:
+            while piece := self._client.recv(1 << 20):
+                self._server.sendall(piece)
+        except OSError:
+            pass
+
+    def _reply(self) -> None:
+        try:
+            while self._reads > 0:
+                piece = self._server.recv(min(self._reads, 1 << 16))
+                self._reads -= len(piece)
+                self._client.sendall(piece)
+        except OSError:
+            pass

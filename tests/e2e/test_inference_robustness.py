@@ -1,0 +1,363 @@
+"""Clients that die, stall, or come in numbers: the server goes on, and nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from e2e import http2, models
+from e2e.metrics import scrape
+from e2e.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.server import ROOT, Server
+from torch import Tensor, nn
+
+InferRequest = message("inference.ModelInferRequest")
+SERVICE = "inference.GRPCInferenceService"
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+MIB = 1 << 20
+
+# Of the slow model, which takes some 5 ms for each row and one row at a time: longer than any test
+# waits for the place of a request that is gone.
+ENDLESS_ROWS = 20_000
+INFER_WITHOUT_END = "Stub(connection, SERVICE).ModelInfer(slow_request(ENDLESS_ROWS))"
+# Says a line when the first of its four requests is answered.
+STREAM_WITHOUT_END = """
+def requests():
+    yield slow_request()
+    for _ in range(4):
+        yield slow_request(ENDLESS_ROWS)
+    threading.Event().wait()
+replies = connection.stream_stream(
+    f"/{SERVICE}/ModelStreamInfer",
+    request_serializer=InferRequest.SerializeToString,
+    response_deserializer=message("inference.ModelStreamInferResponse").FromString,
+)(requests())
+print(next(replies).error_message, flush=True)
+threading.Event().wait()
+"""
+# For a place to be given back, on a busy machine: a piece that is computed is finished first.
+RELEASE_SECONDS = 10
+
+
+def request_of(model: str, x: np.ndarray) -> InferRequest:
+    request = InferRequest(model_name=model)
+    request.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    request.raw_input_contents.append(x.tobytes())
+    return request
+
+
+def slow_request(rows: int = 1) -> InferRequest:
+    return request_of("slow", np.zeros((rows, 256), np.float32))
+
+
+def await_served(address: str, request: InferRequest, seconds: float = RELEASE_SECONDS) -> None:
+    """On a server with one place for requests: waits until it is free."""
+    deadline = time.monotonic() + seconds
+    with channel(address) as connection:
+        stub = Stub(connection, SERVICE)
+        while True:
+            try:
+                stub.ModelInfer(request)
+                return
+            except grpc.RpcError as error:
+                assert error.code() == RESOURCE_EXHAUSTED, error
+                assert time.monotonic() < deadline, "the place of a client that is gone is taken"
+            time.sleep(0.02)
+
+
+def await_taken(address: str) -> None:
+    """On a server with one place: waits until it is taken."""
+    deadline = time.monotonic() + CALL_SECONDS
+    with channel(address) as connection:
+        stub = Stub(connection, SERVICE)
+        while time.monotonic() < deadline:
+            try:
+                stub.ModelInfer(slow_request())
+            except grpc.RpcError as error:
+                assert error.code() == RESOURCE_EXHAUSTED, error
+                return
+    raise AssertionError("no request has taken the place")
+
+
+def assert_drains_empty(server: Server) -> None:
+    """Nothing is in flight; the server ends at once, and well."""
+    start = time.monotonic()
+    server.stop()
+    assert time.monotonic() - start < RELEASE_SECONDS
+    assert "draining: 0 requests in flight" in server.log
+
+
+class Client:
+    """A process of its own that runs `code`, with this module's names and a `connection`."""
+
+    def __init__(self, address: str, code: str) -> None:
+        program = (
+            "from e2e.test_inference_robustness import *\n"
+            f"connection = channel({address!r})\n{code}"
+        )
+        paths = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "client/python")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+        )
+
+    def await_line(self) -> None:
+        assert self._process.stdout.readline(), "the client has ended"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def one_place(start_server: Callable[..., Server]) -> Server:
+    """A server that has one request in flight at most: a place that is not given back shows."""
+    return start_server("cpu*1", names=("slow", "identity_fp32"), flags=("--max_requests=1",))
+
+
+def test_client_that_dies_with_half_a_message_sent(one_place: Server) -> None:
+    x = request_of("identity_fp32", np.zeros((1, 64 * 1024), np.float32)).SerializeToString()
+    for _ in range(50):
+        connection = http2.connect(one_place.address)
+        connection.sendall(
+            http2.begin_call(f"/{SERVICE}/ModelInfer", len(x)) + http2.data(x[: 16 * 1024])
+        )
+        connection.close()
+    await_served(one_place.address, slow_request())
+    assert_drains_empty(one_place)
+
+
+def test_client_that_is_killed_while_its_request_runs(one_place: Server) -> None:
+    client = Client(one_place.address, INFER_WITHOUT_END)
+    try:
+        await_taken(one_place.address)
+    finally:
+        client.kill()
+    await_served(one_place.address, slow_request())
+    assert_drains_empty(one_place)
+
+
+def test_client_that_is_killed_in_a_stream(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("slow",), flags=("--max_requests=4",))
+    client = Client(server.address, STREAM_WITHOUT_END)
+    try:
+        client.await_line()
+    finally:
+        client.kill()
+    # All four places, at once.
+    deadline = time.monotonic() + RELEASE_SECONDS
+    with channel(server.address) as connection:
+        stub = Stub(connection, SERVICE)
+        while True:
+            futures = [stub.ModelInfer.future(slow_request(5)) for _ in range(4)]
+            if all(future.exception() is None for future in futures):
+                break
+            assert time.monotonic() < deadline, "places of a client that is gone are taken"
+    assert_drains_empty(server)
+
+
+def test_client_that_dies_while_its_reply_is_written(one_place: Server) -> None:
+    """64 MiB, of which the client reads one."""
+    request = request_of("identity_fp32", np.zeros((1, 16 * MIB), np.float32))
+    await_served(one_place.address, request)
+    before = one_place.resident_bytes()
+    for replies in range(2, 7):
+        reader = http2.StuckReader(one_place.address, reads=MIB)
+        with channel(reader.address) as connection:
+            reply = Stub(connection, SERVICE).ModelInfer.future(request)
+            await_replies(one_place, replies)
+            assert not reply.done(), "too fast: the reply was read"
+            reader.die()
+            assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE
+    await_served(one_place.address, slow_request())
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while one_place.resident_bytes() - before > 64 * MIB:
+        assert time.monotonic() < deadline, "replies that nobody reads stay in memory"
+        time.sleep(0.05)
+    assert_drains_empty(one_place)
+
+
+def await_replies(server: Server, count: int) -> None:
+    """Until so many ModelInfer have been computed, whether their replies are read or not."""
+    deadline = time.monotonic() + CALL_SECONDS
+    labels = {"method": "ModelInfer", "code": "OK"}
+    while scrape(server.metrics_url).value("braid_requests_total", **labels) < count:
+        assert time.monotonic() < deadline
+
+
+def test_overload_is_refused_at_once(start_server: Callable[..., Server]) -> None:
+    places = 4
+    server = start_server("cpu*1", names=("slow",), flags=(f"--max_requests={places}",))
+    ended: list[grpc.StatusCode] = []
+    with channel(server.address) as connection:
+        stub = Stub(connection, SERVICE)
+        futures = []
+        for _ in range(10 * places):
+            future = stub.ModelInfer.future(slow_request(200))
+            future.add_done_callback(lambda done: ended.append(done.code()))
+            futures.append(future)
+        for future in futures:
+            error = future.exception()
+            assert error is None or "--max_requests" in error.details()
+        deadline = time.monotonic() + CALL_SECONDS
+        while len(ended) < len(futures):
+            assert time.monotonic() < deadline
+        assert ended.count(grpc.StatusCode.OK) == places
+        # The refused ones did not wait for those that are computed.
+        assert set(ended[:-places]) == {RESOURCE_EXHAUSTED}
+
+
+def open_files(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def await_open_files(server: Server, condition: Callable[[int], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition(open_files(server)):
+        assert time.monotonic() < deadline, f"{open_files(server)} files are open"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def many_files() -> Iterator[int]:
+    """As many open files as the system lets this process and the servers that it starts have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_ten_thousand_idle_connections(
+    many_files: int, start_server: Callable[..., Server], record_property: Callable
+) -> None:
+    count = min(10_000, many_files - 1000)
+    record_property("connections", count)
+    server = start_server("cpu*2", names=("mlp",))
+    request = request_of("mlp", np.zeros((1, 784), np.float32))
+    with channel(server.address) as connection:
+        stub = Stub(connection, SERVICE)
+        stub.ModelInfer(request)
+        files, memory = open_files(server), server.resident_bytes()
+        idle = []
+        try:
+            for _ in range(count):
+                idle.append(http2.connect(server.address))
+            await_open_files(server, lambda now: now >= files + count, CALL_SECONDS)
+            start = time.monotonic()
+            for _ in range(100):
+                stub.ModelInfer(request)
+            assert time.monotonic() - start < CALL_SECONDS / 4
+            grown = server.resident_bytes() - memory
+            assert grown < count * 64 * 1024, f"{grown // count} bytes a connection"
+        finally:
+            for each in idle:
+                each.close()
+        await_open_files(server, lambda now: now <= files, CALL_SECONDS)
+        stub.ModelInfer(request)
+    assert_drains_empty(server)
+
+
+def test_connections_that_never_say_who_they_are(start_server: Callable[..., Server]) -> None:
+    """Half a preface, half a frame: the server ends them by itself."""
+    server = start_server("cpu*1", names=("mlp",))
+    request = request_of("mlp", np.zeros((1, 784), np.float32))
+    with channel(server.address) as connection:
+        stub = Stub(connection, SERVICE)
+        stub.ModelInfer(request)
+        files = open_files(server)
+        greetings = (b"", http2.PREFACE[:10], http2.PREFACE, http2.GREETING[:-3])
+        stalled = [http2.connect(server.address, greetings[i % 4]) for i in range(400)]
+        try:
+            await_open_files(server, lambda now: now >= files + len(stalled), CALL_SECONDS)
+            stub.ModelInfer(request)
+            await_open_files(server, lambda now: now <= files, CALL_SECONDS)
+            stub.ModelInfer(request)
+        finally:
+            for each in stalled:
+                each.close()
+    assert_drains_empty(server)
+
+
+class Plodding(nn.Module):
+    """Takes as long for 1 row as for 1,000: many operations of little work."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(8000):
+            x = x.tanh()
+        return x
+
+
+@pytest.fixture
+def plodding(tmp_path: Path) -> Iterator[Server]:
+    config = """
+max_batch_size: 1000
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+    models.export(tmp_path / "models/plodding", Plodding(), config=config)
+    server = Server(tmp_path / "models", "cpu*1", tmp_path / "run", ("--cpu_threads=1",), False)
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        server.kill()
+
+
+def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:
+    """One of 1 row waits for the chunk that is computed when it comes, not for the other 99."""
+
+    def seconds(stub: Stub, rows: int) -> float:
+        start = time.monotonic()
+        stub.ModelInfer(request_of("plodding", np.zeros((rows, 1), np.float32)))
+        return time.monotonic() - start
+
+    with channel(plodding.address) as connection:
+        stub = Stub(connection, SERVICE)
+        chunk = statistics.median(seconds(stub, 1000) for _ in range(5))
+        alone = statistics.median(seconds(stub, 1) for _ in range(5))
+        large = stub.ModelInfer.future(
+            request_of("plodding", np.zeros((100_000, 1), np.float32))
+        )
+        time.sleep(2 * chunk)
+        beside = []
+        while not large.done() and len(beside) < 20:
+            beside.append(seconds(stub, 1))
+        assert len(beside) == 20, "the large request was over before the small ones"
+        large.result()
+    # Half a chunk on average, one at most, and its own: the rest is the machine's noise.
+    assert statistics.median(beside) < 1.5 * chunk + alone, (beside, chunk, alone)
+    assert max(beside) < 5 * (chunk + alone), (beside, chunk, alone)
+
+
+def test_memory_does_not_grow_with_requests(start_server: Callable[..., Server]) -> None:
+    """bench/inference.sh has the long form, a million."""
+    server = start_server("cpu*2", names=("mlp",))
+    request = request_of("mlp", np.zeros((1, 784), np.float32))
+    with channel(server.address) as connection:
+        stub = Stub(connection, SERVICE)
+
+        def send(count: int) -> None:
+            places = threading.Semaphore(32)
+            for _ in range(count):
+                places.acquire()
+                stub.ModelInfer.future(request).add_done_callback(lambda _: places.release())
+            for _ in range(32):
+                assert places.acquire(timeout=CALL_SECONDS)
+
+        send(2000)
+        before = server.resident_bytes()
+        send(20_000)
+        assert server.resident_bytes() < 1.05 * before

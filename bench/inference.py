@@ -89,12 +89,12 @@ def peers(bench: Bench) -> None:
 
 def offers_shared_memory() -> bool:
     flags = subprocess.run([str(BINARY), "--help"], capture_output=True, text=True, check=True)
-    return "--system_shared_memory" in flags.stdout
+    return "--allow_client_shared_memory" in flags.stdout
 
 
 def cpu(bench: Bench) -> None:
     shared = offers_shared_memory()
-    flags = ("--system_shared_memory",) if shared else ()
+    flags = ("--allow_client_shared_memory",) if shared else ()
     heading("Server's CPU seconds a row, against a bare LibTorch loop's", bench.rounds)
     with closing(bench.server(flags=flags)) as braid:
 

@@ -49,12 +49,16 @@ class UnaryCall {
   UnaryCall(const RpcContext& rpc, grpc::CallbackServerContext* context, absl::string_view method)
       : reactor_(context->DefaultReactor()), timer_(rpc.metrics, method) {}
 
-  // Takes a place among the requests in flight, until the call is gone.
+  // Takes a place among the requests in flight, until the call is finished.
   absl::Status Admit(const RpcContext& rpc, size_t bytes) {
     BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes));
     return absl::OkStatus();
   }
-  void Finish(const absl::Status& status) { reactor_->Finish(timer_.End(status)); }
+  void Finish(const absl::Status& status) {
+    // First, or the client's next request could be refused for this one's sake.
+    ticket_ = Ticket();
+    reactor_->Finish(timer_.End(status));
+  }
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
 
  private:

@@ -68,9 +68,11 @@ class StuckReader:
 
     def die(self) -> None:
         """As a killed process: what it has not read makes the kernel reset the connection."""
-        for each in (self._listener, self._server, self._client):
-            if each is not None:
-                each.close()
+        if self._client is not None:
+            self._client.shutdown(socket.SHUT_RDWR)  # wakes who reads from it
+            self._client.close()
+        self._server.close()
+        self._listener.close()
 
     def _forward(self) -> None:
         self._client, _ = self._listener.accept()

@@ -1,5 +1,5 @@
-// CPU seconds that a forward pass costs for each row in a bare LibTorch loop: what bench/inference.py
-// holds the server's against. Prints one number.
+// CPU seconds that a forward pass costs for each row in a bare LibTorch loop: what
+// bench/inference.py holds the server's against. Prints one number.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

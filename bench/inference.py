@@ -120,9 +120,9 @@ def cpu(bench: Bench) -> None:
             )
             name = f"batch {batch}, {clients} clients" + (", shared memory" if memory else "")
             row(f"{name}: Braid, µs a row", [1e6 * b for b, _, _ in results])
-            row(f"{name}: to a loop in each of 2 threads", [b / l for b, l, _ in results], ".2f",
-                line, "≤")
-            row(f"{name}: to a loop alone", [b / l for b, _, l in results], ".2f")
+            both = [ours / bare for ours, bare, _ in results]
+            row(f"{name}: to a loop in each of 2 threads", both, ".2f", line, "≤")
+            row(f"{name}: to a loop alone", [ours / bare for ours, _, bare in results])
 
 
 def split(bench: Bench) -> None:
@@ -180,8 +180,9 @@ def overload(bench: Bench) -> None:
         rates = [each["completed"]["count"] / each["seconds"] for each in done]
         ratios = [rate / result[0] for rate, result in zip(rates, results)]
         row(f"{times} × the capacity offered: completed, to the best", ratios, line=line)
+        rates = [each["refused"]["count"] / each["seconds"] for each in done]
+        row(f"{times} ×: refused/s", rates, ".0f")
         refused = [each["refused"] for each in done]
-        row(f"{times} ×: refused/s", [r["count"] / d["seconds"] for r, d in zip(refused, done)], ".0f")
         row(f"{times} ×: a refusal's p50, ms", [each["p50_ms"] for each in refused])
         row(f"{times} ×: a refusal's p99, ms", [each["p99_ms"] for each in refused])
 

@@ -18,7 +18,7 @@ PYTRITON_PYTHON = ROOT / "build/pytriton/bin/python"
 
 
 class BraidServer:
-    """braid-server with `workers` CPU workers of one intra-op thread. folder: new, for its files."""
+    """braid-server on `workers` CPU workers of one intra-op thread. folder: new, for its files."""
 
     def __init__(self, models: Path, folder: Path, workers: int = 2, flags: tuple = ()) -> None:
         self._server = Server(

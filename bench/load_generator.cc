@@ -141,8 +141,8 @@ class Load {
       report_.refused.push_back(seconds);
     } else {
       ++report_.failed;
-      report_.first_error.Update(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                                              status.error_message()));
+      report_.first_error.Update(
+          absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
     }
   }
 
@@ -162,8 +162,8 @@ class Load {
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options) {
   std::vector<std::unique_ptr<Stub>> stubs;
   for (int c = 0; c < options.connections; ++c) {
-    const auto channel = grpc::CreateCustomChannel(
-        options.server, grpc::InsecureChannelCredentials(), Arguments());
+    const auto channel =
+        grpc::CreateCustomChannel(options.server, grpc::InsecureChannelCredentials(), Arguments());
     if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(10)))) {
       return absl::UnavailableError(absl::StrCat("nothing answers at ", options.server));
     }

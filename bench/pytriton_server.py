@@ -1,7 +1,8 @@
-"""PyTriton on a TorchScript model with two workers of one intra-op thread, for the interpreter of
-bench/pytriton_requirements.txt: pytriton_server.py MODEL_PT MAX_BATCH GRPC_PORT HTTP_PORT READY_FILE.
+"""PyTriton on a TorchScript model with two workers of one intra-op thread.
 
-Serves until SIGTERM.
+    pytriton_server.py MODEL_PT MAX_BATCH GRPC_PORT HTTP_PORT READY_FILE
+
+For the interpreter that bench/pytriton_requirements.txt is installed for. Serves until SIGTERM.
 """
 
 import pathlib

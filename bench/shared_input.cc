@@ -53,8 +53,7 @@ absl::StatusOr<std::unique_ptr<SharedInput>> SharedInput::Create(Stub* stub,
   request.set_byte_size(bytes);
   const grpc::Status status = stub->SystemSharedMemoryRegister(&context, request, &response);
   if (!status.ok()) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        status.error_message());
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
   return shared;
 }

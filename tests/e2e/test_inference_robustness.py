@@ -325,8 +325,8 @@ def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:
             beside.append(seconds(stub, 1))
         assert len(beside) == 20, "the large request was over before the small ones"
         large.result()
-    # Half a chunk on average, one at most, and its own: the rest is the machine's noise.
-    assert statistics.median(beside) < 1.5 * chunk + alone, (beside, chunk, alone)
+    # It waits for one chunk, and may be merged into the next: the rest is the machine's noise.
+    assert statistics.median(beside) < 2.5 * chunk + alone, (beside, chunk, alone)
     assert max(beside) < 5 * (chunk + alone), (beside, chunk, alone)
 
 

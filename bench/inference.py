@@ -73,7 +73,7 @@ def peers(bench: Bench) -> None:
                 perf_analyzer(each.address, batch, clients, 0.5)
             results = bench.alternate(run(braid.address), run(pytriton.address))
             name = f"batch {batch}, {clients} client{'s' if clients > 1 else ''}"
-            rates = [(b.rate * batch, p.rate * batch) for b, p in results]
+            rates = [(b.rate, p.rate) for b, p in results]
             row(f"{name}: Braid, samples/s", [b for b, _ in rates], ".0f")
             row(f"{name}: PyTriton, samples/s", [p for _, p in rates], ".0f")
             row(f"{name}: samples/s, ratio", [b / p for b, p in rates], line=line)

@@ -18,7 +18,7 @@ _EXTRA_SECONDS = 120
 
 @dataclass(frozen=True)
 class Point:
-    """What perf_analyzer saw at one setting. Milliseconds, requests/s."""
+    """What perf_analyzer saw at one setting. Milliseconds, rows/s."""
 
     rate: float
     p50: float

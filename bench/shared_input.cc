@@ -39,7 +39,7 @@ absl::Status WriteRegion(const std::string& key, const void* data, size_t bytes)
 absl::StatusOr<std::unique_ptr<SharedInput>> SharedInput::Create(Stub* stub,
                                                                  const std::vector<float>& values) {
   const size_t bytes = values.size() * sizeof(float);
-  const std::string key = absl::StrCat("/braid-bench-", getpid());
+  const std::string key = absl::StrCat("/bench-", getpid());
   if (absl::Status status = WriteRegion(key, values.data(), bytes); !status.ok()) {
     shm_unlink(key.c_str());
     return status;

@@ -180,6 +180,7 @@ def overload(bench: Bench) -> None:
         rates = [each["completed"]["count"] / each["seconds"] for each in done]
         ratios = [rate / result[0] for rate, result in zip(rates, results)]
         row(f"{times} × the capacity offered: completed, to the best", ratios, line=line)
+        row(f"{times} ×: cores of the client's", [d["cpu_seconds"] / d["seconds"] for d in done])
         rates = [each["refused"]["count"] / each["seconds"] for each in done]
         row(f"{times} ×: refused/s", rates, ".0f")
         refused = [each["refused"] for each in done]

@@ -3,11 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "bench/load_generator.h"
 
 namespace braid::bench {
@@ -27,6 +29,13 @@ std::string Latencies(std::vector<double> seconds) {
   return absl::StrFormat(R"({"count":%d,"p50_ms":%.4f,"p99_ms":%.4f,"most_ms":%.4f})",
                          seconds.size(), Percentile(seconds, 0.5), Percentile(seconds, 0.99),
                          Percentile(seconds, 1));
+}
+
+// Of this process.
+double CpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return absl::ToDoubleSeconds(absl::DurationFromTimespec(time));
 }
 
 int Main(int argc, char** argv) {
@@ -52,9 +61,9 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "load: %s\n", status.ToString().c_str());
     return 1;
   }
-  std::printf(R"({"seconds":%.6f,"completed":%s,"refused":%s})"
+  std::printf(R"({"seconds":%.6f,"cpu_seconds":%.6f,"completed":%s,"refused":%s})"
               "\n",
-              report->seconds, Latencies(report->completed).c_str(),
+              report->seconds, CpuSeconds(), Latencies(report->completed).c_str(),
               Latencies(report->refused).c_str());
   return 0;
 }

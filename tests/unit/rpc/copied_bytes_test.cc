@@ -1,23 +1,22 @@
 // The bytes of a tensor that are copied between the message and the model, and back.
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "ATen/core/Tensor.h"
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "server/batching/batch_queue.h"
 #include "server/models/input_check.h"
 #include "server/rpc/tensor_codec.h"
-#include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/copy_probe.h"
+#include "tests/fakes/pending.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
+using Memory = CopyProbe::Memory;
 
 // A message with rows of "x" FP32 [rows, 1], in raw contents or in typed ones.
 inference::ModelInferRequest Message(int64_t rows, bool raw) {
@@ -27,10 +26,7 @@ inference::ModelInferRequest Message(int64_t rows, bool raw) {
   input->set_datatype("FP32");
   input->add_shape(rows);
   input->add_shape(1);
-  std::vector<float> values(static_cast<size_t>(rows));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(i);
-  }
+  const std::vector<float> values(static_cast<size_t>(rows), 1.5F);
   if (raw) {
     message.add_raw_input_contents(values.data(), values.size() * sizeof(float));
   } else {
@@ -39,105 +35,90 @@ inference::ModelInferRequest Message(int64_t rows, bool raw) {
   return message;
 }
 
-// Counts the bytes that lie elsewhere than where they were: of the model's inputs outside of the
-// messages, and of the answers outside of what the model gave.
-class CopyCounter {
- public:
-  void Expect(const void* begin, size_t bytes) {
-    const absl::MutexLock lock(&mu_);
-    known_.push_back({static_cast<const char*>(begin), bytes});
+Memory ContentsOf(const inference::ModelInferRequest& message) {
+  if (message.raw_input_contents_size() > 0) {
+    return {message.raw_input_contents(0).data(), message.raw_input_contents(0).size()};
   }
-  void Count(const void* data, size_t bytes) {
-    const absl::MutexLock lock(&mu_);
-    const char* const begin = static_cast<const char*>(data);
-    for (const auto& [from, size] : known_) {
-      if (begin >= from && begin + bytes <= from + size) {
-        return;
-      }
-    }
-    copied_ += bytes;
-  }
-  size_t copied() const {
-    const absl::MutexLock lock(&mu_);
-    return copied_;
-  }
+  const auto& values = message.inputs(0).contents().fp32_contents();
+  return {values.data(), static_cast<size_t>(values.size()) * sizeof(float)};
+}
 
- private:
-  mutable absl::Mutex mu_;
-  std::vector<std::pair<const char*, size_t>> known_ ABSL_GUARDED_BY(mu_);
-  size_t copied_ ABSL_GUARDED_BY(mu_) = 0;
+// The bytes of `memory` that lie in none of `places`.
+size_t BytesElsewhere(const std::vector<Memory>& memory, const std::vector<Memory>& places) {
+  size_t elsewhere = 0;
+  for (const Memory& each : memory) {
+    const char* const begin = static_cast<const char*>(each.data);
+    const bool there = std::any_of(places.begin(), places.end(), [&](const Memory& place) {
+      const char* const from = static_cast<const char*>(place.data);
+      return begin >= from && begin + each.bytes <= from + place.bytes;
+    });
+    elsewhere += there ? 0 : each.bytes;
+  }
+  return elsewhere;
+}
+
+struct Copied {
+  size_t in = 0;
+  size_t out = 0;
 };
 
-// Sends messages of `rows` rows each, at once, through two workers.
-class CopiedBytesTest : public ::testing::Test {
- protected:
-  void Send(const std::vector<int64_t>& rows, bool raw, int64_t max_batch_size) {
-    const auto queue = MakeQueue(&fleet_, PuppetConfig(max_batch_size),
-                                 [this](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-                                   in_.Count(inputs[0].data_ptr(), inputs[0].nbytes());
-                                   at::Tensor output = inputs[0].add(1);
-                                   out_.Expect(output.data_ptr(), output.nbytes());
-                                   return Tensors{output};
-                                 });
-    std::vector<inference::ModelInferRequest> messages;
-    for (const int64_t each : rows) {
-      messages.push_back(Message(each, raw));
-    }
-    std::vector<PendingInference> answers(rows.size());
-    {
-      const WorkerBlock first(fleet_.worker(0));
-      const WorkerBlock second(fleet_.worker(1));
-      for (size_t m = 0; m < messages.size(); ++m) {
-        const auto& message = messages[m];
-        const size_t bytes = static_cast<size_t>(rows[m]) * sizeof(float);
-        in_.Expect(raw ? static_cast<const void*>(message.raw_input_contents(0).data())
-                       : message.inputs(0).contents().fp32_contents().data(),
-                   bytes);
-        BRAID_ASSERT_OK_AND_ASSIGN(auto tensors, ReadInputs(message));
-        BRAID_ASSERT_OK_AND_ASSIGN(auto inputs,
-                                   CheckInputs(queue->config(), std::move(tensors), "inputs"));
-        ASSERT_THAT(queue->Push(MakeRequest(inputs[0], &answers[m])), IsOk());
-      }
-    }
-    for (PendingInference& answer : answers) {
-      ASSERT_THAT(answer.Wait(), IsOk());
-      const GatheredTensor& output = answer.Wait()->outputs[0];
-      for (const HostTensor& piece : output.pieces) {
-        out_.Count(piece.data, piece.bytes);
-      }
-      inference::ModelInferResponse response;
-      WriteOutput(output, &response);
-      EXPECT_EQ(response.raw_output_contents(0).size(), output.bytes);
-    }
+// Sends messages of `rows` rows each, all before the first of them is run.
+Copied Send(const std::vector<int64_t>& rows, bool raw, int64_t max_batch_size) {
+  CopyProbe probe(max_batch_size);
+  std::vector<inference::ModelInferRequest> messages;
+  for (const int64_t each : rows) {
+    messages.push_back(Message(each, raw));
   }
-
-  CopyCounter in_;
-  CopyCounter out_;
-  WorkerFleet fleet_{2};
-};
-
-TEST_F(CopiedBytesTest, OfOneRequestNone) {
-  Send({1000}, /*raw=*/true, /*max_batch_size=*/4096);
-  EXPECT_EQ(in_.copied(), 0);
-  EXPECT_EQ(out_.copied(), 0);
+  std::vector<Memory> contents;
+  std::vector<Pending<absl::StatusOr<InferenceResult>>> answers(rows.size());
+  for (size_t m = 0; m < messages.size(); ++m) {
+    contents.push_back(ContentsOf(messages[m]));
+    auto tensors = ReadInputs(messages[m]);
+    EXPECT_THAT(tensors, IsOk());
+    auto inputs = CheckInputs(probe.queue().config(), *std::move(tensors), "inputs");
+    EXPECT_THAT(inputs, IsOk());
+    EXPECT_THAT(probe.queue().Push(std::make_shared<InferenceRequest>(
+                    *std::move(inputs), rows[m], InferenceRequest::Schedule{}, answers[m].done())),
+                IsOk());
+  }
+  probe.Open();
+  std::vector<Memory> answered;
+  for (size_t m = 0; m < answers.size(); ++m) {
+    const GatheredTensor& output = answers[m].Wait()->outputs[0];
+    for (const HostTensor& piece : output.pieces) {
+      answered.push_back({piece.data, piece.bytes});
+    }
+    inference::ModelInferResponse response;
+    WriteOutput(output, &response);
+    const std::vector<float> expected(static_cast<size_t>(rows[m]), 3.0F);
+    const std::string& written = response.raw_output_contents(0);
+    EXPECT_EQ(written, std::string(reinterpret_cast<const char*>(expected.data()), output.bytes));
+  }
+  return {BytesElsewhere(probe.inputs(), contents), BytesElsewhere(answered, probe.outputs())};
 }
 
-TEST_F(CopiedBytesTest, OfOneInTypedContentsNone) {
-  Send({1000}, /*raw=*/false, /*max_batch_size=*/4096);
-  EXPECT_EQ(in_.copied(), 0);
-  EXPECT_EQ(out_.copied(), 0);
+TEST(CopiedBytesTest, OfOneRequestNone) {
+  const Copied copied = Send({1000}, /*raw=*/true, /*max_batch_size=*/4096);
+  EXPECT_EQ(copied.in, 0);
+  EXPECT_EQ(copied.out, 0);
 }
 
-TEST_F(CopiedBytesTest, OfOneThatIsSplitNone) {
-  Send({1000}, /*raw=*/true, /*max_batch_size=*/64);
-  EXPECT_EQ(in_.copied(), 0);
-  EXPECT_EQ(out_.copied(), 0);
+TEST(CopiedBytesTest, OfOneInTypedContentsNone) {
+  const Copied copied = Send({1000}, /*raw=*/false, /*max_batch_size=*/4096);
+  EXPECT_EQ(copied.in, 0);
+  EXPECT_EQ(copied.out, 0);
 }
 
-TEST_F(CopiedBytesTest, OfThoseThatAreMergedEachOnce) {
-  Send({3, 2, 3}, /*raw=*/true, /*max_batch_size=*/8);
-  EXPECT_EQ(in_.copied(), 8 * sizeof(float));
-  EXPECT_EQ(out_.copied(), 0);
+TEST(CopiedBytesTest, OfOneThatIsSplitNone) {
+  const Copied copied = Send({1000}, /*raw=*/true, /*max_batch_size=*/64);
+  EXPECT_EQ(copied.in, 0);
+  EXPECT_EQ(copied.out, 0);
+}
+
+TEST(CopiedBytesTest, OfThoseThatAreMergedEachOnce) {
+  const Copied copied = Send({3, 2, 3}, /*raw=*/true, /*max_batch_size=*/8);
+  EXPECT_EQ(copied.in, 8 * sizeof(float));
+  EXPECT_EQ(copied.out, 0);
 }
 
 }  // namespace

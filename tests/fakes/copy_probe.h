@@ -1,0 +1,38 @@
+// A model that says where its tensors lie, for tests that see no header of LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/batching/request_queue.h"
+
+namespace braid {
+
+// Doubles x FP32 [B, 1] into y, in batches of up to `max_batch_size`, on two workers.
+class CopyProbe {
+ public:
+  struct Memory {
+    const void* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  explicit CopyProbe(int64_t max_batch_size);
+  ~CopyProbe();
+  CopyProbe(const CopyProbe&) = delete;
+  CopyProbe& operator=(const CopyProbe&) = delete;
+
+  RequestQueue& queue();
+  // The workers begin only now.
+  void Open();
+  // Of the model's inputs and of what it returned, so far. The outputs live as long as the probe.
+  std::vector<Memory> inputs() const;
+  std::vector<Memory> outputs() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace braid

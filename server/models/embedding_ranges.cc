@@ -9,7 +9,6 @@
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"
 #include "torch/csrc/jit/passes/inliner.h"
-#include "torch/csrc/jit/runtime/graph_executor.h"
 
 namespace braid {
 namespace {
@@ -104,6 +103,23 @@ class Origins {
   const std::vector<ArgumentPlan>& arguments_;
 };
 
+bool IsCall(const Node* node) {
+  return node->kind() == torch::jit::prim::CallMethod ||
+         node->kind() == torch::jit::prim::CallFunction;
+}
+
+// Without the optimizer, as on workers, each round inlines one level of calls.
+void InlineAll(torch::jit::Graph& graph) {
+  constexpr int kDeepest = 100;
+  for (int depth = 0; depth < kDeepest; ++depth) {
+    torch::jit::Inline(graph);
+    const auto nodes = graph.nodes();
+    if (std::none_of(nodes.begin(), nodes.end(), IsCall)) {
+      return;
+    }
+  }
+}
+
 bool IsInteger(DataType type) { return !IsFloatingPoint(type) && type != DataType::kBool; }
 
 }  // namespace
@@ -112,11 +128,7 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
                 std::vector<TensorSpec>* inputs) {
   const auto graph =
       torch::jit::toGraphFunction(module.get_method("forward").function()).graph()->copy();
-  {
-    // Workers run without the optimizer, and without it functions are not inlined.
-    const torch::jit::GraphOptimizerEnabledGuard optimizing(true);
-    torch::jit::Inline(*graph);
-  }
+  InlineAll(*graph);
   const Origins origins(module, *graph, arguments);
   std::vector<std::optional<ValueRange>> found(inputs->size());
   // Not what is in the branches of the program, which may be there for inputs of another kind.

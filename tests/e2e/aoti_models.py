@@ -25,6 +25,7 @@ class Mixed(nn.Module):
 LARGEST = 32
 
 MIXED_CONFIG = """
+platform: "torch_aoti"
 max_batch_size: 64
 input [
   { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 10 ] },

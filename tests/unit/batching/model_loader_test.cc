@@ -94,7 +94,7 @@ TEST_F(ModelLoaderTest, OneThatFailsStopsNoOther) {
   dir_.Write("misconfigured/config.pbtxt", "");
   ASSERT_THAT(Load(), IsOk());
   EXPECT_THAT(models_.Find("m", 0), IsOk());
-  EXPECT_THAT(Reason("broken"), HasSubstr("cannot be loaded as TorchScript"));
+  EXPECT_THAT(Reason("broken"), HasSubstr("it is no zip archive"));
   EXPECT_THAT(Reason("empty"), HasSubstr("no version folder"));
   EXPECT_THAT(Reason("misconfigured"), HasSubstr("misconfigured/config.pbtxt"));
 }
@@ -163,7 +163,7 @@ TEST_F(ModelLoaderTest, ALoadThatFailsLeavesWhatIsServed) {
   EXPECT_EQ(*models_.Versions("m"), std::vector<int64_t>{1});
   ASSERT_EQ(models_.List().size(), 2);
   EXPECT_TRUE(models_.List()[0].ready);
-  EXPECT_THAT(models_.List()[1].reason, HasSubstr("TorchScript"));
+  EXPECT_THAT(models_.List()[1].reason, HasSubstr("zip archive"));
   Save("m/2/model.pt", 5);
   ASSERT_THAT(loader.Load("m", std::nullopt), IsOk());
   EXPECT_EQ(Ask("m"), 5);

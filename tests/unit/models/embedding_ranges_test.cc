@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/script_modules.h"
 #include "tests/fakes/status_matchers.h"
+#include "torch/csrc/jit/runtime/graph_executor.h"
 
 namespace braid {
 namespace {
@@ -34,6 +35,25 @@ TEST(FindRangesTest, OfWhatIsLookedUp) {
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids)"), 9);
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids.long().view(-1))"), 9);
   EXPECT_EQ(MostOf("ids", "ids", "  return self.inner.forward(ids.flatten(1))"), 3);
+}
+
+TEST(FindRangesTest, ThroughCallsWithoutTheOptimizerToo) {
+  const torch::jit::GraphOptimizerEnabledGuard as_on_workers(false);
+  torch::jit::Module module = NewModule();
+  torch::jit::Module middle("Middle");
+  torch::jit::Module inner("Inner");
+  inner.register_parameter("table", at::zeros({4, 2}), /*is_buffer=*/false);
+  inner.define("def forward(self, ids):\n  return torch.embedding(self.table, ids)\n");
+  middle.register_module("inner", inner);
+  middle.define("def forward(self, ids):\n  return self.inner.forward(ids)\n");
+  module.register_module("middle", middle);
+  module.define("def forward(self, ids):\n  return self.middle.forward(ids)\n");
+  module.forward({at::zeros({2}, at::kLong)});  // makes what is inlined, unoptimized
+  std::vector<TensorSpec> inputs = {{"ids", DataType::kInt64, {}}};
+  const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
+  FindRanges(module, *plans, &inputs);
+  ASSERT_TRUE(inputs[0].range.has_value());
+  EXPECT_EQ(inputs[0].range->max, 3);
 }
 
 TEST(FindRangesTest, TheSmallestTableCounts) {

@@ -159,7 +159,7 @@ TEST_F(ModelLoaderTest, ALoadThatFailsLeavesWhatIsServed) {
   ASSERT_THAT(loader.Load("m", std::nullopt), IsOk());
   dir_.Write("m/2/model.pt", "this is no archive");
   EXPECT_THAT(loader.Load("m", std::nullopt),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("TorchScript")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("zip archive")));
   EXPECT_EQ(*models_.Versions("m"), std::vector<int64_t>{1});
   ASSERT_EQ(models_.List().size(), 2);
   EXPECT_TRUE(models_.List()[0].ready);

@@ -11,6 +11,12 @@
 #include "server/devices/run_on.h"
 
 namespace braid {
+namespace {
+
+// Of a batch: a worker that is woken instead has hardly begun before it is over.
+constexpr absl::Duration kBrief = absl::Microseconds(200);
+
+}  // namespace
 
 BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics)
     : config_(std::move(config)),
@@ -24,8 +30,7 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
 }
 
 absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
-  int64_t queued = 0;
-  int64_t min_chunk_rows = 0;
+  int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
@@ -33,10 +38,9 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
     const bool ordered = config_.preserve_ordering;
     request->Enter(shared_from_this(), {level, ordered ? ordered_answers_[level].Expect() : 0});
     CountQueued(before);
-    queued = batcher_.rows();
-    min_chunk_rows = cost_.min_chunk_rows();
+    wanted = WorkersWanted();
   }
-  WakeWorkers(queued, min_chunk_rows);
+  WakeWorkers(wanted);
   return absl::OkStatus();
 }
 
@@ -73,26 +77,28 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
 
 WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   Batcher::Next next;
-  int64_t left = 0;
-  int64_t min_chunk_rows = 0;
+  bool brief = false;
+  int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
-    const IdleWorkers idle = Idle(worker);
-    next = batcher_.Take(now, idle);
+    next = batcher_.Take(now, Idle(worker));
     CountQueued(before);
-    left = batcher_.rows();
-    min_chunk_rows = idle.min_chunk_rows;
+    if (std::holds_alternative<Batcher::Batch>(next)) {
+      brief = cost_.Predict(before - batcher_.rows()) <= kBrief;
+      brief_ += brief ? 1 : 0;
+      wanted = WorkersWanted();
+    }
   }
   if (const auto* time = std::get_if<absl::Time>(&next)) {
     return *time;
   }
   // What is left is for the other workers, who are woken from the work: here the caller holds its
   // lock.
-  return Work([self = shared_from_this(), replica = ReplicaOf(worker), left, min_chunk_rows,
+  return Work([self = shared_from_this(), replica = ReplicaOf(worker), wanted, brief,
                batch = std::get<Batcher::Batch>(std::move(next))] {
-    self->WakeWorkers(left, min_chunk_rows);
-    self->Run(replica, batch);
+    self->WakeWorkers(wanted);
+    self->Run(replica, batch, brief);
   });
 }
 
@@ -110,10 +116,15 @@ void BatchQueue::CountQueued(int64_t before) {
   }
 }
 
-void BatchQueue::WakeWorkers(int64_t rows, int64_t min_chunk_rows) {
-  int64_t wanted = (rows + min_chunk_rows - 1) / min_chunk_rows;
+int64_t BatchQueue::WorkersWanted() const {
+  const int64_t chunk = cost_.min_chunk_rows();
+  // Rows that are not worth a chunk are taken by the worker that is done before another wakes up.
+  return brief_ > 0 ? batcher_.rows() / chunk : (batcher_.rows() + chunk - 1) / chunk;
+}
+
+void BatchQueue::WakeWorkers(int64_t wanted) {
   for (Worker* worker : replicas_.workers()) {
-    if (wanted == 0) {
+    if (wanted <= 0) {
       return;
     }
     wanted -= worker->Wake() ? 1 : 0;
@@ -125,24 +136,39 @@ size_t BatchQueue::ReplicaOf(const Worker& worker) const {
   return static_cast<size_t>(std::find(workers.begin(), workers.end(), &worker) - workers.begin());
 }
 
-void BatchQueue::Run(size_t replica, const Batcher::Batch& batch) {
+void BatchQueue::Run(size_t replica, const Batcher::Batch& batch, bool brief) {
   for (const auto& request : batch.expired) {
     request->Fail(absl::DeadlineExceededError(
         absl::StrCat("the request waited for model '", config_.name,
                      "' until its deadline, or for as long as it may")));
   }
-  if (batch.pieces.empty()) {
+  if (!batch.pieces.empty()) {
+    RunOrFail(replica, batch.pieces);
+  }
+  if (!brief) {
     return;
   }
-  const absl::Status together = RunPieces(replica, batch.pieces);
+  int64_t wanted = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    --brief_;
+    wanted = WorkersWanted();
+  }
+  // One of those that are wanted is this worker, unless it has something else to do first.
+  const bool elsewhere = replicas_.worker(replica).has_other_work();
+  WakeWorkers(elsewhere ? wanted : wanted - 1);
+}
+
+void BatchQueue::RunOrFail(size_t replica, const std::vector<Batcher::Piece>& pieces) {
+  const absl::Status together = RunPieces(replica, pieces);
   if (together.ok()) {
     return;
   }
-  if (batch.pieces.size() == 1) {
-    batch.pieces.front().request->Fail(together);
+  if (pieces.size() == 1) {
+    pieces.front().request->Fail(together);
     return;
   }
-  for (const Batcher::Piece& piece : batch.pieces) {
+  for (const Batcher::Piece& piece : pieces) {
     if (const absl::Status status = RunPieces(replica, {piece}); !status.ok()) {
       piece.request->Fail(status);
     }

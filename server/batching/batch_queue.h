@@ -52,10 +52,14 @@ class BatchQueue final : public RequestQueue,
   IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts the rows that wait, which were `before`.
   void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Wakes as many idle workers as `rows` rows are worth.
-  void WakeWorkers(int64_t rows, int64_t min_chunk_rows);
+  // How many idle workers the rows that wait are worth.
+  int64_t WorkersWanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeWorkers(int64_t wanted);
   size_t ReplicaOf(const Worker& worker) const;
-  void Run(size_t replica, const Batcher::Batch& batch);
+  // `brief`: counted among the brief ones.
+  void Run(size_t replica, const Batcher::Batch& batch, bool brief);
+  // Runs `pieces` as one batch, or, if that fails, each by itself.
+  void RunOrFail(size_t replica, const std::vector<Batcher::Piece>& pieces);
   // Runs `pieces` as one batch; nobody is told of an error.
   absl::Status RunPieces(size_t replica, const std::vector<Batcher::Piece>& pieces)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -73,6 +77,7 @@ class BatchQueue final : public RequestQueue,
   absl::Mutex mu_;
   Batcher batcher_ ABSL_GUARDED_BY(mu_);
   ChunkCost cost_ ABSL_GUARDED_BY(mu_);
+  int64_t brief_ ABSL_GUARDED_BY(mu_) = 0;  // batches that run, and not for long
 };
 
 }  // namespace braid

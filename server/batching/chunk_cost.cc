@@ -50,24 +50,37 @@ int64_t ChunkCost::merge_rows() {
   return std::numeric_limits<int64_t>::max();
 }
 
-int64_t ChunkCost::min_chunk_rows() const {
+std::optional<ChunkCost::Line> ChunkCost::Fit() const {
   constexpr double kFewest = 8;
   if (weights_ < kFewest) {
-    return kDefaultMinChunkRows;
+    return std::nullopt;
   }
   const double mean_rows = rows_ / weights_;
   const double mean_time = times_ / weights_;
   const double variance = rows_squared_ / weights_ - mean_rows * mean_rows;
   // Batches all of about one size do not tell what a row costs.
-  if (variance < std::max(1.0, 0.01 * mean_rows * mean_rows)) {
-    return kDefaultMinChunkRows;
+  if (variance < std::max(0.1, 0.01 * mean_rows * mean_rows)) {
+    return std::nullopt;
   }
   const double row = (rows_times_ / weights_ - mean_rows * mean_time) / variance;
   if (row <= 0) {
+    return std::nullopt;
+  }
+  return Line{std::max(mean_time - row * mean_rows, 0.0), row};
+}
+
+absl::Duration ChunkCost::Predict(int64_t rows) const {
+  const std::optional<Line> line = Fit();
+  return line ? absl::Microseconds(line->fixed + line->row * static_cast<double>(rows))
+              : absl::InfiniteDuration();
+}
+
+int64_t ChunkCost::min_chunk_rows() const {
+  const std::optional<Line> line = Fit();
+  if (!line) {
     return kDefaultMinChunkRows;
   }
-  const double fixed = std::max(mean_time - row * mean_rows, 0.0);
-  const double chunk = std::max(kHandOverMicroseconds, fixed / 4) / row;
+  const double chunk = std::max(kHandOverMicroseconds, line->fixed / 4) / line->row;
   return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kLargestMinChunk)));
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/time/time.h"
 
@@ -17,6 +18,9 @@ class ChunkCost {
  public:
   // A batch of `rows` rows took `time`.
   void Record(int64_t rows, absl::Duration time);
+
+  // Of a batch of `rows` rows; InfiniteDuration: not known yet.
+  absl::Duration Predict(int64_t rows) const;
 
   // How many rows a batch has before no other request is merged into it: those from which on a row
   // costs about as little as it ever does. Now and then more or fewer, to see what they cost.
@@ -35,6 +39,13 @@ class ChunkCost {
 
   std::array<Size, 32> sizes_;
   int64_t asked_ = 0;
+  struct Line {
+    double fixed;  // microseconds
+    double row;
+  };
+  // What the batches so far lie on; nullopt: they do not tell.
+  std::optional<Line> Fit() const;
+
   // For least squares over the last hundred batches or so: sums, each batch weighed less the longer
   // it is ago; times in microseconds.
   double weights_ = 0;

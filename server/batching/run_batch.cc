@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/ops/cat.h"
+#include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "c10/core/GradMode.h"
@@ -13,6 +14,37 @@
 
 namespace braid {
 namespace {
+
+// `pieces`, one behind the other, on `device`: as they are if there is one and it is there already.
+// For a GPU they are put together in memory that it copies from by itself.
+at::Tensor Merge(const std::vector<at::Tensor>& pieces, c10::Device device) {
+  if (!device.is_cuda()) {
+    return pieces.size() == 1 ? pieces.front() : at::cat(pieces);
+  }
+  std::vector<int64_t> shape = pieces.front().sizes().vec();
+  for (size_t p = 1; p < pieces.size(); ++p) {
+    shape[0] += pieces[p].size(0);
+  }
+  const at::Tensor staged = at::empty(shape, pieces.front().options().pinned_memory(true));
+  if (pieces.size() == 1) {
+    staged.copy_(pieces.front());
+  } else {
+    at::Tensor whole = staged;
+    at::cat_out(whole, pieces);
+  }
+  return staged.to(at::TensorOptions(device), /*non_blocking=*/true);
+}
+
+// In host memory, once the device is synchronized.
+at::Tensor OnHost(const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) {
+    return tensor.contiguous();
+  }
+  const at::Tensor host =
+      at::empty(tensor.sizes(), tensor.options().device(c10::kCPU).pinned_memory(true));
+  host.copy_(tensor, /*non_blocking=*/true);
+  return host;
+}
 
 std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
                                const std::vector<BatchPart>& parts) {
@@ -28,10 +60,10 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
       rows.push_back(config.batched() ? ViewRows(input, part.start, part.rows) : View(input));
     }
     // What several workers may be given at once must not be one memory: a model may work in place.
-    const bool shared = rows.size() == 1 && (*parts.front().inputs)[i].broadcast;
-    inputs.push_back((rows.size() == 1 ? rows.front() : at::cat(rows))
-                         .to(at::TensorOptions(worker.torch_device()), /*non_blocking=*/false,
-                             /*copy=*/shared));
+    const bool shared =
+        rows.size() == 1 && (*parts.front().inputs)[i].broadcast && worker.torch_device().is_cpu();
+    at::Tensor merged = Merge(rows, worker.torch_device());
+    inputs.push_back(shared ? merged.clone() : std::move(merged));
   }
   return inputs;
 }
@@ -56,7 +88,7 @@ std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
                                              const std::vector<BatchPart>& parts) {
   std::vector<std::vector<HostTensor>> cut(parts.size());
   for (size_t o = 0; o < outputs.size(); ++o) {
-    const at::Tensor host = outputs[o].to(c10::kCPU).contiguous();
+    const at::Tensor host = OnHost(outputs[o]);
     int64_t start = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
       const at::Tensor part = !config.batched() ? host

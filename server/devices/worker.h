@@ -108,6 +108,11 @@ class Worker {
   Device& device() { return *device_; }
   const Device& device() const { return *device_; }
   c10::Device torch_device() const { return device_->torch_device(); }
+  // What it does next may be something else than a batch of the source that asks.
+  bool has_other_work() const ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    return !tasks_.empty() || sources_.size() > 1;
+  }
   // Not at work just now.
   bool free() const { return !working_.load(); }
   absl::Duration busy(Phase phase) const;
@@ -148,7 +153,7 @@ class Worker {
   std::atomic<bool> healthy_{true};
   std::array<std::atomic<int64_t>, kPhases> busy_nanoseconds_{};
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   absl::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);

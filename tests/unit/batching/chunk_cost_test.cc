@@ -50,6 +50,13 @@ TEST(ChunkCostTest, RowsThatCostNothingTeachNothing) {
             kDefaultMinChunkRows);
 }
 
+TEST(ChunkCostTest, PredictsWhatItHasLearnt) {
+  EXPECT_EQ(ChunkCost().Predict(8), absl::InfiniteDuration());
+  const ChunkCost cost = Learnt(absl::Microseconds(80), absl::Microseconds(10));
+  EXPECT_NEAR(absl::ToDoubleMicroseconds(cost.Predict(1)), 90, 1);
+  EXPECT_NEAR(absl::ToDoubleMicroseconds(cost.Predict(100)), 1080, 5);
+}
+
 TEST(ChunkCostTest, ForgetsWhatIsLongAgo) {
   ChunkCost cost = Learnt(absl::ZeroDuration(), absl::Milliseconds(20));
   for (int64_t batch = 0; batch < 2000; ++batch) {

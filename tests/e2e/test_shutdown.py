@@ -14,6 +14,7 @@ from e2e.metrics import scrape
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.raw_trainer import RawTrainer
 from e2e.server import Server
+from e2e.waiting import wait_until
 
 InferRequest = message("inference.ModelInferRequest")
 # Of the slow model, one row at a time: a second, long enough for all that happens meanwhile.
@@ -31,16 +32,15 @@ def request_of(x: np.ndarray) -> InferRequest:
 
 
 def wait_for_first_row(server: Server) -> None:
-    deadline = time.monotonic() + CALL_SECONDS
-    while scrape(server.metrics_url).value("braid_batch_size_rows_count", model="slow") == 0:
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: scrape(server.metrics_url).value("braid_batch_size_rows_count", model="slow") > 0
+    )
 
 
 def wait_until_not_ready(stub: Stub) -> None:
     """The signal is sent; the server has yet to take it."""
-    deadline = time.monotonic() + CALL_SECONDS
-    while stub.ServerReady(message("inference.ServerReadyRequest")()).ready:
-        assert time.monotonic() < deadline
+    request = message("inference.ServerReadyRequest")()
+    wait_until(lambda: not stub.ServerReady(request).ready)
 
 
 def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
@@ -67,9 +67,9 @@ def test_operation_in_flight_is_finished(start_server: Callable[..., Server]) ->
     request = trainer.request("Step", {"x": X[:32]}, {"target": X[:32]})
     in_flight = trainer.stub.Step.future(request)
     labels = {"device": "cpu:0", "phase": "copy_in"}
-    deadline = time.monotonic() + CALL_SECONDS
-    while scrape(server.metrics_url).value("braid_device_busy_seconds_total", **labels) == 0:
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: scrape(server.metrics_url).value("braid_device_busy_seconds_total", **labels) > 0
+    )
     server.terminate()
     assert in_flight.result().status.step == 1
     assert server.wait() == 0, server.log

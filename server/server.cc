@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -33,7 +34,9 @@
 namespace braid {
 namespace {
 
-// How long calls that are still open after the drain, such as health watches, keep the server.
+// How long replies that clients are slow to read keep the server.
+constexpr absl::Duration kSlowReaders = absl::Seconds(10);
+// How long calls that are still open after the drain, such as health watches, do.
 constexpr absl::Duration kHangUp = absl::Seconds(1);
 
 absl::Status NameFlag(absl::string_view flag, const absl::Status& status) {
@@ -141,6 +144,9 @@ class Server::Parts {
       spdlog::error("the drain timeout has passed with {} requests in flight",
                     admission_.in_flight());
       return false;
+    }
+    if (!admission_.WaitUntilReplied(std::min(kSlowReaders, options_.drain_timeout))) {
+      spdlog::warn("replies that nobody reads are given up");
     }
     control_->Stop();
     grpc_server_->Shutdown(absl::Now() + kHangUp);

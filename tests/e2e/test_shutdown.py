@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 
 import grpc
 import numpy as np
 import pytest
-from e2e import models
+from e2e import http2, models
 from e2e.inference import assert_close, expected
 from e2e.metrics import scrape
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
@@ -86,3 +87,48 @@ def test_idle_server_ends_at_once(start_server: Callable[..., Server], devices: 
         assert server.wait() == 0, server.log
     assert time.monotonic() - started < 5
 
+
+
+def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server]) -> None:
+    """64 MiB, of which the client has read one when the server is asked to end, and takes longer
+    over the rest than what has no reply to wait for is given."""
+    server = start_server("cpu*1", names=("identity_fp32",), flags=PATIENT)
+    request = InferRequest(model_name="identity_fp32")
+    x = np.arange(1 << 24, dtype=np.float32)
+    request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
+    request.raw_input_contents.append(x.tobytes())
+    reader = http2.StuckReader(server.address, reads=1 << 20)
+    with channel(reader.address) as connection:
+        reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
+        labels = {"method": "ModelInfer", "code": "OK"}
+        wait_until(
+            lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
+        )
+        server.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(timeout=3)
+        reader.read_on()
+        assert reply.result().raw_output_contents[0] == x.tobytes()
+    assert server.wait() == 0, server.log
+
+
+def test_reply_that_nobody_reads_does_not_keep_the_server(
+    start_server: Callable[..., Server],
+) -> None:
+    server = start_server("cpu*1", names=("identity_fp32",), flags=("--drain_timeout=2",))
+    request = InferRequest(model_name="identity_fp32")
+    x = np.zeros(1 << 24, np.float32)
+    request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
+    request.raw_input_contents.append(x.tobytes())
+    reader = http2.StuckReader(server.address, reads=1 << 20)
+    with channel(reader.address) as connection:
+        reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
+        labels = {"method": "ModelInfer", "code": "OK"}
+        wait_until(
+            lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
+        )
+        server.terminate()
+        assert server.wait() == 0, server.log
+        assert "replies that nobody reads" in server.log
+        reader.die()
+        assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE

@@ -129,7 +129,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     return worker.LostStatus();
   }
   BatchResult result;
-  const absl::Status status = CatchTorch([&]() -> absl::Status {
+  absl::Status status = CatchTorch([&]() -> absl::Status {
     absl::Time start = absl::Now();
     // What was done since the last call of it.
     const auto spend = [&](Phase phase) {

@@ -37,17 +37,13 @@ NAMES = pytest.mark.parametrize("name", EXAMPLES)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("examples")
     write_all(directory / "models")
-    server = Server(
+    with Server(
         directory / "models",
         "cpu*2",
         directory / "run",
         ("--cpu_threads=1", "--allow_client_shared_memory"),
-    )
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.kill()
+    ) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -374,14 +370,12 @@ model_warmup {{
 """
 
 
-@pytest.mark.xfail(strict=True, reason="for a model that is not batched, Triton's batch_size is 1")
 def test_warm_up_of_a_model_that_is_not_batched(tmp_path: Path) -> None:
     more = warmup(1, "input__0", "TYPE_FP32", "3, 224, 224", "zero_data: true")
     states = states_of(tmp_path, {"resnet50": nameless("resnet50", more)})
     assert states == {"resnet50": ("READY", "")}
 
 
-@pytest.mark.xfail(strict=True, reason="Triton's file is one row, which it repeats")
 def test_warm_up_with_a_row_from_a_file(tmp_path: Path) -> None:
     more = warmup(8, "in", "TYPE_FP32", "1", 'input_data_file: "row"')
     folder = tmp_path / "models/no_dims/warmup"

@@ -5,8 +5,7 @@ endif()
 find_program(BRAID_CLANG_TIDY_PROGRAM clang-tidy
              HINTS ${PROJECT_SOURCE_DIR}/.venv/bin NO_CMAKE_ENVIRONMENT_PATH REQUIRED)
 mark_as_advanced(BRAID_CLANG_TIDY_PROGRAM)
-# The compiler gives its own warnings.
-set(CMAKE_CXX_CLANG_TIDY ${BRAID_CLANG_TIDY_PROGRAM} --quiet --extra-arg=-w)
+set(CMAKE_CXX_CLANG_TIDY ${BRAID_CLANG_TIDY_PROGRAM} --quiet)
 
 # A macro that nobody reads: with other checks it is another command, and all is looked at again.
 set(checks "")

@@ -49,9 +49,8 @@ std::optional<DataType> TypeOf(const std::string& name) {
 }
 
 int64_t Number(const std::string& text) {
-  int64_t number = std::numeric_limits<int64_t>::max();
-  absl::SimpleAtoi(text, &number);
-  return number;
+  int64_t number = 0;
+  return absl::SimpleAtoi(text, &number) ? number : std::numeric_limits<int64_t>::max();
 }
 
 // Of what the package says of a dimension or stride: the input's index, the dimension, the value.
@@ -96,7 +95,7 @@ absl::StatusOr<std::vector<AotiInput>> ParseInputs(absl::string_view source) {
       return absl::FailedPreconditionError(
           absl::StrCat("model.pt2 takes a ", found.second, ", a type that cannot be sent"));
     }
-    inputs.push_back({absl::StrCat("input__", inputs.size()), *type});
+    inputs.push_back({absl::StrCat("input__", inputs.size()), *type, {}});
   }
   const Sizes fixed = FindSizes(source, "unmatched dim value", "expected: ");
   const Sizes least = FindSizes(source, "dim value is too small", "expected it to be >= ");

@@ -9,7 +9,6 @@ from deploy import rendering
 
 @pytest.fixture(scope="session", autouse=True)
 def tools() -> None:
-    pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate: scripts/setup.sh")
     for tool in (rendering.HELM, rendering.KUSTOMIZE):
         if not tool.exists():
             pytest.skip(f"no {tool.name}: run scripts/setup_deploy.sh")

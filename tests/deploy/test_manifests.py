@@ -1,4 +1,4 @@
-"""Every way to use the chart makes manifests that every Kubernetes takes, and pods that are restricted."""
+"""Every way to use the chart makes manifests that Kubernetes takes, and pods that are restricted."""
 
 from __future__ import annotations
 

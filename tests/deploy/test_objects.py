@@ -108,8 +108,8 @@ def test_horizontal_pod_autoscaler() -> None:
 
 
 def test_scaled_object() -> None:
-    values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090", "queueMilliseconds": 250}
-    manifests = render_minimal({"autoscaling": values})
+    values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090"}
+    manifests = render_minimal({"autoscaling": {**values, "queueMilliseconds": 250}})
     [trigger] = manifests.of("ScaledObject")["spec"]["triggers"]
     assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("Value", "0.25")
     query = trigger["metadata"]["query"]

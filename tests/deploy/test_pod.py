@@ -41,7 +41,7 @@ def test_the_server_has_the_flags() -> None:
 def test_the_least_values_serve_with_tokens_on_one_gpu() -> None:
     manifests = render_minimal()
     server = manifests.server()
-    assert "--listen=0.0.0.0" in server["args"]
+    assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
     assert "--auth_tokens=/etc/braid/tokens/tokens" in server["args"]
     assert not [flag for flag in server["args"] if flag.startswith(("--tls", "--allow", "--data"))]
     assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
@@ -100,8 +100,9 @@ def test_gpus_are_limits() -> None:
 
 
 def test_no_gpu_no_limit() -> None:
-    limits = render_minimal({"gpu": {"count": 0}}).server()["resources"]["limits"]
-    assert limits == {"memory": "16Gi"}
+    server = render_minimal({"gpu": {"count": 0}}).server()
+    assert server["resources"]["limits"] == {"memory": "16Gi"}
+    assert "--devices=cpu*2" in server["args"]
 
 
 def test_shared_memory_is_memory() -> None:

@@ -63,5 +63,6 @@ def test_the_adapters_rule_makes_the_metric_that_is_asked_for() -> None:
 
 def test_the_table_of_leaving_has_the_defaults() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())["drain"]
-    rows = re.findall(r"^\| (?:at most )?(\d+) \|.*\| `(\w+)` \|$", README.read_text(), re.MULTILINE)
+    row = r"^\| (?:at most )?(\d+) \|.*\| `(\w+)` \|$"
+    rows = re.findall(row, README.read_text(), re.MULTILINE)
     assert {name: int(seconds) for seconds, name in rows} == values

@@ -66,6 +66,7 @@ NO_VALUES = [
     ({"replicas": -1}, "/replicas"),
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
     ({"server": {"devices": "gpu"}}, "/server/devices"),
+    ({"server": {"devices": "auto"}}, "/server/devices"),
     ({"server": {"modelControlMode": "all"}}, "/server/modelControlMode"),
     ({"server": {"extraArgs": ["tf32"]}}, "/server/extraArgs/0"),
     ({"auth": {"tokensSecret": "Not_A_Name"}}, "/auth/tokensSecret"),

@@ -1,4 +1,4 @@
-"""Whether an API server would take a manifest: Kubernetes's schemas, and those of custom resources."""
+"""Whether an API server would take a manifest, by the schemas of its kind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 {{/* The flags of braid-server. */}}
 {{- define "braid.args" -}}
 - --model_repository=/models
-- --devices={{ .Values.server.devices }}
+{{- /* Not auto, which would do without the GPUs that it cannot use. */}}
+- --devices={{ .Values.server.devices | default (gt (int .Values.gpu.count) 0 | ternary "cuda" "cpu*2") }}
 - --model_control_mode={{ .Values.server.modelControlMode }}
 {{- if eq .Values.server.modelControlMode "poll" }}
 - --repository_poll_seconds={{ .Values.server.repositoryPollSeconds }}

@@ -53,7 +53,7 @@
 {{- $cuda := contains "cuda" .server.devices }}
 {{- if and $cuda (not .gpu.count) }}
 {{- fail (printf "server.devices %s needs GPUs, but gpu.count is 0" .server.devices) }}
-{{- else if and .gpu.count (not $cuda) (ne .server.devices "auto") }}
+{{- else if and .gpu.count .server.devices (not $cuda) }}
 {{- fail (printf "server.devices %s would leave the pod's GPUs idle: set gpu.count to 0" .server.devices) }}
 {{- end }}
 {{- if or (hasKey (.resources.limits | default dict) .gpu.resource) (hasKey (.resources.requests | default dict) .gpu.resource) }}

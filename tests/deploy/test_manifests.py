@@ -41,6 +41,10 @@ def test_lint(values: Path) -> None:
     run(HELM, "lint", "--strict", CHART, "--values", values)
 
 
+def test_lint_without_values() -> None:
+    run(HELM, "lint", "--strict", CHART)
+
+
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 @matrix
 def test_kubernetes_takes_the_chart(values: Path, version: str) -> None:

@@ -38,6 +38,24 @@ def test_a_claim_that_is_there() -> None:
     assert claims in manifests.pod()["volumes"]
 
 
+def test_names_that_look_like_something_else() -> None:
+    names = {
+        "models": {"claimName": "1"},
+        "auth": {"tokensSecret": "true"},
+        "tls": {"secretName": "null"},
+        "serviceAccount": {"name": "2e3"},
+        "training": {"enabled": True, "data": {"size": "1000", "storageClassName": "no"}},
+    }
+    for manifest in render_minimal(names):
+        validate(manifest, KUBERNETES_VERSIONS[0])
+
+
+def test_the_version_is_the_projects() -> None:
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    [version] = re.findall(r"^project\(braid VERSION (\S+)", cmake, re.MULTILINE)
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
+
+
 def test_services() -> None:
     manifests = render_minimal({"service": {"type": "NodePort", "annotations": {"a": "b"}}})
     service = manifests.of("Service", "braid")

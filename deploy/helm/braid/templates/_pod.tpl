@@ -8,7 +8,7 @@
 - --repository_poll_seconds={{ .Values.server.repositoryPollSeconds }}
 {{- end }}
 {{- range .Values.server.loadModels }}
-- --load_model={{ . }}
+- {{ printf "--load_model=%s" . | quote }}
 {{- end }}
 {{- if .Values.training.enabled }}
 - --data_dir=/data
@@ -53,7 +53,7 @@
   mountPath: /models
   readOnly: true
   {{- with .Values.models.claimSubPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
   {{- end }}
 {{- if .Values.training.enabled }}
 - name: data
@@ -76,16 +76,16 @@
      follow their changes. */}}
 {{- define "braid.secrets" -}}
 {{- with .Values.tls.secretName }}
-tls: {{ . }}
+tls: {{ . | quote }}
 {{- end }}
 {{- with .Values.tls.clientCASecret }}
-client-ca: {{ . }}
+client-ca: {{ . | quote }}
 {{- end }}
 {{- with .Values.auth.tokensSecret }}
-tokens: {{ . }}
+tokens: {{ . | quote }}
 {{- end }}
 {{- with .Values.auth.certificatesSecret }}
-certificates: {{ . }}
+certificates: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -93,11 +93,11 @@ certificates: {{ . }}
 - name: models
   {{- if .Values.models.claimName }}
   persistentVolumeClaim:
-    claimName: {{ .Values.models.claimName }}
+    claimName: {{ .Values.models.claimName | quote }}
     readOnly: true
   {{- else if .Values.models.configMap.name }}
   configMap:
-    name: {{ .Values.models.configMap.name }}
+    name: {{ .Values.models.configMap.name | quote }}
     {{- with .Values.models.configMap.items }}
     items:
       {{- toYaml . | nindent 6 }}
@@ -108,18 +108,18 @@ certificates: {{ . }}
 {{- if .Values.training.data.existingClaim }}
 - name: data
   persistentVolumeClaim:
-    claimName: {{ .Values.training.data.existingClaim }}
+    claimName: {{ .Values.training.data.existingClaim | quote }}
 {{- end }}
 - name: tmp
   emptyDir: {}
 - name: shm
   emptyDir:
     medium: Memory
-    sizeLimit: {{ .Values.sharedMemory.sizeLimit }}
+    sizeLimit: {{ .Values.sharedMemory.sizeLimit | quote }}
 {{- range $name, $secret := include "braid.secrets" . | fromYaml }}
 - name: {{ $name }}
   secret:
-    secretName: {{ $secret }}
+    secretName: {{ $secret | quote }}
     defaultMode: 0440
     {{- /* A Secret for TLS may hold the private key beside the certificate authority. */}}
     {{- if eq $name "client-ca" }}
@@ -160,7 +160,7 @@ metadata:
   labels:
     {{- include "braid.selectorLabels" . | nindent 4 }}
 spec:
-  serviceAccountName: {{ include "braid.serviceAccountName" . }}
+  serviceAccountName: {{ include "braid.serviceAccountName" . | quote }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "braid.gracePeriod" . }}
@@ -171,7 +171,7 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .Values.gpu.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- if .Values.models.initContainers }}
   initContainers:
@@ -179,7 +179,7 @@ spec:
   {{- end }}
   containers:
     - name: braid
-      image: {{ include "braid.image" . }}
+      image: {{ include "braid.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args:
         {{- include "braid.args" . | nindent 8 }}

@@ -67,13 +67,12 @@ class Load {
     } else {
       SendInPlaces();
     }
-    {
-      const absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(
-          +[](int64_t* open) { return *open == 0; }, &open_));
-      report_.seconds = absl::ToDoubleSeconds(absl::Now() - start_);
-    }
-    return std::move(report_);
+    const absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(
+        +[](int64_t* open) { return *open == 0; }, &open_));
+    LoadReport report = std::move(report_);
+    report.seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+    return report;
   }
 
  private:

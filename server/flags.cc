@@ -26,14 +26,14 @@ constexpr char kFooter[] =
     "Exit codes: 0 done, 1 a failure while running, 2 a flag, port or directory that is wrong.";
 
 void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
-  static const std::map<std::string, ControlMode> modes = {{"none", ControlMode::kNone},
-                                                           {"explicit", ControlMode::kExplicit},
-                                                           {"poll", ControlMode::kPoll}};
+  static const std::map<std::string, ControlMode> kModes = {{"none", ControlMode::kNone},
+                                                            {"explicit", ControlMode::kExplicit},
+                                                            {"poll", ControlMode::kPoll}};
   app->add_option("--model_control_mode", options->model_control_mode,
                   "none: every model, as it is at the start; explicit: what is asked for; poll: "
                   "every model, as it is at any time")
       ->type_name("none|explicit|poll")
-      ->transform(CLI::Transformer(modes))
+      ->transform(CLI::Transformer(kModes))
       ->default_str("none");
   app->add_option("--load_model", options->load_models,
                   "In the mode explicit: loaded at the start; '*': all; may be repeated")

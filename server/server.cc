@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "prometheus/collectable.h"
 #include "server/admission/admission.h"
 #include "server/base/atomic_file.h"
 #include "server/base/clock.h"
@@ -23,6 +25,7 @@
 #include "server/rpc/stored_spec.h"
 #include "server/storage/directory_lock.h"
 #include "server/storage/shared_regions.h"
+#include "server/telemetry/gpu_metrics.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
 #include "server/training/publisher.h"
@@ -33,7 +36,9 @@
 namespace braid {
 namespace {
 
-// How long calls that are still open after the drain, such as health watches, keep the server.
+// How long replies that clients are slow to read keep the server.
+constexpr absl::Duration kSlowReaders = absl::Seconds(10);
+// How long calls that are still open after the drain, such as health watches, do.
 constexpr absl::Duration kHangUp = absl::Seconds(1);
 
 absl::Status NameFlag(absl::string_view flag, const absl::Status& status) {
@@ -114,6 +119,7 @@ class Server::Parts {
     admission_.Close("is starting");
     BRAID_ASSIGN_OR_RETURN(metrics_server_,
                            MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
+    ServeGpuMetrics();
     MakeControl();
     BRAID_ASSIGN_OR_RETURN(
         grpc_server_, GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(),
@@ -142,6 +148,9 @@ class Server::Parts {
                     admission_.in_flight());
       return false;
     }
+    if (!admission_.WaitUntilReplied(std::min(kSlowReaders, options_.drain_timeout))) {
+      spdlog::warn("replies that nobody reads are given up");
+    }
     control_->Stop();
     grpc_server_->Shutdown(absl::Now() + kHangUp);
     trainers_->SaveAll();
@@ -153,6 +162,19 @@ class Server::Parts {
   }
 
  private:
+  // Of the GPUs that the driver knows, if there is one.
+  void ServeGpuMetrics() {
+#ifdef BRAID_WITH_NVML
+    absl::StatusOr<std::shared_ptr<GpuMetrics>> gpus = GpuMetrics::Open(kNvmlLibrary);
+    if (gpus.ok()) {
+      gpu_metrics_ = *std::move(gpus);
+      metrics_server_->Add(gpu_metrics_);
+    } else {
+      spdlog::info("no metrics of GPUs: {}", std::string(gpus.status().message()));
+    }
+#endif
+  }
+
   absl::Status OpenStorage() {
     std::unique_ptr<TrainerStorage> storage;
     if (!options_.data_dir.empty()) {
@@ -202,6 +224,7 @@ class Server::Parts {
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<TrainerRegistry> trainers_;
+  std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: there is no NVML
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<ModelControl> control_;
   std::unique_ptr<GrpcServer> grpc_server_;

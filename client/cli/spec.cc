@@ -38,7 +38,7 @@ std::string KnownFields(const Descriptor& type) {
     const bool said = type.field(i)->name() == "name" || type.field(i)->name() == "pattern";
     if (!said) names.push_back(type.field(i)->name());
   }
-  return Known(std::move(names));
+  return Known(names);
 }
 
 // The name's part that is a word of its own: "PRECISION_BFLOAT16" is "bfloat16".
@@ -55,7 +55,7 @@ absl::StatusOr<const EnumValueDescriptor*> ParseWord(const EnumDescriptor& type,
     words.push_back(Word(*type.value(i)));
     if (words.back() == absl::AsciiStrToLower(text)) return type.value(i);
   }
-  return Invalid("\"", text, "\" is unknown", Known(std::move(words)));
+  return Invalid("\"", text, "\" is unknown", Known(words));
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -233,7 +233,7 @@ absl::Status ParseSchedule(const std::string& spec, v1::Schedule* schedule) {
     }
   }
   if (field == nullptr) {
-    return Invalid("--schedule: \"", name, "\" is unknown", Known(std::move(names)));
+    return Invalid("--schedule: \"", name, "\" is unknown", Known(names));
   }
   Message* chosen = Choose(*field, schedule);
   if (fields.empty()) return absl::OkStatus();

@@ -1,13 +1,22 @@
 #include "server/admission/admission.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 
 namespace braid {
 
 Ticket::~Ticket() {
+  GiveBack();
   if (admission_ != nullptr) {
-    admission_->Release(bytes_);
+    admission_->CountReplied();
+  }
+}
+
+void Ticket::GiveBack() {
+  if (admission_ != nullptr && !std::exchange(given_back_, true)) {
+    admission_->GiveBack(bytes_);
   }
 }
 
@@ -53,10 +62,21 @@ int64_t Admission::in_flight() const {
   return requests_;
 }
 
-void Admission::Release(size_t bytes) {
+bool Admission::WaitUntilReplied(absl::Duration timeout) {
+  const absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(this, &Admission::Replied), timeout);
+}
+
+void Admission::GiveBack(size_t bytes) {
   const absl::MutexLock lock(&mu_);
   --requests_;
   bytes_ -= bytes;
+  ++replies_;
+}
+
+void Admission::CountReplied() {
+  const absl::MutexLock lock(&mu_);
+  --replies_;
 }
 
 }  // namespace braid

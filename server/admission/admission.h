@@ -16,18 +16,24 @@ namespace braid {
 
 class Admission;
 
-// A request's place among those in flight; given back when it is destroyed. Movable.
+// A request's place among those in flight, given back when it is destroyed at the latest. Movable.
 class Ticket {
  public:
   Ticket() = default;
   Ticket(Ticket&& other) noexcept
-      : admission_(std::exchange(other.admission_, nullptr)), bytes_(other.bytes_) {}
+      : admission_(std::exchange(other.admission_, nullptr)),
+        bytes_(other.bytes_),
+        given_back_(other.given_back_) {}
   Ticket& operator=(Ticket&& other) noexcept {
     std::swap(admission_, other.admission_);
     std::swap(bytes_, other.bytes_);
+    std::swap(given_back_, other.given_back_);
     return *this;
   }
   ~Ticket();
+
+  // Gives the place back while the reply is on its way: until the ticket is destroyed.
+  void GiveBack();
 
  private:
   friend class Admission;
@@ -35,6 +41,7 @@ class Ticket {
 
   Admission* admission_ = nullptr;
   size_t bytes_ = 0;
+  bool given_back_ = false;
 };
 
 // Thread-safe. Outlives its tickets.
@@ -58,18 +65,23 @@ class Admission {
   absl::Status CheckOpen() const ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until nothing is in flight; false if that takes longer than `timeout`.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for the replies that are on their way.
+  bool WaitUntilReplied(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class Ticket;
-  void Release(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveBack(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void CountReplied() ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return requests_ == 0; }
+  bool Replied() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return replies_ == 0; }
 
   const Limits limits_;
   mutable absl::Mutex mu_;
   absl::Status gate_ ABSL_GUARDED_BY(mu_);  // OK: open
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t replies_ ABSL_GUARDED_BY(mu_) = 0;  // on their way
 };
 
 }  // namespace braid

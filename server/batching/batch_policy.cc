@@ -27,14 +27,20 @@ BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLim
   if (queue.rows < limits.max_rows && preferred == 0 && now < due) {
     return WaitUntil{due};
   }
-  const int64_t workers = std::max<int64_t>(queue.idle.count, 1);
-  const int64_t share = (queue.rows + workers - 1) / workers;
-  const int64_t rows = std::min(std::max(share, queue.idle.min_chunk_rows), most);
+  const int64_t worthwhile = queue.rows / std::max<int64_t>(queue.idle.min_chunk_rows, 1);
+  const int64_t shares = std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(queue.idle.count, 1));
+  const int64_t rows = std::min((queue.rows + shares - 1) / shares, most);
   if (preferred == 0) {
     return TakeRows{rows};
   }
   const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
   return TakeRows{preferred_share > 0 ? preferred_share : limits.preferred_rows.front()};
+}
+
+int64_t WorkersWanted(int64_t rows, int64_t min_chunk_rows, bool brief_batch_runs) {
+  const int64_t chunks = rows / std::max<int64_t>(min_chunk_rows, 1);
+  const int64_t fewest = rows > 0 && !brief_batch_runs ? 1 : 0;
+  return std::max(chunks, fewest);
 }
 
 }  // namespace braid

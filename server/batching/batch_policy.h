@@ -50,9 +50,13 @@ struct WaitUntil {
 };
 using BatchDecision = std::variant<TakeRows, WaitUntil>;
 
-// Takes an even share of the queue for each idle worker, at least their min_chunk_rows, at most
-// `limits.max_rows`. A batch that is not full waits only if the limits say so; an empty queue for
-// ever.
+// Takes an even share of the queue, for as many of the idle workers as get their min_chunk_rows
+// each; at most `limits.max_rows`. A batch that is not full waits only if the limits say so; an
+// empty queue for ever.
 BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLimits& limits);
+
+// How many idle workers to wake for `rows` that wait. Rows that are not worth a chunk need one, or
+// none where a batch that runs is brief: its worker is done before another wakes up.
+int64_t WorkersWanted(int64_t rows, int64_t min_chunk_rows, bool brief_batch_runs);
 
 }  // namespace braid

@@ -117,9 +117,7 @@ void BatchQueue::CountQueued(int64_t before) {
 }
 
 int64_t BatchQueue::WorkersWanted() const {
-  const int64_t chunk = cost_.min_chunk_rows();
-  // Rows that are not worth a chunk are taken by the worker that is done before another wakes up.
-  return brief_ > 0 ? batcher_.rows() / chunk : (batcher_.rows() + chunk - 1) / chunk;
+  return braid::WorkersWanted(batcher_.rows(), cost_.min_chunk_rows(), brief_ > 0);
 }
 
 void BatchQueue::WakeWorkers(int64_t wanted) {

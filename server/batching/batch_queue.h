@@ -52,7 +52,7 @@ class BatchQueue final : public RequestQueue,
   IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts the rows that wait, which were `before`.
   void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // How many idle workers the rows that wait are worth.
+  // For the rows that wait now.
   int64_t WorkersWanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeWorkers(int64_t wanted);
   size_t ReplicaOf(const Worker& worker) const;

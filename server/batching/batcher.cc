@@ -71,7 +71,10 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
       // Whoever asks for delays or sizes wants them made.
       const bool as_told =
           limits_.max_delay > absl::ZeroDuration() || !limits_.preferred_rows.empty();
-      Cut(take->rows, as_told ? take->rows : idle.merge_rows, now, &batch);
+      const int64_t half = (take->rows + 1) / 2;
+      Cut(as_told ? Share{take->rows, take->rows, take->rows}
+                  : Share{take->rows, idle.merge_rows, half},
+          now, &batch);
     } else {
       until = std::get<WaitUntil>(decision).time;
     }
@@ -158,14 +161,18 @@ QueueView Batcher::View(const IdleWorkers& idle) const {
   return view;
 }
 
-void Batcher::Cut(int64_t rows, int64_t merge_rows, absl::Time now, Batch* batch) {
-  int64_t left = rows;
+void Batcher::Cut(const Share& share, absl::Time now, Batch* batch) {
+  int64_t left = share.rows;
   for (Level& level : levels_) {
     for (Line* line : {&level.line, &level.delayed}) {
       while (!line->empty()) {
         const Line::iterator next = line->begin();
         if (!batch->pieces.empty() &&
             !next->request->SharesBatchWith(*batch->pieces.front().request)) {
+          return;
+        }
+        const int64_t taken = share.rows - left;
+        if (taken >= share.enough && next->rows > left && next->rows <= share.rows) {
           return;
         }
         if (!next->request->Begin(now)) {
@@ -186,7 +193,7 @@ void Batcher::Cut(int64_t rows, int64_t merge_rows, absl::Time now, Batch* batch
           SetAlarm(next);
           line->splice(line->end(), *line, next);
         }
-        if (left == 0 || rows - left >= merge_rows) {
+        if (left == 0 || share.rows - left >= share.merge_rows) {
           return;
         }
       }

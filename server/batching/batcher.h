@@ -80,8 +80,13 @@ class Batcher {
   // Deals with the requests whose time has come.
   void Expire(absl::Time now, Batch* batch);
   QueueView View(const IdleWorkers& idle) const;
-  // Cuts up to `rows` rows off the lines, of no further request once there are `merge_rows`.
-  void Cut(int64_t rows, int64_t merge_rows, absl::Time now, Batch* batch);
+  // What to cut off the lines.
+  struct Share {
+    int64_t rows;        // at most
+    int64_t merge_rows;  // with so many, no further request
+    int64_t enough;      // with so many, none that is too large for this batch but not for the next
+  };
+  void Cut(const Share& share, absl::Time now, Batch* batch);
 
   const BatchLimits limits_;
   const int64_t default_priority_;

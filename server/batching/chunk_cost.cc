@@ -10,6 +10,8 @@ namespace {
 
 // To wake a worker and to gather what it made.
 constexpr double kHandOverMicroseconds = 50;
+// What the rows of a chunk take, as a multiple of what each chunk takes without any.
+constexpr double kWorth = 3;
 // No chunk is held to be worth less than this many rows, however cheap they are.
 constexpr double kLargestMinChunk = 4096;
 
@@ -24,8 +26,9 @@ void ChunkCost::Record(int64_t rows, absl::Duration time) {
   times_ = times_ * kMemory + t;
   rows_squared_ = rows_squared_ * kMemory + n * n;
   rows_times_ = rows_times_ * kMemory + n * t;
-  const int width = std::bit_width(static_cast<uint64_t>(rows));
-  Size& size = sizes_[std::min(static_cast<size_t>(width), sizes_.size()) - 1];
+  if (const std::optional<Line> line = Fit()) line_ = line;
+  const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(rows)));
+  Size& size = sizes_[std::min(width, sizes_.size()) - 1];
   ++size.batches;
   const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kMemory);
   size.row_time += (t / n - size.row_time) * share;
@@ -63,24 +66,23 @@ std::optional<ChunkCost::Line> ChunkCost::Fit() const {
     return std::nullopt;
   }
   const double row = (rows_times_ / weights_ - mean_rows * mean_time) / variance;
-  if (row <= 0) {
+  // Rows that seem to cost less than nothing, or as good as nothing, do not tell either.
+  if (row * mean_rows < 1e-6 * mean_time) {
     return std::nullopt;
   }
   return Line{std::max(mean_time - row * mean_rows, 0.0), row};
 }
 
 absl::Duration ChunkCost::Predict(int64_t rows) const {
-  const std::optional<Line> line = Fit();
-  return line ? absl::Microseconds(line->fixed + line->row * static_cast<double>(rows))
-              : absl::InfiniteDuration();
+  return line_ ? absl::Microseconds(line_->fixed + line_->row * static_cast<double>(rows))
+               : absl::InfiniteDuration();
 }
 
 int64_t ChunkCost::min_chunk_rows() const {
-  const std::optional<Line> line = Fit();
-  if (!line) {
+  if (!line_) {
     return kDefaultMinChunkRows;
   }
-  const double chunk = std::max(kHandOverMicroseconds, line->fixed / 4) / line->row;
+  const double chunk = kWorth * (kHandOverMicroseconds + line_->fixed) / line_->row;
   return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kLargestMinChunk)));
 }
 

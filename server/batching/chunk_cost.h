@@ -26,8 +26,8 @@ class ChunkCost {
   // costs about as little as it ever does. Now and then more or fewer, to see what they cost.
   int64_t merge_rows();
 
-  // Of the chunks that a batch is split into for idle workers. A chunk's rows cost at least as much
-  // as to wake a worker, and a quarter of what a batch costs without any rows.
+  // Of the chunks that a batch is split into for idle workers. A chunk's rows cost at least three
+  // times what it costs without any, a worker's waking included: to split wastes a quarter at most.
   int64_t min_chunk_rows() const;
 
  private:
@@ -43,7 +43,7 @@ class ChunkCost {
     double fixed;  // microseconds
     double row;
   };
-  // What the batches so far lie on; nullopt: they do not tell.
+  // What the last batches lie on; nullopt: they do not tell.
   std::optional<Line> Fit() const;
 
   // For least squares over the last hundred batches or so: sums, each batch weighed less the longer
@@ -53,6 +53,8 @@ class ChunkCost {
   double times_ = 0;
   double rows_squared_ = 0;
   double rows_times_ = 0;
+
+  std::optional<Line> line_;  // the last that batches told
 };
 
 }  // namespace braid

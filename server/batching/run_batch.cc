@@ -129,7 +129,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     return worker.LostStatus();
   }
   BatchResult result;
-  const absl::Status status = CatchTorch([&]() -> absl::Status {
+  absl::Status status = CatchTorch([&]() -> absl::Status {
     absl::Time start = absl::Now();
     // What was done since the last call of it.
     const auto spend = [&](Phase phase) {
@@ -150,7 +150,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
       BRAID_RETURN_IF_ERROR(CheckRows(config, *outputs, rows, parts.size()));
     }
     result.outputs = CopyOut(config, *outputs, parts);
-    const absl::Status done = worker.Synchronize();
+    absl::Status done = worker.Synchronize();
     result.durations.copy_out = spend(Phase::kCopyOut);
     return done;
   });

@@ -20,21 +20,29 @@
 namespace braid {
 namespace {
 
-absl::Status ReadInto(const std::filesystem::path& path, const HostTensor& tensor, char* bytes) {
+// A file of one row is read once and repeated.
+absl::Status ReadInto(const std::filesystem::path& path, const HostTensor& tensor, int64_t rows,
+                      char* bytes) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);  // fails for what is no file
   std::ifstream file(path, std::ios::binary);
   if (error || !file) {
     return absl::NotFoundError(absl::StrCat("cannot read '", path.string(), "'"));
   }
-  if (size != tensor.bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", path.string(), "' has ", size, " bytes; expected ", tensor.bytes, " for ",
-                     DataTypeName(tensor.type), ShapeString(tensor.shape)));
+  const size_t row = tensor.bytes / static_cast<size_t>(rows);
+  if (size != row && size != tensor.bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", path.string(), "' has ", size, " bytes; expected ", row, " for a row, or ",
+        tensor.bytes, " for ", DataTypeName(tensor.type), ShapeString(tensor.shape)));
   }
   file.read(bytes, static_cast<std::streamsize>(size));
-  return file ? absl::OkStatus()
-              : absl::DataLossError(absl::StrCat("cannot read '", path.string(), "'"));
+  if (!file) {
+    return absl::DataLossError(absl::StrCat("cannot read '", path.string(), "'"));
+  }
+  for (size_t done = size; done < tensor.bytes; done += row) {
+    std::memcpy(bytes + done, bytes, row);
+  }
+  return absl::OkStatus();
 }
 
 // Numbers of [0, 1) for floating-point types; for others 0 and 1, which no index is too small for,
@@ -66,7 +74,7 @@ absl::StatusOr<HostTensor> MakeInput(const TensorSpec& spec, const Warmup::Input
   HostTensor host = ToHost(tensor, spec.name);
   if (input.fill == Warmup::Fill::kFile) {
     BRAID_RETURN_IF_ERROR(ReadInto(std::filesystem::path(folder) / "warmup" / input.file, host,
-                                   static_cast<char*>(tensor.data_ptr())));
+                                   batched ? rows : 1, static_cast<char*>(tensor.data_ptr())));
   }
   return host;
 }

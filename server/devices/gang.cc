@@ -90,9 +90,9 @@ void Gang::Leave(size_t rank, const absl::Status& result) {
     Meeting& meeting = *meetings_[m];
     const bool member = m == 0 || std::find(groups_[m - 1].begin(), groups_[m - 1].end(), rank) !=
                                       groups_[m - 1].end();
-    if (member && --meeting.present > 0 && meeting.arrived == meeting.present) {
-      Open(meeting);
-    }
+    if (!member) continue;
+    --meeting.present;
+    if (meeting.present > 0 && meeting.arrived == meeting.present) Open(meeting);
   }
   EndDeadlock();
 }

@@ -78,7 +78,7 @@ absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
         absl::Status done =
             worker.healthy() ? CatchTorch([&] { return work(i); }) : worker.LostStatus();
         // Also after an error: what was begun has to end.
-        const absl::Status ended = worker.Synchronize();
+        absl::Status ended = worker.Synchronize();
         if (!worker.healthy()) {
           return ended;  // whatever came of it
         }

@@ -62,7 +62,7 @@ absl::Status Worker::Synchronize() {
   if (!healthy()) {
     return LostStatus();
   }
-  const absl::Status status = device_->Synchronize();
+  absl::Status status = device_->Synchronize();
   if (!absl::IsUnavailable(status)) {
     return status;
   }

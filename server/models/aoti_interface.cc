@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -37,20 +38,19 @@ std::vector<Found> FindAll(absl::string_view source, const std::string& pattern)
 }
 
 std::optional<DataType> TypeOf(const std::string& name) {
-  static const auto* const types = new std::map<std::string, DataType>{
+  static const auto* const kTypes = new std::map<std::string, DataType>{
       {"Bool", DataType::kBool},     {"Byte", DataType::kUint8},    {"UInt16", DataType::kUint16},
       {"UInt32", DataType::kUint32}, {"UInt64", DataType::kUint64}, {"Char", DataType::kInt8},
       {"Short", DataType::kInt16},   {"Int", DataType::kInt32},     {"Long", DataType::kInt64},
       {"Half", DataType::kFp16},     {"BFloat16", DataType::kBf16}, {"Float", DataType::kFp32},
       {"Double", DataType::kFp64}};
-  const auto found = types->find(name);
-  return found == types->end() ? std::nullopt : std::optional(found->second);
+  const auto found = kTypes->find(name);
+  return found == kTypes->end() ? std::nullopt : std::optional(found->second);
 }
 
 int64_t Number(const std::string& text) {
-  int64_t number = std::numeric_limits<int64_t>::max();
-  absl::SimpleAtoi(text, &number);
-  return number;
+  int64_t number = 0;
+  return absl::SimpleAtoi(text, &number) ? number : std::numeric_limits<int64_t>::max();
 }
 
 // Of what the package says of a dimension or stride: the input's index, the dimension, the value.
@@ -58,7 +58,7 @@ using Sizes = std::map<std::pair<size_t, size_t>, int64_t>;
 Sizes FindSizes(absl::string_view source, const std::string& what, const std::string& expected) {
   Sizes sizes;
   for (const Found& found :
-       FindAll(source, what + R"( at (\d+), "\s*<< ")" + expected + R"((\d+))")) {
+       FindAll(source, absl::StrCat(what, R"( at (\d+), "\s*<< ")", expected, R"((\d+))"))) {
     sizes[{found.input, static_cast<size_t>(Number(found.first))}] = Number(found.second);
   }
   return sizes;
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<AotiInput>> ParseInputs(absl::string_view source) {
       return absl::FailedPreconditionError(
           absl::StrCat("model.pt2 takes a ", found.second, ", a type that cannot be sent"));
     }
-    inputs.push_back({absl::StrCat("input__", inputs.size()), *type});
+    inputs.push_back({absl::StrCat("input__", inputs.size()), *type, {}});
   }
   const Sizes fixed = FindSizes(source, "unmatched dim value", "expected: ");
   const Sizes least = FindSizes(source, "dim value is too small", "expected it to be >= ");
@@ -149,7 +149,7 @@ std::vector<std::pair<std::string, json>> Children(const json& node, bool* keyed
     keys = json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
   }
   *keyed = node.value("type", json()).is_string() &&
-           node["type"].get<std::string>().find("ict") != std::string::npos && keys.is_array() &&
+           absl::StrContains(node["type"].get<std::string>(), "ict") && keys.is_array() &&
            keys.size() == nodes.size();
   for (size_t k = 0; k < nodes.size(); ++k) {
     const bool named = *keyed && keys[k].is_string();

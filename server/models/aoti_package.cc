@@ -133,8 +133,8 @@ absl::Status CheckCapability(const std::string& wanted_text, int gpu) {
 // Compiled code wants libtorch.so, which does no more than to bring LibTorch's other libraries. The
 // program, unlike what it unpacks, knows where it lies.
 absl::Status LoadLibTorch() {
-  static void* const library = dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
-  return library != nullptr
+  static void* const kLibrary = dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
+  return kLibrary != nullptr
              ? absl::OkStatus()
              : Wrong("cannot be run: libtorch.so, which it needs, is not where LibTorch is");
 }

@@ -81,10 +81,11 @@ absl::Status ModelArchive::CheckSizes(uint64_t file_bytes) {
   const uint64_t most = std::max(kSmallUnpacked, kMostUnpacked * file_bytes);
   for (const std::string& record : records_) {
     const uint64_t bytes = reader_->getRecordSize(record);
-    if (bytes > most || (unpacked += bytes) > most) {
+    if (bytes > most - unpacked) {
       return Wrong(file_, absl::StrCat("is refused: it would unpack to more than ", most,
                                        " bytes from ", file_bytes));
     }
+    unpacked += bytes;
   }
   return absl::OkStatus();
 }

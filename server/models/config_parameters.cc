@@ -129,14 +129,14 @@ absl::Status ReadRange(const std::string& key, absl::string_view value, ModelCon
 
 // Parameters of Triton's backend, and the values that say what is done here anyway.
 const std::map<absl::string_view, std::vector<absl::string_view>>& AsItIs() {
-  static const auto* const parameters =
+  static const auto* const kParameters =
       new std::map<absl::string_view, std::vector<absl::string_view>>{
           // No gradients in either mode, as there.
           {"INFERENCE_MODE", {"true", "false"}}, {"DISABLE_OPTIMIZED_EXECUTION", {"false"}},
           {"DISABLE_CUDNN", {"false"}},          {"ENABLE_WEIGHT_SHARING", {"false"}},
           {"ENABLE_CACHE_CLEANING", {"false"}},
       };
-  return *parameters;
+  return *kParameters;
 }
 
 absl::Status CheckTritons(const std::string& key, absl::string_view value) {

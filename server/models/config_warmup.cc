@@ -73,14 +73,13 @@ absl::StatusOr<Warmup> ToWarmup(const inference::ModelWarmup& text, const ModelC
   Warmup warmup;
   warmup.name = text.name();
   warmup.batch_size = text.batch_size();
-  if (config.batched() ? warmup.batch_size < 1 || warmup.batch_size > config.max_batch_size
-                       : warmup.batch_size > 0) {
+  if (warmup.batch_size > std::max<int64_t>(config.max_batch_size, 1)) {
     return InvalidField(
         where + ".batch_size",
         absl::StrCat(warmup.batch_size, "; expected ",
                      config.batched()
                          ? absl::StrCat("1 to max_batch_size, which is ", config.max_batch_size)
-                         : "0, for the model is not batched"));
+                         : "0 or 1, for the model is not batched"));
   }
   if (text.count() > kMostRuns) {
     return InvalidField(where + ".count",
@@ -111,6 +110,9 @@ absl::Status ReadWarmups(const inference::ModelConfig& text, ModelConfig* config
   for (int i = 0; i < text.model_warmup_size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(Warmup warmup, ToWarmup(text.model_warmup(i), *config,
                                                    absl::StrCat("model_warmup[", i, "]")));
+    if (config->batched() && warmup.batch_size == 0) {
+      continue;  // as Triton does: a request of no rows
+    }
     config->warmups.push_back(std::move(warmup));
   }
   return absl::OkStatus();

@@ -108,7 +108,7 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
   }
   std::vector<at::Tensor> scalars;
   for (TensorSpec& spec : ScalarArguments(schema)) {
-    const size_t place = *schema.argumentIndexWithName(spec.name) - size_t{1};
+    const size_t place = schema.argumentIndexWithName(spec.name).value() - size_t{1};
     scalars.push_back(place < example.size()
                           ? at::scalar_tensor(example[place].toScalar(), at::kDouble)
                           : Held(*spec.default_value));

@@ -18,7 +18,7 @@ using torch::jit::Value;
 
 // Give values of their first input and no others.
 const std::set<std::string>& KeepValues() {
-  static const auto* const kinds = new std::set<std::string>(
+  static const auto* const kKinds = new std::set<std::string>(
       {"aten::to",        "aten::long",           "aten::int",
        "aten::type_as",   "aten::contiguous",     "aten::view",
        "aten::reshape",   "aten::flatten",        "aten::clone",
@@ -28,7 +28,7 @@ const std::set<std::string>& KeepValues() {
        "aten::narrow",    "aten::view_as",        "aten::alias",
        "aten::unflatten", "aten::ravel",          "aten::numpy_T",
        "aten::expand_as", "prim::unchecked_cast", "aten::__getitem__.Tensor"});
-  return *kinds;
+  return *kKinds;
 }
 
 // Where in the arguments a value is from.

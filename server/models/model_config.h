@@ -88,10 +88,10 @@ struct Warmup {
     DataType type = DataType::kFp32;
     std::vector<int64_t> dims;
     Fill fill = Fill::kZero;
-    std::string file;  // in the model's folder warmup/: raw bytes
+    std::string file;  // in the model's folder warmup/: the bytes of one row, or of all
   };
   std::string name;
-  int64_t batch_size = 0;  // 0: the model is not batched
+  int64_t batch_size = 0;  // rows; means nothing if the model is not batched
   std::map<std::string, Input> inputs;
   int64_t count = 1;
 };

@@ -14,6 +14,7 @@
 #include "server/rpc/model_messages.h"
 #include "server/rpc/requested_outputs.h"
 #include "server/rpc/tensor_codec.h"
+#include "server/rpc/transport.h"
 
 namespace braid {
 namespace {
@@ -104,6 +105,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
         status.Update(CheckWhole(slices));
         if (status.ok()) {
           status = FillResponse(queue->config(), request, *result, wanted, response);
+          status.Update(CheckReplySize(response));
         }
         done(std::move(status));
       });

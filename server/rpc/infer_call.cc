@@ -10,11 +10,8 @@ InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
                      grpc::CallbackServerContext* context,
                      const inference::ModelInferRequest& request,
                      inference::ModelInferResponse* response)
-    : timer_(rpc.metrics, "ModelInfer"),
-      deadline_(absl::FromChrono(context->deadline())),
-      self_(this) {
-  // Start() may be the last to know of the call: it is answered on another thread meanwhile.
-  const std::shared_ptr<InferCall> held = self_;
+    : UnaryCall(rpc, "ModelInfer"), deadline_(absl::FromChrono(context->deadline())) {
+  const std::shared_ptr<UnaryCall> held = self();
   if (const absl::Status status = Start(infer, rpc, request, response); !status.ok()) {
     End(status);
   }
@@ -23,12 +20,12 @@ InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
 absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               const inference::ModelInferRequest& request,
                               inference::ModelInferResponse* response) {
-  BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong()));
+  BRAID_RETURN_IF_ERROR(Admit(rpc, request.ByteSizeLong()));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
   BRAID_ASSIGN_OR_RETURN(
       const std::shared_ptr<InferenceRequest> queued,
       StartInfer(infer, queue, request, deadline_, response,
-                 [call = self_](const absl::Status& status) { call->End(status); }));
+                 [this, held = self()](const absl::Status& status) { End(status); }));
   bool cancelled = false;
   {
     const absl::MutexLock lock(&mu_);
@@ -42,12 +39,10 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
 }
 
 void InferCall::End(const absl::Status& status) {
-  ticket_ = Ticket();
   // gRPC cancels calls whose deadline passes.
   const bool late = absl::IsCancelled(status) && absl::Now() >= deadline_;
-  Finish(timer_.End(
-      late ? absl::DeadlineExceededError("the deadline passed before the request was answered")
-           : status));
+  Reply(late ? absl::DeadlineExceededError("the deadline passed before the request was answered")
+             : status);
 }
 
 void InferCall::OnCancel() {

@@ -12,19 +12,14 @@
 
 namespace braid {
 
-// A client that cancels, or that is gone, gives its place in the queue back at once. Deletes itself
-// when the call is over and the request answered.
-class InferCall final : public grpc::ServerUnaryReactor {
+// A client that cancels, or that is gone, gives its place in the queue back at once.
+class InferCall final : public UnaryCall {
  public:
   // Starts the call. gRPC owns the messages until it is over.
   InferCall(const InferContext& infer, const RpcContext& rpc, grpc::CallbackServerContext* context,
             const inference::ModelInferRequest& request, inference::ModelInferResponse* response);
 
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnDone() override { self_.reset(); }
-  // Its reactions are short, and need no thread of their own from gRPC's executor, which would cost
-  // a tenth of a small request's time. gRPC's default reactor says the same.
-  bool InternalInlineable() override { return true; }
 
  private:
   absl::Status Start(const InferContext& infer, const RpcContext& rpc,
@@ -32,11 +27,7 @@ class InferCall final : public grpc::ServerUnaryReactor {
                      inference::ModelInferResponse* response) ABSL_LOCKS_EXCLUDED(mu_);
   void End(const absl::Status& status);
 
-  CallTimer timer_;
   const absl::Time deadline_;
-  Ticket ticket_;
-  // gRPC's hold on the call, until OnDone(); the queued request has another.
-  std::shared_ptr<InferCall> self_;
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

@@ -105,25 +105,25 @@ InferenceService::Reactor* InferenceService::RepositoryIndex(
 }
 
 InferenceService::Reactor* InferenceService::RepositoryModelLoad(
-    Context* context, const inference::RepositoryModelLoadRequest* request,
+    Context*, const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse*) {
-  return AnswerLater(rpc_, context, "RepositoryModelLoad", request->ByteSizeLong(),
+  return AnswerLater(rpc_, "RepositoryModelLoad", request->ByteSizeLong(),
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
                        BRAID_ASSIGN_OR_RETURN(auto config, ReadLoadRequest(*request));
                        control_->Load(request->model_name(), std::move(config),
-                                      [call](const absl::Status& status) { call->Finish(status); });
+                                      [call](const absl::Status& status) { call->Reply(status); });
                        return absl::OkStatus();
                      });
 }
 
 InferenceService::Reactor* InferenceService::RepositoryModelUnload(
-    Context* context, const inference::RepositoryModelUnloadRequest* request,
+    Context*, const inference::RepositoryModelUnloadRequest* request,
     inference::RepositoryModelUnloadResponse*) {
-  return AnswerLater(rpc_, context, "RepositoryModelUnload", request->ByteSizeLong(),
+  return AnswerLater(rpc_, "RepositoryModelUnload", request->ByteSizeLong(),
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
                        BRAID_RETURN_IF_ERROR(CheckUnloadRequest(*request));
                        control_->Unload(request->model_name(), [call](const absl::Status& status) {
-                         call->Finish(status);
+                         call->Reply(status);
                        });
                        return absl::OkStatus();
                      });

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/rpc/training_messages.h"
+#include "server/rpc/transport.h"
 
 namespace braid {
 namespace {
@@ -138,10 +139,12 @@ void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Re
   trainers_->Submit(
       request.trainer(), *std::move(operation),
       [stream = self_, pending, reply, with_chunks](absl::StatusOr<OperationResult> result) {
+        absl::Status status = result.status();
         if (result.ok()) {
           WriteReply(*result, with_chunks, reply);
+          status = CheckReplySize(reply);
         }
-        stream->Answer(pending, result.status());
+        stream->Answer(pending, std::move(status));
       });
 }
 

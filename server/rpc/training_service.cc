@@ -15,6 +15,7 @@
 #include "server/rpc/state_writer.h"
 #include "server/rpc/tensor_codec.h"
 #include "server/rpc/training_messages.h"
+#include "server/rpc/transport.h"
 
 namespace braid {
 namespace {
@@ -40,30 +41,31 @@ absl::Status NameOptions(const absl::Status& status) {
 }  // namespace
 
 template <typename Request, typename Response>
-TrainingService::Reactor* TrainingService::Operate(Context* context, absl::string_view method,
+TrainingService::Reactor* TrainingService::Operate(Context*, absl::string_view method,
                                                    const Request* request, Response* response) {
   bool with_chunks = false;
   if constexpr (requires { request->report_split(); }) {
     with_chunks = request->report_split();
   }
-  return AnswerLater(
-      rpc_, context, method, request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
-        trainers_->Submit(request->trainer(), std::move(operation),
-                          [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
-                            if (result.ok()) {
-                              WriteReply(*result, with_chunks, response);
-                            }
-                            call->Finish(result.status());
-                          });
-        return absl::OkStatus();
-      });
+  return AnswerLater(rpc_, method, request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
+    trainers_->Submit(request->trainer(), std::move(operation),
+                      [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
+                        absl::Status status = result.status();
+                        if (result.ok()) {
+                          WriteReply(*result, with_chunks, response);
+                          status = CheckReplySize(response);
+                        }
+                        call->Reply(status);
+                      });
+    return absl::OkStatus();
+  });
 }
 
 TrainingService::Reactor* TrainingService::CreateTrainer(
-    Context* context, const braid::v1::CreateTrainerRequest* request,
+    Context*, const braid::v1::CreateTrainerRequest* request,
     braid::v1::CreateTrainerResponse* response) {
-  return AnswerLater(rpc_, context, "CreateTrainer", request->ByteSizeLong(),
+  return AnswerLater(rpc_, "CreateTrainer", request->ByteSizeLong(),
                      [&](const Call& call) -> absl::Status {
                        absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
                        if (!spec.ok()) {
@@ -74,7 +76,7 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
                                            if (info.ok()) {
                                              WriteTrainer(*info, response->mutable_trainer());
                                            }
-                                           call->Finish(NameOptions(info.status()));
+                                           call->Reply(NameOptions(info.status()));
                                          });
                        return absl::OkStatus();
                      });
@@ -104,14 +106,11 @@ TrainingService::Reactor* TrainingService::ListTrainers(Context* context,
 }
 
 TrainingService::Reactor* TrainingService::DeleteTrainer(
-    Context* context, const braid::v1::DeleteTrainerRequest* request,
-    braid::v1::DeleteTrainerResponse*) {
-  return AnswerLater(
-      rpc_, context, "DeleteTrainer", request->ByteSizeLong(), [&](const Call& call) {
-        trainers_->Delete(request->name(),
-                          [call](const absl::Status& status) { call->Finish(status); });
-        return absl::OkStatus();
-      });
+    Context*, const braid::v1::DeleteTrainerRequest* request, braid::v1::DeleteTrainerResponse*) {
+  return AnswerLater(rpc_, "DeleteTrainer", request->ByteSizeLong(), [&](const Call& call) {
+    trainers_->Delete(request->name(), [call](const absl::Status& status) { call->Reply(status); });
+    return absl::OkStatus();
+  });
 }
 
 TrainingService::Reactor* TrainingService::Step(Context* context,
@@ -161,42 +160,40 @@ grpc::ServerReadReactor<braid::v1::EvaluateRequest>* TrainingService::Evaluate(
 }
 
 TrainingService::Reactor* TrainingService::SaveCheckpoint(
-    Context* context, const braid::v1::SaveCheckpointRequest* request,
+    Context*, const braid::v1::SaveCheckpointRequest* request,
     braid::v1::SaveCheckpointResponse* response) {
-  return AnswerLater(
-      rpc_, context, "SaveCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
-        trainers_->SaveCheckpoint(request->trainer(),
-                                  [call, response](const absl::StatusOr<CheckpointInfo>& info) {
-                                    if (info.ok()) {
-                                      WriteCheckpoint(*info, response->mutable_checkpoint());
-                                    }
-                                    call->Finish(info.status());
-                                  });
-        return absl::OkStatus();
-      });
+  return AnswerLater(rpc_, "SaveCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
+    trainers_->SaveCheckpoint(request->trainer(),
+                              [call, response](const absl::StatusOr<CheckpointInfo>& info) {
+                                if (info.ok()) {
+                                  WriteCheckpoint(*info, response->mutable_checkpoint());
+                                }
+                                call->Reply(info.status());
+                              });
+    return absl::OkStatus();
+  });
 }
 
 TrainingService::Reactor* TrainingService::RestoreCheckpoint(
-    Context* context, const braid::v1::RestoreCheckpointRequest* request,
+    Context*, const braid::v1::RestoreCheckpointRequest* request,
     braid::v1::RestoreCheckpointResponse* response) {
-  return AnswerLater(
-      rpc_, context, "RestoreCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
-        trainers_->RestoreCheckpoint(
-            request->trainer(), request->checkpoint(),
-            [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
-              absl::Status status = info.status();
-              if (status.ok()) {
-                WriteCheckpoint(*info, response->mutable_checkpoint());
-                const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
-                status = trainer.status();
-                if (trainer.ok()) {
-                  WriteTrainer(*trainer, response->mutable_trainer());
-                }
-              }
-              call->Finish(status);
-            });
-        return absl::OkStatus();
-      });
+  return AnswerLater(rpc_, "RestoreCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
+    trainers_->RestoreCheckpoint(
+        request->trainer(), request->checkpoint(),
+        [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
+          absl::Status status = info.status();
+          if (status.ok()) {
+            WriteCheckpoint(*info, response->mutable_checkpoint());
+            const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
+            status = trainer.status();
+            if (trainer.ok()) {
+              WriteTrainer(*trainer, response->mutable_trainer());
+            }
+          }
+          call->Reply(status);
+        });
+    return absl::OkStatus();
+  });
 }
 
 TrainingService::Reactor* TrainingService::ListCheckpoints(
@@ -213,11 +210,11 @@ TrainingService::Reactor* TrainingService::ListCheckpoints(
   });
 }
 
-TrainingService::Reactor* TrainingService::Rollback(Context* context,
+TrainingService::Reactor* TrainingService::Rollback(Context*,
                                                     const braid::v1::RollbackRequest* request,
                                                     braid::v1::RollbackResponse* response) {
   return AnswerLater(
-      rpc_, context, "Rollback", request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
+      rpc_, "Rollback", request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
         if (request->version() < 1) {
           return InvalidField("version", absl::StrCat(request->version(),
                                                       " is no version; expected a number from 1"));
@@ -227,7 +224,7 @@ TrainingService::Reactor* TrainingService::Rollback(Context* context,
                               if (previous.ok()) {
                                 response->set_previous_version(*previous);
                               }
-                              call->Finish(previous.status());
+                              call->Reply(previous.status());
                             });
         return absl::OkStatus();
       });

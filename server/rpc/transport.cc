@@ -1,6 +1,9 @@
 #include "server/rpc/transport.h"
 
 #include <climits>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
 
 namespace braid {
 namespace {
@@ -9,6 +12,17 @@ namespace {
 constexpr int kHandshakeMilliseconds = 20'000;
 
 }  // namespace
+
+absl::Status CheckReplySize(google::protobuf::MessageLite* reply) {
+  const size_t bytes = reply->ByteSizeLong();
+  if (bytes <= INT_MAX) {
+    return absl::OkStatus();
+  }
+  reply->Clear();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the reply would have ", bytes, " bytes, and a message holds ", INT_MAX,
+                   "; expected fewer rows a request, or fewer outputs"));
+}
 
 void ConfigureTransport(grpc::ServerBuilder* builder) {
   // Else a second server could share the port and take half of the first one's clients.

@@ -46,8 +46,9 @@ void OnBusError(int, siginfo_t* info, void*) {
       continue;
     }
     const int error = errno;
-    void* const zeros = mmap(reinterpret_cast<void*>(first << kPageBits), count << kPageBits,
-                             PROT_READ | PROT_WRITE,
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are numbers, for one atomic to hold them.
+    void* const start = reinterpret_cast<void*>(first << kPageBits);
+    void* const zeros = mmap(start, count << kPageBits, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     errno = error;
     slot.damaged.store(true);

@@ -38,7 +38,7 @@ absl::Status RemoveLeftover(const std::string& parent, absl::string_view child) 
 }  // namespace
 
 absl::StatusOr<std::string> Stage(const std::string& parent, const std::string& name) {
-  const std::string staged = PathOf(parent, kStaged, name);
+  std::string staged = PathOf(parent, kStaged, name);
   BRAID_RETURN_IF_ERROR(RemoveTree(staged));
   BRAID_RETURN_IF_ERROR(MakeDirectories(staged));
   return staged;
@@ -70,7 +70,7 @@ void Unstage(const std::string& parent, const std::string& name) {
 }
 
 absl::Status RemoveWhole(const std::string& parent, const std::string& name) {
-  const std::string staged = PathOf(parent, kStaged, name);
+  std::string staged = PathOf(parent, kStaged, name);
   BRAID_RETURN_IF_ERROR(RemoveTree(staged));
   BRAID_RETURN_IF_ERROR(RenameDurably(PathOf(parent, "", name), staged));
   return RemoveTree(staged);

@@ -29,4 +29,8 @@ MetricsServer::MetricsServer(std::unique_ptr<prometheus::Exposer> exposer, int p
 
 MetricsServer::~MetricsServer() = default;
 
+void MetricsServer::Add(const std::shared_ptr<prometheus::Collectable>& source) {
+  exposer_->RegisterCollectable(source);
+}
+
 }  // namespace braid

@@ -8,6 +8,7 @@
 #include "server/telemetry/metrics.h"
 
 namespace prometheus {
+class Collectable;
 class Exposer;
 }  // namespace prometheus
 
@@ -20,6 +21,9 @@ class MetricsServer {
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(const std::string& host, int port,
                                                                const Metrics& metrics);
   ~MetricsServer();
+
+  // From now on serves what `source` collects, too.
+  void Add(const std::shared_ptr<prometheus::Collectable>& source);
 
   int port() const { return port_; }
 

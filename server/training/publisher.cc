@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <variant>
@@ -134,7 +135,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   const auto* latest = std::get_if<LatestVersions>(&policy);
   const int64_t count = latest != nullptr                                  ? latest->count
                         : std::holds_alternative<SpecificVersions>(policy) ? 1
-                                                                           : sources.size();
+                                                                           : std::ssize(sources);
   auto first = wanted + 1 - std::min<int64_t>(count, wanted + 1 - sources.begin());
   first = std::find_if(first, wanted, [](const Source& source) { return source.stored; });
   if (first == wanted && !wanted->stored && wanted->version == served->version()) {

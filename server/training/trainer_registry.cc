@@ -237,7 +237,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   }
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
   if (const auto there = Find(spec.name); there.ok()) {
-    const TrainerInfo info = (*there)->info();
+    TrainerInfo info = (*there)->info();
     if (!spec.request_id.empty() && info.spec.request_id == spec.request_id) {
       return info;
     }
@@ -273,7 +273,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
     }
     return status;
   }
-  const TrainerInfo info = (*trainer)->info();
+  TrainerInfo info = (*trainer)->info();
   const absl::MutexLock lock(&mu_);
   trainers_[name] = *std::move(trainer);
   return info;

@@ -16,14 +16,10 @@ def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     `training_models`. Must end with exit code 0."""
     directory = tmp_path_factory.mktemp("training")
     training_models.export_all(directory / "models")
-    server = Server(
+    with Server(
         directory / "models", "cpu*4", directory / "run", ("--cpu_threads=1",), data=False
-    )
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.kill()
+    ) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

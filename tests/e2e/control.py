@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -84,13 +83,6 @@ def refused(code: grpc.StatusCode, *words: str) -> Iterator[None]:
         assert word in caught.value.message()
 
 
-def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + CALL_SECONDS
-    while not what():
-        assert time.monotonic() < deadline, "it never comes"
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
 def load_on(server: Server, name: str, clients: int = 4) -> Iterator[set[float]]:
     """Clients that ask `name` all the while, each with a stock client of its own; the factors that
@@ -130,16 +122,13 @@ class Running:
         )
 
     def __enter__(self) -> Running:
-        self.server.start()
+        self.server.__enter__()
         self.client = triton.InferenceServerClient(self.server.address)
         return self
 
     def __exit__(self, *failure: object) -> None:
-        try:
-            self.client.close()
-            self.server.stop()
-        finally:
-            self.server.kill()
+        self.client.close()
+        self.server.__exit__(*failure)
 
     def healthy(self, name: str) -> bool | None:
         """What the health service says; None: it does not know the name."""

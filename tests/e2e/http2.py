@@ -53,24 +53,30 @@ def data(payload: bytes) -> bytes:
 
 
 class StuckReader:
-    """A proxy whose client sends everything and reads only so many bytes of what comes back."""
+    """A proxy whose client sends everything and reads only so many bytes of what comes back, until
+    it reads on."""
 
     def __init__(self, address: str, reads: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._server = connect(address, b"")
         self._client: socket.socket | None = None
         self._reads = reads
+        self._reads_on = threading.Event()
         threading.Thread(target=self._forward, daemon=True).start()
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
+    def read_on(self) -> None:
+        self._reads_on.set()
+
     def die(self) -> None:
         """As a killed process: what it has not read makes the kernel reset the connection."""
         if self._client is not None:
             self._client.shutdown(socket.SHUT_RDWR)  # wakes who reads from it
             self._client.close()
+        self._reads_on.set()
         self._server.close()
         self._listener.close()
 
@@ -88,6 +94,9 @@ class StuckReader:
             while self._reads > 0:
                 piece = self._server.recv(min(self._reads, 1 << 16))
                 self._reads -= len(piece)
+                self._client.sendall(piece)
+            self._reads_on.wait()
+            while piece := self._server.recv(1 << 20):
                 self._client.sendall(piece)
         except OSError:
             pass

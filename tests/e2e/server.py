@@ -23,6 +23,8 @@ class Server:
     directory: an empty or new directory for the log, the data and the ready file.
     flags: more flags, which come last.
     data: whether it has a data directory, for what outlives it.
+
+    As a context it runs, and must end well when it is left without an error.
     """
 
     def __init__(
@@ -65,6 +67,16 @@ class Server:
                 raise RuntimeError(f"not ready after {START_SECONDS} s\n{self.log}")
         self.ready = json.loads(self.ready_path.read_text())
         return self
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failure is None:
+                self.stop()
+        finally:
+            self.kill()
 
     @property
     def address(self) -> str:

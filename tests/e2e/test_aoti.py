@@ -60,12 +60,8 @@ def server(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("run")
-    server = Server(repository, f"cpu*{request.param}", directory, ("--cpu_threads=1",), data=False)
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.kill()
+    with Server(repository, f"cpu*{request.param}", directory, ("--cpu_threads=1",), data=False) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +137,6 @@ def test_nothing_is_left_in_the_temporary_folder(
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    server = Server(repository, "cpu*2", tmp_path / "run", data=False)
-    try:
-        server.start()
+    with Server(repository, "cpu*2", tmp_path / "run", data=False):
         assert len(list(folder.iterdir())) == 3  # mixed, derived, fixed
-        server.stop()
-    finally:
-        server.kill()
     assert not list(folder.iterdir())

@@ -151,12 +151,8 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         write_broken(directory / "models")
     shutil.copytree(repository / "two_inputs", directory / "models/two_inputs")
     (directory / "models/notes.txt").write_text("A file is no model.")
-    server = Server(directory / "models", "cpu*2", directory / "run")
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.kill()
+    with Server(directory / "models", "cpu*2", directory / "run") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

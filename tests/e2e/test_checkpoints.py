@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import signal
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,6 +19,7 @@ from e2e import durable, models, oracle
 from e2e.durable import DurableServer, assert_same_bits, batch
 from e2e.protocol import Stub, channel
 from e2e.raw_trainer import SERVICE, RawTrainer
+from e2e.waiting import wait_until
 
 CODES = grpc.StatusCode
 SECONDS = 60
@@ -126,9 +126,7 @@ def test_the_newest_are_kept(
 def test_checkpoints_by_the_clock(client: braid.Client) -> None:
     trainer = create(client, "by-the-clock", checkpoint_every_seconds=0.2)
     step(trainer, 0)
-    deadline = time.monotonic() + SECONDS
-    while trainer.info().durable_sequence == 0:
-        assert time.monotonic() < deadline
+    wait_until(lambda: trainer.info().durable_sequence > 0)
     # Without another operation there is nothing to write.
     assert [checkpoint.sequence for checkpoint in trainer.list_checkpoints()] == [0, 1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from e2e import durable
 from e2e.durable import DurableServer, assert_same_bits, batch, restore
 from e2e.metrics import scrape
 from e2e.protocol import Stub, channel, message
+from e2e.waiting import wait_until
 
-SECONDS = 60
 SERVICE = "braid.v1.TrainingService"
 
 
@@ -39,12 +39,6 @@ def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
 def step(trainer: braid.Trainer, *numbers: int) -> None:
     for number in numbers:
         trainer.step(*batch(number))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def names(client: braid.Client) -> list[str]:

@@ -129,13 +129,10 @@ def client(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[braid.Client]:
     directory = tmp_path_factory.mktemp("run")
-    server = Server(repository, f"cpu*{request.param}", directory, ("--cpu_threads=1",), data=False)
-    try:
-        with braid.connect(server.start().address) as client:
+    devices = f"cpu*{request.param}"
+    with Server(repository, devices, directory, ("--cpu_threads=1",), data=False) as server:
+        with braid.connect(server.address) as client:
             yield client
-        server.stop()
-    finally:
-        server.kill()
 
 
 @functools.cache

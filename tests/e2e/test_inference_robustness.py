@@ -20,6 +20,7 @@ from e2e import http2, models
 from e2e.metrics import scrape
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.server import ROOT, Server
+from e2e.waiting import wait_until
 from torch import Tensor, nn
 
 InferRequest = message("inference.ModelInferRequest")
@@ -63,23 +64,22 @@ def slow_request(rows: int = 1) -> InferRequest:
 
 def await_served(address: str, request: InferRequest, seconds: float = RELEASE_SECONDS) -> None:
     """On a server with one place for requests: waits until it is free."""
-    deadline = time.monotonic() + seconds
     with channel(address) as connection:
         stub = Stub(connection, SERVICE)
-        while True:
+
+        def served() -> bool:
             try:
                 stub.ModelInfer(request)
-                return
             except grpc.RpcError as error:
                 assert error.code() == RESOURCE_EXHAUSTED, error
-                assert time.monotonic() < deadline, "the place of a client that is gone is taken"
-            time.sleep(0.02)
+                return False
+            return True
+
+        wait_until(served, seconds)
 
 
 def await_metric(server: Server, name: str, least: float, **labels: str) -> None:
-    deadline = time.monotonic() + CALL_SECONDS
-    while scrape(server.metrics_url).value(name, **labels) < least:
-        assert time.monotonic() < deadline, f"{name} stays below {least}"
+    wait_until(lambda: scrape(server.metrics_url).value(name, **labels) >= least)
 
 
 def assert_drains_empty(server: Server) -> None:
@@ -179,10 +179,7 @@ def test_client_that_dies_while_its_reply_is_written(one_place: Server) -> None:
             reader.die()
             assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE
     await_served(one_place.address, slow_request())
-    deadline = time.monotonic() + RELEASE_SECONDS
-    while one_place.resident_bytes() - before > 64 * MIB:
-        assert time.monotonic() < deadline, "replies that nobody reads stay in memory"
-        time.sleep(0.05)
+    wait_until(lambda: one_place.resident_bytes() - before <= 64 * MIB, RELEASE_SECONDS)
     assert_drains_empty(one_place)
 
 
@@ -200,9 +197,7 @@ def test_overload_is_refused_at_once(start_server: Callable[..., Server]) -> Non
         for future in futures:
             error = future.exception()
             assert error is None or "--max_requests" in error.details()
-        deadline = time.monotonic() + CALL_SECONDS
-        while len(ended) < len(futures):
-            assert time.monotonic() < deadline
+        wait_until(lambda: len(ended) == len(futures))
         assert ended.count(grpc.StatusCode.OK) == places
         # The refused ones did not wait for those that are computed.
         assert set(ended[:-places]) == {RESOURCE_EXHAUSTED}
@@ -210,13 +205,6 @@ def test_overload_is_refused_at_once(start_server: Callable[..., Server]) -> Non
 
 def open_files(server: Server) -> int:
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
-
-
-def await_open_files(server: Server, condition: Callable[[int], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition(open_files(server)):
-        assert time.monotonic() < deadline, f"{open_files(server)} files are open"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -243,7 +231,7 @@ def test_ten_thousand_idle_connections(
         try:
             for _ in range(count):
                 idle.append(http2.connect(server.address))
-            await_open_files(server, lambda now: now >= files + count, CALL_SECONDS)
+            wait_until(lambda: open_files(server) >= files + count)
             start = time.monotonic()
             for _ in range(100):
                 stub.ModelInfer(request)
@@ -253,7 +241,7 @@ def test_ten_thousand_idle_connections(
         finally:
             for each in idle:
                 each.close()
-        await_open_files(server, lambda now: now <= files, CALL_SECONDS)
+        wait_until(lambda: open_files(server) <= files)
         stub.ModelInfer(request)
     assert_drains_empty(server)
 
@@ -269,9 +257,9 @@ def test_connections_that_never_say_who_they_are(start_server: Callable[..., Ser
         greetings = (b"", http2.PREFACE[:10], http2.PREFACE, http2.GREETING[:-3])
         stalled = [http2.connect(server.address, greetings[i % 4]) for i in range(400)]
         try:
-            await_open_files(server, lambda now: now >= files + len(stalled), CALL_SECONDS)
+            wait_until(lambda: open_files(server) >= files + len(stalled))
             stub.ModelInfer(request)
-            await_open_files(server, lambda now: now <= files, CALL_SECONDS)
+            wait_until(lambda: open_files(server) <= files)
             stub.ModelInfer(request)
         finally:
             for each in stalled:
@@ -296,12 +284,8 @@ input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
     models.export(tmp_path / "models/plodding", Plodding(), config=config)
-    server = Server(tmp_path / "models", "cpu*1", tmp_path / "run", ("--cpu_threads=1",), False)
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.kill()
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run", ("--cpu_threads=1",), False) as server:
+        yield server
 
 
 def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:

@@ -25,10 +25,10 @@ from e2e.control import (
     queued,
     reasons,
     refused,
-    wait_until,
     write,
 )
 from e2e.server import run_to_exit
+from e2e.waiting import wait_until
 
 
 def test_models_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:

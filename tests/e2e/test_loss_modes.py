@@ -199,9 +199,6 @@ def test_row_8_two_losses_on_a_wide_model(tmp_path_factory: pytest.TempPathFacto
     torch.manual_seed(0)
     module = WideHeads()
     models.export(directory / "models/wide", module, inputs=[torch.zeros(1, 768)])
-    server = Server(
-        directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",), data=False
-    )
     x = rows(5, 768).float()
     targets = {"hidden": rows(5, 76800).float(), "value": rows(5, 1, seed=1).float()}
     losses = [
@@ -209,14 +206,13 @@ def test_row_8_two_losses_on_a_wide_model(tmp_path_factory: pytest.TempPathFacto
         {"name": "mse", "output": "output__1", "target": "value", "factor": 0.5},
     ]
     optimizer = {"name": "SGD", "lr": 1e-5}
-    try:
-        with braid.connect(server.start().address) as client:
+    with Server(
+        directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",), data=False
+    ) as server:
+        with braid.connect(server.address) as client:
             actual = training.run(
                 client, "wide", [({"x": x}, targets)] * 2, 2, loss=losses, optimizer=optimizer
             )
-        server.stop()
-    finally:
-        server.kill()
     stepper = torch.optim.SGD(module.parameters(), lr=1e-5)
     wanted = []
     for _ in range(2):

@@ -58,18 +58,14 @@ def short_of_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.
     models.export(
         directory / "models/hungry", hungry, inputs=[torch.zeros(1, 2, dtype=torch.float64)]
     )
-    server = Server(
+    with Server(
         directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",), data=False
-    )
-    try:
-        with braid.connect(server.start().address) as client:
+    ) as server:
+        with braid.connect(server.address) as client:
             status = Path(f"/proc/{server.process.pid}/status").read_text()
             size = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
             resource.prlimit(server.process.pid, resource.RLIMIT_AS, (size + 640 * MIB,) * 2)
             yield client
-        server.stop()
-    finally:
-        server.kill()
 
 
 def big() -> tuple:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from e2e.control import CONFIG, Running, ask, index, load_on, wait_until, write
+from e2e.control import CONFIG, Running, ask, index, load_on, write
+from e2e.waiting import wait_until
 
 POLL_SECONDS = 0.2
 

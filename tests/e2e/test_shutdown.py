@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 
 import grpc
 import numpy as np
 import pytest
-from e2e import models
+from e2e import http2, models
 from e2e.inference import assert_close, expected
 from e2e.metrics import scrape
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.raw_trainer import RawTrainer
 from e2e.server import Server
+from e2e.waiting import wait_until
 
 InferRequest = message("inference.ModelInferRequest")
 # Of the slow model, one row at a time: a second, long enough for all that happens meanwhile.
@@ -31,16 +33,15 @@ def request_of(x: np.ndarray) -> InferRequest:
 
 
 def wait_for_first_row(server: Server) -> None:
-    deadline = time.monotonic() + CALL_SECONDS
-    while scrape(server.metrics_url).value("braid_batch_size_rows_count", model="slow") == 0:
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: scrape(server.metrics_url).value("braid_batch_size_rows_count", model="slow") > 0
+    )
 
 
 def wait_until_not_ready(stub: Stub) -> None:
     """The signal is sent; the server has yet to take it."""
-    deadline = time.monotonic() + CALL_SECONDS
-    while stub.ServerReady(message("inference.ServerReadyRequest")()).ready:
-        assert time.monotonic() < deadline
+    request = message("inference.ServerReadyRequest")()
+    wait_until(lambda: not stub.ServerReady(request).ready)
 
 
 def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
@@ -67,9 +68,9 @@ def test_operation_in_flight_is_finished(start_server: Callable[..., Server]) ->
     request = trainer.request("Step", {"x": X[:32]}, {"target": X[:32]})
     in_flight = trainer.stub.Step.future(request)
     labels = {"device": "cpu:0", "phase": "copy_in"}
-    deadline = time.monotonic() + CALL_SECONDS
-    while scrape(server.metrics_url).value("braid_device_busy_seconds_total", **labels) == 0:
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: scrape(server.metrics_url).value("braid_device_busy_seconds_total", **labels) > 0
+    )
     server.terminate()
     assert in_flight.result().status.step == 1
     assert server.wait() == 0, server.log
@@ -86,3 +87,48 @@ def test_idle_server_ends_at_once(start_server: Callable[..., Server], devices: 
         assert server.wait() == 0, server.log
     assert time.monotonic() - started < 5
 
+
+
+def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server]) -> None:
+    """64 MiB, of which the client has read one when the server is asked to end, and takes longer
+    over the rest than what has no reply to wait for is given."""
+    server = start_server("cpu*1", names=("identity_fp32",), flags=PATIENT)
+    request = InferRequest(model_name="identity_fp32")
+    x = np.arange(1 << 24, dtype=np.float32)
+    request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
+    request.raw_input_contents.append(x.tobytes())
+    reader = http2.StuckReader(server.address, reads=1 << 20)
+    with channel(reader.address) as connection:
+        reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
+        labels = {"method": "ModelInfer", "code": "OK"}
+        wait_until(
+            lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
+        )
+        server.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(timeout=3)
+        reader.read_on()
+        assert reply.result().raw_output_contents[0] == x.tobytes()
+    assert server.wait() == 0, server.log
+
+
+def test_reply_that_nobody_reads_does_not_keep_the_server(
+    start_server: Callable[..., Server],
+) -> None:
+    server = start_server("cpu*1", names=("identity_fp32",), flags=("--drain_timeout=2",))
+    request = InferRequest(model_name="identity_fp32")
+    x = np.zeros(1 << 24, np.float32)
+    request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
+    request.raw_input_contents.append(x.tobytes())
+    reader = http2.StuckReader(server.address, reads=1 << 20)
+    with channel(reader.address) as connection:
+        reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
+        labels = {"method": "ModelInfer", "code": "OK"}
+        wait_until(
+            lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
+        )
+        server.terminate()
+        assert server.wait() == 0, server.log
+        assert "replies that nobody reads" in server.log
+        reader.die()
+        assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE

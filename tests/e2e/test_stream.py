@@ -18,6 +18,7 @@ from e2e.protocol import CALL_SECONDS, violated_fields
 from e2e.raw_trainer import RawTrainer
 from e2e.server import Server
 from e2e.streams import exchange, operation
+from e2e.waiting import wait_until
 
 CODES = grpc.StatusCode
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
@@ -203,9 +204,7 @@ def wait_until_busy(address: str, trainer: RawTrainer, request: Any) -> Any:
     before = samples(address)
     call = streams.open_stream(address, feed())
     call.add_callback(forever.set)
-    deadline = time.monotonic() + CALL_SECONDS
-    while samples(address) == before:
-        assert time.monotonic() < deadline
+    wait_until(lambda: samples(address) != before)
     return call
 
 

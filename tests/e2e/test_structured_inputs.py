@@ -24,12 +24,8 @@ ROWS = 21
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("structured")
     structured_models.export_all(directory / "models")
-    server = Server(directory / "models", "cpu*2", directory / "run", data=False)
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.kill()
+    with Server(directory / "models", "cpu*2", directory / "run", data=False) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Returns when `condition` holds; fails if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/fakes/trained_module.h"
 
 namespace braid {
@@ -33,9 +34,9 @@ inline torch::jit::Module Chain(
   std::string forward = "x";
   for (const auto& [name, part] : parts) {
     module.register_module(name, part);
-    forward = "self." + name + ".forward(" + forward + ")";
+    forward = absl::StrCat("self.", name, ".forward(", forward, ")");
   }
-  module.define("def forward(self, x):\n  return " + forward + "\n");
+  module.define(absl::StrCat("def forward(self, x):\n  return ", forward, "\n"));
   return module;
 }
 

@@ -13,7 +13,7 @@
 
 namespace braid {
 
-inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
+inline absl::Status StatusOf(const absl::Status& status) { return status; }
 template <typename T>
 const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();

@@ -26,13 +26,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(
     repository: Path, devices: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[braid.Client]:
-    server = Server(repository, devices, tmp_path_factory.mktemp("run"), data=False)
-    try:
-        with braid.connect(server.start().address) as client:
+    with Server(repository, devices, tmp_path_factory.mktemp("run"), data=False) as server:
+        with braid.connect(server.address) as client:
             yield client
-        server.stop()
-    finally:
-        server.kill()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 33, 333])

@@ -103,5 +103,21 @@ TEST(AdmissionTest, ManyThreadsNeverPassTheLimit) {
   EXPECT_EQ(admission.in_flight(), 0);
 }
 
+TEST(AdmissionTest, APlaceThatIsGivenBackIsFreeWhileTheReplyIsOnItsWay) {
+  Admission admission({.requests = 1, .bytes = 100});
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(100));
+    EXPECT_TRUE(admission.WaitUntilReplied(absl::ZeroDuration()));
+    first.GiveBack();
+    first.GiveBack();  // again is fine
+    EXPECT_EQ(admission.in_flight(), 0);
+    EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
+    EXPECT_FALSE(admission.WaitUntilReplied(absl::ZeroDuration()));
+    EXPECT_THAT(admission.Admit(100), IsOk());
+  }
+  EXPECT_EQ(admission.in_flight(), 0);
+  EXPECT_TRUE(admission.WaitUntilReplied(absl::ZeroDuration()));
+}
+
 }  // namespace
 }  // namespace braid

@@ -40,7 +40,8 @@ TEST(DecideBatchTest, EachFreeWorkerGetsAnEvenShare) {
 }
 
 TEST(DecideBatchTest, AShareIsNotSmallerThanItsWorth) {
-  EXPECT_EQ(Decide(20, 4, 64), BatchDecision(TakeRows{kMinChunk}));
+  EXPECT_EQ(Decide(20, 4, 64), BatchDecision(TakeRows{10}));  // not 8, 8 and 4
+  EXPECT_EQ(Decide(2 * kMinChunk - 1, 4, 64), BatchDecision(TakeRows{2 * kMinChunk - 1}));
   EXPECT_EQ(Decide(kMinChunk - 1, 4, 64), BatchDecision(TakeRows{kMinChunk - 1}));
   EXPECT_EQ(Decide(20, 4, 3), BatchDecision(TakeRows{3}));
 }
@@ -88,6 +89,22 @@ TEST(DecideBatchTest, ALargeRequestGoesInChunks) {
   EXPECT_EQ(DecideBatch(View(10), kNow, limits), BatchDecision(TakeRows{10}));
   // Many small ones are merged as ever.
   EXPECT_EQ(DecideBatch({100, kNow, 1, {}}, kNow, limits), BatchDecision(TakeRows{64}));
+}
+
+TEST(WorkersWantedTest, AWorkerIsWokenForEachChunk) {
+  EXPECT_EQ(WorkersWanted(24, kMinChunk, /*brief_batch_runs=*/false), 3);
+  EXPECT_EQ(WorkersWanted(24, kMinChunk, true), 3);
+  EXPECT_EQ(WorkersWanted(3 * kMinChunk - 1, kMinChunk, false), 2);
+}
+
+TEST(WorkersWantedTest, FewRowsWaitForABriefBatchOnly) {
+  EXPECT_EQ(WorkersWanted(1, kMinChunk, false), 1);
+  EXPECT_EQ(WorkersWanted(kMinChunk - 1, kMinChunk, true), 0);
+}
+
+TEST(WorkersWantedTest, NobodyIsWokenForNothing) {
+  EXPECT_EQ(WorkersWanted(0, kMinChunk, false), 0);
+  EXPECT_EQ(WorkersWanted(0, kMinChunk, true), 0);
 }
 
 }  // namespace

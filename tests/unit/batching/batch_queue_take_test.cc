@@ -39,7 +39,7 @@ class TakeTest : public ::testing::Test {
     return std::get<absl::Time>(next);
   }
   // Runs what was taken on the worker that took it.
-  void Run() { fleet_.worker(0).Post(std::exchange(work_, {})); }
+  void RunTaken() { fleet_.worker(0).Post(std::exchange(work_, {})); }
 
   ModelConfig config_ = PuppetConfig(16);
   WorkerFleet fleet_{1};
@@ -59,7 +59,7 @@ TEST_F(TakeTest, ABatchThatIsNotFullIsDueAfterTheDelay) {
   EXPECT_EQ(Take(kArrival), kArrival + absl::Milliseconds(5));
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(4)), kArrival + absl::Milliseconds(5));
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
-  Run();
+  RunTaken();
   EXPECT_THAT(pending.Wait(), IsOk());
   EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
 }
@@ -71,7 +71,7 @@ TEST_F(TakeTest, AFullBatchIsTakenAtOnce) {
   ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 15, 0), &first)), IsOk());
   ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 1, 0), &second)), IsOk());
   EXPECT_EQ(Take(kArrival), std::nullopt);
-  Run();
+  RunTaken();
   EXPECT_THAT(first.Wait(), IsOk());
   EXPECT_THAT(second.Wait(), IsOk());
 }
@@ -85,13 +85,13 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
       IsOk());
   ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 1, 0), &live)), IsOk());
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(1)), std::nullopt);
-  Run();
+  RunTaken();
   EXPECT_THAT(expired.Wait(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::HasSubstr("deadline")));
   EXPECT_FALSE(live.answered());
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(2)), kArrival + absl::Milliseconds(5));
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
-  Run();
+  RunTaken();
   EXPECT_THAT(live.Wait(), IsOk());
 }
 
@@ -107,7 +107,7 @@ TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
   request->Fail(absl::InternalError("a device is gone"));
   EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
   EXPECT_FALSE(pending.answered());
-  Run();
+  RunTaken();
   EXPECT_THAT(pending.Wait(),
               StatusIs(absl::StatusCode::kInternal, ::testing::StrEq("a device is gone")));
 }

@@ -71,11 +71,37 @@ TEST_F(BatcherTest, SmallRequestsAreMerged) {
   ASSERT_THAT(Add(2), IsOk());
   ASSERT_THAT(Add(3), IsOk());
   EXPECT_EQ(batcher().rows(), 6);
-  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1), Pair(1, 2), Pair(2, 1)));
-  EXPECT_THAT(Take(), ElementsAre(Pair(2, 2)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1), Pair(1, 2)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(2, 3)));
   EXPECT_EQ(batcher().rows(), 0);
   EXPECT_THAT(Take(), IsEmpty());
   EXPECT_EQ(until_, absl::InfiniteFuture());
+}
+
+TEST_F(BatcherTest, ARequestIsNotCutForTheLastRowsOfABatch) {
+  config_.max_batch_size = 8;
+  for (const int64_t rows : {5, 5, 2, 7}) {
+    ASSERT_THAT(Add(rows), IsOk());
+  }
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 5)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 5), Pair(2, 2)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(3, 7)));
+}
+
+TEST_F(BatcherTest, ARequestIsCutForABatchThatWouldBeHalfEmptyWithoutIt) {
+  config_.max_batch_size = 8;
+  ASSERT_THAT(Add(3), IsOk());
+  ASSERT_THAT(Add(7), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 3), Pair(1, 5)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 2)));
+}
+
+TEST_F(BatcherTest, WhereADelayIsAskedForABatchIsFull) {
+  config_.max_batch_size = 8;
+  config_.max_queue_delay = absl::Seconds(1);
+  ASSERT_THAT(Add(5), IsOk());
+  ASSERT_THAT(Add(5), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 5), Pair(1, 3)));
 }
 
 TEST_F(BatcherTest, ALargeRequestKeepsASmallOneWaitingForOnePieceOnly) {
@@ -127,9 +153,9 @@ TEST_F(BatcherTest, AMoreUrgentPriorityGoesFirst) {
   ASSERT_THAT(Add(3, {.priority = 3}), IsOk());
   ASSERT_THAT(Add(3), IsOk());
   ASSERT_THAT(Add(3, {.priority = 1}), IsOk());
-  EXPECT_THAT(Take(), ElementsAre(Pair(2, 3), Pair(1, 1)));
-  EXPECT_THAT(Take(), ElementsAre(Pair(1, 2), Pair(0, 2)));
-  EXPECT_THAT(Take(), ElementsAre(Pair(0, 1)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(2, 3)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 3)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 3)));
 }
 
 TEST_F(BatcherTest, APriorityThatTheModelDoesNotHaveIsRefused) {

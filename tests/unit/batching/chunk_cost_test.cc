@@ -23,14 +23,11 @@ TEST(ChunkCostTest, KnowsNothingAtFirst) {
   EXPECT_EQ(ChunkCost().min_chunk_rows(), kDefaultMinChunkRows);
 }
 
-TEST(ChunkCostTest, AChunkIsWorthItsHandOver) {
-  // 50 us of rows.
-  EXPECT_NEAR(Learnt(absl::Microseconds(80), absl::Microseconds(10)).min_chunk_rows(), 5, 1);
-  EXPECT_NEAR(Learnt(absl::Microseconds(1), absl::Nanoseconds(100)).min_chunk_rows(), 500, 5);
-}
-
-TEST(ChunkCostTest, AChunkIsWorthAQuarterOfTheFixedCost) {
-  EXPECT_NEAR(Learnt(absl::Milliseconds(4), absl::Microseconds(20)).min_chunk_rows(), 50, 1);
+TEST(ChunkCostTest, AChunksRowsTakeThreeTimesItsHandOverAndFixedCost) {
+  // A hand-over takes 50 us.
+  EXPECT_NEAR(Learnt(absl::Microseconds(80), absl::Microseconds(10)).min_chunk_rows(), 39, 1);
+  EXPECT_NEAR(Learnt(absl::Microseconds(1), absl::Nanoseconds(100)).min_chunk_rows(), 1530, 5);
+  EXPECT_NEAR(Learnt(absl::Milliseconds(4), absl::Microseconds(20)).min_chunk_rows(), 608, 2);
 }
 
 TEST(ChunkCostTest, ARowThatIsDearIsAChunk) {
@@ -63,7 +60,15 @@ TEST(ChunkCostTest, ForgetsWhatIsLongAgo) {
     const int64_t rows = 1 + (batch * 37) % 64;
     cost.Record(rows, rows * absl::Microseconds(10));
   }
-  EXPECT_NEAR(cost.min_chunk_rows(), 5, 1);
+  EXPECT_NEAR(cost.min_chunk_rows(), 15, 1);
+}
+
+TEST(ChunkCostTest, BatchesOfOneSizeDoNotMakeItForget) {
+  ChunkCost cost = Learnt(absl::Microseconds(80), absl::Microseconds(10));
+  for (int batch = 0; batch < 2000; ++batch) {
+    cost.Record(32, absl::Microseconds(400));
+  }
+  EXPECT_NEAR(cost.min_chunk_rows(), 39, 1);
 }
 
 constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();

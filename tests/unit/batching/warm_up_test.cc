@@ -74,11 +74,19 @@ TEST_F(WarmUpTest, AFileHoldsTheBytes) {
                        AllOf(HasSubstr("model_warmup[0] ('w')"), HasSubstr("warmup/x.bin"))));
   dir_.Write("warmup/x.bin", "12345678");
   EXPECT_THAT(Run(Warmup::Fill::kFile),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("8 bytes; expected 24")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("8 bytes; expected 12 for a row, or 24")));
   const std::vector<float> values = {1, 2, 3, 4, 5, 6};
   dir_.Write("warmup/x.bin", std::string(reinterpret_cast<const char*>(values.data()), 24));
   ASSERT_THAT(Run(Warmup::Fill::kFile), IsOk());
   EXPECT_EQ(seen_[0][1][2].item<float>(), 6);
+}
+
+TEST_F(WarmUpTest, AFileOfOneRowIsRepeated) {
+  const std::vector<float> values = {1, 2, 3};
+  dir_.Write("warmup/x.bin", std::string(reinterpret_cast<const char*>(values.data()), 12));
+  ASSERT_THAT(Run(Warmup::Fill::kFile), IsOk());
+  EXPECT_TRUE(seen_[0].equal(at::tensor({1.F, 2.F, 3.F}).repeat({2, 1})));
 }
 
 TEST_F(WarmUpTest, WhatFailsIsTheReason) {

@@ -141,8 +141,8 @@ TEST(ParseConfigTest, ReadsWarmups) {
   EXPECT_EQ(config.warmups[0].inputs.at("x").fill, Warmup::Fill::kFile);
   EXPECT_EQ(config.warmups[0].inputs.at("x").file, "x.bin");
   for (const auto& [text, field] : {
-           std::pair{input + "zero_data: true } }", "model_warmup[0].batch_size"},
-           {"batch_size: 5 " + input + "zero_data: true } }", "model_warmup[0].batch_size"},
+           std::pair{"batch_size: 5 " + input + "zero_data: true } }",
+                     "model_warmup[0].batch_size"},
            {"batch_size: 1 " + input + "} }", "model_warmup[0].inputs[\"x\"]"},
            {"batch_size: 1", "model_warmup[0].inputs: 'x' is missing"},
            {"batch_size: 1 " + input + "input_data_file: \"../x\" } }", "input_data_file: '../x'"},
@@ -153,6 +153,17 @@ TEST(ParseConfigTest, ReadsWarmups) {
             "dims"},
        }) {
     EXPECT_THAT(with(text), StatusIs(kInvalid, HasSubstr(field))) << text;
+  }
+  // As Triton, which passes over a request of no rows.
+  EXPECT_THAT(with(input + "zero_data: true } }")->warmups, IsEmpty());
+}
+
+TEST(ParseConfigTest, WarmsUpAModelThatIsNotBatched) {
+  for (const auto& [batch_size, good] : {std::pair{0, true}, {1, true}, {2, false}}) {
+    const auto config = ParseWith(absl::StrCat(
+        "model_warmup { batch_size: ", batch_size,
+        " inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 3 zero_data: true } } }"));
+    EXPECT_EQ(config.ok(), good) << config.status();
   }
 }
 

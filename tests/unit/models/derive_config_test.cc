@@ -65,11 +65,11 @@ TEST(DeriveConfigTest, OutputsByKeyForADict) {
 }
 
 TEST(DeriveConfigTest, AModelIsBatchedIfTwiceTheRowsGiveTwiceTheRows) {
-  const char* kExample = "torch.zeros([1, 3])";
-  EXPECT_TRUE(DeriveFrom("return x * 2", kExample)->batched());
+  const std::string example = "torch.zeros([1, 3])";
+  EXPECT_TRUE(DeriveFrom("return x * 2", example)->batched());
   for (const char* body :
        {"return x.sum()", "return x.sum(0)", "return x.t()", "return x.view([1, 3])"}) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, DeriveFrom(body, kExample));
+    BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, DeriveFrom(body, example));
     EXPECT_FALSE(config.batched()) << body;
   }
 }

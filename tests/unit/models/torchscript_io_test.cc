@@ -14,10 +14,8 @@
 namespace braid {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 

@@ -26,7 +26,7 @@ TEST(SliceOfTest, PartsFollowEachOtherAtBordersOf64Bytes) {
 }
 
 TEST(SliceOfTest, PartsAreEvenUpTo64Bytes) {
-  const at::Tensor flat = at::zeros({16 * 10}, at::kFloat);
+  const at::Tensor flat = at::zeros({160}, at::kFloat);
   EXPECT_EQ(SliceOf(flat, 0, 3).size(), 48);
   EXPECT_EQ(SliceOf(flat, 1, 3).size(), 48);
   EXPECT_EQ(SliceOf(flat, 2, 3).size(), 64);

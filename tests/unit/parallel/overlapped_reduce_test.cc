@@ -65,7 +65,7 @@ class OverlappedReduceTest : public ::testing::Test {
     return OverlappedReduce(communicator_, flat, frozen, all, {.first = 1, .others = 1});
   }
   // What rank `rank` makes of parameter `p`.
-  static double Value(size_t rank, size_t p) { return 1 + 10.0 * rank + p; }
+  static double Value(size_t rank, size_t p) { return static_cast<double>(1 + 10 * rank + p); }
   void Add(OverlappedReduce* reduce, size_t rank, size_t p) {
     reduce->Add(rank, p, at::full_like(replicas_[rank].parameters()[p].value, Value(rank, p)));
   }

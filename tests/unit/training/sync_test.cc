@@ -71,7 +71,7 @@ TEST_P(SyncTest, EveryReplicaHasTheParameters) {
     TrainedModule trained(TwoStages(), GetParam(), SpecOf(sync));
     for (const int64_t rows : {20, 1, 2}) {
       ASSERT_THAT(trained.Step(Inputs(rows), Classes(rows)), IsOk());
-      const at::Tensor same = Inputs(1).repeat({4 * GetParam(), 1});
+      const at::Tensor same = Inputs(1).repeat({int64_t{4} * GetParam(), 1});
       BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Forward(same, Mode::kEval));
       const at::Tensor y = View(result.outputs[0]);
       EXPECT_TRUE(at::equal(y, y.narrow(0, 0, 1).expand_as(y)));

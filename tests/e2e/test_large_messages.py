@@ -1,0 +1,130 @@
+"""Messages of nearly 2 GiB, the most that gRPC's lengths and protobuf's sizes hold, and of more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from e2e import models
+from e2e.protocol import channel, message
+from e2e.server import Server
+from torch import Tensor, nn
+
+InferRequest = message("inference.ModelInferRequest")
+InferResponse = message("inference.ModelInferResponse")
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+MIB, GIB = 1 << 20, 1 << 30
+MOST_BYTES = 2**31 - 1
+# The client holds the bytes twice, in Python and in gRPC, and so does the server: in gRPC and in
+# the message.
+FREE_GIB = 12
+# 20 s on two idle cores, of which the system takes most to find the pages; a minute on busy ones.
+SEND_SECONDS = 240
+
+SUM = """
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_UINT8 dims: [ 1048576 ] } ]
+output [ { name: "sum" data_type: TYPE_INT64 dims: [ 1 ] } ]
+"""
+REPEATED = """
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_UINT8 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_UINT8 dims: [ 1048576 ] } ]
+"""
+
+
+class Sum(nn.Module):
+    """1 MiB → what its bytes add up to."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1, keepdim=True)
+
+
+class Repeated(nn.Module):
+    """A byte → 1 MiB of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.expand(-1, 1048576)
+
+
+def need_memory(gib: float) -> None:
+    """Skips the test where the machine has less to give."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    if free < gib * GIB:
+        pytest.skip(f"{free / GIB:.1f} GiB of memory are free; needs {gib}")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("large")
+    models.export(directory / "models/sum", Sum(), config=SUM)
+    models.export(directory / "models/repeated", Repeated(), config=REPEATED)
+    flags = ("--cpu_threads=1",)
+    with Server(directory / "models", "cpu*2", directory / "run", flags, data=False) as server:
+        yield server
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def request_of(rows: int) -> bytes:
+    """A ModelInferRequest for "sum" as it goes over the wire, row r full of r mod 251: the message
+    would hold the bytes once more."""
+    head = InferRequest(model_name="sum")
+    head.inputs.add(name="x", datatype="UINT8", shape=[rows, MIB])
+    tag = InferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2
+    front = head.SerializeToString() + varint(tag) + varint(rows * MIB)
+    row = [bytes([value]) * MIB for value in range(251)]
+    return b"".join([front, *(row[r % 251] for r in range(rows))])
+
+
+def send(connection: grpc.Channel, wire: bytes) -> InferResponse:
+    call = connection.unary_unary(INFER, response_deserializer=InferResponse.FromString)
+    return call(wire, timeout=SEND_SECONDS)
+
+
+def assert_sums(connection: grpc.Channel, rows: int) -> None:
+    reply = send(connection, request_of(rows))
+    assert list(reply.outputs[0].shape) == [rows, 1]
+    sums = np.frombuffer(reply.raw_output_contents[0], np.int64)
+    assert np.array_equal(sums, np.arange(rows) % 251 * MIB)
+
+
+def test_request_of_nearly_2_gib(server: Server) -> None:
+    need_memory(FREE_GIB)
+    with channel(server.address) as connection:
+        assert_sums(connection, 1945)
+        assert_sums(connection, 3)
+
+
+def test_request_of_one_byte_too_many(server: Server) -> None:
+    need_memory(FREE_GIB)
+    with channel(server.address) as connection:
+        with pytest.raises(grpc.RpcError) as caught:
+            send(connection, bytes(MOST_BYTES + 1))
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"larger than max ({MOST_BYTES + 1} vs. {MOST_BYTES})" in caught.value.details()
+        assert_sums(connection, 3)
+
+
+def test_reply_that_no_message_holds(server: Server) -> None:
+    """2 KiB ask for 2 GiB: that is refused, and the server goes on."""
+    need_memory(FREE_GIB)
+    request = InferRequest(model_name="repeated")
+    request.inputs.add(name="x", datatype="UINT8", shape=[2048, 1])
+    request.raw_input_contents.append(bytes(2048))
+    with channel(server.address) as connection:
+        with pytest.raises(grpc.RpcError) as caught:
+            send(connection, request.SerializeToString())
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "fewer rows" in caught.value.details()
+        assert_sums(connection, 3)

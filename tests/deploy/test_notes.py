@@ -39,18 +39,19 @@ def test_they_are_there(chart: Path, values: Path) -> None:
 
 
 def test_addresses(chart: Path) -> None:
-    text = minimal(chart, {"tls": {"secretName": "tls"}})
-    assert "gRPC with TLS" in text
+    text = minimal(chart, {})
     assert "dns:///braid-headless.models.svc:8001" in text
-    assert "WARNING" not in text
     trainers = minimal(chart, {"replicas": 3, "training": {"enabled": True}})
     assert "braid-0.braid-headless.models.svc:8001" in trainers
     assert "with 0 to 2" in trainers
 
 
 def test_warnings(chart: Path) -> None:
-    assert "tokens travel unencrypted" in minimal(chart, {})
-    consent = {"auth": {"tokensSecret": "", "allowUnauthenticated": True}}
-    assert "anybody who reaches the port" in minimal(chart, consent)
+    protected = minimal(chart, {})
+    assert "Whoever reaches port 8001 may use and train models" in protected
+    assert "only what networkPolicy.clients selects" in protected
+    exposed = minimal(chart, {"networkPolicy": {"enabled": False}})
+    assert "Whoever reaches port 8001 may use and train models" in exposed
+    assert "No network policy keeps anybody from it" in exposed
     containers = {"claimName": "", "initContainers": [{"name": "a", "image": "b"}]}
     assert "nothing but DNS" in minimal(chart, {"models": containers})

@@ -41,8 +41,6 @@ def test_a_claim_that_is_there() -> None:
 def test_names_that_look_like_something_else() -> None:
     names = {
         "models": {"claimName": "1"},
-        "auth": {"tokensSecret": "true"},
-        "tls": {"secretName": "null"},
         "serviceAccount": {"name": "2e3"},
         "training": {"enabled": True, "data": {"size": "1000", "storageClassName": "no"}},
     }
@@ -85,6 +83,15 @@ def test_the_network_policy_lets_in_clients_and_monitoring() -> None:
     dns, extra = policy["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
     assert extra == egress
+
+
+def test_by_default_only_labelled_pods_of_the_namespace_are_let_in() -> None:
+    # A peer without a namespaceSelector is of the policy's namespace.
+    monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+    assert ingress(render_minimal().of("NetworkPolicy")) == {
+        8001: [{"podSelector": {"matchLabels": {"braid-client": "true"}}}],
+        8002: [{"namespaceSelector": {"matchLabels": monitoring}}],
+    }
 
 
 def test_no_peers_is_nobody() -> None:

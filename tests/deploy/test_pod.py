@@ -9,12 +9,6 @@ from e2e.server import BINARY
 
 from deploy.rendering import CHART, MATRIX, merge, render, render_minimal
 
-# Flags that the server is to have when the chart is released; take out what `--help` has.
-ANNOUNCED = {
-    "--allow_unauthenticated", "--auth_certificates", "--auth_tokens", "--drain_delay",
-    "--health_port", "--log_format", "--log_level", "--tls_cert", "--tls_client_ca", "--tls_key",
-}  # fmt: skip
-
 
 def args(more: dict | None = None) -> list[str]:
     return render_minimal(more).server()["args"]
@@ -35,15 +29,14 @@ def test_the_server_has_the_flags() -> None:
     known = {word.rstrip(",") for word in described.split() if word.startswith("--")}
     for values in MATRIX:
         used = {flag.split("=")[0] for flag in render(values).server()["args"]}
-        assert used <= known | ANNOUNCED
+        assert used <= known
 
 
-def test_the_least_values_serve_with_tokens_on_one_gpu() -> None:
+def test_the_least_values_serve_on_one_gpu() -> None:
     manifests = render_minimal()
     server = manifests.server()
     assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
-    assert "--auth_tokens=/etc/braid/tokens/tokens" in server["args"]
-    assert not [flag for flag in server["args"] if flag.startswith(("--tls", "--allow", "--data"))]
+    assert not [flag for flag in server["args"] if flag.startswith("--data")]
     assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
     assert server["image"] == "braid:0.1.0"
     assert manifests.workload()["kind"] == "Deployment"
@@ -64,25 +57,24 @@ def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
     assert manifests.workload()["spec"]["progressDeadlineSeconds"] > seconds
 
 
-@pytest.mark.parametrize("tls", [{}, {"secretName": "tls"}])
-def test_probes_ask_the_plaintext_port(tls: dict) -> None:
-    server = render_minimal({"tls": tls}).server()
-    assert "--health_port=8003" in server["args"]
+def test_probes_ask_the_health_service() -> None:
+    server = render_minimal().server()
+    assert "--grpc_port=8001" in server["args"]
     for probe, service in (
         ("startupProbe", "readiness"),
         ("readinessProbe", "readiness"),
         ("livenessProbe", "liveness"),
     ):
-        assert server[probe]["grpc"] == {"port": 8003, "service": service}
+        assert server[probe]["grpc"] == {"port": 8001, "service": service}
 
 
 def test_grace_is_what_leaving_takes() -> None:
-    drain = {"preStopSeconds": 1, "delaySeconds": 20, "timeoutSeconds": 300, "marginSeconds": 4000}
+    drain = {"preStopSeconds": 21, "timeoutSeconds": 300, "marginSeconds": 4000}
     manifests = render_minimal({"drain": drain})
     assert manifests.pod()["terminationGracePeriodSeconds"] == 4321
     server = manifests.server()
-    assert server["lifecycle"] == {"preStop": {"sleep": {"seconds": 1}}}
-    assert {"--drain_delay=20", "--drain_timeout=300"} <= set(server["args"])
+    assert server["lifecycle"] == {"preStop": {"sleep": {"seconds": 21}}}
+    assert "--drain_timeout=300" in server["args"]
 
 
 def test_a_sleep_of_nothing_is_left_out() -> None:
@@ -143,36 +135,11 @@ def test_models_from_init_containers() -> None:
     assert mount(manifests.server(), "/models")["readOnly"] is True
 
 
-def test_secrets_are_mounted_whole_to_be_reloaded() -> None:
-    access = {
-        "tls": {"secretName": "server", "clientCASecret": "ca"},
-        "auth": {"tokensSecret": "tokens", "certificatesSecret": "certificates"},
-    }
-    manifests = render_minimal(access)
-    server = manifests.server()
-    for flag, path, secret in (
-        ("--tls_cert", "/etc/braid/tls/tls.crt", "server"),
-        ("--tls_key", "/etc/braid/tls/tls.key", "server"),
-        ("--tls_client_ca", "/etc/braid/client-ca/ca.crt", "ca"),
-        ("--auth_tokens", "/etc/braid/tokens/tokens", "tokens"),
-        ("--auth_certificates", "/etc/braid/certificates/certificates", "certificates"),
-    ):
-        assert f"{flag}={path}" in server["args"]
-        mounted = mount(server, path.rsplit("/", 1)[0])
-        assert "subPath" not in mounted
-        source = volume(manifests.pod(), mounted["name"])["secret"]
-        # Read by the group alone, which is the pods' fsGroup.
-        assert (source["secretName"], source["defaultMode"]) == (secret, 0o440)
-    assert volume(manifests.pod(), "client-ca")["secret"]["items"] == [
-        {"key": "ca.crt", "path": "ca.crt"}
-    ]
-
-
 def test_server_flags() -> None:
     server = {"devices": "cuda:0*2", "modelControlMode": "explicit", "loadModels": ["a", "b"]}
-    flags = args({"server": {**server, "extraArgs": ["--tf32"], "logFormat": "text"}})
+    flags = args({"server": {**server, "extraArgs": ["--tf32"]}})
     assert {"--devices=cuda:0*2", "--model_control_mode=explicit", "--load_model=a",
-            "--load_model=b", "--log_format=text", "--tf32"} <= set(flags)  # fmt: skip
+            "--load_model=b", "--tf32"} <= set(flags)  # fmt: skip
     polled = args({"server": {"modelControlMode": "poll", "repositoryPollSeconds": 0.5}})
     assert "--repository_poll_seconds=0.5" in polled
 

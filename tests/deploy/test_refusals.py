@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from deploy.rendering import CHART, MATRIX, MINIMAL, Refused, render, render_minimal
+from deploy.rendering import CHART, MATRIX, Refused, render, render_minimal
 
 CONTRADICTIONS = [
     ({"models": {"claimName": ""}}, "there are no models"),
@@ -19,16 +19,8 @@ CONTRADICTIONS = [
         {"models": {"claimName": "", "configMap": {"name": "small"}, "claimSubPath": "a"}},
         "models.claimSubPath is a folder of models.claimName, which is empty",
     ),
-    ({"auth": {"tokensSecret": ""}}, "nobody may call"),
-    ({"auth": {"allowUnauthenticated": True}}, "auth.allowUnauthenticated contradicts"),
-    ({"tls": {"clientCASecret": "ca"}}, "needs the server's certificate in tls.secretName"),
-    (
-        {"tls": {"secretName": "tls"}, "auth": {"certificatesSecret": "who"}},
-        "only tls.clientCASecret asks them for",
-    ),
     ({"server": {"loadModels": ["a"]}}, "is for server.modelControlMode explicit"),
     ({"server": {"extraArgs": ["--listen=::"]}}, "may not have --listen=::"),
-    ({"server": {"extraArgs": ["--allow_unauthenticated"]}}, "may not have"),
     ({"server": {"devices": "cuda:0"}, "gpu": {"count": 0}}, "needs GPUs, but gpu.count is 0"),
     ({"server": {"devices": "cpu*4"}}, "would leave the pod's GPUs idle"),
     ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "leave it out of resources"),
@@ -69,7 +61,7 @@ NO_VALUES = [
     ({"server": {"devices": "auto"}}, "/server/devices"),
     ({"server": {"modelControlMode": "all"}}, "/server/modelControlMode"),
     ({"server": {"extraArgs": ["tf32"]}}, "/server/extraArgs/0"),
-    ({"auth": {"tokensSecret": "Not_A_Name"}}, "/auth/tokensSecret"),
+    ({"models": {"claimName": "Not_A_Name"}}, "/models/claimName"),
     ({"sharedMemory": {"sizeLimit": "1 GB"}}, "/sharedMemory/sizeLimit"),
     ({"drain": {"timeoutSeconds": 1.5}}, "/drain/timeoutSeconds"),
     ({"autoscaling": {"kind": "HPA"}}, "/autoscaling/kind"),
@@ -102,8 +94,6 @@ def test_the_schema(values: dict, key: str) -> None:
 def test_nothing_said_is_refused() -> None:
     with pytest.raises(Refused, match="there are no models"):
         render({})
-    with pytest.raises(Refused, match="nobody may call"):
-        render({"models": MINIMAL["models"]})
 
 
 def test_flags_of_the_chart_cannot_be_given_twice() -> None:

@@ -16,27 +16,7 @@
 - --listen=0.0.0.0
 - --grpc_port=8001
 - --metrics_port=8002
-- --health_port=8003
-- --drain_delay={{ .Values.drain.delaySeconds }}
 - --drain_timeout={{ .Values.drain.timeoutSeconds }}
-{{- if .Values.tls.secretName }}
-- --tls_cert=/etc/braid/tls/tls.crt
-- --tls_key=/etc/braid/tls/tls.key
-{{- end }}
-{{- if .Values.tls.clientCASecret }}
-- --tls_client_ca=/etc/braid/client-ca/ca.crt
-{{- end }}
-{{- if .Values.auth.tokensSecret }}
-- --auth_tokens=/etc/braid/tokens/tokens
-{{- end }}
-{{- if .Values.auth.certificatesSecret }}
-- --auth_certificates=/etc/braid/certificates/certificates
-{{- end }}
-{{- if .Values.auth.allowUnauthenticated }}
-- --allow_unauthenticated
-{{- end }}
-- --log_format={{ .Values.server.logFormat }}
-- --log_level={{ .Values.server.logLevel }}
 {{- range .Values.server.extraArgs }}
 - {{ . | quote }}
 {{- end }}
@@ -62,30 +42,8 @@
 {{ include "braid.tmpMount" . }}
 - name: shm
   mountPath: /dev/shm
-{{- range $name, $secret := include "braid.secrets" . | fromYaml }}
-- name: {{ $name }}
-  mountPath: /etc/braid/{{ $name }}
-  readOnly: true
-{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
-{{- end }}
-{{- end }}
-
-{{/* The Secrets, by the folder of /etc/braid that they are mounted at: whole, as a subPath would not
-     follow their changes. */}}
-{{- define "braid.secrets" -}}
-{{- with .Values.tls.secretName }}
-tls: {{ . | quote }}
-{{- end }}
-{{- with .Values.tls.clientCASecret }}
-client-ca: {{ . | quote }}
-{{- end }}
-{{- with .Values.auth.tokensSecret }}
-tokens: {{ . | quote }}
-{{- end }}
-{{- with .Values.auth.certificatesSecret }}
-certificates: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -116,18 +74,6 @@ certificates: {{ . | quote }}
   emptyDir:
     medium: Memory
     sizeLimit: {{ .Values.sharedMemory.sizeLimit | quote }}
-{{- range $name, $secret := include "braid.secrets" . | fromYaml }}
-- name: {{ $name }}
-  secret:
-    secretName: {{ $secret | quote }}
-    defaultMode: 0440
-    {{- /* A Secret for TLS may hold the private key beside the certificate authority. */}}
-    {{- if eq $name "client-ca" }}
-    items:
-      - key: ca.crt
-        path: ca.crt
-    {{- end }}
-{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -195,26 +141,23 @@ spec:
           containerPort: 8001
         - name: metrics
           containerPort: 8002
-        - name: health
-          containerPort: 8003
-      # Plaintext, on a port of its own: a kubelet's probes speak no TLS.
       startupProbe:
         grpc:
-          port: 8003
+          port: 8001
           service: readiness
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: {{ divf .Values.startup.seconds 5 | ceil }}
       readinessProbe:
         grpc:
-          port: 8003
+          port: 8001
           service: readiness
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 2
       livenessProbe:
         grpc:
-          port: 8003
+          port: 8001
           service: liveness
         periodSeconds: 10
         timeoutSeconds: 5

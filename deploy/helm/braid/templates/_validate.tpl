@@ -1,7 +1,6 @@
 {{/* Ends with one sentence where values contradict each other, which the schema cannot tell. */}}
 {{- define "braid.validate" -}}
 {{- include "braid.validateModels" .Values.models }}
-{{- include "braid.validateAccess" .Values }}
 {{- include "braid.validateServer" .Values.server }}
 {{- include "braid.validateGpus" .Values }}
 {{- include "braid.validateReplicas" .Values }}
@@ -22,26 +21,11 @@
 {{- end }}
 {{- end }}
 
-{{- define "braid.validateAccess" -}}
-{{- $authenticated := or .auth.tokensSecret .auth.certificatesSecret }}
-{{- if and $authenticated .auth.allowUnauthenticated }}
-{{- fail "auth.allowUnauthenticated contradicts auth.tokensSecret and auth.certificatesSecret: set one or the other" }}
-{{- else if not (or $authenticated .auth.allowUnauthenticated) }}
-{{- fail "nobody may call: set auth.tokensSecret or auth.certificatesSecret, or auth.allowUnauthenticated to serve anybody who reaches the port" }}
-{{- end }}
-{{- if and .tls.clientCASecret (not .tls.secretName) }}
-{{- fail "tls.clientCASecret asks for mutual TLS, which needs the server's certificate in tls.secretName" }}
-{{- end }}
-{{- if and .auth.certificatesSecret (not .tls.clientCASecret) }}
-{{- fail "auth.certificatesSecret gives roles to clients' certificates, which only tls.clientCASecret asks them for" }}
-{{- end }}
-{{- end }}
-
 {{- define "braid.validateServer" -}}
 {{- if and .loadModels (ne .modelControlMode "explicit") }}
 {{- fail "server.loadModels is for server.modelControlMode explicit: the other modes load all models" }}
 {{- end }}
-{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" "--tls_cert" "--tls_key" "--tls_client_ca" "--auth_tokens" "--auth_certificates" "--allow_unauthenticated" "--log_format" "--log_level" }}
+{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--drain_timeout" }}
 {{- range .extraArgs }}
 {{- if has (splitList "=" . | first) $managed }}
 {{- fail (printf "server.extraArgs may not have %s: other values of the chart set it" .) }}

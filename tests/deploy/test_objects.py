@@ -1,0 +1,236 @@
+"""What values do to the objects around the pods."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.rendering import CHART, KUBERNETES_VERSIONS, ROOT, render_minimal
+from deploy.validation import validate
+
+TRAINING = {"training": {"enabled": True, "data": {"size": "7Gi", "storageClassName": "fast"}}}
+
+
+def test_trainers_stick_to_pods_with_volumes() -> None:
+    manifests = render_minimal({**TRAINING, "replicas": 3})
+    assert "Deployment" not in manifests.kinds()
+    spec = manifests.of("StatefulSet")["spec"]
+    assert (spec["replicas"], spec["serviceName"]) == (3, "braid-headless")
+    [claim] = spec["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "data"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "7Gi"}},
+    }
+    assert "--data_dir=/data" in manifests.server()["args"]
+
+
+def test_a_claim_that_is_there() -> None:
+    manifests = render_minimal({"training": {"enabled": True, "data": {"existingClaim": "old"}}})
+    assert "volumeClaimTemplates" not in manifests.of("StatefulSet")["spec"]
+    claims = {"name": "data", "persistentVolumeClaim": {"claimName": "old"}}
+    assert claims in manifests.pod()["volumes"]
+
+
+def test_names_that_look_like_something_else() -> None:
+    names = {
+        "models": {"claimName": "1"},
+        "serviceAccount": {"name": "2e3"},
+        "training": {"enabled": True, "data": {"size": "1000", "storageClassName": "no"}},
+    }
+    for manifest in render_minimal(names):
+        validate(manifest, KUBERNETES_VERSIONS[0])
+
+
+def test_the_version_is_the_projects() -> None:
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    [version] = re.findall(r"^project\(braid VERSION (\S+)", cmake, re.MULTILINE)
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
+
+
+def test_services() -> None:
+    manifests = render_minimal({"service": {"type": "NodePort", "annotations": {"a": "b"}}})
+    service = manifests.of("Service", "braid")
+    assert service["spec"]["type"] == "NodePort"
+    assert service["metadata"]["annotations"] == {"a": "b"}
+    assert [port["port"] for port in service["spec"]["ports"]] == [8001]
+    headless = manifests.of("Service", "braid-headless")["spec"]
+    assert headless["clusterIP"] == "None"
+    assert {port["name"]: port["port"] for port in headless["ports"]} == {
+        "grpc": 8001,
+        "metrics": 8002,
+    }
+
+
+def ingress(policy: dict) -> dict[int, list]:
+    """Who reaches which port."""
+    return {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"] or []}
+
+
+def test_the_network_policy_lets_in_clients_and_monitoring() -> None:
+    peer = {"ipBlock": {"cidr": "10.0.0.0/8"}}
+    egress = {"ports": [{"port": 443}]}
+    values = {"clients": [peer], "monitoring": [], "extraEgress": [egress]}
+    policy = render_minimal({"networkPolicy": values}).of("NetworkPolicy")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert ingress(policy) == {8001: [peer]}
+    dns, extra = policy["spec"]["egress"]
+    assert {port["port"] for port in dns["ports"]} == {53}
+    assert extra == egress
+
+
+def test_by_default_only_labelled_pods_of_the_namespace_are_let_in() -> None:
+    # A peer without a namespaceSelector is of the policy's namespace.
+    monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+    assert ingress(render_minimal().of("NetworkPolicy")) == {
+        8001: [{"podSelector": {"matchLabels": {"braid-client": "true"}}}],
+        8002: [{"namespaceSelector": {"matchLabels": monitoring}}],
+    }
+
+
+def test_no_peers_is_nobody() -> None:
+    # A rule without peers would be everybody.
+    values = {"clients": [], "monitoring": []}
+    assert ingress(render_minimal({"networkPolicy": values}).of("NetworkPolicy")) == {}
+
+
+def test_the_disruption_budget() -> None:
+    values = {"podDisruptionBudget": {"maxUnavailable": "25%"}}
+    assert render_minimal(values).of("PodDisruptionBudget")["spec"]["maxUnavailable"] == "25%"
+    disabled = render_minimal({"podDisruptionBudget": {"enabled": False}})
+    assert "PodDisruptionBudget" not in disabled.kinds()
+
+
+def test_the_service_account() -> None:
+    own = render_minimal({"serviceAccount": {"annotations": {"a": "b"}}})
+    account = own.of("ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+    assert account["metadata"]["annotations"] == {"a": "b"}
+    assert own.pod()["serviceAccountName"] == account["metadata"]["name"]
+    given = render_minimal({"serviceAccount": {"name": "given"}})
+    assert "ServiceAccount" not in given.kinds()
+    assert given.pod()["serviceAccountName"] == "given"
+
+
+def test_horizontal_pod_autoscaler() -> None:
+    values = {"kind": "HorizontalPodAutoscaler", "minReplicas": 2, "queueMilliseconds": 12}
+    manifests = render_minimal({"autoscaling": values})
+    spec = manifests.of("HorizontalPodAutoscaler")["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 4)
+    [metric] = spec["metrics"]
+    assert metric["pods"] == {
+        "metric": {"name": "braid_queue_seconds"},
+        "target": {"type": "AverageValue", "averageValue": "12m"},
+    }
+    # Or every upgrade would set them back.
+    assert "replicas" not in manifests.of("Deployment")["spec"]
+
+
+def test_scaled_object() -> None:
+    values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090"}
+    manifests = render_minimal({"autoscaling": {**values, "queueMilliseconds": 250}})
+    [trigger] = manifests.of("ScaledObject")["spec"]["triggers"]
+    assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("Value", "0.25")
+    query = trigger["metadata"]["query"]
+    [pattern] = set(re.findall(r'{namespace="models",pod=~"([^"]*)"}', query))
+    assert re.fullmatch(pattern, "braid-7c9d8f6b5-x2x9z")
+    assert not re.fullmatch(pattern, "braid-other-7c9d8f6b5-x2x9z")
+
+
+def test_autoscaling_asks_for_metrics_that_the_server_has() -> None:
+    values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090"}
+    [trigger] = render_minimal({"autoscaling": values}).of("ScaledObject")["spec"]["triggers"]
+    names = set(re.findall(r"braid_\w+", trigger["metadata"]["query"]))
+    assert names == {"braid_queue_rows", "braid_inference_samples_total"}
+    table = (ROOT / "server/telemetry/metrics.cc").read_text()
+    assert all(f'"{name}"' in table for name in names)
+
+
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor"])
+def test_monitors_find_the_metrics(kind: str) -> None:
+    values = {"monitor": kind, "interval": "7s", "labels": {"release": "p"}}
+    manifests = render_minimal({"metrics": values})
+    monitor = manifests.of(kind)
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    if kind == "ServiceMonitor":
+        [endpoint] = monitor["spec"]["endpoints"]
+        found = [m for m in manifests if wanted <= m["metadata"]["labels"].items()]
+        assert [m["metadata"]["name"] for m in found] == ["braid-headless"]
+        ports = found[0]["spec"]["ports"]
+    else:
+        [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+        template = manifests.workload()["spec"]["template"]
+        assert wanted <= template["metadata"]["labels"].items()
+        ports = manifests.server()["ports"]
+    assert endpoint == {"port": "metrics", "interval": "7s"}
+    assert "metrics" in [port["name"] for port in ports]
+
+
+@pytest.fixture
+def chart(tmp_path: Path) -> Path:
+    """A copy of the chart without dashboards and rules."""
+    copy = tmp_path / "braid"
+    shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("*.json", "*.rules.yaml"))
+    shutil.copy(CHART / "values.schema.json", copy)
+    return copy
+
+
+RULES = {"metrics": {"rules": {"enabled": True}, "labels": {"release": "p"}}}
+
+
+def test_no_dashboards_and_no_rules(chart: Path) -> None:
+    assert not {"ConfigMap", "PrometheusRule"} & render_minimal(RULES, chart=chart).kinds()
+
+
+def test_dashboards_come_through_as_they_are(chart: Path) -> None:
+    dashboards = {"Braid_GPU.json": '{"a": "{{device}}"}\n', "braid.json": '{"b":\n  [1]\n}'}
+    for name, text in dashboards.items():
+        (chart / "dashboards" / name).write_text(text)
+    manifests = render_minimal(chart=chart)
+    found = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
+    names = {manifest["metadata"]["name"] for manifest in found}
+    assert names == {"braid-dashboard-braid-gpu", "braid-dashboard-braid"}
+    read = {}
+    for manifest in found:
+        validate(manifest, KUBERNETES_VERSIONS[0])
+        assert manifest["metadata"]["labels"]["grafana_dashboard"] == "1"
+        read.update(manifest["data"])
+    assert {name: json.loads(text) for name, text in read.items()} == {
+        name: json.loads(text) for name, text in dashboards.items()
+    }
+    off = {"metrics": {"dashboards": {"enabled": False}}}
+    assert "ConfigMap" not in render_minimal(off, chart=chart).kinds()
+
+
+def test_rules_come_through_as_they_are(chart: Path) -> None:
+    def group(name: str) -> dict:
+        annotations = {"summary": "{{ $labels.pod }} waits for {{ $value }} s"}
+        rule = {"alert": "A", "expr": "up == 0", "for": "5m", "annotations": annotations}
+        return {"name": name, "rules": [rule]}
+
+    for name in ("a", "b"):
+        text = yaml.safe_dump({"groups": [group(name)]})
+        (chart / "rules" / f"{name}.rules.yaml").write_text(text)
+    rule = render_minimal(RULES, chart=chart).of("PrometheusRule")
+    validate(rule, KUBERNETES_VERSIONS[0])
+    assert rule["spec"]["groups"] == [group("a"), group("b")]
+    assert rule["metadata"]["labels"]["release"] == "p"
+    assert "PrometheusRule" not in render_minimal(chart=chart).kinds()
+
+
+@pytest.mark.parametrize(
+    "source, pattern, copy",
+    [("grafana", "*.json", "dashboards"), ("prometheus", "*.rules.yaml", "rules")],
+)
+def test_the_chart_has_the_dashboards_and_rules(source: str, pattern: str, copy: str) -> None:
+    def read(directory: Path) -> dict[str, str]:
+        return {path.name: path.read_text() for path in directory.glob(pattern)}
+
+    assert read(CHART / copy) == read(ROOT / "deploy" / source)

@@ -1,0 +1,181 @@
+"""What values do to the server's pod."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from e2e.server import BINARY
+
+from deploy.rendering import CHART, MATRIX, merge, render, render_minimal
+
+
+def args(more: dict | None = None) -> list[str]:
+    return render_minimal(more).server()["args"]
+
+
+def volume(pod: dict, name: str) -> dict:
+    return next(volume for volume in pod["volumes"] if volume["name"] == name)
+
+
+def mount(container: dict, path: str) -> dict:
+    return next(mount for mount in container["volumeMounts"] if mount["mountPath"] == path)
+
+
+def test_the_server_has_the_flags() -> None:
+    if not BINARY.exists():
+        pytest.skip(f"no {BINARY}: run scripts/setup.sh")
+    described = subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout
+    known = {word.rstrip(",") for word in described.split() if word.startswith("--")}
+    for values in MATRIX:
+        used = {flag.split("=")[0] for flag in render(values).server()["args"]}
+        assert used <= known
+
+
+def test_the_least_values_serve_on_one_gpu() -> None:
+    manifests = render_minimal()
+    server = manifests.server()
+    assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
+    assert not [flag for flag in server["args"] if flag.startswith("--data")]
+    assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
+    assert server["image"] == "braid:0.1.0"
+    assert manifests.workload()["kind"] == "Deployment"
+
+
+def test_names_follow_the_release() -> None:
+    assert render_minimal(release="braid-eu").workload()["metadata"]["name"] == "braid-eu"
+    assert render_minimal(release="prod").workload()["metadata"]["name"] == "prod-braid"
+    named = render_minimal({"fullnameOverride": "x"}, release="prod")
+    assert named.workload()["metadata"]["name"] == "x"
+
+
+@pytest.mark.parametrize("seconds, failures", [(600, 120), (601, 121), (1, 1)])
+def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
+    manifests = render_minimal({"startup": {"seconds": seconds}})
+    probe = manifests.server()["startupProbe"]
+    assert (probe["periodSeconds"], probe["failureThreshold"]) == (5, failures)
+    assert manifests.workload()["spec"]["progressDeadlineSeconds"] > seconds
+
+
+def test_probes_ask_the_health_service() -> None:
+    server = render_minimal().server()
+    assert "--grpc_port=8001" in server["args"]
+    for probe, service in (
+        ("startupProbe", "readiness"),
+        ("readinessProbe", "readiness"),
+        ("livenessProbe", "liveness"),
+    ):
+        assert server[probe]["grpc"] == {"port": 8001, "service": service}
+
+
+def test_grace_is_what_leaving_takes() -> None:
+    drain = {"preStopSeconds": 21, "timeoutSeconds": 300, "marginSeconds": 4000}
+    manifests = render_minimal({"drain": drain})
+    assert manifests.pod()["terminationGracePeriodSeconds"] == 4321
+    server = manifests.server()
+    assert server["lifecycle"] == {"preStop": {"sleep": {"seconds": 21}}}
+    assert "--drain_timeout=300" in server["args"]
+
+
+def test_a_sleep_of_nothing_is_left_out() -> None:
+    # Older versions of Kubernetes refuse it.
+    assert "lifecycle" not in render_minimal({"drain": {"preStopSeconds": 0}}).server()
+
+
+def test_gpus_are_limits() -> None:
+    gpu = {"count": 4, "resource": "nvidia.com/mig-3g.40gb", "runtimeClassName": "nvidia"}
+    manifests = render_minimal({"gpu": gpu, "resources": {"limits": {"memory": "64Gi"}}})
+    resources = manifests.server()["resources"]
+    assert resources["limits"] == {"memory": "64Gi", "nvidia.com/mig-3g.40gb": 4}
+    assert "nvidia.com/mig-3g.40gb" not in resources["requests"]
+    assert manifests.pod()["runtimeClassName"] == "nvidia"
+
+
+def test_no_gpu_no_limit() -> None:
+    server = render_minimal({"gpu": {"count": 0}}).server()
+    assert server["resources"]["limits"] == {"memory": "16Gi"}
+    assert "--devices=cpu*2" in server["args"]
+
+
+def test_shared_memory_is_memory() -> None:
+    manifests = render_minimal({"sharedMemory": {"sizeLimit": "4Gi"}})
+    assert volume(manifests.pod(), "shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
+    assert mount(manifests.server(), "/dev/shm")["name"] == "shm"
+
+
+def test_models_from_a_claim() -> None:
+    manifests = render_minimal({"models": {"claimSubPath": "a/b"}})
+    claim = volume(manifests.pod(), "models")["persistentVolumeClaim"]
+    assert claim == {"claimName": "braid-models", "readOnly": True}
+    models = mount(manifests.server(), "/models")
+    assert (models["subPath"], models["readOnly"]) == ("a/b", True)
+
+
+def test_models_from_a_config_map() -> None:
+    config_map = {"name": "small", "items": [{"key": "m", "path": "m/1/model.pt"}]}
+    manifests = render_minimal({"models": {"claimName": "", "configMap": config_map}})
+    assert volume(manifests.pod(), "models")["configMap"] == config_map
+
+
+def test_models_from_init_containers() -> None:
+    containers = [
+        {"name": "a", "image": "a:1", "command": ["a"]},
+        {"name": "b", "image": "b:1", "volumeMounts": [{"name": "x", "mountPath": "/x"}]},
+    ]
+    models = {"claimName": "", "initContainers": containers}
+    extra = [{"name": "x", "emptyDir": {}}]
+    manifests = render_minimal({"models": models, "extraVolumes": extra})
+    first, second = manifests.pod()["initContainers"]
+    assert (first["name"], first["command"], second["name"]) == ("a", ["a"], "b")
+    for container in (first, second):
+        assert mount(container, "/models") == {"name": "models", "mountPath": "/models"}
+        assert mount(container, "/tmp")["name"] == "tmp"
+    assert mount(second, "/x")["name"] == "x"
+    assert volume(manifests.pod(), "models")["emptyDir"] == {}
+    assert mount(manifests.server(), "/models")["readOnly"] is True
+
+
+def test_server_flags() -> None:
+    server = {"devices": "cuda:0*2", "modelControlMode": "explicit", "loadModels": ["a", "b"]}
+    flags = args({"server": {**server, "extraArgs": ["--tf32"]}})
+    assert {"--devices=cuda:0*2", "--model_control_mode=explicit", "--load_model=a",
+            "--load_model=b", "--tf32"} <= set(flags)  # fmt: skip
+    polled = args({"server": {"modelControlMode": "poll", "repositoryPollSeconds": 0.5}})
+    assert "--repository_poll_seconds=0.5" in polled
+
+
+def test_what_is_added_comes_through() -> None:
+    added = {
+        "extraEnv": [{"name": "A", "value": "b"}],
+        "extraVolumes": [{"name": "v", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "v", "mountPath": "/v"}],
+        "nodeSelector": {"disk": "fast"},
+        "affinity": {"nodeAffinity": {}},
+        "tolerations": [{"operator": "Exists"}],
+        "image": {"repository": "r/b", "tag": "7", "pullSecrets": [{"name": "p"}]},
+    }
+    manifests = render_minimal(added)
+    pod, server = manifests.pod(), manifests.server()
+    assert {"name": "A", "value": "b"} in server["env"]
+    assert volume(pod, "v") and mount(server, "/v")
+    assert pod["nodeSelector"] == {"disk": "fast"}
+    assert pod["affinity"] == {"nodeAffinity": {}}
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["imagePullSecrets"] == [{"name": "p"}]
+    assert server["image"] == "r/b:7"
+
+
+def test_a_newer_chart_does_not_replace_the_pods(tmp_path) -> None:
+    newer = tmp_path / "braid"
+    newer.mkdir()
+    for path in CHART.iterdir():
+        (newer / path.name).symlink_to(path)
+    (newer / "Chart.yaml").unlink()
+    chart = (CHART / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(chart.replace("\nversion: ", "\nversion: 9"))
+    pods = [render_minimal(chart=chart).workload()["spec"]["template"] for chart in (CHART, newer)]
+    assert pods[0] == pods[1]
+
+
+def test_merge_is_helms() -> None:
+    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}

@@ -320,7 +320,8 @@ void GpuMetrics::State::ReadXids() {
 absl::StatusOr<std::shared_ptr<GpuMetrics>> GpuMetrics::Open(const std::string& library) {
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    return absl::NotFoundError(absl::StrCat("'", library, "' cannot be loaded: there is no driver"));
+    return absl::NotFoundError(
+        absl::StrCat("'", library, "' cannot be loaded: there is no driver"));
   }
   auto state = std::make_unique<State>(handle);
   const NvmlLibrary& nvml = state->nvml;

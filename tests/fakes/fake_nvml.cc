@@ -28,6 +28,8 @@ nvmlReturn_t Write(const char* from, char* to, unsigned int size) {
 
 }  // namespace
 
+// NOLINTBEGIN(google-runtime-int, readability-inconsistent-declaration-parameter-name): as in
+// nvml.h
 extern "C" {
 
 nvmlReturn_t nvmlInit_v2() { return NVML_SUCCESS; }
@@ -70,7 +72,6 @@ nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t, unsigned int* milliwa
   *milliwatts = 700000;
   return NVML_SUCCESS;
 }
-// NOLINTNEXTLINE(google-runtime-int): NVML's
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t, unsigned long long* millijoules) {
   *millijoules = 1500;
   return NVML_SUCCESS;
@@ -84,15 +85,12 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t, nvmlClockType_t clock, unsigne
   *megahertz = clock == NVML_CLOCK_SM ? 1980 : 3201;
   return NVML_SUCCESS;
 }
-// NOLINTNEXTLINE(google-runtime-int): NVML's
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t, unsigned long long* reasons) {
   *reasons = nvmlClocksEventReasonSwPowerCap | nvmlClocksEventReasonGpuIdle;
   return NVML_SUCCESS;
 }
-// NOLINTBEGIN(google-runtime-int): NVML's
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
                                          nvmlEccCounterType_t, unsigned long long* errors) {
-  // NOLINTEND(google-runtime-int)
   *errors = type == NVML_MEMORY_ERROR_TYPE_CORRECTED ? 3 : 1;
   return IsFirst(device) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
@@ -126,7 +124,6 @@ nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t* set) {
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t) { return NVML_SUCCESS; }
-// NOLINTNEXTLINE(google-runtime-int): NVML's
 nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t, unsigned long long, nvmlEventSet_t) {
   return NVML_SUCCESS;
 }
@@ -140,3 +137,4 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t, nvmlEventData_t* event, unsigne
 }
 
 }  // extern "C"
+// NOLINTEND(google-runtime-int, readability-inconsistent-declaration-parameter-name)

@@ -70,34 +70,34 @@ TEST(PlaceReplicasTest, WithoutGroupsAllWorkersAreChosen) {
 }
 
 TEST(PlaceReplicasTest, TheCountIsOfEachDevice) {
-  EXPECT_THAT(*Place({{Kind::kGpu, 1}}), ElementsAre(0, 2));
+  EXPECT_THAT(*Place({{Kind::kGpu, 1, {}}}), ElementsAre(0, 2));
   EXPECT_THAT(*Place({{Kind::kGpu, 2, {0}}}), ElementsAre(0, 1));
-  EXPECT_THAT(*Place({{Kind::kCpu, 1}}), ElementsAre(3));
-  EXPECT_THAT(*Place({{Kind::kCpu, 2}, {Kind::kGpu, 1, {3}}}), ElementsAre(2, 3, 4));
+  EXPECT_THAT(*Place({{Kind::kCpu, 1, {}}}), ElementsAre(3));
+  EXPECT_THAT(*Place({{Kind::kCpu, 2, {}}, {Kind::kGpu, 1, {3}}}), ElementsAre(2, 3, 4));
 }
 
 TEST(PlaceReplicasTest, GroupsDoNotShareAWorker) {
   EXPECT_THAT(*Place({{Kind::kGpu, 1, {0}}, {Kind::kGpu, 1, {0}}}), ElementsAre(0, 1));
-  EXPECT_THAT(Place({{Kind::kCpu, 2}, {Kind::kCpu, 1}}),
+  EXPECT_THAT(Place({{Kind::kCpu, 2, {}}, {Kind::kCpu, 1, {}}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("instance_group[1].count: 1"), HasSubstr("2 workers"))));
 }
 
 TEST(PlaceReplicasTest, AutoIsGpusWhereThereAreSome) {
-  EXPECT_THAT(*Place({{Kind::kAuto, 1}}), ElementsAre(0, 2));
-  EXPECT_THAT(*Place({{Kind::kAuto, 1}}, /*gpus=*/false), ElementsAre(0));
+  EXPECT_THAT(*Place({{Kind::kAuto, 1, {}}}), ElementsAre(0, 2));
+  EXPECT_THAT(*Place({{Kind::kAuto, 1, {}}}, /*gpus=*/false), ElementsAre(0));
 }
 
 TEST(PlaceReplicasTest, MoreThanThereAreNameTheFlag) {
   for (const auto& [group, words] : {
-           std::pair{InstanceGroup{Kind::kGpu, 2}, "--devices=cuda:3*N"},
+           std::pair{InstanceGroup{Kind::kGpu, 2, {}}, "--devices=cuda:3*N"},
            {InstanceGroup{Kind::kGpu, 1, {1}}, "--devices=cuda:1*N"},
-           {InstanceGroup{Kind::kCpu, 3}, "--devices=cpu*N"},
+           {InstanceGroup{Kind::kCpu, 3, {}}, "--devices=cpu*N"},
        }) {
     EXPECT_THAT(Place({group}), RefusesField("instance_group[0].count",
                                              AllOf(HasSubstr("replicas on"), HasSubstr(words))));
   }
-  EXPECT_THAT(Place({{Kind::kGpu, 1}}, /*gpus=*/false),
+  EXPECT_THAT(Place({{Kind::kGpu, 1, {}}}, /*gpus=*/false),
               RefusesField("instance_group[0].kind", HasSubstr("--devices has no GPU")));
 }
 

@@ -62,6 +62,7 @@ class FakeInference final : public inference::GRPCInferenceService::Service {
 };
 
 class FakeDevices final : public v1::DeviceService::Service {
+ public:
   grpc::Status ListDevices(grpc::ServerContext* /*context*/,
                            const v1::ListDevicesRequest* /*request*/,
                            v1::ListDevicesResponse* reply) override {

@@ -26,7 +26,7 @@ v1::DownloadModelResponse Piece(int64_t total, int64_t offset, const std::string
 }
 
 class DownloadTest : public TrainerFixture {
- protected:
+ public:
   DownloadTest() {
     folder_ = ::testing::TempDir() + "download_XXXXXX";
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
@@ -38,6 +38,7 @@ class DownloadTest : public TrainerFixture {
     EXPECT_EQ(std::remove(folder_.c_str()), 0);
   }
 
+ protected:
   std::string Contents() const {
     std::ifstream file(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};

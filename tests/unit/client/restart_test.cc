@@ -21,7 +21,7 @@ class RestartTest : public TrainerFixture {
   // Steps on Rows(from) … Rows(to - 1).
   static void Steps(Trainer& trainer, int from, int to) {
     for (int i = from; i < to; ++i) {
-      absl::StatusOr<LossResult> result = trainer.Step(Rows(i), Rows(0));
+      absl::StatusOr<LossResult> result = trainer.Step(Rows(static_cast<float>(i)), Rows(0));
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->status.applied_sequence(), i + 1);
     }

@@ -24,7 +24,8 @@ class StreamFixture : public TrainerFixture {
                                      const StreamOptions& options) {
     std::vector<Stream::Future<LossResult>> losses;
     std::unique_ptr<Stream> stream = Open(trainer, options);
-    for (int i = 0; i < operations; ++i) losses.push_back(stream->Step(Rows(i), Rows(0)));
+    for (int i = 0; i < operations; ++i)
+      losses.push_back(stream->Step(Rows(static_cast<float>(i)), Rows(0)));
     const absl::Status finished = stream->Finish();
     EXPECT_TRUE(finished.ok()) << finished;
     std::vector<LossResult> results;

@@ -114,7 +114,8 @@ TEST_F(StreamRestartTest, WhatABrokenConnectionStillAppliesIsNotAppliedTwice) {
 TEST_F(StreamRestartTest, FuturesThatAreReadyStayWhileTheirOperationsAreMadeAgain) {
   Trainer trainer = Create(100);
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 1});
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(stream->Step(Rows(i), Rows(0)).get().ok());
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(stream->Step(Rows(static_cast<float>(i)), Rows(0)).get().ok());
   service_.Inject({Fault::kCrash});
   ASSERT_TRUE(stream->Step(Rows(4), Rows(0)).get().ok());
   EXPECT_TRUE(stream->Finish().ok());
@@ -127,7 +128,7 @@ TEST_F(StreamRestartTest, WhatSingleCallsDidBeforeIsSentAgainToo) {
   ASSERT_TRUE(trainer.Step(Rows(0), Rows(0)).ok());
   std::unique_ptr<Stream> stream = Open(trainer, {});
   service_.Inject({Fault::kNone, Fault::kCrash});
-  for (int i = 1; i < 4; ++i) stream->Step(Rows(i), Rows(0));
+  for (int i = 1; i < 4; ++i) stream->Step(Rows(static_cast<float>(i)), Rows(0));
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(service_.history(), StepsInOrder(4));
 }
@@ -179,7 +180,8 @@ TEST_F(StreamRestartTest, ARealRestart) {
       std::make_unique<Client>(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   Trainer trainer = Create(3);
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 1});
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(stream->Step(Rows(i), Rows(0)).get().ok());
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(stream->Step(Rows(static_cast<float>(i)), Rows(0)).get().ok());
   server->Shutdown(std::chrono::system_clock::now());
   server.reset();
   auto during = stream->Step(Rows(5), Rows(0));

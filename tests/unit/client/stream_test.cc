@@ -87,7 +87,7 @@ TEST_F(StreamTest, DepthBoundsWhatIsUnderWay) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 3});
   service_.Hold(true);
-  for (int i = 0; i < 3; ++i) stream->Step(Rows(i), Rows(0));
+  for (int i = 0; i < 3; ++i) stream->Step(Rows(static_cast<float>(i)), Rows(0));
   absl::Notification handed_over;
   std::thread fourth([&] {
     stream->Step(Rows(3), Rows(0));
@@ -200,7 +200,8 @@ TEST_F(StreamTest, SeveralThreads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 10; ++i) EXPECT_TRUE(stream->Step(Rows(i), Rows(0)).get().ok());
+      for (int i = 0; i < 10; ++i)
+        EXPECT_TRUE(stream->Step(Rows(static_cast<float>(i)), Rows(0)).get().ok());
     });
   }
   for (std::thread& thread : threads) thread.join();

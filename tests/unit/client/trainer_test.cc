@@ -250,7 +250,8 @@ TEST_F(TrainerTest, CheckpointsAreSavedListedAndRestored) {
 TEST_F(TrainerTest, EvaluateSendsItsQuestionOnceAndEveryBatch) {
   Trainer trainer = Create();
   std::vector<Batch> batches;
-  for (int i = 0; i < 3; ++i) batches.push_back({Rows(i), Rows(i)});
+  for (int i = 0; i < 3; ++i)
+    batches.push_back({Rows(static_cast<float>(i)), Rows(static_cast<float>(i))});
   absl::StatusOr<v1::EvaluateResponse> reply =
       trainer.Evaluate(std::move(batches), {.metrics = {"accuracy", "top_k"}, .k = 3});
   ASSERT_TRUE(reply.ok()) << reply.status();

@@ -16,13 +16,12 @@ namespace braid::cli {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Fault = client::FakeTrainingService::Fault;
 
 // Five rows: 0 to 4.
 class TrainingRunTest : public client::TrainerFixture {
- protected:
+ public:
   TrainingRunTest() {
     path_ = ::testing::TempDir() + "training_run_" +
             ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".npy";
@@ -33,6 +32,7 @@ class TrainingRunTest : public client::TrainerFixture {
   }
   ~TrainingRunTest() override { std::remove(path_.c_str()); }
 
+ protected:
   // Runs until `stop` has been asked so often.
   absl::Status Run(const TrainingPlan& plan, int64_t made, client::Trainer& trainer,
                    int stop_after = 1000) {

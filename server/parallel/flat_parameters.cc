@@ -18,7 +18,13 @@ int64_t Padded(int64_t numel, size_t element_size) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(Replica& replica) : reached_(replica.parameters().size(), false) {
+FlatParameters::FlatParameters(Replica& replica) : FlatParameters(replica, nullptr) {}
+
+FlatParameters::FlatParameters(Replica& replica, const FlatParameters& primary)
+    : FlatParameters(replica, &primary) {}
+
+FlatParameters::FlatParameters(Replica& replica, const FlatParameters* primary)
+    : reached_(replica.parameters().size(), false) {
   std::vector<c10::ScalarType> types;
   std::vector<int64_t> sizes;
   for (const Parameter& parameter : replica.parameters()) {
@@ -39,7 +45,7 @@ FlatParameters::FlatParameters(Replica& replica) : reached_(replica.parameters()
   const c10::Device device = replica.parameters().front().value.device();
   for (size_t b = 0; b < types.size(); ++b) {
     const auto options = at::TensorOptions().dtype(types[b]).device(device);
-    values_.push_back(at::zeros({sizes[b]}, options));
+    values_.push_back(primary != nullptr ? primary->values_[b] : at::zeros({sizes[b]}, options));
     gradients_.push_back(at::zeros({sizes[b]}, options));
   }
   for (size_t p = 0; p < slots_.size(); ++p) {
@@ -47,7 +53,9 @@ FlatParameters::FlatParameters(Replica& replica) : reached_(replica.parameters()
     const at::Tensor value = replica.parameters()[p].value.detach();
     const at::Tensor view =
         values_[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes());
-    view.copy_(value);
+    if (primary == nullptr) {
+      view.copy_(value);
+    }
     replica.BindParameter(p, view);
     gradient_views_.push_back(
         gradients_[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes()));

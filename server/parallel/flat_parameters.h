@@ -28,6 +28,9 @@ class FlatParameters {
  public:
   // Moves `replica`'s parameters into flat buffers on their device.
   explicit FlatParameters(Replica& replica);
+  // The same, but `replica`, which has the same parameters as `primary`'s, has them where the
+  // primary has: what changes one changes both. The gradients are its own.
+  FlatParameters(Replica& replica, const FlatParameters& primary);
 
   // One a dtype, in the order in which the parameters first use it.
   const std::vector<at::Tensor>& values() const { return values_; }
@@ -54,6 +57,8 @@ class FlatParameters {
   void RestoreGradients(const SavedGradients& saved);
 
  private:
+  FlatParameters(Replica& replica, const FlatParameters* primary);
+
   std::vector<FlatSlot> slots_;
   std::vector<at::Tensor> values_;
   std::vector<at::Tensor> gradients_;

@@ -1,17 +1,12 @@
 #include "server/training/data_parallel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
-#include "server/base/text.h"
 #include "server/devices/gang.h"
 #include "server/devices/run_on.h"
-#include "server/parallel/finite.h"
-#include "server/parallel/host_copy.h"
 #include "server/training/data_parallel_run.h"
 
 namespace braid {
@@ -26,14 +21,6 @@ std::vector<PhaseTime> ReportPhases(const PhaseTimes& times) {
     phases.push_back({std::string(PhaseName(phase)), times.longest(phase)});
   }
   return phases;
-}
-
-absl::Status NotFinite(absl::string_view what) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(what,
-                   " is not finite: the batch was left out and nothing has changed; lower the "
-                   "learning rate, clip the gradients, or have such batches skipped "
-                   "(non_finite)"));
 }
 
 }  // namespace
@@ -72,11 +59,17 @@ DataParallel::DataParallel(const ModelConfig& config, TrainerSpec spec,
 DataParallel::~DataParallel() { DropKept(); }
 
 absl::Status DataParallel::Init(Placement placement) {
-  bool nccl = false;
+  const auto any = [&placement](Link link) {
+    return std::any_of(placement.stages.begin(), placement.stages.end(),
+                       [link](const PlacedStage& placed) { return LinkOf(placed) == link; });
+  };
+  const bool nccl = any(Link::kNccl);
+  // Replicas that make their own updates need parameters of their own.
+  const bool share_parameters = !nccl && !any(Link::kCopies) && spec_.sync != SyncMode::kAllReduce;
   std::vector<std::string> names;
   for (PlacedStage& placed : placement.stages) {
-    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(std::move(placed)));
-    nccl = nccl || stage->link() == Link::kNccl;
+    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
+                           Stage::Create(std::move(placed), share_parameters));
     for (std::string& name : stage->ParameterNames()) {
       names.push_back(std::move(name));
     }
@@ -86,7 +79,8 @@ absl::Status DataParallel::Init(Placement placement) {
     return absl::FailedPreconditionError(
         absl::StrCat("model '", config_.name, "' has no parameter that requires a gradient"));
   }
-  sync_ = SyncChoice(spec_.sync, /*measure=*/!nccl);
+  sync_ = SyncChoice(share_parameters ? SyncMode::kReduceBroadcast : spec_.sync,
+                     /*measure=*/!nccl);
   holding_.assign(stages_.size(), 0);
   BRAID_ASSIGN_OR_RETURN(groups_, ParameterGroups::Create(spec_.groups, names));
   size_t first = 0;
@@ -160,9 +154,6 @@ absl::Status DataParallel::MakeUpdate(Run& run, const std::vector<size_t>& holdi
   }
   optimizers_equal_ = all_reduce;
   run.update = std::make_unique<UpdatePass>(model(), holding, values, gradient_scale(), all_reduce);
-  if (run.direct) {
-    run.update->SumHeld(run.passes.front().get());
-  }
   ReduceMeanwhile(run, all_reduce);
   return absl::OkStatus();
 }
@@ -212,82 +203,6 @@ absl::Status DataParallel::Compute(Run& run, Gang& gang, size_t rank) {
     BRAID_RETURN_IF_ERROR(pass.Backward(gang, rank, first, run.hold, &run.times));
   }
   return Examine(run, gang, rank);
-}
-
-absl::Status DataParallel::Examine(Run& run, Gang& gang, size_t rank) {
-  return run.times.Measure(gang, rank, Phase::kBackward, [&]() -> absl::Status {
-    const double held = run.hold ? run.passes.front()->HeldShare(rank) : 0;
-    double flat = 0;
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      const std::optional<size_t> replica = roster_.replica[s][rank];
-      if (replica == size_t{0}) {
-        BRAID_RETURN_IF_ERROR(stages_[s]->CheckBuffers());
-      }
-      // Where they have been summed, the primary's are all.
-      if (!replica || run.direct || (run.summed(s) && replica != size_t{0})) {
-        continue;
-      }
-      for (const at::Tensor& gradients : stages_[s]->flat(*replica).gradients()) {
-        flat = std::max(flat, RangeShare(gradients));
-      }
-    }
-    run.shares[rank] = held + flat;
-    return absl::OkStatus();
-  });
-}
-
-at::Tensor DataParallel::SumOf(const Run& run, size_t s, size_t buffer) const {
-  const Stage& stage = *stages_[s];
-  const at::Tensor& first = stage.flat(0).gradients()[buffer];
-  at::Tensor sum = at::zeros_like(first);
-  for (size_t r = 0; r < (run.summed(s) ? 1 : stage.size()); ++r) {
-    if (!run.direct) {
-      sum.add_(stage.flat(r).gradients()[buffer].to(first.device()));
-    }
-    const size_t chunks = run.hold ? run.passes.front()->chunks(s) : 0;
-    for (size_t p = 0; r < chunks && p < stage.flat(0).slots().size(); ++p) {
-      const FlatSlot& slot = stage.flat(0).slots()[p];
-      const at::Tensor& held = run.passes.front()->held(s)[r][p];
-      if (slot.buffer == buffer && held.defined()) {
-        sum.narrow(0, slot.offset, slot.numel).view(held.sizes()).add_(held.to(first.device()));
-      }
-    }
-  }
-  return sum;
-}
-
-absl::Status DataParallel::ExamineSum(Run& run, Gang& gang, size_t rank) {
-  BRAID_RETURN_IF_ERROR(gang.Meet(rank));
-  if (!run.doubtful()) {
-    return absl::OkStatus();
-  }
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    for (size_t b = 0;
-         roster_.replica[s][rank] == size_t{0} && b < stages_[s]->flat(0).gradients().size(); ++b) {
-      const bool finite = std::isfinite(RangeShare(SumOf(run, s, b)));
-      run.sum_finite[rank] = run.sum_finite[rank] && finite ? 1 : 0;
-    }
-  }
-  return gang.Meet(rank);
-}
-
-absl::StatusOr<DataParallel::Verdict> DataParallel::Judge(const Run& run) const {
-  Verdict verdict;
-  const bool finite = run.finite();
-  const double loss = run.loss();
-  if (std::isfinite(loss) && finite) {
-    return verdict;
-  }
-  if (std::isfinite(loss) && spec_.precision == Precision::kFloat16) {
-    verdict.overflow = true;
-    return verdict;
-  }
-  if (spec_.non_finite == NonFinitePolicy::kFail) {
-    return NotFinite(std::isfinite(loss) ? std::string("a gradient")
-                                         : absl::StrCat("the loss (", loss, ")"));
-  }
-  verdict.counts = false;
-  return verdict;
 }
 
 absl::Status DataParallel::Apply(Run& run, Gang& gang, size_t rank) {

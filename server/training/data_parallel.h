@@ -125,7 +125,10 @@ class DataParallel {
 
   // What each rank does, on its worker, in this order.
   absl::Status Compute(Run& run, Gang& gang, size_t rank);
+  // Whether it is finite; sums it at once where that may be done before all is known to count.
   absl::Status Examine(Run& run, Gang& gang, size_t rank);
+  // Whether the model left the buffers as they can be committed.
+  absl::Status CheckBuffers(size_t rank) const;
   // Whether what would be applied is finite. Ends with a meeting.
   absl::Status ExamineSum(Run& run, Gang& gang, size_t rank);
   // What all replicas' gradients of flat buffer `buffer` add up to, on the primary's worker.

@@ -19,22 +19,33 @@ std::string WholeName(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed) {
-  std::unique_ptr<Stage> stage(new Stage(std::move(placed)));
-  const std::vector<Worker*>& workers = stage->workers();
+Link LinkOf(const PlacedStage& placed) {
+  if (placed.communicator != nullptr) {
+    return Link::kNccl;
+  }
+  const std::vector<Worker*>& workers = placed.replicas.workers();
   const bool on_host = std::all_of(workers.begin(), workers.end(), [](const Worker* worker) {
     return worker->torch_device().is_cpu();
   });
-  stage->link_ = stage->communicator_ != nullptr ? Link::kNccl
-                 : on_host                       ? Link::kSharedMemory
-                                                 : Link::kCopies;
+  return on_host ? Link::kSharedMemory : Link::kCopies;
+}
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed, bool share_parameters) {
+  std::unique_ptr<Stage> stage(new Stage(std::move(placed), share_parameters));
+  const std::vector<Worker*>& workers = stage->workers();
   std::vector<std::optional<FlatParameters>> flat(workers.size());
+  BRAID_RETURN_IF_ERROR(RunOnEach({workers[0]}, Phase::kLoad, [&](size_t) {
+    flat[0].emplace(stage->replica(0));
+    for (const at::Tensor& buffer : stage->replica(0).buffers()) {
+      stage->buffers_.push_back(buffer.clone());
+    }
+    return absl::OkStatus();
+  }));
   BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) {
-    flat[r].emplace(stage->replica(r));
-    if (r == 0) {
-      for (const at::Tensor& buffer : stage->replica(r).buffers()) {
-        stage->buffers_.push_back(buffer.clone());
-      }
+    if (r > 0 && share_parameters) {
+      flat[r].emplace(stage->replica(r), *flat[0]);
+    } else if (r > 0) {
+      flat[r].emplace(stage->replica(r));
     }
     return absl::OkStatus();
   }));
@@ -116,7 +127,9 @@ int64_t Stage::bytes(size_t r) const {
     bytes += static_cast<int64_t>(tensor.nbytes());
   };
   for (size_t b = 0; b < flat_[r].values().size(); ++b) {
-    add(flat_[r].values()[b]);
+    if (r == 0 || !share_parameters_) {
+      add(flat_[r].values()[b]);
+    }
     add(flat_[r].gradients()[b]);
   }
   // Every replica has buffers like these, the primary the committed ones besides.

@@ -25,12 +25,15 @@ enum class Link {
   kCopies,        // any other mix: the primary's worker does it
 };
 
+Link LinkOf(const PlacedStage& placed);
+
 // Thread-compatible. What it holds is touched on the workers alone, replica r's by worker r unless
 // a method says otherwise.
 class Stage {
  public:
-  // Flattens the replicas' parameters. Blocks.
-  static absl::StatusOr<std::unique_ptr<Stage>> Create(PlacedStage placed);
+  // Flattens the replicas' parameters. `share_parameters`: all replicas have the primary's memory;
+  // for kSharedMemory alone. Blocks.
+  static absl::StatusOr<std::unique_ptr<Stage>> Create(PlacedStage placed, bool share_parameters);
 
   const std::string& path() const { return path_; }
   size_t size() const { return replicas_.size(); }
@@ -38,6 +41,7 @@ class Stage {
   Worker& worker(size_t r) const { return replicas_.worker(r); }
   const std::vector<Worker*>& workers() const { return replicas_.workers(); }
   Link link() const { return link_; }
+  bool shares_parameters() const { return share_parameters_; }
   Communicator& communicator() { return *communicator_; }
   FlatParameters& flat(size_t r) { return flat_[r]; }
   const FlatParameters& flat(size_t r) const { return flat_[r]; }
@@ -74,14 +78,17 @@ class Stage {
   absl::Status CopyOptimizer(size_t r);
 
  private:
-  explicit Stage(PlacedStage placed)
-      : path_(std::move(placed.path)),
+  Stage(PlacedStage placed, bool share_parameters)
+      : link_(LinkOf(placed)),
+        share_parameters_(share_parameters),
+        path_(std::move(placed.path)),
         replicas_(std::move(placed.replicas)),
         communicator_(std::move(placed.communicator)) {}
 
+  const Link link_;
+  const bool share_parameters_;
   const std::string path_;
   const ReplicaSet replicas_;
-  Link link_ = Link::kCopies;
   const std::unique_ptr<Communicator> communicator_;  // kNccl
   std::vector<FlatParameters> flat_;
   std::vector<at::Tensor> buffers_;  // on the primary device

@@ -51,6 +51,7 @@ UpdatePass::UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
       values_(std::move(values)),
       gradient_scale_(gradient_scale),
       all_reduce_(all_reduce),
+      held_(model_.roster->workers.size()),
       reduced_(model_.stages.size()),
       plans_(model_.stages.size()),
       partial_norms_(model_.roster->workers.size() * model_.stages.size()) {}
@@ -71,16 +72,34 @@ void UpdatePass::SumSlices(size_t s, size_t replica) const {
     const std::vector<at::Tensor> all = stage.OfAll(&FlatParameters::gradients, b);
     const Slice slice = SliceOf(all[0], replica, stage.size());
     const at::Tensor sum = Cut(all[0], slice);
-    if (held_ != nullptr) {
-      SumGradients(held_->held(s), stage.flat(0), b, slice);
-    }
-    for (size_t r = 1; held_ == nullptr && r < replicas_[s]; ++r) {
+    for (size_t r = 1; r < replicas_[s]; ++r) {
       sum.add_(Cut(all[r], slice));
     }
-    for (size_t r = 1; all_reduce_ && r < all.size(); ++r) {
-      Cut(all[r], slice).copy_(sum);
+    CopySum(all, slice);
+  }
+}
+
+void UpdatePass::CopySum(const std::vector<at::Tensor>& gradients, const Slice& slice) const {
+  for (size_t r = 1; all_reduce_ && r < gradients.size(); ++r) {
+    Cut(gradients[r], slice).copy_(Cut(gradients[0], slice));
+  }
+}
+
+bool UpdatePass::SumHeld(const BatchPass& pass, size_t rank) {
+  const c10::AutoGradMode no_grad(false);
+  bool finite = true;
+  for (size_t s = 0; s < model_.stages.size(); ++s) {
+    const std::optional<size_t> replica = model_.roster->replica[s][rank];
+    Stage& stage = *model_.stages[s];
+    for (size_t b = 0; replica && b < stage.flat(0).gradients().size(); ++b) {
+      const std::vector<at::Tensor> all = stage.OfAll(&FlatParameters::gradients, b);
+      const Slice slice = SliceOf(all[0], *replica, stage.size());
+      finite = SumGradients(pass.held(s), stage.flat(0), b, slice) && finite;
+      CopySum(all, slice);
     }
   }
+  held_[rank] = 1;
+  return finite;
 }
 
 absl::Status UpdatePass::Reduce(size_t s, size_t replica) {
@@ -164,7 +183,7 @@ absl::Status UpdatePass::ShareParameters(Gang& gang, size_t rank) {
       if (stage.link() == Link::kCopies && replica > 0) {
         all[replica].copy_(all[0]);
       }
-      if (stage.link() == Link::kSharedMemory) {
+      if (stage.link() == Link::kSharedMemory && !stage.shares_parameters()) {
         const Slice slice = SliceOf(all[0], replica, all.size());
         for (size_t r = 1; r < all.size(); ++r) {
           Cut(all[r], slice).copy_(Cut(all[0], slice));
@@ -184,9 +203,11 @@ absl::Status UpdatePass::ShareParameters(Gang& gang, size_t rank) {
 
 absl::Status UpdatePass::Run(Gang& gang, size_t rank, PhaseTimes* times) {
   const c10::AutoGradMode no_grad(false);
-  BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kReduce, [&] {
-    return ForMine(rank, [&](size_t s, Stage&, size_t replica) { return Reduce(s, replica); });
-  }));
+  if (!held_[rank]) {
+    BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kReduce, [&] {
+      return ForMine(rank, [&](size_t s, Stage&, size_t replica) { return Reduce(s, replica); });
+    }));
+  }
   if (all_reduce_) {
     BRAID_RETURN_IF_ERROR(ShareSums(gang, rank));
   }

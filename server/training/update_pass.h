@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "server/devices/gang.h"
+#include "server/parallel/flat_slice.h"
 #include "server/training/batch_pass.h"
 #include "server/training/optimizer.h"
 #include "server/training/phase_times.h"
@@ -26,9 +27,10 @@ class UpdatePass {
   UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
              std::vector<GroupValues> values, double gradient_scale, bool all_reduce);
 
-  // The gradients are those that `pass` holds, in host memory, not the flat ones. Before Run(),
-  // which `pass` outlives.
-  void SumHeld(const BatchPass* pass) { held_ = pass; }
+  // Sums the gradients that `pass` holds, all of them in host memory, into the primary's flat ones:
+  // the rank's part of it. By every rank, before Run(), which then sums nothing. Returns whether
+  // the rank's part of the sums is finite.
+  bool SumHeld(const BatchPass& pass, size_t rank);
   // The gradients of stage `stage` have been summed already. Before Run().
   void SkipReduce(size_t stage) { reduced_[stage] = true; }
 
@@ -43,6 +45,8 @@ class UpdatePass {
 
  private:
   void SumSlices(size_t s, size_t replica) const;
+  // Gives the other replicas the primary's sums, where each updates its own parameters.
+  void CopySum(const std::vector<at::Tensor>& gradients, const Slice& slice) const;
   absl::Status Reduce(size_t s, size_t replica);
   // Gives every replica the primary's sums, where Reduce() has not.
   absl::Status ShareSums(Gang& gang, size_t rank);
@@ -60,7 +64,7 @@ class UpdatePass {
   const std::vector<GroupValues> values_;
   const double gradient_scale_;
   const bool all_reduce_;
-  const BatchPass* held_ = nullptr;
+  std::vector<char> held_;     // by rank; each writes its own: it has summed what a pass held
   std::vector<bool> reduced_;  // by stage
   // By stage; the primary's rank writes it.
   std::vector<UpdatePlan> plans_;

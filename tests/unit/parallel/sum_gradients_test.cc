@@ -1,5 +1,6 @@
 #include "server/parallel/sum_gradients.h"
 
+#include <cmath>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -48,7 +49,7 @@ TEST_P(SumGradientsTest, EverySliceInTheOrderOfReplicas) {
   const std::vector<Tensors> gradients = Gradients(GetParam());
   for (size_t b = 0; b < flat_.gradients().size(); ++b) {
     for (size_t part = 0; part < 3; ++part) {
-      SumGradients(gradients, flat_, b, SliceOf(flat_.gradients()[b], part, 3));
+      EXPECT_TRUE(SumGradients(gradients, flat_, b, SliceOf(flat_.gradients()[b], part, 3)));
     }
   }
   for (size_t p = 0; p < replica_.parameters().size(); ++p) {
@@ -64,12 +65,41 @@ TEST_P(SumGradientsTest, EverySliceInTheOrderOfReplicas) {
 
 TEST_P(SumGradientsTest, NothingOutsideTheSlice) {
   const Slice slice{8, 24};
-  SumGradients(Gradients(GetParam()), flat_, 0, slice);
+  EXPECT_TRUE(SumGradients(Gradients(GetParam()), flat_, 0, slice));
   const at::Tensor& flat = flat_.gradients()[0];
   EXPECT_TRUE(flat.narrow(0, 0, 8).eq(100).all().item<bool>());
   EXPECT_TRUE(flat.narrow(0, 24, flat.numel() - 24).eq(100).all().item<bool>());
   EXPECT_TRUE(flat.narrow(0, 8, 16).ne(100).all().item<bool>());
   EXPECT_TRUE(flat_.gradients()[1].eq(100).all().item<bool>());
+}
+
+// Of every datatype, wherever the element is: also behind whole vectors and blocks.
+TEST(SumGradientsFiniteTest, WhatIsNotFiniteIsToldOfItsSliceAlone) {
+  constexpr int64_t kSize = 5003;
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    PuppetReplica replica(nullptr, {{"w", at::zeros({kSize}, type)}});
+    const FlatParameters flat(replica);
+    for (const float bad : {INFINITY, -INFINITY, NAN, 1.0F}) {
+      for (const int64_t at : {int64_t{0}, int64_t{17}, int64_t{2047}, kSize - 1}) {
+        std::vector<Tensors> gradients(2, {at::full({kSize}, 2.0, type)});
+        gradients[1][0][at].fill_(bad);
+        for (size_t part = 0; part < 2; ++part) {
+          const Slice slice = SliceOf(flat.gradients()[0], part, 2);
+          const bool inside = slice.begin <= at && at < slice.end;
+          EXPECT_EQ(SumGradients(gradients, flat, 0, slice), std::isfinite(bad) || !inside)
+              << type << ", " << bad << " at " << at;
+        }
+      }
+    }
+  }
+}
+
+// No gradient is infinite.
+TEST(SumGradientsFiniteTest, ASumThatIsTooLargeIsTold) {
+  PuppetReplica replica(nullptr, {{"w", at::zeros({40})}});
+  const FlatParameters flat(replica);
+  const std::vector<Tensors> gradients(2, {at::full({40}, 3e38)});
+  EXPECT_FALSE(SumGradients(gradients, flat, 0, SliceOf(flat.gradients()[0], 0, 1)));
 }
 
 }  // namespace

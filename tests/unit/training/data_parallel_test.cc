@@ -187,13 +187,22 @@ TEST(DataParallelTest, SaysWhatItTakesOnEachDevice) {
   const std::vector<DeviceMemory> before = trained->memory();
   ASSERT_EQ(before.size(), 2);
   EXPECT_EQ(before[1].device, "cpu:1");
-  // Parameters and their gradients, each padded.
-  EXPECT_GE(before[1].current, 2 * 8 * (15 + 5 + 20));
-  EXPECT_EQ(before[1].current, before[0].current);
+  // Parameters and their gradients, each padded; the others have the primary's parameters.
+  const int64_t elements = 15 + 5 + 20;
+  EXPECT_GE(before[0].current, 2 * 8 * elements);
+  EXPECT_EQ(before[1].current, before[0].current / 2);
   ASSERT_THAT(trained.Step(Inputs(20), Classes(20)), IsOk());
   const std::vector<DeviceMemory> after = trained->memory();
   EXPECT_GT(after[0].current, before[0].current);  // the optimizer's state
   EXPECT_GT(after[0].peak, after[0].current);
+}
+
+TEST(DataParallelTest, ReplicasThatUpdateThemselvesHaveTheirOwnParameters) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{});
+  spec.sync = SyncMode::kAllReduce;
+  TrainedModule trained(Mlp(), 2, spec);
+  const std::vector<DeviceMemory> memory = trained->memory();
+  EXPECT_EQ(memory[1].current, memory[0].current);
 }
 
 TEST(DataParallelTest, AZeroDimOutputIsOneElementAChunk) {

@@ -46,6 +46,28 @@ void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
       ->capture_default_str();
 }
 
+void AddLogFlags(CLI::App* app, Options* options) {
+  static const std::map<std::string, LogFormat> kFormats = {{"text", LogFormat::kText},
+                                                            {"json", LogFormat::kJson}};
+  app->add_option("--log_format", options->log_format, "One line a message, or one JSON object")
+      ->type_name("text|json")
+      ->transform(CLI::Transformer(kFormats))
+      ->default_str("text");
+  const auto parse = [options](const std::string& text) {
+    absl::StatusOr<LogLevels> levels = ParseLogLevels(text, options->log_levels);
+    if (!levels.ok()) {
+      throw CLI::ValidationError("--log_level", std::string(levels.status().message()));
+    }
+    options->log_levels = *levels;
+  };
+  app->add_option_function<std::string>(
+         "--log_level", parse,
+         "trace, debug, info, warning, error, critical or off; of single modules: "
+         "server, rpc, models, training, devices, storage, access (a line for each call)")
+      ->type_name("LEVEL,MODULE=LEVEL")
+      ->default_str("info,access=off");
+}
+
 void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
   app->add_option("--model_repository", options->model_repository,
                   "Folder with <model>/<version>/model.pt, and config.pbtxt where wanted")
@@ -107,6 +129,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   AddFlags(&app, &options, &drain_seconds);
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
   AddModelFlags(&app, &options, &poll_seconds);
+  AddLogFlags(&app, &options);
   try {
     app.parse(argc, argv);
     if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {

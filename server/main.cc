@@ -12,8 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "server/flags.h"
 #include "server/server.h"
-#include "spdlog/sinks/stdout_color_sinks.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace {
 
@@ -42,9 +41,8 @@ int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   const sigset_t signals = BlockSignals();
-  spdlog::set_default_logger(spdlog::stdout_color_mt("braid"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
-  spdlog::flush_on(spdlog::level::info);
+  braid::SetLogFormat(options->log_format);
+  braid::SetLogLevels(options->log_levels);
 
   // A signal that comes while the models are being loaded ends the process at once: there is
   // nothing to drain.
@@ -53,9 +51,9 @@ int main(int argc, char** argv) {
   std::thread([&started, &stop, signals] {
     int signal = 0;
     sigwait(&signals, &signal);
-    spdlog::info("signal {}", signal);
+    braid::Log(braid::LogModule::kServer).info("signal {}", signal);
     if (!started.exchange(true)) {
-      spdlog::shutdown();
+      braid::StopLog();
       std::_Exit(0);
     }
     stop.Notify();
@@ -69,9 +67,10 @@ int main(int argc, char** argv) {
   started = true;
   stop.WaitForNotification();
   if (!(*server)->Drain()) {
-    spdlog::shutdown();
+    braid::StopLog();
     std::_Exit(1);
   }
-  spdlog::info("bye");
+  braid::Log(braid::LogModule::kServer).info("bye");
+  braid::StopLog();
   return 0;
 }

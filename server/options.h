@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "server/batching/control_mode.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 
@@ -41,6 +42,8 @@ struct Options {
   // 0: a free one.
   int grpc_port = 8001;
   int metrics_port = 8002;
+  LogFormat log_format = LogFormat::kText;
+  LogLevels log_levels = DefaultLogLevels();
   // Written atomically when the server is ready: {"grpc_port":…,"metrics_port":…,"pid":…}. Empty:
   // not.
   std::string ready_file;

@@ -26,12 +26,12 @@
 #include "server/storage/directory_lock.h"
 #include "server/storage/shared_regions.h"
 #include "server/telemetry/gpu_metrics.h"
+#include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
 #include "server/training/publisher.h"
 #include "server/training/trainer_registry.h"
 #include "server/training/trainer_storage.h"
-#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
@@ -134,22 +134,23 @@ class Server::Parts {
     readiness_.Tell(grpc_server_.get());
     readiness_.Set(true);
     control_->StartPolling(options_.repository_poll);
-    spdlog::info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
-                 grpc_server_->port(), options_.listen, metrics_server_->port());
+    Log(LogModule::kServer)
+        .info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
+              grpc_server_->port(), options_.listen, metrics_server_->port());
     return WriteReadyFile();
   }
 
   bool Drain() {
     readiness_.Set(false);
     admission_.Close();
-    spdlog::info("draining: {} requests in flight", admission_.in_flight());
+    Log(LogModule::kServer).info("draining: {} requests in flight", admission_.in_flight());
     if (!admission_.WaitUntilIdle(options_.drain_timeout)) {
-      spdlog::error("the drain timeout has passed with {} requests in flight",
-                    admission_.in_flight());
+      Log(LogModule::kServer)
+          .error("the drain timeout has passed with {} requests in flight", admission_.in_flight());
       return false;
     }
     if (!admission_.WaitUntilReplied(std::min(kSlowReaders, options_.drain_timeout))) {
-      spdlog::warn("replies that nobody reads are given up");
+      Log(LogModule::kServer).warn("replies that nobody reads are given up");
     }
     control_->Stop();
     grpc_server_->Shutdown(absl::Now() + kHangUp);
@@ -170,7 +171,7 @@ class Server::Parts {
       gpu_metrics_ = *std::move(gpus);
       metrics_server_->Add(gpu_metrics_);
     } else {
-      spdlog::info("no metrics of GPUs: {}", std::string(gpus.status().message()));
+      Log(LogModule::kServer).info("no metrics of GPUs: {}", std::string(gpus.status().message()));
     }
 #endif
   }

@@ -11,7 +11,7 @@
 #include "server/base/status.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -34,11 +34,12 @@ std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
 
 void LogLoaded(const LoadedVersion& version, absl::Duration time) {
   const ModelConfig& config = version.model->config();
-  spdlog::info("model '{}' version {} ready in {}: ({}) -> ({}), batches of up to {}, {} replicas",
-               config.name, version.version,
-               absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1))),
-               Names(config.inputs, config.batched()), Names(config.outputs, config.batched()),
-               config.max_batch_size, version.replicas.size());
+  Log(LogModule::kModels)
+      .info("model '{}' version {} ready in {}: ({}) -> ({}), batches of up to {}, {} replicas",
+            config.name, version.version,
+            absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1))),
+            Names(config.inputs, config.batched()), Names(config.outputs, config.batched()),
+            config.max_batch_size, version.replicas.size());
 }
 
 // Which versions the policy serves, ascending.
@@ -111,7 +112,8 @@ absl::Status ModelLoader::LoadEntry(const RepositoryEntry& entry,
   files_[entry.name] = FilesOf(entry);
   absl::Status status = LoadVersions(entry, config);
   if (!status.ok()) {
-    spdlog::error("model '{}' is not loaded: {}", entry.name, std::string(status.message()));
+    Log(LogModule::kModels)
+        .error("model '{}' is not loaded: {}", entry.name, std::string(status.message()));
     if (!models_->Find(entry.name, 0).ok()) {
       const int64_t newest = entry.versions.empty() ? 0 : entry.versions.back().version;
       models_->ServeNot(entry.name, newest, status);
@@ -138,7 +140,7 @@ absl::Status ModelLoader::LoadAll() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry> entries,
                          ScanRepository(options_.directory));
   if (entries.empty()) {
-    spdlog::warn("the model repository '{}' is empty", options_.directory);
+    Log(LogModule::kModels).warn("the model repository '{}' is empty", options_.directory);
   }
   return LoadEntries(entries);
 }
@@ -167,7 +169,7 @@ absl::Status ModelLoader::Load(const std::string& name, const std::optional<std:
 
 absl::Status ModelLoader::Unload(const std::string& name) {
   BRAID_RETURN_IF_ERROR(models_->Remove(name, "unloaded"));
-  spdlog::info("model '{}' is unloaded", name);
+  Log(LogModule::kModels).info("model '{}' is unloaded", name);
   Changed(name);
   return absl::OkStatus();
 }
@@ -176,8 +178,8 @@ void ModelLoader::Poll() {
   const absl::StatusOr<std::vector<RepositoryEntry>> entries = ScanRepository(options_.directory);
   if (!entries.ok()) {
     // As when a file system is gone for a while: what is served stays.
-    spdlog::error("the model repository cannot be read: {}",
-                  std::string(entries.status().message()));
+    Log(LogModule::kModels)
+        .error("the model repository cannot be read: {}", std::string(entries.status().message()));
     return;
   }
   std::set<std::string> names;
@@ -193,7 +195,7 @@ void ModelLoader::Poll() {
       ++known;
       continue;
     }
-    spdlog::info("model '{}' is gone from the repository", known->first);
+    Log(LogModule::kModels).info("model '{}' is gone from the repository", known->first);
     models_->Forget(known->first);
     Changed(known->first);
     known = files_.erase(known);

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -12,17 +12,17 @@ CudaBackend* Load() {
   // Without a driver the CUDA libraries of LibTorch are 350 MB of memory for nothing.
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) {
-    spdlog::debug("no CUDA driver: {}", dlerror());
+    Log(LogModule::kDevices).debug("no CUDA driver: {}", dlerror());
     return nullptr;
   }
   void* library = dlopen("libbraid_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    spdlog::warn("there is a CUDA driver, but no GPU support: {}", dlerror());
+    Log(LogModule::kDevices).warn("there is a CUDA driver, but no GPU support: {}", dlerror());
     return nullptr;
   }
   auto* make = reinterpret_cast<MakeCudaBackendFunction>(dlsym(library, kMakeCudaBackend));
   if (make == nullptr) {
-    spdlog::warn("libbraid_cuda.so is not of this build: {}", dlerror());
+    Log(LogModule::kDevices).warn("libbraid_cuda.so is not of this build: {}", dlerror());
     return nullptr;
   }
   return make();

@@ -8,7 +8,7 @@
 #include "server/devices/cuda_backend.h"
 #include "server/devices/device.h"
 #include "server/devices/run_on.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -43,9 +43,10 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(const Options& op
   const int threads = ThreadsFor(pool->slots_, options.cpu_threads);
   for (const DeviceSlot& slot : pool->slots_) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, MakeDevice(slot, cuda, threads));
-    spdlog::info("device {}: {}", slot.name,
-                 slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads)
-                                               : device->hardware());
+    Log(LogModule::kDevices)
+        .info("device {}: {}", slot.name,
+              slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads)
+                                            : device->hardware());
     pool->workers_.push_back(
         std::make_unique<Worker>(Worker::Options{slot.name, options.training_share, options.clock,
                                                  options.metrics, options.on_lost},

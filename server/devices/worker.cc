@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/devices/thread_setup.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 
@@ -67,7 +67,8 @@ absl::Status Worker::Synchronize() {
     return status;
   }
   healthy_ = false;
-  spdlog::critical("device {} is lost: {}", options_.name, std::string(status.message()));
+  Log(LogModule::kDevices)
+      .critical("device {} is lost: {}", options_.name, std::string(status.message()));
   if (options_.on_lost) {
     options_.on_lost(status);
   }

@@ -13,7 +13,7 @@
 #include "server/rpc/inference_service.h"
 #include "server/rpc/training_service.h"
 #include "server/rpc/transport.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -23,7 +23,9 @@ constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
 
 // gRPC writes to stderr what its callers learn from a status anyway.
-void LogQuietly(gpr_log_func_args* entry) { spdlog::debug("gRPC: {}", entry->message); }
+void LogQuietly(gpr_log_func_args* entry) {
+  Log(LogModule::kRpc).debug("gRPC: {}", entry->message);
+}
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -13,32 +13,34 @@ namespace {
 using LogValue = inference::LogSettingsRequest::SettingValue;
 
 constexpr char kLogFormat[] = "ISO8601";
+constexpr char kLogLevel[] = "log_level";
 
-struct LogLevels {
+// Triton's settings, each of which asks for those before it.
+struct Verbosity {
   bool error = true;
   bool warning = true;
   bool info = true;
   uint32_t verbose = 0;
 };
 
-LogLevels CurrentLevels() {
-  const auto level = spdlog::get_level();
-  LogLevels levels;
-  levels.error = level <= spdlog::level::err;
-  levels.warning = level <= spdlog::level::warn;
-  levels.info = level <= spdlog::level::info;
-  levels.verbose = level <= spdlog::level::trace ? 2 : level <= spdlog::level::debug ? 1 : 0;
-  return levels;
+Verbosity VerbosityOf(const LogLevels& levels) {
+  const spdlog::level::level_enum level = levels[static_cast<size_t>(LogModule::kServer)];
+  Verbosity verbosity;
+  verbosity.error = level <= spdlog::level::err;
+  verbosity.warning = level <= spdlog::level::warn;
+  verbosity.info = level <= spdlog::level::info;
+  verbosity.verbose = level <= spdlog::level::trace ? 2 : level <= spdlog::level::debug ? 1 : 0;
+  return verbosity;
 }
 
-spdlog::level::level_enum LevelOf(const LogLevels& levels) {
-  if (levels.verbose > 0) {
-    return levels.verbose > 1 ? spdlog::level::trace : spdlog::level::debug;
+const char* LevelOf(const Verbosity& verbosity) {
+  if (verbosity.verbose > 0) {
+    return verbosity.verbose > 1 ? "trace" : "debug";
   }
-  return levels.info      ? spdlog::level::info
-         : levels.warning ? spdlog::level::warn
-         : levels.error   ? spdlog::level::err
-                          : spdlog::level::off;
+  return verbosity.info      ? "info"
+         : verbosity.warning ? "warning"
+         : verbosity.error   ? "error"
+                             : "off";
 }
 
 std::string FieldOf(const std::string& name) { return absl::StrCat("settings.", Excerpt(name)); }
@@ -63,21 +65,21 @@ absl::Status SetOnly(const std::string& name, const LogValue& value, const std::
   return absl::OkStatus();
 }
 
-absl::Status Apply(const std::string& name, const LogValue& value, LogLevels* levels) {
+absl::Status Apply(const std::string& name, const LogValue& value, Verbosity* verbosity) {
   if (name == "log_error") {
-    return SetBool(name, value, &levels->error);
+    return SetBool(name, value, &verbosity->error);
   }
   if (name == "log_warning") {
-    return SetBool(name, value, &levels->warning);
+    return SetBool(name, value, &verbosity->warning);
   }
   if (name == "log_info") {
-    return SetBool(name, value, &levels->info);
+    return SetBool(name, value, &verbosity->info);
   }
   if (name == "log_verbose_level") {
     if (!value.has_uint32_param()) {
       return InvalidField(FieldOf(name), "is no uint32; expected 0, 1 or 2");
     }
-    levels->verbose = value.uint32_param();
+    verbosity->verbose = value.uint32_param();
     return absl::OkStatus();
   }
   if (name == "log_format") {
@@ -89,35 +91,53 @@ absl::Status Apply(const std::string& name, const LogValue& value, LogLevels* le
   return absl::UnimplementedError(
       absl::StrCat(FieldOf(name),
                    ": is no setting of this server's log; it has log_error, "
-                   "log_warning, log_info, log_verbose_level and log_format"));
+                   "log_warning, log_info, log_verbose_level, log_level and log_format"));
+}
+
+// Of log_level, by module.
+absl::StatusOr<LogLevels> ParseLevels(const LogValue& value, const LogLevels& levels) {
+  const std::string field = FieldOf(kLogLevel);
+  if (!value.has_string_param()) {
+    return InvalidField(field, "is no string; expected such as 'info,training=debug'");
+  }
+  absl::StatusOr<LogLevels> parsed = ParseLogLevels(value.string_param(), levels);
+  return parsed.ok() ? parsed : InvalidField(field, parsed.status().message());
 }
 
 }  // namespace
 
 absl::Status ExchangeLogSettings(const inference::LogSettingsRequest& request,
                                  inference::LogSettingsResponse* response) {
-  LogLevels levels = CurrentLevels();
+  LogLevels levels = GetLogLevels();
+  Verbosity verbosity = VerbosityOf(levels);
+  bool all_modules = false;
   for (const auto& [name, value] : request.settings()) {
-    BRAID_RETURN_IF_ERROR(Apply(name, value, &levels));
+    if (name != kLogLevel) {
+      BRAID_RETURN_IF_ERROR(Apply(name, value, &verbosity));
+      all_modules = true;
+    }
   }
-  if (!request.settings().empty()) {
-    if (levels.error < levels.warning || levels.warning < levels.info ||
-        levels.info < (levels.verbose > 0)) {
+  if (all_modules) {
+    if (verbosity.error < verbosity.warning || verbosity.warning < verbosity.info ||
+        verbosity.info < (verbosity.verbose > 0)) {
       return InvalidField("settings",
                           "ask for messages without more important ones; expected log_error, "
                           "log_warning, log_info and log_verbose_level each with those before it");
     }
-    if (spdlog::get_level() != LevelOf(levels)) {
-      spdlog::set_level(LevelOf(levels));
-    }
+    BRAID_ASSIGN_OR_RETURN(levels, ParseLogLevels(LevelOf(verbosity), levels));
   }
-  levels = CurrentLevels();
+  if (const auto found = request.settings().find(kLogLevel); found != request.settings().end()) {
+    BRAID_ASSIGN_OR_RETURN(levels, ParseLevels(found->second, levels));
+  }
+  SetLogLevels(levels);
+  verbosity = VerbosityOf(levels);
   auto& settings = *response->mutable_settings();
   settings["log_file"].set_string_param("");
-  settings["log_info"].set_bool_param(levels.info);
-  settings["log_warning"].set_bool_param(levels.warning);
-  settings["log_error"].set_bool_param(levels.error);
-  settings["log_verbose_level"].set_uint32_param(levels.verbose);
+  settings["log_info"].set_bool_param(verbosity.info);
+  settings["log_warning"].set_bool_param(verbosity.warning);
+  settings["log_error"].set_bool_param(verbosity.error);
+  settings["log_verbose_level"].set_uint32_param(verbosity.verbose);
+  settings[kLogLevel].set_string_param(LogLevelsText(levels));
   settings["log_format"].set_string_param(kLogFormat);
   return absl::OkStatus();
 }

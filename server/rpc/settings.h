@@ -8,9 +8,11 @@
 namespace braid {
 
 // Applies the settings of `request` to the server's log, all or none, and fills in what holds then.
-// The log has one level, so of log_error, log_warning, log_info and log_verbose_level (0, 1, 2 and
-// more) each asks for those before it. UNIMPLEMENTED or INVALID_ARGUMENT, naming the setting, for
-// another combination, another log_format than ISO8601, a log_file, and for what is no setting.
+// A module of the log has one level, so of log_error, log_warning, log_info and log_verbose_level
+// (0, 1, 2 and more), which are of all modules but the access log, each asks for those before it.
+// log_level, a setting of Braid's own, is what --log_level is. UNIMPLEMENTED or INVALID_ARGUMENT,
+// naming the setting, for another combination, another log_format than ISO8601, a log_file, and for
+// what is no setting.
 absl::Status ExchangeLogSettings(const inference::LogSettingsRequest& request,
                                  inference::LogSettingsResponse* response);
 

@@ -12,7 +12,7 @@
 #include "server/storage/files.h"
 #include "server/storage/names.h"
 #include "server/storage/staging.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -216,14 +216,14 @@ absl::Status CheckpointStore::Unreadable() const {
 void CheckpointStore::PutLast(CheckpointInfo info) {
   const absl::MutexLock lock(&mu_);
   if (FindNamed(damaged_, info.name) != damaged_.end()) {
-    spdlog::warn("damaged checkpoint replaced: {}", PathOf(info.name));
+    Log(LogModule::kStorage).warn("damaged checkpoint replaced: {}", PathOf(info.name));
   }
   Forget(info.name);
   infos_.push_back(std::move(info));
 }
 
 void CheckpointStore::SetAside(const std::string& name, const absl::Status& status) {
-  spdlog::warn("checkpoint passed over: {}", status.ToString());
+  Log(LogModule::kStorage).warn("checkpoint passed over: {}", status.ToString());
   const absl::MutexLock lock(&mu_);
   Forget(name);
   damaged_.push_back({name, status});

@@ -9,7 +9,7 @@
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
 #include "server/parallel/host_copy.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 
@@ -75,7 +75,7 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& c
   });
   BRAID_RETURN_IF_ERROR(caught);
   if (const absl::Status retained = store_->Retain(keep_); !retained.ok()) {
-    spdlog::warn("old checkpoints stay: {}", std::string(retained.message()));
+    Log(LogModule::kTraining).warn("old checkpoints stay: {}", std::string(retained.message()));
   }
   return info;
 }

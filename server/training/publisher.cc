@@ -15,7 +15,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
 #include "server/models/repository.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -144,8 +144,9 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   for (auto source = first; source <= wanted; ++source) {
     BRAID_RETURN_IF_ERROR(ServeSource(model, *source));
   }
-  spdlog::info("model '{}' serves version {}, {}", model, wanted->version,
-               pinned != 0 ? "rolled back to" : "published before");
+  Log(LogModule::kModels)
+      .info("model '{}' serves version {}, {}", model, wanted->version,
+            pinned != 0 ? "rolled back to" : "published before");
   return absl::OkStatus();
 }
 
@@ -155,8 +156,8 @@ void Publisher::ServeStored(const std::string& model) {
   }
   const absl::MutexLock lock(&mu_);
   if (const absl::Status status = ServeStoredModel(model); !status.ok()) {
-    spdlog::error("model '{}' serves no published version: {}", model,
-                  std::string(status.message()));
+    Log(LogModule::kModels)
+        .error("model '{}' serves no published version: {}", model, std::string(status.message()));
   }
 }
 

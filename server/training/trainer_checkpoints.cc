@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
+#include "server/telemetry/log.h"
 #include "server/training/optimizer_spec.h"
 #include "server/training/trainer.h"
-#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
@@ -52,8 +52,9 @@ void Trainer::StartCheckpoint(SaveDone done) {
       const absl::MutexLock lock(&mu_);
       durable_ = info->sequence;
     } else {
-      spdlog::error("trainer '{}': a checkpoint was not written: {}", spec_.name,
-                    std::string(info.status().message()));
+      Log(LogModule::kTraining)
+          .error("trainer '{}': a checkpoint was not written: {}", spec_.name,
+                 std::string(info.status().message()));
     }
     services_.metrics->RecordCheckpoint(spec_.name, info.ok(), absl::Now() - start);
     done(std::move(info));

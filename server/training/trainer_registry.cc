@@ -13,12 +13,12 @@
 #include "server/base/text.h"
 #include "server/batching/batch_queue.h"
 #include "server/storage/names.h"
+#include "server/telemetry/log.h"
 #include "server/training/evaluation.h"
 #include "server/training/placement.h"
 #include "server/training/publisher.h"
 #include "server/training/trainer.h"
 #include "server/training/trainer_storage.h"
-#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
@@ -117,8 +117,9 @@ void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
   const std::optional<StoredTrainer> stored = storage_->Find(name);
   if (!saved.ok() || !stored) {
-    spdlog::error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
-                  std::string(saved.status().message()));
+    Log(LogModule::kTraining)
+        .error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
+               std::string(saved.status().message()));
     return;
   }
   if (!trainer->RetireAt(saved->sequence)) {
@@ -127,13 +128,15 @@ void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   StoredTrainer expired = *stored;
   expired.expired = true;
   if (const absl::Status status = storage_->Write(expired); !status.ok()) {
-    spdlog::error("trainer '{}' was idle and comes back with the next start: {}", name,
-                  std::string(status.message()));
+    Log(LogModule::kTraining)
+        .error("trainer '{}' was idle and comes back with the next start: {}", name,
+               std::string(status.message()));
   }
   Take(name).reset();
   services_.metrics->ForgetTrainer(name);
-  spdlog::info("trainer '{}' was idle for {} and is gone; RestoreCheckpoint brings it back", name,
-               absl::FormatDuration(trainer->spec().idle_timeout));
+  Log(LogModule::kTraining)
+      .info("trainer '{}' was idle for {} and is gone; RestoreCheckpoint brings it back", name,
+            absl::FormatDuration(trainer->spec().idle_timeout));
 }
 
 std::vector<std::shared_ptr<Trainer>> TrainerRegistry::All() const {
@@ -162,8 +165,8 @@ void TrainerRegistry::RestoreStored() {
   }
   absl::StatusOr<std::vector<StoredTrainer>> stored = storage_->List();
   if (!stored.ok()) {
-    spdlog::error("the stored trainers cannot be listed: {}",
-                  std::string(stored.status().message()));
+    Log(LogModule::kTraining)
+        .error("the stored trainers cannot be listed: {}", std::string(stored.status().message()));
     return;
   }
   for (const StoredTrainer& trainer : *stored) {
@@ -177,11 +180,13 @@ void TrainerRegistry::RestoreStored() {
     }
     if (status.ok()) {
       const TrainerInfo info = *Get(trainer.name);
-      spdlog::info("trainer '{}' is back at step {}, sequence {}", trainer.name, info.step,
-                   info.applied_sequence);
+      Log(LogModule::kTraining)
+          .info("trainer '{}' is back at step {}, sequence {}", trainer.name, info.step,
+                info.applied_sequence);
     } else {
-      spdlog::error("trainer '{}' cannot be brought back, and stays on the disk: {}", trainer.name,
-                    std::string(status.message()));
+      Log(LogModule::kTraining)
+          .error("trainer '{}' cannot be brought back, and stays on the disk: {}", trainer.name,
+                 std::string(status.message()));
     }
   }
 }
@@ -194,8 +199,9 @@ void TrainerRegistry::SaveAll() {
       continue;
     }
     if (const auto saved = SaveAndWait(*trainer); !saved.ok()) {
-      spdlog::error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
-                    std::string(saved.status().message()));
+      Log(LogModule::kTraining)
+          .error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
+                 std::string(saved.status().message()));
     }
   }
 }
@@ -288,8 +294,9 @@ absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
                          services_.models->FindReplicas(spec.model, 0));
   if (LeaveOutMissingDevices(base->replicas(), &spec)) {
-    spdlog::warn("trainer '{}' was on devices that this server has not, and goes on on others",
-                 spec.name);
+    Log(LogModule::kTraining)
+        .warn("trainer '{}' was on devices that this server has not, and goes on on others",
+              spec.name);
   }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer, Make(std::move(spec), base, &stored));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {

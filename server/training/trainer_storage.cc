@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -48,8 +48,9 @@ absl::StatusOr<std::vector<StoredTrainer>> TrainerStorage::List() const {
     if (trainer.ok()) {
       stored.push_back(*std::move(trainer));
     } else {
-      spdlog::error("the stored trainer '{}' cannot be read: {}", name,
-                    std::string(trainer.status().message()));
+      Log(LogModule::kStorage)
+          .error("the stored trainer '{}' cannot be read: {}", name,
+                 std::string(trainer.status().message()));
     }
   }
   return stored;

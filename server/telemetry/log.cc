@@ -1,0 +1,228 @@
+#include "server/telemetry/log.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "server/base/text.h"
+#include "spdlog/async_logger.h"
+#include "spdlog/details/periodic_worker.h"
+#include "spdlog/details/thread_pool.h"
+#include "spdlog/pattern_formatter.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+
+namespace braid {
+namespace {
+
+using spdlog::level::level_enum;
+
+constexpr std::array<const char*, kLogModules> kModuleNames = {
+    "server", "rpc", "models", "training", "devices", "storage", "access"};
+constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
+    {{"trace", level_enum::trace},
+     {"debug", level_enum::debug},
+     {"info", level_enum::info},
+     {"warning", level_enum::warn},
+     {"error", level_enum::err},
+     {"critical", level_enum::critical},
+     {"off", level_enum::off}}};
+
+// Lines of the access log that wait for their thread; beyond, the oldest are lost, for no request
+// waits for the log.
+constexpr size_t kWaitingLines = 1 << 14;
+
+absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
+
+// The message in one line of characters that can be seen.
+class TextMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& line, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    constexpr absl::string_view kHex = "0123456789abcdef";
+    for (const char c : ViewOf(line.payload)) {
+      if (!absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+        out.push_back(c);
+        continue;
+      }
+      const absl::string_view name = c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : "";
+      if (!name.empty()) {
+        out.append(name.begin(), name.end());
+      } else {
+        const std::array<char, 4> code = {'\\', 'x', kHex[static_cast<unsigned char>(c) >> 4],
+                                          kHex[static_cast<unsigned char>(c) & 15]};
+        out.append(code.begin(), code.end());
+      }
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<TextMessage>();
+  }
+};
+
+// The message as members of the line's JSON object.
+class JsonMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& line, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const absl::string_view payload = ViewOf(line.payload);
+    std::string members(payload);
+    if (ViewOf(line.logger_name) != kModuleNames[static_cast<size_t>(LogModule::kAccess)]) {
+      using Json = nlohmann::json;
+      members = absl::StrCat("\"message\":",
+                             Json(members).dump(-1, ' ', false, Json::error_handler_t::replace));
+    }
+    out.append(members.data(), members.data() + members.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JsonMessage>();
+  }
+};
+
+std::unique_ptr<spdlog::formatter> MakeFormatter(LogFormat format) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
+  formatter->add_flag<TextMessage>('T').add_flag<JsonMessage>('J');
+  formatter->set_pattern(format == LogFormat::kText
+                             ? "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n: %T"
+                             : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","module":"%n",%J})");
+  return formatter;
+}
+
+struct Loggers {
+  Loggers() {
+    const LogLevels levels = DefaultLogLevels();
+    sink->set_formatter(MakeFormatter(LogFormat::kText));
+    for (size_t m = 0; m < kLogModules; ++m) {
+      if (m == static_cast<size_t>(LogModule::kAccess)) {
+        of_module[m] = std::make_shared<spdlog::async_logger>(
+            kModuleNames[m], sink, pool, spdlog::async_overflow_policy::overrun_oldest);
+      } else {
+        of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], sink);
+        of_module[m]->flush_on(level_enum::info);
+      }
+      of_module[m]->set_level(levels[m]);
+    }
+  }
+
+  const std::shared_ptr<spdlog::sinks::sink> sink =
+      std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
+  // Of the access log, whose lines are written by a thread of its own and flushed now and then.
+  std::shared_ptr<spdlog::details::thread_pool> pool =
+      std::make_shared<spdlog::details::thread_pool>(kWaitingLines, 1);
+  std::unique_ptr<spdlog::details::periodic_worker> flusher =
+      std::make_unique<spdlog::details::periodic_worker>([this] { sink->flush(); },
+                                                         std::chrono::seconds(1));
+  std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
+  std::atomic<LogFormat> format = LogFormat::kText;
+};
+
+// Lives as long as the process: what is destroyed at its end logs too.
+Loggers& TheLoggers() {
+  static auto* const loggers = new Loggers;
+  return *loggers;
+}
+
+std::string LevelNames() {
+  return absl::StrJoin(kLevelNames, ", ", [](std::string* out, const auto& level) {
+    absl::StrAppend(out, level.first);
+  });
+}
+
+const char* LevelName(level_enum level) {
+  return std::find_if(kLevelNames.begin(), kLevelNames.end(),
+                      [level](const auto& known) { return known.second == level; })
+      ->first;
+}
+
+absl::StatusOr<level_enum> ParseLevel(absl::string_view text) {
+  for (const auto& [name, level] : kLevelNames) {
+    if (text == name) {
+      return level;
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", Excerpt(text), "' is no level; expected one of ", LevelNames()));
+}
+
+}  // namespace
+
+LogLevels DefaultLogLevels() {
+  LogLevels levels;
+  levels.fill(level_enum::info);
+  levels[static_cast<size_t>(LogModule::kAccess)] = level_enum::off;
+  return levels;
+}
+
+absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels levels) {
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> sides =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    const bool all = !absl::StrContains(part, '=');
+    const absl::StatusOr<level_enum> level = ParseLevel(all ? part : sides.second);
+    if (!level.ok()) {
+      return level.status();
+    }
+    const auto named = std::find(kModuleNames.begin(), kModuleNames.end(), sides.first);
+    if (!all && named == kModuleNames.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(sides.first),
+                                                     "' is no module of the log; expected one of ",
+                                                     absl::StrJoin(kModuleNames, ", ")));
+    }
+    if (all) {
+      std::fill_n(levels.begin(), static_cast<size_t>(LogModule::kAccess), *level);
+    } else {
+      levels[static_cast<size_t>(named - kModuleNames.begin())] = *level;
+    }
+  }
+  return levels;
+}
+
+std::string LogLevelsText(const LogLevels& levels) {
+  std::vector<std::string> parts;
+  for (size_t m = 0; m < kLogModules; ++m) {
+    parts.push_back(absl::StrCat(kModuleNames[m], "=", LevelName(levels[m])));
+  }
+  return absl::StrJoin(parts, ",");
+}
+
+spdlog::logger& Log(LogModule module) {
+  return *TheLoggers().of_module[static_cast<size_t>(module)];
+}
+
+void SetLogFormat(LogFormat format) {
+  TheLoggers().sink->set_formatter(MakeFormatter(format));
+  TheLoggers().format = format;
+}
+
+LogFormat GetLogFormat() { return TheLoggers().format; }
+
+void SetLogLevels(const LogLevels& levels) {
+  for (size_t m = 0; m < kLogModules; ++m) {
+    TheLoggers().of_module[m]->set_level(levels[m]);
+  }
+}
+
+LogLevels GetLogLevels() {
+  LogLevels levels;
+  for (size_t m = 0; m < kLogModules; ++m) {
+    levels[m] = TheLoggers().of_module[m]->level();
+  }
+  return levels;
+}
+
+void StopLog() {
+  Loggers& loggers = TheLoggers();
+  loggers.flusher.reset();
+  loggers.pool.reset();  // its thread writes what waits, and ends
+  loggers.sink->flush();
+}
+
+}  // namespace braid

@@ -1,0 +1,44 @@
+// The server's log: one stream of lines on stdout, a logger with a level of its own for each
+// module.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "spdlog/logger.h"
+
+namespace braid {
+
+enum class LogModule { kServer, kRpc, kModels, kTraining, kDevices, kStorage, kAccess };
+inline constexpr size_t kLogModules = 7;
+
+enum class LogFormat { kText, kJson };
+
+// One a module.
+using LogLevels = std::array<spdlog::level::level_enum, kLogModules>;
+
+// info, but for the access log, which is off.
+LogLevels DefaultLogLevels();
+
+// "warning", of all modules but the access log; "training=debug,access=info", of those named: what
+// is not said stays as in `levels`. INVALID_ARGUMENT says what makes no sense, and what would.
+absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels levels);
+// What ParseLogLevels() reads, every module named.
+std::string LogLevelsText(const LogLevels& levels);
+
+// Logs of `module`. Any thread. Characters that end or hide a line are escaped; a message of
+// kAccess is the members of a JSON object where the format is JSON.
+spdlog::logger& Log(LogModule module);
+
+// From now on lines are in `format`: text until then. Times are UTC.
+void SetLogFormat(LogFormat format);
+LogFormat GetLogFormat();
+void SetLogLevels(const LogLevels& levels);
+LogLevels GetLogLevels();
+// Writes what waits, and ends the access log.
+void StopLog();
+
+}  // namespace braid

@@ -23,12 +23,15 @@
 #include "server/models/config_reader.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/stored_spec.h"
+#include "server/server_state.h"
 #include "server/storage/directory_lock.h"
 #include "server/storage/shared_regions.h"
 #include "server/telemetry/gpu_metrics.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
+#include "server/telemetry/process_metrics.h"
+#include "server/telemetry/state_metrics.h"
 #include "server/training/publisher.h"
 #include "server/training/trainer_registry.h"
 #include "server/training/trainer_storage.h"
@@ -120,6 +123,7 @@ class Server::Parts {
     BRAID_ASSIGN_OR_RETURN(metrics_server_,
                            MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
     ServeGpuMetrics();
+    ServeStateMetrics();
     MakeControl();
     BRAID_ASSIGN_OR_RETURN(
         grpc_server_, GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(),
@@ -157,6 +161,7 @@ class Server::Parts {
     trainers_->SaveAll();
     // Nothing writes to the data directory any more: another server may have it, before what else
     // this one has to end.
+    metrics_server_->Remove(state_metrics_);  // it asks the trainers
     trainers_.reset();
     data_dir_lock_.Close();
     return true;
@@ -168,12 +173,24 @@ class Server::Parts {
 #ifdef BRAID_WITH_NVML
     absl::StatusOr<std::shared_ptr<GpuMetrics>> gpus = GpuMetrics::Open(kNvmlLibrary);
     if (gpus.ok()) {
-      gpu_metrics_ = *std::move(gpus);
+      gpu_metrics_ = *gpus;
+      find_gpu_ = [gpus = *gpus](const GpuId& id) -> std::optional<GpuLabels> {
+        const auto labels = gpus->Find(id.uuid, id.pci_id);
+        return labels ? std::optional<GpuLabels>({labels->gpu, labels->uuid}) : std::nullopt;
+      };
       metrics_server_->Add(gpu_metrics_);
     } else {
       Log(LogModule::kServer).info("no metrics of GPUs: {}", std::string(gpus.status().message()));
     }
 #endif
+  }
+
+  void ServeStateMetrics() {
+    state_metrics_ = std::make_shared<StateMetrics>(
+        [reader = ServerStateReader(&admission_, models_.get(), trainers_.get(), pool_.get(),
+                                    find_gpu_)] { return reader.Read(); });
+    metrics_server_->Add(state_metrics_);
+    metrics_server_->Add(process_metrics_);
   }
 
   absl::Status OpenStorage() {
@@ -226,6 +243,10 @@ class Server::Parts {
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<TrainerRegistry> trainers_;
   std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: there is no NVML
+  ServerStateReader::FindGpu find_gpu_ = [](const GpuId&) { return std::nullopt; };
+  std::shared_ptr<prometheus::Collectable> state_metrics_;
+  const std::shared_ptr<prometheus::Collectable> process_metrics_ =
+      std::make_shared<ProcessMetrics>();
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<ModelControl> control_;
   std::unique_ptr<GrpcServer> grpc_server_;

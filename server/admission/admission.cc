@@ -62,6 +62,11 @@ int64_t Admission::in_flight() const {
   return requests_;
 }
 
+size_t Admission::bytes_in_flight() const {
+  const absl::MutexLock lock(&mu_);
+  return bytes_;
+}
+
 bool Admission::WaitUntilReplied(absl::Duration timeout) {
   const absl::MutexLock lock(&mu_);
   return mu_.AwaitWithTimeout(absl::Condition(this, &Admission::Replied), timeout);

@@ -68,6 +68,7 @@ class Admission {
   // The same for the replies that are on their way.
   bool WaitUntilReplied(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
+  size_t bytes_in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class Ticket;

@@ -9,6 +9,7 @@
 #include "server/base/status.h"
 #include "server/batching/run_batch.h"
 #include "server/devices/run_on.h"
+#include "server/parallel/replica_bytes.h"
 
 namespace braid {
 namespace {
@@ -16,13 +17,22 @@ namespace {
 // Of a batch: a worker that is woken instead has hardly begun before it is over.
 constexpr absl::Duration kBrief = absl::Microseconds(200);
 
+std::vector<int64_t> BytesOfAll(const ReplicaSet& replicas) {
+  std::vector<int64_t> bytes;
+  for (size_t r = 0; r < replicas.size(); ++r) {
+    bytes.push_back(BytesOf(replicas.replica(r)));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics)
     : config_(std::move(config)),
       version_(version),
       replicas_(std::move(replicas)),
-      metrics_(metrics),
+      bytes_(BytesOfAll(replicas_)),
+      metrics_(metrics, config_.name),
       batcher_(config_) {
   if (config_.preserve_ordering) {
     ordered_answers_ = std::vector<OrderedAnswers>(batcher_.levels());
@@ -53,8 +63,13 @@ void BatchQueue::Drop(const InferenceRequest& request) {
 
 void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done done,
                         absl::StatusOr<InferenceResult> result) {
-  const absl::Duration total = absl::Now() - request.schedule().arrival;
+  const absl::Time arrival = request.schedule().arrival;
+  const absl::Duration total = absl::Now() - arrival;
+  const absl::Time begun = request.begun();
   const InferenceRequest::Place place = request.place();
+  if (begun < absl::InfiniteFuture()) {
+    metrics_.RecordQueued(begun - arrival);
+  }
   if (!result.ok()) {
     statistics_.RecordFailure(total);
     // An error has no rows to keep in order.
@@ -64,7 +79,7 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
     }
     return;
   }
-  statistics_.RecordSuccess(total, request.begun() - request.schedule().arrival);
+  statistics_.RecordSuccess(total, begun - arrival);
   if (config_.preserve_ordering) {
     ordered_answers_[place.level].Bring(
         place.number, [done = std::move(done), result = std::move(result)]() mutable {
@@ -112,7 +127,7 @@ IdleWorkers BatchQueue::Idle(const Worker& asking) {
 
 void BatchQueue::CountQueued(int64_t before) {
   if (batcher_.rows() != before) {
-    metrics_->AddQueuedRows(config_.name, batcher_.rows() - before);
+    metrics_.AddQueuedRows(batcher_.rows() - before);
   }
 }
 
@@ -187,8 +202,8 @@ absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Batcher::Pi
                          RunBatch(config_, worker, replicas_.replica(replica), parts));
   const BatchDurations& durations = result.durations;
   statistics_.RecordBatch(rows, static_cast<int64_t>(pieces.size()), start, durations);
-  metrics_->CountBatch(config_.name, rows);
-  worker.AddSamples(rows);
+  metrics_.CountBatch(rows);
+  worker.CountChunk(DeviceWork::kInference, rows);
   {
     const absl::MutexLock lock(&mu_);
     cost_.Record(rows, durations.copy_in + durations.forward + durations.copy_out);

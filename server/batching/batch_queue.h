@@ -19,6 +19,7 @@
 #include "server/models/model_config.h"
 #include "server/parallel/replica_set.h"
 #include "server/telemetry/metrics.h"
+#include "server/telemetry/model_metrics.h"
 
 namespace braid {
 
@@ -47,6 +48,8 @@ class BatchQueue final : public RequestQueue,
   int64_t version() const override { return version_; }
   const ModelStatistics& statistics() const override { return statistics_; }
   const ReplicaSet& replicas() const { return replicas_; }
+  // Of each replica: what its parameters and buffers take; none of a model that does not tell.
+  const std::vector<int64_t>& bytes() const { return bytes_; }
 
  private:
   IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -68,9 +71,10 @@ class BatchQueue final : public RequestQueue,
   const ModelConfig config_;
   const int64_t version_;
   const ReplicaSet replicas_;
-  Metrics* const metrics_;
+  const std::vector<int64_t> bytes_;
 
   // Provide their own synchronization.
+  ModelMetrics metrics_;
   ModelStatistics statistics_;
   std::vector<OrderedAnswers> ordered_answers_;  // by priority; none if any order will do
 

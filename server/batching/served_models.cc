@@ -243,4 +243,18 @@ std::vector<ModelState> ServedModels::List() const {
   return states;
 }
 
+std::vector<ServedVersion> ServedModels::Served() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<ServedVersion> all;
+  for (const auto& [name, entry] : entries_) {
+    for (const auto& [version, queue] : entry.served) {
+      ServedVersion& served = all.emplace_back(ServedVersion{name, version, {}});
+      for (size_t r = 0; r < queue->bytes().size(); ++r) {
+        served.memory.emplace_back(queue->replicas().worker(r).name(), queue->bytes()[r]);
+      }
+    }
+  }
+  return all;
+}
+
 }  // namespace braid

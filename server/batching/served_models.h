@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -31,6 +32,14 @@ struct ModelState {
   bool ready = false;
   // Why it is not ready; empty: it was never asked for.
   std::string reason;
+};
+
+// A version that is served, and what its replicas take.
+struct ServedVersion {
+  std::string model;
+  int64_t version = 0;
+  // By device slot, in bytes.
+  std::vector<std::pair<std::string, int64_t>> memory;
 };
 
 // Thread-safe. A version that is taken out of the table answers what waits in its queue, and is
@@ -81,6 +90,8 @@ class ServedModels {
       ABSL_LOCKS_EXCLUDED(mu_);
   // All versions of all models, by name and number.
   std::vector<ModelState> List() const ABSL_LOCKS_EXCLUDED(mu_);
+  // All that is served.
+  std::vector<ServedVersion> Served() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // What `name` was loaded from last. NOT_FOUND if it is not served.
   absl::StatusOr<std::shared_ptr<const Model>> FindModel(absl::string_view name) const

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,6 +13,18 @@
 #include "server/devices/device_spec.h"
 
 namespace braid {
+
+// A GPU, as the driver names it whatever order a program counts the GPUs in.
+struct GpuId {
+  std::string uuid;    // "GPU-01234567-…"
+  std::string pci_id;  // "00000000:3b:00.0"
+};
+
+// What LibTorch's allocator has of a GPU's memory, in bytes.
+struct AllocatorMemory {
+  int64_t used = 0;  // by tensors
+  int64_t kept = 0;  // for the next ones
+};
 
 // Used by its worker's thread alone, but for the accessors of what never changes.
 class Device {
@@ -35,6 +48,10 @@ class Device {
   virtual std::string hardware() const = 0;
   // Intra-op threads; 0 for a GPU.
   virtual int threads() const = 0;
+  // Which GPU it is; empty for a CPU slot.
+  virtual GpuId gpu() const { return {}; }
+  // Of the whole GPU, by any thread; nullopt for a CPU slot.
+  virtual std::optional<AllocatorMemory> allocator_memory() const { return std::nullopt; }
 };
 
 // For its scope, on the device's worker: raises `*peak` to what the work takes at most.

@@ -14,6 +14,7 @@ namespace braid {
 Worker::Worker(Options options, std::unique_ptr<Device> device)
     : options_(std::move(options)),
       device_(std::move(device)),
+      metrics_(options_.metrics, options_.name),
       share_(options_.training_share),
       thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
@@ -84,7 +85,12 @@ absl::Status Worker::LostStatus() const {
 void Worker::AddBusy(Phase phase, absl::Duration busy) {
   busy_nanoseconds_[static_cast<size_t>(phase)].fetch_add(absl::ToInt64Nanoseconds(busy),
                                                           std::memory_order_relaxed);
-  options_.metrics->AddBusy(options_.name, phase, busy);
+  metrics_.AddBusy(phase, busy);
+}
+
+void Worker::CountChunk(DeviceWork work, int64_t rows) {
+  samples_.fetch_add(rows, std::memory_order_relaxed);
+  metrics_.CountChunk(work, rows);
 }
 
 absl::Duration Worker::busy(Phase phase) const {

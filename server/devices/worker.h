@@ -28,6 +28,7 @@
 #include "server/base/clock.h"
 #include "server/devices/device.h"
 #include "server/devices/work_share.h"
+#include "server/telemetry/device_metrics.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
@@ -95,7 +96,8 @@ class Worker {
     return result;
   }
   void AddBusy(Phase phase, absl::Duration busy);
-  void AddSamples(int64_t rows) { samples_.fetch_add(rows, std::memory_order_relaxed); }
+  // `rows` rows went through a forward pass together.
+  void CountChunk(DeviceWork work, int64_t rows);
 
   // Device::Synchronize(), for the worker's thread. Once it was UNAVAILABLE it always is, and
   // the worker healthy no more: what it is given has to be refused.
@@ -147,6 +149,7 @@ class Worker {
   absl::Duration measured_;
 
   // Provide their own synchronization.
+  DeviceMetrics metrics_;
   std::atomic<bool> working_{true};
   std::atomic<bool> asleep_{false};
   std::atomic<int64_t> samples_{0};

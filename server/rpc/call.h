@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -30,10 +31,13 @@ class CallTimer {
   CallTimer(Metrics* metrics, absl::string_view method)
       : metrics_(metrics), method_(method), start_(absl::Now()) {}
 
+  // The model that the call is about, as the client names it.
+  void set_model(absl::string_view model) { model_ = std::string(model); }
+
   // To be called once, before the reply goes out.
   grpc::Status End(const absl::Status& status) {
     grpc::Status reply = ToGrpcStatus(status);
-    metrics_->CountRequest(method_, CodeName(reply.error_code()), absl::Now() - start_);
+    metrics_->CountRequest(method_, model_, CodeName(reply.error_code()), absl::Now() - start_);
     return reply;
   }
 
@@ -41,6 +45,7 @@ class CallTimer {
   Metrics* const metrics_;
   const absl::string_view method_;
   const absl::Time start_;
+  std::string model_;
 };
 
 // A unary call in flight. Reply() once, from any thread; then its users may let go of it. gRPC does
@@ -57,6 +62,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
     BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes));
     return absl::OkStatus();
   }
+  // As CallTimer's, before anybody may reply.
+  void set_model(absl::string_view model) { timer_.set_model(model); }
   void Reply(const absl::Status& status) {
     // First, or the client's next request could be refused for this one's sake.
     ticket_.GiveBack();
@@ -75,10 +82,13 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 };
 
 // A unary call whose work is done at once: `work()` fills the response and returns a status.
+// `model`: as CallTimer's.
 template <typename Work>
 grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerContext* context,
-                                 absl::string_view method, Work work) {
+                                 absl::string_view method, Work work,
+                                 absl::string_view model = "") {
   CallTimer timer(rpc.metrics, method);
+  timer.set_model(model);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(timer.End(work()));
   return reactor;

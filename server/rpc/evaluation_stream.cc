@@ -40,6 +40,9 @@ absl::Status EvaluationStream::Add() {
     BRAID_ASSIGN_OR_RETURN(
         run_, trainers_->StartEvaluation(request_.trainer(), metrics,
                                          request_.k() == 0 ? kDefaultK : request_.k()));
+    const std::string model = trainers_->ModelOf(request_.trainer());
+    const absl::MutexLock lock(&mu_);
+    timer_.set_model(model);
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs, ReadTensors(request_.inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> targets,

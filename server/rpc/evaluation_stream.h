@@ -39,13 +39,13 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
 
   // gRPC's hold on the stream, until OnDone(); a batch under way has another.
   std::shared_ptr<EvaluationStream> self_;
-  CallTimer timer_;
   Ticket ticket_;
   braid::v1::EvaluateRequest request_;
   std::optional<EvaluationRun> run_;  // from the first message on
   int64_t step_ = 0;
 
   absl::Mutex mu_;
+  CallTimer timer_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 

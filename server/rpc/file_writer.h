@@ -13,7 +13,9 @@ namespace braid {
 // Deletes itself when the call is over. gRPC calls its methods one at a time, but for Start().
 class FileWriter final : public grpc::ServerWriteReactor<braid::v1::DownloadModelResponse> {
  public:
-  explicit FileWriter(const RpcContext& rpc) : timer_(rpc.metrics, "DownloadModel") {
+  FileWriter(const RpcContext& rpc, absl::string_view model)
+      : timer_(rpc.metrics, "DownloadModel") {
+    timer_.set_model(model);
     if (absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0); ticket.ok()) {
       ticket_ = *std::move(ticket);
     } else {

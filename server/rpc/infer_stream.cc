@@ -119,6 +119,9 @@ void InferStream::OnReadDone(bool ok) {
     }
     received = reading_;
     received->bytes = received->request.ByteSizeLong();
+    if (batch_ == 0) {
+      timer_.set_model(received->request.model_name());  // of several, the first stands for all
+    }
     bytes_ += received->bytes;
     pending_.push_back(received);
   }

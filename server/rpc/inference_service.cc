@@ -34,11 +34,14 @@ InferenceService::Reactor* InferenceService::ServerReady(Context* context,
 InferenceService::Reactor* InferenceService::ModelReady(Context* context,
                                                         const inference::ModelReadyRequest* request,
                                                         inference::ModelReadyResponse* response) {
-  return Answer(rpc_, context, "ModelReady", [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    response->set_ready(ready_ && models_->Find(request->name(), version).ok());
-    return absl::OkStatus();
-  });
+  return Answer(
+      rpc_, context, "ModelReady",
+      [&]() -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+        response->set_ready(ready_ && models_->Find(request->name(), version).ok());
+        return absl::OkStatus();
+      },
+      request->name());
 }
 
 InferenceService::Reactor* InferenceService::ServerMetadata(
@@ -62,27 +65,33 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
 InferenceService::Reactor* InferenceService::ModelMetadata(
     Context* context, const inference::ModelMetadataRequest* request,
     inference::ModelMetadataResponse* response) {
-  return Answer(rpc_, context, "ModelMetadata", [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
-    std::vector<int64_t> versions = {queue->version()};
-    if (version == 0) {
-      BRAID_ASSIGN_OR_RETURN(versions, models_->Versions(request->name()));
-    }
-    FillMetadata(queue->config(), versions, response);
-    return absl::OkStatus();
-  });
+  return Answer(
+      rpc_, context, "ModelMetadata",
+      [&]() -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+        BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+        std::vector<int64_t> versions = {queue->version()};
+        if (version == 0) {
+          BRAID_ASSIGN_OR_RETURN(versions, models_->Versions(request->name()));
+        }
+        FillMetadata(queue->config(), versions, response);
+        return absl::OkStatus();
+      },
+      request->name());
 }
 
 InferenceService::Reactor* InferenceService::ModelConfig(
     Context* context, const inference::ModelConfigRequest* request,
     inference::ModelConfigResponse* response) {
-  return Answer(rpc_, context, "ModelConfig", [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
-    FillConfig(queue->config(), response->mutable_config());
-    return absl::OkStatus();
-  });
+  return Answer(
+      rpc_, context, "ModelConfig",
+      [&]() -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+        BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+        FillConfig(queue->config(), response->mutable_config());
+        return absl::OkStatus();
+      },
+      request->name());
 }
 
 InferenceService::Reactor* InferenceService::RepositoryIndex(
@@ -109,6 +118,7 @@ InferenceService::Reactor* InferenceService::RepositoryModelLoad(
     inference::RepositoryModelLoadResponse*) {
   return AnswerLater(rpc_, "RepositoryModelLoad", request->ByteSizeLong(),
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
+                       call->set_model(request->model_name());
                        BRAID_ASSIGN_OR_RETURN(auto config, ReadLoadRequest(*request));
                        control_->Load(request->model_name(), std::move(config),
                                       [call](const absl::Status& status) { call->Reply(status); });
@@ -121,6 +131,7 @@ InferenceService::Reactor* InferenceService::RepositoryModelUnload(
     inference::RepositoryModelUnloadResponse*) {
   return AnswerLater(rpc_, "RepositoryModelUnload", request->ByteSizeLong(),
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
+                       call->set_model(request->model_name());
                        BRAID_RETURN_IF_ERROR(CheckUnloadRequest(*request));
                        control_->Unload(request->model_name(), [call](const absl::Status& status) {
                          call->Reply(status);

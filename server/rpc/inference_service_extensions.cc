@@ -44,10 +44,13 @@ absl::Status ListStatistics(const ServedModels& models, const std::string& name,
 InferenceService::Reactor* InferenceService::ModelStatistics(
     Context* context, const inference::ModelStatisticsRequest* request,
     inference::ModelStatisticsResponse* response) {
-  return Answer(rpc_, context, "ModelStatistics", [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    return ListStatistics(*models_, request->name(), version, response);
-  });
+  return Answer(
+      rpc_, context, "ModelStatistics",
+      [&]() -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+        return ListStatistics(*models_, request->name(), version, response);
+      },
+      request->name());
 }
 
 InferenceService::Reactor* InferenceService::SystemSharedMemoryStatus(
@@ -112,12 +115,15 @@ InferenceService::Reactor* InferenceService::CudaSharedMemoryUnregister(
 InferenceService::Reactor* InferenceService::TraceSetting(
     Context* context, const inference::TraceSettingRequest* request,
     inference::TraceSettingResponse* response) {
-  return Answer(rpc_, context, "TraceSetting", [&]() -> absl::Status {
-    if (!request->model_name().empty()) {
-      BRAID_RETURN_IF_ERROR(models_->Find(request->model_name(), 0).status());
-    }
-    return ExchangeTraceSettings(*request, response);
-  });
+  return Answer(
+      rpc_, context, "TraceSetting",
+      [&]() -> absl::Status {
+        if (!request->model_name().empty()) {
+          BRAID_RETURN_IF_ERROR(models_->Find(request->model_name(), 0).status());
+        }
+        return ExchangeTraceSettings(*request, response);
+      },
+      request->model_name());
 }
 
 InferenceService::Reactor* InferenceService::LogSettings(

@@ -115,10 +115,12 @@ template <typename Request, typename Reply>
 void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Request& request,
                                Reply* reply) {
   bool other = false;
+  const std::string model = trainers_->ModelOf(request.trainer());
   {
     const absl::MutexLock lock(&mu_);
     if (trainer_.empty()) {
       trainer_ = request.trainer();
+      timer_.set_model(model);
     }
     other = request.trainer() != trainer_;
   }

@@ -17,7 +17,9 @@ inline constexpr size_t kStatePieceBytes = 1 << 20;
 // Deletes itself when the call is over. gRPC calls its methods one at a time, but for Start().
 class StateWriter final : public grpc::ServerWriteReactor<braid::v1::GetStateDictResponse> {
  public:
-  explicit StateWriter(const RpcContext& rpc) : timer_(rpc.metrics, "GetStateDict") {
+  StateWriter(const RpcContext& rpc, absl::string_view model)
+      : timer_(rpc.metrics, "GetStateDict") {
+    timer_.set_model(model);
     if (absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0); ticket.ok()) {
       ticket_ = *std::move(ticket);
     } else {

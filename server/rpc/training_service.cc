@@ -48,6 +48,7 @@ TrainingService::Reactor* TrainingService::Operate(Context*, absl::string_view m
     with_chunks = request->report_split();
   }
   return AnswerLater(rpc_, method, request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
+    call->set_model(trainers_->ModelOf(request->trainer()));
     BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
     trainers_->Submit(request->trainer(), std::move(operation),
                       [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
@@ -67,6 +68,7 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
     braid::v1::CreateTrainerResponse* response) {
   return AnswerLater(rpc_, "CreateTrainer", request->ByteSizeLong(),
                      [&](const Call& call) -> absl::Status {
+                       call->set_model(request->model());
                        absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
                        if (!spec.ok()) {
                          return NameOptions(spec.status());
@@ -85,12 +87,15 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
 TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
                                                       const braid::v1::GetTrainerRequest* request,
                                                       braid::v1::GetTrainerResponse* response) {
-  return Answer(rpc_, context, "GetTrainer", [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-    BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
-    WriteTrainer(info, response->mutable_trainer());
-    return absl::OkStatus();
-  });
+  return Answer(
+      rpc_, context, "GetTrainer",
+      [&]() -> absl::Status {
+        BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+        BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
+        WriteTrainer(info, response->mutable_trainer());
+        return absl::OkStatus();
+      },
+      trainers_->ModelOf(request->name()));
 }
 
 TrainingService::Reactor* TrainingService::ListTrainers(Context* context,
@@ -108,6 +113,7 @@ TrainingService::Reactor* TrainingService::ListTrainers(Context* context,
 TrainingService::Reactor* TrainingService::DeleteTrainer(
     Context*, const braid::v1::DeleteTrainerRequest* request, braid::v1::DeleteTrainerResponse*) {
   return AnswerLater(rpc_, "DeleteTrainer", request->ByteSizeLong(), [&](const Call& call) {
+    call->set_model(trainers_->ModelOf(request->name()));
     trainers_->Delete(request->name(), [call](const absl::Status& status) { call->Reply(status); });
     return absl::OkStatus();
   });
@@ -163,6 +169,7 @@ TrainingService::Reactor* TrainingService::SaveCheckpoint(
     Context*, const braid::v1::SaveCheckpointRequest* request,
     braid::v1::SaveCheckpointResponse* response) {
   return AnswerLater(rpc_, "SaveCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
+    call->set_model(trainers_->ModelOf(request->trainer()));
     trainers_->SaveCheckpoint(request->trainer(),
                               [call, response](const absl::StatusOr<CheckpointInfo>& info) {
                                 if (info.ok()) {
@@ -178,6 +185,7 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
     Context*, const braid::v1::RestoreCheckpointRequest* request,
     braid::v1::RestoreCheckpointResponse* response) {
   return AnswerLater(rpc_, "RestoreCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
+    call->set_model(trainers_->ModelOf(request->trainer()));
     trainers_->RestoreCheckpoint(
         request->trainer(), request->checkpoint(),
         [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
@@ -199,15 +207,18 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
 TrainingService::Reactor* TrainingService::ListCheckpoints(
     Context* context, const braid::v1::ListCheckpointsRequest* request,
     braid::v1::ListCheckpointsResponse* response) {
-  return Answer(rpc_, context, "ListCheckpoints", [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-    BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
-                           trainers_->ListCheckpoints(request->trainer()));
-    for (const CheckpointInfo& info : infos) {
-      WriteCheckpoint(info, response->add_checkpoints());
-    }
-    return absl::OkStatus();
-  });
+  return Answer(
+      rpc_, context, "ListCheckpoints",
+      [&]() -> absl::Status {
+        BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+        BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
+                               trainers_->ListCheckpoints(request->trainer()));
+        for (const CheckpointInfo& info : infos) {
+          WriteCheckpoint(info, response->add_checkpoints());
+        }
+        return absl::OkStatus();
+      },
+      trainers_->ModelOf(request->trainer()));
 }
 
 TrainingService::Reactor* TrainingService::Rollback(Context*,
@@ -215,6 +226,7 @@ TrainingService::Reactor* TrainingService::Rollback(Context*,
                                                     braid::v1::RollbackResponse* response) {
   return AnswerLater(
       rpc_, "Rollback", request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
+        call->set_model(request->model());
         if (request->version() < 1) {
           return InvalidField("version", absl::StrCat(request->version(),
                                                       " is no version; expected a number from 1"));
@@ -232,7 +244,7 @@ TrainingService::Reactor* TrainingService::Rollback(Context*,
 
 grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetStateDict(
     Context*, const braid::v1::GetStateDictRequest* request) {
-  auto* writer = new StateWriter(rpc_);  // deletes itself
+  auto* writer = new StateWriter(rpc_, trainers_->ModelOf(request->trainer()));  // deletes itself
   trainers_->GetState(request->trainer(), [writer](absl::StatusOr<std::vector<StateTensor>> state) {
     writer->Start(std::move(state));
   });
@@ -241,7 +253,7 @@ grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetS
 
 grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::DownloadModel(
     Context*, const braid::v1::DownloadModelRequest* request) {
-  auto* writer = new FileWriter(rpc_);  // deletes itself
+  auto* writer = new FileWriter(rpc_, trainers_->ModelOf(request->trainer()));  // deletes itself
   switch (request->format()) {
     case braid::v1::DownloadModelRequest::FORMAT_UNSPECIFIED:
     case braid::v1::DownloadModelRequest::FORMAT_TORCHSCRIPT:

@@ -368,6 +368,22 @@ GpuMetrics::~GpuMetrics() {
   Call(state_->nvml.shutdown);
 }
 
+std::optional<GpuMetrics::Labels> GpuMetrics::Find(const std::string& uuid,
+                                                   const std::string& pci_id) const {
+  nvmlDevice_t at_pci_id = nullptr;
+  if (Call(state_->nvml.handle_by_pci_id, pci_id.c_str(), &at_pci_id) != NVML_SUCCESS) {
+    at_pci_id = nullptr;
+  }
+  const Gpu* found = nullptr;
+  for (const Gpu& gpu : state_->gpus) {
+    if (gpu.labels[1].value == uuid || (found == nullptr && gpu.device == at_pci_id)) {
+      found = &gpu;
+    }
+  }
+  return found == nullptr ? std::nullopt
+                          : std::optional<Labels>({found->labels[0].value, found->labels[1].value});
+}
+
 std::vector<MetricFamily> GpuMetrics::Collect() const {
   State& state = *state_;
   std::vector<MetricFamily> families;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,14 @@ class GpuMetrics final : public prometheus::Collectable {
   // NOT_FOUND if there is no such library, UNAVAILABLE if it finds no driver, both with the reason.
   static absl::StatusOr<std::shared_ptr<GpuMetrics>> Open(const std::string& library);
   ~GpuMetrics() override;
+
+  // The labels `gpu` and `uuid` of a GPU: of that `uuid`, or else at `pci_id`, which a MIG instance
+  // has in common with its GPU. nullopt if NVML knows neither.
+  struct Labels {
+    std::string gpu;
+    std::string uuid;
+  };
+  std::optional<Labels> Find(const std::string& uuid, const std::string& pci_id) const;
 
   // Thread-safe.
   std::vector<prometheus::MetricFamily> Collect() const override;

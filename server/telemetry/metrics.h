@@ -1,13 +1,15 @@
-// Every metric of the server, by its Prometheus name, in one table. Thread-safe.
+// What the server counts, by Prometheus's names: docs/metrics.md lists it, metric_table.h says it.
+//
+// This counts what belongs to nobody in particular. Who serves a model, is a trainer, or a device's
+// worker, counts through a ModelMetrics, TrainerMetrics or DeviceMetrics of its own.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/telemetry/phase.h"
 
 namespace prometheus {
 class Registry;
@@ -15,21 +17,10 @@ class Registry;
 
 namespace braid {
 
-// What a worker is busy with.
-enum class Phase {
-  kLoad,
-  kCopyIn,
-  kForward,
-  kLoss,
-  kBackward,
-  kReduce,
-  kUpdate,
-  kBroadcast,
-  kCopyOut,
-};
-inline constexpr int kPhases = 9;
-absl::string_view PhaseName(Phase phase);
+struct MetricDescription;
+struct MetricTable;
 
+// Thread-safe.
 class Metrics {
  public:
   Metrics();
@@ -37,32 +28,25 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // A request came to its end: `method` without the package ("ModelInfer"), `code` "OK",
-  // "NOT_FOUND"…
-  void CountRequest(absl::string_view method, absl::string_view code, absl::Duration duration);
-  // `rows` rows went through a forward pass as one batch of `model`.
-  void CountBatch(absl::string_view model, int64_t rows);
-  // Rows that wait in `model`'s queue changed by `delta`.
-  void AddQueuedRows(absl::string_view model, int64_t delta);
-  // `device` spent `busy` on `phase`.
-  void AddBusy(absl::string_view device, Phase phase, absl::Duration busy);
-  // A trainer made an update.
-  void CountTrainingStep(absl::string_view trainer);
-  // A trainer computed a loss over `rows` rows.
-  void RecordLoss(absl::string_view trainer, double loss, int64_t rows);
-  // Steps of a trainer waited for `pause` while its state was copied for a checkpoint.
-  void RecordCheckpointPause(absl::string_view trainer, absl::Duration pause);
-  // A checkpoint was written, or failed, after `duration`.
-  void RecordCheckpoint(absl::string_view trainer, bool written, absl::Duration duration);
-  // Drops the series of a trainer that is gone.
-  void ForgetTrainer(absl::string_view trainer);
+  // An RPC came to its end: `method` without the package ("ModelInfer"), `code` "OK",
+  // "NOT_FOUND"…; `model` as the client wrote it: it is a label only while there is a ModelMetrics
+  // of that name, so that hostile names make no series.
+  void CountRequest(absl::string_view method, absl::string_view model, absl::string_view code,
+                    absl::Duration duration);
+  // A call was refused for "no_credentials", "bad_credentials" or its "role".
+  void CountDenied(absl::string_view reason);
 
   // What a scrape reads.
   const std::shared_ptr<prometheus::Registry>& registry() const;
+  // All that may be in it.
+  const std::vector<MetricDescription>& descriptions() const;
 
  private:
-  struct Families;
-  std::unique_ptr<Families> families_;
+  friend class DeviceMetrics;
+  friend class ModelMetrics;
+  friend class TrainerMetrics;
+
+  const std::unique_ptr<MetricTable> table_;
 };
 
 }  // namespace braid

@@ -33,4 +33,8 @@ void MetricsServer::Add(const std::shared_ptr<prometheus::Collectable>& source) 
   exposer_->RegisterCollectable(source);
 }
 
+void MetricsServer::Remove(const std::shared_ptr<prometheus::Collectable>& source) {
+  exposer_->RemoveCollectable(source);
+}
+
 }  // namespace braid

@@ -25,6 +25,9 @@ class MetricsServer {
   // From now on serves what `source` collects, too.
   void Add(const std::shared_ptr<prometheus::Collectable>& source);
 
+  // Serves it no more; a scrape that reads it has ended.
+  void Remove(const std::shared_ptr<prometheus::Collectable>& source);
+
   int port() const { return port_; }
 
  private:

@@ -31,6 +31,7 @@ class NvmlLibrary {
   BRAID_NVML(driver_version, nvmlSystemGetDriverVersion);
   BRAID_NVML(count, nvmlDeviceGetCount_v2);
   BRAID_NVML(handle_by_index, nvmlDeviceGetHandleByIndex_v2);
+  BRAID_NVML(handle_by_pci_id, nvmlDeviceGetHandleByPciBusId_v2);
   BRAID_NVML(uuid, nvmlDeviceGetUUID);
   BRAID_NVML(name, nvmlDeviceGetName);
   BRAID_NVML(utilization, nvmlDeviceGetUtilizationRates);

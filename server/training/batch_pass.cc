@@ -172,7 +172,7 @@ absl::Status BatchPass::ForwardChunk(Gang& gang, size_t rank, size_t stage, size
         }
       }
     }
-    part.worker(chunk).AddSamples(run.split[chunk]);
+    part.worker(chunk).CountChunk(DeviceWork::kTraining, run.split[chunk]);
     return absl::OkStatus();
   });
 }

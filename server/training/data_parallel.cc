@@ -350,8 +350,9 @@ void DataParallel::ConcludeUpdate(Run& run, WorkResult* result) {
   holding_.assign(stages_.size(), 0);
 }
 
-void DataParallel::Report(const Run& run, WorkResult* result) {
+void DataParallel::Report(const Run& run, WorkResult* result) const {
   result->phases = ReportPhases(run.times);
+  result->imbalance = run.times.imbalance(roster_.computing);
   for (const auto& pass : run.passes) {
     for (TrainingChunk& chunk : pass->Report()) {
       result->chunks.push_back(std::move(chunk));

@@ -43,6 +43,8 @@ struct WorkResult {
   bool skipped = false;
   bool updated = false;
   std::optional<double> gradient_norm;
+  // 1 - mean / maximum of the workers' time for forward and backward; of several workers.
+  std::optional<double> imbalance;
 };
 
 // Thread-compatible.
@@ -142,7 +144,7 @@ class DataParallel {
   // Returns `status`, after an error with everything as it was, or torn.
   absl::Status Recover(Run& run, const absl::Status& status);
   void ConcludeUpdate(Run& run, WorkResult* result);
-  static void Report(const Run& run, WorkResult* result);
+  void Report(const Run& run, WorkResult* result) const;
   std::vector<HostTensor> Export(const std::vector<std::vector<at::Tensor>>& gathered) const;
   absl::StatusOr<std::vector<at::Tensor>> ReadOutputGradients(
       const std::vector<HostTensor>& output_gradients) const;

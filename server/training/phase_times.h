@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/devices/gang.h"
-#include "server/telemetry/metrics.h"
+#include "server/telemetry/phase.h"
 
 namespace braid {
 
@@ -34,6 +35,22 @@ class PhaseTimes {
       most = std::max(most, rank[static_cast<size_t>(phase)]);
     }
     return most;
+  }
+  // 1 - mean / maximum of what each of `ranks` spent on forward and backward; nullopt if there is
+  // nothing to compare.
+  std::optional<double> imbalance(const std::vector<size_t>& ranks) const {
+    absl::Duration sum;
+    absl::Duration most;
+    for (const size_t rank : ranks) {
+      const absl::Duration time = times_[rank][static_cast<size_t>(Phase::kForward)] +
+                                  times_[rank][static_cast<size_t>(Phase::kBackward)];
+      sum += time;
+      most = std::max(most, time);
+    }
+    if (ranks.size() < 2 || most == absl::ZeroDuration()) {
+      return std::nullopt;
+    }
+    return 1 - absl::FDivDuration(sum, most) / static_cast<double>(ranks.size());
   }
 
  private:

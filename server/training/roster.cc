@@ -23,6 +23,9 @@ Roster::Roster(const Placement& placement) : output_device(placement.output_devi
       ranks.push_back(RankOf(&workers, worker));
     }
   }
+  for (size_t r = 0; r < workers.size(); ++r) {
+    computing.push_back(r);
+  }
   output_rank = RankOf(&workers, placement.output_worker);
   for (const std::vector<size_t>& ranks : rank) {
     std::vector<std::optional<size_t>>& replicas = replica.emplace_back(workers.size());

@@ -19,6 +19,8 @@ struct Roster {
   // replica[stage][rank]; rank[stage][replica].
   std::vector<std::vector<std::optional<size_t>>> replica;
   std::vector<std::vector<size_t>> rank;
+  // The ranks that have a replica.
+  std::vector<size_t> computing;
   // Who gathers outputs and computes the loss, and where.
   size_t output_rank = 0;
   c10::Device output_device;

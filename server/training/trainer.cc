@@ -138,11 +138,14 @@ Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
       devices_(std::move(devices)),
       objective_(std::move(objective)),
       services_(services),
+      model_metrics_(services_.metrics, spec_.model),
+      metrics_(services_.metrics, spec_.name),
       schedule_(std::move(schedule)),
       model_(std::move(model)),
       thread_("trainer") {
   const absl::MutexLock lock(&mu_);
   UpdateInfo();
+  metrics_.SetLearningRate(lr_);
 }
 
 Trainer::~Trainer() {
@@ -216,6 +219,7 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
   BRAID_ASSIGN_OR_RETURN(std::optional<OperationResult> recorded,
                          sequence_.Admit(operation.sequence, operation.fingerprint));
   if (recorded) {
+    metrics_.CountReplay();
     const absl::MutexLock lock(&mu_);
     recorded->durable_sequence = durable_;
     return *std::move(recorded);
@@ -295,7 +299,7 @@ absl::StatusOr<WorkResult> Trainer::RunWork(Operation& operation,
               : model_->ForwardBackward(batch,
                                         operation.kind == OperationKind::kStep ? &values : nullptr);
   if (work.ok() && work->loss) {
-    services_.metrics->RecordLoss(spec_.name, *work->loss, batch.rows);
+    metrics_.RecordLoss(*work->loss, batch.rows);
   }
   return work;
 }
@@ -304,6 +308,7 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
   if (operation.kind == OperationKind::kPublish) {
     return RunPublish(operation);
   }
+  const absl::Time start = absl::Now();
   // Checked first: what is wrong with the update must not come out after the backward pass.
   std::vector<GroupValues> values;
   if (operation.kind == OperationKind::kStep || operation.kind == OperationKind::kOptimStep) {
@@ -319,6 +324,7 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
         "trainer '", spec_.name, "' is lost: an update failed halfway: ", work.status().message()));
     return torn_;
   }
+  Record(operation, values, *work, start);
   OperationResult result;
   result.loss = work->loss;
   result.outputs = std::move(work->outputs);
@@ -329,11 +335,11 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
   if (work->updated) {
     result.lr = values.front().lr;
   }
-  Record(operation, *work);
   return result;
 }
 
-void Trainer::Record(const Operation& operation, const WorkResult& work) {
+void Trainer::Record(const Operation& operation, const std::vector<GroupValues>& values,
+                     const WorkResult& work, absl::Time start) {
   const bool trains =
       operation.kind == OperationKind::kStep || operation.kind == OperationKind::kForwardBackward;
   if (trains && work.loss && !work.skipped) {
@@ -347,11 +353,32 @@ void Trainer::Record(const Operation& operation, const WorkResult& work) {
     schedule_.Advance(loss, operation.hyper_parameters.metric);
     loss_sum_ = 0;
     losses_ = 0;
-    services_.metrics->CountTrainingStep(spec_.name);
+    metrics_.SetLearningRate(values.front().lr);
   }
+  const bool evaluates = operation.kind == OperationKind::kForward && operation.mode == Mode::kEval;
+  CountWork(work, evaluates ? absl::ZeroDuration() : absl::Now() - start);
   const absl::MutexLock lock(&mu_);
   step_ += work.updated ? 1 : 0;
   skipped_ += work.skipped ? 1 : 0;
+}
+
+void Trainer::CountWork(const WorkResult& work, absl::Duration time) {
+  for (const PhaseTime& phase : work.phases) {
+    metrics_.AddPhase(phase.name, phase.time);
+  }
+  if (work.imbalance) {
+    metrics_.RecordImbalance(*work.imbalance);
+  }
+  if (work.gradient_norm) {
+    metrics_.SetGradientNorm(*work.gradient_norm);
+  }
+  if (work.skipped) {
+    metrics_.CountSkip();
+  }
+  step_time_ += time;
+  if (work.updated) {
+    metrics_.CountStep(std::exchange(step_time_, absl::ZeroDuration()));
+  }
 }
 
 absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const std::vector<StateTensor>& state) {
@@ -463,6 +490,11 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
   return {spec_, devices_, step_, applied_, durable_, accumulated_, skipped_, lr_, memory_};
+}
+
+TrainerState Trainer::state() const {
+  const absl::MutexLock lock(&mu_);
+  return {!torn_.ok(), memory_};
 }
 
 bool Trainer::RetireAt(int64_t sequence) {

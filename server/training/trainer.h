@@ -19,7 +19,8 @@
 #include "server/batching/batch_queue.h"
 #include "server/batching/served_models.h"
 #include "server/models/model_config.h"
-#include "server/telemetry/metrics.h"
+#include "server/telemetry/model_metrics.h"
+#include "server/telemetry/trainer_metrics.h"
 #include "server/training/checkpointer.h"
 #include "server/training/data_parallel.h"
 #include "server/training/evaluation.h"
@@ -83,6 +84,7 @@ class Trainer {
   absl::Time last_used() const ABSL_LOCKS_EXCLUDED(mu_);
 
   TrainerInfo info() const ABSL_LOCKS_EXCLUDED(mu_);
+  TrainerState state() const ABSL_LOCKS_EXCLUDED(mu_);
   const TrainerSpec& spec() const { return spec_; }
   const std::string& id() const { return id_; }
 
@@ -110,8 +112,11 @@ class Trainer {
   // The served model in host memory.
   absl::StatusOr<std::unique_ptr<Replica>> MakeExporter();
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
-  // Counts what was done: losses, updates, schedule.
-  void Record(const Operation& operation, const WorkResult& work) ABSL_LOCKS_EXCLUDED(mu_);
+  // Counts what was done since `start`: losses, updates, schedule.
+  void Record(const Operation& operation, const std::vector<GroupValues>& values,
+              const WorkResult& work, absl::Time start) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for the metrics; `time`: that counts for the next update.
+  void CountWork(const WorkResult& work, absl::Duration time);
   // What info() says of the model.
   void UpdateInfo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TrainerCheckpoint> MakeCheckpoint() ABSL_LOCKS_EXCLUDED(mu_);
@@ -127,12 +132,17 @@ class Trainer {
   const std::shared_ptr<const Objective> objective_;
   const TrainerServices services_;
 
+  // Provide their own synchronization.
+  const ModelMetrics model_metrics_;  // keeps the requests of a model that is served no more
+  TrainerMetrics metrics_;
+
   // Touched only by the trainer's thread.
   Schedule schedule_;
   const std::unique_ptr<DataParallel> model_;
   Sequence sequence_;
   double loss_sum_ = 0;  // since the last update
   int64_t losses_ = 0;
+  absl::Duration step_time_;  // of the operations since the last update
   int64_t operations_since_checkpoint_ = 0;
   absl::Time last_checkpoint_ = absl::Now();
 

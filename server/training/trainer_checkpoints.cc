@@ -39,10 +39,11 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint() {
 void Trainer::StartCheckpoint(SaveDone done) {
   const absl::Time start = absl::Now();
   absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint();
-  services_.metrics->RecordCheckpointPause(spec_.name, absl::Now() - start);
+  metrics_.RecordCheckpointPause(absl::Now() - start);
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = start;
   if (!checkpoint.ok()) {
+    metrics_.RecordCheckpoint(/*written=*/false, absl::Now() - start);
     done(checkpoint.status());
     return;
   }
@@ -51,12 +52,13 @@ void Trainer::StartCheckpoint(SaveDone done) {
     if (info.ok()) {
       const absl::MutexLock lock(&mu_);
       durable_ = info->sequence;
+      metrics_.SetLastCheckpoint(info->created);
     } else {
       Log(LogModule::kTraining)
           .error("trainer '{}': a checkpoint was not written: {}", spec_.name,
                  std::string(info.status().message()));
     }
-    services_.metrics->RecordCheckpoint(spec_.name, info.ok(), absl::Now() - start);
+    metrics_.RecordCheckpoint(info.ok(), absl::Now() - start);
     done(std::move(info));
   });
 }
@@ -173,6 +175,7 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
   schedule_ = std::move(schedule);
   loss_sum_ = progress.loss_sum;
   losses_ = progress.losses;
+  step_time_ = absl::ZeroDuration();
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = absl::Now();
   sequence_ = Sequence();
@@ -186,6 +189,8 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
   applied_ = progress.sequence;
   durable_ = progress.sequence;
   UpdateInfo();
+  metrics_.SetLearningRate(lr_);
+  metrics_.SetLastCheckpoint(loaded.info.created);
   return loaded.info;
 }
 

@@ -133,7 +133,6 @@ void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
                std::string(status.message()));
   }
   Take(name).reset();
-  services_.metrics->ForgetTrainer(name);
   Log(LogModule::kTraining)
       .info("trainer '{}' was idle for {} and is gone; RestoreCheckpoint brings it back", name,
             absl::FormatDuration(trainer->spec().idle_timeout));
@@ -344,7 +343,6 @@ absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   }
   // Waits for its threads, unless a call has it still; that one ends it then.
   trainer.reset();
-  services_.metrics->ForgetTrainer(name);
   return on_disk ? storage_->Remove(name) : absl::OkStatus();
 }
 
@@ -418,6 +416,21 @@ absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Find(absl::string_view
 absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
   return trainer->info();
+}
+
+std::string TrainerRegistry::ModelOf(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  const auto found = trainers_.find(name);
+  return found == trainers_.end() ? "" : found->second->spec().model;
+}
+
+std::vector<TrainerState> TrainerRegistry::States() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<TrainerState> states;
+  for (const auto& [name, trainer] : trainers_) {
+    states.push_back(trainer->state());
+  }
+  return states;
 }
 
 std::vector<TrainerInfo> TrainerRegistry::List() const {

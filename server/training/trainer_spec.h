@@ -260,6 +260,12 @@ struct DeviceMemory {
   int64_t peak = 0;
 };
 
+// How it stands, in short.
+struct TrainerState {
+  bool failed = false;  // an update broke off halfway
+  std::vector<DeviceMemory> memory;
+};
+
 struct TrainerInfo {
   TrainerSpec spec;  // with all defaults filled in
   std::vector<std::string> devices;

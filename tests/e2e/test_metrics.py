@@ -54,28 +54,30 @@ def test_every_name_is_the_servers_own(busy: Scrape) -> None:
     names = [name for name in busy.types if not name.startswith("exposer_")]
     assert names
     for name in names:
-        assert name.startswith("braid_")
+        assert name.startswith(("braid_", "process_"))
         assert name.endswith("_total") == (busy.types[name] == "counter")
 
 
 def test_requests_by_method_and_code(idle: Scrape, busy: Scrape) -> None:
-    def count(method: str, code: str) -> float:
-        labels = {"method": method, "code": code}
+    def count(method: str, code: str, model: str = "") -> float:
+        labels = {"method": method, "model": model, "code": code}
         assert idle.value("braid_requests_total", **labels) == 0
         return busy.value("braid_requests_total", **labels)
 
-    assert count("ModelInfer", "OK") == len(INFERENCES)
-    assert count("ModelInfer", "NOT_FOUND") == 1
-    assert count("CreateTrainer", "OK") == 1
-    assert count("Step", "OK") == STEPS
+    assert count("ModelInfer", "OK", "mlp") == len(INFERENCES)
+    assert count("ModelInfer", "NOT_FOUND") == 1  # a hostile name makes no series
+    assert count("CreateTrainer", "OK", "chain") == 1
+    assert count("Step", "OK", "chain") == STEPS
 
 
 def test_request_duration_is_a_histogram(busy: Scrape) -> None:
     name = "braid_request_duration_seconds"
     assert busy.types[name] == "histogram"
-    assert busy.value(f"{name}_count", method="ModelInfer") == len(INFERENCES) + 1
-    assert busy.value(f"{name}_count", method="Step") == STEPS
-    assert 0 < busy.value(f"{name}_sum", method="Step") < 60
+    assert busy.value(f"{name}_count", method="ModelInfer", model="mlp") == len(INFERENCES)
+    assert busy.value(f"{name}_count", method="ModelInfer", model="") == 1
+    step = {"method": "Step", "model": "chain"}
+    assert busy.value(f"{name}_count", **step) == STEPS
+    assert 0 < busy.value(f"{name}_sum", **step) < 60
     buckets = sorted(
         (float(labels["le"]), busy.value(f"{name}_bucket", **labels))
         for labels in busy.labels_of(f"{name}_bucket")

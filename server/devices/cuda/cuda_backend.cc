@@ -1,9 +1,12 @@
 #include "server/devices/cuda_backend.h"
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAFunctions.h"
@@ -18,9 +21,10 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string hardware)
+  CudaDevice(int index, std::string hardware, GpuId gpu)
       : index_(static_cast<c10::DeviceIndex>(index)),
         hardware_(std::move(hardware)),
+        gpu_(std::move(gpu)),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)) {}
 
   void Enter() override {
@@ -38,25 +42,47 @@ class CudaDevice final : public Device {
   }
   void ResetPeakMemory() override {
     c10::cuda::CUDACachingAllocator::resetPeakStats(index_);
-    before_ = Stats().current;
+    before_ = Used().current;
   }
-  int64_t PeakMemory() override { return Stats().peak - before_; }
+  int64_t PeakMemory() override { return Used().peak - before_; }
   c10::Device torch_device() const override { return {c10::kCUDA, index_}; }
   std::string hardware() const override { return hardware_; }
   int threads() const override { return 0; }
+  GpuId gpu() const override { return gpu_; }
+  std::optional<AllocatorMemory> allocator_memory() const override {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
+    const int64_t used = stats.allocated_bytes[kAll].current;
+    return AllocatorMemory{used, stats.reserved_bytes[kAll].current - used};
+  }
 
  private:
+  static constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
   // Of the whole GPU: what this process's tensors take.
-  c10::CachingAllocator::Stat Stats() const {
-    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  c10::CachingAllocator::Stat Used() const {
     return c10::cuda::CUDACachingAllocator::getDeviceStats(index_).allocated_bytes[kAll];
   }
 
   const c10::DeviceIndex index_;
   const std::string hardware_;
+  const GpuId gpu_;
   const c10::cuda::CUDAStream stream_;
   int64_t before_ = 0;
 };
+
+std::string UuidOf(const cudaDeviceProp& properties) {
+  const std::string hex =
+      absl::BytesToHexString({properties.uuid.bytes, sizeof(properties.uuid.bytes)});
+  return absl::StrCat("GPU-", hex.substr(0, 8), "-", hex.substr(8, 4), "-", hex.substr(12, 4), "-",
+                      hex.substr(16, 4), "-", hex.substr(20));
+}
+
+// Empty if it does not tell.
+std::string PciIdOf(int index) {
+  std::array<char, 32> id{};
+  const bool told = cudaDeviceGetPCIBusId(id.data(), id.size(), index) == cudaSuccess;
+  return told ? id.data() : "";
+}
 
 class RealCudaBackend final : public CudaBackend {
  public:
@@ -75,7 +101,8 @@ class RealCudaBackend final : public CudaBackend {
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaFree(nullptr)));
     cudaDeviceProp properties;
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDeviceProperties(&properties, index)));
-    return std::make_unique<CudaDevice>(index, properties.name);
+    return std::make_unique<CudaDevice>(index, properties.name,
+                                        GpuId{UuidOf(properties), PciIdOf(index)});
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(

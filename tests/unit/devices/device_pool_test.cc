@@ -55,7 +55,7 @@ TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
 
 TEST_F(DevicePoolTest, TheViewShowsWhatEachHasDone) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 1));
-  pool->workers()[1]->AddSamples(7);
+  pool->workers()[1]->CountChunk(DeviceWork::kInference, 7);
   pool->workers()[1]->AddBusy(Phase::kForward, absl::Seconds(2));
   const std::vector<DeviceSlotView> view = pool->View();
   EXPECT_EQ(view[1].name, "cpu:1");

@@ -36,8 +36,8 @@ TEST(WorkerTest, NestedMeasurementsCountTimeOnce) {
 
 TEST(WorkerTest, SamplesAddUp) {
   const WorkerFleet fleet(1);
-  fleet.worker(0).AddSamples(20);
-  fleet.worker(0).AddSamples(7);
+  fleet.worker(0).CountChunk(DeviceWork::kInference, 20);
+  fleet.worker(0).CountChunk(DeviceWork::kTraining, 7);
   EXPECT_EQ(fleet.worker(0).samples(), 27);
 }
 

@@ -1,0 +1,85 @@
+#include "server/server_state.h"
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "server/base/version.h"
+
+namespace braid {
+namespace {
+
+using BytesByDevice = std::map<std::string, int64_t>;
+
+BytesByDevice Sum(const std::vector<ServedVersion>& served) {
+  BytesByDevice bytes;
+  for (const ServedVersion& version : served) {
+    for (const auto& [device, taken] : version.memory) {
+      bytes[device] += taken;
+    }
+  }
+  return bytes;
+}
+
+BytesByDevice Sum(const std::vector<TrainerState>& trainers) {
+  BytesByDevice bytes;
+  for (const TrainerState& trainer : trainers) {
+    for (const DeviceMemory& memory : trainer.memory) {
+      bytes[memory.device] += memory.current;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ServerStateReader::ServerStateReader(const Admission* admission, const ServedModels* models,
+                                     const TrainerRegistry* trainers, const DevicePool* pool,
+                                     const FindGpu& find_gpu)
+    : admission_(admission), models_(models), trainers_(trainers) {
+  std::set<int> gpus;
+  for (const Worker* worker : pool->workers()) {
+    const Device& device = worker->device();
+    Slot slot{worker, {worker->name(), "cpu", "", ""}};
+    if (device.torch_device().is_cuda()) {
+      const GpuId id = device.gpu();
+      const GpuLabels labels = find_gpu(id).value_or(GpuLabels{"", id.uuid});
+      slot.known = {worker->name(), "cuda", labels.gpu, labels.uuid};
+      slot.has_allocator = gpus.insert(device.torch_device().index()).second;
+    }
+    slots_.push_back(std::move(slot));
+  }
+}
+
+ServerState ServerStateReader::Read() const {
+  ServerState state;
+  state.version = kVersion;
+  state.requests = admission_->in_flight();
+  state.request_bytes = static_cast<int64_t>(admission_->bytes_in_flight());
+  const std::vector<ServedVersion> served = models_->Served();
+  for (const ServedVersion& version : served) {
+    state.served.push_back({version.model, version.version});
+  }
+  const std::vector<TrainerState> trainers = trainers_->States();
+  for (const TrainerState& trainer : trainers) {
+    ++(trainer.failed ? state.failed_trainers : state.running_trainers);
+  }
+  BytesByDevice model_bytes = Sum(served);
+  BytesByDevice trainer_bytes = Sum(trainers);
+  for (const Slot& slot : slots_) {
+    DeviceState& device = state.devices.emplace_back(slot.known);
+    device.healthy = slot.worker->healthy();
+    device.memory = {{"models", model_bytes[device.name]},
+                     {"trainers", trainer_bytes[device.name]}};
+    const auto allocator =
+        slot.has_allocator ? slot.worker->device().allocator_memory() : std::nullopt;
+    if (allocator) {
+      device.memory.push_back({"allocator", allocator->used});
+      device.memory.push_back({"cache", allocator->kept});
+    }
+  }
+  return state;
+}
+
+}  // namespace braid

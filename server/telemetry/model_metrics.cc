@@ -1,0 +1,48 @@
+#include "server/telemetry/model_metrics.h"
+
+#include "absl/synchronization/mutex.h"
+#include "server/telemetry/metric_table.h"
+
+namespace braid {
+
+ModelMetrics::Hold::Hold(MetricTable* table, absl::string_view model)
+    : table_(table), model_(model) {
+  const absl::MutexLock lock(&table_->mu);
+  ++table_->models[model_];
+}
+
+ModelMetrics::Hold::~Hold() {
+  const absl::MutexLock lock(&table_->mu);
+  const auto found = table_->models.find(model_);
+  if (--found->second > 0) {
+    return;
+  }
+  table_->models.erase(found);
+  const auto drop = [this](auto&... families) { (families.Drop("model", model_), ...); };
+  drop(table_->requests, table_->request_duration, table_->queue_rows, table_->queue_duration,
+       table_->batch_size, table_->samples);
+}
+
+ModelMetrics::ModelMetrics(Metrics* metrics, absl::string_view model)
+    : hold_(metrics->table_.get(), model),
+      queue_rows_(metrics->table_->queue_rows.At({model})),
+      queue_duration_(metrics->table_->queue_duration.At({model})),
+      batch_size_(metrics->table_->batch_size.At({model})),
+      samples_(metrics->table_->samples.At({model})) {}
+
+ModelMetrics::~ModelMetrics() = default;
+
+void ModelMetrics::CountBatch(int64_t rows) {
+  batch_size_.Observe(static_cast<double>(rows));
+  samples_.Increment(static_cast<double>(rows));
+}
+
+void ModelMetrics::AddQueuedRows(int64_t delta) {
+  queue_rows_.Increment(static_cast<double>(delta));
+}
+
+void ModelMetrics::RecordQueued(absl::Duration queued) {
+  queue_duration_.Observe(absl::ToDoubleSeconds(queued));
+}
+
+}  // namespace braid

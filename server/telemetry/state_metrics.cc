@@ -1,0 +1,106 @@
+#include "server/telemetry/state_metrics.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace braid {
+namespace {
+
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// In the order of the table.
+enum Row : size_t {
+  kRequests,
+  kRequestBytes,
+  kModelReady,
+  kDeviceInfo,
+  kDeviceHealthy,
+  kDeviceMemory,
+  kTrainers,
+  kBuildInfo,
+};
+
+}  // namespace
+
+const std::vector<MetricDescription>& StateMetrics::Descriptions() {
+  static const auto* const kTable = new std::vector<MetricDescription>{
+      {MetricGroup::kRequests,
+       "braid_requests_in_flight",
+       MetricType::Gauge,
+       {},
+       "Requests that are admitted and not answered; at most --max_requests."},
+      {MetricGroup::kRequests,
+       "braid_request_bytes_in_flight",
+       MetricType::Gauge,
+       {},
+       "Bytes of the requests in flight; at most --max_request_bytes, or one larger request."},
+      {MetricGroup::kInference,
+       "braid_model_ready",
+       MetricType::Gauge,
+       {"model", "version"},
+       "1 for each version that is served."},
+      {MetricGroup::kDevices,
+       "braid_device_info",
+       MetricType::Gauge,
+       {"device", "kind", "gpu", "uuid"},
+       "1 for each device slot, of the kind cpu or cuda; gpu and uuid are those of the braid_gpu_ "
+       "metrics, and empty for a CPU slot."},
+      {MetricGroup::kDevices,
+       "braid_device_healthy",
+       MetricType::Gauge,
+       {"device"},
+       "1, or 0 once the device is lost to this server."},
+      {MetricGroup::kDevices,
+       "braid_device_memory_bytes",
+       MetricType::Gauge,
+       {"device", "owner"},
+       "Memory by owner: models, the parameters and buffers of TorchScript models that are served; "
+       "trainers, what trainers keep between operations. Of a GPU, at its first slot, besides: "
+       "allocator, all that LibTorch's tensors take, and cache, what its allocator keeps free."},
+      {MetricGroup::kTraining,
+       "braid_trainers",
+       MetricType::Gauge,
+       {"state"},
+       "Trainers: running, or failed, which an update was that broke off halfway."},
+      {MetricGroup::kProcess,
+       "braid_build_info",
+       MetricType::Gauge,
+       {"version"},
+       "1 for the server's version."},
+  };
+  return *kTable;
+}
+
+std::vector<MetricFamily> StateMetrics::Collect() const {
+  const ServerState state = read_();
+  const std::vector<MetricDescription>& table = Descriptions();
+  std::vector<MetricFamily> families;
+  for (const MetricDescription& description : table) {
+    families.push_back(EmptyFamily(description));
+  }
+  const auto add = [&](Row row, const std::vector<std::string>& labels, double value) {
+    AddSeries(table[row], labels, value, &families[row]);
+  };
+  add(kRequests, {}, static_cast<double>(state.requests));
+  add(kRequestBytes, {}, static_cast<double>(state.request_bytes));
+  for (const ServedVersionState& served : state.served) {
+    add(kModelReady, {served.model, absl::StrCat(served.version)}, 1);
+  }
+  for (const DeviceState& device : state.devices) {
+    add(kDeviceInfo, {device.name, device.kind, device.gpu, device.uuid}, 1);
+    add(kDeviceHealthy, {device.name}, device.healthy ? 1 : 0);
+    for (const OwnedMemory& memory : device.memory) {
+      add(kDeviceMemory, {device.name, memory.owner}, static_cast<double>(memory.bytes));
+    }
+  }
+  add(kTrainers, {"running"}, static_cast<double>(state.running_trainers));
+  add(kTrainers, {"failed"}, static_cast<double>(state.failed_trainers));
+  add(kBuildInfo, {state.version}, 1);
+  std::erase_if(families, [](const MetricFamily& family) { return family.metric.empty(); });
+  return families;
+}
+
+}  // namespace braid

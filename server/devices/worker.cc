@@ -67,9 +67,10 @@ absl::Status Worker::Synchronize() {
     return status;
   }
   healthy_ = false;
-  spdlog::critical("device {} is lost: {}", options_.name, std::string(status.message()));
+  const std::string why = absl::StrCat("device ", options_.name, " is lost: ", status.message());
+  spdlog::critical("{}", why);
   if (options_.on_lost) {
-    options_.on_lost(status);
+    options_.on_lost(absl::UnavailableError(why));
   }
   return LostStatus();
 }

@@ -14,6 +14,8 @@ if(BRAID_BUILD_RPC)
 endif()
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
+# prometheus-cpp's own HTTP server is made of it, and so is ours.
+find_package(civetweb CONFIG REQUIRED)
 # Before its 2022 releases re2 comes with a pkg-config file alone.
 find_package(re2 CONFIG QUIET)
 if(NOT TARGET re2::re2)

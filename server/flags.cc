@@ -23,7 +23,8 @@ constexpr char kFooter[] =
     "  braid-server --model_repository=models --devices=cuda:0*2 two workers on the first GPU\n"
     "\n"
     "SIGTERM and SIGINT drain: not ready, nothing new, finish what is in flight, exit 0.\n"
-    "Exit codes: 0 done, 1 a failure while running, 2 a flag, port or directory that is wrong.";
+    "A second one hurries: no delay, a second for what is in flight; a third ends at once.\n"
+    "Exit codes: 0 done, 1 something was lost, 2 a flag, port or directory that is wrong.";
 
 void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
   static const std::map<std::string, ControlMode> kModes = {{"none", ControlMode::kNone},
@@ -68,7 +69,26 @@ void AddLogFlags(CLI::App* app, Options* options) {
       ->default_str("info,access=off");
 }
 
-void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
+// Health, and how the server ends.
+void AddLifecycleFlags(CLI::App* app, Options* options, double* delay_seconds,
+                       double* drain_seconds) {
+  app->add_option("--health_port", options->health_port,
+                  "grpc.health.v1 in plaintext, for probes; 0 picks a free one; default: none")
+      ->check(CLI::Range(0, 65535));
+  app->add_option("--ready_file", options->ready_file,
+                  "Written when ready: {\"grpc_port\":…,\"metrics_port\":…,\"pid\":…}")
+      ->type_name("PATH");
+  app->add_option("--drain_delay", *delay_seconds,
+                  "Seconds after SIGTERM in which requests are still taken")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app->add_option("--drain_timeout", *drain_seconds,
+                  "Seconds that SIGTERM then waits for requests in flight")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
+void AddFlags(CLI::App* app, Options* options) {
   app->add_option("--model_repository", options->model_repository,
                   "Folder with <model>/<version>/model.pt, and config.pbtxt where wanted")
       ->type_name("DIR")
@@ -100,9 +120,6 @@ void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
   app->add_option("--metrics_port", options->metrics_port, "0 picks a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app->add_option("--ready_file", options->ready_file,
-                  "Written when ready: {\"grpc_port\":…,\"metrics_port\":…,\"pid\":…}")
-      ->type_name("PATH");
   app->add_option("--max_requests", options->max_requests,
                   "In flight at most; more are refused with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
@@ -113,20 +130,19 @@ void AddFlags(CLI::App* app, Options* options, double* drain_seconds) {
       ->capture_default_str();
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
                 "Clients on this machine may pass tensors in shared memory");
-  app->add_option("--drain_timeout", *drain_seconds, "Seconds that SIGTERM waits for requests")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
 }
 
 }  // namespace
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
   Options options;
+  double delay_seconds = absl::ToDoubleSeconds(options.drain_delay);
   double drain_seconds = absl::ToDoubleSeconds(options.drain_timeout);
   CLI::App app(kDescription, "braid-server");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("braid-server ") + kVersion);
-  AddFlags(&app, &options, &drain_seconds);
+  AddFlags(&app, &options);
+  AddLifecycleFlags(&app, &options, &delay_seconds, &drain_seconds);
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
   AddModelFlags(&app, &options, &poll_seconds);
   AddLogFlags(&app, &options);
@@ -144,6 +160,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
     *exit_code = 2;
     return std::nullopt;
   }
+  options.drain_delay = absl::Seconds(delay_seconds);
   options.drain_timeout = absl::Seconds(drain_seconds);
   options.repository_poll = absl::Seconds(poll_seconds);
   if (absl::StrContains(options.listen, ':') && options.listen.front() != '[') {

@@ -28,6 +28,42 @@ sigset_t BlockSignals() {
   return signals;
 }
 
+// What signals have asked for.
+struct Wishes {
+  std::atomic<bool> started = false;  // there is something to drain
+  absl::Notification stop;
+  absl::Notification hurry;
+};
+
+spdlog::logger& ServerLog() { return braid::Log(braid::LogModule::kServer); }
+
+[[noreturn]] void EndNow(int exit_code) {
+  braid::StopLog();
+  std::_Exit(exit_code);
+}
+
+// The first signal drains, the second hurries, the third ends the process. One that comes while the
+// models are being loaded ends it too: there is nothing to drain.
+[[noreturn]] void TakeSignals(const sigset_t& signals, Wishes* wishes) {
+  while (true) {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (!wishes->started) {
+      ServerLog().info("signal {} before the server is ready: it ends", signal);
+      EndNow(0);
+    } else if (!wishes->stop.HasBeenNotified()) {
+      ServerLog().info("signal {}: the server ends; another one hurries", signal);
+      wishes->stop.Notify();
+    } else if (!wishes->hurry.HasBeenNotified()) {
+      ServerLog().warn("signal {}: in a hurry; another one ends the server at once", signal);
+      wishes->hurry.Notify();
+    } else {
+      ServerLog().error("signal {}: the server ends at once", signal);
+      EndNow(1);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -44,33 +80,20 @@ int main(int argc, char** argv) {
   braid::SetLogFormat(options->log_format);
   braid::SetLogLevels(options->log_levels);
 
-  // A signal that comes while the models are being loaded ends the process at once: there is
-  // nothing to drain.
-  std::atomic<bool> started = false;
-  absl::Notification stop;
-  std::thread([&started, &stop, signals] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    braid::Log(braid::LogModule::kServer).info("signal {}", signal);
-    if (!started.exchange(true)) {
-      braid::StopLog();
-      std::_Exit(0);
-    }
-    stop.Notify();
-  }).detach();
+  Wishes& wishes = *new Wishes;  // the thread that waits for signals ends with the process
+  std::thread([&wishes, signals] { TakeSignals(signals, &wishes); }).detach();
 
   const auto server = braid::Server::Create(*options);
   if (!server.ok()) {
     std::fprintf(stderr, "braid-server: %s\n", std::string(server.status().message()).c_str());
     return 2;
   }
-  started = true;
-  stop.WaitForNotification();
-  if (!(*server)->Drain()) {
-    braid::StopLog();
-    std::_Exit(1);
+  wishes.started = true;
+  wishes.stop.WaitForNotification();
+  if (!(*server)->Drain(wishes.hurry)) {
+    EndNow(1);
   }
-  braid::Log(braid::LogModule::kServer).info("bye");
+  ServerLog().info("bye");
   braid::StopLog();
   return 0;
 }

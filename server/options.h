@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,10 @@ struct Options {
   int metrics_port = 8002;
   LogFormat log_format = LogFormat::kText;
   LogLevels log_levels = DefaultLogLevels();
-  // Written atomically when the server is ready: {"grpc_port":…,"metrics_port":…,"pid":…}. Empty:
-  // not.
+  // grpc.health.v1 in plaintext, for probes; nullopt: on the gRPC port alone.
+  std::optional<int> health_port;
+  // Written atomically when the server is ready: {"grpc_port":…,"metrics_port":…,"pid":…}, and
+  // "health_port" if there is one. Empty: not.
   std::string ready_file;
 
   // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED.
@@ -53,7 +56,9 @@ struct Options {
   size_t max_request_bytes = size_t{4} << 30;
   // Whether clients may have the server read and write POSIX shared memory that its user may open.
   bool allow_client_shared_memory = false;
-  // How long SIGTERM waits for what is in flight.
+  // How long requests are still taken after SIGTERM, while load balancers notice.
+  absl::Duration drain_delay = absl::ZeroDuration();
+  // How long SIGTERM waits for what is in flight, then.
   absl::Duration drain_timeout = absl::Seconds(30);
 };
 

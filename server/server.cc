@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "prometheus/collectable.h"
 #include "server/admission/admission.h"
+#include "server/admission/drain_time.h"
 #include "server/base/atomic_file.h"
 #include "server/base/clock.h"
 #include "server/base/local_address.h"
@@ -22,11 +23,13 @@
 #include "server/devices/numerics.h"
 #include "server/models/config_reader.h"
 #include "server/rpc/grpc_server.h"
+#include "server/rpc/health_server.h"
 #include "server/rpc/stored_spec.h"
 #include "server/server_state.h"
 #include "server/storage/directory_lock.h"
 #include "server/storage/shared_regions.h"
 #include "server/telemetry/gpu_metrics.h"
+#include "server/telemetry/health.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
@@ -43,6 +46,8 @@ namespace {
 constexpr absl::Duration kSlowReaders = absl::Seconds(10);
 // How long calls that are still open after the drain, such as health watches, do.
 constexpr absl::Duration kHangUp = absl::Seconds(1);
+// How long trainers may take to be saved that are still at work when the drain's time is up.
+constexpr absl::Duration kLastCheckpoints = absl::Seconds(10);
 
 absl::Status NameFlag(absl::string_view flag, const absl::Status& status) {
   if (status.ok()) {
@@ -64,45 +69,12 @@ absl::Status MakeDataDir(const std::string& path) {
       absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
 }
 
-// What the world is told of being ready: not after a device was lost, whatever else. Thread-safe.
-class Readiness {
- public:
-  // From now on `server`, which outlives it or is taken back with nullptr, is told.
-  void Tell(GrpcServer* server) {
-    const absl::MutexLock lock(&mu_);
-    server_ = server;
-  }
-  void Set(bool ready) {
-    const absl::MutexLock lock(&mu_);
-    ready_ = ready;
-    Announce();
-  }
-  void LoseDevice() {
-    const absl::MutexLock lock(&mu_);
-    lost_ = true;
-    Announce();
-  }
-
- private:
-  void Announce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (server_ != nullptr) {
-      server_->SetReady(ready_ && !lost_);
-    }
-  }
-
-  absl::Mutex mu_;
-  GrpcServer* server_ ABSL_GUARDED_BY(mu_) = nullptr;
-  bool ready_ ABSL_GUARDED_BY(mu_) = false;
-  bool lost_ ABSL_GUARDED_BY(mu_) = false;
-};
-
 }  // namespace
 
 class Server::Parts {
  public:
   explicit Parts(const Options& options)
       : options_(options), admission_({options.max_requests, options.max_request_bytes}) {}
-  ~Parts() { readiness_.Tell(nullptr); }
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
@@ -112,7 +84,7 @@ class Server::Parts {
     SetNumerics(options_.tf32, options_.deterministic);
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_,
-         [this](const absl::Status&) { readiness_.LoseDevice(); }});
+         [this](const absl::Status& why) { health_.LoseDevice(why.message()); }});
     BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
     models_ = std::make_unique<ServedModels>(pool_->workers(), &metrics_);
@@ -120,45 +92,57 @@ class Server::Parts {
     // The ports first: one that is in use should not cost the time to load the models. Until the
     // models and trainers are there, nobody must be told that there are none.
     admission_.Close("is starting");
-    BRAID_ASSIGN_OR_RETURN(metrics_server_,
-                           MetricsServer::Create(options_.listen, options_.metrics_port, metrics_));
+    BRAID_ASSIGN_OR_RETURN(
+        metrics_server_,
+        MetricsServer::Create(options_.listen, options_.metrics_port, metrics_, health_));
+    if (options_.health_port) {
+      BRAID_ASSIGN_OR_RETURN(
+          health_server_, HealthServer::Create(options_.listen, *options_.health_port, &health_));
+    }
     ServeGpuMetrics();
     ServeStateMetrics();
     MakeControl();
     BRAID_ASSIGN_OR_RETURN(
-        grpc_server_, GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(),
-                                          control_.get(), trainers_.get(), &admission_, &metrics_,
-                                          options_.allow_client_shared_memory ? &regions_ : nullptr,
-                                          [this] { return pool_->View(); }}));
+        grpc_server_,
+        GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(), control_.get(),
+                            trainers_.get(), &admission_, &metrics_, &health_,
+                            options_.allow_client_shared_memory ? &regions_ : nullptr,
+                            [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
         NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
     trainers_->RestoreStored();
     admission_.Open();
-    readiness_.Tell(grpc_server_.get());
-    readiness_.Set(true);
+    health_.SetReady();
     control_->StartPolling(options_.repository_poll);
     Log(LogModule::kServer)
-        .info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics", options_.listen,
-              grpc_server_->port(), options_.listen, metrics_server_->port());
+        .info("ready: gRPC on {}:{}, metrics on http://{}:{}/metrics{}", options_.listen,
+              grpc_server_->port(), options_.listen, metrics_server_->port(),
+              health_server_ == nullptr
+                  ? ""
+                  : fmt::format(", health on {}:{}", options_.listen, health_server_->port()));
     return WriteReadyFile();
   }
 
-  bool Drain() {
-    readiness_.Set(false);
-    admission_.Close();
-    Log(LogModule::kServer).info("draining: {} requests in flight", admission_.in_flight());
-    if (!admission_.WaitUntilIdle(options_.drain_timeout)) {
+  bool Drain(const absl::Notification& hurry) {
+    health_.SetNotReady("is shutting down");
+    if (options_.drain_delay > absl::ZeroDuration()) {
       Log(LogModule::kServer)
-          .error("the drain timeout has passed with {} requests in flight", admission_.in_flight());
-      return false;
+          .info("not ready any more: requests are taken for another {}",
+                absl::FormatDuration(options_.drain_delay));
+      hurry.WaitForNotificationWithTimeout(options_.drain_delay);
     }
-    if (!admission_.WaitUntilReplied(std::min(kSlowReaders, options_.drain_timeout))) {
-      Log(LogModule::kServer).warn("replies that nobody reads are given up");
+    admission_.Close();
+    if (!FinishRequests(hurry)) {
+      SaveWhatCanBe();
+      return false;
     }
     control_->Stop();
     grpc_server_->Shutdown(absl::Now() + kHangUp);
-    trainers_->SaveAll();
+    Log(LogModule::kServer).info("drained: nothing is in flight, saving trainers");
+    if (!trainers_->SaveAll()) {
+      return false;
+    }
     // Nothing writes to the data directory any more: another server may have it, before what else
     // this one has to end.
     metrics_server_->Remove(state_metrics_);  // it asks the trainers
@@ -168,6 +152,42 @@ class Server::Parts {
   }
 
  private:
+  // False if requests are in flight when the drain's time is up.
+  bool FinishRequests(const absl::Notification& hurry) {
+    DrainTime time(options_.drain_timeout, &hurry);
+    const auto tell = [this](absl::Duration left) {
+      Log(LogModule::kServer)
+          .info("draining: {} requests in flight, {} left", admission_.in_flight(),
+                absl::FormatDuration(absl::Trunc(left, absl::Seconds(1))));
+    };
+    tell(options_.drain_timeout);
+    if (!time.Await([this](absl::Duration wait) { return admission_.WaitUntilIdle(wait); }, tell)) {
+      Log(LogModule::kServer)
+          .error("the drain timeout has passed with {} requests in flight", admission_.in_flight());
+      return false;
+    }
+    DrainTime readers(std::min(kSlowReaders, options_.drain_timeout), &hurry);
+    if (!readers.Await([this](absl::Duration wait) { return admission_.WaitUntilReplied(wait); },
+                       [](absl::Duration) {
+                         Log(LogModule::kServer).info("draining: replies are being read");
+                       })) {
+      Log(LogModule::kServer).warn("replies that nobody reads are given up");
+    }
+    return true;
+  }
+
+  // Before the process ends with requests in flight: one of them may hold its trainer for good.
+  void SaveWhatCanBe() {
+    const auto saved = std::make_shared<absl::Notification>();
+    std::thread([this, saved] {
+      trainers_->SaveAll();
+      saved->Notify();
+    }).detach();
+    if (!saved->WaitForNotificationWithTimeout(kLastCheckpoints)) {
+      Log(LogModule::kServer).error("trainers that are still at work are not saved");
+    }
+  }
+
   // Of the GPUs that the driver knows, if there is one.
   void ServeGpuMetrics() {
 #ifdef BRAID_WITH_NVML
@@ -211,11 +231,10 @@ class Server::Parts {
 
   void MakeControl() {
     auto loader = std::make_unique<ModelLoader>(
-        ModelLoader::Options{options_.model_repository, ReadConfigFile, ParseConfigJson,
-                             [this](const std::string& model) { publisher_->ServeStored(model); },
-                             [this](const std::string& model, bool ready) {
-                               grpc_server_->SetModelReady(model, ready);
-                             }},
+        ModelLoader::Options{
+            options_.model_repository, ReadConfigFile, ParseConfigJson,
+            [this](const std::string& model) { publisher_->ServeStored(model); },
+            [this](const std::string& model, bool ready) { health_.SetModel(model, ready); }},
         models_.get());
     control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
   }
@@ -224,9 +243,11 @@ class Server::Parts {
     if (options_.ready_file.empty()) {
       return absl::OkStatus();
     }
-    const std::string text =
-        absl::StrCat("{\"grpc_port\":", grpc_server_->port(),
-                     ",\"metrics_port\":", metrics_server_->port(), ",\"pid\":", getpid(), "}\n");
+    const std::string health =
+        health_server_ == nullptr ? "" : absl::StrCat(",\"health_port\":", health_server_->port());
+    const std::string text = absl::StrCat("{\"grpc_port\":", grpc_server_->port(),
+                                          ",\"metrics_port\":", metrics_server_->port(), health,
+                                          ",\"pid\":", getpid(), "}\n");
     return NameFlag("--ready_file", WriteFileAtomically(options_.ready_file, text));
   }
 
@@ -236,7 +257,7 @@ class Server::Parts {
   Metrics metrics_;
   Admission admission_;
   SharedRegions regions_;
-  Readiness readiness_;
+  Health health_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};
   std::unique_ptr<ServedModels> models_;
@@ -248,6 +269,7 @@ class Server::Parts {
   const std::shared_ptr<prometheus::Collectable> process_metrics_ =
       std::make_shared<ProcessMetrics>();
   std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<HealthServer> health_server_;  // null: not wanted
   std::unique_ptr<ModelControl> control_;
   std::unique_ptr<GrpcServer> grpc_server_;
 };
@@ -261,6 +283,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const Options& options) {
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Server::~Server() = default;
 
-bool Server::Drain() { return parts_->Drain(); }
+bool Server::Drain(const absl::Notification& hurry) { return parts_->Drain(hurry); }
 
 }  // namespace braid

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "server/options.h"
 
 namespace braid {
@@ -17,10 +18,11 @@ class Server {
   // Drain() first.
   ~Server();
 
-  // Not ready any more; lets nobody in; waits for what is in flight. False if that takes longer
-  // than the drain timeout: then the process has to end without destroying the server, which would
-  // wait for it too.
-  bool Drain();
+  // Not ready any more; after the drain delay lets nobody in; waits for what is in flight; has the
+  // trainers saved. `hurry` cuts delay and wait short. False if something was lost, requests that
+  // took longer than the drain timeout or a checkpoint: then the process has to end without
+  // destroying the server, which would wait for them too.
+  bool Drain(const absl::Notification& hurry);
 
  private:
   class Parts;

@@ -68,10 +68,10 @@ absl::Status Worker::Synchronize() {
     return status;
   }
   healthy_ = false;
-  Log(LogModule::kDevices)
-      .critical("device {} is lost: {}", options_.name, std::string(status.message()));
+  const std::string why = absl::StrCat("device ", options_.name, " is lost: ", status.message());
+  Log(LogModule::kDevices).critical("{}", why);
   if (options_.on_lost) {
-    options_.on_lost(status);
+    options_.on_lost(absl::UnavailableError(why));
   }
   return LostStatus();
 }

@@ -1,45 +1,31 @@
 #include "server/rpc/grpc_server.h"
 
+#include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/rpc/device_service.h"
+#include "server/rpc/grpc_log.h"
+#include "server/rpc/health_reporter.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/training_service.h"
 #include "server/rpc/transport.h"
-#include "server/telemetry/log.h"
 
 namespace braid {
-namespace {
-
-// Health names, besides one for each model.
-constexpr char kLiveness[] = "liveness";
-constexpr char kReadiness[] = "readiness";
-
-// gRPC writes to stderr what its callers learn from a status anyway.
-void LogQuietly(gpr_log_func_args* entry) {
-  Log(LogModule::kRpc).debug("gRPC: {}", entry->message);
-}
-
-}  // namespace
-
 class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
-      : models_(options.models),
-        inference_(options.models, options.control, options.regions,
+      : health_(options.health),
+        inference_(options.models, options.control, options.regions, options.health,
                    {options.admission, options.metrics}),
         training_(options.trainers, {options.admission, options.metrics}),
         devices_(options.list_slots, {options.admission, options.metrics}) {}
 
   absl::Status Listen(const std::string& host, int port) {
-    gpr_set_log_function(LogQuietly);
+    LogGrpcQuietly();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -54,41 +40,23 @@ class GrpcServer::Impl {
       return absl::UnavailableError(
           absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
     }
-    server_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
-    SetReady(false);
+    reporter_.emplace(health_, server_->GetHealthCheckService());
     return absl::OkStatus();
-  }
-
-  void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_) {
-    inference_.SetReady(ready);
-    const absl::MutexLock lock(&mu_);
-    ready_ = ready;
-    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-    health->SetServingStatus("", ready);
-    health->SetServingStatus(kReadiness, ready);
-    for (const ModelState& model : models_->List()) {
-      health->SetServingStatus(model.name, ready && models_->Find(model.name, 0).ok());
-    }
-  }
-  void SetModelReady(const std::string& model, bool ready) ABSL_LOCKS_EXCLUDED(mu_) {
-    const absl::MutexLock lock(&mu_);
-    server_->GetHealthCheckService()->SetServingStatus(model, ready && ready_);
   }
 
   void Shutdown(absl::Time deadline) { server_->Shutdown(absl::ToChronoTime(deadline)); }
   int port() const { return port_; }
 
  private:
-  ServedModels* const models_;
+  Health* const health_;
   InferenceService inference_;
   TrainingService training_;
   DeviceService devices_;
   int port_ = 0;
-  // Held while the health service is told, so that it is told the last state last.
-  absl::Mutex mu_;
-  bool ready_ ABSL_GUARDED_BY(mu_) = false;
-  // Last member: its calls use the services.
+  // After what its calls use.
   std::unique_ptr<grpc::Server> server_;
+  // Last member: it tells the server's health service.
+  std::optional<HealthReporter> reporter_;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {
@@ -102,10 +70,6 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& op
 GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcServer::~GrpcServer() = default;
 
-void GrpcServer::SetReady(bool ready) { impl_->SetReady(ready); }
-void GrpcServer::SetModelReady(const std::string& model, bool ready) {
-  impl_->SetModelReady(model, ready);
-}
 void GrpcServer::Shutdown(absl::Time deadline) { impl_->Shutdown(deadline); }
 int GrpcServer::port() const { return impl_->port(); }
 

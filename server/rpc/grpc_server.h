@@ -12,6 +12,7 @@
 #include "server/batching/served_models.h"
 #include "server/devices/device_slot_view.h"
 #include "server/storage/shared_regions.h"
+#include "server/telemetry/health.h"
 #include "server/telemetry/metrics.h"
 #include "server/training/trainer_registry.h"
 
@@ -29,18 +30,15 @@ class GrpcServer {
     TrainerRegistry* trainers = nullptr;
     Admission* admission = nullptr;
     Metrics* metrics = nullptr;
+    Health* health = nullptr;
     SharedRegions* regions = nullptr;  // null: clients' shared memory is off
     ListSlots list_slots;
   };
 
-  // Listens and answers; not ready yet. UNAVAILABLE if the address cannot be bound.
+  // Listens and answers. UNAVAILABLE if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const Options& options);
   ~GrpcServer();
 
-  // What ServerReady and the health service's `readiness` and models say.
-  void SetReady(bool ready);
-  // What the health service says of a model, once the server is ready.
-  void SetModelReady(const std::string& model, bool ready);
   // Refuses new calls, waits for those in flight at most until `deadline`, then cancels them.
   void Shutdown(absl::Time deadline);
 

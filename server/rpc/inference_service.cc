@@ -17,7 +17,7 @@ InferenceService::Reactor* InferenceService::ServerLive(Context* context,
                                                         const inference::ServerLiveRequest*,
                                                         inference::ServerLiveResponse* response) {
   return Answer(rpc_, context, "ServerLive", [&] {
-    response->set_live(true);
+    response->set_live(health_->liveness().ok());
     return absl::OkStatus();
   });
 }
@@ -26,7 +26,7 @@ InferenceService::Reactor* InferenceService::ServerReady(Context* context,
                                                          const inference::ServerReadyRequest*,
                                                          inference::ServerReadyResponse* response) {
   return Answer(rpc_, context, "ServerReady", [&] {
-    response->set_ready(ready_);
+    response->set_ready(health_->readiness().ok());
     return absl::OkStatus();
   });
 }
@@ -38,7 +38,8 @@ InferenceService::Reactor* InferenceService::ModelReady(Context* context,
       rpc_, context, "ModelReady",
       [&]() -> absl::Status {
         BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-        response->set_ready(ready_ && models_->Find(request->name(), version).ok());
+        response->set_ready(health_->readiness().ok() &&
+                            models_->Find(request->name(), version).ok());
         return absl::OkStatus();
       },
       request->name());

@@ -1,7 +1,6 @@
 // inference.GRPCInferenceService: the Open Inference Protocol, as Triton extends it.
 #pragma once
 
-#include <atomic>
 #include <string>
 
 #include "inference/grpc_service.grpc.pb.h"
@@ -9,20 +8,18 @@
 #include "server/batching/served_models.h"
 #include "server/rpc/call.h"
 #include "server/storage/shared_regions.h"
+#include "server/telemetry/health.h"
 
 namespace braid {
 
 // Thread-safe. No method blocks: inference is answered by the worker that finishes it.
 class InferenceService final : public inference::GRPCInferenceService::CallbackService {
  public:
-  // `models`, `control`, `regions` and what `rpc` points to outlive the service. `regions` null:
-  // clients' shared memory is off.
+  // `models`, `control`, `regions`, `health` and what `rpc` points to outlive the service.
+  // `regions` null: clients' shared memory is off.
   InferenceService(ServedModels* models, ModelControl* control, SharedRegions* regions,
-                   const RpcContext& rpc)
-      : models_(models), control_(control), regions_(regions), rpc_(rpc) {}
-
-  // What ServerReady says.
-  void SetReady(bool ready) { ready_ = ready; }
+                   const Health* health, const RpcContext& rpc)
+      : models_(models), control_(control), regions_(regions), health_(health), rpc_(rpc) {}
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
@@ -82,8 +79,8 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   ServedModels* const models_;
   ModelControl* const control_;
   SharedRegions* const regions_;
+  const Health* const health_;
   const RpcContext rpc_;
-  std::atomic<bool> ready_{false};
 };
 
 }  // namespace braid

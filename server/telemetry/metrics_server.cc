@@ -1,40 +1,99 @@
 #include "server/telemetry/metrics_server.h"
 
-#include <exception>
+#include <iterator>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "prometheus/exposer.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
 
 namespace braid {
+namespace {
+
+// So that scrapes that hang, for a driver that does, leave threads to answer probes.
+constexpr int kScrapes = HttpServer::kThreads - 2;
+
+HttpReply Unavailable(absl::string_view why) {
+  HttpReply reply;
+  reply.code = 503;
+  reply.body = absl::StrCat(why, "\n");
+  return reply;
+}
+
+HttpReply Probed(const absl::Status& state) {
+  if (!state.ok()) {
+    return Unavailable(state.message());
+  }
+  HttpReply reply;
+  reply.body = "ok\n";
+  return reply;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Create(const std::string& host,
                                                                      int port,
-                                                                     const Metrics& metrics) {
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", port));
-    exposer->RegisterCollectable(metrics.registry());
-    const int bound = exposer->GetListeningPorts().front();
-    return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(exposer), bound));
-  } catch (const std::exception&) {
-    // The HTTP library's message says no more than that.
-    return absl::UnavailableError(absl::StrCat("--metrics_port: cannot listen on ", host, ":", port,
-                                               "; is the port in use?"));
+                                                                     const Metrics& metrics,
+                                                                     const Health& health) {
+  std::unique_ptr<MetricsServer> server(new MetricsServer());
+  server->Add(metrics.registry());
+  auto http = HttpServer::Create(host, port,
+                                 {{"/metrics", [raw = server.get()] { return raw->Scrape(); }},
+                                  {"/healthz", [&health] { return Probed(health.liveness()); }},
+                                  {"/readyz", [&health] { return Probed(health.readiness()); }}});
+  if (!http.ok()) {
+    return absl::UnavailableError(absl::StrCat("--metrics_port: ", http.status().message()));
   }
+  server->http_ = *std::move(http);
+  return server;
 }
 
-MetricsServer::MetricsServer(std::unique_ptr<prometheus::Exposer> exposer, int port)
-    : exposer_(std::move(exposer)), port_(port) {}
-
-MetricsServer::~MetricsServer() = default;
-
-void MetricsServer::Add(const std::shared_ptr<prometheus::Collectable>& source) {
-  exposer_->RegisterCollectable(source);
+void MetricsServer::Add(std::shared_ptr<prometheus::Collectable> source) {
+  const absl::MutexLock lock(&mu_);
+  sources_.push_back(std::make_shared<Source>(std::move(source)));
 }
 
 void MetricsServer::Remove(const std::shared_ptr<prometheus::Collectable>& source) {
-  exposer_->RemoveCollectable(source);
+  std::vector<std::shared_ptr<Source>> sources;
+  {
+    const absl::MutexLock lock(&mu_);
+    sources = sources_;
+  }
+  for (const std::shared_ptr<Source>& known : sources) {
+    const absl::MutexLock lock(&known->mu);
+    if (known->collectable == source) {
+      known->collectable = nullptr;
+    }
+  }
+}
+
+HttpReply MetricsServer::Scrape() {
+  const absl::Cleanup done = [this] { --scrapes_; };
+  if (++scrapes_ > kScrapes) {
+    return Unavailable(absl::StrCat(kScrapes, " scrapes are under way, which is the limit"));
+  }
+  std::vector<std::shared_ptr<Source>> sources;
+  {
+    const absl::MutexLock lock(&mu_);
+    sources = sources_;
+  }
+  std::vector<prometheus::MetricFamily> families;
+  for (const std::shared_ptr<Source>& source : sources) {
+    const absl::MutexLock lock(&source->mu);
+    if (source->collectable == nullptr) {
+      continue;
+    }
+    std::vector<prometheus::MetricFamily> more = source->collectable->Collect();
+    std::move(more.begin(), more.end(), std::back_inserter(families));
+  }
+  HttpReply reply;
+  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  reply.body = prometheus::TextSerializer().Serialize(families);
+  return reply;
 }
 
 }  // namespace braid

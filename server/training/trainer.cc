@@ -14,7 +14,6 @@
 #include "server/training/clipping.h"
 #include "server/training/optimizer_spec.h"
 #include "server/training/placement.h"
-#include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {

@@ -190,7 +190,8 @@ void TrainerRegistry::RestoreStored() {
   }
 }
 
-void TrainerRegistry::SaveAll() {
+bool TrainerRegistry::SaveAll() {
+  bool all = true;
   for (const std::shared_ptr<Trainer>& trainer : All()) {
     const TrainerInfo info = trainer->info();
     if (storage_ == nullptr || info.applied_sequence == info.durable_sequence ||
@@ -201,8 +202,10 @@ void TrainerRegistry::SaveAll() {
       Log(LogModule::kTraining)
           .error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
                  std::string(saved.status().message()));
+      all = false;
     }
   }
+  return all;
 }
 
 void TrainerRegistry::Create(TrainerSpec spec, std::string request, InfoDone done) {

@@ -63,8 +63,9 @@ class TrainerRegistry {
   // Brings back the stored trainers, each where its newest checkpoint stands. Those that cannot be
   // are logged and left on the disk. Blocks.
   void RestoreStored() ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes a checkpoint of every trainer that has operations since its last one. Blocks.
-  void SaveAll() ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes a checkpoint of every trainer that has operations since its last one; false, and logged,
+  // if one could not be written. Blocks.
+  bool SaveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Creates a trainer; an empty name is the model's. `request` is kept, for RestoreStored().
   // NOT_FOUND for an unknown model, ALREADY_EXISTS for a name that is taken, unless

@@ -88,7 +88,7 @@ class DurableServer(Server):
 def serving(directory: Path, with_data: bool = True) -> Iterator[DurableServer]:
     """A new server of NormAndDropout, as "noisy", and of what is in directory/models before.
 
-    In the end it must be there still; it is killed, as ending in good order takes two seconds.
+    In the end it must be there still; it is killed: how it ends is tested elsewhere.
     """
     export_noisy(directory / "models" / "noisy")
     server = DurableServer(directory / "models", "cpu*2", directory / "run")

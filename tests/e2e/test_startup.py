@@ -17,13 +17,16 @@ FLAGS = [
     "--listen",
     "--grpc_port",
     "--metrics_port",
+    "--health_port",
     "--ready_file",
+    "--drain_delay",
+    "--drain_timeout",
 ]
 
 
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server]) -> Server:
-    return start_server("cpu*2", names=("convnet",))
+    return start_server("cpu*2", names=("convnet",), flags=("--health_port=0",))
 
 
 @pytest.fixture
@@ -74,6 +77,7 @@ def good_flags(repository: Path, directory: Path) -> dict[str, str]:
         ("--grpc_port", "65536"),
         ("--grpc_port", "-1"),
         ("--metrics_port", "http"),
+        ("--health_port", "65536"),
         ("--listen", "999.1.1.1"),
         ("--model_repository", "/nonexistent/models"),
         ("--data_dir", "/proc/data"),
@@ -95,7 +99,7 @@ def test_model_repository_is_required(tmp_path: Path) -> None:
     assert_refused([f"--data_dir={tmp_path}"], "--model_repository")
 
 
-@pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port"])
+@pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port", "--health_port"])
 def test_port_in_use_is_refused(
     repository: Path, tmp_path: Path, taken_port: int, flag: str
 ) -> None:
@@ -103,7 +107,7 @@ def test_port_in_use_is_refused(
     assert_refused([f"{name}={text}" for name, text in flags.items()], flag, str(taken_port))
 
 
-@pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port"])
+@pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port", "--health_port"])
 def test_port_of_another_server_is_refused(
     repository: Path, tmp_path: Path, server: Server, flag: str
 ) -> None:
@@ -115,15 +119,16 @@ def test_port_of_another_server_is_refused(
 
 def test_ready_file(server: Server) -> None:
     ready = json.loads(server.ready_path.read_text())
-    assert set(ready) == {"grpc_port", "metrics_port", "pid"}
-    assert ready["pid"] == server.process.pid
-    for port in (ready["grpc_port"], ready["metrics_port"]):
+    assert set(ready) == {"grpc_port", "metrics_port", "health_port", "pid"}
+    assert ready.pop("pid") == server.process.pid
+    for port in ready.values():
         with socket.create_connection(("127.0.0.1", port), timeout=10):
             pass
 
 
 def test_log_tells_what_runs_where(server: Server) -> None:
-    for word in ("convnet", "cpu:0", "cpu:1", str(server.ready["grpc_port"])):
+    ports = [str(server.ready[name]) for name in ("grpc_port", "metrics_port", "health_port")]
+    for word in ("convnet", "cpu:0", "cpu:1", *ports):
         assert word in server.log
 
 

@@ -1,0 +1,31 @@
+// What a port's health service, grpc.health.v1, is told: what Health says.
+#pragma once
+
+#include <string>
+
+#include "grpcpp/health_check_service_interface.h"
+#include "server/telemetry/health.h"
+
+namespace braid {
+
+// From its construction to its destruction; `health` and `service` outlive it.
+class HealthReporter final : public HealthListener {
+ public:
+  HealthReporter(Health* health, grpc::HealthCheckServiceInterface* service)
+      : health_(health), service_(service) {
+    health_->Add(this);
+  }
+  ~HealthReporter() override { health_->Remove(this); }
+  HealthReporter(const HealthReporter&) = delete;
+  HealthReporter& operator=(const HealthReporter&) = delete;
+
+  void Tell(const std::string& name, bool serving) override {
+    service_->SetServingStatus(name, serving);
+  }
+
+ private:
+  Health* const health_;
+  grpc::HealthCheckServiceInterface* const service_;
+};
+
+}  // namespace braid

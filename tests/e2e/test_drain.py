@@ -1,0 +1,124 @@
+"""SIGTERM once, twice, three times: the delay, the drain, and what is kept when it takes too long."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from e2e.durable import DurableServer
+from e2e.metrics import scrape
+from e2e.protocol import Stub, channel, message
+from e2e.raw_trainer import RawTrainer
+from e2e.server import Server
+from e2e.waiting import wait_until
+
+InferRequest = message("inference.ModelInferRequest")
+# Of the slow model: half a minute, longer than any test waits for it.
+ENDLESS = np.zeros((6000, 256), np.float32)
+
+
+def request_of(model: str, x: np.ndarray) -> InferRequest:
+    request = InferRequest(model_name=model)
+    request.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    request.raw_input_contents.append(x.tobytes())
+    return request
+
+
+def inference(server: Server) -> Stub:
+    return Stub(channel(server.address), "inference.GRPCInferenceService")
+
+
+def ask_again(server: Server, answer: str) -> None:
+    """One more SIGTERM, once the one before has been taken: signals that wait are one."""
+    server.terminate()
+    wait_until(lambda: answer in server.log)
+
+
+def test_requests_are_taken_during_the_delay(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("mlp",), flags=("--drain_delay=3600",))
+    stub = inference(server)
+    server.terminate()
+    ready = message("inference.ServerReadyRequest")()
+    wait_until(lambda: not stub.ServerReady(ready).ready)
+    for _ in range(10):
+        stub.ModelInfer(request_of("mlp", np.zeros((1, 784), np.float32)))
+    assert server.process.poll() is None
+    started = time.monotonic()
+    server.terminate()
+    assert server.wait() == 0, server.log
+    assert time.monotonic() - started < 10
+
+
+def test_the_delay_ends_by_itself(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("mlp",), flags=("--drain_delay=1.5",))
+    started = time.monotonic()
+    server.terminate()
+    assert server.wait() == 0, server.log
+    assert 1.5 <= time.monotonic() - started < 10
+
+
+@pytest.fixture
+def durable(repository: Path, tmp_path: Path) -> Iterator[DurableServer]:
+    """Of the models slow and chain, on one device; not started."""
+    for name in ("slow", "chain"):
+        shutil.copytree(repository / name, tmp_path / "models" / name)
+    server = DurableServer(tmp_path / "models", "cpu*1", tmp_path / "run")
+    yield server
+    server.kill()
+
+
+def start_work(server: DurableServer) -> tuple[str, grpc.Future]:
+    """Starts it; has a trainer make a step, which no checkpoint has, and the device begin with what
+    takes longer than anybody waits. Returns the trainer's name and that call."""
+    server.start()
+    trainer = RawTrainer(server.address, "chain", {"name": "mse"}, {"sgd": {}})
+    step = {"x": np.ones((4, 10), np.float32)}, {"target": np.ones((4, 5), np.float32)}
+    trainer.stub.Step(trainer.request("Step", *step))
+    call = inference(server).ModelInfer.future(request_of("slow", ENDLESS))
+    rows = "braid_batch_size_rows_count"
+    wait_until(lambda: scrape(server.metrics_url).value(rows, model="slow") > 0)
+    return trainer.name, call
+
+
+def assert_lost_and_saved(server: DurableServer, trainer: str, call: grpc.Future) -> None:
+    """The call is lost, which the exit code says; the trainer is not."""
+    assert server.wait() == 1, server.log
+    assert call.exception().code() == grpc.StatusCode.UNAVAILABLE
+    assert "with 1 requests in flight" in server.log
+    server.start()
+    assert f"trainer '{trainer}' is back at step 1" in server.log
+
+
+def test_what_outlasts_the_drain_timeout_is_lost_and_trainers_are_saved(
+    durable: DurableServer,
+) -> None:
+    durable.replace_flag("--drain_timeout", "0.5")
+    work = start_work(durable)
+    durable.terminate()
+    assert_lost_and_saved(durable, *work)
+
+
+def test_a_second_signal_leaves_a_second_and_trainers_are_saved(durable: DurableServer) -> None:
+    durable.replace_flag("--drain_timeout", "3600")
+    work = start_work(durable)
+    ask_again(durable, "draining: 1 requests in flight")
+    assert not work[1].done()
+    durable.terminate()
+    assert_lost_and_saved(durable, *work)
+
+
+def test_a_third_signal_ends_the_server_at_once(durable: DurableServer) -> None:
+    durable.replace_flag("--drain_delay", "3600")
+    durable.replace_flag("--drain_timeout", "3600")
+    _, call = start_work(durable)
+    ask_again(durable, "requests are taken for another 1h")
+    ask_again(durable, "in a hurry")
+    durable.terminate()
+    assert durable.wait() == 1
+    assert "ends at once" in durable.log
+    assert call.exception().code() == grpc.StatusCode.UNAVAILABLE

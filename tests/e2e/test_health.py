@@ -1,0 +1,113 @@
+"""Health: the same over gRPC, on the main port and on one of its own, and over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Callable
+
+import grpc
+import pytest
+from e2e.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.server import Server
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+PORTS = ["grpc_port", "health_port"]
+READY_NAMES = ["", "readiness", "mlp"]
+# It drains for as long as the tests look at it.
+DELAY = ("--health_port=0", "--drain_delay=3600")
+
+
+@pytest.fixture(scope="module")
+def server(start_server: Callable[..., Server]) -> Server:
+    return start_server("cpu*1", names=("mlp",), flags=("--health_port=0",))
+
+
+def health(server: Server, port: str) -> health_pb2_grpc.HealthStub:
+    return health_pb2_grpc.HealthStub(channel(f"127.0.0.1:{server.ready[port]}"))
+
+
+def check(server: Server, port: str, name: str) -> int:
+    request = health_pb2.HealthCheckRequest(service=name)
+    return health(server, port).Check(request, timeout=CALL_SECONDS).status
+
+
+def get(server: Server, path: str, method: str = "GET") -> tuple[int, str]:
+    """(status, body)"""
+    connection = http.client.HTTPConnection("127.0.0.1", server.ready["metrics_port"], timeout=30)
+    connection.request(method, path)
+    reply = connection.getresponse()
+    return reply.status, reply.read().decode()
+
+
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("name", ["liveness", *READY_NAMES])
+def test_a_running_server_serves(server: Server, port: str, name: str) -> None:
+    assert check(server, port, name) == SERVING
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_an_unknown_name_is_not_found(server: Server, port: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        check(server, port, "nosuch")
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_the_health_port_has_nothing_else(server: Server) -> None:
+    address = f"127.0.0.1:{server.ready['health_port']}"
+    stub = Stub(channel(address), "inference.GRPCInferenceService")
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ServerLive(message("inference.ServerLiveRequest")())
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_probes_over_http(server: Server) -> None:
+    for path in ("/healthz", "/readyz"):
+        assert get(server, path) == (200, "ok\n")
+        assert get(server, path, "HEAD") == (200, "")
+        assert get(server, path, "POST")[0] == 405
+    for path in ("/", "/healthz/", "/etc/passwd"):
+        assert get(server, path)[0] == 404
+
+
+def test_slow_http_clients_do_not_keep_probes_away(server: Server) -> None:
+    address = ("127.0.0.1", server.ready["metrics_port"])
+    slow = [socket.create_connection(address) for _ in range(12)]
+    try:
+        assert get(server, "/healthz") == (200, "ok\n")
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_a_draining_server_is_live_and_not_ready(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("mlp",), flags=DELAY)
+    watches = {
+        (port, name): health(server, port).Watch(
+            health_pb2.HealthCheckRequest(service=name), timeout=CALL_SECONDS
+        )
+        for port in PORTS
+        for name in READY_NAMES
+    }
+    for watch in watches.values():
+        assert next(watch).status == SERVING
+    server.terminate()
+    for of, watch in watches.items():
+        assert next(watch).status == NOT_SERVING, of
+    for port in PORTS:
+        for name in READY_NAMES:
+            assert check(server, port, name) == NOT_SERVING
+        assert check(server, port, "liveness") == SERVING
+    assert get(server, "/readyz") == (503, "the server is shutting down\n")
+    assert get(server, "/healthz") == (200, "ok\n")
+    stub = Stub(channel(server.address), "inference.GRPCInferenceService")
+    assert stub.ServerLive(message("inference.ServerLiveRequest")()).live
+    assert not stub.ServerReady(message("inference.ServerReadyRequest")()).ready
+    started = time.monotonic()
+    server.terminate()  # nobody wants to wait
+    # Watches that are still open do not hold it.
+    assert server.wait() == 0, server.log
+    assert time.monotonic() - started < 10

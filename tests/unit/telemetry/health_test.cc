@@ -1,0 +1,89 @@
+#include "server/telemetry/health.h"
+
+#include <map>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
+
+// What it was told last.
+class Told final : public HealthListener {
+ public:
+  void Tell(const std::string& name, bool serving) override { states[name] = serving; }
+  std::map<std::string, bool> states;
+};
+
+TEST(HealthTest, AtFirstItIsLiveAndNotReady) {
+  Health health;
+  EXPECT_THAT(health.liveness(), IsOk());
+  EXPECT_THAT(health.readiness(), StatusIs(kUnavailable, HasSubstr("the server is starting")));
+}
+
+TEST(HealthTest, AListenerIsToldOfAllThatIsKnownAndOfWhatChanges) {
+  Health health;
+  health.SetModel("a", true);
+  Told told;
+  health.Add(&told);
+  EXPECT_THAT(told.states, UnorderedElementsAre(Pair("", false), Pair("liveness", true),
+                                                Pair("readiness", false), Pair("a", false)));
+  health.SetReady();
+  EXPECT_THAT(told.states, UnorderedElementsAre(Pair("", true), Pair("liveness", true),
+                                                Pair("readiness", true), Pair("a", true)));
+  health.SetModel("b", false);
+  EXPECT_THAT(told.states, ::testing::Contains(Pair("b", false)));
+  health.Remove(&told);
+  health.SetModel("b", true);
+  EXPECT_THAT(told.states, ::testing::Contains(Pair("b", false)));
+}
+
+TEST(HealthTest, WhoIsNotReadyServesNoModel) {
+  Health health;
+  Told told;
+  health.Add(&told);
+  health.SetReady();
+  health.SetModel("a", true);
+  health.SetNotReady("is shutting down");
+  EXPECT_THAT(told.states, UnorderedElementsAre(Pair("", false), Pair("liveness", true),
+                                                Pair("readiness", false), Pair("a", false)));
+  EXPECT_THAT(health.readiness(), StatusIs(kUnavailable, HasSubstr("is shutting down")));
+  EXPECT_THAT(health.liveness(), IsOk());
+}
+
+TEST(HealthTest, ALostDeviceEndsLivenessAndReadinessForGood) {
+  Health health;
+  Told told;
+  health.Add(&told);
+  health.SetModel("a", true);
+  health.LoseDevice("device cuda:0 is lost: Xid 79");
+  health.SetReady();
+  health.LoseDevice("device cuda:1 is lost: Xid 79");
+  EXPECT_THAT(told.states, UnorderedElementsAre(Pair("", false), Pair("liveness", false),
+                                                Pair("readiness", false), Pair("a", false)));
+  // The first is the one to look at.
+  EXPECT_THAT(health.liveness(), StatusIs(kUnavailable, HasSubstr("cuda:0")));
+  EXPECT_THAT(health.readiness(), StatusIs(kUnavailable, HasSubstr("cuda:0")));
+}
+
+TEST(HealthTest, AModelThatIsNamedAsAStateDoesNotSpeakForIt) {
+  Health health;
+  Told told;
+  health.Add(&told);
+  health.SetReady();
+  health.SetModel("readiness", false);
+  health.SetModel("liveness", false);
+  EXPECT_TRUE(told.states["readiness"]);
+  EXPECT_TRUE(told.states["liveness"]);
+}
+
+}  // namespace
+}  // namespace braid

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import urllib.request
+from typing import NamedTuple
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 
 _SAMPLE = re.compile(
     r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?"
@@ -37,6 +41,14 @@ class Scrape:
     def labels_of(self, name: str) -> list[dict[str, str]]:
         return [dict(labels) for sample, labels in self.samples if sample == name]
 
+    def labels_of_family(self, family: str) -> list[dict[str, str]]:
+        """Of all its samples: a histogram's have other names."""
+        return [
+            dict(labels)
+            for sample, labels in self.samples
+            if sample == family or _SUFFIXES.sub("", sample) == family
+        ]
+
     def _add(self, line: str) -> None:
         match = _SAMPLE.fullmatch(line)
         if match is None:
@@ -48,6 +60,23 @@ class Scrape:
         if family not in self.types or family not in self.helps:
             raise ValueError(f"no type or help: {line!r}")
         self.samples[name, frozenset(_LABEL.findall(labels))] = float(match["value"])
+
+
+class Metric(NamedTuple):
+    type: str
+    labels: set[str]
+    help: str
+
+
+def documented_metrics() -> dict[str, Metric]:
+    """By name, as docs/metrics.md has them."""
+    metrics = {}
+    for line in DOCUMENT.read_text().splitlines():
+        if line.startswith("| `"):
+            name, kind, _, labels, help_text = (cell.strip() for cell in line.split("|")[1:-1])
+            metrics[name.strip("`")] = Metric(kind, set(re.findall("`(.+?)`", labels)), help_text)
+    assert metrics
+    return metrics
 
 
 def scrape(url: str) -> Scrape:

@@ -172,9 +172,8 @@ def test_client_that_dies_while_its_reply_is_written(one_place: Server) -> None:
         with channel(reader.address) as connection:
             reply = Stub(connection, SERVICE).ModelInfer.future(request)
             # Computed, whether it is read or not.
-            await_metric(
-                one_place, "braid_requests_total", replies, method="ModelInfer", code="OK"
-            )
+            labels = {"method": "ModelInfer", "model": "identity_fp32", "code": "OK"}
+            await_metric(one_place, "braid_requests_total", replies, **labels)
             assert not reply.done(), "too fast: the reply was read"
             reader.die()
             assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE

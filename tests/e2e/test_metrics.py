@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import braid
 import numpy as np
 import pytest
 from e2e import oracle, training
-from e2e.metrics import Scrape, scrape
+from e2e.control import ask, explicit, write
+from e2e.metrics import Scrape, documented_metrics, scrape
+from e2e.models import make as make_model
 from e2e.server import Server
+from e2e.waiting import wait_until
 
 DEVICES = ["cpu:0", "cpu:1"]
 INFERENCES = [1, 32, 1000]
@@ -37,7 +42,7 @@ def last_loss(server: Server, idle: Scrape) -> float:
         with pytest.raises(braid.NotFound):
             client.infer("nosuch", {"x": np.zeros((1, 784), np.float32)})
         options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
-        trainer = client.create_trainer("chain", name="kept", **options)
+        trainer = client.create_trainer("chain", name="kept", clip_grad_norm=1e3, **options)
         for x, target in oracle.batches_of("chain", "cross_entropy", ROWS, STEPS):
             result = trainer.step({"x": x}, {"target": target})
         trainer.save_checkpoint()
@@ -54,6 +59,22 @@ def test_every_name_is_the_servers_own(busy: Scrape) -> None:
     for name in busy.types:
         assert name.startswith(("braid_", "process_"))
         assert name.endswith("_total") == (busy.types[name] == "counter")
+
+
+def test_what_is_served_is_documented(busy: Scrape) -> None:
+    documented = documented_metrics()
+    for name in set(busy.types):
+        metric = documented[name]
+        assert (busy.types[name], busy.helps[name]) == (metric.type, metric.help), name
+        labels = [set(labels) - {"le"} for labels in busy.labels_of_family(name)]
+        assert labels
+        assert all(each == metric.labels for each in labels), name
+
+
+def test_what_is_documented_is_served(busy: Scrape) -> None:
+    """By a server that has served, trained and checkpointed; but for what needs a GPU."""
+    documented = {name for name in documented_metrics() if not name.startswith("braid_gpu_")}
+    assert documented - set(busy.types) == set()
 
 
 def test_requests_by_method_and_code(idle: Scrape, busy: Scrape) -> None:
@@ -97,6 +118,37 @@ def test_batch_sizes(busy: Scrape) -> None:
     assert busy.value("braid_inference_samples_total", model="mlp") == sum(INFERENCES)
 
 
+def test_queue_duration(busy: Scrape) -> None:
+    name = "braid_queue_duration_seconds"
+    assert busy.value(f"{name}_count", model="mlp") == len(INFERENCES)
+    assert 0 < busy.value(f"{name}_sum", model="mlp") < 60
+    assert busy.value("braid_requests_in_flight") == 0
+    assert busy.value("braid_request_bytes_in_flight") == 0
+
+
+def test_models_ready(busy: Scrape) -> None:
+    ready = busy.labels_of("braid_model_ready")
+    assert {"model": "mlp", "version": "1"} in ready
+    assert {labels["model"] for labels in ready} == {"mlp", "chain"}
+
+
+def test_devices(busy: Scrape, last_loss: float) -> None:
+    """Every row is counted on one device, as inference or as training."""
+    for work, rows in (("inference", sum(INFERENCES)), ("training", STEPS * ROWS)):
+        labels = [{"device": device, "work": work} for device in DEVICES]
+        for name in ("braid_device_samples_total", "braid_device_chunk_size_rows_sum"):
+            assert sum(busy.value(name, **each) for each in labels) == rows
+    chain = 4 * sum(p.numel() for p in make_model("chain").state_dict().values())
+    for device in DEVICES:
+        info = {"device": device, "kind": "cpu", "gpu": "", "uuid": ""}
+        assert busy.value("braid_device_info", **info) == 1
+        assert busy.value("braid_device_healthy", device=device) == 1
+        models = busy.value("braid_device_memory_bytes", device=device, owner="models")
+        assert models > chain
+        # Parameters and gradients, at least.
+        assert busy.value("braid_device_memory_bytes", device=device, owner="trainers") >= 2 * chain
+
+
 def test_queue_is_empty_again(busy: Scrape) -> None:
     assert busy.types["braid_queue_rows"] == "gauge"
     assert {"model": "mlp"} in busy.labels_of("braid_queue_rows")
@@ -110,6 +162,21 @@ def test_training(busy: Scrape, last_loss: float) -> None:
     assert loss == pytest.approx(last_loss, rel=1e-5)
 
 
+def test_training_steps(idle: Scrape, busy: Scrape) -> None:
+    assert busy.value("braid_training_learning_rate", trainer="kept") == pytest.approx(0.1)
+    assert 0 < busy.value("braid_training_gradient_norm", trainer="kept") < 1000
+    assert busy.value("braid_training_step_duration_seconds_count", trainer="kept") == STEPS
+    assert 0 < busy.value("braid_training_step_duration_seconds_sum", trainer="kept") < 60
+    assert busy.value("braid_replica_imbalance_ratio_count", trainer="kept") == STEPS
+    assert 0 <= busy.value("braid_replica_imbalance_ratio_sum", trainer="kept") < STEPS
+    for phase in ("forward", "backward", "update"):
+        labels = {"trainer": "kept", "phase": phase}
+        assert 0 < busy.value("braid_training_phase_seconds_total", **labels) < 60
+    for state, there in (("running", 1), ("failed", 0)):
+        assert idle.value("braid_trainers", state=state) == 0
+        assert busy.value("braid_trainers", state=state) == there
+
+
 def test_checkpoints(idle: Scrape, busy: Scrape) -> None:
     """The first is written when the trainer is created."""
     written = {"trainer": "kept", "outcome": "written"}
@@ -119,6 +186,8 @@ def test_checkpoints(idle: Scrape, busy: Scrape) -> None:
         assert busy.types[name] == "histogram"
         assert busy.value(f"{name}_count", trainer="kept") == 2
         assert 0 < busy.value(f"{name}_sum", trainer="kept") < 60
+    name = "braid_checkpoint_last_written_timestamp_seconds"
+    assert 0 <= time.time() - busy.value(name, trainer="kept") < 600
 
 
 def test_busy_seconds_by_device_and_phase(idle: Scrape, busy: Scrape) -> None:
@@ -147,6 +216,24 @@ def test_series_of_a_deleted_trainer_end(server: Server) -> None:
             labels = {"trainer": trainer.name}
             assert labels in scrape(server.metrics_url).labels_of("braid_training_loss")
         assert labels not in scrape(server.metrics_url).labels_of("braid_training_loss")
+
+
+def test_series_of_an_unloaded_model_end(tmp_path: Path) -> None:
+    write(tmp_path / "models", "a", 1, 2)
+    write(tmp_path / "models", "b", 1, 3)
+    with explicit(tmp_path, "--load_model=a", "--load_model=b") as running:
+
+        def names() -> set[str]:
+            samples = scrape(running.server.metrics_url).samples
+            return {value for _, labels in samples for name, value in labels if name == "model"}
+
+        ask(running.client, "a")
+        ask(running.client, "b")
+        assert names() >= {"a", "b"}
+        running.client.unload_model("a")
+        # The worker may still have what it ran last.
+        wait_until(lambda: "a" not in names())
+        assert "b" in names()
 
 
 def test_device_service_counts_the_same(server: Server, busy: Scrape) -> None:

@@ -100,7 +100,7 @@ def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server
     reader = http2.StuckReader(server.address, reads=1 << 20)
     with channel(reader.address) as connection:
         reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
-        labels = {"method": "ModelInfer", "code": "OK"}
+        labels = {"method": "ModelInfer", "model": "identity_fp32", "code": "OK"}
         wait_until(
             lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
         )
@@ -123,7 +123,7 @@ def test_reply_that_nobody_reads_does_not_keep_the_server(
     reader = http2.StuckReader(server.address, reads=1 << 20)
     with channel(reader.address) as connection:
         reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
-        labels = {"method": "ModelInfer", "code": "OK"}
+        labels = {"method": "ModelInfer", "model": "identity_fp32", "code": "OK"}
         wait_until(
             lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
         )

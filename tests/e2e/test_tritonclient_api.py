@@ -144,7 +144,7 @@ def test_async_infer_cancelled_gives_its_place_back(
     # The call ends with the piece of it that runs.
     wait_until(
         lambda: metrics.scrape(server.metrics_url).value(
-            "braid_requests_total", method="ModelInfer", code="CANCELLED"
+            "braid_requests_total", method="ModelInfer", model="slow", code="CANCELLED"
         )
         >= 1
     )

@@ -37,7 +37,13 @@ class PuppetReplica final : public Replica {
   }
   Tensors buffers() const override { return {}; }
   void SetBuffers(const Tensors&) override {}
-  std::vector<StateEntry> state() const override { return {}; }
+  std::vector<StateEntry> state() const override {
+    std::vector<StateEntry> entries;
+    for (const Parameter& parameter : parameters_) {
+      entries.push_back({parameter.name, parameter.value, /*is_parameter=*/true});
+    }
+    return entries;
+  }
   std::unique_ptr<Replica> Clone() const override {
     return std::make_unique<PuppetReplica>(forward_, parameters_);
   }

@@ -40,7 +40,8 @@ def test_descriptors_are_up_to_date(tmp_path):
     if shutil.which("protoc") is None or not (REPOSITORY / "proto").is_dir():
         pytest.skip("needs protoc and the repository")
     generated = tmp_path / "protocol.binpb"
-    subprocess.run([REPOSITORY / "scripts" / "generate.sh", generated], check=True)
+    name = str((PACKAGE / "protocol.binpb").relative_to(REPOSITORY))
+    subprocess.run([REPOSITORY / "scripts" / "generate.sh", name, generated], check=True)
     assert generated.read_bytes() == (PACKAGE / "protocol.binpb").read_bytes(), (
         "proto/ has changed: run scripts/generate.sh"
     )

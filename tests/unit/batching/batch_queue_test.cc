@@ -152,7 +152,11 @@ TEST_F(FilledQueueTest, TheMetricsOfTheQueueComeBackToZero) {
   pending_.back()->Wait();
   const WorkerBlock idle(fleet_.worker(0));
   EXPECT_THAT(scrape(), AllOf(HasSubstr("braid_queue_rows{model=\"m\"} 0"),
-                              HasSubstr("braid_inference_samples_total{model=\"m\"} 20")));
+                              HasSubstr("braid_inference_samples_total{model=\"m\"} 20"),
+                              // Of the one that was run.
+                              HasSubstr("braid_queue_duration_seconds_count{model=\"m\"} 1"),
+                              HasSubstr("braid_device_samples_total{device=\"cpu:0\","
+                                        "work=\"inference\"} 20")));
   EXPECT_EQ(fleet_.worker(0).samples(), 20);
 }
 

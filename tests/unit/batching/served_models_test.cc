@@ -7,6 +7,8 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
 #include "tests/fakes/eventually.h"
@@ -21,6 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 using Tensors = std::vector<at::Tensor>;
 
@@ -165,6 +168,38 @@ TEST_F(ServedModelsTest, WhatIsRemovedAnswersWhatWaitsAndIsFreed) {
   models_.Forget("m");
   EXPECT_TRUE(models_.List().empty());
   EXPECT_THAT(models_.Remove("m", ""), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'m'")));
+}
+
+TEST_F(ServedModelsTest, WhatIsServedTellsItsMemory) {
+  ModelConfig config = PuppetConfig(16);
+  const std::vector<Parameter> parameters = {{"w", at::zeros({5, 2})}, {"b", at::zeros({3})}};
+  std::vector<std::unique_ptr<Replica>> replicas;
+  for (int r = 0; r < 2; ++r) {
+    replicas.push_back(std::make_unique<PuppetReplica>(nullptr, parameters));
+  }
+  models_.Serve({std::make_shared<MadeModel>(config, nullptr), 7,
+                 ReplicaSet(fleet_.workers(), std::move(replicas))});
+  const std::vector<ServedVersion> served = models_.Served();
+  ASSERT_EQ(served.size(), 1);
+  EXPECT_EQ(served[0].model, config.name);
+  EXPECT_EQ(served[0].version, 7);
+  EXPECT_THAT(served[0].memory, ElementsAre(Pair("cpu:0", 13 * 4), Pair("cpu:1", 13 * 4)));
+}
+
+TEST_F(ServedModelsTest, TheSeriesOfAModelGoWithItsLastRequest) {
+  const auto scrape = [this] {
+    return prometheus::TextSerializer().Serialize(fleet_.metrics()->registry()->Collect());
+  };
+  Serve("m", 1, 0);
+  Ask("m");
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto queue, models_.Find("m", 0));
+    EXPECT_THAT(models_.Remove("m", "it was unloaded"), IsOk());
+    EXPECT_THAT(scrape(), HasSubstr("braid_inference_samples_total{model=\"m\"} 1"));
+  }
+  const WorkerBlock first(fleet_.worker(0));  // they have let go of what they ran
+  const WorkerBlock second(fleet_.worker(1));
+  EXPECT_THAT(scrape(), Not(HasSubstr("model=\"m\"")));
 }
 
 TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {

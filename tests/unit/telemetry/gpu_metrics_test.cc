@@ -1,5 +1,7 @@
 #include "server/telemetry/gpu_metrics.h"
 
+#include <array>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
+#include "server/telemetry/gpu_families.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
@@ -91,6 +94,33 @@ TEST_F(GpuMetricsTest, MigInstancesTellTheirMemory) {
                            HasSubstr(Line("braid_gpu_mig_memory_used_bytes", other, "103")),
                            HasSubstr(Line("braid_gpu_mig_memory_total_bytes", first, "400")),
                            Not(HasSubstr("braid_gpu_mig_memory_used_bytes{gpu=\"1\""))));
+}
+
+TEST_F(GpuMetricsTest, AGpuIsFoundByItsUuidOrElseWhereItIs) {
+  const auto by_uuid = metrics_->Find("GPU-bb", "0000:3b:00.0");
+  ASSERT_TRUE(by_uuid.has_value());
+  EXPECT_EQ(by_uuid->gpu, "1");
+  EXPECT_EQ(by_uuid->uuid, "GPU-bb");
+  const auto of_instance = metrics_->Find("MIG-cc", "0000:3b:00.0");
+  ASSERT_TRUE(of_instance.has_value());
+  EXPECT_EQ(of_instance->gpu, "0");
+  EXPECT_EQ(of_instance->uuid, "GPU-aa");
+  EXPECT_FALSE(metrics_->Find("GPU-zz", "0000:99:00.0").has_value());
+}
+
+// Every family of the table, with its labels in their order: the XID error is the fake's to tell.
+TEST_F(GpuMetricsTest, WhatIsDocumentedIsCollected) {
+  std::map<std::string, std::vector<std::string>> collected;
+  for (const prometheus::MetricFamily& family : metrics_->Collect()) {
+    std::vector<std::string>& labels = collected[family.name];
+    for (const auto& label : family.metric.front().label) {
+      labels.push_back(label.name);
+    }
+  }
+  EXPECT_EQ(collected.size(), GpuDescriptions().size());
+  for (const MetricDescription& description : GpuDescriptions()) {
+    EXPECT_EQ(collected[description.name], description.labels) << description.name;
+  }
 }
 
 // The fake library tells of one error in all.

@@ -1,13 +1,19 @@
 #include "server/telemetry/metrics.h"
 
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/telemetry/device_metrics.h"
+#include "server/telemetry/model_metrics.h"
+#include "server/telemetry/trainer_metrics.h"
 
 namespace braid {
 namespace {
@@ -20,53 +26,119 @@ std::string Scrape(const Metrics& metrics) {
   return prometheus::TextSerializer().Serialize(metrics.registry()->Collect());
 }
 
-TEST(MetricsTest, RequestsAreCountedByMethodAndCode) {
+TEST(MetricsTest, RequestsAreCountedByMethodModelAndCode) {
   Metrics metrics;
-  metrics.CountRequest("ModelInfer", "OK", absl::Milliseconds(3));
-  metrics.CountRequest("ModelInfer", "OK", absl::Milliseconds(30));
-  metrics.CountRequest("ModelInfer", "NOT_FOUND", absl::Milliseconds(3));
+  const ModelMetrics model(&metrics, "m");
+  metrics.CountRequest("ModelInfer", "m", "OK", absl::Milliseconds(3));
+  metrics.CountRequest("ModelInfer", "m", "OK", absl::Milliseconds(30));
+  metrics.CountRequest("ModelInfer", "m", "INTERNAL", absl::Milliseconds(3));
   const std::string text = Scrape(metrics);
-  EXPECT_THAT(text, HasSubstr("braid_requests_total{code=\"OK\",method=\"ModelInfer\"} 2"));
-  EXPECT_THAT(text, HasSubstr("braid_requests_total{code=\"NOT_FOUND\",method=\"ModelInfer\"} 1"));
+  constexpr char kRequests[] = "braid_requests_total{code=";
+  constexpr char kMethod[] = ",method=\"ModelInfer\",model=\"m\"} ";
+  EXPECT_THAT(text, AllOf(HasSubstr(absl::StrCat(kRequests, "\"OK\"", kMethod, "2")),
+                          HasSubstr(absl::StrCat(kRequests, "\"INTERNAL\"", kMethod, "1"))));
+}
+
+TEST(MetricsTest, ANameThatIsNoModelsMakesNoSeries) {
+  Metrics metrics;
+  for (const char* name : {"m", "../../etc", "a\nb", ""}) {
+    metrics.CountRequest("ModelInfer", name, "NOT_FOUND", absl::Milliseconds(3));
+  }
+  const std::string text = Scrape(metrics);
+  EXPECT_THAT(
+      text,
+      HasSubstr("braid_requests_total{code=\"NOT_FOUND\",method=\"ModelInfer\",model=\"\"} 4\n"));
+  EXPECT_THAT(text, Not(HasSubstr("etc")));
 }
 
 TEST(MetricsTest, DurationsAreAHistogramInSeconds) {
   Metrics metrics;
-  metrics.CountRequest("Step", "OK", absl::Milliseconds(3));
-  metrics.CountRequest("Step", "OK", absl::Milliseconds(30));
+  metrics.CountRequest("Step", "", "OK", absl::Milliseconds(3));
+  metrics.CountRequest("Step", "", "OK", absl::Milliseconds(30));
   const std::string text = Scrape(metrics);
-  constexpr char kBucket[] = "braid_request_duration_seconds_bucket{method=\"Step\",le=";
-  EXPECT_THAT(text, HasSubstr(std::string(kBucket) + "\"0.005\"} 1"));
-  EXPECT_THAT(text, HasSubstr(std::string(kBucket) + "\"0.05\"} 2"));
-  EXPECT_THAT(text, HasSubstr("braid_request_duration_seconds_count{method=\"Step\"} 2"));
+  constexpr char kBucket[] = "braid_request_duration_seconds_bucket{method=\"Step\",model=\"\",le=";
+  EXPECT_THAT(text, AllOf(HasSubstr(absl::StrCat(kBucket, "\"5e-05\"} 0")),
+                          HasSubstr(absl::StrCat(kBucket, "\"0.005\"} 1")),
+                          HasSubstr(absl::StrCat(kBucket, "\"0.05\"} 2")),
+                          HasSubstr(absl::StrCat(kBucket, "\"300\"} 2"))));
+  EXPECT_THAT(text,
+              HasSubstr("braid_request_duration_seconds_count{method=\"Step\",model=\"\"} 2"));
 }
 
-TEST(MetricsTest, BatchesCountRowsAndSamples) {
+TEST(MetricsTest, DeniedCallsAreThereBeforeTheFirst) {
   Metrics metrics;
-  metrics.CountBatch("fashion", 3);
-  metrics.CountBatch("fashion", 64);
+  EXPECT_THAT(Scrape(metrics), HasSubstr("braid_access_denied_total{reason=\"role\"} 0"));
+  metrics.CountDenied("role");
+  EXPECT_THAT(Scrape(metrics),
+              AllOf(HasSubstr("braid_access_denied_total{reason=\"role\"} 1"),
+                    HasSubstr("braid_access_denied_total{reason=\"no_credentials\"} 0"),
+                    HasSubstr("braid_access_denied_total{reason=\"bad_credentials\"} 0")));
+}
+
+TEST(ModelMetricsTest, BatchesCountRowsAndSamples) {
+  Metrics metrics;
+  ModelMetrics model(&metrics, "fashion");
+  model.CountBatch(3);
+  model.CountBatch(64);
   const std::string text = Scrape(metrics);
   EXPECT_THAT(text, HasSubstr("braid_batch_size_rows_bucket{model=\"fashion\",le=\"4\"} 1"));
   EXPECT_THAT(text, HasSubstr("braid_batch_size_rows_sum{model=\"fashion\"} 67"));
   EXPECT_THAT(text, HasSubstr("braid_inference_samples_total{model=\"fashion\"} 67"));
 }
 
-TEST(MetricsTest, TheQueueGoesUpAndDown) {
+TEST(ModelMetricsTest, TheQueueGoesUpAndDown) {
   Metrics metrics;
-  metrics.AddQueuedRows("fashion", 20);
-  metrics.AddQueuedRows("fashion", -13);
-  EXPECT_THAT(Scrape(metrics), HasSubstr("braid_queue_rows{model=\"fashion\"} 7"));
+  ModelMetrics model(&metrics, "fashion");
+  model.AddQueuedRows(20);
+  model.AddQueuedRows(-13);
+  model.RecordQueued(absl::Milliseconds(2));
+  EXPECT_THAT(Scrape(metrics),
+              AllOf(HasSubstr("braid_queue_rows{model=\"fashion\"} 7"),
+                    HasSubstr("braid_queue_duration_seconds_sum{model=\"fashion\"} 0.002")));
 }
 
-TEST(MetricsTest, BusySecondsByDeviceAndPhase) {
+TEST(ModelMetricsTest, TheSeriesGoWithTheLastOfAModel) {
   Metrics metrics;
-  metrics.AddBusy("cpu:0", Phase::kForward, absl::Milliseconds(250));
-  metrics.AddBusy("cpu:0", Phase::kForward, absl::Milliseconds(500));
+  const ModelMetrics other(&metrics, "other");
+  std::optional<ModelMetrics> before(std::in_place, &metrics, "m");
+  std::optional<ModelMetrics> after(std::in_place, &metrics, "m");
+  before->AddQueuedRows(5);
+  metrics.CountRequest("ModelInfer", "m", "OK", absl::Milliseconds(3));
+  after.reset();
+  EXPECT_THAT(Scrape(metrics), HasSubstr("braid_queue_rows{model=\"m\"} 5"));
+  before.reset();
+  EXPECT_THAT(Scrape(metrics), AllOf(Not(HasSubstr("model=\"m\"")), HasSubstr("model=\"other\"")));
+  // One that comes after it starts anew.
+  const ModelMetrics again(&metrics, "m");
+  EXPECT_THAT(Scrape(metrics), HasSubstr("braid_queue_rows{model=\"m\"} 0"));
+}
+
+TEST(DeviceMetricsTest, BusySecondsByPhase) {
+  Metrics metrics;
+  DeviceMetrics device(&metrics, "cpu:0");
+  device.AddBusy(Phase::kForward, absl::Milliseconds(250));
+  device.AddBusy(Phase::kForward, absl::Milliseconds(500));
   EXPECT_THAT(Scrape(metrics), HasSubstr("braid_device_busy_seconds_total{device=\"cpu:0\","
                                          "phase=\"forward\"} 0.75"));
 }
 
-TEST(MetricsTest, EveryPhaseHasANameOfItsOwn) {
+TEST(DeviceMetricsTest, ChunksByWork) {
+  Metrics metrics;
+  DeviceMetrics device(&metrics, "cpu:0");
+  device.CountChunk(DeviceWork::kInference, 3);
+  device.CountChunk(DeviceWork::kTraining, 40);
+  device.CountChunk(DeviceWork::kTraining, 2);
+  constexpr char kTraining[] = "{device=\"cpu:0\",work=\"training\"";
+  constexpr char kInference[] = "{device=\"cpu:0\",work=\"inference\"";
+  EXPECT_THAT(Scrape(metrics),
+              AllOf(HasSubstr(absl::StrCat("braid_device_samples_total", kTraining, "} 42")),
+                    HasSubstr(absl::StrCat("braid_device_samples_total", kInference, "} 3")),
+                    HasSubstr(absl::StrCat("braid_device_chunk_size_rows_count", kTraining, "} 2")),
+                    HasSubstr(absl::StrCat("braid_device_chunk_size_rows_bucket", kTraining,
+                                           ",le=\"2\"} 1"))));
+}
+
+TEST(PhaseTest, EveryPhaseHasANameOfItsOwn) {
   std::vector<std::string> names;
   for (int p = 0; p < kPhases; ++p) {
     names.emplace_back(PhaseName(static_cast<Phase>(p)));
@@ -75,20 +147,45 @@ TEST(MetricsTest, EveryPhaseHasANameOfItsOwn) {
                                             "reduce", "update", "broadcast", "copy_out"));
 }
 
-TEST(MetricsTest, TrainersHaveTheirSeriesUntilTheyAreForgotten) {
+TEST(TrainerMetricsTest, TheSeriesGoWithTheTrainer) {
   Metrics metrics;
-  metrics.CountTrainingStep("a");
-  metrics.RecordLoss("a", 0.5, 20);
-  metrics.RecordLoss("a", 0.25, 20);
-  metrics.RecordLoss("b", 2, 1);
-  EXPECT_THAT(Scrape(metrics), AllOf(HasSubstr("braid_training_steps_total{trainer=\"a\"} 1"),
-                                     HasSubstr("braid_training_samples_total{trainer=\"a\"} 40"),
-                                     HasSubstr("braid_training_loss{trainer=\"a\"} 0.25")));
-  metrics.ForgetTrainer("a");
+  std::optional<TrainerMetrics> a(std::in_place, &metrics, "a");
+  TrainerMetrics b(&metrics, "b");
+  a->CountStep(absl::Milliseconds(10));
+  a->RecordLoss(0.5, 20);
+  a->RecordLoss(0.25, 20);
+  a->AddPhase("forward", absl::Milliseconds(5));
+  a->RecordCheckpoint(/*written=*/false, absl::Seconds(1));
+  b.RecordLoss(2, 1);
+  EXPECT_THAT(
+      Scrape(metrics),
+      AllOf(HasSubstr("braid_training_steps_total{trainer=\"a\"} 1"),
+            HasSubstr("braid_training_samples_total{trainer=\"a\"} 40"),
+            HasSubstr("braid_training_loss{trainer=\"a\"} 0.25"),
+            HasSubstr("braid_training_phase_seconds_total{phase=\"forward\",trainer=\"a\"} 0.005"),
+            HasSubstr("braid_checkpoints_total{outcome=\"failed\",trainer=\"a\"} 1")));
+  a.reset();
   EXPECT_THAT(Scrape(metrics), AllOf(Not(HasSubstr("trainer=\"a\"")),
                                      HasSubstr("braid_training_loss{trainer=\"b\"} 2")));
-  metrics.RecordLoss("a", 1, 5);  // one that comes after it starts anew
+  a.emplace(&metrics, "a");  // one that comes after it starts anew
+  a->RecordLoss(1, 5);
   EXPECT_THAT(Scrape(metrics), HasSubstr("braid_training_samples_total{trainer=\"a\"} 5"));
+}
+
+TEST(TrainerMetricsTest, WhatIsNotKnownYetIsAbsent) {
+  Metrics metrics;
+  TrainerMetrics trainer(&metrics, "a");
+  EXPECT_THAT(Scrape(metrics), AllOf(HasSubstr("braid_training_skipped_steps_total"),
+                                     Not(HasSubstr("braid_training_loss")),
+                                     Not(HasSubstr("braid_training_gradient_norm")),
+                                     Not(HasSubstr("braid_checkpoint_last_written"))));
+  trainer.SetGradientNorm(3);
+  trainer.SetLastCheckpoint(absl::FromUnixSeconds(1500000000));
+  EXPECT_THAT(
+      Scrape(metrics),
+      AllOf(
+          HasSubstr("braid_training_gradient_norm{trainer=\"a\"} 3"),
+          HasSubstr("braid_checkpoint_last_written_timestamp_seconds{trainer=\"a\"} 1500000000")));
 }
 
 TEST(MetricsTest, ManyThreadsCount) {
@@ -97,14 +194,18 @@ TEST(MetricsTest, ManyThreadsCount) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&metrics] {
       for (int i = 0; i < 500; ++i) {
-        metrics.CountRequest("Step", "OK", absl::Milliseconds(1));
+        const ModelMetrics comes_and_goes(&metrics, "m");
+        metrics.CountRequest("Step", i % 2 == 0 ? "m" : "", "OK", absl::Milliseconds(1));
       }
     });
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_THAT(Scrape(metrics), HasSubstr("braid_requests_total{code=\"OK\",method=\"Step\"} 2000"));
+  const std::string text = Scrape(metrics);
+  EXPECT_THAT(text,
+              HasSubstr("braid_requests_total{code=\"OK\",method=\"Step\",model=\"\"} 1000\n"));
+  EXPECT_THAT(text, Not(HasSubstr("model=\"m\"")));
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
 #include "server/storage/safetensors.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
@@ -19,8 +21,10 @@
 namespace braid {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TrainerTest : public ::testing::Test {
  protected:
@@ -81,6 +85,36 @@ TEST_F(TrainerTest, AnOperationSentTwiceIsAppliedOnce) {
   EXPECT_THAT(Do(std::move(other)), StatusIs(absl::StatusCode::kAborted, HasSubstr("sequence")));
   EXPECT_THAT(Do(BatchOperation(3, 20)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("expected 2")));
+}
+
+TEST_F(TrainerTest, WhatItDoesIsCounted) {
+  const auto scrape = [this] {
+    return prometheus::TextSerializer().Serialize(bench_.metrics()->registry()->Collect());
+  };
+  const auto of_it = [this](const std::string& name, const std::string& value) {
+    return HasSubstr(name + "{trainer=\"" + trainer_->spec().name + "\"} " + value + "\n");
+  };
+  EXPECT_THAT(scrape(), AllOf(of_it("braid_training_learning_rate", "0.1"),
+                              of_it("braid_training_steps_total", "0"),
+                              Not(HasSubstr("braid_training_loss{"))));
+  ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
+  ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
+  ASSERT_THAT(Do(BatchOperation(2, 20, OperationKind::kForwardBackward)), IsOk());
+  Operation update = OptimStep(3);
+  update.hyper_parameters.lr = 0.25;
+  ASSERT_THAT(Do(std::move(update)), IsOk());
+  const std::string text = scrape();
+  EXPECT_THAT(text, AllOf(of_it("braid_training_steps_total", "2"),
+                          of_it("braid_training_step_duration_seconds_count", "2"),
+                          of_it("braid_training_replayed_steps_total", "1"),
+                          of_it("braid_training_skipped_steps_total", "0"),
+                          of_it("braid_training_learning_rate", "0.25"),
+                          of_it("braid_replica_imbalance_ratio_count", "2"),
+                          of_it("braid_training_samples_total", "40")));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("phase=\"backward\",trainer="), HasSubstr("work=\"training\"} 20\n"),
+                    // It is measured only where the gradients are clipped by it.
+                    Not(HasSubstr("braid_training_gradient_norm"))));
 }
 
 TEST_F(TrainerTest, AFailedOperationUsesUpNoNumber) {

@@ -1,0 +1,120 @@
+#include "server/telemetry/state_metrics.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "server/telemetry/device_metrics.h"
+#include "server/telemetry/metrics.h"
+#include "server/telemetry/model_metrics.h"
+#include "server/telemetry/process_metrics.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Serialize(const prometheus::Collectable& collectable) {
+  return prometheus::TextSerializer().Serialize(collectable.Collect());
+}
+
+TEST(StateMetricsTest, TellsHowTheServerStands) {
+  const StateMetrics metrics([] {
+    ServerState state{"1.2", 3, 4096, {{"m", 7}}, {}, 2, 1};
+    state.devices.push_back({"cpu:0", "cpu", "", "", true, {{"models", 40}}});
+    state.devices.push_back({"cuda:1", "cuda", "0", "GPU-aa", false, {{"cache", 8}}});
+    return state;
+  });
+  EXPECT_THAT(
+      Serialize(metrics),
+      AllOf(HasSubstr("braid_requests_in_flight 3\n"),
+            HasSubstr("braid_request_bytes_in_flight 4096\n"),
+            HasSubstr("braid_model_ready{model=\"m\",version=\"7\"} 1\n"),
+            HasSubstr("braid_device_info{device=\"cpu:0\",kind=\"cpu\",gpu=\"\",uuid=\"\"} 1\n"),
+            HasSubstr("braid_device_info{device=\"cuda:1\",kind=\"cuda\",gpu=\"0\","
+                      "uuid=\"GPU-aa\"} 1\n"),
+            HasSubstr("braid_device_healthy{device=\"cpu:0\"} 1\n"),
+            HasSubstr("braid_device_healthy{device=\"cuda:1\"} 0\n"),
+            HasSubstr("braid_device_memory_bytes{device=\"cpu:0\",owner=\"models\"} 40\n"),
+            HasSubstr("braid_device_memory_bytes{device=\"cuda:1\",owner=\"cache\"} 8\n")));
+  EXPECT_THAT(Serialize(metrics), AllOf(HasSubstr("braid_trainers{state=\"running\"} 2\n"),
+                                        HasSubstr("braid_trainers{state=\"failed\"} 1\n"),
+                                        HasSubstr("braid_build_info{version=\"1.2\"} 1\n")));
+}
+
+TEST(StateMetricsTest, WhatThereIsNoneOfIsAbsent) {
+  const StateMetrics metrics([] { return ServerState{"1.2"}; });
+  EXPECT_THAT(Serialize(metrics),
+              AllOf(HasSubstr("braid_requests_in_flight 0\n"), Not(HasSubstr("braid_model_ready")),
+                    Not(HasSubstr("braid_device"))));
+}
+
+// What a large server has: 100 models that are asked in two ways, 8 devices.
+class LargeServer {
+ public:
+  LargeServer() {
+    for (int m = 0; m < 100; ++m) {
+      const std::string model = absl::StrCat("model_", m);
+      models_.push_back(std::make_unique<ModelMetrics>(&metrics_, model));
+      models_.back()->CountBatch(m);
+      for (const char* method : {"ModelInfer", "ModelMetadata"}) {
+        metrics_.CountRequest(method, model, "OK", absl::Milliseconds(1));
+      }
+      state_.served.push_back({model, 1});
+    }
+    for (int d = 0; d < 8; ++d) {
+      const std::string device = absl::StrCat("cuda:", d);
+      DeviceMetrics(&metrics_, device).CountChunk(DeviceWork::kInference, 1);
+      state_.devices.push_back({device,
+                                "cuda",
+                                absl::StrCat(d),
+                                absl::StrCat("GPU-", d),
+                                true,
+                                {{"models", 1}, {"trainers", 1}, {"allocator", 1}, {"cache", 1}}});
+    }
+  }
+  // The bytes of a scrape.
+  size_t Scrape() const {
+    size_t bytes = Serialize(*metrics_.registry()).size();
+    bytes += Serialize(StateMetrics([this] { return state_; })).size();
+    return bytes + Serialize(ProcessMetrics()).size();
+  }
+
+ private:
+  Metrics metrics_;
+  std::vector<std::unique_ptr<ModelMetrics>> models_;
+  ServerState state_;
+};
+
+// Of the calling thread: a scrape waits for nothing, and the machine may be busy with something
+// else.
+absl::Duration ThreadTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+TEST(StateMetricsTest, AScrapeOfALargeServerTakesMilliseconds) {
+  const LargeServer server;
+  absl::Duration least = absl::InfiniteDuration();
+  for (int i = 0; i < 10; ++i) {
+    const absl::Duration start = ThreadTime();
+    EXPECT_GT(server.Scrape(), 100'000);
+    least = std::min(least, ThreadTime() - start);
+  }
+  EXPECT_LE(least, absl::Milliseconds(20));
+}
+
+}  // namespace
+}  // namespace braid

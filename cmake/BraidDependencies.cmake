@@ -13,6 +13,7 @@ if(BRAID_BUILD_RPC)
   find_package(CLI11 CONFIG REQUIRED)
 endif()
 find_package(nlohmann_json CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(prometheus-cpp CONFIG REQUIRED)
 # Before its 2022 releases re2 comes with a pkg-config file alone.
 find_package(re2 CONFIG QUIET)

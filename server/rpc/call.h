@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "grpcpp/grpcpp.h"
 #include "server/admission/admission.h"
 #include "server/base/status.h"
+#include "server/rpc/access.h"
 #include "server/rpc/status.h"
 #include "server/telemetry/metrics.h"
 
@@ -21,6 +23,7 @@ namespace braid {
 struct RpcContext {
   Admission* admission = nullptr;
   Metrics* metrics = nullptr;
+  CallAccess access;
 };
 
 // Counts an RPC from its construction to End().
@@ -47,19 +50,24 @@ class CallTimer {
 // when the reply is out.
 class UnaryCall : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(const RpcContext& rpc, absl::string_view method)
-      : timer_(rpc.metrics, method), self_(this) {}
+  UnaryCall(const RpcContext& rpc, const grpc::CallbackServerContext& context,
+            absl::string_view method)
+      : timer_(rpc.metrics, method), caller_(rpc.access, context, method), self_(this) {}
 
   // For who starts it: it may be answered, and gone, while it is being started.
   std::shared_ptr<UnaryCall> self() const { return self_; }
-  // Takes a place among the requests in flight, until the reply.
-  absl::Status Admit(const RpcContext& rpc, size_t bytes) {
-    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes));
+  // Whether the caller may; then takes a place among the requests in flight, until the reply.
+  template <typename Request>
+  absl::Status Admit(const RpcContext& rpc, const Request& request) {
+    BRAID_RETURN_IF_ERROR(caller_.Check(request));
+    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong()));
     return absl::OkStatus();
   }
+  const Caller& caller() const { return caller_; }
   void Reply(const absl::Status& status) {
     // First, or the client's next request could be refused for this one's sake.
     ticket_.GiveBack();
+    caller_.Audit(status);
     Finish(timer_.End(status));
   }
 
@@ -70,27 +78,41 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 
  private:
   CallTimer timer_;
+  Caller caller_;
   Ticket ticket_;
   std::shared_ptr<UnaryCall> self_;  // gRPC's hold on the call
 };
 
-// A unary call whose work is done at once: `work()` fills the response and returns a status.
-template <typename Work>
+// A unary call whose work is done at once: `work()`, or `work(caller)`, fills the response and
+// returns a status.
+template <typename Request, typename Work>
 grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerContext* context,
-                                 absl::string_view method, Work work) {
+                                 absl::string_view method, const Request& request, Work work) {
   CallTimer timer(rpc.metrics, method);
+  Caller caller(rpc.access, *context, method);
+  absl::Status status = caller.Check(request);
+  if (status.ok()) {
+    if constexpr (std::is_invocable_v<Work, const Caller&>) {
+      status = work(std::as_const(caller));
+    } else {
+      status = work();
+    }
+  }
+  caller.Audit(status);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(timer.End(work()));
+  reactor->Finish(timer.End(status));
   return reactor;
 }
 
 // A unary call whose work ends on another thread: `start(call)` hands it on. It is admitted first.
-template <typename Start>
-grpc::ServerUnaryReactor* AnswerLater(const RpcContext& rpc, absl::string_view method, size_t bytes,
+template <typename Request, typename Start>
+grpc::ServerUnaryReactor* AnswerLater(const RpcContext& rpc,
+                                      const grpc::CallbackServerContext* context,
+                                      absl::string_view method, const Request& request,
                                       Start start) {
-  auto* const reactor = new UnaryCall(rpc, method);  // gRPC's, and its users'
+  auto* const reactor = new UnaryCall(rpc, *context, method);  // gRPC's, and its users'
   const std::shared_ptr<UnaryCall> call = reactor->self();
-  if (const absl::Status admitted = call->Admit(rpc, bytes); !admitted.ok()) {
+  if (const absl::Status admitted = call->Admit(rpc, request); !admitted.ok()) {
     call->Reply(admitted);
   } else if (const absl::Status started = start(call); !started.ok()) {
     call->Reply(started);

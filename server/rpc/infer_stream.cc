@@ -31,8 +31,14 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
       deadline_(absl::FromChrono(context->deadline())),
       errors_end_(AsksForStatus(*context)),
       self_(this),
+      caller_(rpc.access, *context, "ModelStreamInfer"),
       timer_(rpc.metrics, "ModelStreamInfer") {
+  const absl::Status allowed = caller_.CheckStart();
   const absl::MutexLock lock(&mu_);
+  if (!allowed.ok()) {
+    End(allowed);
+    return;
+  }
   Advance();
 }
 
@@ -132,6 +138,7 @@ void InferStream::OnReadDone(bool ok) {
 }
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
+  BRAID_RETURN_IF_ERROR(caller_.Check(pending->request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
   BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,

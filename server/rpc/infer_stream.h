@@ -70,7 +70,9 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   // another.
   std::shared_ptr<InferStream> self_;
 
-  // Touched by OnReadDone() alone: the batch whose messages are being received.
+  // Touched by OnReadDone() alone, after the constructor.
+  Caller caller_;
+  // The same: the batch whose messages are being received.
   std::shared_ptr<RequestQueue> batch_queue_;  // null: the next message begins one
   std::string batch_model_;
   std::string batch_version_;

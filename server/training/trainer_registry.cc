@@ -413,6 +413,11 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
   return trainer->info();
 }
 
+absl::StatusOr<std::string> TrainerRegistry::ModelOf(absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->spec().model;
+}
+
 std::vector<TrainerInfo> TrainerRegistry::List() const {
   std::vector<TrainerInfo> infos;
   for (const std::shared_ptr<Trainer>& trainer : All()) {

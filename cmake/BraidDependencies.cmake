@@ -13,6 +13,7 @@ if(BRAID_BUILD_RPC)
   find_package(CLI11 CONFIG REQUIRED)
 endif()
 find_package(nlohmann_json CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(prometheus-cpp CONFIG REQUIRED)
 # prometheus-cpp's own HTTP server is made of it, and so is ours.
 find_package(civetweb CONFIG REQUIRED)

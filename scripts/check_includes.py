@@ -19,6 +19,7 @@ LAYERS = {
     "base": set(),
     "telemetry": {"base"},
     "storage": _LEAVES,
+    "access": _LEAVES,
     "admission": _LEAVES,
     "devices": _LEAVES,
     "parallel": {"devices"} | _LEAVES,
@@ -26,7 +27,7 @@ LAYERS = {
     "batching": _RUN,
     "training": {"batching"} | _RUN,  # it publishes into what is served
     "jobs": {"training", "batching"} | _RUN,
-    "rpc": {"admission", "training", "batching", "jobs"} | _RUN,
+    "rpc": {"access", "admission", "training", "batching", "jobs"} | _RUN,
 }
 # Composition: they put everything together.
 ROOTS = {"server/main.cc", "server/server.cc"}

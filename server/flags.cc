@@ -88,6 +88,44 @@ void AddLifecycleFlags(CLI::App* app, Options* options, double* delay_seconds,
       ->capture_default_str();
 }
 
+void AddAccessFlags(CLI::App* app, Options* options) {
+  app->add_option("--tls_cert", options->tls_cert,
+                  "The server's certificate, and those up to the root, in PEM")
+      ->type_name("FILE");
+  app->add_option("--tls_key", options->tls_key, "Its key, in PEM, without a password")
+      ->type_name("FILE");
+  app->add_option("--tls_client_ca", options->tls_client_ca,
+                  "Clients have to show a certificate of one of these authorities")
+      ->type_name("FILE");
+  app->add_option("--auth_tokens", options->auth_tokens,
+                  "Who may do what, by token; lines ROLE[:MODEL][,...] sha256:HEX NAME, where a "
+                  "role is infer, train or admin")
+      ->type_name("FILE");
+  app->add_option("--auth_certificates", options->auth_certificates,
+                  "Who may do what, by client certificate; lines ROLE[:MODEL][,...] IDENTITY")
+      ->type_name("FILE");
+  app->add_flag("--allow_unauthenticated", options->allow_unauthenticated,
+                "Listen beyond loopback without --auth_tokens or --auth_certificates: everybody "
+                "may do everything");
+  app->add_flag("--tls_terminated_in_front", options->tls_terminated_in_front,
+                "Take tokens in plaintext beyond loopback: something in front has TLS");
+}
+
+// What flags need of each other, but for what depends on --listen.
+void CheckAccessFlags(const Options& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    throw CLI::ValidationError(options.tls_cert.empty() ? "--tls_key" : "--tls_cert",
+                               "needs --tls_cert and --tls_key, both");
+  }
+  if (!options.tls_client_ca.empty() && options.tls_cert.empty()) {
+    throw CLI::ValidationError("--tls_client_ca", "needs --tls_cert and --tls_key");
+  }
+  if (!options.auth_certificates.empty() && options.tls_client_ca.empty()) {
+    throw CLI::ValidationError("--auth_certificates",
+                               "needs --tls_client_ca, which verifies the certificates");
+  }
+}
+
 void AddFlags(CLI::App* app, Options* options) {
   app->add_option("--model_repository", options->model_repository,
                   "Folder with <model>/<version>/model.pt, and config.pbtxt where wanted")
@@ -146,11 +184,13 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
   AddModelFlags(&app, &options, &poll_seconds);
   AddLogFlags(&app, &options);
+  AddAccessFlags(&app, &options);
   try {
     app.parse(argc, argv);
     if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {
       throw CLI::ValidationError("--load_model", "is for --model_control_mode=explicit");
     }
+    CheckAccessFlags(options);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       *exit_code = app.exit(error);

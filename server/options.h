@@ -51,6 +51,21 @@ struct Options {
   // "health_port" if there is one. Empty: not.
   std::string ready_file;
 
+  // In PEM: the server's certificate and key, both or neither, and the authorities of whom each
+  // client has to show a certificate. Read again when they change. Empty: plaintext; no certificate
+  // of clients.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  // Who may do what: by token, by client certificate. Read again when they change. Both empty:
+  // everybody may do everything.
+  std::string auth_tokens;
+  std::string auth_certificates;
+  // Without the above: to listen beyond loopback all the same.
+  bool allow_unauthenticated = false;
+  // Beyond loopback: tokens may come in plaintext, as something in front of the server has TLS.
+  bool tls_terminated_in_front = false;
+
   // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED.
   int64_t max_requests = 4096;
   size_t max_request_bytes = size_t{4} << 30;

@@ -11,6 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "prometheus/collectable.h"
+#include "server/access/access_control.h"
+#include "server/access/reloader.h"
+#include "server/access/tls_files.h"
 #include "server/admission/admission.h"
 #include "server/admission/drain_time.h"
 #include "server/base/atomic_file.h"
@@ -69,6 +72,28 @@ absl::Status MakeDataDir(const std::string& path) {
       absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
 }
 
+// INVALID_ARGUMENT where who can reach the server could do more than it was told to let them.
+absl::Status CheckExposure(const Options& options) {
+  if (IsLoopback(options.listen)) {
+    return absl::OkStatus();
+  }
+  const bool plaintext = options.tls_cert.empty();
+  const bool authenticates = !options.auth_tokens.empty() || !options.auth_certificates.empty();
+  if (!authenticates && !options.allow_unauthenticated) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: ", options.listen,
+                     " is reached from other machines, and everybody could do everything; expected "
+                     "--auth_tokens or --auth_certificates, or --allow_unauthenticated"));
+  }
+  if (authenticates && plaintext && !options.tls_terminated_in_front) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--auth_tokens: tokens would come to ", options.listen,
+                     " in plaintext; expected --tls_cert and --tls_key, or "
+                     "--tls_terminated_in_front"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 class Server::Parts {
@@ -80,6 +105,8 @@ class Server::Parts {
 
   absl::Status Start() {
     BRAID_RETURN_IF_ERROR(NameFlag("--listen", CheckLocalAddress(options_.listen)));
+    BRAID_RETURN_IF_ERROR(CheckExposure(options_));
+    BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
     SetNumerics(options_.tf32, options_.deterministic);
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
@@ -106,8 +133,8 @@ class Server::Parts {
         grpc_server_,
         GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(), control_.get(),
                             trainers_.get(), &admission_, &metrics_, &health_,
-                            options_.allow_client_shared_memory ? &regions_ : nullptr,
-                            [this] { return pool_->View(); }}));
+                            options_.allow_client_shared_memory ? &regions_ : nullptr, tls_.get(),
+                            access_.get(), [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
         NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
@@ -152,6 +179,24 @@ class Server::Parts {
   }
 
  private:
+  absl::Status ReadAccessFiles() {
+    std::vector<ReloadedFiles*> files;
+    if (!options_.tls_cert.empty()) {
+      BRAID_ASSIGN_OR_RETURN(
+          tls_, TlsFiles::Create({options_.tls_cert, options_.tls_key, options_.tls_client_ca}));
+      files.push_back(tls_->files());
+    }
+    if (!options_.auth_tokens.empty() || !options_.auth_certificates.empty()) {
+      BRAID_ASSIGN_OR_RETURN(
+          access_, AccessControl::Create({options_.auth_tokens, options_.auth_certificates}));
+      files.push_back(access_->files());
+    }
+    if (!files.empty()) {
+      reloader_ = std::make_unique<Reloader>(std::move(files));
+    }
+    return absl::OkStatus();
+  }
+
   // False if requests are in flight when the drain's time is up.
   bool FinishRequests(const absl::Notification& hurry) {
     DrainTime time(options_.drain_timeout, &hurry);
@@ -257,6 +302,9 @@ class Server::Parts {
   Metrics metrics_;
   Admission admission_;
   SharedRegions regions_;
+  std::unique_ptr<TlsFiles> tls_;          // null: plaintext
+  std::unique_ptr<AccessControl> access_;  // null: everybody may do everything
+  std::unique_ptr<Reloader> reloader_;     // null: there is nothing to read again
   Health health_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};

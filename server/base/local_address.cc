@@ -1,6 +1,7 @@
 #include "server/base/local_address.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,9 +23,10 @@ bool CanBind(const addrinfo& address) {
   return bound;
 }
 
-}  // namespace
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-absl::Status CheckLocalAddress(const std::string& host) {
+// All that `host` stands for; null: nothing.
+Addresses Resolve(const std::string& host) {
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   const std::string name = bracketed ? host.substr(1, host.size() - 2) : host;
   addrinfo hints = {};
@@ -32,8 +34,26 @@ absl::Status CheckLocalAddress(const std::string& host) {
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(name.c_str(), "0", &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(error == 0 ? found : nullptr,
-                                                                     &freeaddrinfo);
+  return {error == 0 ? found : nullptr, &freeaddrinfo};
+}
+
+bool IsLoopbackAddress(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+  }
+  if (address.sa_family == AF_INET6) {
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&v6) ||
+           (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET);
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status CheckLocalAddress(const std::string& host) {
+  const Addresses addresses = Resolve(host);
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     if (CanBind(*address)) {
       return absl::OkStatus();
@@ -41,6 +61,16 @@ absl::Status CheckLocalAddress(const std::string& host) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("'", host, "' is no address of this machine; expected one, such as 127.0.0.1"));
+}
+
+bool IsLoopback(const std::string& host) {
+  const Addresses addresses = Resolve(host);
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    if (!IsLoopbackAddress(*address->ai_addr)) {
+      return false;
+    }
+  }
+  return addresses != nullptr;
 }
 
 }  // namespace braid

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,6 +13,7 @@
 #include "grpcpp/grpcpp.h"
 #include "server/admission/admission.h"
 #include "server/base/status.h"
+#include "server/rpc/access.h"
 #include "server/rpc/status.h"
 #include "server/telemetry/metrics.h"
 
@@ -22,6 +23,7 @@ namespace braid {
 struct RpcContext {
   Admission* admission = nullptr;
   Metrics* metrics = nullptr;
+  CallAccess access;
 };
 
 // Counts an RPC from its construction to End().
@@ -31,13 +33,11 @@ class CallTimer {
   CallTimer(Metrics* metrics, absl::string_view method)
       : metrics_(metrics), method_(method), start_(absl::Now()) {}
 
-  // The model that the call is about, as the client names it.
-  void set_model(absl::string_view model) { model_ = std::string(model); }
-
-  // To be called once, before the reply goes out.
-  grpc::Status End(const absl::Status& status) {
+  // To be called once, before the reply goes out. `model`: that the call was about, as the client
+  // names it; empty: none.
+  grpc::Status End(const absl::Status& status, absl::string_view model) {
     grpc::Status reply = ToGrpcStatus(status);
-    metrics_->CountRequest(method_, model_, CodeName(reply.error_code()), absl::Now() - start_);
+    metrics_->CountRequest(method_, model, CodeName(reply.error_code()), absl::Now() - start_);
     return reply;
   }
 
@@ -45,29 +45,31 @@ class CallTimer {
   Metrics* const metrics_;
   const absl::string_view method_;
   const absl::Time start_;
-  std::string model_;
 };
 
 // A unary call in flight. Reply() once, from any thread; then its users may let go of it. gRPC does
 // when the reply is out.
 class UnaryCall : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(const RpcContext& rpc, absl::string_view method)
-      : timer_(rpc.metrics, method), self_(this) {}
+  UnaryCall(const RpcContext& rpc, const grpc::CallbackServerContext& context,
+            absl::string_view method)
+      : timer_(rpc.metrics, method), caller_(rpc.access, context, method), self_(this) {}
 
   // For who starts it: it may be answered, and gone, while it is being started.
   std::shared_ptr<UnaryCall> self() const { return self_; }
-  // Takes a place among the requests in flight, until the reply.
-  absl::Status Admit(const RpcContext& rpc, size_t bytes) {
-    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes));
+  // Whether the caller may; then takes a place among the requests in flight, until the reply.
+  template <typename Request>
+  absl::Status Admit(const RpcContext& rpc, const Request& request) {
+    BRAID_RETURN_IF_ERROR(caller_.Check(request));
+    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong()));
     return absl::OkStatus();
   }
-  // As CallTimer's, before anybody may reply.
-  void set_model(absl::string_view model) { timer_.set_model(model); }
+  const Caller& caller() const { return caller_; }
   void Reply(const absl::Status& status) {
     // First, or the client's next request could be refused for this one's sake.
     ticket_.GiveBack();
-    Finish(timer_.End(status));
+    caller_.Audit(status);
+    Finish(timer_.End(status, caller_.model()));
   }
 
   void OnDone() override { self_.reset(); }
@@ -77,30 +79,41 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 
  private:
   CallTimer timer_;
+  Caller caller_;
   Ticket ticket_;
   std::shared_ptr<UnaryCall> self_;  // gRPC's hold on the call
 };
 
-// A unary call whose work is done at once: `work()` fills the response and returns a status.
-// `model`: as CallTimer's.
-template <typename Work>
+// A unary call whose work is done at once: `work()`, or `work(caller)`, fills the response and
+// returns a status.
+template <typename Request, typename Work>
 grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerContext* context,
-                                 absl::string_view method, Work work,
-                                 absl::string_view model = "") {
+                                 absl::string_view method, const Request& request, Work work) {
   CallTimer timer(rpc.metrics, method);
-  timer.set_model(model);
+  Caller caller(rpc.access, *context, method);
+  absl::Status status = caller.Check(request);
+  if (status.ok()) {
+    if constexpr (std::is_invocable_v<Work, const Caller&>) {
+      status = work(std::as_const(caller));
+    } else {
+      status = work();
+    }
+  }
+  caller.Audit(status);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(timer.End(work()));
+  reactor->Finish(timer.End(status, caller.model()));
   return reactor;
 }
 
 // A unary call whose work ends on another thread: `start(call)` hands it on. It is admitted first.
-template <typename Start>
-grpc::ServerUnaryReactor* AnswerLater(const RpcContext& rpc, absl::string_view method, size_t bytes,
+template <typename Request, typename Start>
+grpc::ServerUnaryReactor* AnswerLater(const RpcContext& rpc,
+                                      const grpc::CallbackServerContext* context,
+                                      absl::string_view method, const Request& request,
                                       Start start) {
-  auto* const reactor = new UnaryCall(rpc, method);  // gRPC's, and its users'
+  auto* const reactor = new UnaryCall(rpc, *context, method);  // gRPC's, and its users'
   const std::shared_ptr<UnaryCall> call = reactor->self();
-  if (const absl::Status admitted = call->Admit(rpc, bytes); !admitted.ok()) {
+  if (const absl::Status admitted = call->Admit(rpc, request); !admitted.ok()) {
     call->Reply(admitted);
   } else if (const absl::Status started = start(call); !started.ok()) {
     call->Reply(started);

@@ -5,9 +5,9 @@
 namespace braid {
 
 grpc::ServerUnaryReactor* DeviceService::ListDevices(grpc::CallbackServerContext* context,
-                                                     const braid::v1::ListDevicesRequest*,
+                                                     const braid::v1::ListDevicesRequest* request,
                                                      braid::v1::ListDevicesResponse* response) {
-  return Answer(rpc_, context, "ListDevices", [&] {
+  return Answer(rpc_, context, "ListDevices", *request, [&] {
     for (const DeviceSlotView& slot : list_()) {
       auto* device = response->add_devices();
       device->set_name(slot.name);

@@ -15,12 +15,18 @@ constexpr int64_t kDefaultK = 5;
 }  // namespace
 
 EvaluationStream::EvaluationStream(TrainerRegistry* trainers, const RpcContext& rpc,
+                                   const grpc::CallbackServerContext& context,
                                    braid::v1::EvaluateResponse* response)
     : trainers_(trainers),
       rpc_(rpc),
       response_(response),
       self_(this),
-      timer_(rpc.metrics, "Evaluate") {
+      timer_(rpc.metrics, "Evaluate"),
+      caller_(rpc.access, context, "Evaluate") {
+  if (const absl::Status allowed = caller_.CheckStart(); !allowed.ok()) {
+    End(allowed);
+    return;
+  }
   StartRead(&request_);
 }
 
@@ -34,15 +40,17 @@ void EvaluationStream::OnReadDone(bool ok) {
 
 absl::Status EvaluationStream::Add() {
   ticket_ = Ticket();
+  // Only the first message names the trainer.
+  BRAID_RETURN_IF_ERROR(
+      caller_.CheckNames({.model = {}, .trainer = run_ ? run_->trainer : request_.trainer()}));
   BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong()));
   if (!run_) {
     const std::vector<std::string> metrics(request_.metrics().begin(), request_.metrics().end());
     BRAID_ASSIGN_OR_RETURN(
         run_, trainers_->StartEvaluation(request_.trainer(), metrics,
                                          request_.k() == 0 ? kDefaultK : request_.k()));
-    const std::string model = trainers_->ModelOf(request_.trainer());
     const absl::MutexLock lock(&mu_);
-    timer_.set_model(model);
+    model_ = caller_.model();
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs, ReadTensors(request_.inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> targets,
@@ -83,7 +91,7 @@ absl::Status EvaluationStream::WriteResult() {
 void EvaluationStream::End(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
   if (!std::exchange(ended_, true)) {
-    Finish(timer_.End(status));
+    Finish(timer_.End(status, model_));
   }
 }
 

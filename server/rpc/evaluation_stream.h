@@ -18,6 +18,7 @@ namespace braid {
 class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::EvaluateRequest> {
  public:
   EvaluationStream(TrainerRegistry* trainers, const RpcContext& rpc,
+                   const grpc::CallbackServerContext& context,
                    braid::v1::EvaluateResponse* response);
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -39,14 +40,16 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
 
   // gRPC's hold on the stream, until OnDone(); a batch under way has another.
   std::shared_ptr<EvaluationStream> self_;
+  CallTimer timer_;
+  Caller caller_;
   Ticket ticket_;
   braid::v1::EvaluateRequest request_;
   std::optional<EvaluationRun> run_;  // from the first message on
   int64_t step_ = 0;
 
   absl::Mutex mu_;
-  CallTimer timer_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  std::string model_ ABSL_GUARDED_BY(mu_);  // of the trainer
 };
 
 }  // namespace braid

@@ -12,7 +12,7 @@ constexpr size_t kPieceBytes = 1 << 20;
 
 void FileWriter::Start(absl::StatusOr<std::string> file) {
   if (!refused_.ok() || !file.ok()) {
-    Finish(timer_.End(refused_.ok() ? file.status() : refused_));
+    End(refused_.ok() ? file.status() : refused_);
     return;
   }
   file_ = *std::move(file);
@@ -21,7 +21,7 @@ void FileWriter::Start(absl::StatusOr<std::string> file) {
 
 void FileWriter::OnWriteDone(bool ok) {
   if (!ok) {
-    Finish(timer_.End(absl::CancelledError("the client is gone")));
+    End(absl::CancelledError("the client is gone"));
     return;
   }
   WriteNext();
@@ -29,7 +29,7 @@ void FileWriter::OnWriteDone(bool ok) {
 
 void FileWriter::WriteNext() {
   if (offset_ == file_.size()) {
-    Finish(timer_.End(absl::OkStatus()));
+    End(absl::OkStatus());
     return;
   }
   const size_t size = std::min(kPieceBytes, file_.size() - offset_);
@@ -38,6 +38,11 @@ void FileWriter::WriteNext() {
   piece_.set_data(file_.data() + offset_, size);
   offset_ += size;
   StartWrite(&piece_);
+}
+
+void FileWriter::End(const absl::Status& status) {
+  caller_.Audit(status);
+  Finish(timer_.End(status, caller_.model()));
 }
 
 }  // namespace braid

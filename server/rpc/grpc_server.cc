@@ -11,6 +11,7 @@
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/health_reporter.h"
 #include "server/rpc/inference_service.h"
+#include "server/rpc/tls_credentials.h"
 #include "server/rpc/training_service.h"
 #include "server/rpc/transport.h"
 
@@ -19,10 +20,12 @@ class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
       : health_(options.health),
+        credentials_(options.tls == nullptr ? grpc::InsecureServerCredentials()
+                                            : MakeTlsCredentials(options.tls)),
         inference_(options.models, options.control, options.regions, options.health,
-                   {options.admission, options.metrics}),
-        training_(options.trainers, {options.admission, options.metrics}),
-        devices_(options.list_slots, {options.admission, options.metrics}) {}
+                   Shared(options)),
+        training_(options.trainers, Shared(options)),
+        devices_(options.list_slots, Shared(options)) {}
 
   absl::Status Listen(const std::string& host, int port) {
     LogGrpcQuietly();
@@ -30,8 +33,7 @@ class GrpcServer::Impl {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ConfigureTransport(&builder);
-    builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
-                             &port_);
+    builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&training_);
     builder.RegisterService(&devices_);
@@ -48,7 +50,16 @@ class GrpcServer::Impl {
   int port() const { return port_; }
 
  private:
+  static RpcContext Shared(const Options& options) {
+    return {options.admission,
+            options.metrics,
+            {options.access, [trainers = options.trainers](absl::string_view trainer) {
+               return trainers->ModelOf(trainer);
+             }}};
+  }
+
   Health* const health_;
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlives the server
   InferenceService inference_;
   TrainingService training_;
   DeviceService devices_;

@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/access/access_control.h"
+#include "server/access/tls_files.h"
 #include "server/admission/admission.h"
 #include "server/batching/model_control.h"
 #include "server/batching/served_models.h"
@@ -31,7 +33,9 @@ class GrpcServer {
     Admission* admission = nullptr;
     Metrics* metrics = nullptr;
     Health* health = nullptr;
-    SharedRegions* regions = nullptr;  // null: clients' shared memory is off
+    SharedRegions* regions = nullptr;       // null: clients' shared memory is off
+    const TlsFiles* tls = nullptr;          // null: plaintext
+    const AccessControl* access = nullptr;  // null: everybody may do everything
     ListSlots list_slots;
   };
 

@@ -10,7 +10,7 @@ InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
                      grpc::CallbackServerContext* context,
                      const inference::ModelInferRequest& request,
                      inference::ModelInferResponse* response)
-    : UnaryCall(rpc, "ModelInfer"), deadline_(absl::FromChrono(context->deadline())) {
+    : UnaryCall(rpc, *context, "ModelInfer"), deadline_(absl::FromChrono(context->deadline())) {
   const std::shared_ptr<UnaryCall> held = self();
   if (const absl::Status status = Start(infer, rpc, request, response); !status.ok()) {
     End(status);
@@ -20,8 +20,7 @@ InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
 absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               const inference::ModelInferRequest& request,
                               inference::ModelInferResponse* response) {
-  set_model(request.model_name());
-  BRAID_RETURN_IF_ERROR(Admit(rpc, request.ByteSizeLong()));
+  BRAID_RETURN_IF_ERROR(Admit(rpc, request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
   BRAID_ASSIGN_OR_RETURN(
       const std::shared_ptr<InferenceRequest> queued,

@@ -31,8 +31,14 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
       deadline_(absl::FromChrono(context->deadline())),
       errors_end_(AsksForStatus(*context)),
       self_(this),
+      caller_(rpc.access, *context, "ModelStreamInfer"),
       timer_(rpc.metrics, "ModelStreamInfer") {
+  const absl::Status allowed = caller_.CheckStart();
   const absl::MutexLock lock(&mu_);
+  if (!allowed.ok()) {
+    End(allowed);
+    return;
+  }
   Advance();
 }
 
@@ -86,7 +92,7 @@ void InferStream::WriteFirst() {
 
 void InferStream::End(const absl::Status& status) {
   ended_ = true;
-  Finish(timer_.End(status));
+  Finish(timer_.End(status, model_));
 }
 
 void InferStream::CancelRest() {
@@ -119,8 +125,8 @@ void InferStream::OnReadDone(bool ok) {
     }
     received = reading_;
     received->bytes = received->request.ByteSizeLong();
-    if (batch_ == 0) {
-      timer_.set_model(received->request.model_name());  // of several, the first stands for all
+    if (model_.empty()) {
+      model_ = received->request.model_name();
     }
     bytes_ += received->bytes;
     pending_.push_back(received);
@@ -135,6 +141,7 @@ void InferStream::OnReadDone(bool ok) {
 }
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
+  BRAID_RETURN_IF_ERROR(caller_.Check(pending->request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
   BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,

@@ -70,7 +70,9 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   // another.
   std::shared_ptr<InferStream> self_;
 
-  // Touched by OnReadDone() alone: the batch whose messages are being received.
+  // Touched by OnReadDone() alone, after the constructor.
+  Caller caller_;
+  // The same: the batch whose messages are being received.
   std::shared_ptr<RequestQueue> batch_queue_;  // null: the next message begins one
   std::string batch_model_;
   std::string batch_version_;
@@ -78,6 +80,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
 
   absl::Mutex mu_;
   CallTimer timer_ ABSL_GUARDED_BY(mu_);
+  std::string model_ ABSL_GUARDED_BY(mu_);  // of several, the first stands for all
   // In the order of their arrival.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way

@@ -14,18 +14,18 @@
 namespace braid {
 
 InferenceService::Reactor* InferenceService::ServerLive(Context* context,
-                                                        const inference::ServerLiveRequest*,
+                                                        const inference::ServerLiveRequest* request,
                                                         inference::ServerLiveResponse* response) {
-  return Answer(rpc_, context, "ServerLive", [&] {
+  return Answer(rpc_, context, "ServerLive", *request, [&] {
     response->set_live(health_->liveness().ok());
     return absl::OkStatus();
   });
 }
 
-InferenceService::Reactor* InferenceService::ServerReady(Context* context,
-                                                         const inference::ServerReadyRequest*,
-                                                         inference::ServerReadyResponse* response) {
-  return Answer(rpc_, context, "ServerReady", [&] {
+InferenceService::Reactor* InferenceService::ServerReady(
+    Context* context, const inference::ServerReadyRequest* request,
+    inference::ServerReadyResponse* response) {
+  return Answer(rpc_, context, "ServerReady", *request, [&] {
     response->set_ready(health_->readiness().ok());
     return absl::OkStatus();
   });
@@ -34,21 +34,17 @@ InferenceService::Reactor* InferenceService::ServerReady(Context* context,
 InferenceService::Reactor* InferenceService::ModelReady(Context* context,
                                                         const inference::ModelReadyRequest* request,
                                                         inference::ModelReadyResponse* response) {
-  return Answer(
-      rpc_, context, "ModelReady",
-      [&]() -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-        response->set_ready(health_->readiness().ok() &&
-                            models_->Find(request->name(), version).ok());
-        return absl::OkStatus();
-      },
-      request->name());
+  return Answer(rpc_, context, "ModelReady", *request, [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    response->set_ready(health_->readiness().ok() && models_->Find(request->name(), version).ok());
+    return absl::OkStatus();
+  });
 }
 
 InferenceService::Reactor* InferenceService::ServerMetadata(
-    Context* context, const inference::ServerMetadataRequest*,
+    Context* context, const inference::ServerMetadataRequest* request,
     inference::ServerMetadataResponse* response) {
-  return Answer(rpc_, context, "ServerMetadata", [&] {
+  return Answer(rpc_, context, "ServerMetadata", *request, [&] {
     response->set_name("braid");
     response->set_version(kVersion);
     for (const char* extension :
@@ -66,60 +62,54 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
 InferenceService::Reactor* InferenceService::ModelMetadata(
     Context* context, const inference::ModelMetadataRequest* request,
     inference::ModelMetadataResponse* response) {
-  return Answer(
-      rpc_, context, "ModelMetadata",
-      [&]() -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-        BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
-        std::vector<int64_t> versions = {queue->version()};
-        if (version == 0) {
-          BRAID_ASSIGN_OR_RETURN(versions, models_->Versions(request->name()));
-        }
-        FillMetadata(queue->config(), versions, response);
-        return absl::OkStatus();
-      },
-      request->name());
+  return Answer(rpc_, context, "ModelMetadata", *request, [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+    std::vector<int64_t> versions = {queue->version()};
+    if (version == 0) {
+      BRAID_ASSIGN_OR_RETURN(versions, models_->Versions(request->name()));
+    }
+    FillMetadata(queue->config(), versions, response);
+    return absl::OkStatus();
+  });
 }
 
 InferenceService::Reactor* InferenceService::ModelConfig(
     Context* context, const inference::ModelConfigRequest* request,
     inference::ModelConfigResponse* response) {
-  return Answer(
-      rpc_, context, "ModelConfig",
-      [&]() -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-        BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
-        FillConfig(queue->config(), response->mutable_config());
-        return absl::OkStatus();
-      },
-      request->name());
+  return Answer(rpc_, context, "ModelConfig", *request, [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
+    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+    FillConfig(queue->config(), response->mutable_config());
+    return absl::OkStatus();
+  });
 }
 
 InferenceService::Reactor* InferenceService::RepositoryIndex(
     Context* context, const inference::RepositoryIndexRequest* request,
     inference::RepositoryIndexResponse* response) {
-  return Answer(rpc_, context, "RepositoryIndex", [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(CheckRepositoryName(request->repository_name()));
-    for (const ModelState& state : models_->List()) {
-      if (request->ready() && !state.ready) {
-        continue;
-      }
-      auto* model = response->add_models();
-      model->set_name(state.name);
-      model->set_version(state.version > 0 ? absl::StrCat(state.version) : "");
-      model->set_state(StateName(state));
-      model->set_reason(state.reason);
-    }
-    return absl::OkStatus();
-  });
+  return Answer(rpc_, context, "RepositoryIndex", *request,
+                [&](const Caller& caller) -> absl::Status {
+                  BRAID_RETURN_IF_ERROR(CheckRepositoryName(request->repository_name()));
+                  for (const ModelState& state : models_->List()) {
+                    if (!caller.Sees(state.name) || (request->ready() && !state.ready)) {
+                      continue;
+                    }
+                    auto* model = response->add_models();
+                    model->set_name(state.name);
+                    model->set_version(state.version > 0 ? absl::StrCat(state.version) : "");
+                    model->set_state(StateName(state));
+                    model->set_reason(state.reason);
+                  }
+                  return absl::OkStatus();
+                });
 }
 
 InferenceService::Reactor* InferenceService::RepositoryModelLoad(
-    Context*, const inference::RepositoryModelLoadRequest* request,
+    Context* context, const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse*) {
-  return AnswerLater(rpc_, "RepositoryModelLoad", request->ByteSizeLong(),
+  return AnswerLater(rpc_, context, "RepositoryModelLoad", *request,
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
-                       call->set_model(request->model_name());
                        BRAID_ASSIGN_OR_RETURN(auto config, ReadLoadRequest(*request));
                        control_->Load(request->model_name(), std::move(config),
                                       [call](const absl::Status& status) { call->Reply(status); });
@@ -128,11 +118,10 @@ InferenceService::Reactor* InferenceService::RepositoryModelLoad(
 }
 
 InferenceService::Reactor* InferenceService::RepositoryModelUnload(
-    Context*, const inference::RepositoryModelUnloadRequest* request,
+    Context* context, const inference::RepositoryModelUnloadRequest* request,
     inference::RepositoryModelUnloadResponse*) {
-  return AnswerLater(rpc_, "RepositoryModelUnload", request->ByteSizeLong(),
+  return AnswerLater(rpc_, context, "RepositoryModelUnload", *request,
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
-                       call->set_model(request->model_name());
                        BRAID_RETURN_IF_ERROR(CheckUnloadRequest(*request));
                        control_->Unload(request->model_name(), [call](const absl::Status& status) {
                          call->Reply(status);

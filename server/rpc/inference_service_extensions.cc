@@ -17,8 +17,10 @@ absl::Status CudaMemoryIsNotOffered() {
       "--allow_client_shared_memory allows it");
 }
 
-// All versions of all models; those of one model, or one version, if `name` and `version` say so.
-absl::Status ListStatistics(const ServedModels& models, const std::string& name, int64_t version,
+// All versions of all models that `caller` may see; those of one model, or one version, if `name`
+// and `version` say so.
+absl::Status ListStatistics(const ServedModels& models, const Caller& caller,
+                            const std::string& name, int64_t version,
                             inference::ModelStatisticsResponse* response) {
   if (!name.empty()) {
     BRAID_RETURN_IF_ERROR(models.Find(name, version).status());
@@ -28,7 +30,7 @@ absl::Status ListStatistics(const ServedModels& models, const std::string& name,
   for (const ModelState& state : models.List()) {
     const bool asked =
         (name.empty() || name == state.name) && (version == 0 || version == state.version);
-    if (!asked || !state.ready) {
+    if (!asked || !state.ready || !caller.Sees(state.name)) {
       continue;
     }
     // One that is not served any more since the list was made has no statistics.
@@ -45,18 +47,16 @@ InferenceService::Reactor* InferenceService::ModelStatistics(
     Context* context, const inference::ModelStatisticsRequest* request,
     inference::ModelStatisticsResponse* response) {
   return Answer(
-      rpc_, context, "ModelStatistics",
-      [&]() -> absl::Status {
+      rpc_, context, "ModelStatistics", *request, [&](const Caller& caller) -> absl::Status {
         BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-        return ListStatistics(*models_, request->name(), version, response);
-      },
-      request->name());
+        return ListStatistics(*models_, caller, request->name(), version, response);
+      });
 }
 
 InferenceService::Reactor* InferenceService::SystemSharedMemoryStatus(
     Context* context, const inference::SystemSharedMemoryStatusRequest* request,
     inference::SystemSharedMemoryStatusResponse* response) {
-  return Answer(rpc_, context, "SystemSharedMemoryStatus", [&]() -> absl::Status {
+  return Answer(rpc_, context, "SystemSharedMemoryStatus", *request, [&]() -> absl::Status {
     if (regions_ == nullptr) {
       return SharedMemoryIsOff();
     }
@@ -75,7 +75,7 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryStatus(
 InferenceService::Reactor* InferenceService::SystemSharedMemoryRegister(
     Context* context, const inference::SystemSharedMemoryRegisterRequest* request,
     inference::SystemSharedMemoryRegisterResponse*) {
-  return Answer(rpc_, context, "SystemSharedMemoryRegister", [&] {
+  return Answer(rpc_, context, "SystemSharedMemoryRegister", *request, [&] {
     return regions_ == nullptr ? SharedMemoryIsOff()
                                : regions_->Register(request->name(), request->key(),
                                                     request->offset(), request->byte_size());
@@ -85,7 +85,7 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryRegister(
 InferenceService::Reactor* InferenceService::SystemSharedMemoryUnregister(
     Context* context, const inference::SystemSharedMemoryUnregisterRequest* request,
     inference::SystemSharedMemoryUnregisterResponse*) {
-  return Answer(rpc_, context, "SystemSharedMemoryUnregister", [&] {
+  return Answer(rpc_, context, "SystemSharedMemoryUnregister", *request, [&] {
     if (regions_ == nullptr) {
       return SharedMemoryIsOff();
     }
@@ -95,41 +95,38 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryUnregister(
 }
 
 InferenceService::Reactor* InferenceService::CudaSharedMemoryStatus(
-    Context* context, const inference::CudaSharedMemoryStatusRequest*,
+    Context* context, const inference::CudaSharedMemoryStatusRequest* request,
     inference::CudaSharedMemoryStatusResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryStatus", CudaMemoryIsNotOffered);
+  return Answer(rpc_, context, "CudaSharedMemoryStatus", *request, CudaMemoryIsNotOffered);
 }
 
 InferenceService::Reactor* InferenceService::CudaSharedMemoryRegister(
-    Context* context, const inference::CudaSharedMemoryRegisterRequest*,
+    Context* context, const inference::CudaSharedMemoryRegisterRequest* request,
     inference::CudaSharedMemoryRegisterResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryRegister", CudaMemoryIsNotOffered);
+  return Answer(rpc_, context, "CudaSharedMemoryRegister", *request, CudaMemoryIsNotOffered);
 }
 
 InferenceService::Reactor* InferenceService::CudaSharedMemoryUnregister(
-    Context* context, const inference::CudaSharedMemoryUnregisterRequest*,
+    Context* context, const inference::CudaSharedMemoryUnregisterRequest* request,
     inference::CudaSharedMemoryUnregisterResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryUnregister", CudaMemoryIsNotOffered);
+  return Answer(rpc_, context, "CudaSharedMemoryUnregister", *request, CudaMemoryIsNotOffered);
 }
 
 InferenceService::Reactor* InferenceService::TraceSetting(
     Context* context, const inference::TraceSettingRequest* request,
     inference::TraceSettingResponse* response) {
-  return Answer(
-      rpc_, context, "TraceSetting",
-      [&]() -> absl::Status {
-        if (!request->model_name().empty()) {
-          BRAID_RETURN_IF_ERROR(models_->Find(request->model_name(), 0).status());
-        }
-        return ExchangeTraceSettings(*request, response);
-      },
-      request->model_name());
+  return Answer(rpc_, context, "TraceSetting", *request, [&]() -> absl::Status {
+    if (!request->model_name().empty()) {
+      BRAID_RETURN_IF_ERROR(models_->Find(request->model_name(), 0).status());
+    }
+    return ExchangeTraceSettings(*request, response);
+  });
 }
 
 InferenceService::Reactor* InferenceService::LogSettings(
     Context* context, const inference::LogSettingsRequest* request,
     inference::LogSettingsResponse* response) {
-  return Answer(rpc_, context, "LogSettings",
+  return Answer(rpc_, context, "LogSettings", *request,
                 [&] { return ExchangeLogSettings(*request, response); });
 }
 

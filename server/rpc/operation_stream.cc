@@ -19,9 +19,18 @@ constexpr size_t kDepth = 8;
 
 }  // namespace
 
-OperationStream::OperationStream(TrainerRegistry* trainers, const RpcContext& rpc)
-    : trainers_(trainers), rpc_(rpc), self_(this), timer_(rpc.metrics, "Stream") {
+OperationStream::OperationStream(TrainerRegistry* trainers, const RpcContext& rpc,
+                                 const grpc::CallbackServerContext& context)
+    : trainers_(trainers),
+      rpc_(rpc),
+      self_(this),
+      timer_(rpc.metrics, "Stream"),
+      caller_(rpc.access, context, "Stream") {
   const absl::MutexLock lock(&mu_);
+  if (const absl::Status allowed = caller_.CheckStart(); !allowed.ok()) {
+    End(allowed);
+    return;
+  }
   Advance();
 }
 
@@ -50,7 +59,8 @@ void OperationStream::Advance() {
 
 void OperationStream::End(const absl::Status& status) {
   ended_ = true;
-  Finish(timer_.End(status));
+  caller_.Audit(status);
+  Finish(timer_.End(status, caller_.model()));
 }
 
 void OperationStream::OnReadDone(bool ok) {
@@ -105,6 +115,9 @@ void OperationStream::Answer(const std::shared_ptr<Pending>& pending, absl::Stat
   const absl::MutexLock lock(&mu_);
   pending->status = std::move(status);
   pending->answered = true;
+  if (pending->request.has_publish()) {
+    caller_.Audit(pending->status, "Publish");
+  }
   if (!pending->status.ok()) {
     *failed_ = std::min(failed_->load(), pending->number);
   }
@@ -115,14 +128,18 @@ template <typename Request, typename Reply>
 void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Request& request,
                                Reply* reply) {
   bool other = false;
-  const std::string model = trainers_->ModelOf(request.trainer());
+  absl::Status allowed;
   {
     const absl::MutexLock lock(&mu_);
+    allowed = caller_.Check(request);
     if (trainer_.empty()) {
       trainer_ = request.trainer();
-      timer_.set_model(model);
     }
     other = request.trainer() != trainer_;
+  }
+  if (!allowed.ok()) {
+    Answer(pending, std::move(allowed));
+    return;
   }
   if (other) {
     Answer(pending, InvalidField("trainer", "is not that of the stream's first operation"));

@@ -24,7 +24,8 @@ namespace braid {
 class OperationStream final
     : public grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse> {
  public:
-  OperationStream(TrainerRegistry* trainers, const RpcContext& rpc);
+  OperationStream(TrainerRegistry* trainers, const RpcContext& rpc,
+                  const grpc::CallbackServerContext& context);
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -61,6 +62,7 @@ class OperationStream final
 
   absl::Mutex mu_;
   CallTimer timer_ ABSL_GUARDED_BY(mu_);
+  Caller caller_ ABSL_GUARDED_BY(mu_);
   // In the order of their requests.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way

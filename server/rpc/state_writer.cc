@@ -8,7 +8,7 @@ namespace braid {
 
 void StateWriter::Start(absl::StatusOr<std::vector<StateTensor>> state) {
   if (!refused_.ok() || !state.ok()) {
-    Finish(timer_.End(refused_.ok() ? state.status() : refused_));
+    End(refused_.ok() ? state.status() : refused_);
     return;
   }
   state_ = *std::move(state);
@@ -17,7 +17,7 @@ void StateWriter::Start(absl::StatusOr<std::vector<StateTensor>> state) {
 
 void StateWriter::OnWriteDone(bool ok) {
   if (!ok) {
-    Finish(timer_.End(absl::CancelledError("the client is gone")));
+    End(absl::CancelledError("the client is gone"));
     return;
   }
   WriteNext();
@@ -25,7 +25,7 @@ void StateWriter::OnWriteDone(bool ok) {
 
 void StateWriter::WriteNext() {
   if (tensor_ == state_.size()) {
-    Finish(timer_.End(absl::OkStatus()));
+    End(absl::OkStatus());
     return;
   }
   const auto& [tensor, is_parameter] = state_[tensor_];
@@ -42,6 +42,11 @@ void StateWriter::WriteNext() {
     offset_ = 0;
   }
   StartWrite(&piece_);
+}
+
+void StateWriter::End(const absl::Status& status) {
+  caller_.Audit(status);
+  Finish(timer_.End(status, caller_.model()));
 }
 
 }  // namespace braid

@@ -17,16 +17,19 @@ inline constexpr size_t kStatePieceBytes = 1 << 20;
 // Deletes itself when the call is over. gRPC calls its methods one at a time, but for Start().
 class StateWriter final : public grpc::ServerWriteReactor<braid::v1::GetStateDictResponse> {
  public:
-  StateWriter(const RpcContext& rpc, absl::string_view model)
-      : timer_(rpc.metrics, "GetStateDict") {
-    timer_.set_model(model);
-    if (absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0); ticket.ok()) {
-      ticket_ = *std::move(ticket);
-    } else {
+  StateWriter(const RpcContext& rpc, const grpc::CallbackServerContext& context,
+              const braid::v1::GetStateDictRequest& request)
+      : timer_(rpc.metrics, "GetStateDict"), caller_(rpc.access, context, "GetStateDict") {
+    refused_ = caller_.Check(request);
+    if (refused_.ok()) {
+      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0);
       refused_ = ticket.status();
+      ticket_ = ticket.ok() ? *std::move(ticket) : Ticket();
     }
   }
 
+  // Whether the call may go on: an error is for Start(), and nothing else is to be done.
+  const absl::Status& refused() const { return refused_; }
   // Begins to write, or ends the call with the error. Called once, from any thread.
   void Start(absl::StatusOr<std::vector<StateTensor>> state);
 
@@ -36,8 +39,10 @@ class StateWriter final : public grpc::ServerWriteReactor<braid::v1::GetStateDic
  private:
   // Writes the next piece, or ends the call.
   void WriteNext();
+  void End(const absl::Status& status);
 
   CallTimer timer_;
+  Caller caller_;
   Ticket ticket_;
   absl::Status refused_;
   std::vector<StateTensor> state_;

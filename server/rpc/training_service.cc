@@ -41,14 +41,13 @@ absl::Status NameOptions(const absl::Status& status) {
 }  // namespace
 
 template <typename Request, typename Response>
-TrainingService::Reactor* TrainingService::Operate(Context*, absl::string_view method,
+TrainingService::Reactor* TrainingService::Operate(Context* context, absl::string_view method,
                                                    const Request* request, Response* response) {
   bool with_chunks = false;
   if constexpr (requires { request->report_split(); }) {
     with_chunks = request->report_split();
   }
-  return AnswerLater(rpc_, method, request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
-    call->set_model(trainers_->ModelOf(request->trainer()));
+  return AnswerLater(rpc_, context, method, *request, [&](const Call& call) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
     trainers_->Submit(request->trainer(), std::move(operation),
                       [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
@@ -64,11 +63,10 @@ TrainingService::Reactor* TrainingService::Operate(Context*, absl::string_view m
 }
 
 TrainingService::Reactor* TrainingService::CreateTrainer(
-    Context*, const braid::v1::CreateTrainerRequest* request,
+    Context* context, const braid::v1::CreateTrainerRequest* request,
     braid::v1::CreateTrainerResponse* response) {
-  return AnswerLater(rpc_, "CreateTrainer", request->ByteSizeLong(),
+  return AnswerLater(rpc_, context, "CreateTrainer", *request,
                      [&](const Call& call) -> absl::Status {
-                       call->set_model(request->model());
                        absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
                        if (!spec.ok()) {
                          return NameOptions(spec.status());
@@ -87,33 +85,32 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
 TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
                                                       const braid::v1::GetTrainerRequest* request,
                                                       braid::v1::GetTrainerResponse* response) {
-  return Answer(
-      rpc_, context, "GetTrainer",
-      [&]() -> absl::Status {
-        BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-        BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
-        WriteTrainer(info, response->mutable_trainer());
-        return absl::OkStatus();
-      },
-      trainers_->ModelOf(request->name()));
+  return Answer(rpc_, context, "GetTrainer", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+    BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
+    WriteTrainer(info, response->mutable_trainer());
+    return absl::OkStatus();
+  });
 }
 
-TrainingService::Reactor* TrainingService::ListTrainers(Context* context,
-                                                        const braid::v1::ListTrainersRequest*,
-                                                        braid::v1::ListTrainersResponse* response) {
-  return Answer(rpc_, context, "ListTrainers", [&]() -> absl::Status {
+TrainingService::Reactor* TrainingService::ListTrainers(
+    Context* context, const braid::v1::ListTrainersRequest* request,
+    braid::v1::ListTrainersResponse* response) {
+  return Answer(rpc_, context, "ListTrainers", *request, [&](const Caller& caller) -> absl::Status {
     BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
     for (const TrainerInfo& info : trainers_->List()) {
-      WriteTrainer(info, response->add_trainers());
+      if (caller.May(Role::kTrain, info.spec.model)) {
+        WriteTrainer(info, response->add_trainers());
+      }
     }
     return absl::OkStatus();
   });
 }
 
 TrainingService::Reactor* TrainingService::DeleteTrainer(
-    Context*, const braid::v1::DeleteTrainerRequest* request, braid::v1::DeleteTrainerResponse*) {
-  return AnswerLater(rpc_, "DeleteTrainer", request->ByteSizeLong(), [&](const Call& call) {
-    call->set_model(trainers_->ModelOf(request->name()));
+    Context* context, const braid::v1::DeleteTrainerRequest* request,
+    braid::v1::DeleteTrainerResponse*) {
+  return AnswerLater(rpc_, context, "DeleteTrainer", *request, [&](const Call& call) {
     trainers_->Delete(request->name(), [call](const absl::Status& status) { call->Reply(status); });
     return absl::OkStatus();
   });
@@ -156,20 +153,19 @@ TrainingService::Reactor* TrainingService::Publish(Context* context,
 }
 
 grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>*
-TrainingService::Stream(Context*) {
-  return new OperationStream(trainers_, rpc_);  // deletes itself
+TrainingService::Stream(Context* context) {
+  return new OperationStream(trainers_, rpc_, *context);  // deletes itself
 }
 
 grpc::ServerReadReactor<braid::v1::EvaluateRequest>* TrainingService::Evaluate(
-    Context*, braid::v1::EvaluateResponse* response) {
-  return new EvaluationStream(trainers_, rpc_, response);  // deletes itself
+    Context* context, braid::v1::EvaluateResponse* response) {
+  return new EvaluationStream(trainers_, rpc_, *context, response);  // deletes itself
 }
 
 TrainingService::Reactor* TrainingService::SaveCheckpoint(
-    Context*, const braid::v1::SaveCheckpointRequest* request,
+    Context* context, const braid::v1::SaveCheckpointRequest* request,
     braid::v1::SaveCheckpointResponse* response) {
-  return AnswerLater(rpc_, "SaveCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
-    call->set_model(trainers_->ModelOf(request->trainer()));
+  return AnswerLater(rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) {
     trainers_->SaveCheckpoint(request->trainer(),
                               [call, response](const absl::StatusOr<CheckpointInfo>& info) {
                                 if (info.ok()) {
@@ -182,10 +178,9 @@ TrainingService::Reactor* TrainingService::SaveCheckpoint(
 }
 
 TrainingService::Reactor* TrainingService::RestoreCheckpoint(
-    Context*, const braid::v1::RestoreCheckpointRequest* request,
+    Context* context, const braid::v1::RestoreCheckpointRequest* request,
     braid::v1::RestoreCheckpointResponse* response) {
-  return AnswerLater(rpc_, "RestoreCheckpoint", request->ByteSizeLong(), [&](const Call& call) {
-    call->set_model(trainers_->ModelOf(request->trainer()));
+  return AnswerLater(rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) {
     trainers_->RestoreCheckpoint(
         request->trainer(), request->checkpoint(),
         [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
@@ -207,44 +202,43 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
 TrainingService::Reactor* TrainingService::ListCheckpoints(
     Context* context, const braid::v1::ListCheckpointsRequest* request,
     braid::v1::ListCheckpointsResponse* response) {
-  return Answer(
-      rpc_, context, "ListCheckpoints",
-      [&]() -> absl::Status {
-        BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-        BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
-                               trainers_->ListCheckpoints(request->trainer()));
-        for (const CheckpointInfo& info : infos) {
-          WriteCheckpoint(info, response->add_checkpoints());
-        }
-        return absl::OkStatus();
-      },
-      trainers_->ModelOf(request->trainer()));
+  return Answer(rpc_, context, "ListCheckpoints", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+    BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
+                           trainers_->ListCheckpoints(request->trainer()));
+    for (const CheckpointInfo& info : infos) {
+      WriteCheckpoint(info, response->add_checkpoints());
+    }
+    return absl::OkStatus();
+  });
 }
 
-TrainingService::Reactor* TrainingService::Rollback(Context*,
+TrainingService::Reactor* TrainingService::Rollback(Context* context,
                                                     const braid::v1::RollbackRequest* request,
                                                     braid::v1::RollbackResponse* response) {
-  return AnswerLater(
-      rpc_, "Rollback", request->ByteSizeLong(), [&](const Call& call) -> absl::Status {
-        call->set_model(request->model());
-        if (request->version() < 1) {
-          return InvalidField("version", absl::StrCat(request->version(),
-                                                      " is no version; expected a number from 1"));
-        }
-        trainers_->Rollback(request->model(), request->version(),
-                            [call, response](const absl::StatusOr<int64_t>& previous) {
-                              if (previous.ok()) {
-                                response->set_previous_version(*previous);
-                              }
-                              call->Reply(previous.status());
-                            });
-        return absl::OkStatus();
-      });
+  return AnswerLater(rpc_, context, "Rollback", *request, [&](const Call& call) -> absl::Status {
+    if (request->version() < 1) {
+      return InvalidField(
+          "version", absl::StrCat(request->version(), " is no version; expected a number from 1"));
+    }
+    trainers_->Rollback(request->model(), request->version(),
+                        [call, response](const absl::StatusOr<int64_t>& previous) {
+                          if (previous.ok()) {
+                            response->set_previous_version(*previous);
+                          }
+                          call->Reply(previous.status());
+                        });
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetStateDict(
-    Context*, const braid::v1::GetStateDictRequest* request) {
-  auto* writer = new StateWriter(rpc_, trainers_->ModelOf(request->trainer()));  // deletes itself
+    Context* context, const braid::v1::GetStateDictRequest* request) {
+  auto* writer = new StateWriter(rpc_, *context, *request);  // deletes itself
+  if (const absl::Status& refused = writer->refused(); !refused.ok()) {
+    writer->Start(refused);
+    return writer;
+  }
   trainers_->GetState(request->trainer(), [writer](absl::StatusOr<std::vector<StateTensor>> state) {
     writer->Start(std::move(state));
   });
@@ -252,8 +246,12 @@ grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetS
 }
 
 grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::DownloadModel(
-    Context*, const braid::v1::DownloadModelRequest* request) {
-  auto* writer = new FileWriter(rpc_, trainers_->ModelOf(request->trainer()));  // deletes itself
+    Context* context, const braid::v1::DownloadModelRequest* request) {
+  auto* writer = new FileWriter(rpc_, *context, *request);  // deletes itself
+  if (const absl::Status& refused = writer->refused(); !refused.ok()) {
+    writer->Start(refused);
+    return writer;
+  }
   switch (request->format()) {
     case braid::v1::DownloadModelRequest::FORMAT_UNSPECIFIED:
     case braid::v1::DownloadModelRequest::FORMAT_TORCHSCRIPT:

@@ -26,7 +26,9 @@ namespace {
 using spdlog::level::level_enum;
 
 constexpr std::array<const char*, kLogModules> kModuleNames = {
-    "server", "rpc", "models", "training", "devices", "storage", "access"};
+    "server", "rpc", "models", "training", "devices", "storage", "access", "audit"};
+// Those before have levels that can be changed.
+constexpr size_t kAudit = static_cast<size_t>(LogModule::kAudit);
 constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
     {{"trace", level_enum::trace},
      {"debug", level_enum::debug},
@@ -170,11 +172,12 @@ absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels level
     if (!level.ok()) {
       return level.status();
     }
-    const auto named = std::find(kModuleNames.begin(), kModuleNames.end(), sides.first);
-    if (!all && named == kModuleNames.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(sides.first),
-                                                     "' is no module of the log; expected one of ",
-                                                     absl::StrJoin(kModuleNames, ", ")));
+    const auto* const end = kModuleNames.begin() + kAudit;
+    const auto* const named = std::find(kModuleNames.begin(), end, sides.first);
+    if (!all && named == end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", Excerpt(sides.first), "' is no module of the log; expected one of ",
+                       absl::StrJoin(kModuleNames.begin(), end, ", ")));
     }
     if (all) {
       std::fill_n(levels.begin(), static_cast<size_t>(LogModule::kAccess), *level);
@@ -187,7 +190,7 @@ absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels level
 
 std::string LogLevelsText(const LogLevels& levels) {
   std::vector<std::string> parts;
-  for (size_t m = 0; m < kLogModules; ++m) {
+  for (size_t m = 0; m < kAudit; ++m) {
     parts.push_back(absl::StrCat(kModuleNames[m], "=", LevelName(levels[m])));
   }
   return absl::StrJoin(parts, ",");
@@ -205,7 +208,7 @@ void SetLogFormat(LogFormat format) {
 LogFormat GetLogFormat() { return TheLoggers().format; }
 
 void SetLogLevels(const LogLevels& levels) {
-  for (size_t m = 0; m < kLogModules; ++m) {
+  for (size_t m = 0; m < kAudit; ++m) {
     TheLoggers().of_module[m]->set_level(levels[m]);
   }
 }

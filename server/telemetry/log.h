@@ -12,12 +12,12 @@
 
 namespace braid {
 
-enum class LogModule { kServer, kRpc, kModels, kTraining, kDevices, kStorage, kAccess };
-inline constexpr size_t kLogModules = 7;
+enum class LogModule { kServer, kRpc, kModels, kTraining, kDevices, kStorage, kAccess, kAudit };
+inline constexpr size_t kLogModules = 8;
 
 enum class LogFormat { kText, kJson };
 
-// One a module.
+// One a module. What kAudit logs no level silences.
 using LogLevels = std::array<spdlog::level::level_enum, kLogModules>;
 
 // info, but for the access log, which is off.

@@ -421,10 +421,9 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
   return trainer->info();
 }
 
-std::string TrainerRegistry::ModelOf(absl::string_view name) const {
-  const absl::MutexLock lock(&mu_);
-  const auto found = trainers_.find(name);
-  return found == trainers_.end() ? "" : found->second->spec().model;
+absl::StatusOr<std::string> TrainerRegistry::ModelOf(absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->spec().model;
 }
 
 std::vector<TrainerState> TrainerRegistry::States() const {

@@ -35,7 +35,7 @@ def test_the_server_has_the_flags() -> None:
 def test_the_least_values_serve_on_one_gpu() -> None:
     manifests = render_minimal()
     server = manifests.server()
-    assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
+    assert {"--listen=0.0.0.0", "--allow_unauthenticated", "--devices=cuda"} <= set(server["args"])
     assert not [flag for flag in server["args"] if flag.startswith("--data")]
     assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
     assert server["image"] == "braid:0.1.0"

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -91,6 +92,37 @@ TEST_F(FlagsTest, WhichModelsAreServed) {
   ASSERT_TRUE(poll) << stderr_;
   EXPECT_EQ(poll->model_control_mode, ControlMode::kPoll);
   EXPECT_EQ(poll->repository_poll, absl::Milliseconds(500));
+}
+
+TEST_F(FlagsTest, WhoMayDoWhat) {
+  const auto none = Parse({});
+  EXPECT_EQ(none->tls_cert + none->tls_key + none->tls_client_ca, "");
+  EXPECT_EQ(none->auth_tokens + none->auth_certificates, "");
+  EXPECT_FALSE(none->allow_unauthenticated);
+  EXPECT_FALSE(none->tls_terminated_in_front);
+  const auto options =
+      Parse({"--tls_cert=a", "--tls_key=b", "--tls_client_ca=c", "--auth_tokens=d",
+             "--auth_certificates=e", "--allow_unauthenticated", "--tls_terminated_in_front"});
+  ASSERT_TRUE(options) << stderr_;
+  EXPECT_EQ(options->tls_cert, "a");
+  EXPECT_EQ(options->tls_key, "b");
+  EXPECT_EQ(options->tls_client_ca, "c");
+  EXPECT_EQ(options->auth_tokens, "d");
+  EXPECT_EQ(options->auth_certificates, "e");
+  EXPECT_TRUE(options->allow_unauthenticated);
+  EXPECT_TRUE(options->tls_terminated_in_front);
+}
+
+TEST_F(FlagsTest, FilesThatBelongTogetherComeTogether) {
+  for (const auto& [flags, name] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--tls_cert=a"}, "--tls_cert: needs --tls_cert and --tls_key, both"},
+           {{"--tls_key=a"}, "--tls_key: needs --tls_cert and --tls_key, both"},
+           {{"--tls_client_ca=a"}, "--tls_client_ca: needs --tls_cert and --tls_key"},
+           {{"--auth_certificates=a", "--tls_cert=a", "--tls_key=a"}, "needs --tls_client_ca"}}) {
+    EXPECT_FALSE(Parse(flags));
+    EXPECT_EQ(exit_code_, 2);
+    EXPECT_THAT(stderr_, HasSubstr(name));
+  }
 }
 
 TEST_F(FlagsTest, AnIpv6AddressIsBracketed) {

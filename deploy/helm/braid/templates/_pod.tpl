@@ -14,6 +14,7 @@
 - --data_dir=/data
 {{- end }}
 - --listen=0.0.0.0
+- --allow_unauthenticated
 - --grpc_port=8001
 - --metrics_port=8002
 - --drain_timeout={{ .Values.drain.timeoutSeconds }}

@@ -1,0 +1,83 @@
+#include "server/access/identity.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/base/text.h"
+
+namespace braid {
+namespace {
+
+constexpr Role kRoles[] = {Role::kInfer, Role::kTrain, Role::kAdmin};
+
+std::optional<Role> FindRole(absl::string_view name) {
+  const auto* const found = std::find_if(std::begin(kRoles), std::end(kRoles),
+                                         [&](Role role) { return RoleName(role) == name; });
+  return found == std::end(kRoles) ? std::nullopt : std::optional(*found);
+}
+
+bool Covers(const Grant& grant, Role role) {
+  return grant.role == role || grant.role == Role::kAdmin;
+}
+
+bool IsFor(const Grant& grant, absl::string_view model) {
+  return grant.model.empty() || grant.model == model;
+}
+
+}  // namespace
+
+absl::string_view RoleName(Role role) {
+  switch (role) {
+    case Role::kInfer:
+      return "infer";
+    case Role::kTrain:
+      return "train";
+    case Role::kAdmin:
+      return "admin";
+  }
+  return "";
+}
+
+bool Identity::MayAll(Role role) const {
+  return std::any_of(grants.begin(), grants.end(), [&](const Grant& grant) {
+    return Covers(grant, role) && grant.model.empty();
+  });
+}
+
+bool Identity::May(Role role, absl::string_view model) const {
+  return std::any_of(grants.begin(), grants.end(), [&](const Grant& grant) {
+    return Covers(grant, role) && IsFor(grant, model);
+  });
+}
+
+bool Identity::MaySome(Role role) const {
+  return std::any_of(grants.begin(), grants.end(),
+                     [&](const Grant& grant) { return Covers(grant, role); });
+}
+
+bool Identity::Sees(absl::string_view model) const {
+  return std::any_of(grants.begin(), grants.end(),
+                     [&](const Grant& grant) { return IsFor(grant, model); });
+}
+
+absl::StatusOr<std::vector<Grant>> ParseGrants(absl::string_view text) {
+  std::vector<Grant> grants;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> split =
+        absl::StrSplit(part, absl::MaxSplits(':', 1));
+    const std::optional<Role> role = FindRole(split.first);
+    if (!role || (split.second.empty() && split.first.size() != part.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", absl::CHexEscape(Excerpt(part)),
+                       "' is no role; expected infer, train or admin, or one with a model, as in "
+                       "infer:resnet18, with commas between"));
+    }
+    grants.push_back({*role, std::string(split.second)});
+  }
+  return grants;
+}
+
+}  // namespace braid

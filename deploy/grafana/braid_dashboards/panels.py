@@ -141,6 +141,8 @@ def listing(
     called "Value #A", "Value #B"… by query, or "Value" if there is only one.
     """
     panel = _start(table.Panel(), title, PLAIN, description, width, height=9)
+    panel.show_header(True).frame_index(0).align(looks.FieldTextAlignment.AUTO).inspect(False)
+    panel.cell_options(looks.TableAutoCellOptions())
     panel.with_transformation(model.DataTransformerConfig("merge", options={}))
     shown = {
         "includeByName": {name: True for name in columns},

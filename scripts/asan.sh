@@ -8,6 +8,7 @@ set -euo pipefail
 run_logged asan-configure "Configuring" cmake --preset asan
 run_logged asan-build "Building" cmake --build --preset asan --parallel "$(nproc)"
 ctest --preset asan
+scripts/setup_deploy.sh # the end-to-end tests have Prometheus among them
 # Left out are the tests that measure the server's memory, of which most would be the sanitizer's. Leaks at the end
 # are looked for in the unit tests.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1

@@ -53,9 +53,10 @@ for program in build/release/bin/*_test; do
   unit_suite "${program##*/}"
 done
 python_suite python client/python/tests
+# The end-to-end tests have Prometheus among them.
+suite deploy-tools limited scripts/setup_deploy.sh
 python_suite e2e tests/e2e
 python_suite gpu tests/gpu
-suite deploy-tools limited scripts/setup_deploy.sh
 python_suite deploy tests/deploy
 
 printf '\n'

@@ -41,18 +41,31 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start_server(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Server]]:
-    """start_server(devices, names=None, flags=()): a server of its own, on a copy of the models.
+    """start_server(devices, names=None, flags=(), environment=None): a server of its own, on a copy
+    of the models.
 
-    names: the models to copy; default: all. At the end of the session every server is
-    stopped, if it has not been, and must have ended with exit code 0: none has crashed.
+    names: the models to copy; default: all. environment: variables beside this process's.
+    At the end of the session every server is stopped, if it has not been, and must have ended
+    with exit code 0: none has crashed.
     """
     servers: list[Server] = []
 
-    def start(devices: str, names: tuple[str, ...] | None = None, flags: tuple = ()) -> Server:
+    def start(
+        devices: str,
+        names: tuple[str, ...] | None = None,
+        flags: tuple = (),
+        environment: dict[str, str] | None = None,
+    ) -> Server:
         directory = tmp_path_factory.mktemp("server")
         for name in names or [path.name for path in repository.iterdir()]:
             shutil.copytree(repository / name, directory / "models" / name)
-        server = Server(directory / "models", devices, directory / "run", (ONE_THREAD, *flags))
+        server = Server(
+            directory / "models",
+            devices,
+            directory / "run",
+            (ONE_THREAD, *flags),
+            environment=environment,
+        )
         servers.append(server)
         return server.start()
 

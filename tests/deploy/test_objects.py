@@ -193,7 +193,9 @@ def test_dashboards_come_through_as_they_are(chart: Path) -> None:
     dashboards = {"Braid_GPU.json": '{"a": "{{device}}"}\n', "braid.json": '{"b":\n  [1]\n}'}
     for name, text in dashboards.items():
         (chart / "dashboards" / name).write_text(text)
-    manifests = render_minimal(chart=chart)
+    folder = {"grafana_folder": "Braid"}
+    values = {"metrics": {"dashboards": {"annotations": folder}}}
+    manifests = render_minimal(values, chart=chart)
     found = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
     names = {manifest["metadata"]["name"] for manifest in found}
     assert names == {"braid-dashboard-braid-gpu", "braid-dashboard-braid"}
@@ -201,6 +203,7 @@ def test_dashboards_come_through_as_they_are(chart: Path) -> None:
     for manifest in found:
         validate(manifest, KUBERNETES_VERSIONS[0])
         assert manifest["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert manifest["metadata"]["annotations"] == folder
         read.update(manifest["data"])
     assert {name: json.loads(text) for name, text in read.items()} == {
         name: json.loads(text) for name, text in dashboards.items()
@@ -227,10 +230,10 @@ def test_rules_come_through_as_they_are(chart: Path) -> None:
 
 @pytest.mark.parametrize(
     "source, pattern, copy",
-    [("grafana", "*.json", "dashboards"), ("prometheus", "*.rules.yaml", "rules")],
+    [("grafana/dashboards", "*.json", "dashboards"), ("prometheus", "*.rules.yaml", "rules")],
 )
 def test_the_chart_has_the_dashboards_and_rules(source: str, pattern: str, copy: str) -> None:
     def read(directory: Path) -> dict[str, str]:
         return {path.name: path.read_text() for path in directory.glob(pattern)}
 
-    assert read(CHART / copy) == read(ROOT / "deploy" / source)
+    assert read(CHART / copy) == read(ROOT / "deploy" / source) != {}

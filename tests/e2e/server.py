@@ -23,6 +23,7 @@ class Server:
     directory: an empty or new directory for the log, the data and the ready file.
     flags: more flags, which come last.
     data: whether it has a data directory, for what outlives it.
+    environment: variables beside those of this process.
 
     As a context it runs, and must end well when it is left without an error.
     """
@@ -34,6 +35,7 @@ class Server:
         directory: Path,
         flags: tuple = (),
         data: bool = True,
+        environment: dict[str, str] | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.repository = repository
@@ -49,6 +51,7 @@ class Server:
             f"--ready_file={self.ready_path}",
             *flags,
         ]
+        self._environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen | None = None
         self.ready: dict = {}
 
@@ -56,7 +59,11 @@ class Server:
         """Returns when the server is ready. RuntimeError, with the log, if it ends instead."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
             )
         deadline = time.monotonic() + START_SECONDS
         while not self.ready_path.exists():

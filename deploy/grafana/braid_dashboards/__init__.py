@@ -1,0 +1,1 @@
+"""Braid's Grafana dashboards as code."""

@@ -1,0 +1,144 @@
+"""All servers at a glance: is anything down, failing, full or slow, and where."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from braid_dashboards import queries as q
+from braid_dashboards.layout import build
+from braid_dashboards.panels import (
+    BYTES, PER_SECOND, PLAIN, RATIO, RED, SECONDS, YELLOW, Query, graph, listing, number,
+)  # fmt: skip
+
+SERVER = ("job", "instance")
+
+# Targets of a job that has, or had, a Braid server.
+_DOWN = (
+    'up{job=~"$job",instance=~"$instance"} == 0 and on (job) '
+    f"group by (job) (last_over_time({q.select('braid_build_info')}[$__range]))"
+)
+_FAULTS = q.rate("braid_requests_total", q.FAULTS)
+_REQUESTS = q.rate("braid_requests_total")
+
+
+def dashboard() -> Dashboard:
+    return build(
+        "braid-fleet",
+        "Braid / Fleet",
+        "All Braid servers: what is down, failing, full or slow, and where.",
+        {
+            "Now": now(),
+            "Requests": requests(),
+            "Devices": devices(),
+            "Servers": servers(),
+        },
+    )
+
+
+def now() -> list:
+    unhealthy = f"count({q.select('braid_device_healthy')} == 0) or vector(0)"
+    failed = q.total(q.select("braid_trainers", 'state="failed"'))
+    fault_ratio = f"({q.total(_FAULTS)} or vector(0)) / {q.total(_REQUESTS)}"
+    p99 = q.quantile(0.99, "braid_request_duration_seconds", q.INFERENCE, by=())
+    any_is_bad = ((1, RED),)
+    return [
+        number("Servers", PLAIN, "Servers that answer Prometheus.",
+               Query(q.count(q.select("braid_build_info"))), width=3),
+        number("Servers down", PLAIN, "Targets that do not answer, of jobs that have servers.",
+               Query(f"count({_DOWN}) or vector(0)"), limits=any_is_bad, width=3),
+        number("Models", PLAIN, "Different models that some server serves.",
+               Query(q.count(q.total(q.select("braid_model_ready"), "model"))), width=3),
+        number("Unhealthy devices", PLAIN,
+               "Devices whose context is lost. Their server is not ready until it is restarted.",
+               Query(unhealthy), limits=any_is_bad, width=3),
+        number("Failed trainers", PLAIN,
+               "Trainers that take nothing but RestoreCheckpoint and Delete.",
+               Query(failed), limits=any_is_bad, width=3),
+        number("Requests", PER_SECOND, "RPCs that ended, of all methods.",
+               Query(q.total(_REQUESTS)), width=3),
+        number("Faults", RATIO,
+               "RPCs that ended with a code that blames the server, or its load, over all.",
+               Query(fault_ratio), limits=((0.001, YELLOW), (0.01, RED)), width=3),
+        number("Inference p99", SECONDS, "What 99 % of the ModelInfer calls did not exceed.",
+               Query(p99), width=3),
+    ]  # fmt: skip
+
+
+def requests() -> list:
+    duration = "braid_request_duration_seconds"
+    by_server = "{{instance}}"
+    return [
+        graph("Requests by method", PER_SECOND, "RPCs that ended.",
+              Query(q.total(_REQUESTS, "method"), "{{method}}"), stacked=True),
+        graph("Errors by code", PER_SECOND,
+              "RPCs that did not end with OK. INVALID_ARGUMENT and NOT_FOUND are clients' "
+              "mistakes; RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED tell of too much to do.",
+              Query(q.total(q.rate("braid_requests_total", 'code!="OK"'), "code"), "{{code}}"),
+              stacked=True),
+        graph("Faults by server", RATIO,
+              "RPCs that ended with a code that blames the server, or its load, over all.",
+              Query(q.ratio(_FAULTS, _REQUESTS, SERVER) + f" or 0 * {q.total(_REQUESTS, *SERVER)}",
+                    by_server), limits=((0.01, RED),)),
+        graph("Inference by server", SECONDS, "ModelInfer, from arrival to reply: p50 and p99.",
+              Query(q.quantile(0.5, duration, q.INFERENCE, by=SERVER), "{{instance}} p50"),
+              Query(q.quantile(0.99, duration, q.INFERENCE, by=SERVER), "{{instance}} p99")),
+        graph("In flight", PLAIN, "Requests not answered yet. --max_requests is the limit.",
+              Query(q.total(q.select("braid_requests_in_flight"), *SERVER), by_server)),
+        graph("Bytes in flight", BYTES,
+              "Of all requests not answered yet. --max_request_bytes is the limit.",
+              Query(q.total(q.select("braid_request_bytes_in_flight"), *SERVER), by_server)),
+        graph("Refused by reason", PER_SECOND,
+              "Calls whose client showed no credentials, wrong ones, or those of a role that may "
+              "not do it.",
+              Query(q.total(q.rate("braid_access_denied_total"), "reason"), "{{reason}}"),
+              width=24),
+    ]  # fmt: skip
+
+
+def devices() -> list:
+    busy = q.total(q.rate("braid_device_busy_seconds_total"), *SERVER)
+    devices = q.count(q.select("braid_device_info"), *SERVER)
+    used, all_of_it = "braid_gpu_memory_used_bytes", "braid_gpu_memory_total_bytes"
+    by_server = "{{instance}}"
+    return [
+        graph("Devices busy", RATIO,
+              "The part of the time that workers spent working, over all devices of a server.",
+              Query(f"{busy} / {devices}", by_server), most=1),
+        graph("GPUs utilized", RATIO,
+              "The part of the time in which a kernel ran, by the driver, over all GPUs of a "
+              "server, whoever's kernels they are.",
+              Query(q.mean(q.select("braid_gpu_utilization_ratio"), *SERVER), by_server), most=1),
+        graph("GPU memory", RATIO, "Memory in use, of all processes, over all GPUs of a server.",
+              Query(q.ratio(q.select(used), q.select(all_of_it), SERVER), by_server),
+              most=1, limits=((0.95, RED),)),
+    ]  # fmt: skip
+
+
+def servers() -> list:
+    started = q.highest(q.select("process_start_time_seconds"), *SERVER)
+    memory = q.total(q.select("process_resident_memory_bytes"), *SERVER)
+    cpu = q.total(q.rate("process_cpu_seconds_total"), *SERVER)
+    columns = {
+        "job": ("Job", "string"),
+        "instance": ("Server", "string"),
+        "version": ("Version", "string"),
+        "Value #B": ("Up for", SECONDS),
+        "Value #C": ("Memory", BYTES),
+        "Value #D": ("CPUs busy", PLAIN),
+        "Value #E": ("Trainers", PLAIN),
+    }
+    files = q.ratio(q.select("process_open_fds"), q.select("process_max_fds"), SERVER)
+    return [
+        listing("Servers", "What runs where, and since when.", columns,
+                Query(q.highest(q.select("braid_build_info"), *SERVER, "version")),
+                Query(f"time() - {started}"),
+                Query(memory),
+                Query(cpu),
+                Query(q.total(q.select("braid_trainers"), *SERVER)), width=12),
+        graph("CPUs busy", PLAIN, "CPU time a second, of the whole process: 1 is one core.",
+              Query(cpu, "{{instance}}"), width=4),
+        graph("Memory", BYTES, "Resident memory of the process.",
+              Query(memory, "{{instance}}"), width=4),
+        graph("File descriptors", RATIO, "Open ones over those that the process may open.",
+              Query(files, "{{instance}}"), width=4, limits=((0.8, RED),)),
+    ]  # fmt: skip

@@ -1,0 +1,179 @@
+"""The kinds of panels that the dashboards have."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, heatmap, stat
+from grafana_foundation_sdk.builders import prometheus, statetimeline, table, timeseries
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models import heatmap as heatmap_model
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+DATASOURCE = model.DataSourceRef("prometheus", "${datasource}")
+
+# Units, by Grafana's names.
+SECONDS, PER_SECOND, ROWS_PER_SECOND = "s", "reqps", "suffix: rows/s"
+RATIO, BYTES, BYTES_PER_SECOND = "percentunit", "bytes", "binBps"
+WATTS, CELSIUS, HERTZ, PLAIN = "watt", "celsius", "hertz", "short"
+STEPS_PER_SECOND, DATE = "suffix: steps/s", "dateTimeAsIso"
+
+GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
+FULL_WIDTH = 24
+
+# Where a value begins to have a colour. Below the first it is green.
+Limits = tuple[tuple[float, str], ...]
+
+
+class Query(NamedTuple):
+    expression: str
+    # Of Grafana's form, "{{model}}".
+    legend: str = ""
+
+
+def graph(
+    title: str,
+    unit: str,
+    description: str,
+    *queries: Query,
+    width: int = 8,
+    stacked: bool = False,
+    most: float | None = None,
+    limits: Limits = (),
+    signed: bool = False,
+) -> timeseries.Panel:
+    """Values over time.
+
+    most: the axis goes to at least that.
+    limits: drawn as dashed lines.
+    signed: the axis may go below zero.
+    """
+    legend = common.VizLegendOptions().show_legend(True).calcs(["mean", "max", "lastNotNull"])
+    legend.display_mode(looks.LegendDisplayMode.TABLE).placement(looks.LegendPlacement.BOTTOM)
+    order = looks.SortOrder.DESCENDING
+    tooltip = common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(order)
+    panel = _start(timeseries.Panel(), title, unit, description, width, height=9)
+    panel.legend(legend).tooltip(tooltip).line_width(1)
+    panel.show_points(looks.VisibilityMode.NEVER).fill_opacity(30 if stacked else 8)
+    if not signed:
+        panel.min(0)
+    if most is not None:
+        panel.axis_soft_max(most)
+    if stacked:
+        panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL))
+    if limits:
+        style = looks.GraphThresholdsStyleMode.DASHED
+        panel.thresholds(_thresholds(limits))
+        panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(style))
+    return _ask(panel, queries)
+
+
+def number(
+    title: str,
+    unit: str,
+    description: str,
+    query: Query,
+    *,
+    limits: Limits = (),
+    none: str = "-",
+    width: int = 4,
+) -> stat.Panel:
+    """One value, the last, with the graph of how it came about. none: shown if there is none."""
+    panel = _start(stat.Panel(), title, unit, description, width, height=4)
+    panel.graph_mode(looks.BigValueGraphMode.AREA).color_mode(looks.BigValueColorMode.VALUE)
+    panel.reduce_options(_last()).thresholds(_thresholds(limits)).no_value(none)
+    return _ask(panel, (query,))
+
+
+def bars(
+    title: str,
+    unit: str,
+    description: str,
+    *queries: Query,
+    most: float,
+    limits: Limits = (),
+    width: int = 8,
+) -> bargauge.Panel:
+    """The last value of each series as a bar, of which `most` is the whole."""
+    panel = _start(bargauge.Panel(), title, unit, description, width, height=9)
+    panel.display_mode(looks.BarGaugeDisplayMode.GRADIENT).reduce_options(_last())
+    panel.orientation(looks.VizOrientation.HORIZONTAL).min(0).max(most)
+    panel.thresholds(_thresholds(limits))
+    return _ask(panel, queries)
+
+
+def states(
+    title: str, description: str, query: Query, *, zero: str, one: str, bad: int, width: int = 12
+) -> statetimeline.Panel:
+    """Of each series when it was 0 and when 1, in words; `bad` is the one that is red."""
+    words = {
+        str(value): model.ValueMappingResult(text=text, color=RED if value == bad else GREEN)
+        for value, text in enumerate((zero, one))
+    }
+    panel = _start(statetimeline.Panel(), title, PLAIN, description, width, height=9)
+    panel.mappings([model.ValueMap(words)]).show_value(looks.VisibilityMode.NEVER)
+    panel.thresholds(_thresholds(())).merge_values(True)
+    return _ask(panel, (query,))
+
+
+def spread(
+    title: str, unit: str, description: str, query: Query, *, width: int = 8
+) -> heatmap.Panel:
+    """How a histogram's observations are spread over its buckets, `query` by `le`."""
+    scheme = heatmap.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME)
+    panel = _start(heatmap.Panel(), title, unit, description, width, height=9)
+    panel.color(scheme.scheme("Blues").steps(64)).calculate(False)
+    panel.y_axis(heatmap.YAxisConfig().unit(unit))
+    return _ask(panel, (query,), PromQueryFormat.HEATMAP)
+
+
+def listing(
+    title: str,
+    description: str,
+    columns: dict[str, tuple[str, str]],
+    *queries: Query,
+    width: int = 12,
+) -> table.Panel:
+    """A row for each set of labels, a column for each query.
+
+    columns: the labels and values to show, in order, to heading and unit. The values are
+    called "Value #A", "Value #B"… by query, or "Value" if there is only one.
+    """
+    panel = _start(table.Panel(), title, PLAIN, description, width, height=9)
+    panel.show_header(True).frame_index(0).align(looks.FieldTextAlignment.AUTO).inspect(False)
+    panel.cell_options(looks.TableAutoCellOptions())
+    panel.with_transformation(model.DataTransformerConfig("merge", options={}))
+    shown = {
+        "includeByName": {name: True for name in columns},
+        "indexByName": {name: place for place, name in enumerate(columns)},
+        "renameByName": {name: heading for name, (heading, _) in columns.items()},
+    }
+    panel.with_transformation(model.DataTransformerConfig("organize", options=shown))
+    for heading, unit in columns.values():
+        panel.override_by_name(heading, [model.DynamicConfigValue("unit", unit)])
+    return _ask(panel, queries, PromQueryFormat.TABLE)
+
+
+def _start(panel: Any, title: str, unit: str, text: str, width: int, *, height: int) -> Any:
+    panel.title(title).description(text).unit(unit).datasource(DATASOURCE)
+    return panel.span(width).height(height)
+
+
+def _ask(
+    panel: Any, queries: tuple[Query, ...], form: PromQueryFormat = PromQueryFormat.TIME_SERIES
+) -> Any:
+    for letter, (expression, legend) in zip("ABCDEFGH", queries, strict=False):
+        target = prometheus.Dataquery().expr(expression).legend_format(legend or "__auto")
+        target.ref_id(letter).datasource(DATASOURCE).format(form)
+        panel.with_target(target.instant() if form is PromQueryFormat.TABLE else target.range())
+    return panel
+
+
+def _thresholds(limits: Limits) -> dashboard.ThresholdsConfig:
+    steps = [model.Threshold(None, GREEN), *(model.Threshold(*limit) for limit in limits)]
+    return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def _last() -> common.ReduceDataOptions:
+    return common.ReduceDataOptions().calcs(["lastNotNull"])

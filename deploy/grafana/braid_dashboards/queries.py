@@ -1,0 +1,76 @@
+"""PromQL, in the forms that the dashboards use."""
+
+from __future__ import annotations
+
+# Of every selector: the servers that are chosen at the top of the dashboard.
+_SERVERS = ('job=~"$job"', 'instance=~"$instance"')
+
+MODEL = 'model=~"$model"'
+TRAINER = 'trainer=~"$trainer"'
+GPU = 'gpu=~"$gpu"'
+INFERENCE = 'method="ModelInfer"'
+# Codes that say that the server is at fault or overloaded, not the client.
+FAULTS = 'code=~"DATA_LOSS|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED|UNAVAILABLE|UNKNOWN"'
+
+_INTERVAL = "[$__rate_interval]"
+
+
+def select(metric: str, *matchers: str) -> str:
+    """The metric's series of the chosen servers."""
+    return f"{metric}{{{','.join((*_SERVERS, *matchers))}}}"
+
+
+def rate(counter: str, *matchers: str) -> str:
+    """How much a counter rises a second, each series by itself."""
+    return f"rate({select(counter, *matchers)}{_INTERVAL})"
+
+
+def rise(counter: str, *matchers: str) -> str:
+    """How much a counter rises from one point of the graph to the next."""
+    return f"increase({select(counter, *matchers)}{_INTERVAL})"
+
+
+def total(expression: str, *by: str) -> str:
+    return _aggregate("sum", expression, by)
+
+
+def highest(expression: str, *by: str) -> str:
+    return _aggregate("max", expression, by)
+
+
+def lowest(expression: str, *by: str) -> str:
+    return _aggregate("min", expression, by)
+
+
+def mean(expression: str, *by: str) -> str:
+    return _aggregate("avg", expression, by)
+
+
+def count(expression: str, *by: str) -> str:
+    return _aggregate("count", expression, by)
+
+
+def quantile(q: float, histogram: str, *matchers: str, by: tuple[str, ...]) -> str:
+    """What part `q` of a histogram's observations did not exceed."""
+    buckets = total(rate(f"{histogram}_bucket", *matchers), "le", *by)
+    return f"histogram_quantile({q}, {buckets})"
+
+
+def average(histogram: str, *matchers: str, by: tuple[str, ...]) -> str:
+    """The mean of a histogram's observations."""
+    return ratio(rate(f"{histogram}_sum", *matchers), rate(f"{histogram}_count", *matchers), by)
+
+
+def ratio(part: str, whole: str, by: tuple[str, ...]) -> str:
+    return f"{total(part, *by)} / {total(whole, *by)}"
+
+
+def with_gpu(expression: str) -> str:
+    """Of the devices on the chosen GPUs; adds the labels `gpu` and `uuid` to `device`'s. The GPU
+    of a CPU device is empty."""
+    gpus = select("braid_device_info", GPU)
+    return f"{expression} * on (job, instance, device) group_left (gpu, uuid) {gpus}"
+
+
+def _aggregate(operator: str, expression: str, by: tuple[str, ...]) -> str:
+    return f"{operator} by ({', '.join(by)}) ({expression})" if by else f"{operator}({expression})"

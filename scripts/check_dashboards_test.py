@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("check_dashboards.py")
+
+
+@pytest.fixture
+def schemas(tmp_path: Path) -> Path:
+    """Of dashboards with a title, and of one kind of panel, with nothing to set for a field."""
+    title = {"title": {"type": "string"}}
+    closed = {"type": "object", "additionalProperties": False}
+    dashboard = {"type": "object", "properties": title, "required": ["title"]}
+    (tmp_path / "dashboard.json").write_text(json.dumps(dashboard))
+    mode = {"mode": {"enum": ["list", "table"]}}
+    (tmp_path / "stat-options.json").write_text(json.dumps({**closed, "properties": mode}))
+    return tmp_path
+
+
+def check(schemas: Path, **changes: object) -> subprocess.CompletedProcess:
+    panel = {"type": "stat", "title": "p", "fieldConfig": {"defaults": {}}, "options": {}}
+    variable = {"name": "v", "auto": False}
+    dashboard = {"title": "d", "templating": {"list": [variable]}, "panels": [panel | changes]}
+    path = schemas / "made.json"
+    path.write_text(json.dumps(dashboard))
+    return subprocess.run([sys.executable, SCRIPT, schemas, path], capture_output=True, text=True)
+
+
+def test_what_fits_passes(schemas: Path) -> None:
+    done = check(schemas, options={"mode": "list"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_does_not_fit_is_named(schemas: Path) -> None:
+    done = check(schemas, options={"mode": "tabel"})
+    assert done.returncode == 1
+    assert "p: stat-options mode: 'tabel'" in done.stderr
+
+
+def test_a_kind_without_a_schema_is_an_error(schemas: Path) -> None:
+    assert check(schemas, type="gauge").returncode == 1

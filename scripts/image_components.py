@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Prints the wheels that files come from, as components of a CycloneDX SBOM, one a line.
+
+usage: image_components.py FILE...
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+def component(distribution: metadata.Distribution) -> dict[str, str]:
+    name, version = distribution.metadata["Name"], distribution.version
+    purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{version}"
+    return {"type": "library", "name": name, "version": version, "purl": purl}
+
+
+def owners(files: set[Path]) -> list[metadata.Distribution]:
+    """The installed distributions that one of the files belongs to, by name."""
+    found = [
+        distribution
+        for distribution in metadata.distributions()
+        if any(Path(file.locate()).resolve() in files for file in distribution.files or ())
+    ]
+    return sorted(found, key=lambda distribution: distribution.metadata["Name"])
+
+
+def main() -> None:
+    files = {Path(name).resolve() for name in sys.argv[1:]}
+    for distribution in owners(files):
+        print(json.dumps(component(distribution)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import torch
+
+SCRIPT = Path(__file__).with_name("image_components.py")
+
+
+def components(*files: Path) -> list[dict]:
+    command = [sys.executable, SCRIPT, *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_each_wheel_that_has_one_of_the_files_is_listed_once() -> None:
+    libraries = Path(torch.__file__).parent / "lib"
+    files = (libraries / "libc10.so", libraries / "libtorch_cpu.so", Path(numpy.__file__))
+    found = components(*files)
+    assert [component["name"] for component in found] == ["numpy", "torch"]
+    version = torch.__version__.partition("+")[0]
+    assert found[1]["purl"] == f"pkg:pypi/torch@{version}"
+
+
+def test_what_no_wheel_has_is_not_listed() -> None:
+    assert components(SCRIPT) == []

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Puts what a container image needs of this checkout's build into a directory: bin/, and in lib/ what
+# those programs need of LibTorch and CUDA, with the components of an SBOM that lists them.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+usage="usage: scripts/image_root.sh cpu|cuda DIRECTORY"
+[[ $# == 2 && $1 =~ ^(cpu|cuda)$ ]] || { say "$usage" >&2 && exit 2; }
+variant=$1
+root=$2
+built=build/release
+site=$(realpath .venv/lib/python3.*/site-packages)
+
+# The wheels' libraries that a program or library is linked to, and those that they are.
+linked() { # FILE...
+  ldd "$@" | sed -n 's|.* => \([^ ]*/site-packages/[^ ]*\) .*|\1|p'
+}
+
+programs=("$built"/bin/braid-server "$built"/bin/braid)
+libraries=()
+if [[ $variant == cuda ]]; then
+  libraries+=("$built"/lib/libbraid_cuda.so)
+  # What LibTorch and CUDA load while they run.
+  libraries+=("$site"/torch/lib/lib{caffe2_nvrtc,torch_cuda_linalg}.so)
+  libraries+=("$site"/nvidia/cudnn/lib/libcudnn*.so.*)
+  libraries+=("$site"/nvidia/cu13/lib/libnvrtc-builtins.so.*)
+fi
+mapfile -t needed < <(linked "${programs[@]}" "${libraries[@]}")
+# Each once, however it was reached. No wheel has links in it.
+mapfile -t libraries < <(realpath "${libraries[@]}" "${needed[@]}" | sort -u)
+
+rm -rf "$root"
+mkdir -p "$root/bin" "$root/lib"
+cp "${programs[@]}" "$root/bin/"
+cp "${libraries[@]}" "$root/lib/"
+.venv/bin/python scripts/image_components.py "${libraries[@]}" >"$root/wheels.json"

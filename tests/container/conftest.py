@@ -1,0 +1,35 @@
+"""The image that scripts/container.sh has made, BRAID_IMAGE, mounted where tests can see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Image(NamedTuple):
+    name: str
+    root: Path
+    # As the image's specification has it: Entrypoint, User…
+    config: dict
+
+
+def buildah(*arguments: str) -> str:
+    done = subprocess.run(["buildah", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def image() -> Iterator[Image]:
+    name = os.environ["BRAID_IMAGE"]
+    config = json.loads(buildah("inspect", "--type", "image", name))["OCIv1"]["config"]
+    container = buildah("from", "--pull-never", name)
+    try:
+        yield Image(name, Path(buildah("mount", container)), config)
+    finally:
+        buildah("rm", container)

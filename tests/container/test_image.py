@@ -1,0 +1,144 @@
+"""The container image: what is in it, and that its server serves and ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+import yaml
+from e2e.metrics import scrape
+from e2e.server import ROOT
+
+from container.conftest import Image
+from container.running import Container
+
+# Of the CPU's; the other holds CUDA.
+MOST_BYTES = {"cpu": 800e6, "cuda": 4e9}
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.fixture
+def models(repository: Path, tmp_path: Path) -> Path:
+    """One, that everybody may read, for the server is another user."""
+    subprocess.run(["cp", "-r", repository / "mlp", tmp_path / "mlp"], check=True)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def ports() -> tuple[int, int]:
+    return free_port(), free_port()
+
+
+@pytest.fixture
+def container(
+    image: Image, models: Path, ports: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Container]:
+    flags = (
+        "--model_repository=/models",
+        f"--grpc_port={ports[0]}",
+        f"--metrics_port={ports[1]}",
+        "--devices=cpu*2",
+        "--cpu_threads=1",
+    )
+    log = tmp_path_factory.mktemp("container") / "log"
+    with Container(image, models, *flags, log=log) as running:
+        yield running
+
+
+def test_it_serves_and_ends(container: Container, ports: tuple[int, int], models: Path) -> None:
+    x = np.random.default_rng(7).random((100, 784), np.float32)
+    with braid.connect(f"127.0.0.1:{ports[0]}") as client:
+        client.wait_ready(timeout=60)
+        logits = client.infer("mlp", {"x": x})["logits"]
+        client.create_trainer(
+            "mlp", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
+        ).step({"x": x}, {"target": np.zeros(100, np.int64)})
+    module = torch.jit.load(models / "mlp/1/model.pt")
+    np.testing.assert_allclose(logits, module(torch.from_numpy(x)).detach(), rtol=1e-4, atol=1e-5)
+    assert scrape(f"http://127.0.0.1:{ports[1]}/metrics").value(
+        "braid_inference_samples_total", model="mlp"
+    ) == len(x)
+    assert container.stop() == 0, container.log
+
+
+def test_it_is_process_1_and_not_root(container: Container, ports: tuple[int, int]) -> None:
+    with braid.connect(f"127.0.0.1:{ports[0]}") as client:
+        client.wait_ready(timeout=60)
+    status = (container.process / "status").read_text()
+    assert re.search(r"^Uid:\t10001\t10001\t10001\t10001$", status, re.MULTILINE)
+    assert re.search(r"^NSpid:\t\d+\t1$", status, re.MULTILINE)
+    assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
+    # It has brought its own libraries, not those of the machine.
+    maps = (container.process / "maps").read_text()
+    assert "/opt/braid/lib/libtorch_cpu.so" in maps
+    assert "site-packages" not in maps
+
+
+def test_a_wrong_flag_ends_it_with_a_sentence(
+    image: Image, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    log = tmp_path_factory.mktemp("container") / "log"
+    flags = ("--model_repository=/models", "--devices=tpu")
+    with Container(image, models, *flags, log=log) as running:
+        assert running.wait() == 2
+        assert "tpu" in running.log
+
+
+def test_the_configuration(image: Image) -> None:
+    assert image.config["Entrypoint"] == ["/opt/braid/bin/braid-server"]
+    assert image.config["User"] == "10001:10001"
+    assert set(image.config["ExposedPorts"]) == {"8001/tcp", "8002/tcp"}
+    assert "Cmd" not in image.config
+    assert "Healthcheck" not in image.config
+    version = yaml.safe_load((ROOT / "deploy/helm/braid/Chart.yaml").read_text())["appVersion"]
+    assert image.config["Labels"]["org.opencontainers.image.version"] == version
+
+
+def test_only_its_own_data_is_its_own(image: Image) -> None:
+    owned = subprocess.run(
+        ["find", image.root, "-xdev", "-user", "10001"], capture_output=True, text=True, check=True
+    )
+    data = {str(image.root / name) for name in ("data", "models")}
+    assert set(owned.stdout.split()) == data
+
+
+def test_every_library_is_there(image: Image) -> None:
+    files = [*image.root.glob("opt/braid/bin/*"), *image.root.glob("opt/braid/lib/*")]
+    inside = [f"/{file.relative_to(image.root)}" for file in files]
+    done = subprocess.run(
+        ["chroot", image.root, "ldd", *inside], capture_output=True, text=True, check=True
+    )
+    missing = set(re.findall(r"(\S+) => not found", done.stdout))
+    # NVIDIA's runtime brings the driver's.
+    assert missing <= {"libcuda.so.1"}
+
+
+def test_it_is_small(image: Image) -> None:
+    size = subprocess.run(["du", "-sbx", image.root], capture_output=True, text=True, check=True)
+    assert int(size.stdout.split()[0]) < MOST_BYTES[image.name.rpartition(":")[2]]
+
+
+def test_the_sbom(image: Image) -> None:
+    sbom = json.loads((image.root / "opt/braid/sbom.cdx.json").read_text())
+    assert sbom["metadata"]["component"]["name"] == "braid"
+    purls = {component["purl"] for component in sbom["components"]}
+    assert f"pkg:pypi/torch@{torch.__version__.partition('+')[0]}" in purls
+    status = (image.root / "var/lib/dpkg/status").read_text()
+    packages = set(re.findall(r"^Package: (\S+)$", status, re.MULTILINE))
+    assert {"libgrpc29", "libssl3"} <= packages
+    assert {component["name"] for component in sbom["components"]} >= packages

@@ -1,0 +1,247 @@
+"""Each alert fires when it should, says what is wrong, and is quiet when nothing is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.rendering import ROOT
+
+PROMTOOL = ROOT / "build/tools/promtool"
+PROMETHEUS = ROOT / "deploy/prometheus"
+RUNBOOK = ROOT / "docs/runbook.md"
+RULES = {
+    rule["alert"]: rule
+    for path in sorted(PROMETHEUS.glob("*.rules.yaml"))
+    for group in yaml.safe_load(path.read_text())["groups"]
+    for rule in group["rules"]
+}
+SERVER = 'job="braid",instance="a:1"'
+GPU = f'{SERVER},gpu="0",uuid="GPU-a"'
+BUILD = {f"braid_build_info{{{SERVER},version='1'}}": "1x200"}
+LATER, LONG = "20m", "80m"
+
+
+@dataclass
+class Case:
+    """Series, each a sample a minute in promtool's notation, and what fires of them `at` a time.
+
+    fires: the labels of the alert beside those of the server; none: it does not fire.
+    """
+
+    alert: str
+    series: dict[str, str]
+    at: str
+    fires: dict[str, str] | None = None
+    summary: str = ""
+    description: str = ""
+    server: bool = True
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.alert}-{'quiet' if self.fires is None else 'fires'}"
+
+
+def gpu(metric: str, values: str, labels: str = "") -> dict[str, str]:
+    return {f"braid_gpu_{metric}{{{GPU}{labels}}}": values}
+
+
+def requests(ok: str, bad: str, code: str) -> dict[str, str]:
+    name = f'braid_requests_total{{{SERVER},method="ModelInfer",model="m",code='
+    return {f'{name}"OK"}}': ok, f'{name}"{code}"}}': bad}
+
+
+def durations(fast: str, slow: str) -> dict[str, str]:
+    name = f'braid_request_duration_seconds_bucket{{{SERVER},method="ModelInfer",model="m",le='
+    return {f'{name}"1"}}': fast, f'{name}"2"}}': slow, f'{name}"+Inf"}}': slow}
+
+
+def trainer(metric: str, values: str, labels: str = "") -> dict[str, str]:
+    return {f'braid_{metric}{{{SERVER},trainer="t"{labels}}}': values}
+
+
+UP, READY = f"up{{{SERVER}}}", f"braid_model_ready{{{SERVER},model='m',version='1'}}"
+START = f"process_start_time_seconds{{{SERVER}}}"
+OPEN, MAY_OPEN = f"process_open_fds{{{SERVER}}}", f"process_max_fds{{{SERVER}}}"
+QUEUE = f"braid_queue_rows{{{SERVER},model='m'}}"
+DENIED = f"braid_access_denied_total{{{SERVER},reason='bad_credentials'}}"
+HEALTHY = f"braid_device_healthy{{{SERVER},device='cuda:0'}}"
+FAILED = f"braid_trainers{{{SERVER},state='failed'}}"
+WRITTEN = "checkpoint_last_written_timestamp_seconds"
+OF_GPU = {"gpu": "0", "uuid": "GPU-a"}
+OF_TRAINER = {"trainer": "t"}
+
+CASES = [
+    Case("BraidServerDown", {**BUILD, UP: "1x4 0x200"}, LATER, {},
+         "Braid server a:1 is down", "Prometheus has not reached it for two minutes."),
+    Case("BraidServerDown", {**BUILD, UP: "1x4 0 1x200"}, LATER),
+    # What is down is no server of ours.
+    Case("BraidServerDown", {UP: "0x200"}, LATER),
+    Case("BraidAbsent", {UP: "0x200"}, LATER, {},
+         "There is no Braid server", "Prometheus has not scraped any for ten minutes.",
+         server=False),
+    Case("BraidAbsent", BUILD, LATER),
+    Case("BraidServesNoModel", {**BUILD, READY: "0x200"}, LATER, {},
+         "Braid server a:1 serves no model",
+         "It runs, but has had no model that is ready for ten minutes."),
+    Case("BraidServesNoModel", {**BUILD, READY: "1x200"}, LATER),
+    Case("BraidRestarts", {**BUILD, START: "1x5 2x5 3x5 4x200"}, LATER, {},
+         "Braid server a:1 restarts again and again", "It was started 3 times in the last hour."),
+    Case("BraidRestarts", {**BUILD, START: "1x5 2x200"}, LATER),
+    # Another program.
+    Case("BraidRestarts", {START: "1x5 2x5 3x5 4x200"}, LATER),
+    Case("BraidFileDescriptors", {**BUILD, OPEN: "90x200", MAY_OPEN: "100x200"}, LATER, {},
+         "Braid server a:1 runs out of file descriptors",
+         "90% of those that it may open are open."),
+    Case("BraidFileDescriptors", {**BUILD, OPEN: "70x200", MAY_OPEN: "100x200"}, LATER),
+    Case("BraidFaults", requests("0+80x200", "0+20x200", "INTERNAL"), LATER, {},
+         "Requests fail on Braid server a:1",
+         "20% of the requests of the last five minutes ended with a code that blames the server."),
+    Case("BraidFaults", requests("0+80x200", "0+20x200", "INVALID_ARGUMENT"), LATER),
+    Case("BraidFaults", requests("0+999x200", "0+1x200", "INTERNAL"), LATER),
+    Case("BraidOverloaded", requests("0+80x200", "0+20x200", "RESOURCE_EXHAUSTED"), LATER, {},
+         "Braid server a:1 has too much to do",
+         "20% of the requests of the last five minutes were refused or not answered in time."),
+    Case("BraidOverloaded", requests("0+99x200", "0+1x200", "RESOURCE_EXHAUSTED"), LATER),
+    Case("BraidSlowInference", durations("0+50x200", "0+100x200"), LATER, {"model": "m"},
+         "Inference of m is slow on Braid server a:1",
+         "One request in a hundred takes longer than 1.98s."),
+    Case("BraidSlowInference", durations("0+100x200", "0+100x200"), LATER),
+    Case("BraidQueueGrows", {QUEUE: "10+10x200"}, LATER, {"model": "m"},
+         "The queue of m grows on Braid server a:1",
+         "It has 100 rows more than ten minutes ago."),
+    Case("BraidQueueGrows", {QUEUE: "500 510 500 505 500x200"}, LATER),
+    Case("BraidQueueGrows", {QUEUE: "0x10 10 20 0 30 40 0 50 60 0 70 80x0"}, LATER),
+    Case("BraidBadCredentials", {DENIED: "0+60x200"}, LATER, {"reason": "bad_credentials"},
+         "Wrong credentials are shown to Braid server a:1",
+         "1 calls a second, for five minutes."),
+    Case("BraidBadCredentials", {DENIED: "0+1x200"}, LATER),
+    Case("BraidDeviceLost", {HEALTHY: "1x5 0x200"}, LATER, {"device": "cuda:0"},
+         "Braid server a:1 has lost its device cuda:0",
+         "Its context is gone. The server is not ready until it is started again."),
+    Case("BraidDeviceLost", {HEALTHY: "1x200"}, LATER),
+    Case("BraidGpuXid", gpu("xid_errors_total", "_x15 1x200", ',xid="79"'), LATER,
+         {**OF_GPU, "xid": "79"}, "GPU 0 of a:1 reports XID 79",
+         "The driver told of a critical error of GPU-a."),
+    # Once more, of a number that there was before.
+    Case("BraidGpuXid", gpu("xid_errors_total", "1x60 2x200", ',xid="79"'), "65m",
+         {**OF_GPU, "xid": "79"}, "GPU 0 of a:1 reports XID 79",
+         "The driver told of a critical error of GPU-a."),
+    Case("BraidGpuXid", gpu("xid_errors_total", "1x200", ',xid="79"'), LATER),
+    Case("BraidGpuMemoryErrors", gpu("ecc_errors_total", "3x10 4x200", ',type="uncorrected"'),
+         LATER, {**OF_GPU, "type": "uncorrected"}, "GPU 0 of a:1 has memory errors",
+         "ECC could not correct what was read from the memory of GPU-a."),
+    Case("BraidGpuMemoryErrors", gpu("ecc_errors_total", "0+1x200", ',type="corrected"'), LATER),
+    Case("BraidGpuHot", gpu("temperature_celsius", "91x200"), LATER, OF_GPU,
+         "GPU 0 of a:1 is hot", "It has had 91 °C or so for five minutes."),
+    Case("BraidGpuHot", gpu("temperature_celsius", "80x200"), LATER),
+    Case("BraidGpuThrottled", gpu("throttled", "1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0",
+                                  ',reason="hardware_thermal"'), LATER,
+         {**OF_GPU, "reason": "hardware_thermal"}, "GPU 0 of a:1 is throttled",
+         "Its clocks are held down 54.55% of the time: hardware_thermal."),
+    Case("BraidGpuThrottled", gpu("throttled", "1x200", ',reason="power_cap"'), LATER),
+    Case("BraidGpuMemoryNearlyFull",
+         {**gpu("memory_used_bytes", "96x200"), **gpu("memory_total_bytes", "100x200")}, LATER,
+         OF_GPU, "The memory of GPU 0 of a:1 is nearly full", "96% of it is in use."),
+    Case("BraidGpuMemoryNearlyFull",
+         {**gpu("memory_used_bytes", "90x200"), **gpu("memory_total_bytes", "100x200")}, LATER),
+    Case("BraidGpuSensorFails", gpu("sensor_errors_total", "0+1x200", ',sensor="power"'), "40m",
+         {**OF_GPU, "sensor": "power"}, "A sensor of GPU 0 of a:1 fails",
+         "power has gaps: alerts that need it do not fire."),
+    Case("BraidGpuSensorFails", gpu("sensor_errors_total", "3x200", ',sensor="power"'), "40m"),
+    Case("BraidTrainerFailed", {FAILED: "0x5 2x200"}, LATER, {"state": "failed"},
+         "2 trainers of Braid server a:1 have failed",
+         "An update failed halfway. They take nothing but RestoreCheckpoint and Delete."),
+    Case("BraidTrainerFailed", {FAILED: "0x200"}, LATER),
+    Case("BraidCheckpointFailed", trainer("checkpoints_total", "0x10 1x200", ',outcome="failed"'),
+         LATER, {**OF_TRAINER, "outcome": "failed"}, "Checkpoints of trainer t fail on a:1",
+         "A crash would lose what it has learnt since the last one that was written."),
+    Case("BraidCheckpointFailed", trainer("checkpoints_total", "0+1x200", ',outcome="written"'),
+         LATER),
+    Case("BraidCheckpointOld",
+         {**trainer(WRITTEN, "0x200"), **trainer("training_steps_total", "0+9x200")}, LONG,
+         OF_TRAINER, "Trainer t of a:1 has no recent checkpoint",
+         "The last is 1h 20m 0s old, and it has learnt since."),
+    Case("BraidCheckpointOld",
+         {**trainer(WRITTEN, "0x200"), **trainer("training_steps_total", "9x200")}, LONG),
+    Case("BraidCheckpointOld",
+         {**trainer(WRITTEN, "0+60x200"), **trainer("training_steps_total", "0+9x200")}, LONG),
+    Case("BraidStepsSkipped", trainer("training_skipped_steps_total", "0x5 0+1x200"), LATER,
+         OF_TRAINER, "Trainer t of a:1 skips batches",
+         "14 batches of the last quarter of an hour had a loss or gradients that were not finite."),
+    Case("BraidStepsSkipped", trainer("training_skipped_steps_total", "0x5 1x200"), LATER),
+    Case("BraidLossStuck",
+         {**trainer("training_loss", "0.7x200"), **trainer("training_steps_total", "0+60x200")},
+         LONG, OF_TRAINER, "The loss of trainer t of a:1 does not move",
+         "In an hour of more than a thousand updates it stayed as it is."),
+    Case("BraidLossStuck",
+         {**trainer("training_loss", "0.7-0.001x200"),
+          **trainer("training_steps_total", "0+60x200")}, LONG),
+    Case("BraidLossStuck",
+         {**trainer("training_loss", "0.7x200"), **trainer("training_steps_total", "60x200")},
+         LONG),
+    Case("BraidReplicasUneven",
+         {**trainer("replica_imbalance_ratio_sum", "0+4x200"),
+          **trainer("replica_imbalance_ratio_count", "0+10x200")}, "40m",
+         OF_TRAINER, "Replicas of trainer t of a:1 are uneven",
+         "Its devices wait 40% of the time for the slowest of them."),
+    Case("BraidReplicasUneven",
+         {**trainer("replica_imbalance_ratio_sum", "0+1x200"),
+          **trainer("replica_imbalance_ratio_count", "0+10x200")}, "40m"),
+]  # fmt: skip
+
+
+def expected(case: Case) -> list[dict]:
+    if case.fires is None:
+        return []
+    rule = RULES[case.alert]
+    server = {"job": "braid", "instance": "a:1"} if case.server else {}
+    annotations = {"summary": case.summary, "description": case.description}
+    return [
+        {
+            "exp_labels": {"severity": rule["labels"]["severity"], **server, **case.fires},
+            "exp_annotations": {**annotations, "runbook": rule["annotations"]["runbook"]},
+        }
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_alert(case: Case, tmp_path: Path) -> None:
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": case.series[name]} for name in case.series],
+        "alert_rule_test": [
+            {"eval_time": case.at, "alertname": case.alert, "exp_alerts": expected(case)}
+        ],
+    }
+    rules = [str(path) for path in PROMETHEUS.glob("*.rules.yaml")]
+    path = tmp_path / "test.yaml"
+    path.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run([PROMTOOL, "test", "rules", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_both_ways() -> None:
+    for quiet in (True, False):
+        assert {case.alert for case in CASES if (case.fires is None) is quiet} == set(RULES)
+
+
+def test_every_alert_has_a_section_of_the_runbook() -> None:
+    sections = re.findall(r"^### (\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert sections == list(dict.fromkeys(sections))
+    assert set(sections) == set(RULES)
+    for name, rule in RULES.items():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
+
+
+def test_the_scrape_configuration() -> None:
+    command = [PROMTOOL, "check", "config", PROMETHEUS / "prometheus.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,94 @@
+"""compose.yaml, as Docker Compose's own reader takes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e.server import BINARY
+
+from deploy.rendering import CHART, ROOT
+
+DEPLOY = ROOT / "deploy"
+READER = ROOT / "build/tools/compose-config"
+FILES = {"cpu": ["compose.yaml"], "gpu": ["compose.yaml", "compose.gpu.yaml"]}
+
+each = pytest.mark.parametrize("files", FILES.values(), ids=FILES.keys())
+
+
+def read(files: list[str | Path]) -> dict:
+    """What the files come to. It leaves variables as they are."""
+    command = [READER, "-no-interpolation", "-format", "json", *files]
+    done = subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@each
+def test_compose_takes_it(files: list[str]) -> None:
+    assert set(read(files)["services"]) == {"braid", "prometheus", "grafana"}
+
+
+def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
+    text = (DEPLOY / "compose.yaml").read_text().replace("cap_drop", "cap_drops")
+    (tmp_path / "compose.yaml").write_text(text)
+    with pytest.raises(AssertionError, match="cap_drops"):
+        read([tmp_path / "compose.yaml"])
+
+
+@each
+def test_what_is_mounted_is_there(files: list[str]) -> None:
+    for service in read(files)["services"].values():
+        for mount in service["volumes"]:
+            if mount["type"] == "bind" and "$" not in mount["source"]:
+                assert Path(mount["source"]).is_dir()
+                assert mount["read_only"]
+
+
+@each
+def test_nothing_is_reached_from_elsewhere(files: list[str]) -> None:
+    for service in read(files)["services"].values():
+        assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
+
+
+@each
+def test_the_servers_flags_are_flags(files: list[str]) -> None:
+    command = read(files)["services"]["braid"]["command"]
+    known = subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=True).stdout
+    for flag in command:
+        assert re.search(rf"{flag.split('=')[0]}\b", known)
+
+
+def test_the_addresses_fit_together() -> None:
+    services = read(["compose.yaml"])["services"]
+    flags = dict(flag.split("=", 1) for flag in services["braid"]["command"])
+    scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
+    targets = [target for job in scrape["scrape_configs"] for target in job["static_configs"]]
+    assert targets[0] == {"targets": [f"braid:{flags['--metrics_port']}"]}
+    [datasource] = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text()
+    )["datasources"]
+    assert datasource["url"] == "http://prometheus:9090"
+    [provider] = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/dashboards/braid.yaml").read_text()
+    )["providers"]
+    mounts = {mount["target"]: mount["source"] for mount in services["grafana"]["volumes"]}
+    assert Path(mounts[provider["options"]["path"]]) == DEPLOY / "grafana/dashboards"
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == provider["options"]["path"] + "/fleet.json"
+    assert (DEPLOY / "grafana/dashboards/fleet.json").exists()
+
+
+def test_it_runs_the_charts_version() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert read(["compose.yaml"])["services"]["braid"]["image"] == f"braid:{version}"
+
+
+def test_the_image_is_made_of_this_checkout() -> None:
+    build = read(["compose.yaml"])["services"]["braid"]["build"]
+    assert Path(build["context"]) == ROOT
+    assert (ROOT / build["dockerfile"]).exists()

@@ -1,0 +1,213 @@
+"""A real Prometheus, watching a server at work, answers what the dashboards and alerts ask it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import braid
+import grpc
+import numpy as np
+import pytest
+import yaml
+from e2e import oracle, protocol
+from e2e.prometheus import Prometheus
+from e2e.server import BINARY, ROOT, Server
+from e2e.waiting import wait_until
+
+DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
+RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
+FAKE_NVML = BINARY.parents[1] / "lib/libfake_nvml.so"
+# Seconds that the server works under load, with a scrape in each.
+SCRAPES = 10
+# What Grafana fills in.
+WINDOWS = {"$__rate_interval": "30s", "$__range": "5m"}
+
+
+class Question(NamedTuple):
+    where: str
+    query: str
+
+
+def dashboard_questions() -> Iterator[Question]:
+    for path in DASHBOARDS:
+        dashboard = json.loads(path.read_text())
+        values = {
+            f"${variable['name']}": variable["allValue"]
+            for variable in dashboard["templating"]["list"]
+            if "allValue" in variable
+        }
+        for panel in dashboard["panels"]:
+            for target in panel.get("targets", []):
+                query = target["expr"]
+                for name, value in (WINDOWS | values).items():
+                    query = query.replace(name, value)
+                yield Question(f"{path.stem}: {panel['title']} {target['refId']}", query)
+
+
+def variable_questions() -> Iterator[Question]:
+    """The series that variables take their values from, and the label that they take."""
+    for path in DASHBOARDS:
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] == "query":
+                yield Question(f"{path.stem}: {variable['name']}", variable["query"])
+
+
+def alert_questions() -> Iterator[Question]:
+    """Each selector of an alert's expression: the whole of it has no answer while all is well."""
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                for selector in re.findall(r"\b(?:braid|process)_\w+(?:{[^}]*})?", rule["expr"]):
+                    yield Question(f"{rule['alert']}: {selector.split('{')[0]}", selector)
+
+
+def named(questions: Iterator[Question]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "question", list(dict.fromkeys(questions)), ids=lambda question: question.where
+    )
+
+
+def infer(client: braid.Client) -> None:
+    for rows in (1, 7, 64, 300):
+        client.infer("mlp", {"x": np.zeros((rows, 784), np.float32)})
+
+
+def fail(client: braid.Client) -> None:
+    """One call each that ends with the codes that alerts and dashboards look for."""
+    row = np.zeros((1, 784), np.float32)
+    for error, model, inputs in (
+        (braid.NotFound, "nosuch", {"x": row}),
+        (braid.InvalidArgument, "mlp", {"y": row}),
+        # Its batches wait for more requests for longer than this one has time.
+        (braid.DeadlineExceeded, "waiting_words", {"words": np.zeros(1, np.int64)}),
+    ):
+        with pytest.raises(error):
+            client.infer(model, inputs, timeout=0.1)
+
+
+def load(stub: protocol.Stub) -> None:
+    """UNAVAILABLE: this server loads no models on request."""
+    with pytest.raises(grpc.RpcError):
+        stub.RepositoryModelLoad(
+            protocol.message("inference.RepositoryModelLoadRequest")(model_name="mlp")
+        )
+
+
+def train(trainer: braid.Trainer) -> None:
+    for x, target in oracle.batches_of("chain", "cross_entropy", rows=97, steps=5):
+        trainer.step({"x": x}, {"target": target})
+    trainer.save_checkpoint()
+
+
+class Load:
+    """Does each of `works` again and again, each on a thread, while it is a context."""
+
+    def __init__(self, *works: Callable[[], None]) -> None:
+        self._threads = [threading.Thread(target=self._repeat, args=[work]) for work in works]
+        self._stop = threading.Event()
+        self._failures: list[BaseException] = []
+
+    def __enter__(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        assert self._failures == []
+
+    def _repeat(self, work: Callable[[], None]) -> None:
+        try:
+            while not self._stop.is_set():
+                work()
+        except BaseException as failure:
+            self._failures.append(failure)
+
+
+@pytest.fixture(scope="module")
+def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """Finds the fake NVML as it would find a driver's."""
+    libraries = tmp_path_factory.mktemp("driver")
+    (libraries / "libnvidia-ml.so.1").symlink_to(FAKE_NVML.resolve(strict=True))
+    return start_server(
+        "cpu*2",
+        names=("mlp", "chain", "waiting_words"),
+        environment={"LD_LIBRARY_PATH": str(libraries)},
+    )
+
+
+def configuration(server: Server) -> dict:
+    """The one of deploy/, for this server and impatient."""
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(path) for path in RULES]
+    config["scrape_configs"][0]["static_configs"] = [
+        {"targets": [f"127.0.0.1:{server.ready['metrics_port']}"]}
+    ]
+    config["scrape_configs"] = config["scrape_configs"][:1]
+    return config
+
+
+@pytest.fixture(scope="module")
+def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with Prometheus(configuration(server), tmp_path_factory.mktemp("prometheus")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def worked(server: Server, prometheus: Prometheus) -> float:
+    """When the server had been under load for as long as SCRAPES take."""
+    options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
+    scrapes = 'count_over_time(up{job="braid"}[5m])'
+    with (
+        braid.connect(server.address) as client,
+        protocol.channel(server.address) as channel,
+    ):
+        trainer = client.create_trainer("chain", name="kept", clip_grad_norm=1.0, **options)
+        stub = protocol.Stub(channel, "inference.GRPCInferenceService")
+        before = sum(prometheus.values(scrapes))
+        with Load(
+            lambda: infer(client),
+            lambda: fail(client),
+            lambda: load(stub),
+            lambda: train(trainer),
+        ):
+            wait_until(lambda: sum(prometheus.values(scrapes)) >= before + SCRAPES)
+            return time.time()
+
+
+@named(dashboard_questions())
+def test_dashboards_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
+    values = prometheus.values(question.query, worked)
+    assert values and not all(math.isnan(value) for value in values)
+
+
+@named(variable_questions())
+def test_variables_have_values(prometheus: Prometheus, worked: float, question: Question) -> None:
+    selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", question.query).groups()
+    selector = re.sub(r"\$\w+", ".*", selector)
+    assert prometheus.ask(f"label/{label}/values", **{"match[]": selector})
+
+
+@named(alert_questions())
+def test_alerts_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
+    assert prometheus.values(question.query, worked)
+
+
+def test_alerts_are_evaluated(prometheus: Prometheus, worked: float) -> None:
+    def rules() -> list[dict]:
+        return [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+
+    wait_until(lambda: all(rule["health"] != "unknown" for rule in rules()))
+    assert [rule for rule in rules() if rule["health"] != "ok"] == []
+    # The fake driver tells of one.
+    [xid] = next(rule["alerts"] for rule in rules() if rule["name"] == "BraidGpuXid")
+    assert xid["labels"]["xid"] == "79"
+    assert xid["annotations"]["description"].endswith("GPU-aa.")

@@ -67,7 +67,8 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
   const absl::Duration total = absl::Now() - arrival;
   const absl::Time begun = request.begun();
   const InferenceRequest::Place place = request.place();
-  if (begun < absl::InfiniteFuture()) {
+  // One that expired was taken out of the queue, but not to be run.
+  if (begun < absl::InfiniteFuture() && !absl::IsDeadlineExceeded(result.status())) {
     metrics_.RecordQueued(begun - arrival);
   }
   if (!result.ok()) {

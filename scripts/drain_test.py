@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=50, metavar="N", help="default: 50")
     parser.add_argument(
         "--client",
-        choices=rolling.SERVICE_CONFIGS,
+        choices=("health", "retry"),
         default="health",
         help="what the client does: watch health (the default), or retry",
     )

@@ -21,8 +21,10 @@ from e2e.waiting import wait_until
 CALL_SECONDS = 20
 THREADS = 8
 ROUND_ROBIN = {"loadBalancingConfig": [{"round_robin": {}}]}
-# How a client keeps clear of a server that goes: it watches its health, or tries again elsewhere.
+# How a client keeps clear of a server that goes: not at all, it watches its health, or it tries
+# again elsewhere.
 SERVICE_CONFIGS = {
+    "plain": {},
     "health": {**ROUND_ROBIN, "healthCheckConfig": {"serviceName": "readiness"}},
     "retry": {
         **ROUND_ROBIN,
@@ -59,7 +61,6 @@ class Load:
             ("grpc.service_config", json.dumps(SERVICE_CONFIGS[client])),
             # It is back with a server that was started again within a test's patience.
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
         ]
         self.outcome = Outcome()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from e2e import rolling
+from e2e.balancer import Balancer
 from e2e.server import Server
-from e2e.waiting import wait_until
 
 TIMES = 3
+ALONE_TIMES = 5
 
 
 @pytest.fixture
@@ -31,14 +32,29 @@ def test_no_request_fails(models: Path, tmp_path: Path, client: str, delay: str)
     assert load.outcome.replies > 100 * TIMES
 
 
-def test_clients_that_go_on_sending_are_hung_up_on(models: Path, tmp_path: Path) -> None:
-    """Of a server that is alone they can tell by the code that it is worth to try again."""
+def test_no_request_of_a_plain_client_behind_a_balancer_fails(
+    models: Path, tmp_path: Path
+) -> None:
+    """All connections are past their age, and elsewhere, when the delay is over."""
+    flags = {"cpu_threads": "1", "max_connection_age": "0.5", "drain_delay": "2"}
+    with rolling.fleet(models, tmp_path / "run", **flags) as fleet:
+        with Balancer(fleet.servers) as balancer:
+            with rolling.Load([balancer.address], "plain") as load:
+                for number in range(TIMES):
+                    fleet.replace(fleet.servers[number % 2])
+    assert load.outcome.failures == []
+    assert load.outcome.replies > 100 * TIMES
+
+
+def test_what_a_server_that_is_alone_refuses_is_worth_another_try(
+    models: Path, tmp_path: Path
+) -> None:
+    """gRPC would answer CANCELLED what comes while it shuts down."""
     with rolling.fleet(models, tmp_path / "run", cpu_threads="1") as fleet:
-        last, _ = fleet.servers
-        with rolling.Load([last.address], "health") as load:
-            wait_until(lambda: load.outcome.replies > 100)
-            last.stop()
-            wait_until(lambda: len(load.outcome.failures) > 100)
+        alone, _ = fleet.servers
+        with rolling.Load([alone.address], "plain", rate=100_000) as load:
+            for _ in range(ALONE_TIMES):
+                fleet.replace(alone)
     codes = {failure.split(":")[0] for _, failure in load.outcome.failures}
     assert codes == {"UNAVAILABLE"}
 

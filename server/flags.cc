@@ -69,20 +69,30 @@ void AddLogFlags(CLI::App* app, Options* options) {
       ->default_str("info,access=off");
 }
 
-// Health, and how the server ends.
-void AddLifecycleFlags(CLI::App* app, Options* options, double* delay_seconds,
-                       double* drain_seconds) {
+// What the flags say of times.
+struct LifecycleSeconds {
+  double max_connection_age = 0;  // 0: none
+  double drain_delay = 0;
+  double drain_timeout = 0;
+};
+
+// Health, how connections end, and how the server does.
+void AddLifecycleFlags(CLI::App* app, Options* options, LifecycleSeconds* seconds) {
   app->add_option("--health_port", options->health_port,
                   "grpc.health.v1 in plaintext, for probes; 0 picks a free one; default: none")
       ->check(CLI::Range(0, 65535));
   app->add_option("--ready_file", options->ready_file,
                   "Written when ready: {\"grpc_port\":…,\"metrics_port\":…,\"pid\":…}")
       ->type_name("PATH");
-  app->add_option("--drain_delay", *delay_seconds,
+  app->add_option("--max_connection_age", seconds->max_connection_age,
+                  "Seconds after which a client is asked to connect anew; 0: never")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app->add_option("--drain_delay", seconds->drain_delay,
                   "Seconds after SIGTERM in which requests are still taken")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  app->add_option("--drain_timeout", *drain_seconds,
+  app->add_option("--drain_timeout", seconds->drain_timeout,
                   "Seconds that SIGTERM then waits for requests in flight")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
@@ -174,13 +184,13 @@ void AddFlags(CLI::App* app, Options* options) {
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
   Options options;
-  double delay_seconds = absl::ToDoubleSeconds(options.drain_delay);
-  double drain_seconds = absl::ToDoubleSeconds(options.drain_timeout);
+  LifecycleSeconds seconds{0, absl::ToDoubleSeconds(options.drain_delay),
+                           absl::ToDoubleSeconds(options.drain_timeout)};
   CLI::App app(kDescription, "braid-server");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("braid-server ") + kVersion);
   AddFlags(&app, &options);
-  AddLifecycleFlags(&app, &options, &delay_seconds, &drain_seconds);
+  AddLifecycleFlags(&app, &options, &seconds);
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
   AddModelFlags(&app, &options, &poll_seconds);
   AddLogFlags(&app, &options);
@@ -200,8 +210,11 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
     *exit_code = 2;
     return std::nullopt;
   }
-  options.drain_delay = absl::Seconds(delay_seconds);
-  options.drain_timeout = absl::Seconds(drain_seconds);
+  if (seconds.max_connection_age > 0) {
+    options.max_connection_age = absl::Seconds(seconds.max_connection_age);
+  }
+  options.drain_delay = absl::Seconds(seconds.drain_delay);
+  options.drain_timeout = absl::Seconds(seconds.drain_timeout);
   options.repository_poll = absl::Seconds(poll_seconds);
   if (absl::StrContains(options.listen, ':') && options.listen.front() != '[') {
     options.listen = absl::StrCat("[", options.listen, "]");  // an IPv6 address, before its port

@@ -71,6 +71,8 @@ struct Options {
   size_t max_request_bytes = size_t{4} << 30;
   // Whether clients may have the server read and write POSIX shared memory that its user may open.
   bool allow_client_shared_memory = false;
+  // After which a client is asked to connect anew, so that it finds other servers.
+  absl::Duration max_connection_age = absl::InfiniteDuration();
   // How long requests are still taken after SIGTERM, while load balancers notice.
   absl::Duration drain_delay = absl::ZeroDuration();
   // How long SIGTERM waits for what is in flight, then.

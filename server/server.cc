@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "prometheus/collectable.h"
 #include "server/access/access_control.h"
 #include "server/access/reloader.h"
@@ -49,6 +50,8 @@ namespace {
 constexpr absl::Duration kSlowReaders = absl::Seconds(10);
 // How long calls that are still open after the drain, such as health watches, do.
 constexpr absl::Duration kHangUp = absl::Seconds(1);
+// How long it is looked whether clients go on sending calls; their last replies reach them.
+constexpr absl::Duration kLastCalls = absl::Milliseconds(50);
 // How long trainers may take to be saved that are still at work when the drain's time is up.
 constexpr absl::Duration kLastCheckpoints = absl::Seconds(10);
 
@@ -131,10 +134,10 @@ class Server::Parts {
     MakeControl();
     BRAID_ASSIGN_OR_RETURN(
         grpc_server_,
-        GrpcServer::Create({options_.listen, options_.grpc_port, models_.get(), control_.get(),
-                            trainers_.get(), &admission_, &metrics_, &health_,
-                            options_.allow_client_shared_memory ? &regions_ : nullptr, tls_.get(),
-                            access_.get(), [this] { return pool_->View(); }}));
+        GrpcServer::Create({options_.listen, options_.grpc_port, options_.max_connection_age,
+                            models_.get(), control_.get(), trainers_.get(), &admission_, &metrics_,
+                            &health_, options_.allow_client_shared_memory ? &regions_ : nullptr,
+                            tls_.get(), access_.get(), [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
         NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
@@ -165,7 +168,7 @@ class Server::Parts {
       return false;
     }
     control_->Stop();
-    grpc_server_->Shutdown(absl::Now() + kHangUp);
+    SendClientsAway();
     Log(LogModule::kServer).info("drained: nothing is in flight, saving trainers");
     if (!trainers_->SaveAll()) {
       return false;
@@ -219,6 +222,17 @@ class Server::Parts {
       Log(LogModule::kServer).warn("replies that nobody reads are given up");
     }
     return true;
+  }
+
+  void SendClientsAway() {
+    absl::SleepFor(kLastCalls);
+    if (const int64_t calls = admission_.kept_out(); calls > 0) {
+      Log(LogModule::kServer)
+          .warn("hanging up on clients that go on sending: {} calls were refused", calls);
+      grpc_server_->HangUp();
+    } else {
+      grpc_server_->Shutdown(absl::Now() + kHangUp);
+    }
   }
 
   // Before the process ends with requests in flight: one of them may hold its trainer for good.

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -27,12 +29,12 @@ class GrpcServer::Impl {
         training_(options.trainers, Shared(options)),
         devices_(options.list_slots, Shared(options)) {}
 
-  absl::Status Listen(const std::string& host, int port) {
+  absl::Status Listen(const std::string& host, int port, absl::Duration max_connection_age) {
     LogGrpcQuietly();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    ConfigureTransport(&builder);
+    ConfigureTransport(&builder, max_connection_age);
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&training_);
@@ -47,6 +49,11 @@ class GrpcServer::Impl {
   }
 
   void Shutdown(absl::Time deadline) { server_->Shutdown(absl::ToChronoTime(deadline)); }
+  void HangUp() {
+    // They come back only when the port is gone: to connect takes them longer than to shut down.
+    grpc_server_cancel_all_calls(server_->c_server());
+    Shutdown(absl::Now());
+  }
   int port() const { return port_; }
 
  private:
@@ -72,7 +79,8 @@ class GrpcServer::Impl {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {
   auto impl = std::make_unique<Impl>(options);
-  if (absl::Status status = impl->Listen(options.host, options.port); !status.ok()) {
+  if (absl::Status status = impl->Listen(options.host, options.port, options.max_connection_age);
+      !status.ok()) {
     return status;
   }
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
@@ -82,6 +90,7 @@ GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcServer::~GrpcServer() = default;
 
 void GrpcServer::Shutdown(absl::Time deadline) { impl_->Shutdown(deadline); }
+void GrpcServer::HangUp() { impl_->HangUp(); }
 int GrpcServer::port() const { return impl_->port(); }
 
 }  // namespace braid

@@ -26,6 +26,7 @@ class GrpcServer {
   struct Options {
     std::string host;
     int port = 0;  // 0: a free one
+    absl::Duration max_connection_age = absl::InfiniteDuration();
     // All outlive the server.
     ServedModels* models = nullptr;
     ModelControl* control = nullptr;
@@ -43,8 +44,12 @@ class GrpcServer {
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const Options& options);
   ~GrpcServer();
 
-  // Refuses new calls, waits for those in flight at most until `deadline`, then cancels them.
+  // Tells clients to go away (GOAWAY), waits for them at most until `deadline`, then cancels what
+  // calls they have. A call that comes meanwhile is CANCELLED, which few clients try again.
   void Shutdown(absl::Time deadline);
+  // The same for clients that go on sending calls: their connections are closed at once, and what
+  // they have sent is UNAVAILABLE.
+  void HangUp();
 
   int port() const;
 

@@ -24,7 +24,7 @@ absl::Status CheckReplySize(google::protobuf::MessageLite* reply) {
                    "; expected fewer rows a request, or fewer outputs"));
 }
 
-void ConfigureTransport(grpc::ServerBuilder* builder) {
+void ConfigureTransport(grpc::ServerBuilder* builder, absl::Duration max_age) {
   // Else a second server could share the port and take half of the first one's clients.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A batch of megabytes comes in few pieces, and without waiting for the window to open. By
@@ -34,6 +34,11 @@ void ConfigureTransport(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
+  if (max_age != absl::InfiniteDuration()) {
+    builder->AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(max_age, absl::Milliseconds(1)))));
+  }
   builder->SetMaxReceiveMessageSize(INT_MAX);
   builder->SetMaxSendMessageSize(INT_MAX);
 }

@@ -57,24 +57,24 @@ def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
     assert manifests.workload()["spec"]["progressDeadlineSeconds"] > seconds
 
 
-def test_probes_ask_the_health_service() -> None:
+def test_probes_ask_the_plaintext_port() -> None:
     server = render_minimal().server()
-    assert "--grpc_port=8001" in server["args"]
+    assert "--health_port=8003" in server["args"]
     for probe, service in (
         ("startupProbe", "readiness"),
         ("readinessProbe", "readiness"),
         ("livenessProbe", "liveness"),
     ):
-        assert server[probe]["grpc"] == {"port": 8001, "service": service}
+        assert server[probe]["grpc"] == {"port": 8003, "service": service}
 
 
 def test_grace_is_what_leaving_takes() -> None:
-    drain = {"preStopSeconds": 21, "timeoutSeconds": 300, "marginSeconds": 4000}
+    drain = {"preStopSeconds": 1, "delaySeconds": 20, "timeoutSeconds": 300, "marginSeconds": 4000}
     manifests = render_minimal({"drain": drain})
     assert manifests.pod()["terminationGracePeriodSeconds"] == 4321
     server = manifests.server()
-    assert server["lifecycle"] == {"preStop": {"sleep": {"seconds": 21}}}
-    assert "--drain_timeout=300" in server["args"]
+    assert server["lifecycle"] == {"preStop": {"sleep": {"seconds": 1}}}
+    assert {"--drain_delay=20", "--drain_timeout=300"} <= set(server["args"])
 
 
 def test_a_sleep_of_nothing_is_left_out() -> None:

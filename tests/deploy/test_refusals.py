@@ -21,6 +21,7 @@ CONTRADICTIONS = [
     ),
     ({"server": {"loadModels": ["a"]}}, "is for server.modelControlMode explicit"),
     ({"server": {"extraArgs": ["--listen=::"]}}, "may not have --listen=::"),
+    ({"server": {"extraArgs": ["--drain_delay=1"]}}, "may not have --drain_delay=1"),
     ({"server": {"devices": "cuda:0"}, "gpu": {"count": 0}}, "needs GPUs, but gpu.count is 0"),
     ({"server": {"devices": "cpu*4"}}, "would leave the pod's GPUs idle"),
     ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "leave it out of resources"),

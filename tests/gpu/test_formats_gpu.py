@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +48,7 @@ def test_a_package_for_cpus_is_refused(client: braid.Client) -> None:
     assert "was compiled for cpu" in status.reason
 
 
-def test_an_index_that_slips_through_turns_the_server_unready(tmp_path: Path) -> None:
+def test_an_index_that_slips_through_turns_the_server_unhealthy(tmp_path: Path) -> None:
     models.export(
         tmp_path / "models/computed",
         models.make("waiting_words"),
@@ -62,5 +64,9 @@ def test_an_index_that_slips_through_turns_the_server_unready(tmp_path: Path) ->
             with pytest.raises(braid.Unavailable, match="cuda:0"):
                 client.infer("computed", {"words": np.array([3, 4])})
         assert "is lost" in server.log
+        for path in ("/healthz", "/readyz"):
+            with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+                urllib.request.urlopen(server.metrics_url.replace("/metrics", path), timeout=30)
+            assert b"cuda:0 is lost" in caught.value.read()
     finally:
         server.kill()

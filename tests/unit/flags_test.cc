@@ -54,6 +54,7 @@ TEST_F(FlagsTest, Defaults) {
   EXPECT_EQ(options->health_port, std::nullopt);
   EXPECT_EQ(options->ready_file, "");
   EXPECT_FALSE(options->allow_client_shared_memory);
+  EXPECT_EQ(options->max_connection_age, absl::InfiniteDuration());
   EXPECT_EQ(options->drain_delay, absl::ZeroDuration());
   EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
 }
@@ -63,7 +64,7 @@ TEST_F(FlagsTest, EveryFlagIsRead) {
       Parse({"--data_dir=d", "--devices=cpu*2,cuda:0*2", "--cpu_threads=3", "--training_share=0.5",
              "--listen=0.0.0.0", "--grpc_port=0", "--metrics_port=9", "--ready_file=r",
              "--max_requests=7", "--max_request_bytes=8589934592", "--drain_timeout=1.5",
-             "--drain_delay=0.25", "--health_port=0"});
+             "--drain_delay=0.25", "--health_port=0", "--max_connection_age=2.5"});
   ASSERT_TRUE(options) << stderr_;
   EXPECT_EQ(options->data_dir, "d");
   EXPECT_EQ(options->devices, "cpu*2,cuda:0*2");
@@ -76,6 +77,7 @@ TEST_F(FlagsTest, EveryFlagIsRead) {
   EXPECT_EQ(options->ready_file, "r");
   EXPECT_EQ(options->max_requests, 7);
   EXPECT_EQ(options->max_request_bytes, size_t{8} << 30);
+  EXPECT_EQ(options->max_connection_age, absl::Milliseconds(2500));
   EXPECT_EQ(options->drain_delay, absl::Milliseconds(250));
   EXPECT_EQ(options->drain_timeout, absl::Milliseconds(1500));
 }
@@ -134,9 +136,9 @@ TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
   for (const std::string flag :
        {"--grpc_port=65536", "--grpc_port=-1", "--grpc_port=x", "--metrics_port=1.5",
         "--cpu_threads=-1", "--training_share=1", "--max_requests=0", "--max_request_bytes=0",
-        "--max_request_bytes=-5", "--drain_timeout=-1", "--drain_delay=-1", "--health_port=65536",
-        "--load_model=a", "--model_control_mode=some", "--repository_poll_seconds=0",
-        "--no_such_flag=1"}) {
+        "--max_request_bytes=-5", "--drain_timeout=-1", "--drain_delay=-1",
+        "--max_connection_age=-1", "--health_port=65536", "--load_model=a",
+        "--model_control_mode=some", "--repository_poll_seconds=0", "--no_such_flag=1"}) {
     EXPECT_FALSE(Parse({flag})) << flag;
     EXPECT_EQ(exit_code_, 2) << flag;
     const std::string name = flag.substr(0, flag.find('='));
@@ -160,7 +162,8 @@ TEST_F(FlagsTest, HelpListsEveryFlagAndEndsWith0) {
   for (const char* name :
        {"--model_repository", "--data_dir", "--devices", "--cpu_threads", "--training_share",
         "--listen", "--grpc_port", "--metrics_port", "--ready_file", "--max_requests",
-        "--max_request_bytes", "--drain_delay", "--drain_timeout", "--health_port", "--version"}) {
+        "--max_request_bytes", "--drain_delay", "--drain_timeout", "--health_port",
+        "--max_connection_age", "--version"}) {
     EXPECT_THAT(stdout_, HasSubstr(name));
   }
 }

@@ -28,6 +28,18 @@ TEST(AdmissionTest, LimitsTheRequestsInFlight) {
   EXPECT_THAT(admission.Admit(1), IsOk());
 }
 
+TEST(AdmissionTest, CountsWhomTheGateKeepsOut) {
+  Admission admission({.requests = 1, .bytes = 100});
+  EXPECT_THAT(admission.CheckOpen(), IsOk());
+  admission.Close();
+  EXPECT_EQ(admission.kept_out(), 0);
+  EXPECT_THAT(admission.Admit(1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("server")));
+  EXPECT_THAT(admission.CheckOpen(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("server")));
+  EXPECT_EQ(admission.kept_out(), 2);
+  admission.Close("does something else");
+  EXPECT_EQ(admission.kept_out(), 0);
+}
+
 TEST(AdmissionTest, LimitsTheirBytes) {
   Admission admission({.requests = 10, .bytes = 100});
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(60));

@@ -18,6 +18,7 @@
 namespace braid {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
@@ -28,7 +29,10 @@ class WorkerHealthTest : public ::testing::Test {
     auto device = std::make_unique<FakeDevice>();
     device_ = device.get();
     Worker::Options options{"fake:0", 0.25, &clock_, &metrics_};
-    options.on_lost = [this](const absl::Status&) { ++lost_; };
+    options.on_lost = [this](const absl::Status& why) {
+      ++lost_;
+      why_ = why;
+    };
     worker_ = std::make_unique<Worker>(std::move(options), std::move(device));
   }
 
@@ -57,6 +61,7 @@ class WorkerHealthTest : public ::testing::Test {
   Metrics metrics_;
   FakeDevice* device_ = nullptr;
   int lost_ = 0;
+  absl::Status why_;
   int ran_ = 0;
   std::unique_ptr<Worker> worker_;
 };
@@ -77,6 +82,7 @@ TEST_F(WorkerHealthTest, ALostDeviceStaysLostAndIsToldOfOnce) {
   EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
   EXPECT_FALSE(worker_->healthy());
   EXPECT_EQ(lost_, 1);
+  EXPECT_THAT(why_, StatusIs(kUnavailable, AllOf(HasSubstr("fake:0"), HasSubstr("assert"))));
   EXPECT_EQ(ran_, 1);  // what came later was refused
 }
 

@@ -57,6 +57,6 @@ capabilities:
 {{/* Seconds from the decision to end a pod to SIGKILL. */}}
 {{- define "braid.gracePeriod" -}}
 {{- with .Values.drain -}}
-{{ add .preStopSeconds .timeoutSeconds .marginSeconds }}
+{{ add .preStopSeconds .delaySeconds .timeoutSeconds .marginSeconds }}
 {{- end -}}
 {{- end }}

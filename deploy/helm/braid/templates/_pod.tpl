@@ -17,6 +17,8 @@
 - --allow_unauthenticated
 - --grpc_port=8001
 - --metrics_port=8002
+- --health_port=8003
+- --drain_delay={{ .Values.drain.delaySeconds }}
 - --drain_timeout={{ .Values.drain.timeoutSeconds }}
 {{- range .Values.server.extraArgs }}
 - {{ . | quote }}
@@ -142,23 +144,26 @@ spec:
           containerPort: 8001
         - name: metrics
           containerPort: 8002
+        - name: health
+          containerPort: 8003
+      # Plaintext, on a port of its own: a kubelet's probes speak no TLS.
       startupProbe:
         grpc:
-          port: 8001
+          port: 8003
           service: readiness
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: {{ divf .Values.startup.seconds 5 | ceil }}
       readinessProbe:
         grpc:
-          port: 8001
+          port: 8003
           service: readiness
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 2
       livenessProbe:
         grpc:
-          port: 8001
+          port: 8003
           service: liveness
         periodSeconds: 10
         timeoutSeconds: 5

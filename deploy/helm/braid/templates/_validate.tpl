@@ -25,7 +25,7 @@
 {{- if and .loadModels (ne .modelControlMode "explicit") }}
 {{- fail "server.loadModels is for server.modelControlMode explicit: the other modes load all models" }}
 {{- end }}
-{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--drain_timeout" }}
+{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" }}
 {{- range .extraArgs }}
 {{- if has (splitList "=" . | first) $managed }}
 {{- fail (printf "server.extraArgs may not have %s: other values of the chart set it" .) }}

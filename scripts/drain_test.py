@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Replaces servers again and again under load, and counts what clients see fail.
+
+Two servers get 1,000 requests a second in turn, from a client of gRPC's that balances over both.
+One of them is asked to end (SIGTERM), and started again when it has; then the other. Exits with 1
+if a single request fails. BRAID_SERVER_BINARY names the server, if it is not
+build/release/bin/braid-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client/python")]
+# gRPC logs a line about fork for every process that is started.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+import torch
+from e2e import models, rolling
+
+PROGRESS_TIMES = 5
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=50, metavar="N", help="default: 50")
+    parser.add_argument(
+        "--client",
+        choices=("health", "retry"),
+        default="health",
+        help="what the client does: watch health (the default), or retry",
+    )
+    parser.add_argument("--rate", type=float, default=1000, help="requests/s; default: 1000")
+    parser.add_argument("--drain_delay", default="1", metavar="S", help="of the servers; default: 1")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's, of TorchScript
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        models.export(
+            directory / "models/mlp",
+            models.make("mlp"),
+            config=models.configs.MLP,
+        )
+        flags = {"cpu_threads": "1", "drain_delay": arguments.drain_delay}
+        with rolling.fleet(directory / "models", directory / "run", **flags) as fleet:
+            began = time.monotonic()
+            load = rolling.Load(fleet.addresses, arguments.client, arguments.rate)
+            with load:
+                for count in range(1, arguments.times + 1):
+                    fleet.replace(fleet.servers[count % 2])
+                    if count % PROGRESS_TIMES == 0 or count == arguments.times:
+                        print(
+                            f"{time.monotonic() - began:6.0f} s  {count} of {arguments.times}: "
+                            f"{load.outcome.replies} replies, "
+                            f"{len(load.outcome.failures)} failures",
+                            flush=True,
+                        )
+    for at, failure in load.outcome.failures[:20]:
+        print(f"  {at - began:.3f} s: {failure}")
+    return 1 if load.outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

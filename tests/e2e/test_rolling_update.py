@@ -1,0 +1,82 @@
+"""A rolling update under load: clients see no failure. scripts/drain_test.py does it for longer."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from e2e import rolling
+from e2e.balancer import Balancer
+from e2e.server import Server
+
+TIMES = 3
+ALONE_TIMES = 5
+
+
+@pytest.fixture
+def models(repository: Path, tmp_path: Path) -> Path:
+    shutil.copytree(repository / "mlp", tmp_path / "models/mlp")
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize(("client", "delay"), [("health", "1"), ("retry", "0")])
+def test_no_request_fails(models: Path, tmp_path: Path, client: str, delay: str) -> None:
+    """With the delay of those who watch health; who tries again elsewhere needs none."""
+    with rolling.fleet(models, tmp_path / "run", cpu_threads="1", drain_delay=delay) as fleet:
+        with rolling.Load(fleet.addresses, client) as load:
+            for number in range(TIMES):
+                fleet.replace(fleet.servers[number % 2])
+    assert load.outcome.failures == []
+    assert load.outcome.replies > 100 * TIMES
+
+
+def test_no_request_of_a_plain_client_behind_a_balancer_fails(
+    models: Path, tmp_path: Path
+) -> None:
+    """All connections are past their age, and elsewhere, when the delay is over."""
+    flags = {"cpu_threads": "1", "max_connection_age": "0.5", "drain_delay": "2"}
+    with rolling.fleet(models, tmp_path / "run", **flags) as fleet:
+        with Balancer(fleet.servers) as balancer:
+            with rolling.Load([balancer.address], "plain") as load:
+                for number in range(TIMES):
+                    fleet.replace(fleet.servers[number % 2])
+    assert load.outcome.failures == []
+    assert load.outcome.replies > 100 * TIMES
+
+
+def test_what_a_server_that_is_alone_refuses_is_worth_another_try(
+    models: Path, tmp_path: Path
+) -> None:
+    """gRPC would answer CANCELLED what comes while it shuts down."""
+    with rolling.fleet(models, tmp_path / "run", cpu_threads="1") as fleet:
+        alone, _ = fleet.servers
+        with rolling.Load([alone.address], "plain", rate=100_000) as load:
+            for _ in range(ALONE_TIMES):
+                fleet.replace(alone)
+    codes = {failure.split(":")[0] for _, failure in load.outcome.failures}
+    assert codes == {"UNAVAILABLE"}
+
+
+def test_connections_end_at_their_age_and_no_request_fails(models: Path, tmp_path: Path) -> None:
+    flags = {"cpu_threads": "1", "max_connection_age": "0.5"}
+    with rolling.fleet(models, tmp_path / "run", **flags) as fleet:
+        server, _ = fleet.servers
+        seen: set[str] = set()
+        with rolling.Load([server.address], "health") as load:
+            deadline = time.monotonic() + 30
+            while len(seen) < 5:
+                assert time.monotonic() < deadline, seen
+                seen |= clients_of(server)
+                time.sleep(0.05)
+    assert load.outcome.failures == []
+    assert load.outcome.replies > 100
+
+
+def clients_of(server: Server) -> set[str]:
+    """The other ends of the connections to its gRPC port."""
+    port, established = f"{server.ready['grpc_port']:04X}", "01"
+    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {row[2] for row in rows if row[1].endswith(f":{port}") and row[3] == established}

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -68,10 +68,11 @@ void ReloadedFiles::Look() {
 void ReloadedFiles::Take(const absl::StatusOr<Contents>& contents) {
   const absl::Status status = contents.ok() ? apply_(*contents) : contents.status();
   if (status.ok()) {
-    spdlog::info("{}: read again, as they have changed", what_);
+    Log(LogModule::kServer).info("{}: read again, as they have changed", what_);
   } else {
-    spdlog::error("{}: what was read before stays, because of an error: {}", what_,
-                  std::string(status.message()));
+    Log(LogModule::kServer)
+        .error("{}: what was read before stays, because of an error: {}", what_,
+               std::string(status.message()));
   }
 }
 

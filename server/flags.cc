@@ -67,6 +67,13 @@ void AddLogFlags(CLI::App* app, Options* options) {
          "server, rpc, models, training, devices, storage, access (a line for each call)")
       ->type_name("LEVEL,MODULE=LEVEL")
       ->default_str("info,access=off");
+  app->add_option("--profile", options->profile,
+                  "Write a Chrome trace of the first training operations, but for three, to it")
+      ->type_name("FILE");
+  app->add_option("--profile_steps", options->profile_steps,
+                  "How many operations --profile records")
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+      ->capture_default_str();
 }
 
 // What the flags say of times.

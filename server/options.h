@@ -43,6 +43,10 @@ struct Options {
   // 0: a free one.
   int grpc_port = 8001;
   int metrics_port = 8002;
+  // Where a Chrome trace of the first `profile_steps` training operations, but for a few that warm
+  // up, is written. Empty: nothing is profiled.
+  std::string profile;
+  int64_t profile_steps = 10;
   LogFormat log_format = LogFormat::kText;
   LogLevels log_levels = DefaultLogLevels();
   // grpc.health.v1 in plaintext, for probes; nullopt: on the gRPC port alone.

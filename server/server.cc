@@ -282,9 +282,12 @@ class Server::Parts {
     }
     BRAID_ASSIGN_OR_RETURN(
         publisher_, Publisher::Open(models_.get(), options_.model_repository, options_.data_dir));
+    if (!options_.profile.empty()) {
+      profiler_ = std::make_unique<StepProfiler>(options_.profile, options_.profile_steps);
+    }
     trainers_ = std::make_unique<TrainerRegistry>(
-        TrainerServices{models_.get(), publisher_.get(), &metrics_}, std::move(storage),
-        ReadStoredSpec);
+        TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get()},
+        std::move(storage), ReadStoredSpec);
     return absl::OkStatus();
   }
 
@@ -324,6 +327,7 @@ class Server::Parts {
   FileDescriptor data_dir_lock_{-1};
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Publisher> publisher_;
+  std::unique_ptr<StepProfiler> profiler_;  // null: nothing is profiled
   std::unique_ptr<TrainerRegistry> trainers_;
   std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: there is no NVML
   ServerStateReader::FindGpu find_gpu_ = [](const GpuId&) { return std::nullopt; };

@@ -80,7 +80,9 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
     }
     return;
   }
-  statistics_.RecordSuccess(total, begun - arrival);
+  result->queued = begun - arrival;
+  result->computed = total - result->queued;
+  statistics_.RecordSuccess(total, result->queued);
   if (config_.preserve_ordering) {
     ordered_answers_[place.level].Bring(
         place.number, [done = std::move(done), result = std::move(result)]() mutable {

@@ -27,6 +27,9 @@ struct InferenceResult {
   std::vector<GatheredTensor> outputs;
   int64_t version = 0;
   std::vector<ChunkReport> chunks;
+  // From its arrival until a worker took the first of its rows, and from then on.
+  absl::Duration queued;
+  absl::Duration computed;
 };
 
 // Thread-safe. Pieces of it may run on several workers at the same time.

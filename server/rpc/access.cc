@@ -10,6 +10,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/rpc/status.h"
+#include "server/telemetry/access_log.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
@@ -56,8 +57,15 @@ std::string Quoted(absl::string_view text) {
 Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
                absl::string_view method)
     : access_(&access), rule_(&RuleOf(method)) {
-  if (rule_->audited) {
+  const bool logged = AccessLogOn();
+  if (rule_->audited || logged) {
     peer_ = context.peer();
+  }
+  if (logged) {
+    const auto traceparent = context.client_metadata().find("traceparent");
+    if (traceparent != context.client_metadata().end()) {
+      trace_id_ = std::string(TraceIdOf(View(traceparent->second)));
+    }
   }
   if (access.control == nullptr || rule_->need == Need::kOpen) {
     return;
@@ -82,6 +90,9 @@ absl::Status Caller::Identify() {
     generation_ = generation;
   }
   if (identity_ != nullptr) {
+    if (first_identity_.empty()) {
+      first_identity_ = identity_->name;
+    }
     return absl::OkStatus();
   }
   if (credentials_.token) {

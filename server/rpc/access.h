@@ -72,6 +72,10 @@ class Caller {
   // The model of what was last allowed, as the client names it, or of the trainer that it names;
   // empty: it names none that there is.
   const std::string& model() const { return model_; }
+  // For the access log, if it was on when the call came: who called, where from, in what trace.
+  const std::string& identity() const { return first_identity_; }
+  const std::string& peer() const { return peer_; }
+  const std::string& trace_id() const { return trace_id_; }
 
   // For calls that list what there is. As at the last check.
   bool Sees(absl::string_view model) const;
@@ -99,9 +103,11 @@ class Caller {
 
   std::string model_;
 
-  // For the audit.
+  // For the logs.
   bool audited_ = false;
+  std::string first_identity_;
   std::string peer_;
+  std::string trace_id_;
   std::string audited_model_;
   std::string trainer_;
 };

@@ -15,6 +15,7 @@
 #include "server/base/status.h"
 #include "server/rpc/access.h"
 #include "server/rpc/status.h"
+#include "server/telemetry/access_log.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
@@ -26,18 +27,28 @@ struct RpcContext {
   CallAccess access;
 };
 
-// Counts an RPC from its construction to End().
-class CallTimer {
+// Counts an RPC from its construction to End(), and tells the access log of it.
+class CallRecord {
  public:
   // `method` lives as long as the program.
-  CallTimer(Metrics* metrics, absl::string_view method)
+  CallRecord(Metrics* metrics, absl::string_view method)
       : metrics_(metrics), method_(method), start_(absl::Now()) {}
+
+  // For the access log: to be filled in only while AccessLogOn().
+  CallFacts& facts() { return facts_; }
 
   // To be called once, before the reply goes out. `model`: that the call was about, as the client
   // names it; empty: none.
-  grpc::Status End(const absl::Status& status, absl::string_view model) {
+  grpc::Status End(const absl::Status& status, const Caller& caller, absl::string_view model) {
     grpc::Status reply = ToGrpcStatus(status);
-    metrics_->CountRequest(method_, model, CodeName(reply.error_code()), absl::Now() - start_);
+    const absl::Duration duration = absl::Now() - start_;
+    const absl::string_view code = CodeName(reply.error_code());
+    metrics_->CountRequest(method_, model, code, duration);
+    if (AccessLogOn()) {
+      LogAccess(
+          {method_, model, code, caller.identity(), caller.peer(), caller.trace_id(), duration},
+          facts_);
+    }
     return reply;
   }
 
@@ -45,6 +56,7 @@ class CallTimer {
   Metrics* const metrics_;
   const absl::string_view method_;
   const absl::Time start_;
+  CallFacts facts_;
 };
 
 // A unary call in flight. Reply() once, from any thread; then its users may let go of it. gRPC does
@@ -53,7 +65,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  public:
   UnaryCall(const RpcContext& rpc, const grpc::CallbackServerContext& context,
             absl::string_view method)
-      : timer_(rpc.metrics, method), caller_(rpc.access, context, method), self_(this) {}
+      : record_(rpc.metrics, method), caller_(rpc.access, context, method), self_(this) {}
 
   // For who starts it: it may be answered, and gone, while it is being started.
   std::shared_ptr<UnaryCall> self() const { return self_; }
@@ -65,11 +77,12 @@ class UnaryCall : public grpc::ServerUnaryReactor {
     return absl::OkStatus();
   }
   const Caller& caller() const { return caller_; }
+  CallFacts& facts() { return record_.facts(); }
   void Reply(const absl::Status& status) {
     // First, or the client's next request could be refused for this one's sake.
     ticket_.GiveBack();
     caller_.Audit(status);
-    Finish(timer_.End(status, caller_.model()));
+    Finish(record_.End(status, caller_, caller_.model()));
   }
 
   void OnDone() override { self_.reset(); }
@@ -78,7 +91,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
  private:
-  CallTimer timer_;
+  CallRecord record_;
   Caller caller_;
   Ticket ticket_;
   std::shared_ptr<UnaryCall> self_;  // gRPC's hold on the call
@@ -89,7 +102,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 template <typename Request, typename Work>
 grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerContext* context,
                                  absl::string_view method, const Request& request, Work work) {
-  CallTimer timer(rpc.metrics, method);
+  CallRecord record(rpc.metrics, method);
   Caller caller(rpc.access, *context, method);
   absl::Status status = caller.Check(request);
   if (status.ok()) {
@@ -101,7 +114,7 @@ grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerCont
   }
   caller.Audit(status);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(timer.End(status, caller.model()));
+  reactor->Finish(record.End(status, caller, caller.model()));
   return reactor;
 }
 

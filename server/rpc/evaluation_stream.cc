@@ -21,7 +21,7 @@ EvaluationStream::EvaluationStream(TrainerRegistry* trainers, const RpcContext& 
       rpc_(rpc),
       response_(response),
       self_(this),
-      timer_(rpc.metrics, "Evaluate"),
+      record_(rpc.metrics, "Evaluate"),
       caller_(rpc.access, context, "Evaluate") {
   if (const absl::Status allowed = caller_.CheckStart(); !allowed.ok()) {
     End(allowed);
@@ -91,7 +91,7 @@ absl::Status EvaluationStream::WriteResult() {
 void EvaluationStream::End(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
   if (!std::exchange(ended_, true)) {
-    Finish(timer_.End(status, model_));
+    Finish(record_.End(status, caller_, model_));
   }
 }
 

@@ -40,7 +40,7 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
 
   // gRPC's hold on the stream, until OnDone(); a batch under way has another.
   std::shared_ptr<EvaluationStream> self_;
-  CallTimer timer_;
+  CallRecord record_;
   Caller caller_;
   Ticket ticket_;
   braid::v1::EvaluateRequest request_;

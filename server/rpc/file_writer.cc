@@ -42,7 +42,7 @@ void FileWriter::WriteNext() {
 
 void FileWriter::End(const absl::Status& status) {
   caller_.Audit(status);
-  Finish(timer_.End(status, caller_.model()));
+  Finish(record_.End(status, caller_, caller_.model()));
 }
 
 }  // namespace braid

@@ -15,7 +15,7 @@ class FileWriter final : public grpc::ServerWriteReactor<braid::v1::DownloadMode
  public:
   FileWriter(const RpcContext& rpc, const grpc::CallbackServerContext& context,
              const braid::v1::DownloadModelRequest& request)
-      : timer_(rpc.metrics, "DownloadModel"), caller_(rpc.access, context, "DownloadModel") {
+      : record_(rpc.metrics, "DownloadModel"), caller_(rpc.access, context, "DownloadModel") {
     refused_ = caller_.Check(request);
     if (refused_.ok()) {
       absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0);
@@ -37,7 +37,7 @@ class FileWriter final : public grpc::ServerWriteReactor<braid::v1::DownloadMode
   void WriteNext();
   void End(const absl::Status& status);
 
-  CallTimer timer_;
+  CallRecord record_;
   Caller caller_;
   Ticket ticket_;
   absl::Status refused_;

@@ -82,7 +82,7 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
 absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
     const inference::ModelInferRequest& request, absl::Time deadline,
-    inference::ModelInferResponse* response, InferDone done) {
+    inference::ModelInferResponse* response, CallFacts* facts, InferDone done) {
   const ModelConfig& config = queue->config();
   BRAID_RETURN_IF_ERROR(CheckParameters(request.parameters()));
   std::vector<SharedSlice> slices;
@@ -99,13 +99,20 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
   auto queued = std::make_shared<InferenceRequest>(
       std::move(inputs), rows, schedule,
-      [queue, &request, response, wanted = std::move(wanted), slices = std::move(slices),
+      [queue, &request, response, facts, rows, wanted = std::move(wanted),
+       slices = std::move(slices),
        done = std::move(done)](absl::StatusOr<InferenceResult> result) mutable {
         absl::Status status = result.status();
         status.Update(CheckWhole(slices));
         if (status.ok()) {
           status = FillResponse(queue->config(), request, *result, wanted, response);
           status.Update(CheckReplySize(response));
+          if (AccessLogOn()) {
+            *facts = {request.id(),
+                      rows,
+                      static_cast<int64_t>(result->chunks.size()),
+                      {{"queue", result->queued}, {"compute", result->computed}}};
+          }
         }
         done(std::move(status));
       });

@@ -11,6 +11,7 @@
 #include "server/batching/inference_request.h"
 #include "server/batching/served_models.h"
 #include "server/storage/shared_regions.h"
+#include "server/telemetry/access_log.h"
 
 namespace braid {
 
@@ -28,12 +29,12 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
 // cancels it. Must not block.
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
 
-// Checks `request` and queues it in `queue`; it fills `response` before `done`. The messages live
-// until then. Returns the request, for Cancel(). An error: nothing was queued, and `done` is not
-// called.
+// Checks `request` and queues it in `queue`; it fills `response`, and `facts` for the access log,
+// before `done`. They live until then. Returns the request, for Cancel(). An error: nothing was
+// queued, and `done` is not called.
 absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
     const inference::ModelInferRequest& request, absl::Time deadline,
-    inference::ModelInferResponse* response, InferDone done);
+    inference::ModelInferResponse* response, CallFacts* facts, InferDone done);
 
 }  // namespace braid

@@ -24,7 +24,7 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
   BRAID_ASSIGN_OR_RETURN(
       const std::shared_ptr<InferenceRequest> queued,
-      StartInfer(infer, queue, request, deadline_, response,
+      StartInfer(infer, queue, request, deadline_, response, &facts(),
                  [this, held = self()](const absl::Status& status) { End(status); }));
   bool cancelled = false;
   {

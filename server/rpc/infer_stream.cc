@@ -32,7 +32,7 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
       errors_end_(AsksForStatus(*context)),
       self_(this),
       caller_(rpc.access, *context, "ModelStreamInfer"),
-      timer_(rpc.metrics, "ModelStreamInfer") {
+      record_(rpc.metrics, "ModelStreamInfer") {
   const absl::Status allowed = caller_.CheckStart();
   const absl::MutexLock lock(&mu_);
   if (!allowed.ok()) {
@@ -92,7 +92,7 @@ void InferStream::WriteFirst() {
 
 void InferStream::End(const absl::Status& status) {
   ended_ = true;
-  Finish(timer_.End(status, model_));
+  Finish(record_.End(status, caller_, model_));
 }
 
 void InferStream::CancelRest() {
@@ -146,7 +146,7 @@ absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
                          StartInfer(infer_, queue, pending->request, deadline_,
-                                    pending->reply.mutable_infer_response(),
+                                    pending->reply.mutable_infer_response(), &pending->facts,
                                     [stream = self_, pending](const absl::Status& status) {
                                       stream->Answer(pending, status);
                                     }));
@@ -198,6 +198,8 @@ void InferStream::Answer(const std::shared_ptr<Pending>& pending, const absl::St
     const absl::MutexLock lock(&mu_);
     pending->status = status;
     pending->answered = true;
+    record_.facts().rows += pending->facts.rows;
+    record_.facts().chunks += pending->facts.chunks;
     const size_t reply_bytes = pending->reply.ByteSizeLong();
     pending->bytes += reply_bytes;
     bytes_ += reply_bytes;

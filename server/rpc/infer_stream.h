@@ -41,6 +41,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
     inference::ModelStreamInferResponse reply;
     size_t bytes = 0;  // of the request, and of the reply once there is one
     absl::Status status;
+    CallFacts facts;
     bool answered = false;
     // Counted in the stream; several messages may carry one batch.
     int64_t batch = 0;
@@ -79,7 +80,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   int64_t batch_ = 0;
 
   absl::Mutex mu_;
-  CallTimer timer_ ABSL_GUARDED_BY(mu_);
+  CallRecord record_ ABSL_GUARDED_BY(mu_);
   std::string model_ ABSL_GUARDED_BY(mu_);  // of several, the first stands for all
   // In the order of their arrival.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);

@@ -24,7 +24,7 @@ OperationStream::OperationStream(TrainerRegistry* trainers, const RpcContext& rp
     : trainers_(trainers),
       rpc_(rpc),
       self_(this),
-      timer_(rpc.metrics, "Stream"),
+      record_(rpc.metrics, "Stream"),
       caller_(rpc.access, context, "Stream") {
   const absl::MutexLock lock(&mu_);
   if (const absl::Status allowed = caller_.CheckStart(); !allowed.ok()) {
@@ -60,7 +60,7 @@ void OperationStream::Advance() {
 void OperationStream::End(const absl::Status& status) {
   ended_ = true;
   caller_.Audit(status);
-  Finish(timer_.End(status, caller_.model()));
+  Finish(record_.End(status, caller_, caller_.model()));
 }
 
 void OperationStream::OnReadDone(bool ok) {

@@ -61,7 +61,7 @@ class OperationStream final
   std::shared_ptr<OperationStream> self_;
 
   absl::Mutex mu_;
-  CallTimer timer_ ABSL_GUARDED_BY(mu_);
+  CallRecord record_ ABSL_GUARDED_BY(mu_);
   Caller caller_ ABSL_GUARDED_BY(mu_);
   // In the order of their requests.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);

@@ -46,7 +46,7 @@ void StateWriter::WriteNext() {
 
 void StateWriter::End(const absl::Status& status) {
   caller_.Audit(status);
-  Finish(timer_.End(status, caller_.model()));
+  Finish(record_.End(status, caller_, caller_.model()));
 }
 
 }  // namespace braid

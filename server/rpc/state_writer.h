@@ -19,7 +19,7 @@ class StateWriter final : public grpc::ServerWriteReactor<braid::v1::GetStateDic
  public:
   StateWriter(const RpcContext& rpc, const grpc::CallbackServerContext& context,
               const braid::v1::GetStateDictRequest& request)
-      : timer_(rpc.metrics, "GetStateDict"), caller_(rpc.access, context, "GetStateDict") {
+      : record_(rpc.metrics, "GetStateDict"), caller_(rpc.access, context, "GetStateDict") {
     refused_ = caller_.Check(request);
     if (refused_.ok()) {
       absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0);
@@ -41,7 +41,7 @@ class StateWriter final : public grpc::ServerWriteReactor<braid::v1::GetStateDic
   void WriteNext();
   void End(const absl::Status& status);
 
-  CallTimer timer_;
+  CallRecord record_;
   Caller caller_;
   Ticket ticket_;
   absl::Status refused_;

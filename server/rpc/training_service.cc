@@ -38,6 +38,20 @@ absl::Status NameOptions(const absl::Status& status) {
                       absl::StripPrefix(status.message(), absl::StrCat(*field, ": ")));
 }
 
+// For the access log.
+void TellFacts(const OperationResult& result, CallFacts* facts) {
+  if (!AccessLogOn()) {
+    return;
+  }
+  facts->chunks = static_cast<int64_t>(result.chunks.size());
+  for (const TrainingChunk& chunk : result.chunks) {
+    facts->rows += chunk.rows;
+  }
+  for (const PhaseTime& phase : result.phases) {
+    facts->phases.emplace_back(phase.name, phase.time);
+  }
+}
+
 }  // namespace
 
 template <typename Request, typename Response>
@@ -53,6 +67,7 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
                       [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
                         absl::Status status = result.status();
                         if (result.ok()) {
+                          TellFacts(*result, &call->facts());
                           WriteReply(*result, with_chunks, response);
                           status = CheckReplySize(response);
                         }

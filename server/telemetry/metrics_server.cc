@@ -83,7 +83,7 @@ HttpReply MetricsServer::Scrape() {
   }
   std::vector<prometheus::MetricFamily> families;
   for (const std::shared_ptr<Source>& source : sources) {
-    const absl::MutexLock lock(&source->mu);
+    const absl::ReaderMutexLock lock(&source->mu);
     if (source->collectable == nullptr) {
       continue;
     }

@@ -313,7 +313,13 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
   if (operation.kind == OperationKind::kStep || operation.kind == OperationKind::kOptimStep) {
     BRAID_ASSIGN_OR_RETURN(values, schedule_.Next(operation.hyper_parameters));
   }
+  if (services_.profiler != nullptr) {
+    services_.profiler->Begin();
+  }
   absl::StatusOr<WorkResult> work = RunWork(operation, values);
+  if (services_.profiler != nullptr) {
+    services_.profiler->End();
+  }
   if (!work.ok()) {
     if (!model_->torn()) {
       return work.status();

@@ -20,6 +20,7 @@
 #include "server/telemetry/metrics.h"
 #include "server/training/evaluation_result.h"
 #include "server/training/operation.h"
+#include "server/training/step_profiler.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
@@ -35,6 +36,7 @@ struct TrainerServices {
   ServedModels* models = nullptr;
   Publisher* publisher = nullptr;
   Metrics* metrics = nullptr;
+  StepProfiler* profiler = nullptr;  // null: nothing is profiled
 };
 
 // An evaluation under way.

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
+#include "server/telemetry/model_metrics.h"
 #include "tests/fakes/http_call.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -20,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class MetricsServerTest : public ::testing::Test {
@@ -62,13 +64,22 @@ TEST_F(MetricsServerTest, ProbesAreToldOfHealth) {
 }
 
 TEST_F(MetricsServerTest, MetricsAreThoseOfAllSources) {
-  metrics_.CountBatch("fashion", 3);
+  ModelMetrics model(&metrics_, "fashion");
+  model.CountBatch(3);
   const auto source = std::make_shared<SlowSource>(1);
   source->answer.Notify();
   server_->Add(source);
   EXPECT_THAT(Get("/metrics"), AllOf(HasSubstr("Content-Type: text/plain; version=0.0.4"),
                                      HasSubstr("braid_batch_size_rows_sum{model=\"fashion\"} 3"),
                                      HasSubstr("# TYPE slow_total counter")));
+}
+
+TEST_F(MetricsServerTest, ASourceThatIsRemovedIsNotAsked) {
+  const auto source = std::make_shared<SlowSource>(1);
+  source->answer.Notify();
+  server_->Add(source);
+  server_->Remove(source);
+  EXPECT_THAT(Get("/metrics"), AllOf(HasSubstr("# TYPE braid_"), Not(HasSubstr("slow_total"))));
 }
 
 TEST_F(MetricsServerTest, ScrapesThatHangLeaveProbesAlone) {

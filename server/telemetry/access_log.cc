@@ -1,0 +1,96 @@
+#include "server/telemetry/access_log.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/base/text.h"
+#include "server/telemetry/log.h"
+
+namespace braid {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
+  std::string line =
+      absl::StrCat(entry.method, " ", entry.code, " ",
+                   absl::FormatDuration(absl::Trunc(entry.duration, absl::Microseconds(1))));
+  const auto add = [&line](absl::string_view name, absl::string_view value) {
+    if (!value.empty()) {
+      absl::StrAppend(&line, " ", name, "=\"", absl::Utf8SafeCEscape(Excerpt(value)), "\"");
+    }
+  };
+  add("model", entry.model);
+  add("identity", entry.identity);
+  add("peer", entry.peer);
+  add("request_id", facts.request_id);
+  add("trace_id", entry.trace_id);
+  if (facts.rows > 0) {
+    absl::StrAppend(&line, " rows=", facts.rows, " chunks=", facts.chunks);
+  }
+  for (const auto& [phase, time] : facts.phases) {
+    absl::StrAppend(&line, " ", phase, "=",
+                    absl::FormatDuration(absl::Trunc(time, absl::Microseconds(1))));
+  }
+  return line;
+}
+
+// The members of a JSON object, without its braces.
+std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
+  Json json;
+  json["method"] = std::string(entry.method);
+  json["code"] = std::string(entry.code);
+  json["duration_seconds"] = absl::ToDoubleSeconds(entry.duration);
+  const auto add = [&json](const char* name, absl::string_view value) {
+    if (!value.empty()) {
+      json[name] = std::string(Excerpt(value));
+    }
+  };
+  add("model", entry.model);
+  add("identity", entry.identity);
+  add("peer", entry.peer);
+  add("request_id", facts.request_id);
+  add("trace_id", entry.trace_id);
+  if (facts.rows > 0) {
+    json["rows"] = facts.rows;
+    json["chunks"] = facts.chunks;
+  }
+  for (const auto& [phase, time] : facts.phases) {
+    json["phase_seconds"][phase] = absl::ToDoubleSeconds(time);
+  }
+  const std::string object = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return object.substr(1, object.size() - 2);
+}
+
+bool IsLowerHex(char c) {
+  return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+}
+
+}  // namespace
+
+bool AccessLogOn() { return Log(LogModule::kAccess).should_log(spdlog::level::info); }
+
+void LogAccess(const AccessEntry& entry, const CallFacts& facts) {
+  Log(LogModule::kAccess)
+      .info(GetLogFormat() == LogFormat::kJson ? ToJson(entry, facts) : ToText(entry, facts));
+}
+
+absl::string_view TraceIdOf(absl::string_view traceparent) {
+  // version "-" trace-id "-" parent-id "-" flags; later versions may go on.
+  constexpr size_t kVersion = 2;
+  constexpr size_t kTraceId = 32;
+  constexpr size_t kLeast = 55;
+  if (traceparent.size() < kLeast || traceparent[kVersion] != '-' ||
+      traceparent[kVersion + 1 + kTraceId] != '-') {
+    return {};
+  }
+  const absl::string_view id = traceparent.substr(kVersion + 1, kTraceId);
+  const bool valid = std::all_of(id.begin(), id.end(), IsLowerHex) &&
+                     id.find_first_not_of('0') != absl::string_view::npos;
+  return valid ? id : absl::string_view();
+}
+
+}  // namespace braid

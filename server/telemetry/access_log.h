@@ -1,0 +1,41 @@
+// A line for each call, in the log's module kAccess.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace braid {
+
+// What a call tells of its work, as far as it has any.
+struct CallFacts {
+  std::string request_id;  // the client's
+  int64_t rows = 0;
+  int64_t chunks = 0;
+  // By name: "queue", "forward".
+  std::vector<std::pair<std::string, absl::Duration>> phases;
+};
+
+struct AccessEntry {
+  absl::string_view method;  // without the package
+  absl::string_view model;
+  absl::string_view code;
+  absl::string_view identity;  // empty: nobody was asked
+  absl::string_view peer;
+  absl::string_view trace_id;  // of a W3C traceparent; empty: there is none
+  absl::Duration duration;
+};
+
+// Whether anybody reads them: what is for them alone need not be collected otherwise.
+bool AccessLogOn();
+// Any thread; does not wait for the disk.
+void LogAccess(const AccessEntry& entry, const CallFacts& facts);
+
+// The trace id of a W3C `traceparent`; empty if it is none.
+absl::string_view TraceIdOf(absl::string_view traceparent);
+
+}  // namespace braid

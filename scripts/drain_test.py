@@ -38,7 +38,9 @@ def parse_arguments() -> argparse.Namespace:
         help="what the client does: watch health (the default), or retry",
     )
     parser.add_argument("--rate", type=float, default=1000, help="requests/s; default: 1000")
-    parser.add_argument("--drain_delay", default="1", metavar="S", help="of the servers; default: 1")
+    parser.add_argument(
+        "--drain_delay", default="1", metavar="SECONDS", help="of the servers; default: 1"
+    )
     return parser.parse_args()
 
 

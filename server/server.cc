@@ -225,8 +225,9 @@ class Server::Parts {
   }
 
   void SendClientsAway() {
+    const int64_t before = admission_.kept_out();
     absl::SleepFor(kLastCalls);
-    if (const int64_t calls = admission_.kept_out(); calls > 0) {
+    if (const int64_t calls = admission_.kept_out(); calls > before) {
       Log(LogModule::kServer)
           .warn("hanging up on clients that go on sending: {} calls were refused", calls);
       grpc_server_->HangUp();

@@ -1,4 +1,4 @@
-"""SIGTERM once, twice, three times: the delay, the drain, and what is kept when it takes too long."""
+"""SIGTERM once, twice, three times: the delay, the drain, and what is kept if it takes too long."""
 
 from __future__ import annotations
 

@@ -169,7 +169,9 @@ def test_monitors_find_the_metrics(kind: str) -> None:
         template = manifests.workload()["spec"]["template"]
         assert wanted <= template["metadata"]["labels"].items()
         ports = manifests.server()["ports"]
-    assert endpoint == {"port": "metrics", "interval": "7s"}
+    assert (endpoint["port"], endpoint["interval"]) == ("metrics", "7s")
+    [relabeling] = endpoint["relabelings"]
+    assert relabeling["targetLabel"] == "instance"
     assert "metrics" in [port["name"] for port in ports]
 
 

@@ -19,9 +19,8 @@ install_types() {
 
 # Writes a type as JSON Schema to SCHEMA.json.
 schema() { # SCHEMA FILE TYPE
-  local files=("$raw"/$2)
-  "$types/node_modules/.bin/ts-json-schema-generator" --no-type-check --path "${files[0]}" \
-    --type "$3" --out "$types/$1.json"
+  "$types/node_modules/.bin/ts-json-schema-generator" --no-type-check \
+    --path "$(compgen -G "$raw/$2")" --type "$3" --out "$types/$1.json"
 }
 
 make_schemas() {

@@ -33,11 +33,11 @@ work=build/container
 export BUILDAH_ISOLATION=chroot
 version=$(sed -n 's/^appVersion: *//p' deploy/helm/braid/Chart.yaml)
 
-# An image of what a file or directory holds.
-make_image() { # NAME SOURCE DESTINATION
+# An image of another, or of `scratch`, with what a file or directory holds.
+make_image() { # NAME FROM SOURCE DESTINATION
   local container
-  container=$(buildah from scratch)
-  buildah add --quiet "$container" "$2" "$3"
+  container=$(buildah from --pull-never "$2")
+  buildah add --quiet "$container" "$3" "$4"
   buildah commit --quiet --rm "$container" "$1"
 }
 
@@ -45,13 +45,13 @@ make_image() { # NAME SOURCE DESTINATION
 make_base() {
   buildah pull --policy=missing "$base" && return
   mmdebstrap --variant=minbase bookworm "$work/base.tar"
-  make_image "$base" "$work/base.tar" /
+  make_image "$base" scratch "$work/base.tar" /
   rm "$work/base.tar"
 }
 
 make_built() {
   scripts/image_root.sh "$variant" "$work/braid"
-  make_image "$built" "$work/braid" /braid
+  make_image "$built" "$base" "$work/braid" /braid
 }
 
 scripts/setup.sh
@@ -59,7 +59,7 @@ mkdir -p "$work"
 buildah inspect --type image "$base" >/dev/null 2>&1 || run_logged container-base "Making the base" make_base
 run_logged container-built "Collecting what was built" make_built
 run_logged container-image "Making the image" buildah bud --pull-never \
-  --file deploy/docker/Dockerfile --build-arg "BUILT=$built" --build-arg "VERSION=$version" \
+  --file deploy/docker/Dockerfile --build-arg "BUILDER=$built" --build-arg "VERSION=$version" \
   --tag "$image" .
 BRAID_IMAGE=$image .venv/bin/python -m pytest -q tests/container
 say "The image is $image; its SBOM is /opt/braid/sbom.cdx.json in it"

@@ -26,7 +26,9 @@ def buildah(*arguments: str) -> str:
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[Image]:
-    name = os.environ["BRAID_IMAGE"]
+    name = os.environ.get("BRAID_IMAGE")
+    if name is None:
+        raise RuntimeError("no BRAID_IMAGE to test: scripts/container.sh makes one")
     config = json.loads(buildah("inspect", "--type", "image", name))["OCIv1"]["config"]
     container = buildah("from", "--pull-never", name)
     try:

@@ -26,7 +26,7 @@ mount --bind "$models" "$root/models"
 exec chroot "$root" setpriv --reuid="${user%:*}" --regid="${user#*:}" --clear-groups \
   --no-new-privs --bounding-set=-all "$@"
 """
-_UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+_UNSHARE = ["unshare", "--mount", "--pid", "--fork"]
 
 
 class Container:
@@ -51,8 +51,10 @@ class Container:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._parent.kill()
-        self._parent.wait()
+        # The server, not its parent, with which it would not go: it is another user's.
+        if self._parent.poll() is None:
+            os.kill(self._pid(), signal.SIGKILL)
+        self._parent.wait(STOP_SECONDS)
 
     @property
     def log(self) -> str:
@@ -65,10 +67,13 @@ class Container:
     @property
     def process(self) -> Path:
         """What the kernel says of the server's process."""
-        pid = self._parent.pid
-        return Path("/proc") / Path(f"/proc/{pid}/task/{pid}/children").read_text().strip()
+        return Path("/proc") / str(self._pid())
 
     def stop(self) -> int:
         """Asks the server to end, as an orchestrator does; its exit code."""
-        os.kill(int(self.process.name), signal.SIGTERM)
+        os.kill(self._pid(), signal.SIGTERM)
         return self.wait()
+
+    def _pid(self) -> int:
+        pid = self._parent.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())

@@ -24,7 +24,13 @@ _TEXT = {"type": "string", "minLength": 1}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _COUNT = {"type": "integer", "minimum": 1}
 _SELECTOR = _object(("matchLabels",), matchLabels=_TEXTS)
-_ENDPOINTS = _list(_object(("port",), port=_TEXT, interval=_TEXT))
+_RELABELING = _object(
+    ("sourceLabels", "targetLabel"),
+    sourceLabels=_list(_TEXT),
+    separator=_TEXT,
+    targetLabel=_TEXT,
+)
+_ENDPOINTS = _list(_object(("port",), port=_TEXT, interval=_TEXT, relabelings=_list(_RELABELING)))
 _RULE = _object(
     ("expr",), alert=_TEXT, record=_TEXT, expr=_TEXT, labels=_TEXTS, annotations=_TEXTS,
     **{"for": _TEXT, "keep_firing_for": _TEXT},

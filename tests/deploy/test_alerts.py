@@ -74,6 +74,7 @@ DENIED = f"braid_access_denied_total{{{SERVER},reason='bad_credentials'}}"
 HEALTHY = f"braid_device_healthy{{{SERVER},device='cuda:0'}}"
 FAILED = f"braid_trainers{{{SERVER},state='failed'}}"
 WRITTEN = "checkpoint_last_written_timestamp_seconds"
+SENSOR = ',sensor="braid_gpu_power_watts"'
 OF_GPU = {"gpu": "0", "uuid": "GPU-a"}
 OF_TRAINER = {"trainer": "t"}
 
@@ -151,10 +152,10 @@ CASES = [
          OF_GPU, "The memory of GPU 0 of a:1 is nearly full", "96% of it is in use."),
     Case("BraidGpuMemoryNearlyFull",
          {**gpu("memory_used_bytes", "90x200"), **gpu("memory_total_bytes", "100x200")}, LATER),
-    Case("BraidGpuSensorFails", gpu("sensor_errors_total", "0+1x200", ',sensor="power"'), "40m",
-         {**OF_GPU, "sensor": "power"}, "A sensor of GPU 0 of a:1 fails",
-         "power has gaps: alerts that need it do not fire."),
-    Case("BraidGpuSensorFails", gpu("sensor_errors_total", "3x200", ',sensor="power"'), "40m"),
+    Case("BraidGpuSensorFails", gpu("sensor_errors_total", "0+1x200", SENSOR), "40m",
+         {**OF_GPU, "sensor": "braid_gpu_power_watts"}, "A sensor of GPU 0 of a:1 fails",
+         "braid_gpu_power_watts has gaps: alerts that need it do not fire."),
+    Case("BraidGpuSensorFails", gpu("sensor_errors_total", "3x200", SENSOR), "40m"),
     Case("BraidTrainerFailed", {FAILED: "0x5 2x200"}, LATER, {"state": "failed"},
          "2 trainers of Braid server a:1 have failed",
          "An update failed halfway. They take nothing but RestoreCheckpoint and Delete."),

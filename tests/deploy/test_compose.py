@@ -85,7 +85,13 @@ def test_the_addresses_fit_together() -> None:
 
 def test_it_runs_the_charts_version() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    assert read(["compose.yaml"])["services"]["braid"]["image"] == f"braid:{version}"
+    for name, image, variant in (
+        ("cpu", f"braid:{version}-cpu", "cpu"),
+        # The chart's, which asks for GPUs unless it is told otherwise.
+        ("gpu", f"braid:{version}", "cuda"),
+    ):
+        service = read(FILES[name])["services"]["braid"]
+        assert (service["image"], service["build"]["args"]) == (image, [f"VARIANT={variant}"])
 
 
 def test_the_image_is_made_of_this_checkout() -> None:

@@ -148,8 +148,8 @@ def test_autoscaling_asks_for_metrics_that_the_server_has() -> None:
     [trigger] = render_minimal({"autoscaling": values}).of("ScaledObject")["spec"]["triggers"]
     names = set(re.findall(r"braid_\w+", trigger["metadata"]["query"]))
     assert names == {"braid_queue_rows", "braid_inference_samples_total"}
-    table = (ROOT / "server/telemetry/metrics.cc").read_text()
-    assert all(f'"{name}"' in table for name in names)
+    tables = "".join(path.read_text() for path in (ROOT / "server/telemetry").iterdir())
+    assert all(f'"{name}"' in tables for name in names)
 
 
 @pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor"])
@@ -169,7 +169,9 @@ def test_monitors_find_the_metrics(kind: str) -> None:
         template = manifests.workload()["spec"]["template"]
         assert wanted <= template["metadata"]["labels"].items()
         ports = manifests.server()["ports"]
-    assert endpoint == {"port": "metrics", "interval": "7s"}
+    assert (endpoint["port"], endpoint["interval"]) == ("metrics", "7s")
+    [relabeling] = endpoint["relabelings"]
+    assert relabeling["targetLabel"] == "instance"
     assert "metrics" in [port["name"] for port in ports]
 
 

@@ -78,25 +78,22 @@ def infer(client: braid.Client) -> None:
         client.infer("mlp", {"x": np.zeros((rows, 784), np.float32)})
 
 
-def fail(client: braid.Client) -> None:
-    """One call each that ends with the codes that alerts and dashboards look for."""
+def fail(client: braid.Client, stub: protocol.Stub) -> None:
+    """A call each that ends with one of the codes that alerts and dashboards look for."""
     row = np.zeros((1, 784), np.float32)
     for error, model, inputs in (
         (braid.NotFound, "nosuch", {"x": row}),
         (braid.InvalidArgument, "mlp", {"y": row}),
-        # Its batches wait for more requests for longer than this one has time.
-        (braid.DeadlineExceeded, "waiting_words", {"words": np.zeros(1, np.int64)}),
     ):
         with pytest.raises(error):
-            client.infer(model, inputs, timeout=0.1)
-
-
-def load(stub: protocol.Stub) -> None:
-    """UNAVAILABLE: this server loads no models on request."""
-    with pytest.raises(grpc.RpcError):
-        stub.RepositoryModelLoad(
-            protocol.message("inference.RepositoryModelLoadRequest")(model_name="mlp")
-        )
+            client.infer(model, inputs)
+    # Batches of this model wait for more requests for longer than this one has time.
+    with pytest.raises(braid.DeadlineExceeded):
+        client.infer("waiting_words", {"words": np.zeros(1, np.int64)}, timeout=0.1)
+    # This server loads no models on request.
+    load = protocol.message("inference.RepositoryModelLoadRequest")(model_name="mlp")
+    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        stub.RepositoryModelLoad(load)
 
 
 def train(trainer: braid.Trainer) -> None:
@@ -175,8 +172,7 @@ def worked(server: Server, prometheus: Prometheus) -> float:
         before = sum(prometheus.values(scrapes))
         with Load(
             lambda: infer(client),
-            lambda: fail(client),
-            lambda: load(stub),
+            lambda: fail(client, stub),
             lambda: train(trainer),
         ):
             wait_until(lambda: sum(prometheus.values(scrapes)) >= before + SCRAPES)

@@ -112,8 +112,9 @@ def memory() -> list:
               most=1, limits=((0.95, RED),)),
         graph("Bytes in use", BYTES, "Of all processes.", of_each(used)),
         graph("Braid's memory by owner", BYTES,
-              "What models and trainers hold on each device. On GPUs also what LibTorch's "
-              "allocator holds for all of them, and keeps for the next step.",
+              "What models and trainers keep on each device. Of a GPU, at its first worker, also "
+              "allocator, all that LibTorch's tensors take, and cache, what its allocator keeps "
+              "free for the next ones.",
               Query(q.with_gpu(owners), DEVICE_NAME + " {{owner}}")),
         graph("Memory's bandwidth in use", RATIO,
               "The part of the time in which memory was read or written, by the driver.",

@@ -15,7 +15,8 @@ MODEL = ("model",)
 NAME = "{{model}}"
 DURATION = "braid_request_duration_seconds"
 WAIT = "braid_queue_duration_seconds"
-CALLS = (q.MODEL, q.INFERENCE)
+# Not those that named no model that is served.
+CALLS = (q.MODEL, 'model!=""', q.INFERENCE)
 
 
 def dashboard() -> Dashboard:

@@ -40,6 +40,7 @@
 #include "server/telemetry/process_metrics.h"
 #include "server/telemetry/state_metrics.h"
 #include "server/training/publisher.h"
+#include "server/training/step_profiler.h"
 #include "server/training/trainer_registry.h"
 #include "server/training/trainer_storage.h"
 

@@ -9,10 +9,10 @@
 #include "absl/strings/strip.h"
 #include "server/base/status.h"
 #include "server/rpc/evaluation_stream.h"
-#include "server/rpc/file_writer.h"
 #include "server/rpc/operation_stream.h"
+#include "server/rpc/piece_stream.h"
+#include "server/rpc/pieces.h"
 #include "server/rpc/spec_messages.h"
-#include "server/rpc/state_writer.h"
 #include "server/rpc/tensor_codec.h"
 #include "server/rpc/training_messages.h"
 #include "server/rpc/transport.h"
@@ -249,7 +249,8 @@ TrainingService::Reactor* TrainingService::Rollback(Context* context,
 
 grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetStateDict(
     Context* context, const braid::v1::GetStateDictRequest* request) {
-  auto* writer = new StateWriter(rpc_, *context, *request);  // deletes itself
+  auto* writer =
+      new PieceStream<StatePieces>(rpc_, *context, "GetStateDict", *request);  // deletes itself
   if (const absl::Status& refused = writer->refused(); !refused.ok()) {
     writer->Start(refused);
     return writer;
@@ -262,7 +263,8 @@ grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetS
 
 grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::DownloadModel(
     Context* context, const braid::v1::DownloadModelRequest* request) {
-  auto* writer = new FileWriter(rpc_, *context, *request);  // deletes itself
+  auto* writer =
+      new PieceStream<FilePieces>(rpc_, *context, "DownloadModel", *request);  // deletes itself
   if (const absl::Status& refused = writer->refused(); !refused.ok()) {
     writer->Start(refused);
     return writer;

@@ -1,0 +1,114 @@
+"""The log: text or JSON, levels by module, a line for each call where asked; a profile of steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton
+from e2e import models
+from e2e.server import Server, run_to_exit
+from e2e.training import new_trainer
+from e2e.waiting import wait_until
+from torch import nn
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+HOSTILE_ID = 'a"b\nfake line\x1b[31m'
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    models.export(folder / "linear", nn.Linear(3, 2), inputs=[torch.zeros(1, 3)])
+    return folder
+
+
+def infer(server: Server, name: str = "linear", rows: int = 5) -> None:
+    """One request with an id that would end its line, in a trace."""
+    tensor = triton.InferInput("input", [rows, 3], "FP32")
+    tensor.set_data_from_numpy(np.zeros((rows, 3), np.float32))
+    with triton.InferenceServerClient(server.address) as client:
+        client.infer(
+            name,
+            [tensor],
+            request_id=HOSTILE_ID,
+            headers={"traceparent": f"00-{TRACE_ID}-00f067aa0ba902b7-01"},
+        )
+
+
+def json_lines(server: Server, select: Callable[[dict], bool]) -> list[dict]:
+    return [line for line in map(json.loads, server.log.splitlines()) if select(line)]
+
+
+def test_access_log_in_json(repository: Path, tmp_path: Path) -> None:
+    flags = ("--log_format=json", "--log_level=access=info")
+    with Server(repository, "cpu*2", tmp_path, flags) as server:
+        infer(server)
+        braid.connect(server.address).models()
+        with pytest.raises(triton.InferenceServerException):
+            infer(server, name="no\nsuch")
+
+        def calls(method: str) -> list[dict]:
+            return json_lines(
+                server, lambda line: line["module"] == "access" and line["method"] == method
+            )
+
+        wait_until(lambda: len(calls("ModelInfer")) == 2)
+        answered, refused = calls("ModelInfer")
+        assert answered["code"] == "OK" and answered["model"] == "linear"
+        assert answered["request_id"] == HOSTILE_ID and answered["trace_id"] == TRACE_ID
+        assert answered["rows"] == 5 and answered["chunks"] >= 1
+        assert answered["peer"].startswith("ipv4:127.0.0.1:")
+        phases = answered["phase_seconds"]
+        assert phases["queue"] >= 0 and phases["compute"] > 0
+        assert phases["queue"] + phases["compute"] <= answered["duration_seconds"]
+        assert refused["code"] == "NOT_FOUND" and "rows" not in refused
+        assert calls("RepositoryIndex")
+
+
+def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path: Path) -> None:
+    with Server(repository, "cpu*1", tmp_path) as server:
+        infer(server, rows=1)
+        with triton.InferenceServerClient(server.address) as client:
+            levels = client.update_log_settings({"log_level": "access=info"}).settings
+            assert levels["log_level"].string_param.endswith("access=info")
+            infer(server, rows=2)
+            wait_until(lambda: "rows=2" in server.log)
+            client.update_log_settings({"log_level": "access=off"})
+            infer(server, rows=3)
+            with pytest.raises(triton.InferenceServerException, match="'loud' is no level"):
+                client.update_log_settings({"log_level": "loud"})
+    lines = [line for line in server.log.splitlines() if " access: ModelInfer " in line]
+    assert len(lines) == 1
+    assert 'request_id="a\\"b\\nfake line\\033[31m"' in lines[0] and "queue=" in lines[0]
+    assert "fake line\x1b" not in server.log
+
+
+def test_levels_that_make_no_sense_are_named(repository: Path) -> None:
+    ended = run_to_exit(f"--model_repository={repository}", "--log_level=info,no=off")
+    assert ended.returncode == 2
+    assert "--log_level: 'no' is no module of the log; expected one of server, rpc" in ended.stderr
+
+
+def test_training_operations_have_phases_and_a_profile(repository: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    flags = ("--log_level=access=info", f"--profile={trace}", "--profile_steps=4")
+    with Server(repository, "cpu*2", tmp_path / "run", flags) as server:
+        client = braid.connect(server.address)
+        with new_trainer(client, "linear", loss="mse", optimizer="sgd") as trainer:
+            for _ in range(8):
+                trainer.step(torch.zeros(6, 3), torch.zeros(6, 2))
+        wait_until(lambda: "training operations are profiled" in server.log)
+        wait_until(lambda: server.log.count(" access: Step OK ") == 8)
+    assert " backward=" in server.log and " update=" in server.log
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = [event.get("name", "") for event in events]
+    # Forward and backward of each replica, of four operations and no more.
+    assert sum(name == "aten::linear" for name in names) == 8
+    threads = {event["tid"] for event in events if event.get("name") == "aten::linear"}
+    assert len(threads) == 2

@@ -65,7 +65,7 @@ def test_the_servers_flags_are_flags(files: list[str]) -> None:
 
 def test_the_addresses_fit_together() -> None:
     services = read(["compose.yaml"])["services"]
-    flags = dict(flag.split("=", 1) for flag in services["braid"]["command"])
+    flags = dict(flag.partition("=")[::2] for flag in services["braid"]["command"])
     scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
     targets = [target for job in scrape["scrape_configs"] for target in job["static_configs"]]
     assert targets[0] == {"targets": [f"braid:{flags['--metrics_port']}"]}

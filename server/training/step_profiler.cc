@@ -4,7 +4,7 @@
 #include <fstream>
 #include <set>
 
-#include "c10/core/DeviceType.h"
+#include "ATen/Context.h"
 #include "server/telemetry/log.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 #include "torch/csrc/profiler/api.h"

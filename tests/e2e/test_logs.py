@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import braid
+import grpc
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from e2e.server import Server, run_to_exit
 from e2e.training import new_trainer
 from e2e.waiting import wait_until
 from torch import nn
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 HOSTILE_ID = 'a"b\nfake line\x1b[31m'
@@ -39,6 +41,15 @@ def infer(server: Server, name: str = "linear", rows: int = 5) -> None:
             request_id=HOSTILE_ID,
             headers={"traceparent": f"00-{TRACE_ID}-00f067aa0ba902b7-01"},
         )
+
+
+def set_log_level(server: Server, level: str) -> str:
+    """Returns the levels that hold then."""
+    with grpc.insecure_channel(server.address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.LogSettingsRequest()
+        request.settings["log_level"].string_param = level
+        return stub.LogSettings(request, timeout=30).settings["log_level"].string_param
 
 
 def json_lines(server: Server, select: Callable[[dict], bool]) -> list[dict]:
@@ -74,15 +85,22 @@ def test_access_log_in_json(repository: Path, tmp_path: Path) -> None:
 def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path: Path) -> None:
     with Server(repository, "cpu*1", tmp_path) as server:
         infer(server, rows=1)
+        assert set_log_level(server, "access=info").endswith("training=info,devices=info,"
+                                                             "storage=info,access=info")
+        infer(server, rows=2)
+        wait_until(lambda: "rows=2" in server.log)
+        set_log_level(server, "access=off")
+        infer(server, rows=3)
+        with pytest.raises(grpc.RpcError) as caught:
+            set_log_level(server, "loud")
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "settings.log_level: 'loud' is no level" in caught.value.details()
         with triton.InferenceServerClient(server.address) as client:
-            levels = client.update_log_settings({"log_level": "access=info"}).settings
-            assert levels["log_level"].string_param.endswith("access=info")
-            infer(server, rows=2)
-            wait_until(lambda: "rows=2" in server.log)
-            client.update_log_settings({"log_level": "access=off"})
-            infer(server, rows=3)
-            with pytest.raises(triton.InferenceServerException, match="'loud' is no level"):
-                client.update_log_settings({"log_level": "loud"})
+            # Of all modules but the access log.
+            client.update_log_settings({"log_info": False})
+            settings = client.get_log_settings().settings
+        assert settings["log_level"].string_param.startswith("server=warning,rpc=warning")
+        assert settings["log_level"].string_param.endswith("access=off")
     lines = [line for line in server.log.splitlines() if " access: ModelInfer " in line]
     assert len(lines) == 1
     assert 'request_id="a\\"b\\nfake line\\033[31m"' in lines[0] and "queue=" in lines[0]
@@ -100,9 +118,9 @@ def test_training_operations_have_phases_and_a_profile(repository: Path, tmp_pat
     flags = ("--log_level=access=info", f"--profile={trace}", "--profile_steps=4")
     with Server(repository, "cpu*2", tmp_path / "run", flags) as server:
         client = braid.connect(server.address)
-        with new_trainer(client, "linear", loss="mse", optimizer="sgd") as trainer:
+        with new_trainer(client, "linear", loss="mse", optimizer={"name": "SGD", "lr": 0.1}) as trainer:
             for _ in range(8):
-                trainer.step(torch.zeros(6, 3), torch.zeros(6, 2))
+                trainer.step({"input": torch.zeros(6, 3)}, {"target": torch.zeros(6, 2)})
         wait_until(lambda: "training operations are profiled" in server.log)
         wait_until(lambda: server.log.count(" access: Step OK ") == 8)
     assert " backward=" in server.log and " update=" in server.log

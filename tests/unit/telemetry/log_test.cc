@@ -1,5 +1,6 @@
 #include "server/telemetry/log.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -80,7 +81,8 @@ TEST_F(LogTest, WhatMakesNoSenseIsNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'loud' is no level")));
   EXPECT_THAT(ParseLogLevels("info,audit=off", levels),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'audit' is no module")));
-  EXPECT_THAT(ParseLogLevels("", levels), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ParseLogLevels("", levels),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no level")));
 }
 
 TEST(TraceIdTest, IsThatOfATraceparent) {

@@ -4,7 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/access_log.h"
+#include "server/telemetry/log.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
@@ -15,13 +16,11 @@ using ::testing::HasSubstr;
 // Puts the log's level back.
 class LogSettingsTest : public ::testing::Test {
  protected:
-  void SetUp() override { spdlog::set_level(spdlog::level::info); }
-  void TearDown() override { spdlog::set_level(before_); }
+  void TearDown() override { SetLogLevels(DefaultLogLevels()); }
 
   absl::Status Exchange() { return ExchangeLogSettings(request_, &response_); }
   auto& operator[](const std::string& name) { return (*request_.mutable_settings())[name]; }
 
-  const spdlog::level::level_enum before_ = spdlog::get_level();
   inference::LogSettingsRequest request_;
   inference::LogSettingsResponse response_;
 };
@@ -37,12 +36,23 @@ TEST_F(LogSettingsTest, SaysWhatHolds) {
 TEST_F(LogSettingsTest, ChangesTheLevel) {
   (*this)["log_verbose_level"].set_uint32_param(1);
   ASSERT_THAT(Exchange(), IsOk());
-  EXPECT_EQ(spdlog::get_level(), spdlog::level::debug);
+  EXPECT_TRUE(Log(LogModule::kTraining).should_log(spdlog::level::debug));
+  EXPECT_FALSE(AccessLogOn());
   (*this)["log_verbose_level"].set_uint32_param(0);
   (*this)["log_info"].set_bool_param(false);
   ASSERT_THAT(Exchange(), IsOk());
-  EXPECT_EQ(spdlog::get_level(), spdlog::level::warn);
+  EXPECT_FALSE(Log(LogModule::kTraining).should_log(spdlog::level::info));
+  EXPECT_TRUE(Log(LogModule::kTraining).should_log(spdlog::level::warn));
   EXPECT_FALSE(response_.settings().at("log_info").bool_param());
+}
+
+TEST_F(LogSettingsTest, LevelsAreOfModulesWhereTheyAreNamed) {
+  (*this)["log_level"].set_string_param("training=debug,access=info");
+  ASSERT_THAT(Exchange(), IsOk());
+  EXPECT_TRUE(AccessLogOn());
+  EXPECT_EQ(response_.settings().at("log_level").string_param(), LogLevelsText(GetLogLevels()));
+  EXPECT_TRUE(Log(LogModule::kTraining).should_log(spdlog::level::debug));
+  EXPECT_FALSE(Log(LogModule::kServer).should_log(spdlog::level::debug));
 }
 
 TEST_F(LogSettingsTest, WhatCannotBeIsRefusedAndChangesNothing) {
@@ -58,7 +68,10 @@ TEST_F(LogSettingsTest, WhatCannotBeIsRefusedAndChangesNothing) {
   request_.Clear();
   (*this)["log_info"].set_string_param("yes");
   EXPECT_THAT(Exchange(), RefusesField("settings.log_info", HasSubstr("true or false")));
-  EXPECT_EQ(spdlog::get_level(), spdlog::level::info);
+  (*this)["log_info"].set_bool_param(false);
+  (*this)["log_level"].set_string_param("info,no=off");
+  EXPECT_THAT(Exchange(), RefusesField("settings.log_level", HasSubstr("'no' is no module")));
+  EXPECT_EQ(GetLogLevels(), DefaultLogLevels());
 }
 
 TEST(TraceSettingsTest, TracingIsOffAndStaysSo) {

@@ -18,7 +18,7 @@ class FileWriter final : public grpc::ServerWriteReactor<braid::v1::DownloadMode
       : timer_(rpc.metrics, "DownloadModel"), caller_(rpc.access, context, "DownloadModel") {
     refused_ = caller_.Check(request);
     if (refused_.ok()) {
-      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0);
+      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0, caller_.client());
       refused_ = ticket.status();
       ticket_ = ticket.ok() ? *std::move(ticket) : Ticket();
     }

@@ -22,7 +22,7 @@ class StateWriter final : public grpc::ServerWriteReactor<braid::v1::GetStateDic
       : timer_(rpc.metrics, "GetStateDict"), caller_(rpc.access, context, "GetStateDict") {
     refused_ = caller_.Check(request);
     if (refused_.ok()) {
-      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0);
+      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0, caller_.client());
       refused_ = ticket.status();
       ticket_ = ticket.ok() ? *std::move(ticket) : Ticket();
     }

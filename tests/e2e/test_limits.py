@@ -67,15 +67,16 @@ def test_pings_without_end_close_the_connection(server: Server) -> None:
                 connection.sendall(ping)
         except OSError:
             pass  # It is closed already.
-        kinds = []
+        goodbyes = []
+        reset = False
         try:
+            # To the end of the connection, which the server closes.
             for kind, _, _, payload in read_frames(connection):
-                kinds.append(kind)
                 if kind == http2.GOAWAY:
-                    assert b"too_many_pings" in payload
+                    goodbyes.append(payload)
         except ConnectionError:
-            pass  # Closed with pings unread.
-    assert kinds.count(http2.PING) < 1000
+            reset = True  # Closed with pings unread.
+    assert reset or b"too_many_pings" in goodbyes[-1]
     assert answers(server.address)
 
 
@@ -89,14 +90,13 @@ def test_calls_of_a_connection_are_bounded(server: Server) -> None:
         connection.sendall(http2.frame(http2.SETTINGS, http2.ACK, 0))
         for number in range(4 * STREAMS):
             connection.sendall(http2.begin_call(INFER, 100, stream=2 * number + 1))
-        refused = set()
-        for kind, _, stream, _ in frames:
-            if kind == http2.RST_STREAM:
-                refused.add(stream)
-            if kind == http2.GOAWAY or len(refused) == 3 * STREAMS:
-                break
-        assert len(refused) == 3 * STREAMS
-        assert min(refused) == 2 * STREAMS + 1
+        heard_of = set()
+        try:
+            # To the end of the connection, which the server closes.
+            heard_of.update(stream for _, _, stream, _ in frames)
+        except ConnectionError:
+            pass  # Closed with frames unread, which resets it.
+    assert heard_of <= {0, *range(1, 2 * STREAMS, 2)}
     assert answers(server.address)
 
 
@@ -172,8 +172,8 @@ def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path:
         x = np.ones((1, 10), np.float32)
         with braid.connect(server.address) as client:
             (tensor,) = client.model_metadata(MODEL).inputs
-            ended = time.monotonic() + 3
-            while time.monotonic() < ended:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
                 client.infer(MODEL, {tensor.name: x})
 
 

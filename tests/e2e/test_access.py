@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from e2e import access, protocol
+from e2e.metrics import scrape
 from e2e.server import Server
 from e2e.waiting import wait_until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -294,4 +295,29 @@ def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None
         "infer-mine": "UNIMPLEMENTED",
         "infer": "INVALID_ARGUMENT",
         "admin": "INVALID_ARGUMENT",
+    }
+
+
+def test_who_is_refused_is_counted(server: Server, channel: grpc.Channel) -> None:
+    method = access.METHODS["RepositoryModelLoad"]
+    request = access.request_naming(method, MINE, "")
+
+    def counted() -> dict[str, float]:
+        metrics = scrape(server.metrics_url)
+        return {
+            reason: metrics.value("braid_access_denied_total", reason=reason)
+            for reason in ("no_credentials", "bad_credentials", "role")
+        }
+
+    before = counted()
+    access.outcome(channel, method, request, [])
+    for _ in range(2):
+        access.outcome(channel, method, request, access.bearer("wrong"))
+    for _ in range(3):
+        access.outcome(channel, method, request, as_("infer"))
+    after = counted()
+    assert {reason: after[reason] - before[reason] for reason in after} == {
+        "no_credentials": 1,
+        "bad_credentials": 2,
+        "role": 3,
     }

@@ -203,7 +203,7 @@ void AddFlags(CLI::App* app, Options* options) {
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
   Options options;
-  LifecycleSeconds seconds{0, absl::ToDoubleSeconds(options.drain_delay),
+  LifecycleSeconds seconds{0, 0, absl::ToDoubleSeconds(options.drain_delay),
                            absl::ToDoubleSeconds(options.drain_timeout)};
   CLI::App app(kDescription, "braid-server");
   app.footer(kFooter);

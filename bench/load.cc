@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -52,8 +54,15 @@ int Main(int argc, char** argv) {
   app.add_option("--requests", options.requests, "0: for --seconds");
   app.add_option("--seconds", seconds);
   app.add_flag("--shared_memory", options.shared_memory, "The input is in system shared memory");
+  std::string ca_file;
+  app.add_option("--token", options.token, "One made for the benchmark: others can read it");
+  app.add_option("--ca", ca_file, "TLS: the server's authority")->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   options.time = absl::Seconds(seconds);
+  if (!ca_file.empty()) {
+    std::ifstream file(ca_file);
+    options.ca.assign(std::istreambuf_iterator<char>(file), {});
+  }
 
   const absl::StatusOr<LoadReport> report = RunLoad(options);
   const absl::Status status = report.ok() ? report->first_error : report.status();

@@ -29,6 +29,15 @@ grpc::ChannelArguments Arguments() {
   return arguments;
 }
 
+std::shared_ptr<grpc::ChannelCredentials> Credentials(const LoadOptions& options) {
+  if (options.ca.empty()) {
+    return grpc::InsecureChannelCredentials();
+  }
+  grpc::SslCredentialsOptions tls;
+  tls.pem_root_certs = options.ca;
+  return grpc::SslCredentials(tls);
+}
+
 std::vector<float> Values(const std::vector<int64_t>& shape) {
   int64_t count = 1;
   for (const int64_t size : shape) {
@@ -122,6 +131,9 @@ class Load {
     auto* call = new Call;
     call->due = due;
     call->then = std::move(then);
+    if (!options_.token.empty()) {
+      call->context.AddMetadata("authorization", absl::StrCat("Bearer ", options_.token));
+    }
     stubs_[stub % stubs_.size()]->async()->ModelInfer(
         &call->context, &request_, &call->response, [this, call](const grpc::Status& status) {
           const std::unique_ptr<Call> owned(call);
@@ -162,7 +174,7 @@ absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options) {
   std::vector<std::unique_ptr<Stub>> stubs;
   for (int c = 0; c < options.connections; ++c) {
     const auto channel =
-        grpc::CreateCustomChannel(options.server, grpc::InsecureChannelCredentials(), Arguments());
+        grpc::CreateCustomChannel(options.server, Credentials(options), Arguments());
     if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(10)))) {
       return absl::UnavailableError(absl::StrCat("nothing answers at ", options.server));
     }

@@ -29,6 +29,10 @@ struct LoadOptions {
   absl::Duration time = absl::Seconds(1);
   // The input is read from system shared memory, which the server is told of first.
   bool shared_memory = false;
+  // Shown with each request. Empty: none.
+  std::string token = {};
+  // The server's authority, in PEM. Empty: plaintext.
+  std::string ca = {};
 };
 
 struct LoadReport {

@@ -41,6 +41,10 @@ void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
       ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_option("--model_allowlist", options->model_allowlist,
+                  "Load only files whose SHA-256 is in it; lines as sha256sum prints them, paths "
+                  "relative to the repository")
+      ->type_name("FILE");
   app->add_option("--repository_poll_seconds", *poll_seconds,
                   "In the mode poll: how often the repository is looked at")
       ->check(CLI::Range(0.05, 86400.0))
@@ -78,7 +82,8 @@ void AddLogFlags(CLI::App* app, Options* options) {
 
 // What the flags say of times.
 struct LifecycleSeconds {
-  double max_connection_age = 0;  // 0: none
+  double max_connection_age = 0;        // 0: none
+  double max_connection_age_grace = 0;  // 0: as long as it takes
   double drain_delay = 0;
   double drain_timeout = 0;
 };
@@ -93,6 +98,10 @@ void AddLifecycleFlags(CLI::App* app, Options* options, LifecycleSeconds* second
       ->type_name("PATH");
   app->add_option("--max_connection_age", seconds->max_connection_age,
                   "Seconds after which a client is asked to connect anew; 0: never")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app->add_option("--max_connection_age_grace", seconds->max_connection_age_grace,
+                  "Seconds that its calls then have left; 0: as long as they take")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--drain_delay", seconds->drain_delay,
@@ -183,6 +192,16 @@ void AddFlags(CLI::App* app, Options* options) {
                   "Of all requests in flight together at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
       ->capture_default_str();
+  app->add_option("--max_client_requests", options->max_client_requests,
+                  "In flight of one client, an identity or an address; 0: no limit of its own")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  app->add_option("--max_connection_streams", options->max_connection_streams,
+                  "Calls that one connection has open at once; more wait")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_flag("--refuse_compression", options->refuse_compression,
+                "Refuse compressed messages: a small one can get very large when it is unpacked");
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
                 "Clients on this machine may pass tensors in shared memory");
 }
@@ -191,7 +210,7 @@ void AddFlags(CLI::App* app, Options* options) {
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
   Options options;
-  LifecycleSeconds seconds{0, absl::ToDoubleSeconds(options.drain_delay),
+  LifecycleSeconds seconds{0, 0, absl::ToDoubleSeconds(options.drain_delay),
                            absl::ToDoubleSeconds(options.drain_timeout)};
   CLI::App app(kDescription, "braid-server");
   app.footer(kFooter);
@@ -223,6 +242,9 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   options.drain_delay = absl::Seconds(seconds.drain_delay);
   options.drain_timeout = absl::Seconds(seconds.drain_timeout);
   options.repository_poll = absl::Seconds(poll_seconds);
+  if (seconds.max_connection_age_grace > 0) {
+    options.max_connection_age_grace = absl::Seconds(seconds.max_connection_age_grace);
+  }
   if (absl::StrContains(options.listen, ':') && options.listen.front() != '[') {
     options.listen = absl::StrCat("[", options.listen, "]");  // an IPv6 address, before its port
   }

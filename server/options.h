@@ -22,6 +22,8 @@ struct Options {
   std::vector<std::string> load_models;
   // In the poll mode: how often the repository is looked at.
   absl::Duration repository_poll = absl::Seconds(15);
+  // Files of the repository that may be loaded, as sha256sum prints them. Empty: all of them.
+  std::string model_allowlist;
   // Where the server keeps what outlives it. Made if it is not there. Empty: nothing is kept.
   std::string data_dir;
   // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.
@@ -73,10 +75,18 @@ struct Options {
   // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED.
   int64_t max_requests = 4096;
   size_t max_request_bytes = size_t{4} << 30;
+  // The same of one client: an identity, or else an address. 0: no limit but those above.
+  int64_t max_client_requests = 0;
+  // What one connection may have open at once; more wait on the client's side.
+  int max_connection_streams = 1024;
+  // Whether messages that are compressed are refused.
+  bool refuse_compression = false;
   // Whether clients may have the server read and write POSIX shared memory that its user may open.
   bool allow_client_shared_memory = false;
   // After which a client is asked to connect anew, so that it finds other servers.
   absl::Duration max_connection_age = absl::InfiniteDuration();
+  // How long its calls may then go on.
+  absl::Duration max_connection_age_grace = absl::InfiniteDuration();
   // How long requests are still taken after SIGTERM, while load balancers notice.
   absl::Duration drain_delay = absl::ZeroDuration();
   // How long SIGTERM waits for what is in flight, then.

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "prometheus/collectable.h"
 #include "server/access/access_control.h"
+#include "server/access/model_allowlist.h"
 #include "server/access/reloader.h"
 #include "server/access/tls_files.h"
 #include "server/admission/admission.h"
@@ -103,7 +104,9 @@ absl::Status CheckExposure(const Options& options) {
 class Server::Parts {
  public:
   explicit Parts(const Options& options)
-      : options_(options), admission_({options.max_requests, options.max_request_bytes}) {}
+      : options_(options),
+        admission_({options.max_requests, options.max_request_bytes, options.max_client_requests}) {
+  }
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
@@ -135,10 +138,20 @@ class Server::Parts {
     MakeControl();
     BRAID_ASSIGN_OR_RETURN(
         grpc_server_,
-        GrpcServer::Create({options_.listen, options_.grpc_port, options_.max_connection_age,
-                            models_.get(), control_.get(), trainers_.get(), &admission_, &metrics_,
-                            &health_, options_.allow_client_shared_memory ? &regions_ : nullptr,
-                            tls_.get(), access_.get(), [this] { return pool_->View(); }}));
+        GrpcServer::Create({options_.listen,
+                            options_.grpc_port,
+                            {options_.max_connection_streams, options_.max_connection_age,
+                             options_.max_connection_age_grace, !options_.refuse_compression},
+                            models_.get(),
+                            control_.get(),
+                            trainers_.get(),
+                            &admission_,
+                            &metrics_,
+                            &health_,
+                            options_.allow_client_shared_memory ? &regions_ : nullptr,
+                            tls_.get(),
+                            access_.get(),
+                            [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
         NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
@@ -194,6 +207,13 @@ class Server::Parts {
       BRAID_ASSIGN_OR_RETURN(
           access_, AccessControl::Create({options_.auth_tokens, options_.auth_certificates}));
       files.push_back(access_->files());
+    }
+    if (!options_.model_allowlist.empty()) {
+      absl::StatusOr<std::unique_ptr<ModelAllowlist>> allowlist =
+          ModelAllowlist::Create(options_.model_allowlist, options_.model_repository);
+      BRAID_RETURN_IF_ERROR(NameFlag("--model_allowlist", allowlist.status()));
+      allowlist_ = *std::move(allowlist);
+      files.push_back(allowlist_->files());
     }
     if (!files.empty()) {
       reloader_ = std::make_unique<Reloader>(std::move(files));
@@ -298,7 +318,10 @@ class Server::Parts {
         ModelLoader::Options{
             options_.model_repository, ReadConfigFile, ParseConfigJson,
             [this](const std::string& model) { publisher_->ServeStored(model); },
-            [this](const std::string& model, bool ready) { health_.SetModel(model, ready); }},
+            [this](const std::string& model, bool ready) { health_.SetModel(model, ready); },
+            [this](const std::string& path) {
+              return allowlist_ == nullptr ? absl::OkStatus() : allowlist_->Check(path);
+            }},
         models_.get());
     control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
   }
@@ -321,9 +344,10 @@ class Server::Parts {
   Metrics metrics_;
   Admission admission_;
   SharedRegions regions_;
-  std::unique_ptr<TlsFiles> tls_;          // null: plaintext
-  std::unique_ptr<AccessControl> access_;  // null: everybody may do everything
-  std::unique_ptr<Reloader> reloader_;     // null: there is nothing to read again
+  std::unique_ptr<TlsFiles> tls_;              // null: plaintext
+  std::unique_ptr<AccessControl> access_;      // null: everybody may do everything
+  std::unique_ptr<ModelAllowlist> allowlist_;  // null: every file may be loaded
+  std::unique_ptr<Reloader> reloader_;         // null: there is nothing to read again
   Health health_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};

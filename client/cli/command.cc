@@ -24,6 +24,7 @@ int BadUsage(const absl::Status& status) {
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const GlobalOptions& global) {
   client::ClientOptions options;
+  options.security = global.security;
   if (global.timeout > 0) {
     options.timeout = absl::Seconds(global.timeout);
     options.connect_timeout = std::min(options.connect_timeout, options.timeout);

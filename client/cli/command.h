@@ -24,6 +24,7 @@ struct GlobalOptions {
   bool json = false;
   // Seconds for each call; 0: no limit.
   double timeout = 0;
+  client::Security security;
 };
 
 struct Command {

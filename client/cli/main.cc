@@ -1,16 +1,19 @@
 // The `braid` command.
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
+#include "client/cli/credentials.h"
 
 namespace braid::cli {
 namespace {
 
 constexpr char kFooter[] =
     "Exit codes: 0 success; 1 the server or the model refused, or output could not be written;\n"
-    "2 bad usage; 130 interrupted.";
+    "2 bad usage; 130 interrupted.\n"
+    "A token for the server is in --token_file, or in the variable BRAID_TOKEN.";
 
 int Parse(CLI::App& app, int argc, char** argv) {
   try {
@@ -44,11 +47,16 @@ int Main(int argc, char** argv) {
       ->type_name("SECONDS")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->capture_default_str();
+  CredentialFiles credentials;
+  AddCredentialFlags(app, &credentials);
   const Command commands[] = {AddInfer(app),    AddTrain(app),       AddTrainers(app),
                               AddEvaluate(app), AddCheckpoints(app), AddDownload(app),
                               AddRollback(app), AddModels(app),      AddDevices(app)};
 
   if (const int code = Parse(app, argc, argv); code != kOk) return code < 0 ? kOk : code;
+  absl::StatusOr<client::Security> security = ReadCredentials(credentials);
+  if (!security.ok()) return BadUsage(security.status());
+  global.security = *std::move(security);
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
     const int code = command.run(global);

@@ -7,8 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
+#include "client/cpp/channel.h"
 
 namespace braid::client {
 namespace {
@@ -88,14 +87,7 @@ std::string RandomId() {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& target,
                                                         ClientOptions options) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  // Less than the pauses between attempts, so that each finds the channel tried again.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  auto client = std::make_unique<Client>(
-      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments), options);
+  auto client = std::make_unique<Client>(MakeChannel(target, options.security), options);
   absl::StatusOr<inference::ServerLiveResponse> live =
       Call(*client->inference_, &InferenceStub::ServerLive, inference::ServerLiveRequest(),
            OnePolicy(options.connect_timeout));
@@ -107,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
 }
 
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, ClientOptions options)
-    : options_(options),
+    : options_(std::move(options)),
       inference_(inference::GRPCInferenceService::NewStub(channel)),
       devices_(v1::DeviceService::NewStub(channel)),
       training_(v1::TrainingService::NewStub(channel)) {}

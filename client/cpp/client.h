@@ -20,6 +20,7 @@
 #include "braid/v1/device.grpc.pb.h"
 #include "braid/v1/training.grpc.pb.h"
 #include "client/cpp/call.h"
+#include "client/cpp/security.h"
 #include "client/cpp/tensor.h"
 #include "client/cpp/trainer.h"
 #include "grpcpp/channel.h"
@@ -40,6 +41,8 @@ struct ClientOptions {
   // How long a server that is away is waited for by streams, and by operations of trainers with a
   // checkpoint policy, however many attempts that takes.
   absl::Duration restart_timeout = absl::Minutes(5);
+  // For Connect: TLS and a token. Default: neither.
+  Security security = {};
 };
 
 struct InferOptions {
@@ -64,12 +67,12 @@ struct InferResult {
 // Thread-safe.
 class Client {
  public:
-  // Opens a channel (no TLS) to `target`, "host:port", and asks the server whether it is alive.
+  // Opens a channel to `target`, "host:port", and asks the server whether it is alive.
   // UNAVAILABLE or DEADLINE_EXCEEDED if nothing answers there.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target,
                                                          ClientOptions options = {});
 
-  // Over a channel of the caller's own: TLS, a load-balancing policy, in-process. For messages
+  // Over a channel of the caller's own: a load-balancing policy, in-process. For messages
   // beyond gRPC's 4 MiB its maximum receive size must be set.
   explicit Client(const std::shared_ptr<grpc::Channel>& channel, ClientOptions options = {});
 

@@ -4,33 +4,74 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <memory>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 namespace braid {
 namespace {
 
-using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
+// One computation after the other.
+class Hasher {
+ public:
+  Hasher() : context_(EVP_MD_CTX_new()) {}
+  ~Hasher() { EVP_MD_CTX_free(context_); }
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+
+  void Begin() {
+    // To look an algorithm up takes longer than to hash a token.
+    static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    Must(algorithm != nullptr && EVP_DigestInit_ex2(context_, algorithm, nullptr) == 1);
+  }
+  void Add(absl::string_view bytes) {
+    Must(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1);
+  }
+  Sha256Digest End() {
+    Sha256Digest digest;
+    Must(EVP_DigestFinal_ex(context_, digest.data(), nullptr) == 1);
+    return digest;
+  }
+
+ private:
+  static void Must(bool done) {
+    if (!done) {
+      // Out of memory, or an installation without SHA-256: nobody could be told from anybody.
+      spdlog::critical("OpenSSL does not compute SHA-256");
+      std::abort();
+    }
+  }
+
+  EVP_MD_CTX* const context_;
+};
 
 }  // namespace
 
 Sha256Digest Sha256(absl::string_view bytes) {
-  // What OpenSSL takes to look an algorithm up and to make a context is longer than a token's hash.
-  static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-  thread_local const Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  Sha256Digest digest;
-  if (algorithm == nullptr || context == nullptr ||
-      EVP_DigestInit_ex2(context.get(), algorithm, nullptr) != 1 ||
-      EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) != 1 ||
-      EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) != 1) {
-    // Out of memory, or an installation without SHA-256: nobody could be told from anybody.
-    spdlog::critical("OpenSSL does not compute SHA-256");
-    std::abort();
+  // To make a hasher takes longer than to hash a token.
+  thread_local Hasher hasher;
+  hasher.Begin();
+  hasher.Add(bytes);
+  return hasher.End();
+}
+
+absl::StatusOr<Sha256Digest> Sha256OfFile(const std::string& path) {
+  Hasher hasher;
+  hasher.Begin();
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(1 << 20);
+  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0) {
+    hasher.Add({piece.data(), static_cast<size_t>(file.gcount())});
   }
-  return digest;
+  if (!file.is_open() || file.bad()) {
+    return absl::NotFoundError(absl::StrCat("'", path, "' cannot be read"));
+  }
+  return hasher.End();
 }
 
 std::optional<Sha256Digest> ParseSha256(absl::string_view hex) {

@@ -16,11 +16,11 @@ Ticket::~Ticket() {
 
 void Ticket::GiveBack() {
   if (admission_ != nullptr && !std::exchange(given_back_, true)) {
-    admission_->GiveBack(bytes_);
+    admission_->GiveBack(bytes_, client_);
   }
 }
 
-absl::StatusOr<Ticket> Admission::Admit(size_t bytes) {
+absl::StatusOr<Ticket> Admission::Admit(size_t bytes, std::string client) {
   const absl::MutexLock lock(&mu_);
   BRAID_RETURN_IF_ERROR(CheckGate());
   if (requests_ >= limits_.requests) {
@@ -32,9 +32,21 @@ absl::StatusOr<Ticket> Admission::Admit(size_t bytes) {
                                                      bytes_, " in flight is over the limit, ",
                                                      limits_.bytes, " (--max_request_bytes)"));
   }
+  if (!limits_clients()) {
+    client.clear();
+  } else if (!client.empty()) {
+    int64_t& of_client = clients_[client];
+    if (of_client >= limits_.client_requests) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(of_client,
+                       " requests of the client are in flight, the limit for each "
+                       "(--max_client_requests)"));
+    }
+    ++of_client;
+  }
   ++requests_;
   bytes_ += bytes;
-  return Ticket(this, bytes);
+  return Ticket(this, bytes, std::move(client));
 }
 
 void Admission::Close(absl::string_view does) {
@@ -85,8 +97,14 @@ bool Admission::WaitUntilReplied(absl::Duration timeout) {
   return mu_.AwaitWithTimeout(absl::Condition(this, &Admission::Replied), timeout);
 }
 
-void Admission::GiveBack(size_t bytes) {
+void Admission::GiveBack(size_t bytes, const std::string& client) {
   const absl::MutexLock lock(&mu_);
+  if (!client.empty()) {
+    const auto found = clients_.find(client);
+    if (--found->second == 0) {
+      clients_.erase(found);
+    }
+  }
   --requests_;
   bytes_ -= bytes;
   ++replies_;

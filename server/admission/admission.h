@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -23,10 +25,12 @@ class Ticket {
   Ticket(Ticket&& other) noexcept
       : admission_(std::exchange(other.admission_, nullptr)),
         bytes_(other.bytes_),
+        client_(std::move(other.client_)),
         given_back_(other.given_back_) {}
   Ticket& operator=(Ticket&& other) noexcept {
     std::swap(admission_, other.admission_);
     std::swap(bytes_, other.bytes_);
+    std::swap(client_, other.client_);
     std::swap(given_back_, other.given_back_);
     return *this;
   }
@@ -37,10 +41,12 @@ class Ticket {
 
  private:
   friend class Admission;
-  Ticket(Admission* admission, size_t bytes) : admission_(admission), bytes_(bytes) {}
+  Ticket(Admission* admission, size_t bytes, std::string client)
+      : admission_(admission), bytes_(bytes), client_(std::move(client)) {}
 
   Admission* admission_ = nullptr;
   size_t bytes_ = 0;
+  std::string client_;  // empty: it is not counted
   bool given_back_ = false;
 };
 
@@ -50,13 +56,16 @@ class Admission {
   struct Limits {
     int64_t requests = 0;
     size_t bytes = 0;
+    int64_t client_requests = 0;  // of one client; 0: no limit of its own
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
   // A place for a request of `bytes`. RESOURCE_EXHAUSTED, at once, if there is none; UNAVAILABLE
-  // while the gate is closed. A request larger than the limit is let in when it is alone.
-  absl::StatusOr<Ticket> Admit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // while the gate is closed. A request larger than the limit is let in when it is alone. `client`:
+  // whose it is, if clients have a limit.
+  absl::StatusOr<Ticket> Admit(size_t bytes, std::string client = {}) ABSL_LOCKS_EXCLUDED(mu_);
+  bool limits_clients() const { return limits_.client_requests > 0; }
 
   // Lets nobody in any more, as the server `does` something else, until Open().
   void Close(absl::string_view does = "is shutting down") ABSL_LOCKS_EXCLUDED(mu_);
@@ -75,7 +84,7 @@ class Admission {
  private:
   friend class Ticket;
   absl::Status CheckGate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void GiveBack(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveBack(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
   void CountReplied() ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return requests_ == 0; }
   bool Replied() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return replies_ == 0; }
@@ -86,6 +95,8 @@ class Admission {
   mutable int64_t kept_out_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // Those that have any.
+  absl::flat_hash_map<std::string, int64_t> clients_ ABSL_GUARDED_BY(mu_);
   int64_t replies_ ABSL_GUARDED_BY(mu_) = 0;  // on their way
 };
 

@@ -78,6 +78,7 @@ absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
     BRAID_ASSIGN_OR_RETURN(config,
                            options_.read_override(*override_text, entry.folder, entry.name));
   } else if (!entry.config_path.empty()) {
+    BRAID_RETURN_IF_ERROR(CheckFile(entry.config_path));
     BRAID_ASSIGN_OR_RETURN(config, options_.read_config(entry.config_path, entry.name));
   }
   BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry::Version> versions,
@@ -88,6 +89,7 @@ absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
     const auto load = [&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(const std::string path,
                              FindModelFile(version, config ? config->model_filename : ""));
+      BRAID_RETURN_IF_ERROR(CheckFile(path));
       BRAID_ASSIGN_OR_RETURN(LoadedVersion one,
                              LoadVersion({path, entry.folder, entry.name, version.version}, config,
                                          models_->workers()));
@@ -121,6 +123,10 @@ absl::Status ModelLoader::LoadEntry(const RepositoryEntry& entry,
   }
   Changed(entry.name);
   return status;
+}
+
+absl::Status ModelLoader::CheckFile(const std::string& path) const {
+  return options_.check_file == nullptr ? absl::OkStatus() : options_.check_file(path);
 }
 
 void ModelLoader::Changed(const std::string& model) const {

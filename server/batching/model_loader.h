@@ -28,6 +28,8 @@ class ModelLoader {
     std::function<void(const std::string& model)> loaded = nullptr;
     // A model has become ready, or is not any more.
     std::function<void(const std::string& model, bool ready)> changed = nullptr;
+    // Whether a model's file or its configuration may be used: asked before it is read.
+    std::function<absl::Status(const std::string& path)> check_file = nullptr;
   };
 
   // `models` outlives it.
@@ -55,6 +57,7 @@ class ModelLoader {
                             const std::optional<std::string>& override_text);
   absl::Status LoadEntries(const std::vector<RepositoryEntry>& entries);
   void Changed(const std::string& model) const;
+  absl::Status CheckFile(const std::string& path) const;
 
   const Options options_;
   ServedModels* const models_;

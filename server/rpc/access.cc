@@ -9,7 +9,6 @@
 #include "grpc/grpc_security_constants.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/rpc/status.h"
 #include "server/telemetry/access_log.h"
 #include "server/telemetry/log.h"
 
@@ -18,8 +17,21 @@ namespace {
 
 enum class Denial { kNoCredentials, kBadCredentials, kRole };
 
+absl::string_view ReasonName(Denial why) {
+  switch (why) {
+    case Denial::kNoCredentials:
+      return "no_credentials";
+    case Denial::kBadCredentials:
+      return "bad_credentials";
+    case Denial::kRole:
+      return "role";
+  }
+  return "";
+}
+
 // Every refusal goes through here.
-absl::Status Deny(Denial why, absl::string_view message) {
+absl::Status Deny(const CallAccess& access, Denial why, absl::string_view message) {
+  access.metrics->CountDenied(ReasonName(why));
   return why == Denial::kRole ? absl::PermissionDeniedError(message)
                               : absl::UnauthenticatedError(message);
 }
@@ -58,7 +70,7 @@ Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& cont
                absl::string_view method)
     : access_(&access), rule_(&RuleOf(method)) {
   const bool logged = AccessLogOn();
-  if (rule_->audited || logged) {
+  if (rule_->audited || logged || access.limits_clients) {
     peer_ = context.peer();
   }
   if (logged) {
@@ -96,15 +108,15 @@ absl::Status Caller::Identify() {
     return absl::OkStatus();
   }
   if (credentials_.token) {
-    return Deny(Denial::kBadCredentials,
+    return Deny(*access_, Denial::kBadCredentials,
                 "the token is none that the server knows; expected one `authorization: Bearer "
                 "TOKEN`");
   }
   if (!credentials_.names.empty()) {
-    return Deny(Denial::kBadCredentials,
+    return Deny(*access_, Denial::kBadCredentials,
                 "the client's certificate is of nobody whom the server knows");
   }
-  return Deny(Denial::kNoCredentials,
+  return Deny(*access_, Denial::kNoCredentials,
               absl::StrCat("the call has no credentials; expected ",
                            access_->control->takes_tokens() ? "`authorization: Bearer TOKEN`"
                                                             : "a client certificate"));
@@ -143,7 +155,7 @@ absl::Status Caller::CheckCaller(Need need, const Names& names) {
     case Need::kSee:
       return names.model.empty() || identity_->Sees(names.model)
                  ? absl::OkStatus()
-                 : Deny(Denial::kRole,
+                 : Deny(*access_, Denial::kRole,
                         absl::StrCat(rule_->method, " needs a role, such as infer, for model '",
                                      Excerpt(names.model), "', and '", identity_->name,
                                      "' has none"));
@@ -182,7 +194,7 @@ absl::Status Caller::CheckRole(Role role, const Names& names) const {
 }
 
 absl::Status Caller::Refused(Role role, const std::string& for_what) const {
-  return Deny(Denial::kRole,
+  return Deny(*access_, Denial::kRole,
               absl::StrCat(rule_->method, " needs the role ", RoleName(role), for_what, ", which '",
                            Excerpt(identity_->name), "' does not have"));
 }
@@ -197,6 +209,14 @@ bool Caller::May(Role role, absl::string_view model) const {
 
 bool Caller::MayAll(Role role) const {
   return access_->control == nullptr || (identity_ != nullptr && identity_->MayAll(role));
+}
+
+std::string Caller::client() const {
+  if (!access_->limits_clients) {
+    return {};
+  }
+  // The address without the port, which is another for each connection.
+  return identity_ != nullptr ? identity_->name : peer_.substr(0, peer_.rfind(':'));
 }
 
 void Caller::Audit(const absl::Status& outcome, absl::string_view part) const {

@@ -12,6 +12,7 @@
 #include "grpcpp/server_context.h"
 #include "server/access/access_control.h"
 #include "server/rpc/method_rules.h"
+#include "server/telemetry/metrics.h"
 
 namespace braid {
 
@@ -20,6 +21,8 @@ struct CallAccess {
   const AccessControl* control = nullptr;  // null: everybody may do everything
   // The model of a trainer. NOT_FOUND if there is no such trainer.
   std::function<absl::StatusOr<std::string>(absl::string_view trainer)> model_of;
+  bool limits_clients = false;  // each has a limit of its own
+  Metrics* metrics = nullptr;   // counts who is refused
 };
 
 // What a request names.
@@ -81,6 +84,9 @@ class Caller {
   bool Sees(absl::string_view model) const;
   bool May(Role role, absl::string_view model) const;
   bool MayAll(Role role) const;
+
+  // For a limit: the identity, or else the address. Empty where there is no limit.
+  std::string client() const;
 
   // Tells the log of a call that is audited; `part`: of the operation of a stream that is one.
   void Audit(const absl::Status& outcome, absl::string_view part = {}) const;

@@ -73,7 +73,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   template <typename Request>
   absl::Status Admit(const RpcContext& rpc, const Request& request) {
     BRAID_RETURN_IF_ERROR(caller_.Check(request));
-    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong()));
+    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong(), caller_.client()));
     return absl::OkStatus();
   }
   const Caller& caller() const { return caller_; }

@@ -43,7 +43,7 @@ absl::Status EvaluationStream::Add() {
   // Only the first message names the trainer.
   BRAID_RETURN_IF_ERROR(
       caller_.CheckNames({.model = {}, .trainer = run_ ? run_->trainer : request_.trainer()}));
-  BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong()));
+  BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong(), caller_.client()));
   if (!run_) {
     const std::vector<std::string> metrics(request_.metrics().begin(), request_.metrics().end());
     BRAID_ASSIGN_OR_RETURN(

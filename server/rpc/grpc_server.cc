@@ -29,12 +29,12 @@ class GrpcServer::Impl {
         training_(options.trainers, Shared(options)),
         devices_(options.list_slots, Shared(options)) {}
 
-  absl::Status Listen(const std::string& host, int port, absl::Duration max_connection_age) {
+  absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {
     LogGrpcQuietly();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    ConfigureTransport(&builder, max_connection_age);
+    ConfigureTransport(limits, &builder);
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&training_);
@@ -60,9 +60,11 @@ class GrpcServer::Impl {
   static RpcContext Shared(const Options& options) {
     return {options.admission,
             options.metrics,
-            {options.access, [trainers = options.trainers](absl::string_view trainer) {
+            {options.access,
+             [trainers = options.trainers](absl::string_view trainer) {
                return trainers->ModelOf(trainer);
-             }}};
+             },
+             options.admission->limits_clients(), options.metrics}};
   }
 
   Health* const health_;
@@ -79,7 +81,7 @@ class GrpcServer::Impl {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {
   auto impl = std::make_unique<Impl>(options);
-  if (absl::Status status = impl->Listen(options.host, options.port, options.max_connection_age);
+  if (absl::Status status = impl->Listen(options.host, options.port, options.connections);
       !status.ok()) {
     return status;
   }

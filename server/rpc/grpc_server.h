@@ -13,6 +13,7 @@
 #include "server/batching/model_control.h"
 #include "server/batching/served_models.h"
 #include "server/devices/device_slot_view.h"
+#include "server/rpc/connection_limits.h"
 #include "server/storage/shared_regions.h"
 #include "server/telemetry/health.h"
 #include "server/telemetry/metrics.h"
@@ -26,7 +27,7 @@ class GrpcServer {
   struct Options {
     std::string host;
     int port = 0;  // 0: a free one
-    absl::Duration max_connection_age = absl::InfiniteDuration();
+    ConnectionLimits connections;
     // All outlive the server.
     ServedModels* models = nullptr;
     ModelControl* control = nullptr;

@@ -72,6 +72,14 @@ absl::Status CheckWhole(const std::vector<SharedSlice>& slices) {
 
 }  // namespace
 
+InferContext ForCaller(const InferContext& context, const Caller& caller) {
+  InferContext allowed = context;
+  if (!caller.MayAll(Role::kInfer)) {
+    allowed.regions = nullptr;
+  }
+  return allowed;
+}
+
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request) {
   BRAID_ASSIGN_OR_RETURN(const int64_t version,

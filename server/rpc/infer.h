@@ -10,6 +10,7 @@
 #include "inference/grpc_service.pb.h"
 #include "server/batching/inference_request.h"
 #include "server/batching/served_models.h"
+#include "server/rpc/access.h"
 #include "server/storage/shared_regions.h"
 #include "server/telemetry/access_log.h"
 
@@ -20,6 +21,9 @@ struct InferContext {
   const ServedModels* models = nullptr;
   const SharedRegions* regions = nullptr;  // null: clients' shared memory is off
 };
+
+// Without the regions, which are everybody's, if `caller` may not use every model.
+InferContext ForCaller(const InferContext& context, const Caller& caller);
 
 // The queue of the model and version that `request` names.
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(

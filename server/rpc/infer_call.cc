@@ -22,9 +22,10 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               inference::ModelInferResponse* response) {
   BRAID_RETURN_IF_ERROR(Admit(rpc, request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
+  const InferContext allowed = ForCaller(infer, caller());
   BRAID_ASSIGN_OR_RETURN(
       const std::shared_ptr<InferenceRequest> queued,
-      StartInfer(infer, queue, request, deadline_, response, &facts(),
+      StartInfer(allowed, queue, request, deadline_, response, &facts(),
                  [this, held = self()](const absl::Status& status) { End(status); }));
   bool cancelled = false;
   {

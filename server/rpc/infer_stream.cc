@@ -143,9 +143,9 @@ void InferStream::OnReadDone(bool ok) {
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   BRAID_RETURN_IF_ERROR(caller_.Check(pending->request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
-  BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes));
+  BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes, caller_.client()));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
-                         StartInfer(infer_, queue, pending->request, deadline_,
+                         StartInfer(ForCaller(infer_, caller_), queue, pending->request, deadline_,
                                     pending->reply.mutable_infer_response(), &pending->facts,
                                     [stream = self_, pending](const absl::Status& status) {
                                       stream->Answer(pending, status);

@@ -75,7 +75,8 @@ void OperationStream::OnReadDone(bool ok) {
     }
     received = reading_;
     received->number = ++received_;
-    absl::StatusOr<Ticket> ticket = rpc_.admission->Admit(received->request.ByteSizeLong());
+    absl::StatusOr<Ticket> ticket =
+        rpc_.admission->Admit(received->request.ByteSizeLong(), caller_.client());
     if (ticket.ok()) {
       received->ticket = *std::move(ticket);
     } else {

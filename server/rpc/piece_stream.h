@@ -24,7 +24,7 @@ class PieceStream final : public grpc::ServerWriteReactor<typename Pieces::Piece
       : record_(rpc.metrics, method), caller_(rpc.access, context, method) {
     refused_ = caller_.Check(request);
     if (refused_.ok()) {
-      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0);
+      absl::StatusOr<Ticket> ticket = rpc.admission->Admit(0, caller_.client());
       refused_ = ticket.status();
       ticket_ = ticket.ok() ? *std::move(ticket) : Ticket();
     }

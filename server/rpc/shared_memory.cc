@@ -7,7 +7,8 @@ namespace braid {
 
 absl::Status SharedMemoryIsOff() {
   return absl::UnimplementedError(
-      "shared memory of clients is off; the server's flag --allow_client_shared_memory allows it");
+      "shared memory of clients is off, or not for this one; the server's flag "
+      "--allow_client_shared_memory allows it to who has the role infer for every model");
 }
 
 absl::StatusOr<SharedSlice> ReadSlice(const SharedRegions* regions, const Parameters& parameters,

@@ -2,16 +2,13 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_builder.h"
+#include "server/rpc/connection_limits.h"
 
 namespace braid {
 
-// `max_age`: of a connection; then its client is told to make another one, and calls on it go on
-// for as long as they take. InfiniteDuration: none.
-void ConfigureTransport(grpc::ServerBuilder* builder,
-                        absl::Duration max_age = absl::InfiniteDuration());
+void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* builder);
 
 // RESOURCE_EXHAUSTED, and the message empty, if `reply` is too large to be sent: gRPC would end the
 // process.

@@ -7,8 +7,10 @@ import struct
 import threading
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+END_STREAM = ACK = 1
 _END_HEADERS = 4
+MAX_CONCURRENT_STREAMS = 3
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -16,7 +18,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 # What a client says first: it has no wishes.
-GREETING = PREFACE + frame(_SETTINGS, 0, 0)
+GREETING = PREFACE + frame(SETTINGS, 0, 0)
 
 
 def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
@@ -27,8 +29,11 @@ def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
     return connection
 
 
-def begin_call(method: str, message_bytes: int) -> bytes:
-    """The frames that open stream 1 for "/package.Service/Method" and announce one message."""
+def begin_call(method: str, message_bytes: int, stream: int = 1, encoding: str = "") -> bytes:
+    """The frames that open `stream` for "/package.Service/Method" and announce one message.
+
+    encoding: how the message is compressed, "gzip"; "": it is not.
+    """
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -36,11 +41,12 @@ def begin_call(method: str, message_bytes: int) -> bytes:
         ":authority": "localhost",
         "te": "trailers",
         "content-type": "application/grpc",
+        **({"grpc-encoding": encoding} if encoding else {}),
     }
     # Literal fields that nobody is to remember, with names and values as they are.
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
-    prefix = struct.pack(">BI", 0, message_bytes)
-    return frame(_HEADERS, _END_HEADERS, 1, block) + frame(_DATA, 0, 1, prefix)
+    prefix = struct.pack(">BI", bool(encoding), message_bytes)
+    return frame(HEADERS, _END_HEADERS, stream, block) + frame(DATA, 0, stream, prefix)
 
 
 def _text(text: str) -> bytes:
@@ -49,7 +55,7 @@ def _text(text: str) -> bytes:
 
 def data(payload: bytes) -> bytes:
     """A piece of stream 1's message, at most 16 KiB."""
-    return frame(_DATA, 0, 1, payload)
+    return frame(DATA, 0, 1, payload)
 
 
 class StuckReader:

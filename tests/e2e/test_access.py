@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from e2e import access, protocol
+from e2e.metrics import scrape
 from e2e.server import Server
 from e2e.waiting import wait_until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -87,7 +88,12 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         directory / "models",
         "cpu*1",
         directory / "run",
-        (f"--auth_tokens={directory / 'tokens'}", "--model_control_mode=explicit", "--load_model=*"),
+        (
+            f"--auth_tokens={directory / 'tokens'}",
+            "--model_control_mode=explicit",
+            "--load_model=*",
+            "--allow_client_shared_memory",
+        ),
     ) as running:
         yield running
 
@@ -273,3 +279,45 @@ def test_changes_leave_a_line_in_the_log(server: Server, channel: grpc.Channel) 
     assert any('identity="infer"' in line and "PERMISSION_DENIED" in line for line in lines)
     assert not any(line.startswith("method=Rollback") for line in server.log.splitlines())
     assert "token-of-" not in server.log
+
+
+def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None:
+    """A region is everybody's: with a role for one model, others' inputs could be read."""
+    method = access.METHODS["ModelInfer"]
+    request = access.request_naming(method, MINE, "")
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 10])
+    request.inputs[0].parameters["shared_memory_region"].string_param = "others"
+    codes = {
+        identity: access.outcome(channel, method, request, as_(identity))[0]
+        for identity in ("infer-mine", "infer", "admin")
+    }
+    assert codes == {
+        "infer-mine": "UNIMPLEMENTED",
+        "infer": "INVALID_ARGUMENT",
+        "admin": "INVALID_ARGUMENT",
+    }
+
+
+def test_who_is_refused_is_counted(server: Server, channel: grpc.Channel) -> None:
+    method = access.METHODS["RepositoryModelLoad"]
+    request = access.request_naming(method, MINE, "")
+
+    def counted() -> dict[str, float]:
+        metrics = scrape(server.metrics_url)
+        return {
+            reason: metrics.value("braid_access_denied_total", reason=reason)
+            for reason in ("no_credentials", "bad_credentials", "role")
+        }
+
+    before = counted()
+    access.outcome(channel, method, request, [])
+    for _ in range(2):
+        access.outcome(channel, method, request, access.bearer("wrong"))
+    for _ in range(3):
+        access.outcome(channel, method, request, as_("infer"))
+    after = counted()
+    assert {reason: after[reason] - before[reason] for reason in after} == {
+        "no_credentials": 1,
+        "bad_credentials": 2,
+        "role": 3,
+    }

@@ -115,6 +115,25 @@ TEST_F(FlagsTest, WhoMayDoWhat) {
   EXPECT_TRUE(options->tls_terminated_in_front);
 }
 
+TEST_F(FlagsTest, WhatAClientMayTake) {
+  const auto none = Parse({});
+  EXPECT_EQ(none->max_client_requests, 0);
+  EXPECT_EQ(none->max_connection_streams, 1024);
+  EXPECT_EQ(none->max_connection_age, absl::InfiniteDuration());
+  EXPECT_EQ(none->max_connection_age_grace, absl::InfiniteDuration());
+  EXPECT_FALSE(none->refuse_compression);
+  const auto options =
+      Parse({"--max_client_requests=3", "--max_connection_streams=5", "--max_connection_age=1.5",
+             "--max_connection_age_grace=0.5", "--refuse_compression", "--model_allowlist=f"});
+  ASSERT_TRUE(options) << stderr_;
+  EXPECT_EQ(options->max_client_requests, 3);
+  EXPECT_EQ(options->max_connection_streams, 5);
+  EXPECT_EQ(options->max_connection_age, absl::Milliseconds(1500));
+  EXPECT_EQ(options->max_connection_age_grace, absl::Milliseconds(500));
+  EXPECT_TRUE(options->refuse_compression);
+  EXPECT_EQ(options->model_allowlist, "f");
+}
+
 TEST_F(FlagsTest, FilesThatBelongTogetherComeTogether) {
   for (const auto& [flags, name] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--tls_cert=a"}, "--tls_cert: needs --tls_cert and --tls_key, both"},

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ import grpc
 from braid import errors
 from braid._feed import Feed
 from braid._protocol import Method
+from braid._security import Security
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,32 @@ class Channel:
     serialized once for all its attempts.
     """
 
-    def __init__(self, address: str, timeout: float | None, max_message_bytes: int | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout: float | None,
+        max_message_bytes: int | None,
+        security: Security | None = None,
+    ) -> None:
         limit = -1 if max_message_bytes is None else max_message_bytes
+        security = security or Security()
         self.address = address
         self.retry = RetryPolicy()
         self._timeout = timeout
-        self._channel = grpc.insecure_channel(
-            address,
-            options=[
-                ("grpc.max_send_message_length", limit),
-                ("grpc.max_receive_message_length", limit),
-                # A server that comes back is found within the retries, not a second later.
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 2000),
-            ],
+        self._metadata = security.metadata()
+        options = [
+            ("grpc.max_send_message_length", limit),
+            ("grpc.max_receive_message_length", limit),
+            # A server that comes back is found within the retries, not a second later.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+        ]
+        credentials = security.credentials()
+        self._channel = (
+            grpc.insecure_channel(address, options)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, options)
         )
 
     def close(self) -> None:
@@ -78,7 +91,7 @@ class Channel:
         stub = self._channel.unary_unary(
             method.path, request_serializer=None, response_deserializer=method.response.FromString
         )
-        return self._attempt(stub, request, timeout, attempts)
+        return self._attempt(partial(stub, metadata=self._metadata), request, timeout, attempts)
 
     def call_streaming(
         self,
@@ -96,7 +109,7 @@ class Channel:
         )
 
         def send(payload: bytes, timeout: float | None) -> Any:
-            stream = stub(payload, timeout=timeout)
+            stream = stub(payload, timeout=timeout, metadata=self._metadata)
             try:
                 return receive(stream)
             finally:
@@ -117,7 +130,7 @@ class Channel:
             request_serializer=None,
             response_deserializer=method.response.FromString,
         )
-        call = stub.future(feed, timeout=self.seconds(timeout))
+        call = stub.future(feed, timeout=self.seconds(timeout), metadata=self._metadata)
         call.add_done_callback(lambda _: feed.close())
         try:
             for request in requests:
@@ -142,7 +155,7 @@ class Channel:
         stub = self._channel.stream_stream(
             method.path, request_serializer=None, response_deserializer=method.response.FromString
         )
-        return stub(payloads)
+        return stub(payloads, metadata=self._metadata)
 
     def seconds(self, timeout: float | None) -> float | None:
         """The seconds that a call with this `timeout` has; None: no limit."""

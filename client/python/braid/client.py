@@ -13,6 +13,7 @@ import numpy as np
 from braid import _options, _replies, _specs, _tensors, _wire, errors, results
 from braid._channel import Channel
 from braid._protocol import DEVICES, INFERENCE, TRAINING
+from braid._security import PemLike, Security
 from braid._specs import LossLike
 from braid._tensors import TensorLike
 from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, TrainerInfo
@@ -30,6 +31,11 @@ def connect(
     timeout: float | None = 300.0,
     max_message_bytes: int | None = None,
     wait_ready: float | None = None,
+    token: str | None = None,
+    tls: bool | None = None,
+    ca: PemLike | None = None,
+    certificate: PemLike | None = None,
+    key: PemLike | None = None,
 ) -> Client:
     """A client of the server at `address`, as in "127.0.0.1:8001".
 
@@ -38,8 +44,23 @@ def connect(
     max_message_bytes: the largest message to send or take; None: what protobuf holds, 2 GiB.
     wait_ready: seconds to wait for the server to be ready, then DeadlineExceeded. None: do not
         wait; a server that is not there shows at the first call, as Unavailable.
+    token: sent with each call, for a server with --auth_tokens; read it from a file or the
+        environment. Without TLS everybody on the way reads it, too.
+    tls: whether to talk TLS; None: if any of the following is there.
+    ca: the authorities that the server's certificate may be of, as a path or as PEM in bytes;
+        None: gRPC's own, the public ones.
+    certificate, key: the client's own, likewise, for a server with --tls_client_ca.
     """
-    client = Client(address, timeout=timeout, max_message_bytes=max_message_bytes)
+    client = Client(
+        address,
+        timeout=timeout,
+        max_message_bytes=max_message_bytes,
+        token=token,
+        tls=tls,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+    )
     if wait_ready is not None:
         try:
             client.wait_ready(wait_ready)
@@ -62,9 +83,15 @@ class Client:
         *,
         timeout: float | None = 300.0,
         max_message_bytes: int | None = None,
+        token: str | None = None,
+        tls: bool | None = None,
+        ca: PemLike | None = None,
+        certificate: PemLike | None = None,
+        key: PemLike | None = None,
     ) -> None:
         """As `connect`, without waiting."""
-        self._channel = Channel(address, timeout, max_message_bytes)
+        security = Security(token, tls, ca, certificate, key)
+        self._channel = Channel(address, timeout, max_message_bytes, security)
 
     def __enter__(self) -> Client:
         return self

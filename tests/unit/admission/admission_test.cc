@@ -55,6 +55,32 @@ TEST(AdmissionTest, ARequestOverTheLimitIsLetInAlone) {
   EXPECT_EQ(StatusOf(admission.Admit(0)).code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST(AdmissionTest, LimitsTheRequestsOfEachClient) {
+  Admission admission({.requests = 10, .bytes = 100, .client_requests = 2});
+  EXPECT_TRUE(admission.limits_clients());
+  BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(1, "ann"));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket second, admission.Admit(1, "ann"));
+  EXPECT_THAT(admission.Admit(1, "ann"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max_client_requests")));
+  EXPECT_EQ(admission.in_flight(), 2);
+  EXPECT_THAT(admission.Admit(1, "bob"), IsOk());
+  first.GiveBack();
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket third, admission.Admit(1, "ann"));
+  EXPECT_FALSE(admission.Admit(1, "ann").ok());
+}
+
+TEST(AdmissionTest, AMovedTicketIsStillItsClients) {
+  Admission admission({.requests = 10, .bytes = 100, .client_requests = 1});
+  Ticket kept;
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(Ticket ticket, admission.Admit(1, "ann"));
+    kept = std::move(ticket);
+  }
+  EXPECT_FALSE(admission.Admit(1, "ann").ok());
+  kept = Ticket();
+  EXPECT_THAT(admission.Admit(1, "ann"), IsOk());
+}
+
 TEST(AdmissionTest, ARefusedRequestTakesNoPlace) {
   Admission admission({.requests = 1, .bytes = 100});
   {

@@ -1,0 +1,97 @@
+"""--model_allowlist: only files of the repository that are known by their hash are loaded."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+from e2e import access, configs, models
+from e2e.server import Server, run_to_exit
+from e2e.waiting import wait_until
+
+
+def sums(repository: Path) -> str:
+    """As docs/security.md says to make the list."""
+    command = "find . -name 'model.pt*' -o -name config.pbtxt | xargs sha256sum"
+    return subprocess.run(
+        command, shell=True, cwd=repository, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.fixture
+def repository_of_three(tmp_path: Path) -> Path:
+    directory = tmp_path / "models"
+    for name in ("known", "changed"):
+        access.export_model(directory / name)
+    models.export(directory / "mlp", models.make("mlp"), config=configs.MLP)
+    return directory
+
+
+def states(client: triton.InferenceServerClient) -> dict[str, tuple[str, str]]:
+    index = client.get_model_repository_index().models
+    return {model.name: (model.state, model.reason) for model in index}
+
+
+def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) -> None:
+    (tmp_path / "allowlist").write_text(sums(repository_of_three))
+    model = repository_of_three / "changed" / "1" / "model.pt"
+    good = model.read_bytes()
+    model.write_bytes(good + b"\0")
+    access.export_model(repository_of_three / "new")
+    config = repository_of_three / "known" / "config.pbtxt"
+    flags = (
+        f"--model_allowlist={tmp_path / 'allowlist'}",
+        "--model_control_mode=explicit",
+        "--load_model=*",
+    )
+    with Server(repository_of_three, "cpu*1", tmp_path / "run", flags) as server:
+        with triton.InferenceServerClient(server.address) as client:
+            found = states(client)
+            assert found["known"][0] == found["mlp"][0] == "READY"
+            assert "'changed/1/model.pt' has the hash " in found["changed"][1]
+            assert "'new/1/model.pt' is not in " in found["new"][1]
+
+            # A configuration that nobody knows counts, too; what is served stays.
+            config.write_text("max_batch_size: 4\n")
+            with pytest.raises(triton.InferenceServerException, match="'known/config.pbtxt' is not"):
+                client.load_model("known")
+            assert client.is_model_ready("known")
+
+            model.write_bytes(good)
+            client.load_model("changed")
+            assert client.is_model_ready("changed")
+
+            (tmp_path / "allowlist").write_text(sums(repository_of_three))
+            wait_until(lambda: "--model_allowlist: read again" in server.log)
+            client.load_model("new")
+            assert client.is_model_ready("new")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model.pt\n", ":1: 'model.pt' is no hash and path; expected lines as sha256sum"),
+        (f"{'0' * 64} a\n", ":1: "),
+        (f"{'0' * 64}  a\n{'0' * 64} *./a\n", ":2: 'a' is there twice"),
+        (f"\\{'0' * 64}  a\\nb\n", ":1: "),
+    ],
+)
+def test_a_bad_list_is_refused(
+    repository_of_three: Path, tmp_path: Path, text: str, expected: str
+) -> None:
+    (tmp_path / "allowlist").write_text(text)
+    done = run_to_exit(
+        f"--model_repository={repository_of_three}", f"--model_allowlist={tmp_path / 'allowlist'}"
+    )
+    assert done.returncode == 2
+    assert f"--model_allowlist: {tmp_path / 'allowlist'}{expected}" in done.stderr
+
+
+def test_a_list_that_is_not_there_is_refused(repository_of_three: Path) -> None:
+    done = run_to_exit(
+        f"--model_repository={repository_of_three}", "--model_allowlist=/nonexistent"
+    )
+    assert done.returncode == 2
+    assert "--model_allowlist: cannot read /nonexistent: No such file" in done.stderr

@@ -1,0 +1,253 @@
+"""What a client may take: requests, calls of a connection, its life, pings, compression, sizes."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import grpc
+import numpy as np
+import pytest
+from e2e import access, http2, models, protocol
+from e2e.server import Server
+from e2e.waiting import wait_until
+
+MODEL = "mine"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAMS = 8
+
+
+@pytest.fixture(scope="module")
+def models_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("limits") / "models"
+    access.export_model(directory / MODEL)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(models_directory: Path) -> Iterator[Server]:
+    flags = (f"--max_connection_streams={STREAMS}", "--refuse_compression")
+    directory = models_directory.parent / "run"
+    with Server(models_directory, "cpu*1", directory, flags) as running:
+        yield running
+
+
+def read_frames(connection: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+    """(type, flags, stream, payload) of what the server sends, until it closes the connection."""
+    received = b""
+    while True:
+        while len(received) < 9 or len(received) < 9 + int.from_bytes(received[:3], "big"):
+            piece = connection.recv(1 << 16)
+            if not piece:
+                return
+            received += piece
+        length = int.from_bytes(received[:3], "big")
+        kind, flags, stream = struct.unpack(">BBI", received[3:9])
+        yield kind, flags, stream, received[9 : 9 + length]
+        received = received[9 + length :]
+
+
+def answers(address: str) -> bool:
+    with braid.connect(address) as client:
+        return client.is_ready()
+
+
+def test_pings_without_end_close_the_connection(server: Server) -> None:
+    with http2.connect(server.address) as connection:
+        ping = http2.frame(http2.PING, 0, 0, bytes(8))
+        try:
+            for _ in range(1000):
+                connection.sendall(ping)
+        except OSError:
+            pass  # It is closed already.
+        goodbyes = []
+        reset = False
+        try:
+            # To the end of the connection, which the server closes.
+            for kind, _, _, payload in read_frames(connection):
+                if kind == http2.GOAWAY:
+                    goodbyes.append(payload)
+        except ConnectionError:
+            reset = True  # Closed with pings unread.
+    assert reset or b"too_many_pings" in goodbyes[-1]
+    assert answers(server.address)
+
+
+def test_calls_of_a_connection_are_bounded(server: Server) -> None:
+    """One that opens more than it may, against what the server told it."""
+    with http2.connect(server.address) as connection:
+        frames = read_frames(connection)
+        told = next(payload for kind, _, _, payload in frames if kind == http2.SETTINGS)
+        settings = dict(struct.iter_unpack(">HI", told))
+        assert settings[http2.MAX_CONCURRENT_STREAMS] == STREAMS
+        connection.sendall(http2.frame(http2.SETTINGS, http2.ACK, 0))
+        for number in range(4 * STREAMS):
+            connection.sendall(http2.begin_call(INFER, 100, stream=2 * number + 1))
+        heard_of = set()
+        try:
+            # To the end of the connection, which the server closes.
+            heard_of.update(stream for _, _, stream, _ in frames)
+        except ConnectionError:
+            pass  # Closed with frames unread, which resets it.
+    assert heard_of <= {0, *range(1, 2 * STREAMS, 2)}
+    assert answers(server.address)
+
+
+def test_a_client_beyond_its_calls_waits(server: Server) -> None:
+    """gRPC's own clients keep to what they are told."""
+    x = np.ones((1, 10), np.float32)
+    with braid.connect(server.address) as client:
+        (tensor,) = client.model_metadata(MODEL).inputs
+        done = queue.SimpleQueue()
+
+        def infer() -> None:
+            client.infer(MODEL, {tensor.name: x})
+            done.put(True)
+
+        threads = [threading.Thread(target=infer) for _ in range(4 * STREAMS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert done.qsize() == len(threads)
+
+
+def gzip_of_zeros(mebibytes: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(mebibytes)) + packer.flush()
+
+
+def test_a_bomb_is_not_unpacked(server: Server) -> None:
+    """A megabyte that would get a gibibyte."""
+    bomb = gzip_of_zeros(1024)
+    assert len(bomb) < 2 << 20
+    before = server.resident_bytes()
+    peak = 0
+    with http2.connect(server.address) as connection:
+        call = http2.begin_call(INFER, len(bomb), encoding="gzip")
+        connection.sendall(call)
+        try:
+            for at in range(0, len(bomb), 1 << 14):
+                connection.sendall(http2.data(bomb[at : at + (1 << 14)]))
+            connection.sendall(http2.frame(http2.DATA, http2.END_STREAM, 1))
+        except OSError:
+            pass  # It has been refused meanwhile.
+        ended = time.monotonic() + 3
+        while time.monotonic() < ended:
+            peak = max(peak, server.resident_bytes())
+            time.sleep(0.01)
+    assert peak - before < 64 << 20
+    assert answers(server.address)
+
+
+@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compression_is_refused_by_name(server: Server, algorithm: grpc.Compression) -> None:
+    request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
+    with protocol.channel(server.address) as on:
+        call = on.unary_unary(
+            "/inference.GRPCInferenceService/ModelReady",
+            request_serializer=lambda message: message.SerializeToString(),
+        )
+        call(request, timeout=30)
+        request.name = MODEL * 1000
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request, timeout=30, compression=algorithm)
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "ompression algorithm" in caught.value.details()
+
+
+def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path: Path) -> None:
+    flags = ("--max_connection_age=0.5", "--max_connection_age_grace=0.5")
+    with Server(models_directory, "cpu*1", tmp_path / "run", flags) as server:
+        with http2.connect(server.address) as connection:
+            kinds = [kind for kind, *_ in read_frames(connection)]
+            assert http2.GOAWAY in kinds
+        x = np.ones((1, 10), np.float32)
+        with braid.connect(server.address) as client:
+            (tensor,) = client.model_metadata(MODEL).inputs
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                client.infer(MODEL, {tensor.name: x})
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+def test_each_client_has_a_limit(tmp_path: Path, by_token: bool) -> None:
+    models.export(tmp_path / "models" / "slow", models.make("slow"), config=models.configs.SLOW)
+    (tmp_path / "tokens").write_text(
+        access.token_line("infer", "one", "ann") + access.token_line("infer", "two", "bob")
+    )
+    flags = (
+        "--max_client_requests=1",
+        *((f"--auth_tokens={tmp_path / 'tokens'}",) if by_token else ()),
+    )
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run", flags) as server:
+        with braid.connect(server.address, token="one" if by_token else None) as ann:
+            (tensor,) = ann.model_metadata("slow").inputs
+            inputs = {tensor.name: np.ones((64, *tensor.shape[1:]), np.float32)}
+
+            # One call at a time, of either: while one is there the other's is refused.
+            refused = []
+
+            def infer() -> None:
+                try:
+                    ann.infer("slow", inputs)
+                except braid.ResourceExhausted as error:
+                    refused.append(str(error))
+
+            def both() -> bool:
+                threads = [threading.Thread(target=infer) for _ in range(2)]
+                for thread in threads:
+                    thread.start()
+                if by_token:
+                    with braid.connect(server.address, token="two") as bob:
+                        bob.infer("slow", inputs)
+                for thread in threads:
+                    thread.join()
+                return bool(refused)
+
+            wait_until(both)
+            assert "--max_client_requests" in refused[0]
+            ann.infer("slow", inputs)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [1] * 10_000,
+        [2**62, 2**62],
+        [2**63 - 1],
+        [-(2**63)],
+        [0] * 5000,
+        [2**32, 2**32, 0],
+    ],
+)
+def test_shapes_that_are_absurd(server: Server, shape: list[int]) -> None:
+    request = access.request_naming(access.METHODS["ModelInfer"], MODEL, "")
+    with braid.connect(server.address) as client:
+        (tensor,) = client.model_metadata(MODEL).inputs
+    request.inputs.add(name=tensor.name, datatype="FP32", shape=shape)
+    request.raw_input_contents.append(bytes(40))
+    with protocol.channel(server.address) as on:
+        code, message = access.outcome(on, access.METHODS["ModelInfer"], request, [])
+    assert code == "INVALID_ARGUMENT"
+    assert len(message) < 100_000
+
+
+def test_names_that_are_absurd_are_cut_in_what_is_told(server: Server) -> None:
+    long = "é" * (1 << 20)
+    with protocol.channel(server.address) as on:
+        for method in ("ModelInfer", "ModelReady", "ModelConfig", "GetTrainer", "Step", "Rollback"):
+            request = access.request_naming(access.METHODS[method], long, long)
+            code, message = access.outcome(on, access.METHODS[method], request, [])
+            if method != "ModelReady":
+                assert code in ("NOT_FOUND", "INVALID_ARGUMENT"), (method, code, message[:200])
+            assert len(message) < 1000, method
+    assert answers(server.address)
+    assert len(server.log) < 100_000

@@ -1,9 +1,9 @@
 #include "server/access/reloaded_files.h"
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,9 +25,9 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
     whole.append(bytes, 0, static_cast<size_t>(file.gcount()));
   }
   if (!file.is_open() || file.bad()) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ",
-                                                   std::strerror(errno != 0 ? errno : EIO),
-                                                   "; expected a file that the server may read"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot read ", path, ": ", std::generic_category().message(errno != 0 ? errno : EIO),
+        "; expected a file that the server may read"));
   }
   if (whole.size() > kMostBytes) {
     return absl::InvalidArgumentError(

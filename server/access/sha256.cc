@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -26,8 +26,8 @@ class Hasher {
 
   void Begin() {
     // To look an algorithm up takes longer than to hash a token.
-    static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-    Must(algorithm != nullptr && EVP_DigestInit_ex2(context_, algorithm, nullptr) == 1);
+    static const EVP_MD* const kAlgorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    Must(kAlgorithm != nullptr && EVP_DigestInit_ex2(context_, kAlgorithm, nullptr) == 1);
   }
   void Add(absl::string_view bytes) {
     Must(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1);
@@ -42,7 +42,7 @@ class Hasher {
   static void Must(bool done) {
     if (!done) {
       // Out of memory, or an installation without SHA-256: nobody could be told from anybody.
-      spdlog::critical("OpenSSL does not compute SHA-256");
+      Log(LogModule::kServer).critical("OpenSSL does not compute SHA-256");
       std::abort();
     }
   }

@@ -5,7 +5,7 @@
 
 #include "grpc/grpc.h"
 #include "grpc/grpc_security.h"
-#include "spdlog/spdlog.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -29,7 +29,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
     // Who calls is found out by rpc/access.h, with and without TLS.
-    spdlog::critical("there is no metadata processor");
+    Log(LogModule::kRpc).critical("there is no metadata processor");
   }
 
  private:

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   Echo echo;
   int port = 0;
   grpc::ServerBuilder builder;
-  braid::ConfigureTransport(&builder);
+  braid::ConfigureTransport({}, &builder);
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&echo);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

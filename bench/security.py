@@ -1,4 +1,4 @@
-"""What TLS and tokens cost inference: four servers side by side, asked in turn.
+"""What TLS, tokens and the access log cost inference: servers side by side, asked in turn.
 
 .venv/bin/python bench/security.py prints a table for bench/RESULTS.md.
 """
@@ -53,10 +53,12 @@ def main() -> None:
         (directory / "tokens").write_text("".join(lines))
         tls = (f"--tls_cert={pair.certificate}", f"--tls_key={pair.key}")
         tokens = (f"--auth_tokens={directory / 'tokens'}",)
+        logged = ("--log_level=access=info", "--log_format=json")
         show, over = f"--token={TOKEN}", f"--ca={authority.certificate}"
         kinds = {
             "plaintext": ((), ()),
             "tokens": (tokens, (show,)),
+            "tokens, access log": ((*tokens, *logged), (show,)),
             "TLS": (tls, (over,)),
             "TLS, tokens": ((*tls, *tokens), (over, show)),
         }

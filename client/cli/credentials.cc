@@ -27,12 +27,13 @@ absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::string& 
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  // Nobody sets variables meanwhile. NOLINTNEXTLINE(concurrency-mt-unsafe)
   const char* const variable = path.empty() ? std::getenv(kTokenVariable) : nullptr;
   if (path.empty() && variable == nullptr) return std::string();
   absl::StatusOr<std::string> read =
       variable != nullptr ? std::string(variable) : ReadFile("--token_file", path);
   if (!read.ok()) return read.status();
-  const std::string token(absl::StripAsciiWhitespace(*read));
+  std::string token(absl::StripAsciiWhitespace(*read));
   if (token.empty() || !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
     // Not what is there: it may be a secret.
     return absl::InvalidArgumentError(

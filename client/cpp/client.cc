@@ -86,7 +86,7 @@ std::string RandomId() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& target,
-                                                        ClientOptions options) {
+                                                        const ClientOptions& options) {
   auto client = std::make_unique<Client>(MakeChannel(target, options.security), options);
   absl::StatusOr<inference::ServerLiveResponse> live =
       Call(*client->inference_, &InferenceStub::ServerLive, inference::ServerLiveRequest(),

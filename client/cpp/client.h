@@ -70,7 +70,7 @@ class Client {
   // Opens a channel to `target`, "host:port", and asks the server whether it is alive.
   // UNAVAILABLE or DEADLINE_EXCEEDED if nothing answers there.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target,
-                                                         ClientOptions options = {});
+                                                         const ClientOptions& options = {});
 
   // Over a channel of the caller's own: a load-balancing policy, in-process. For messages
   // beyond gRPC's 4 MiB its maximum receive size must be set.

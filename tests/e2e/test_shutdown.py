@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import grpc
 import numpy as np
@@ -88,13 +89,12 @@ def test_idle_server_ends_at_once(start_server: Callable[..., Server], devices: 
     assert time.monotonic() - started < 5
 
 
-
-def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server]) -> None:
-    """64 MiB, of which the client has read one when the server is asked to end, and takes longer
-    over the rest than what has no reply to wait for is given."""
-    server = start_server("cpu*1", names=("identity_fp32",), flags=PATIENT)
+@contextmanager
+def reply_being_read(
+    server: Server, x: np.ndarray
+) -> Iterator[tuple[http2.StuckReader, grpc.Future]]:
+    """The model's output is `x` again, of which the client has read one MiB and then stops."""
     request = InferRequest(model_name="identity_fp32")
-    x = np.arange(1 << 24, dtype=np.float32)
     request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
     request.raw_input_contents.append(x.tobytes())
     reader = http2.StuckReader(server.address, reads=1 << 20)
@@ -104,6 +104,14 @@ def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server
         wait_until(
             lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
         )
+        yield reader, reply
+
+
+def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server]) -> None:
+    """It takes longer than what has no reply to wait for is given."""
+    server = start_server("cpu*1", names=("identity_fp32",), flags=PATIENT)
+    x = np.arange(1 << 24, dtype=np.float32)
+    with reply_being_read(server, x) as (reader, reply):
         server.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             server.process.wait(timeout=3)
@@ -116,17 +124,7 @@ def test_reply_that_nobody_reads_does_not_keep_the_server(
     start_server: Callable[..., Server],
 ) -> None:
     server = start_server("cpu*1", names=("identity_fp32",), flags=("--drain_timeout=2",))
-    request = InferRequest(model_name="identity_fp32")
-    x = np.zeros(1 << 24, np.float32)
-    request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
-    request.raw_input_contents.append(x.tobytes())
-    reader = http2.StuckReader(server.address, reads=1 << 20)
-    with channel(reader.address) as connection:
-        reply = Stub(connection, "inference.GRPCInferenceService").ModelInfer.future(request)
-        labels = {"method": "ModelInfer", "model": "identity_fp32", "code": "OK"}
-        wait_until(
-            lambda: scrape(server.metrics_url).value("braid_requests_total", **labels) == 1
-        )
+    with reply_being_read(server, np.zeros(1 << 24, np.float32)) as (reader, reply):
         server.terminate()
         assert server.wait() == 0, server.log
         assert "replies that nobody reads" in server.log

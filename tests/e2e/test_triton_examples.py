@@ -338,16 +338,13 @@ def states_of(directory: Path, examples: dict[str, Example]) -> dict[str, tuple[
     """What a server that serves `examples` says of each: its state and the reason."""
     for name, example in examples.items():
         example.write(directory / "models" / name)
-    server = Server(directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",))
-    try:
-        server.start()
-        with triton.InferenceServerClient(server.address) as client:
-            why = reasons(client)
-            states = {name: (state, why[name, version]) for name, version, state in index(client)}
-        server.stop()
-    finally:
-        server.kill()
-    return states
+    flags = ("--cpu_threads=1",)
+    with (
+        Server(directory / "models", "cpu*2", directory / "run", flags) as server,
+        triton.InferenceServerClient(server.address) as client,
+    ):
+        why = reasons(client)
+        return {name: (state, why[name, version]) for name, version, state in index(client)}
 
 
 def test_what_is_not_done_is_refused_by_name(tmp_path: Path) -> None:

@@ -16,7 +16,11 @@ BASE = ROOT / "deploy/kustomize/base"
 # Values that belong together, each a way to use the chart.
 MATRIX = sorted(CHART.glob("ci/*-values.yaml"))
 # The least that has to be said.
-MINIMAL = {"models": {"claimName": "braid-models"}}
+MINIMAL = {
+    "models": {"claimName": "braid-models"},
+    "auth": {"tokensSecret": "braid-tokens"},
+    "tls": {"secretName": "braid-tls"},
+}
 
 KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")  # The oldest that the chart takes, to the newest.
 

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from e2e.access import token_line
+from e2e.certificates import Authority, Pair
 from e2e.server import BINARY, Server
 
-from deploy.rendering import Manifests, render_minimal
+from deploy.rendering import Manifests, merge, render_minimal
 
 
-def render_test(model: str, inputs: list[dict]) -> Manifests:
-    return render_minimal({"test": {"model": model, "inputs": inputs}})
+def render_test(model: str, inputs: list[dict], more: dict | None = None) -> Manifests:
+    test = {"model": model, "inputs": inputs, "tokenSecret": "test-token"}
+    return render_minimal(merge({"test": test}, more or {}))
 
 
 def files(manifests: Manifests) -> dict[str, bytes]:
@@ -64,18 +67,105 @@ def test_hooks_and_the_way_through_the_network_policy() -> None:
     assert wanted <= pod["metadata"]["labels"].items()
 
 
-def test_it_infers(start_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_it_shows_what_the_server_asks_for() -> None:
+    access = {
+        "tls": {"clientCASecret": "clients"},
+        "test": {"certificateSecret": "client", "caSecret": "authority"},
+    }
+    pod = render_test("m", [{"name": "x", "datatype": "FP32", "shape": [1]}], access).of("Pod")
+    arguments = pod["spec"]["containers"][0]["args"]
+    before = arguments[: arguments.index("infer")]
+    assert {"--tls", "--ca=/etc/braid/ca/ca.crt", "--cert=/etc/braid/certificate/tls.crt",
+            "--key=/etc/braid/certificate/tls.key", "--token_file=/etc/braid/token/token",
+            "--server=braid.models.svc:8001"} <= set(before)  # fmt: skip
+    secrets = {
+        volume["name"]: (volume["secret"]["secretName"], volume["secret"].get("items"))
+        for volume in pod["spec"]["volumes"]
+        if "secret" in volume
+    }
+    assert secrets == {
+        # Not the key that may lie beside it.
+        "ca": ("authority", [{"key": "ca.crt", "path": "ca.crt"}]),
+        "certificate": ("client", None),
+        "token": ("test-token", None),
+    }
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What the Secrets hold that the values of `ACCESS` name."""
+    authority = Authority(tmp_path_factory.mktemp("authority") / "ca")
+    ca = authority.certificate.read_bytes()
+
+    def tls(pair: Pair) -> dict[str, bytes]:
+        key, certificate = pair.pem
+        return {"tls.key": key, "tls.crt": certificate, "ca.crt": ca}
+
+    return {
+        "braid-tls": tls(authority.issue_server()),
+        "braid-tokens": {"tokens": token_line("infer:mlp", "secret", "test").encode()},
+        "braid-certificates": {"certificates": b"infer:mlp test.example.org\n"},
+        "test-token": {"token": b"secret\n"},
+        "test-client": tls(authority.issue("DNS:test.example.org")),
+    }
+
+
+def mount(pod: dict, secrets: dict[str, dict[str, bytes]], root: Path) -> None:
+    """Writes under `root` what the Secrets of a pod's first container would be."""
+    sources = {volume["name"]: volume.get("secret") for volume in pod["volumes"]}
+    for mounted in pod["containers"][0]["volumeMounts"]:
+        if source := sources.get(mounted["name"]):
+            directory = root / mounted["mountPath"].lstrip("/")
+            directory.mkdir(parents=True)
+            files = secrets[source["secretName"]]
+            for key in [item["key"] for item in source.get("items", [])] or files:
+                (directory / key).write_bytes(files[key])
+
+
+MUTUAL = {"tls": {"clientCASecret": "braid-tls"}, "test": {"certificateSecret": "test-client"}}
+CERTIFICATES = {"certificatesSecret": "braid-certificates"}
+ACCESS = {
+    "tokens": {},
+    "tokens and mutual TLS": MUTUAL,
+    "certificates": merge(
+        MUTUAL, {"auth": {**CERTIFICATES, "tokensSecret": ""}, "test": {"tokenSecret": ""}}
+    ),
+    "a mesh": {"tls": {"secretName": "", "terminatedInFront": True}},
+    "everybody": {
+        "tls": {"secretName": ""},
+        "auth": {"tokensSecret": "", "allowUnauthenticated": True},
+        "test": {"tokenSecret": ""},
+    },
+}
+
+
+@pytest.mark.parametrize("access", ACCESS.values(), ids=ACCESS.keys())
+def test_it_infers(
+    access: dict,
+    start_server: Callable[..., Server],
+    secrets: dict[str, dict[str, bytes]],
+    tmp_path: Path,
+) -> None:
     if not BINARY.exists():
         pytest.skip(f"no {BINARY}: run scripts/setup.sh")
-    server = start_server("cpu*2", ("mlp",))
-    manifests = render_test("mlp", [{"name": "x", "datatype": "FP32", "shape": [2, 784]}])
+    manifests = render_test("mlp", [{"name": "x", "datatype": "FP32", "shape": [2, 784]}], access)
+    mount(manifests.pod(), secrets, tmp_path / "server")
+    kinds = ("--listen=", "--tls", "--auth", "--allow", "--log")
+    flags = (flag for flag in manifests.server()["args"] if flag.startswith(kinds))
+    at = [flag.replace("=/etc", f"={tmp_path}/server/etc") for flag in flags]
+    server = start_server("cpu*2", ("mlp",), tuple(at))
+
+    pod = manifests.of("Pod")["spec"]
+    mount(pod, secrets, tmp_path / "test")
+    (tmp_path / "inputs").mkdir()
     for name, data in files(manifests).items():
-        (tmp_path / name).write_bytes(data)
-    [container] = manifests.of("Pod")["spec"]["containers"]
+        (tmp_path / "inputs" / name).write_bytes(data)
+    [container] = pod["containers"]
     assert container["command"] == ["braid"]
-    address = f"--server=127.0.0.1:{server.ready['grpc_port']}"
     arguments = [
-        address if argument == "--server=braid:8001" else argument.replace("/inputs", str(tmp_path))
+        argument.replace("braid.models.svc:8001", server.address)
+        .replace("=/etc", f"={tmp_path}/test/etc")
+        .replace("=/inputs", f"={tmp_path}/inputs")
         for argument in container["args"]
     ]
     done = subprocess.run(

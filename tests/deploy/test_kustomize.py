@@ -39,6 +39,6 @@ def test_the_overlay_of_the_readme(tmp_path: Path) -> None:
     server = manifests.server()
     assert server["image"] == "registry.internal/braid:0.1.0"
     assert server["resources"]["limits"] == {"memory": "16Gi"}
-    assert "--devices=cpu*4" in server["args"]
+    assert {"--devices=cpu*4", "--tls_client_ca=/etc/braid/tls/ca.crt"} <= set(server["args"])
     [grpc, _] = manifests.of("NetworkPolicy")["spec"]["ingress"]
     assert grpc["from"] == [{"namespaceSelector": {}}]

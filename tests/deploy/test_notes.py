@@ -40,6 +40,7 @@ def test_they_are_there(chart: Path, values: Path) -> None:
 
 def test_addresses(chart: Path) -> None:
     text = minimal(chart, {})
+    assert "gRPC with TLS" in text
     assert "dns:///braid-headless.models.svc:8001" in text
     trainers = minimal(chart, {"replicas": 3, "training": {"enabled": True}})
     assert "braid-0.braid-headless.models.svc:8001" in trainers
@@ -48,10 +49,19 @@ def test_addresses(chart: Path) -> None:
 
 def test_warnings(chart: Path) -> None:
     protected = minimal(chart, {})
-    assert "Whoever reaches port 8001 may use and train models" in protected
+    assert "WARNING" not in protected
     assert "only what networkPolicy.clients selects" in protected
-    exposed = minimal(chart, {"networkPolicy": {"enabled": False}})
-    assert "Whoever reaches port 8001 may use and train models" in exposed
+    consent = {
+        "auth": {"tokensSecret": "", "allowUnauthenticated": True},
+        "networkPolicy": {"enabled": False},
+    }
+    exposed = minimal(chart, {**consent, "tls": {"secretName": ""}})
+    assert "gRPC in plaintext" in exposed
+    assert "WARNING: whoever reaches port 8001 may use and train models" in exposed
     assert "No network policy keeps anybody from it" in exposed
+    mutual = minimal(chart, {**consent, "tls": {"clientCASecret": "ca"}})
+    assert "WARNING: whoever has a certificate of tls.clientCASecret may" in mutual
+    meshed = minimal(chart, {"tls": {"secretName": "", "terminatedInFront": True}})
+    assert "WARNING: the server takes tokens in plaintext" in meshed
     containers = {"claimName": "", "initContainers": [{"name": "a", "image": "b"}]}
     assert "nothing but DNS" in minimal(chart, {"models": containers})

@@ -41,6 +41,8 @@ def test_a_claim_that_is_there() -> None:
 def test_names_that_look_like_something_else() -> None:
     names = {
         "models": {"claimName": "1"},
+        "auth": {"tokensSecret": "true"},
+        "tls": {"secretName": "null"},
         "serviceAccount": {"name": "2e3"},
         "training": {"enabled": True, "data": {"size": "1000", "storageClassName": "no"}},
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
+import yaml
 from e2e.server import BINARY
 
 from deploy.rendering import CHART, MATRIX, merge, render, render_minimal
@@ -32,11 +34,14 @@ def test_the_server_has_the_flags() -> None:
         assert used <= known
 
 
-def test_the_least_values_serve_on_one_gpu() -> None:
+def test_the_least_values_serve_with_tokens_over_tls_on_one_gpu() -> None:
     manifests = render_minimal()
     server = manifests.server()
-    assert {"--listen=0.0.0.0", "--allow_unauthenticated", "--devices=cuda"} <= set(server["args"])
-    assert not [flag for flag in server["args"] if flag.startswith("--data")]
+    assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
+    assert {"--auth_tokens=/etc/braid/tokens/tokens", "--tls_cert=/etc/braid/tls/tls.crt",
+            "--tls_key=/etc/braid/tls/tls.key"} <= set(server["args"])  # fmt: skip
+    others = ("--data", "--allow", "--tls_client_ca", "--tls_terminated", "--max_connection_age")
+    assert not [flag for flag in server["args"] if flag.startswith(others)]
     assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
     assert server["image"] == "braid:0.1.0"
     assert manifests.workload()["kind"] == "Deployment"
@@ -57,8 +62,9 @@ def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
     assert manifests.workload()["spec"]["progressDeadlineSeconds"] > seconds
 
 
-def test_probes_ask_the_plaintext_port() -> None:
-    server = render_minimal().server()
+@pytest.mark.parametrize("values", MATRIX, ids=lambda path: path.name)
+def test_probes_ask_the_plaintext_port(values: Path) -> None:
+    server = render(values).server()
     assert "--health_port=8003" in server["args"]
     for probe, service in (
         ("startupProbe", "readiness"),
@@ -135,11 +141,62 @@ def test_models_from_init_containers() -> None:
     assert mount(manifests.server(), "/models")["readOnly"] is True
 
 
+def test_secrets_are_mounted_whole_to_be_reloaded() -> None:
+    access = {
+        "tls": {"secretName": "server", "clientCASecret": "ca"},
+        "auth": {"tokensSecret": "tokens", "certificatesSecret": "certificates"},
+    }
+    manifests = render_minimal(access)
+    server = manifests.server()
+    for flag, path, secret in (
+        ("--tls_cert", "/etc/braid/tls/tls.crt", "server"),
+        ("--tls_key", "/etc/braid/tls/tls.key", "server"),
+        ("--tls_client_ca", "/etc/braid/client-ca/ca.crt", "ca"),
+        ("--auth_tokens", "/etc/braid/tokens/tokens", "tokens"),
+        ("--auth_certificates", "/etc/braid/certificates/certificates", "certificates"),
+    ):
+        assert f"{flag}={path}" in server["args"]
+        mounted = mount(server, path.rsplit("/", 1)[0])
+        assert mounted["readOnly"] is True
+        assert "subPath" not in mounted
+        source = volume(manifests.pod(), mounted["name"])["secret"]
+        # Read by the group alone, which is the pods' fsGroup.
+        assert (source["secretName"], source["defaultMode"]) == (secret, 0o440)
+    assert volume(manifests.pod(), "client-ca")["secret"]["items"] == [
+        {"key": "ca.crt", "path": "ca.crt"}
+    ]
+    # Nothing that would replace the pods for what they take up by themselves.
+    assert "annotations" not in manifests.workload()["spec"]["template"]["metadata"]
+
+
+def test_only_who_says_so_serves_everybody() -> None:
+    for values in MATRIX:
+        consents = yaml.safe_load(values.read_text())["auth"].get("allowUnauthenticated", False)
+        assert ("--allow_unauthenticated" in render(values).server()["args"]) is consents
+
+
+def test_tokens_behind_what_has_tls() -> None:
+    manifests = render_minimal({"tls": {"secretName": "", "terminatedInFront": True}})
+    flags = manifests.server()["args"]
+    assert {"--tls_terminated_in_front", "--auth_tokens=/etc/braid/tokens/tokens"} <= set(flags)
+    assert not [flag for flag in flags if flag.startswith(("--tls_cert", "--tls_key", "--allow"))]
+    secrets = [volume["name"] for volume in manifests.pod()["volumes"] if "secret" in volume]
+    assert secrets == ["tokens"]
+
+
+def test_the_log_is_json_unless_told_otherwise() -> None:
+    assert {"--log_format=json", "--log_level=info"} <= set(args())
+    log = {"logFormat": "text", "logLevel": "warning,training=debug,access=info"}
+    told = args({"server": log})
+    assert "--log_format=text" in told
+    assert "--log_level=warning,training=debug,access=info" in told
+
+
 def test_server_flags() -> None:
     server = {"devices": "cuda:0*2", "modelControlMode": "explicit", "loadModels": ["a", "b"]}
-    flags = args({"server": {**server, "extraArgs": ["--tf32"]}})
+    flags = args({"server": {**server, "extraArgs": ["--tf32"], "maxConnectionAge": 86400}})
     assert {"--devices=cuda:0*2", "--model_control_mode=explicit", "--load_model=a",
-            "--load_model=b", "--tf32"} <= set(flags)  # fmt: skip
+            "--load_model=b", "--tf32", "--max_connection_age=86400"} <= set(flags)  # fmt: skip
     polled = args({"server": {"modelControlMode": "poll", "repositoryPollSeconds": 0.5}})
     assert "--repository_poll_seconds=0.5" in polled
 

@@ -7,7 +7,13 @@ import json
 import pytest
 import yaml
 
-from deploy.rendering import CHART, MATRIX, Refused, render, render_minimal
+from deploy.rendering import CHART, MATRIX, MINIMAL, Refused, render, render_minimal
+
+TEST = {
+    "model": "a",
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}],
+    "tokenSecret": "token",
+}
 
 CONTRADICTIONS = [
     ({"models": {"claimName": ""}}, "there are no models"),
@@ -18,6 +24,28 @@ CONTRADICTIONS = [
     (
         {"models": {"claimName": "", "configMap": {"name": "small"}, "claimSubPath": "a"}},
         "models.claimSubPath is a folder of models.claimName, which is empty",
+    ),
+    ({"auth": {"tokensSecret": ""}}, "nobody may call: set auth.tokensSecret or"),
+    ({"auth": {"allowUnauthenticated": True}}, "auth.allowUnauthenticated contradicts"),
+    ({"tls": {"secretName": ""}}, "tokens would travel in plaintext: set tls.secretName, or"),
+    (
+        {"tls": {"secretName": "", "clientCASecret": "ca", "terminatedInFront": True}},
+        "needs the server's certificate: set tls.secretName",
+    ),
+    ({"auth": {"certificatesSecret": "who"}}, "nobody asks: set tls.clientCASecret"),
+    ({"tls": {"terminatedInFront": True}}, "tls.terminatedInFront contradicts tls.secretName"),
+    ({"test": {**TEST, "tokenSecret": ""}}, "set test.tokenSecret"),
+    ({"tls": {"clientCASecret": "ca"}, "test": TEST}, "set test.certificateSecret"),
+    (
+        {"tls": {"secretName": "", "terminatedInFront": True}, "test": {"caSecret": "ca"}},
+        "are for tls.secretName, which is empty",
+    ),
+    (
+        {
+            "auth": {"tokensSecret": "", "allowUnauthenticated": True},
+            "test": {"tokenSecret": "token"},
+        },
+        "is for auth.tokensSecret, which is empty",
     ),
     ({"server": {"loadModels": ["a"]}}, "is for server.modelControlMode explicit"),
     ({"server": {"extraArgs": ["--listen=::"]}}, "may not have --listen=::"),
@@ -43,7 +71,7 @@ CONTRADICTIONS = [
     (
         {
             "test": {
-                "model": "a",
+                **TEST,
                 "inputs": [{"name": "x", "datatype": "FP32", "shape": [500, 500]}],
             }
         },
@@ -62,7 +90,13 @@ NO_VALUES = [
     ({"server": {"devices": "auto"}}, "/server/devices"),
     ({"server": {"modelControlMode": "all"}}, "/server/modelControlMode"),
     ({"server": {"extraArgs": ["tf32"]}}, "/server/extraArgs/0"),
+    ({"server": {"logFormat": "xml"}}, "/server/logFormat"),
+    ({"server": {"logLevel": "loud"}}, "/server/logLevel"),
+    ({"server": {"logLevel": "info,access"}}, "/server/logLevel"),
+    ({"server": {"maxConnectionAge": -1}}, "/server/maxConnectionAge"),
     ({"models": {"claimName": "Not_A_Name"}}, "/models/claimName"),
+    ({"auth": {"tokensSecret": "Not_A_Name"}}, "/auth/tokensSecret"),
+    ({"tls": {"terminatedInFront": "mesh"}}, "/tls/terminatedInFront"),
     ({"sharedMemory": {"sizeLimit": "1 GB"}}, "/sharedMemory/sizeLimit"),
     ({"drain": {"timeoutSeconds": 1.5}}, "/drain/timeoutSeconds"),
     ({"autoscaling": {"kind": "HPA"}}, "/autoscaling/kind"),
@@ -95,6 +129,8 @@ def test_the_schema(values: dict, key: str) -> None:
 def test_nothing_said_is_refused() -> None:
     with pytest.raises(Refused, match="there are no models"):
         render({})
+    with pytest.raises(Refused, match="nobody may call"):
+        render({"models": MINIMAL["models"]})
 
 
 def test_flags_of_the_chart_cannot_be_given_twice() -> None:

@@ -14,12 +14,17 @@
 - --data_dir=/data
 {{- end }}
 - --listen=0.0.0.0
-- --allow_unauthenticated
 - --grpc_port=8001
 - --metrics_port=8002
 - --health_port=8003
 - --drain_delay={{ .Values.drain.delaySeconds }}
 - --drain_timeout={{ .Values.drain.timeoutSeconds }}
+{{- with .Values.server.maxConnectionAge }}
+- --max_connection_age={{ . }}
+{{- end }}
+{{- include "braid.accessArgs" . }}
+- --log_format={{ .Values.server.logFormat }}
+- --log_level={{ .Values.server.logLevel }}
 {{- range .Values.server.extraArgs }}
 - {{ . | quote }}
 {{- end }}
@@ -45,6 +50,7 @@
 {{ include "braid.tmpMount" . }}
 - name: shm
   mountPath: /dev/shm
+{{- include "braid.secretMounts" . }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -77,6 +83,7 @@
   emptyDir:
     medium: Memory
     sizeLimit: {{ .Values.sharedMemory.sizeLimit | quote }}
+{{- include "braid.secretVolumes" . }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

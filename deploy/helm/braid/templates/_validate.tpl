@@ -1,6 +1,8 @@
 {{/* Ends with one sentence where values contradict each other, which the schema cannot tell. */}}
 {{- define "braid.validate" -}}
 {{- include "braid.validateModels" .Values.models }}
+{{- include "braid.validateAccess" .Values }}
+{{- include "braid.validateTest" .Values }}
 {{- include "braid.validateServer" .Values.server }}
 {{- include "braid.validateGpus" .Values }}
 {{- include "braid.validateReplicas" .Values }}
@@ -21,11 +23,51 @@
 {{- end }}
 {{- end }}
 
+{{/* What the server would end with exit code 2 for, and what would not be meant. */}}
+{{- define "braid.validateAccess" -}}
+{{- $authenticated := or .auth.tokensSecret .auth.certificatesSecret }}
+{{- if and $authenticated .auth.allowUnauthenticated }}
+{{- fail "auth.allowUnauthenticated contradicts auth.tokensSecret and auth.certificatesSecret: set one or the other" }}
+{{- else if not (or $authenticated .auth.allowUnauthenticated) }}
+{{- fail "nobody may call: set auth.tokensSecret or auth.certificatesSecret, or auth.allowUnauthenticated=true to serve everybody who reaches the port" }}
+{{- end }}
+{{- if and .tls.clientCASecret (not .tls.secretName) }}
+{{- fail "tls.clientCASecret asks for mutual TLS, which needs the server's certificate: set tls.secretName" }}
+{{- end }}
+{{- if and .auth.certificatesSecret (not .tls.clientCASecret) }}
+{{- fail "auth.certificatesSecret gives roles to clients' certificates, for which nobody asks: set tls.clientCASecret" }}
+{{- end }}
+{{- if and .tls.terminatedInFront .tls.secretName }}
+{{- fail "tls.terminatedInFront contradicts tls.secretName: set one or the other" }}
+{{- end }}
+{{- if and .auth.tokensSecret (not (or .tls.secretName .tls.terminatedInFront)) }}
+{{- fail "tokens would travel in plaintext: set tls.secretName, or tls.terminatedInFront=true where something in front of the server has TLS" }}
+{{- end }}
+{{- end }}
+
+{{/* A test that could only be refused. */}}
+{{- define "braid.validateTest" -}}
+{{- if .test.model }}
+{{- if and .tls.clientCASecret (not .test.certificateSecret) }}
+{{- fail "tls.clientCASecret asks the test for a certificate, too: set test.certificateSecret" }}
+{{- end }}
+{{- if and .auth.tokensSecret (not (or .auth.certificatesSecret .test.tokenSecret)) }}
+{{- fail "auth.tokensSecret asks the test for a token, too: set test.tokenSecret" }}
+{{- end }}
+{{- end }}
+{{- if and (or .test.certificateSecret .test.caSecret) (not .tls.secretName) }}
+{{- fail "test.certificateSecret and test.caSecret are for tls.secretName, which is empty" }}
+{{- end }}
+{{- if and .test.tokenSecret (not .auth.tokensSecret) }}
+{{- fail "test.tokenSecret is for auth.tokensSecret, which is empty" }}
+{{- end }}
+{{- end }}
+
 {{- define "braid.validateServer" -}}
 {{- if and .loadModels (ne .modelControlMode "explicit") }}
 {{- fail "server.loadModels is for server.modelControlMode explicit: the other modes load all models" }}
 {{- end }}
-{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" }}
+{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" "--max_connection_age" "--tls_cert" "--tls_key" "--tls_client_ca" "--tls_terminated_in_front" "--auth_tokens" "--auth_certificates" "--allow_unauthenticated" "--log_format" "--log_level" }}
 {{- range .extraArgs }}
 {{- if has (splitList "=" . | first) $managed }}
 {{- fail (printf "server.extraArgs may not have %s: other values of the chart set it" .) }}

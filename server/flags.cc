@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -199,6 +200,10 @@ void AddFlags(CLI::App* app, Options* options) {
   app->add_option("--max_connection_streams", options->max_connection_streams,
                   "Calls that one connection has open at once; more wait")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--max_message_bytes", options->max_message_bytes,
+                  "Of a message that comes; a larger one is refused")
+      ->check(CLI::Range(int{1024}, std::numeric_limits<int>::max()))
       ->capture_default_str();
   app->add_flag("--refuse_compression", options->refuse_compression,
                 "Refuse compressed messages: a small one can get very large when it is unpacked");

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,7 +73,8 @@ struct Options {
   // Beyond loopback: tokens may come in plaintext, as something in front of the server has TLS.
   bool tls_terminated_in_front = false;
 
-  // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED.
+  // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED. Messages
+  // that are on their way, whoever sends them, may take as much as max_request_bytes again.
   int64_t max_requests = 4096;
   size_t max_request_bytes = size_t{4} << 30;
   // The same of one client: an identity, or else an address. 0: no limit but those above.
@@ -81,6 +83,8 @@ struct Options {
   int max_connection_streams = 1024;
   // Whether messages that are compressed are refused.
   bool refuse_compression = false;
+  // Of a request, or of a message of a stream; at most 2 GiB, as protobuf has it.
+  int max_message_bytes = std::numeric_limits<int>::max();
   // Whether clients may have the server read and write POSIX shared memory that its user may open.
   bool allow_client_shared_memory = false;
   // After which a client is asked to connect anew, so that it finds other servers.

@@ -77,6 +77,13 @@ absl::Status MakeDataDir(const std::string& path) {
       absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
 }
 
+// What messages that are on their way may take: as much as requests in flight, but one always fits.
+size_t BufferBytes(const Options& options) {
+  constexpr size_t kRoom = size_t{64} << 20;
+  return std::max(options.max_request_bytes,
+                  static_cast<size_t>(options.max_message_bytes) + kRoom);
+}
+
 // INVALID_ARGUMENT where who can reach the server could do more than it was told to let them.
 absl::Status CheckExposure(const Options& options) {
   if (IsLoopback(options.listen)) {
@@ -141,7 +148,8 @@ class Server::Parts {
         GrpcServer::Create({options_.listen,
                             options_.grpc_port,
                             {options_.max_connection_streams, options_.max_connection_age,
-                             options_.max_connection_age_grace, !options_.refuse_compression},
+                             options_.max_connection_age_grace, !options_.refuse_compression,
+                             options_.max_message_bytes, BufferBytes(options_)},
                             models_.get(),
                             control_.get(),
                             trainers_.get(),

@@ -1,6 +1,9 @@
 // How long a connection may last, how much it may have open, and what may come on it.
 #pragma once
 
+#include <cstddef>
+#include <limits>
+
 #include "absl/time/time.h"
 
 namespace braid {
@@ -12,6 +15,10 @@ struct ConnectionLimits {
   absl::Duration grace = absl::InfiniteDuration();
   // Whether messages may be compressed: gRPC unpacks one before it looks how large it gets.
   bool compression = true;
+  // Of a message that has come, once it is unpacked.
+  int message_bytes = std::numeric_limits<int>::max();
+  // Of all messages of all connections that are on their way: more than one of them.
+  size_t buffer_bytes = size_t{4} << 30;
 };
 
 }  // namespace braid

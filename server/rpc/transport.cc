@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/resource_quota.h"
 
 namespace braid {
 namespace {
@@ -61,7 +62,11 @@ void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* bui
   builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-  builder->SetMaxReceiveMessageSize(INT_MAX);
+  // Beyond it gRPC ends the calls whose messages take most.
+  grpc::ResourceQuota quota("braid");
+  quota.Resize(limits.buffer_bytes);
+  builder->SetResourceQuota(quota);
+  builder->SetMaxReceiveMessageSize(limits.message_bytes);
   builder->SetMaxSendMessageSize(INT_MAX);
 }
 

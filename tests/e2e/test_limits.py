@@ -147,6 +147,51 @@ def test_a_bomb_is_not_unpacked(server: Server) -> None:
     assert answers(server.address)
 
 
+def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path: Path) -> None:
+    request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
+    with Server(
+        models_directory, "cpu*1", tmp_path, ("--max_message_bytes=1048576",)
+    ) as server, protocol.channel(server.address) as on:
+        call = on.unary_unary(
+            "/inference.GRPCInferenceService/ModelReady",
+            request_serializer=lambda message: message.SerializeToString(),
+        )
+        request.name = "x" * (1 << 19)
+        call(request, timeout=30)
+        request.name = "x" * (1 << 20)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request, timeout=30)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in caught.value.details()
+        assert answers(server.address)
+
+
+def test_messages_on_their_way_have_a_limit(models_directory: Path, tmp_path: Path) -> None:
+    """Three calls of a quarter of a GiB each, to a server that takes 128 MiB."""
+    sent = b"x" * (1 << 28)
+    failures = []
+
+    def flood() -> None:
+        with protocol.channel(server.address) as on:
+            call = on.unary_unary(INFER, request_serializer=lambda message: message)
+            with pytest.raises(grpc.RpcError) as caught:
+                call(sent, timeout=60)
+            failures.append(caught.value.code())
+
+    flags = ("--max_message_bytes=67108864", "--max_request_bytes=1048576")
+    with Server(models_directory, "cpu*1", tmp_path, flags) as server:
+        before, peak = server.resident_bytes(), 0
+        threads = [threading.Thread(target=flood) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            peak = max(peak, server.resident_bytes())
+            time.sleep(0.01)
+        assert failures == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+        assert peak - before < 256 << 20
+        assert answers(server.address)
+
+
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compression_is_refused_by_name(server: Server, algorithm: grpc.Compression) -> None:
     request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")

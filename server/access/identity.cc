@@ -27,6 +27,13 @@ bool IsFor(const Grant& grant, absl::string_view model) {
   return grant.model.empty() || grant.model == model;
 }
 
+// What is longer than a role may be a token in the wrong place, which is not to be told.
+std::string Shown(absl::string_view word) {
+  constexpr size_t kLongest = 12;
+  return word.size() <= kLongest ? absl::StrCat("'", absl::CHexEscape(word), "'")
+                                 : absl::StrCat("a word of ", word.size(), " characters");
+}
+
 }  // namespace
 
 absl::string_view RoleName(Role role) {
@@ -71,8 +78,8 @@ absl::StatusOr<std::vector<Grant>> ParseGrants(absl::string_view text) {
     const std::optional<Role> role = FindRole(split.first);
     if (!role || (split.second.empty() && split.first.size() != part.size())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", absl::CHexEscape(Excerpt(part)),
-                       "' is no role; expected infer, train or admin, or one with a model, as in "
+          absl::StrCat(Shown(part),
+                       " is no role; expected infer, train or admin, or one with a model, as in "
                        "infer:resnet18, with commas between"));
     }
     grants.push_back({*role, std::string(split.second)});

@@ -5,12 +5,14 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/storage/names.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -65,8 +67,14 @@ absl::StatusOr<std::vector<RepositoryEntry>> ScanRepository(const std::string& d
   }
   for (const fs::directory_entry& child : children) {
     const std::string name = child.path().filename();
-    if (child.is_directory(error) && name.front() != '.') {
+    if (!child.is_directory(error) || name.front() == '.') {
+      continue;
+    }
+    if (IsFolderName(name)) {
       entries.push_back(Scan(child.path()));
+    } else {
+      Log(LogModule::kModels)
+          .error("no model is served from '{}': its name is not UTF-8", absl::CHexEscape(name));
     }
   }
   std::sort(entries.begin(), entries.end(),

@@ -1,10 +1,22 @@
 #include "server/storage/names.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/ascii.h"
+#include "nlohmann/json.hpp"
 
 namespace braid {
+namespace {
+
+bool IsUtf8(absl::string_view text) {
+  using Json = nlohmann::json;
+  // What replaces a byte that makes no sense makes the text another one.
+  const std::string copy(text);
+  return Json::parse(Json(copy).dump(-1, ' ', false, Json::error_handler_t::replace)) == copy;
+}
+
+}  // namespace
 
 bool IsPlainName(absl::string_view name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' &&
@@ -15,7 +27,8 @@ bool IsPlainName(absl::string_view name) {
 
 bool IsFolderName(absl::string_view name) {
   return !name.empty() && name.size() <= 255 && name.front() != '.' &&
-         std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || c == '\0'; });
+         std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || c == '\0'; }) &&
+         IsUtf8(name);
 }
 
 }  // namespace braid

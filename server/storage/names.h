@@ -8,7 +8,8 @@ namespace braid {
 // 1 to 128 letters, digits, '_', '-' and '.', the first no '.'.
 bool IsPlainName(absl::string_view name);
 
-// Anything that a directory can be called, but for what begins with a '.': 1 to 255 bytes, no '/'.
+// Anything that a directory can be called, but for what begins with a '.', and for what is no text,
+// as names go out in messages: 1 to 255 bytes of UTF-8, no '/'.
 bool IsFolderName(absl::string_view name);
 
 }  // namespace braid

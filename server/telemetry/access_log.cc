@@ -61,7 +61,7 @@ std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
   for (const auto& [phase, time] : facts.phases) {
     json["phase_seconds"][phase] = absl::ToDoubleSeconds(time);
   }
-  const std::string object = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string object = json.dump(-1, ' ', true, Json::error_handler_t::replace);
   return object.substr(1, object.size() - 2);
 }
 

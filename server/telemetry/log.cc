@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "server/base/text.h"
 #include "spdlog/async_logger.h"
@@ -44,25 +47,41 @@ constexpr size_t kWaitingLines = 1 << 14;
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
 
+// Of a character at the begin of UTF-8 `text` that ends a line, moves the cursor or turns the order
+// of what follows: ASCII's and C1's controls, line and paragraph separators, directional marks. 0:
+// it can be seen.
+size_t HiddenBytes(absl::string_view text) {
+  const auto at = [text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+  };
+  if (absl::ascii_iscntrl(at(0))) {
+    return 1;
+  }
+  if (at(0) == 0xC2 && at(1) >= 0x80 && at(1) <= 0x9F) {  // U+0080 to U+009F
+    return 2;
+  }
+  const bool mark = at(0) == 0xE2 && at(1) == 0x80 &&  // U+200E, 200F, 2028 to 202E
+                    (at(2) == 0x8E || at(2) == 0x8F || (at(2) >= 0xA8 && at(2) <= 0xAE));
+  const bool isolate = at(0) == 0xE2 && at(1) == 0x81 && at(2) >= 0xA6 && at(2) <= 0xA9;  // 2066 on
+  return mark || isolate ? 3 : 0;
+}
+
 // The message in one line of characters that can be seen.
 class TextMessage final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& line, const std::tm&,
               spdlog::memory_buf_t& out) override {
-    constexpr absl::string_view kHex = "0123456789abcdef";
-    for (const char c : ViewOf(line.payload)) {
-      if (!absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
-        out.push_back(c);
+    absl::string_view rest = ViewOf(line.payload);
+    while (!rest.empty()) {
+      const size_t hidden = HiddenBytes(rest);
+      if (hidden == 0) {
+        out.push_back(rest.front());
+        rest.remove_prefix(1);
         continue;
       }
-      const absl::string_view name = c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : "";
-      if (!name.empty()) {
-        out.append(name.begin(), name.end());
-      } else {
-        const std::array<char, 4> code = {'\\', 'x', kHex[static_cast<unsigned char>(c) >> 4],
-                                          kHex[static_cast<unsigned char>(c) & 15]};
-        out.append(code.begin(), code.end());
-      }
+      const std::string escaped = absl::CHexEscape(rest.substr(0, hidden));
+      out.append(escaped.data(), escaped.data() + escaped.size());
+      rest.remove_prefix(hidden);
     }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
@@ -80,7 +99,7 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
     if (ViewOf(line.logger_name) != kModuleNames[static_cast<size_t>(LogModule::kAccess)]) {
       using Json = nlohmann::json;
       members = absl::StrCat("\"message\":",
-                             Json(members).dump(-1, ' ', false, Json::error_handler_t::replace));
+                             Json(members).dump(-1, ' ', true, Json::error_handler_t::replace));
     }
     out.append(members.data(), members.data() + members.size());
   }
@@ -117,9 +136,9 @@ struct Loggers {
   const std::shared_ptr<spdlog::sinks::sink> sink =
       std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
   // Of the access log, whose lines are written by a thread of its own and flushed now and then.
-  std::shared_ptr<spdlog::details::thread_pool> pool =
+  const std::shared_ptr<spdlog::details::thread_pool> pool =
       std::make_shared<spdlog::details::thread_pool>(kWaitingLines, 1);
-  std::unique_ptr<spdlog::details::periodic_worker> flusher =
+  const std::unique_ptr<spdlog::details::periodic_worker> flusher =
       std::make_unique<spdlog::details::periodic_worker>([this] { sink->flush(); },
                                                          std::chrono::seconds(1));
   std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
@@ -223,8 +242,15 @@ LogLevels GetLogLevels() {
 
 void StopLog() {
   Loggers& loggers = TheLoggers();
-  loggers.flusher.reset();
-  loggers.pool.reset();  // its thread writes what waits, and ends
+  spdlog::logger& access = *loggers.of_module[static_cast<size_t>(LogModule::kAccess)];
+  access.set_level(level_enum::off);
+  // The thread of the access log stays: calls may still be about to log. When it has taken this, it
+  // has written all that came before.
+  access.flush();
+  const absl::Time give_up = absl::Now() + absl::Seconds(1);
+  while (loggers.pool->queue_size() > 0 && absl::Now() < give_up) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   loggers.sink->flush();
 }
 

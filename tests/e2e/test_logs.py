@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +107,47 @@ def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path:
     assert len(lines) == 1
     assert 'request_id="a\\"b\\nfake line\\033[31m"' in lines[0] and "queue=" in lines[0]
     assert "fake line\x1b" not in server.log
+
+
+def test_a_folder_whose_name_is_no_text_is_left_alone(repository: Path, tmp_path: Path) -> None:
+    """Its name could not go out in a message, nor in a label of the metrics."""
+    shutil.copytree(repository, tmp_path / "models")
+    shutil.copytree(
+        tmp_path / "models/linear", os.fsdecode(os.fsencode(tmp_path / "models") + b"/bad\xff")
+    )
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run") as server:
+        assert [model.name for model in braid.connect(server.address).models()] == ["linear"]
+        assert "bad\\xff': its name is not UTF-8" in server.log
+
+
+def test_requests_that_are_no_protobuf_write_nothing_to_the_log(
+    repository: Path, tmp_path: Path
+) -> None:
+    with Server(repository, "cpu*1", tmp_path, ("--log_format=json",)) as server:
+        with grpc.insecure_channel(server.address) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError):
+                call(b"\x0a\x02\xff\xff", timeout=30)
+    for line in server.log.splitlines():
+        json.loads(line)
+
+
+def test_calls_that_outlast_the_drain_are_logged_or_lost(
+    repository: Path, tmp_path: Path
+) -> None:
+    """The log ends while calls are still being answered: with the exit code that says so."""
+    flags = ("--log_level=access=info", "--drain_timeout=0.1")
+    server = Server(repository, "cpu*1", tmp_path, flags).start()
+    try:
+        tensor = triton.InferInput("input", [20000, 3], "FP32")
+        tensor.set_data_from_numpy(np.zeros((20000, 3), np.float32))
+        with triton.InferenceServerClient(server.address) as client:
+            for _ in range(300):
+                client.async_infer("linear", [tensor], lambda result, error: None)
+            server.terminate()
+            assert server.wait() in (0, 1), server.log
+    finally:
+        server.kill()
 
 
 def test_levels_that_make_no_sense_are_named(repository: Path) -> None:

@@ -60,6 +60,8 @@ TEST(IdentityTableTest, SaysWhereALineIsWrong) {
            {good + good, "people:2: the name 'ann' is there twice"},
            {good + Line("train", "one", "bob"), "people:2: the token of 'bob' has another name"},
            {good + "\n" + Line("boss", "two", "bob"), "people:3: 'boss' is no role"},
+           {Line(std::string(64, 'a'), "two", "bob"),
+            "people:1: a word of 64 characters is no role"},
            {"infer sha256:12 ann", "people:1: the second word, of 9 bytes, is no hash"},
            {good + "train sha256:" + std::string(64, 'g') + " bob", "64 hexadecimal digits"},
        }) {

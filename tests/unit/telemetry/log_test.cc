@@ -49,6 +49,18 @@ TEST_F(LogTest, NothingInAMessageEndsItsLine) {
   EXPECT_EQ(nlohmann::json::parse(json)["message"], hostile + "\xef\xbf\xbd");
 }
 
+TEST_F(LogTest, NorDoesAnythingThatOnlyUnicodeHides) {
+  const std::string text = Written([] {
+    Log(LogModule::kServer)
+        .info("a\xc2\x85 \xc2\x9b \xe2\x80\xa8 \xe2\x80\xae \xe2\x81\xa6 \xe2\x82\xac");
+  });
+  EXPECT_THAT(text, EndsWith("server: a\\xc2\\x85 \\xc2\\x9b \\xe2\\x80\\xa8 \\xe2\\x80\\xae "
+                             "\\xe2\\x81\\xa6 \xe2\x82\xac\n"));
+  SetLogFormat(LogFormat::kJson);
+  const std::string json = Written([] { Log(LogModule::kServer).info("a\xe2\x80\xa8"); });
+  EXPECT_THAT(json, HasSubstr("a\\u2028"));
+}
+
 TEST_F(LogTest, JsonSaysWhenHowGraveAndWhose) {
   SetLogFormat(LogFormat::kJson);
   const nlohmann::json line =

@@ -1,18 +1,28 @@
 """The README's examples run as they stand."""
 
+import inspect
 import pathlib
 import re
 
+import braid
 import grpc
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 
 
+SECURE = "braid.example.org"
+
+
+def examples() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
 def test_examples_run(server):
-    examples = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(examples) == 4
+    assert len(examples()) == 5
     names = {}
-    for example in examples:
+    for example in examples():
+        if SECURE in example:
+            continue
         if "except braid.InvalidArgument" in example:
             server.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT)
         exec(example.replace("127.0.0.1:8001", server.address), names)
@@ -20,3 +30,14 @@ def test_examples_run(server):
     assert names["version"] == 2
     assert [name for name, _ in server.calls].count("Step") == 3 + 10 + 1
     assert server.streams == 1
+
+
+def test_secure_examples_pass_what_connect_takes(monkeypatch):
+    """There is nobody of that name to connect to."""
+    connect, made = inspect.signature(braid.connect), []
+    monkeypatch.setattr(braid, "connect", lambda *a, **k: made.append(connect.bind(*a, **k)))
+    monkeypatch.setenv("BRAID_TOKEN", "a-token")
+    (example,) = (each for each in examples() if SECURE in each)
+    exec(example, {"braid": braid})
+    assert [call.arguments.get("token") for call in made] == ["a-token", None]
+    assert made[1].arguments["key"] == "client-key.pem"

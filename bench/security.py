@@ -22,7 +22,7 @@ from e2e.certificates import Authority  # noqa: E402
 from e2e.server import Server  # noqa: E402
 
 LOAD = ROOT / "build/release/bin/braid-bench-load"
-ROUNDS, SECONDS, IN_FLIGHT = 5, 1, 8
+ROUNDS, SECONDS, IN_FLIGHT = 9, 1, 8
 TOKEN = "made-for-the-benchmark"
 
 

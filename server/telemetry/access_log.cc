@@ -12,8 +12,6 @@
 namespace braid {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
   std::string line =
       absl::StrCat(entry.method, " ", entry.code, " ",
@@ -38,15 +36,24 @@ std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
   return line;
 }
 
+// As JSON has it. Most of it is plain, and need not be looked at twice.
+std::string InQuotes(absl::string_view text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\';
+  });
+  using Json = nlohmann::json;
+  return plain ? absl::StrCat("\"", text, "\"")
+               : Json(std::string(text)).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
 // The members of a JSON object, without its braces.
 std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
-  Json json;
-  json["method"] = std::string(entry.method);
-  json["code"] = std::string(entry.code);
-  json["duration_seconds"] = absl::ToDoubleSeconds(entry.duration);
-  const auto add = [&json](const char* name, absl::string_view value) {
+  std::string json =
+      absl::StrCat("\"method\":", InQuotes(entry.method), ",\"code\":", InQuotes(entry.code),
+                   ",\"duration_seconds\":", absl::ToDoubleSeconds(entry.duration));
+  const auto add = [&json](absl::string_view name, absl::string_view value) {
     if (!value.empty()) {
-      json[name] = std::string(Excerpt(value));
+      absl::StrAppend(&json, ",\"", name, "\":", InQuotes(Excerpt(value)));
     }
   };
   add("model", entry.model);
@@ -55,14 +62,15 @@ std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
   add("request_id", facts.request_id);
   add("trace_id", entry.trace_id);
   if (facts.rows > 0) {
-    json["rows"] = facts.rows;
-    json["chunks"] = facts.chunks;
+    absl::StrAppend(&json, ",\"rows\":", facts.rows, ",\"chunks\":", facts.chunks);
   }
+  absl::string_view between = ",\"phase_seconds\":{";
   for (const auto& [phase, time] : facts.phases) {
-    json["phase_seconds"][phase] = absl::ToDoubleSeconds(time);
+    absl::StrAppend(&json, between, InQuotes(phase), ":", absl::ToDoubleSeconds(time));
+    between = ",";
   }
-  const std::string object = json.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return object.substr(1, object.size() - 2);
+  absl::StrAppend(&json, facts.phases.empty() ? "" : "}");
+  return json;
 }
 
 bool IsLowerHex(char c) {

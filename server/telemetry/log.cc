@@ -3,23 +3,22 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
 #include "server/base/text.h"
-#include "spdlog/async_logger.h"
 #include "spdlog/details/periodic_worker.h"
-#include "spdlog/details/thread_pool.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 
@@ -41,9 +40,8 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
      {"critical", level_enum::critical},
      {"off", level_enum::off}}};
 
-// Lines of the access log that wait for their thread; beyond, the oldest are lost, for no request
-// waits for the log.
-constexpr size_t kWaitingLines = 1 << 14;
+// Bytes of the access log that wait to be written; beyond, lines are lost.
+constexpr size_t kMostWaiting = size_t{16} << 20;
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
 
@@ -117,14 +115,48 @@ std::unique_ptr<spdlog::formatter> MakeFormatter(LogFormat format) {
   return formatter;
 }
 
+// Lines that wait to be written, together, so that no call waits for the disk and a line costs no
+// system call.
+class BufferedSink final : public spdlog::sinks::sink {
+ public:
+  void log(const spdlog::details::log_msg& line) override ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    if (waiting_.size() < kMostWaiting) {
+      formatter_->format(line, waiting_);
+    }
+  }
+  void flush() override ABSL_LOCKS_EXCLUDED(mu_, write_mu_) {
+    const absl::MutexLock one_at_a_time(&write_mu_);
+    spdlog::memory_buf_t lines;
+    {
+      const absl::MutexLock lock(&mu_);
+      std::swap(lines, waiting_);
+    }
+    std::fwrite(lines.data(), 1, lines.size(), stdout);
+    std::fflush(stdout);
+  }
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    formatter_ = std::move(formatter);
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::unique_ptr<spdlog::formatter> formatter_ ABSL_GUARDED_BY(mu_);
+  spdlog::memory_buf_t waiting_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex write_mu_;
+};
+
 struct Loggers {
   Loggers() {
     const LogLevels levels = DefaultLogLevels();
     sink->set_formatter(MakeFormatter(LogFormat::kText));
+    access_sink->set_formatter(MakeFormatter(LogFormat::kText));
     for (size_t m = 0; m < kLogModules; ++m) {
       if (m == static_cast<size_t>(LogModule::kAccess)) {
-        of_module[m] = std::make_shared<spdlog::async_logger>(
-            kModuleNames[m], sink, pool, spdlog::async_overflow_policy::overrun_oldest);
+        of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], access_sink);
       } else {
         of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], sink);
         of_module[m]->flush_on(level_enum::info);
@@ -135,12 +167,9 @@ struct Loggers {
 
   const std::shared_ptr<spdlog::sinks::sink> sink =
       std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
-  // Of the access log, whose lines are written by a thread of its own and flushed now and then.
-  const std::shared_ptr<spdlog::details::thread_pool> pool =
-      std::make_shared<spdlog::details::thread_pool>(kWaitingLines, 1);
-  const std::unique_ptr<spdlog::details::periodic_worker> flusher =
-      std::make_unique<spdlog::details::periodic_worker>([this] { sink->flush(); },
-                                                         std::chrono::seconds(1));
+  const std::shared_ptr<BufferedSink> access_sink = std::make_shared<BufferedSink>();
+  const spdlog::details::periodic_worker flusher{[this] { access_sink->flush(); },
+                                                 std::chrono::seconds(1)};
   std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
   std::atomic<LogFormat> format = LogFormat::kText;
 };
@@ -221,6 +250,7 @@ spdlog::logger& Log(LogModule module) {
 
 void SetLogFormat(LogFormat format) {
   TheLoggers().sink->set_formatter(MakeFormatter(format));
+  TheLoggers().access_sink->set_formatter(MakeFormatter(format));
   TheLoggers().format = format;
 }
 
@@ -242,15 +272,8 @@ LogLevels GetLogLevels() {
 
 void StopLog() {
   Loggers& loggers = TheLoggers();
-  spdlog::logger& access = *loggers.of_module[static_cast<size_t>(LogModule::kAccess)];
-  access.set_level(level_enum::off);
-  // The thread of the access log stays: calls may still be about to log. When it has taken this, it
-  // has written all that came before.
-  access.flush();
-  const absl::Time give_up = absl::Now() + absl::Seconds(1);
-  while (loggers.pool->queue_size() > 0 && absl::Now() < give_up) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  loggers.of_module[static_cast<size_t>(LogModule::kAccess)]->set_level(level_enum::off);
+  loggers.access_sink->flush();
   loggers.sink->flush();
 }
 

@@ -12,20 +12,27 @@
 namespace braid {
 namespace {
 
+// What the entry tells whose value may be anything: `add(name, value)`, of those that there are.
+template <typename Add>
+void ForEachName(const AccessEntry& entry, const CallFacts& facts, Add add) {
+  const std::pair<absl::string_view, absl::string_view> names[] = {
+      {"model", entry.model},           {"identity", entry.identity}, {"peer", entry.peer},
+      {"request_id", facts.request_id}, {"trace_id", entry.trace_id},
+  };
+  for (const auto& [name, value] : names) {
+    if (!value.empty()) {
+      add(name, Excerpt(value));
+    }
+  }
+}
+
 std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
   std::string line =
       absl::StrCat(entry.method, " ", entry.code, " ",
                    absl::FormatDuration(absl::Trunc(entry.duration, absl::Microseconds(1))));
-  const auto add = [&line](absl::string_view name, absl::string_view value) {
-    if (!value.empty()) {
-      absl::StrAppend(&line, " ", name, "=\"", absl::Utf8SafeCEscape(Excerpt(value)), "\"");
-    }
-  };
-  add("model", entry.model);
-  add("identity", entry.identity);
-  add("peer", entry.peer);
-  add("request_id", facts.request_id);
-  add("trace_id", entry.trace_id);
+  ForEachName(entry, facts, [&line](absl::string_view name, absl::string_view value) {
+    absl::StrAppend(&line, " ", name, "=\"", absl::Utf8SafeCEscape(value), "\"");
+  });
   if (facts.rows > 0) {
     absl::StrAppend(&line, " rows=", facts.rows, " chunks=", facts.chunks);
   }
@@ -51,16 +58,9 @@ std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
   std::string json =
       absl::StrCat("\"method\":", InQuotes(entry.method), ",\"code\":", InQuotes(entry.code),
                    ",\"duration_seconds\":", absl::ToDoubleSeconds(entry.duration));
-  const auto add = [&json](absl::string_view name, absl::string_view value) {
-    if (!value.empty()) {
-      absl::StrAppend(&json, ",\"", name, "\":", InQuotes(Excerpt(value)));
-    }
-  };
-  add("model", entry.model);
-  add("identity", entry.identity);
-  add("peer", entry.peer);
-  add("request_id", facts.request_id);
-  add("trace_id", entry.trace_id);
+  ForEachName(entry, facts, [&json](absl::string_view name, absl::string_view value) {
+    absl::StrAppend(&json, ",\"", name, "\":", InQuotes(value));
+  });
   if (facts.rows > 0) {
     absl::StrAppend(&json, ",\"rows\":", facts.rows, ",\"chunks\":", facts.chunks);
   }

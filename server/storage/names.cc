@@ -7,7 +7,6 @@
 #include "nlohmann/json.hpp"
 
 namespace braid {
-namespace {
 
 bool IsUtf8(absl::string_view text) {
   using Json = nlohmann::json;
@@ -15,8 +14,6 @@ bool IsUtf8(absl::string_view text) {
   const std::string copy(text);
   return Json::parse(Json(copy).dump(-1, ' ', false, Json::error_handler_t::replace)) == copy;
 }
-
-}  // namespace
 
 bool IsPlainName(absl::string_view name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' &&

@@ -5,6 +5,9 @@
 
 namespace braid {
 
+// Whether it is text that can go out in a message or a JSON file.
+bool IsUtf8(absl::string_view text);
+
 // 1 to 128 letters, digits, '_', '-' and '.', the first no '.'.
 bool IsPlainName(absl::string_view name);
 

@@ -12,6 +12,7 @@
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/storage/names.h"
 #include "server/storage/safetensors_json.h"
 
 namespace braid {
@@ -22,8 +23,6 @@ using Json = nlohmann::json;
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
-
-bool IsUtf8(const std::string& text) { return Json::parse(Dump(text)).get<std::string>() == text; }
 
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::Utf8SafeCHexEscape(Excerpt(text)), "'");

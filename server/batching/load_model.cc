@@ -8,6 +8,8 @@
 #include "server/batching/warm_up.h"
 #include "server/devices/run_on.h"
 #include "server/models/aoti_model.h"
+#include "server/models/pair_model.h"
+#include "server/models/pair_package.h"
 #include "server/models/torchscript_model.h"
 
 namespace braid {
@@ -16,8 +18,11 @@ namespace {
 absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::string& name,
                                             const std::optional<ModelConfig>& config,
                                             c10::Device device) {
-  return absl::EndsWith(path, ".pt2") ? OpenAoti(path, name, config, device)
-                                      : OpenTorchScript(path, name, config);
+  if (!absl::EndsWith(path, ".pt2")) {
+    return OpenTorchScript(path, name, config);
+  }
+  BRAID_ASSIGN_OR_RETURN(const bool is_pair, IsPair(path));
+  return is_pair ? OpenPair(path, name, config) : OpenAoti(path, name, config, device);
 }
 
 }  // namespace

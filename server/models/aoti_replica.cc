@@ -45,33 +45,6 @@ absl::Status FitDims(const AotiInput& input, bool batched, TensorSpec* spec) {
       DescribeAotiInput(input)));
 }
 
-// Input `order[p]` of a configuration is the package's `p`-th.
-absl::StatusOr<std::vector<size_t>> OrderOf(const AotiInterface& interface,
-                                            const std::vector<TensorSpec>& inputs) {
-  std::vector<std::string> names;
-  for (const AotiInput& input : interface.inputs) {
-    names.push_back(input.name);
-  }
-  std::vector<size_t> positions(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    positions[i] = i;
-  }
-  positions = NamedPositions(inputs, names).value_or(NumberedPositions(inputs).value_or(positions));
-  std::vector<size_t> order(names.size(), inputs.size());
-  for (size_t i = 0; i < positions.size(); ++i) {
-    if (positions[i] < order.size()) {
-      order[positions[i]] = i;
-    }
-  }
-  const bool whole = std::find(order.begin(), order.end(), inputs.size()) == order.end();
-  if (!whole || inputs.size() != names.size()) {
-    return absl::FailedPreconditionError(absl::StrCat("the configuration names ", inputs.size(),
-                                                      " inputs; model.pt2 takes ", names.size(),
-                                                      ": ", absl::StrJoin(names, ", ")));
-  }
-  return order;
-}
-
 at::Tensor FillUp(const at::Tensor& rows, int64_t wanted) {
   const int64_t have = rows.size(0);
   std::vector<int64_t> shape = rows.sizes().vec();
@@ -83,7 +56,11 @@ at::Tensor FillUp(const at::Tensor& rows, int64_t wanted) {
 
 absl::StatusOr<std::vector<size_t>> BindAotiInputs(const AotiInterface& interface,
                                                    ModelConfig* config) {
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, OrderOf(interface, config->inputs));
+  std::vector<std::string> names;
+  for (const AotiInput& input : interface.inputs) {
+    names.push_back(input.name);
+  }
+  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, BindInputs(config->inputs, names));
   for (size_t p = 0; p < order.size(); ++p) {
     TensorSpec& spec = config->inputs[order[p]];
     const bool batched = config->has_batch_dim(spec);
@@ -111,7 +88,11 @@ AotiReplica::AotiReplica(std::shared_ptr<const AotiPackage> package, ModelConfig
       order_(std::move(order)),
       runner_(std::move(runner)) {}
 
-absl::Status AotiReplica::CheckTrainable() const {
+absl::Status AotiReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
+  return NotTrainable();
+}
+
+absl::Status AotiReplica::NotTrainable() const {
   return absl::FailedPreconditionError(absl::StrCat(
       "model '", config_.name,
       "' is an AOTInductor package (model.pt2), which can be run but not trained; train it from a "
@@ -139,7 +120,7 @@ absl::StatusOr<at::Tensor> AotiReplica::Prepare(size_t index, const at::Tensor& 
 absl::StatusOr<std::vector<at::Tensor>> AotiReplica::Forward(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) {
   if (mode != Mode::kEval) {
-    return CheckTrainable();
+    return NotTrainable();
   }
   const c10::AutoGradMode no_grad(false);
   std::vector<at::Tensor> prepared;

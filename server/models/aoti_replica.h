@@ -31,13 +31,13 @@ class AotiReplica final : public Replica {
                                                   Mode mode) override;
 
   // Placing a trainer asks this first, and no more where it is refused.
-  absl::Status CheckTrainable() const override;
+  absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>&,
                                                              Mode) override {
-    return CheckTrainable();
+    return NotTrainable();
   }
   absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>&, const OnGradient&) override {
-    return CheckTrainable();
+    return NotTrainable();
   }
   void DropGraph() override {}
   const std::vector<Parameter>& parameters() const override { return no_parameters_; }
@@ -49,15 +49,17 @@ class AotiReplica final : public Replica {
   // nullptr: only trainers are copied from replicas.
   std::unique_ptr<Replica> Clone() const override { return nullptr; }
   absl::Status CheckStages(const std::vector<std::string>&) const override {
-    return CheckTrainable();
+    return NotTrainable();
   }
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole&,
                                                       c10::Device) const override {
-    return CheckTrainable();
+    return NotTrainable();
   }
-  absl::Status Save(Write) const override { return CheckTrainable(); }
+  std::vector<NewFile> Files() const override { return {}; }
 
  private:
+  absl::Status NotTrainable() const;
+
   AotiReplica(std::shared_ptr<const AotiPackage> package, ModelConfig config,
               std::vector<size_t> order,
               std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner);

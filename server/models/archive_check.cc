@@ -46,8 +46,11 @@ absl::Status CheckStart(const std::string& path, const std::string& file) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::string& path) {
-  const std::string file = std::filesystem::path(path).filename();
+absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::string& path,
+                                                                 std::string file) {
+  if (file.empty()) {
+    file = std::filesystem::path(path).filename();
+  }
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return Wrong(file, "is no file");

@@ -18,9 +18,10 @@ namespace braid {
 // A zip archive as PyTorch writes them. Used by one thread.
 class ModelArchive {
  public:
-  // FAILED_PRECONDITION that names the file and says what it is, if it is none, is damaged, or
-  // would be far larger unpacked than it is.
-  static absl::StatusOr<std::unique_ptr<ModelArchive>> Open(const std::string& path);
+  // FAILED_PRECONDITION that names the file, as `file` if that is not empty, and says what it is,
+  // if it is none, is damaged, or would be far larger unpacked than it is.
+  static absl::StatusOr<std::unique_ptr<ModelArchive>> Open(const std::string& path,
+                                                            std::string file = "");
   ~ModelArchive();
 
   const std::vector<std::string>& records() const { return records_; }

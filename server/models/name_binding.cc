@@ -1,10 +1,12 @@
 #include "server/models/name_binding.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "ATen/autocast_mode.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/parallel/host_copy.h"
 
@@ -19,14 +21,6 @@ std::optional<size_t> PositionOf(const std::string& name) {
     return std::nullopt;
   }
   return position;
-}
-
-std::vector<size_t> OrderedPositions(size_t count) {
-  std::vector<size_t> positions(count);
-  for (size_t i = 0; i < count; ++i) {
-    positions[i] = i;
-  }
-  return positions;
 }
 
 absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
@@ -54,6 +48,8 @@ std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpe
   return positions;
 }
 
+namespace {
+
 std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>& specs,
                                                   const std::vector<std::string>& names) {
   std::vector<size_t> positions;
@@ -67,21 +63,54 @@ std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>&
   return positions;
 }
 
+std::vector<size_t> Positions(const std::vector<TensorSpec>& specs,
+                              const std::vector<std::string>& names) {
+  std::vector<size_t> ordered(specs.size());
+  std::iota(ordered.begin(), ordered.end(), size_t{0});
+  return NamedPositions(specs, names).value_or(NumberedPositions(specs).value_or(ordered));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
+                                               const std::vector<std::string>& names) {
+  const std::vector<size_t> positions = Positions(inputs, names);
+  std::vector<size_t> order(names.size(), inputs.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] < order.size()) {
+      order[positions[i]] = i;
+    }
+  }
+  const bool whole = std::find(order.begin(), order.end(), inputs.size()) == order.end();
+  if (!whole || inputs.size() != names.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("the configuration names ", inputs.size(),
+                                                      " inputs; model.pt2 takes ", names.size(),
+                                                      ": ", absl::StrJoin(names, ", ")));
+  }
+  return order;
+}
+
+absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
+                                                const std::vector<std::string>& names) {
+  std::vector<size_t> positions = Positions(outputs, names);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (positions[o] >= names.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("output '", outputs[o].name, "' is not among the ", names.size(),
+                       " tensors that the model returns"));
+    }
+  }
+  return positions;
+}
+
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves) {
   std::vector<std::string> paths;
   for (const OutputLeaf& leaf : leaves) {
     paths.push_back(leaf.path);
   }
-  std::vector<size_t> positions =
-      NamedPositions(outputs, paths)
-          .value_or(NumberedPositions(outputs).value_or(OrderedPositions(outputs.size())));
+  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> positions, BindOutputs(outputs, paths));
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (positions[o] >= leaves.size()) {
-      return absl::FailedPreconditionError(absl::StrCat("output '", outputs[o].name,
-                                                        "' is not among the ", leaves.size(),
-                                                        " tensors that the model returns"));
-    }
     BRAID_RETURN_IF_ERROR(CheckType(outputs[o], leaves[positions[o]].value));
   }
   return positions;

@@ -19,11 +19,17 @@ struct OutputLeaf {
   at::Tensor value;
 };
 
-// For each of `specs` its place in `names`, if every name is there.
-std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>& specs,
-                                                  const std::vector<std::string>& names);
 // For each of `specs` the number in NAME__<number>, if all are so named.
 std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs);
+
+// For each of `names`, the inputs of a package, the index of the one of `inputs` that it is: by
+// name, by NAME__<number>, or else by the order. FAILED_PRECONDITION if there is not one for each.
+absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
+                                               const std::vector<std::string>& names);
+
+// For each of `outputs` its place in `names`, found likewise. FAILED_PRECONDITION if one has none.
+absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
+                                                const std::vector<std::string>& names);
 
 // For each of `outputs` the index of its leaf: by path, by NAME__<number>, or else by the order.
 // FAILED_PRECONDITION if there is none or its datatype differs.

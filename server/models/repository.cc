@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/storage/model_files.h"
 #include "server/storage/names.h"
 #include "server/telemetry/log.h"
 
@@ -18,9 +19,6 @@ namespace braid {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kTorchScript[] = "model.pt";
-constexpr char kPackage[] = "model.pt2";
 
 RepositoryEntry Scan(const fs::path& folder) {
   RepositoryEntry entry;
@@ -100,7 +98,7 @@ absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const st
 absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& version,
                                           const std::string& filename) {
   const std::vector<std::string> names = filename.empty()
-                                             ? std::vector<std::string>{kTorchScript, kPackage}
+                                             ? std::vector<std::string>{kTorchScriptFile, kPackageFile}
                                              : std::vector<std::string>{filename};
   for (const std::string& name : names) {
     std::error_code error;  // a package may be a folder, too

@@ -15,6 +15,7 @@
 #include "server/models/batch_size_check.h"
 #include "server/models/stage_chain.h"
 #include "server/models/torchscript_io.h"
+#include "server/storage/model_files.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/jit/serialization/export.h"
 #include "torch/csrc/jit/serialization/import.h"
@@ -78,6 +79,25 @@ absl::StatusOr<Module> Submodule(const Module& module, const std::string& path) 
     return absl::InvalidArgumentError(absl::StrCat("submodule '", path, "' has no forward method"));
   }
   return found;
+}
+
+// In eval mode, if the module is in it.
+absl::Status Export(const Module& module, ByteSink* sink) {
+  absl::Status status;
+  // Says that it wrote everything whatever becomes of it: the exporter's destructor would throw,
+  // and end the process, at a write that came short.
+  const auto writer = [&](const void* data, size_t bytes) -> size_t {
+    if (status.ok()) {
+      status = sink->Write(absl::string_view(static_cast<const char*>(data), bytes));
+    }
+    return bytes;
+  };
+  try {
+    torch::jit::ExportModule(module, writer);
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+  return status;
 }
 
 // Which parameters require a gradient.
@@ -349,22 +369,8 @@ absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const St
                 role.last ? outputs_ : std::nullopt);
 }
 
-absl::Status TorchScriptReplica::Save(Write write) const {
-  absl::Status status;
-  // Says that it wrote everything whatever becomes of it: the exporter's destructor would throw,
-  // and end the process, at a write that came short.
-  const auto writer = [&](const void* data, size_t bytes) -> size_t {
-    if (status.ok()) {
-      status = write(absl::string_view(static_cast<const char*>(data), bytes));
-    }
-    return bytes;
-  };
-  try {
-    torch::jit::ExportModule(module_, writer);
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
-  return status;
+std::vector<NewFile> TorchScriptReplica::Files() const {
+  return {{kTorchScriptFile, [module = module_](ByteSink* sink) { return Export(module, sink); }}};
 }
 
 }  // namespace braid

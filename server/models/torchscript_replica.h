@@ -42,7 +42,7 @@ class TorchScriptReplica final : public Replica {
   absl::Status CheckStages(const std::vector<std::string>& paths) const override;
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
                                                       c10::Device device) const override;
-  absl::Status Save(Write write) const override;
+  std::vector<NewFile> Files() const override;
 
  private:
   TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,

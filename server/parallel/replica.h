@@ -4,15 +4,16 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "c10/core/ScalarType.h"
 #include "server/parallel/mode.h"
+#include "server/storage/new_file.h"
 
 namespace braid {
 
@@ -56,9 +57,11 @@ class Replica {
   virtual absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                           Mode mode) = 0;
 
-  // FAILED_PRECONDITION, saying why, if it can only be run: nothing below is of use then. Any
-  // thread.
-  virtual absl::Status CheckTrainable() const { return absl::OkStatus(); }
+  // FAILED_PRECONDITION, saying why, if it cannot be trained under autocast to `autocast`, or in
+  // its own precision: nothing below is of use then. Any thread.
+  virtual absl::Status CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
+    return absl::OkStatus();
+  }
   // As Forward(), and keeps what Backward() needs, until Backward() or DropGraph(). Inputs that
   // require a gradient get one there.
   virtual absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(
@@ -95,9 +98,9 @@ class Replica {
   // submodule or if it cannot take or give what its role asks for.
   virtual absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
                                                               c10::Device device) const = 0;
-  // Writes it as a file of its format, in eval mode; what `write` returns if it fails.
-  using Write = absl::FunctionRef<absl::Status(absl::string_view)>;
-  virtual absl::Status Save(Write write) const = 0;
+  // The files of its format with the weights that it has while they are written: the model's own,
+  // which is read by its name, and others that lie beside it.
+  virtual std::vector<NewFile> Files() const = 0;
 };
 
 }  // namespace braid

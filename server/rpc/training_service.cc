@@ -38,6 +38,21 @@ absl::Status NameOptions(const absl::Status& status) {
                       absl::StripPrefix(status.message(), absl::StrCat(*field, ": ")));
 }
 
+absl::StatusOr<ExportFormat> FormatOf(int format) {
+  switch (format) {
+    case braid::v1::DownloadModelRequest::FORMAT_UNSPECIFIED:
+    case braid::v1::DownloadModelRequest::FORMAT_TORCHSCRIPT:
+      return ExportFormat::kTorchScript;
+    case braid::v1::DownloadModelRequest::FORMAT_SAFETENSORS:
+      return ExportFormat::kSafetensors;
+    case braid::v1::DownloadModelRequest::FORMAT_PACKAGE:
+      return ExportFormat::kPackage;
+    default:
+      return InvalidField("format", absl::StrCat(format, " is unknown; expected TORCHSCRIPT, "
+                                                         "SAFETENSORS or PACKAGE"));
+  }
+}
+
 // For the access log.
 void TellFacts(const OperationResult& result, CallFacts* facts) {
   if (!AccessLogOn()) {
@@ -269,23 +284,15 @@ grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::Dow
     writer->Start(refused);
     return writer;
   }
-  switch (request->format()) {
-    case braid::v1::DownloadModelRequest::FORMAT_UNSPECIFIED:
-    case braid::v1::DownloadModelRequest::FORMAT_TORCHSCRIPT:
-    case braid::v1::DownloadModelRequest::FORMAT_SAFETENSORS:
-      trainers_->Export(
-          request->trainer(),
-          request->format() == braid::v1::DownloadModelRequest::FORMAT_SAFETENSORS
-              ? ExportFormat::kSafetensors
-              : ExportFormat::kTorchScript,
-          [writer](absl::StatusOr<std::string> file) { writer->Start(std::move(file)); });
-      return writer;
-    default:
-      writer->Start(InvalidField("format", absl::StrCat(request->format(),
-                                                        " is unknown; expected TORCHSCRIPT or "
-                                                        "SAFETENSORS")));
-      return writer;
+  const absl::StatusOr<ExportFormat> format = FormatOf(request->format());
+  if (!format.ok()) {
+    writer->Start(format.status());
+    return writer;
   }
+  trainers_->Export(request->trainer(), *format, [writer](absl::StatusOr<std::string> file) {
+    writer->Start(std::move(file));
+  });
+  return writer;
 }
 
 }  // namespace braid

@@ -1,26 +1,16 @@
 // Directories whose manifest says what is in them, so that damage is found before it is used.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/storage/byte_sink.h"
 #include "server/storage/manifest.h"
+#include "server/storage/new_file.h"
 
 namespace braid {
-
-// A file to be written: `write` gives its bytes to the sink.
-struct NewFile {
-  std::string name;
-  std::function<absl::Status(ByteSink*)> write;
-};
-
-// A file of `bytes`.
-NewFile FileOf(std::string name, std::string bytes);
 
 // Writes <parent>/<name> with `files` and the manifest, whole or not at all (staging.h), in place
 // of what is there. Returns the manifest, with its files. RESOURCE_EXHAUSTED where the disk is

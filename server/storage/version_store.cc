@@ -1,6 +1,7 @@
 #include "server/storage/version_store.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -15,6 +16,7 @@
 #include "server/storage/files.h"
 #include "server/storage/input_file.h"
 #include "server/storage/manifest.h"
+#include "server/storage/model_files.h"
 #include "server/storage/names.h"
 #include "server/storage/sealed_directory.h"
 #include "server/storage/staging.h"
@@ -25,7 +27,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kKind[] = "version";
-constexpr char kModelName[] = "model.pt";
+// What a version's model is read from.
+constexpr std::array kModelNames = {kTorchScriptFile, kPackageFile};
 constexpr char kOriginName[] = "origin.json";
 
 absl::StatusOr<std::string> PathOf(const std::string& root, absl::string_view model) {
@@ -90,11 +93,21 @@ absl::StatusOr<VersionOrigin> ParseOrigin(absl::string_view text) {
   return origin;
 }
 
+// Of a version; nullptr: there is none.
+const char* ModelNameIn(const Manifest& manifest) {
+  for (const char* name : kModelNames) {
+    if (manifest.files.contains(name)) {
+      return name;
+    }
+  }
+  return nullptr;
+}
+
 // Of a version whose manifest has been read.
 absl::StatusOr<VersionOrigin> ReadOriginIn(const std::string& directory, const Manifest& manifest) {
   const std::string path = absl::StrCat(directory, "/", kOriginName);
   const auto expected = manifest.files.find(kOriginName);
-  if (expected == manifest.files.end() || !manifest.files.contains(kModelName)) {
+  if (expected == manifest.files.end() || ModelNameIn(manifest) == nullptr) {
     return absl::DataLossError(absl::StrCat("'", directory, "': has another kind's manifest"));
   }
   BRAID_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, expected->second.bytes));
@@ -123,7 +136,7 @@ absl::StatusOr<VersionStore> VersionStore::Open(const std::string& data_dir) {
 
 absl::Status VersionStore::Write(const std::string& model, int64_t version,
                                  const VersionOrigin& origin,
-                                 const std::function<absl::Status(ByteSink*)>& write_model) const {
+                                 std::vector<NewFile> files) const {
   BRAID_ASSIGN_OR_RETURN(const std::string parent, PathOf(root_, model));
   const std::string name = absl::StrCat(version);
   if (IsDirectory(absl::StrCat(parent, "/", name))) {
@@ -134,9 +147,8 @@ absl::Status VersionStore::Write(const std::string& model, int64_t version,
   Manifest manifest;
   manifest.kind = kKind;
   manifest.created = origin.created;
-  return WriteSealedDirectory(parent, name, std::move(manifest),
-                              {{kModelName, write_model}, FileOf(kOriginName, OriginText(origin))})
-      .status();
+  files.push_back(FileOf(kOriginName, OriginText(origin)));
+  return WriteSealedDirectory(parent, name, std::move(manifest), files).status();
 }
 
 absl::StatusOr<std::vector<std::string>> VersionStore::Models() const {
@@ -175,7 +187,7 @@ absl::StatusOr<StoredVersion> VersionStore::Read(const std::string& model, int64
   BRAID_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(directory, kKind));
   BRAID_RETURN_IF_ERROR(CheckContents(directory, manifest));
   BRAID_ASSIGN_OR_RETURN(VersionOrigin origin, ReadOriginIn(directory, manifest));
-  return StoredVersion{version, absl::StrCat(directory, "/", kModelName), std::move(origin)};
+  return StoredVersion{version, absl::StrCat(directory, "/", ModelNameIn(manifest)), std::move(origin)};
 }
 
 absl::StatusOr<VersionOrigin> VersionStore::ReadOrigin(const std::string& model,

@@ -1,12 +1,13 @@
 // The versions of models that were published, each with where it comes from.
 //
 //   <data_dir>/models/<model>/<version>/manifest.json   see manifest.h
-//                                       model.pt        a TorchScript module
+//                                       model.pt        a TorchScript module, or
+//                                       model.pt2       an exported pair, and
+//                                       model.safetensors  its weights
 //                                       origin.json     its VersionOrigin
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/storage/byte_sink.h"
+#include "server/storage/new_file.h"
 
 namespace braid {
 
@@ -46,10 +47,11 @@ class VersionStore {
   // Makes what is missing, and removes what a crash left.
   static absl::StatusOr<VersionStore> Open(const std::string& data_dir);
 
-  // Returns when it is on the disk. ALREADY_EXISTS if the model has that version here;
-  // RESOURCE_EXHAUSTED where the disk is full; what `write_model` returns if it fails.
+  // `files`: the model's own first. Returns when they are on the disk. ALREADY_EXISTS if the model
+  // has that version here; RESOURCE_EXHAUSTED where the disk is full; what writing a file returns
+  // if it fails.
   absl::Status Write(const std::string& model, int64_t version, const VersionOrigin& origin,
-                     const std::function<absl::Status(ByteSink*)>& write_model) const;
+                     std::vector<NewFile> files) const;
 
   // Those that have versions here, in their order.
   absl::StatusOr<std::vector<std::string>> Models() const;

@@ -17,6 +17,7 @@
 #include "server/parallel/host_copy.h"
 #include "server/parallel/split.h"
 #include "server/parallel/take_rows.h"
+#include "server/training/autocast_type.h"
 
 namespace braid {
 namespace {
@@ -28,18 +29,6 @@ absl::Status NameInputs(const absl::Status& status) {
   }
   return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
                                              "; expected values that it can handle"));
-}
-
-std::optional<at::ScalarType> AutocastType(Precision precision) {
-  switch (precision) {
-    case Precision::kBfloat16:
-      return at::kBFloat16;
-    case Precision::kFloat16:
-      return at::kHalf;
-    case Precision::kModel:
-      break;
-  }
-  return std::nullopt;
 }
 
 void MakeDense(std::vector<at::Tensor>* gradients) {

@@ -65,10 +65,9 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& c
   const absl::Status caught = CatchTorch([&]() -> absl::Status {
     BRAID_RETURN_IF_ERROR(LoadState(checkpoint.tensors.model, *exporter_));
     std::vector<NewFile> files = CheckpointFiles(checkpoint);
-    files.push_back({"model.pt", [this](ByteSink* sink) {
-                       return exporter_->Save(
-                           [sink](absl::string_view bytes) { return sink->Write(bytes); });
-                     }});
+    for (NewFile& file : exporter_->Files()) {
+      files.push_back(std::move(file));
+    }
     info = store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
                          WriteState(checkpoint), files);
     return info.status();

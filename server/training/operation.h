@@ -89,7 +89,7 @@ struct StateTensor {
 };
 
 // A model as a file.
-enum class ExportFormat { kTorchScript, kSafetensors };
+enum class ExportFormat { kTorchScript, kSafetensors, kPackage };
 
 // Called once, by the trainer's thread; must not block.
 using ExportDone = absl::AnyInvocable<void(absl::StatusOr<std::string>)>;

@@ -11,6 +11,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/devices/run_on.h"
+#include "server/training/autocast_type.h"
 
 namespace braid {
 namespace {
@@ -118,7 +119,7 @@ absl::Status PlaceOutput(const ReplicaSet& served, TrainerSpec* spec, Placement*
 }  // namespace
 
 absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
-  BRAID_RETURN_IF_ERROR(served.replica(0).CheckTrainable());
+  BRAID_RETURN_IF_ERROR(served.replica(0).CheckTrainable(AutocastType(spec->precision)));
   if (spec->stages.empty()) {
     spec->stages.emplace_back();
   }

@@ -180,13 +180,14 @@ absl::StatusOr<int64_t> Publisher::StoredAs(const std::string& model,
 
 absl::StatusOr<int64_t> Publisher::Publish(
     const std::string& model, ReplicaSet replicas, const VersionOrigin& origin,
-    const std::function<absl::Status(ByteSink*)>& write_model) {
+    const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
   if (version == 0) {
     BRAID_ASSIGN_OR_RETURN(version, models_->NextVersion(model));
     if (store_ != nullptr) {
-      BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, write_model));
+      BRAID_ASSIGN_OR_RETURN(std::vector<NewFile> written, files());
+      BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(written)));
     }
   }
   BRAID_RETURN_IF_ERROR(WritePinned(model, 0));

@@ -10,6 +10,7 @@
 #include "server/devices/run_on.h"
 #include "server/models/input_check.h"
 #include "server/storage/checksum.h"
+#include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
 #include "server/training/clipping.h"
 #include "server/training/optimizer_spec.h"
@@ -422,13 +423,31 @@ absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
     BRAID_RETURN_IF_ERROR(WriteSafetensors(&sink, tensors));
     return std::move(sink.text);
   }
-  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> exporter, MakeExporter());
-  const absl::Status saved = CatchTorch([&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(LoadState(state, *exporter));
-    return exporter->Save([&sink](absl::string_view bytes) { return sink.Write(bytes); });
-  });
-  BRAID_RETURN_IF_ERROR(saved);
+  const absl::string_view wanted =
+      format == ExportFormat::kTorchScript ? kTorchScriptFile : kPackageFile;
+  BRAID_ASSIGN_OR_RETURN(const std::vector<NewFile> files, ExportFiles(state));
+  if (files.front().name != wanted) {
+    return InvalidField("format",
+                        absl::StrCat("model '", spec_.model, "' is ",
+                                     files.front().name == kPackageFile
+                                         ? "an exported pair; expected PACKAGE or SAFETENSORS"
+                                         : "a TorchScript module; expected TORCHSCRIPT or "
+                                           "SAFETENSORS"));
+  }
+  BRAID_RETURN_IF_ERROR(files.front().write(&sink));
   return std::move(sink.text);
+}
+
+absl::StatusOr<std::vector<NewFile>> Trainer::ExportFiles(const std::vector<StateTensor>& state) {
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> exporter, MakeExporter());
+  std::vector<NewFile> files;
+  const absl::Status loaded = CatchTorch([&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(LoadState(state, *exporter));
+    files = exporter->Files();
+    return absl::OkStatus();
+  });
+  BRAID_RETURN_IF_ERROR(loaded);
+  return files;
 }
 
 absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) {
@@ -456,12 +475,8 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
   result.model = spec_.model;
   BRAID_ASSIGN_OR_RETURN(
       result.version,
-      services_.publisher->Publish(
-          spec_.model, std::move(replicas), origin, [&](ByteSink* sink) -> absl::Status {
-            BRAID_ASSIGN_OR_RETURN(const std::string file,
-                                   ExportNow(ExportFormat::kTorchScript, state));
-            return sink->Write(file);
-          }));
+      services_.publisher->Publish(spec_.model, std::move(replicas), origin,
+                                   [&] { return ExportFiles(state); }));
   model_->DropKept();
   return result;
 }

@@ -112,6 +112,8 @@ class Trainer {
   // The served model in host memory.
   absl::StatusOr<std::unique_ptr<Replica>> MakeExporter();
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
+  // The files of the model with these weights.
+  absl::StatusOr<std::vector<NewFile>> ExportFiles(const std::vector<StateTensor>& state);
   // Counts what was done since `start`: losses, updates, schedule.
   void Record(const Operation& operation, const std::vector<GroupValues>& values,
               const WorkResult& work, absl::Time start) ABSL_LOCKS_EXCLUDED(mu_);

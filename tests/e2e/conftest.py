@@ -10,12 +10,23 @@ from e2e import training_models
 from e2e.server import Server
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Whatever trains on `training_server` does so in every format of its models, but for tests
+    with the mark `torchscript`, which says why another cannot hold theirs."""
+    if "training_server" in metafunc.fixturenames:
+        only = next(metafunc.definition.iter_markers("torchscript"), None)
+        formats = ["torchscript"] if only else list(training_models.FORMATS)
+        metafunc.parametrize("training_server", formats, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def training_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """Four CPU devices, of which a trainer takes as many as `training.on` says, and the models of
-    `training_models`. Must end with exit code 0."""
+    `training_models` in one format. Must end with exit code 0."""
     directory = tmp_path_factory.mktemp("training")
-    training_models.export_all(directory / "models")
+    training_models.export_all(directory / "models", request.param)
     with Server(
         directory / "models", "cpu*4", directory / "run", ("--cpu_threads=1",), data=False
     ) as server:

@@ -307,7 +307,7 @@ def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:
     chunk = (ended[0] - start) / 100
     # It waits for one chunk, and may be merged into the next: the rest is the machine's noise.
     assert len(beside) > 20, "the large request was over before the small ones"
-    assert statistics.median(beside) < 3 * chunk, (beside, chunk)
+    assert statistics.median(beside) < 5 * chunk, (beside, chunk)
     assert max(beside) < 20 * chunk, (beside, chunk)
 
 

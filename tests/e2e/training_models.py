@@ -4,7 +4,9 @@ that many steps can be compared closely."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import braid
 import torch
 from e2e import models
 from torch import Tensor, nn
@@ -222,6 +224,22 @@ _MODELS = {
 }
 
 
+FORMATS = ("torchscript", "pair")
+# Its course depends on values.
+NO_PAIR = {"branching"}
+# Of braid.export.
+_OPTIONS: dict[str, dict[str, Any]] = {"staged": {"stages": [["features", "classifier"]]}}
+_INPUTS = {
+    "tied": {"x": _row(6)},
+    "with_loss": {"x": _row(6), "labels": _word()},
+}
+
+
+def _example(name: str) -> dict[str, Tensor] | tuple[Tensor, ...]:
+    _, form = _MODELS[name]
+    return _INPUTS[name] if isinstance(form, str) else (form,)
+
+
 def make(name: str) -> nn.Module:
     """The module that the repository holds under `name`: the same weights every time."""
     torch.manual_seed(len(name))
@@ -229,9 +247,13 @@ def make(name: str) -> nn.Module:
     return module() if name == "float32" else module().double()
 
 
-def export_all(repository: Path) -> None:
+def export_all(repository: Path, format: str = "torchscript") -> None:
+    """Those that `format` can hold."""
     for name, (_, form) in _MODELS.items():
-        if isinstance(form, str):
+        if format == "pair":
+            if name not in NO_PAIR:
+                braid.export(make(name), _example(name), repository / name, format="pair", **_OPTIONS.get(name, {}))
+        elif isinstance(form, str):
             models.export(repository / name, make(name), config=form)
         else:
             models.export(repository / name, make(name), inputs=[form])

@@ -54,9 +54,7 @@ class PuppetReplica final : public Replica {
                                                       c10::Device) const override {
     return Clone();
   }
-  absl::Status Save(Write) const override {
-    return absl::UnimplementedError("a puppet has no file");
-  }
+  std::vector<NewFile> Files() const override { return {}; }
 
  private:
   const Function forward_;

@@ -276,21 +276,25 @@ TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
 TEST(TorchScriptReplicaTest, AFileOfItHoldsItsWeights) {
   const std::unique_ptr<Replica> replica = Affine();
   replica->BindParameter(0, at::full({2}, 7.0));
-  std::stringstream file;
-  ASSERT_THAT(replica->Save([&](absl::string_view bytes) {
-    file << bytes;
-    return absl::OkStatus();
-  }),
-              IsOk());
+  const std::vector<NewFile> files = replica->Files();
+  ASSERT_EQ(files.size(), 1);
+  EXPECT_EQ(files[0].name, "model.pt");
+  StringSink sink;
+  ASSERT_THAT(files[0].write(&sink), IsOk());
+  std::stringstream file(sink.text);
   torch::jit::Module loaded = torch::jit::load(file);
   EXPECT_TRUE(
       at::equal(loaded.forward({at::ones({1, 2})}).toTensor().detach(), at::full({1, 2}, 7.0)));
 }
 
 TEST(TorchScriptReplicaTest, AFileThatCannotBeWrittenIsTold) {
-  EXPECT_THAT(Affine()->Save([](absl::string_view) {
-    return absl::ResourceExhaustedError("the disk is full");
-  }),
+  struct FullDisk final : ByteSink {
+    absl::Status Write(absl::string_view) override {
+      return absl::ResourceExhaustedError("the disk is full");
+    }
+  };
+  FullDisk disk;
+  EXPECT_THAT(Affine()->Files()[0].write(&disk),
               StatusIs(absl::StatusCode::kResourceExhausted, StrEq("the disk is full")));
 }
 

@@ -36,8 +36,7 @@ class VersionStoreTest : public ::testing::Test {
     return *std::move(opened);
   }
   absl::Status Write(const std::string& model, int64_t version) const {
-    return versions_.Write(model, version, kOrigin,
-                           [](ByteSink* sink) { return sink->Write("weights"); });
+    return versions_.Write(model, version, kOrigin, {FileOf("model.pt", "weights")});
   }
   std::vector<int64_t> Versions(const std::string& model) const {
     const absl::StatusOr<std::vector<int64_t>> versions = versions_.Versions(model);

@@ -1,0 +1,61 @@
+// An exported pair: model.pt2 with the graphs of a model's forward and backward pass, and beside it
+// model.safetensors with its parameters and buffers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/models/exported_graph.h"
+#include "server/models/pair_manifest.h"
+#include "server/storage/memory_file.h"
+
+namespace braid {
+
+// Whether what is at `path` is a pair; false for other archives, and for a folder.
+// FAILED_PRECONDITION if it is no archive.
+absl::StatusOr<bool> IsPair(const std::string& path);
+
+// Thread-safe. What is at `path` is read once: later changes do not matter.
+class PairPackage {
+ public:
+  // FAILED_PRECONDITION if it is damaged, is of another schema or PyTorch, or if what it says of
+  // its graphs is not what they are.
+  static absl::StatusOr<std::shared_ptr<const PairPackage>> Open(const std::string& path);
+
+  const PairManifest& manifest() const { return manifest_; }
+  // The file's bytes.
+  const std::string& bytes() const { return bytes_; }
+
+  // A graph of the manifest, ready to be run. FAILED_PRECONDITION if it cannot be loaded.
+  absl::StatusOr<std::unique_ptr<ExportedGraph>> Load(const std::string& graph) const;
+
+  // One tensor an entry of the manifest's state, tied ones the same, in host memory. Not to be
+  // changed: all that ask while somebody has them get the same. FAILED_PRECONDITION if the file is
+  // not there, damaged, or of another model.
+  using Tensors = std::vector<at::Tensor>;
+  absl::StatusOr<std::shared_ptr<const Tensors>> Weights() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  PairPackage(std::string weights_path, std::string bytes, MemoryFile file, PairManifest manifest)
+      : weights_path_(std::move(weights_path)),
+        bytes_(std::move(bytes)),
+        file_(std::move(file)),
+        manifest_(std::move(manifest)) {}
+
+  absl::StatusOr<Tensors> ReadWeights() const;
+
+  const std::string weights_path_;
+  const std::string bytes_;
+  const MemoryFile file_;
+  const PairManifest manifest_;
+
+  mutable absl::Mutex mu_;
+  mutable std::weak_ptr<const Tensors> weights_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace braid

@@ -8,7 +8,9 @@ from typing import Any
 
 from braid._export import ExportResult
 from braid.exporter import config, package
+from braid.exporter.check import check_pair
 from braid.exporter.pair import Pair, make_pair
+from braid.exporter.quiet import quiet
 from braid.exporter.signature import named_inputs
 
 
@@ -22,11 +24,17 @@ def export_checked(
 ) -> ExportResult:
     inputs = named_inputs(module, example_inputs)
     model = path.absolute()
+    with quiet():
+        return _pair(module, inputs, model, path, precisions)
+
+
+def _pair(module, inputs, model, path, precisions):
     with package.beside(model) as folder:
         pair = make_pair(module, inputs, list(precisions or ()))
         written = folder / "version"
         written.mkdir()
         package.write_pair(written, pair)
+        check_pair(written, pair)
         tensors = _tensors(pair)
         there = model / "config.pbtxt"
         text = None if there.exists() else config.text("", *tensors)

@@ -19,6 +19,8 @@ from torch.export.exported_program import (
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from braid._export import ExportError
+from braid.exporter import recurrent, refusals
 from braid.exporter.signature import flatten
 from braid.exporter.state import StateEntry, holding
 
@@ -60,6 +62,7 @@ class Trace:
     graph: torch.fx.GraphModule
     forward_outputs: int
     symbol: Any
+    device: torch.device
 
 
 class _Function(nn.Module):
@@ -86,22 +89,27 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             for tensor, copied in zip(outputs, part.copied[training])
         )
 
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     fakes = _fakes(part, mode, training)
+    symbol = fakes[-1].shape[0].node.expr
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(in_mode(part.module, training))
+        stack.enter_context(recurrent.with_dropout())
         if not training:
             stack.enter_context(torch.no_grad())
             stack.enter_context(_whole_operators())
-        joint = aot_export_joint_with_descriptors(
-            stack, _Function(function), fakes, decompositions={}
-        )
-        return Trace(
-            joint.graph_module,
-            joint._aot_state.fw_metadata.num_forward,
-            fakes[-1].shape[0].node.expr,
-        )
+        try:
+            joint = aot_export_joint_with_descriptors(
+                stack, _Function(function), fakes, decompositions={}
+            )
+        except ExportError:
+            raise
+        except Exception as error:
+            raise refusals.of_trace(error) from error
+        refusals.check_batch_is_free(shapes, symbol)
+        return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 
 def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tensor, ...]:
@@ -136,17 +144,36 @@ def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
 
 @contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
-    """In training or evaluation mode, without the fused encoder layers that cannot be traced."""
-    before = {each: each.training for each in module.modules()}
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    """In training or evaluation mode, with dense gradients, and without what cannot be traced."""
+    modules = list(module.modules())
+    before = {each: each.training for each in modules}
+    sparse = [each for each in modules if getattr(each, "sparse", False) is True]
     module.train(training)
+    for each in sparse:
+        each.sparse = False
     try:
-        yield
+        with _traceable_kernels(modules):
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+        for each in sparse:
+            each.sparse = True
         for each, was in before.items():
             each.training = was
+
+
+@contextmanager
+def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
+    # Fused encoder layers have no rule for shapes. oneDNN's recurrent layer is traced as if it
+    # were in evaluation, and cannot be differentiated then.
+    recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
+    enabled = torch._C._get_mkldnn_enabled() and not recurrent
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _whole_operators() -> Any:

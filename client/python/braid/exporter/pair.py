@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from braid.exporter import programs
+from braid._export import ExportError
+from braid.exporter import programs, rows, source
 from braid.exporter.joint import Part, in_mode, trace, trace_rows
 from braid.exporter.programs import Program
 from braid.exporter.signature import DATATYPES, flatten
 from braid.exporter.state import StateEntry, device_of, holding, state_of
+from braid.exporter.watch import Watch
 
 SCHEMA_VERSION = 1
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -82,23 +84,53 @@ def _export_part(part: Part, precisions: list[str], device: torch.device) -> Exp
         if any(entry.trainable for entry in part.entries):
             forward, backward = programs.training(part, trace(part, True, dtype, device))
         made.append(Precision(name, evaluation, forward, backward))
-    return ExportedPart(part, _min_training_rows(part), made)
+    return ExportedPart(part, _min_training_rows(part, device), made)
 
 
 def _probe(part: Part) -> None:
-    """Runs the module, to learn its outputs' names and which of them are no tensors of their own."""
-    rows = trace_rows(part)
+    """Runs the module, to learn its outputs' names and which of them are no tensors of their own.
+
+    ExportError, with the line, for what a package cannot do.
+    """
     for training in (True, False):
-        inputs = {name: take_rows(example, rows) for name, example in part.inputs.items()}
+        inputs = {name: rows.take(each, trace_rows(part)) for name, each in part.inputs.items()}
         state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
         for entry in part.untied:
             state[entry.name].requires_grad_(training and entry.trainable)
-        with torch.random.fork_rng(_cuda_devices(part)), in_mode(part.module, training):
-            with torch.set_grad_enabled(training):
-                with holding(part.module, part.entries, state):
-                    result = part.module(**inputs)
-        part.names, outputs = flatten(result)
+        fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
+        fixed += [
+            (f"the parameter '{entry.name}'", state[entry.name])
+            for entry in part.untied
+            if entry.kind == "parameter"
+        ]
+        with in_mode(part.module, training), torch.set_grad_enabled(training):
+            names, outputs = _run_watched(part, state, inputs, fixed)
+        if part.names and names != part.names:
+            raise ExportError(
+                f"forward returns {', '.join(part.names)} in training, but {', '.join(names)} "
+                f"in evaluation; expected the same"
+            )
+        part.names = names
         part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
+
+
+def _run_watched(
+    part: Part,
+    state: dict[str, torch.Tensor],
+    inputs: dict[str, torch.Tensor],
+    fixed: list[tuple[str, torch.Tensor]],
+) -> tuple[list[str], list[torch.Tensor]]:
+    try:
+        device = device_of(part.module)
+        with rows.seeded(device, 0):
+            with holding(part.module, part.entries, state), Watch(device, fixed):
+                return flatten(part.module(**inputs))
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"forward fails: {type(error).__name__}: {error}" + source.at(source.of_error(error))
+        ) from error
 
 
 def _copied(
@@ -115,25 +147,15 @@ def _copied(
     return copied
 
 
-def _cuda_devices(part: Part) -> list[int]:
-    devices = {entry.tensor.device for entry in part.entries}
-    return [device.index or 0 for device in devices if device.type == "cuda"]
-
-
-def _min_training_rows(part: Part) -> int:
-    inputs = {name: take_rows(example, 1) for name, example in part.inputs.items()}
+def _min_training_rows(part: Part, device: torch.device) -> int:
+    inputs = {name: rows.take(example, 1) for name, example in part.inputs.items()}
     state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
-    with torch.random.fork_rng(_cuda_devices(part)), in_mode(part.module, True), torch.no_grad():
+    with rows.seeded(device, 0), in_mode(part.module, True), torch.no_grad():
         try:
             part.run(state, inputs)
-        except ValueError:  # Batch norm's, which finds no variance in one row.
+        except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
             return 2
     return 1
-
-
-def take_rows(example: torch.Tensor, rows: int) -> torch.Tensor:
-    """As many rows as are wanted, the example's over and over."""
-    return example[torch.arange(rows, device=example.device) % example.shape[0]]
 
 
 def _kinds(precision: Precision) -> list[tuple[str, Program]]:

@@ -13,6 +13,10 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 _aten = torch.ops.aten
+_MAYBE_VIEWS = {
+    f"aten::{name}"
+    for name in ("reshape", "contiguous", "to", "_to_copy", "flatten", "dropout", "_unsafe_view")
+}
 
 
 def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphModule]:
@@ -55,6 +59,38 @@ def drop_detach(module: GraphModule) -> None:
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
     module.recompile()
+
+
+def drop_copies(module: GraphModule) -> None:
+    """Drops copies that nobody can tell from the original, such as dropout's in evaluation.
+
+    A graph writes to nothing, so those are all whose strides are the original's, but for what an
+    output is or is a view of, for that to be a tensor of its own.
+    """
+    for node in list(module.graph.nodes):
+        if node.target != _aten.clone.default or _is_returned(node):
+            continue
+        original = node.args[0].meta["val"]
+        if node.meta["val"].stride() == original.stride():
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    module.recompile()
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether it or a view of it is an output."""
+    return any(
+        user.op == "output" or (_gives_view(user.target) and _is_returned(user))
+        for user in node.users
+    )
+
+
+def _gives_view(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    # Some only give a view where they can, such as reshape; a chunk is a getitem of a list.
+    return schema is None or any(
+        each.alias_info is not None for each in schema.returns
+    ) or schema.name in _MAYBE_VIEWS
 
 
 def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:

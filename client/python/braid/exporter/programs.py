@@ -24,9 +24,10 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from braid._export import ExportError
-from braid.exporter import partition
-from braid.exporter.joint import Part, Trace
+from braid.exporter import partition, rows
+from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
+from braid.exporter.watch import check_operator
 
 _aten = torch.ops.aten
 
@@ -75,7 +76,7 @@ class _Namer:
     def _size(self, size: Any) -> int | str:
         if isinstance(size, int):
             return size
-        expression = size.node.expr.subs(self._symbol, sympy.Symbol("batch", integer=True))
+        expression = sympy.sympify(size.node.expr).subs(self._symbol, sympy.Symbol("batch", integer=True))
         return int(expression) if expression.is_Integer else str(expression)
 
 
@@ -91,6 +92,8 @@ def evaluation(part: Part, trace: Trace) -> Program:
     ]
     inputs = partition.placeholders(graph)
     partition.set_outputs(graph, _own(graph, nodes))
+    partition.drop_copies(graph)
+    check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
     outputs = zip(part.names, partition.outputs(graph))
     return Program(
@@ -111,7 +114,9 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program]:
     }
     _flatten(trace.graph)
     roles = _roles(part)
+    check_operators(trace.graph, trace.device)
     forward, backward = partition.split(trace.graph, trace.forward_outputs)
+    _correct_dtypes(part, forward, backward)
     namer = _Namer(trace.symbol)
     known: dict[str, tuple[str, str]] = {}
     inputs = []
@@ -138,6 +143,25 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program]:
     )
 
 
+def _correct_dtypes(part: Part, forward: GraphModule, backward: GraphModule) -> None:
+    """Has the tensors that are saved say the dtypes that they have when the graph is run.
+
+    A trace is told otherwise of some, as of batch norm's statistics in mixed precision.
+    """
+    given = [entry.tensor.detach().clone() for entry in part.untied]
+    given += [rows.take(example, trace_rows(part)) for example in part.inputs.values()]
+    with torch.no_grad(), rows.seeded(given[0].device, 0):
+        values = forward(*given)
+    taken = {node.name: node for node in partition.placeholders(backward)}
+    for node, value in zip(partition.outputs(forward), values):
+        if value is None:
+            raise ExportError(f"{node.target} gives no tensor where its trace has one")
+        if node.meta["val"].dtype != value.dtype:
+            node.meta["val"] = node.meta["val"].to(value.dtype)
+            if node.name in taken:
+                taken[node.name].meta["val"] = node.meta["val"]
+
+
 def _backward(
     part: Part,
     graph: GraphModule,
@@ -154,6 +178,8 @@ def _backward(
         if node is None or not reached[node]:
             continue
         role, name = roles[origin.grad_of.idx]
+        if node.meta["val"].layout != torch.strided:
+            raise ExportError(f"the gradient of the {role} '{name}' is sparse; expected dense")
         depends_on = [output for output in part.names if output in reached[node]]
         nodes.append(node)
         slots.append(namer.slot(f"{role}_gradient", name, node, depends_on))
@@ -169,6 +195,14 @@ def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node
         own = frozenset([name]) if role == "output_gradient" else frozenset()
         reached[node] = own.union(*(reached[each] for each in node.all_input_nodes))
     return reached
+
+
+def check_operators(graph: GraphModule, device: torch.device) -> None:
+    """ExportError if a server would not know how to run one of them."""
+    for node in graph.graph.nodes:
+        known = getattr(node.target, "__module__", "") in ("_operator", "math")
+        if node.op == "call_function" and not known:
+            check_operator(node.target, device, lambda: "")
 
 
 def _origins(graph: GraphModule) -> list[Any]:

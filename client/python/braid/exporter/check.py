@@ -135,16 +135,16 @@ class _Comparison:
             if entry.kind == "buffer":
                 now = after.get(("new_buffer", entry.name), entry.tensor)
                 values[plain_run.buffer(entry.name)] = now
-        if "backward" in self._program:
-            values |= self._gradients(given | after)
-        return values
+        return values | self._gradients(given | after)
 
     def _gradients(self, known: dict[tuple[str, str], torch.Tensor]) -> Values:
         for name in self._plain.part.names:
             output = known["output", name]
             if output.is_floating_point():
                 known["output_gradient", name] = self._plain.output_gradient(name, output)
-        got = self._reader.run(self._program["backward"], known)
+        got = {}
+        if "backward" in self._program:
+            got = self._reader.run(self._program["backward"], known)
         values = {}
         for kind, name, tensor in self._plain.differentiated():
             gradient = got.pop((f"{kind}_gradient", name), None)

@@ -13,7 +13,6 @@ from braid._export import ExportError
 MAX_BATCH_SIZE = 256  # What the server takes where a TorchScript model has no config.pbtxt.
 
 _ModelConfig = _protocol.message("inference.ModelConfig")
-_TYPES = {"BF16": "TYPE_BF16"}
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,20 @@ def _quoted(name: str) -> str:
     return '"' + text_format.text_encoding.CEscape(name.encode(), as_utf8=True) + '"'
 
 
-def check_agrees(path: Path, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-    """ExportError if the config.pbtxt at `path` says something else of inputs or outputs."""
+def check_agrees(
+    path: Path, platform: str, inputs: list[Tensor], outputs: list[Tensor]
+) -> None:
+    """ExportError if the config.pbtxt at `path` says something else of the model."""
     config = _ModelConfig()
     try:
         text_format.Parse(path.read_text(), config)
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise ExportError(f"{path}: {error}") from error
+    if config.platform and config.platform != platform:
+        raise ExportError(
+            f"{path}: platform is '{config.platform}', but the package's "
+            + (f"would be '{platform}'" if platform else "has none: remove it")
+        )
     for field, mine, theirs in (
         ("input", inputs, config.input),
         ("output", outputs, config.output),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -97,6 +98,9 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(in_mode(part.module, training))
         stack.enter_context(recurrent.with_dropout())
+        # Libraries ask before they look at values to warn or to take a short cut.
+        for flag in ("_is_compiling_flag", "_is_exporting_flag"):
+            stack.enter_context(mock.patch.object(torch.compiler, flag, True))
         if not training:
             stack.enter_context(torch.no_grad())
             stack.enter_context(_whole_operators())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import programs, rows, source
+from braid.exporter import programs, rows, source, stages
 from braid.exporter.joint import Part, in_mode, trace, trace_rows
 from braid.exporter.programs import Program
 from braid.exporter.signature import DATATYPES, flatten
@@ -22,7 +22,8 @@ PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True)
 class Precision:
-    """The programs of one precision. forward and backward: None if nothing can be trained."""
+    """The programs of one precision. Without `forward` nothing can be trained; a stage without
+    `backward` is run in training, but has nothing to learn and nothing before it that has."""
 
     name: str
     evaluation: Program
@@ -66,12 +67,19 @@ class Pair:
 
 
 def make_pair(
-    module: nn.Module, inputs: dict[str, torch.Tensor], precisions: list[str]
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    precisions: list[str],
+    chains: list[list[str]],
 ) -> Pair:
+    """precisions: beside the model's own. chains: of submodules' paths."""
     device = device_of(module)
     state = state_of(module)
     whole = Part("", module, state, inputs)
-    return Pair(device, state, [], [_export_part(whole, precisions, device)])
+    parts = [_export_part(whole, precisions, device)]
+    for stage in stages.parts_of(whole, chains, device):
+        parts.append(_export_part(stage, precisions, device))
+    return Pair(device, state, chains, parts)
 
 
 def _export_part(part: Part, precisions: list[str], device: torch.device) -> ExportedPart:
@@ -81,7 +89,7 @@ def _export_part(part: Part, precisions: list[str], device: torch.device) -> Exp
         dtype = PRECISIONS.get(name)
         evaluation = programs.evaluation(part, trace(part, False, dtype, device))
         forward = backward = None
-        if any(entry.trainable for entry in part.entries):
+        if part.path or any(entry.trainable for entry in part.entries):
             forward, backward = programs.training(part, trace(part, True, dtype, device))
         made.append(Precision(name, evaluation, forward, backward))
     return ExportedPart(part, _min_training_rows(part, device), made)
@@ -93,43 +101,44 @@ def _probe(part: Part) -> None:
     ExportError, with the line, for what a package cannot do.
     """
     for training in (True, False):
-        inputs = {name: rows.take(each, trace_rows(part)) for name, each in part.inputs.items()}
-        state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
-        for entry in part.untied:
-            state[entry.name].requires_grad_(training and entry.trainable)
-        fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
-        fixed += [
-            (f"the parameter '{entry.name}'", state[entry.name])
-            for entry in part.untied
-            if entry.kind == "parameter"
-        ]
-        with in_mode(part.module, training), torch.set_grad_enabled(training):
-            names, outputs = _run_watched(part, state, inputs, fixed)
-        if part.names and names != part.names:
-            raise ExportError(
-                f"forward returns {', '.join(part.names)} in training, but {', '.join(names)} "
-                f"in evaluation; expected the same"
-            )
-        part.names = names
+        # A module that takes one number of rows alone fails here, where its line is known.
+        for count in (trace_rows(part) + 1, trace_rows(part)):
+            inputs = {name: rows.take(each, count) for name, each in part.inputs.items()}
+            state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
+            for entry in part.untied:
+                state[entry.name].requires_grad_(training and entry.trainable)
+            with in_mode(part.module, training), torch.set_grad_enabled(training):
+                names, outputs = _run_watched(part, state, inputs)
+            if names != (part.names or names):
+                raise ExportError(
+                    f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "
+                    f"expected the same for all batches, in training and evaluation"
+                )
+            part.names = names
         part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
 
 
 def _run_watched(
-    part: Part,
-    state: dict[str, torch.Tensor],
-    inputs: dict[str, torch.Tensor],
-    fixed: list[tuple[str, torch.Tensor]],
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
 ) -> tuple[list[str], list[torch.Tensor]]:
+    fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
+    fixed += [
+        (f"the parameter '{entry.name}'", state[entry.name])
+        for entry in part.untied
+        if entry.kind == "parameter"
+    ]
+    device = device_of(part.module)
+    count = next(iter(inputs.values())).shape[0]
     try:
-        device = device_of(part.module)
-        with rows.seeded(device, 0):
-            with holding(part.module, part.entries, state), Watch(device, fixed):
+        with rows.seeded(device, 0), holding(part.module, part.entries, state):
+            with Watch(device, fixed):
                 return flatten(part.module(**inputs))
     except ExportError:
         raise
     except Exception as error:
         raise ExportError(
-            f"forward fails: {type(error).__name__}: {error}" + source.at(source.of_error(error))
+            f"forward fails with a batch of {count}: {type(error).__name__}: {error}"
+            + source.at(source.of_error(error))
         ) from error
 
 
@@ -160,8 +169,10 @@ def _min_training_rows(part: Part, device: torch.device) -> int:
 
 def _kinds(precision: Precision) -> list[tuple[str, Program]]:
     kinds = [("eval", precision.evaluation)]
-    if precision.forward is not None and precision.backward is not None:
-        kinds += [("forward", precision.forward), ("backward", precision.backward)]
+    if precision.forward is not None:
+        kinds.append(("forward", precision.forward))
+    if precision.backward is not None:
+        kinds.append(("backward", precision.backward))
     return kinds
 
 

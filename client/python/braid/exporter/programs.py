@@ -95,17 +95,34 @@ def evaluation(part: Part, trace: Trace) -> Program:
     partition.drop_copies(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
-    outputs = zip(part.names, partition.outputs(graph))
+    outputs = [
+        namer.slot("output", name, node)
+        for name, node in zip(part.names, partition.outputs(graph))
+    ]
+    for slot in outputs:
+        _check_output(slot)
     return Program(
         graph,
         [namer.slot(*role, node) for role, node in zip(_roles(part), inputs)],
-        [namer.slot("output", name, node) for name, node in outputs],
+        outputs,
         trace.symbol,
     )
 
 
-def training(part: Part, trace: Trace) -> tuple[Program, Program]:
-    """Forward and backward. A gradient without `depends_on` is none, and left away."""
+def _check_output(slot: Slot) -> None:
+    """Rows of chunks are put one after the other; a tensor without dims is one number a chunk."""
+    if slot.shape and (slot.shape[0] != "batch" or any(isinstance(n, str) for n in slot.shape[1:])):
+        shape = ", ".join(map(str, slot.shape))
+        raise ExportError(
+            f"output '{slot.name}' has the shape [{shape}]; expected the batch as dim 0, and no "
+            f"other dim that depends on it"
+        )
+    if slot.dtype not in DATATYPES.values():
+        raise ExportError(f"output '{slot.name}' is {slot.dtype}, a type that cannot be sent")
+
+
+def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
+    """Forward and backward, None if nothing has a gradient."""
     origins = _origins(trace.graph)
     tangents = {
         node.name: node.meta["desc"].output
@@ -115,8 +132,11 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program]:
     _flatten(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)
-    forward, backward = partition.split(trace.graph, trace.forward_outputs)
-    _correct_dtypes(part, forward, backward)
+    if tangents:
+        forward, backward = partition.split(trace.graph, trace.forward_outputs)
+        _correct_dtypes(part, forward, backward)
+    else:
+        forward, backward = trace.graph, None
     namer = _Namer(trace.symbol)
     known: dict[str, tuple[str, str]] = {}
     inputs = []
@@ -137,10 +157,11 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program]:
         outputs.append(namer.slot(*role, node))
     for name, origin in tangents.items():
         known[name] = ("output_gradient", part.names[_position(origin)])
-    return (
-        Program(forward, inputs, outputs, trace.symbol),
-        _backward(part, backward, known, origins[trace.forward_outputs :], namer, trace.symbol),
-    )
+    program = Program(forward, inputs, outputs, trace.symbol)
+    if backward is None:
+        return program, None
+    gradients = origins[trace.forward_outputs :]
+    return program, _backward(part, backward, known, gradients, namer, trace.symbol)
 
 
 def _correct_dtypes(part: Part, forward: GraphModule, backward: GraphModule) -> None:

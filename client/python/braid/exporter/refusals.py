@@ -48,8 +48,8 @@ def check_batch_is_free(shapes: ShapeEnv, symbol: sympy.Symbol) -> None:
     line = ""
     for guard in shapes.guards:
         if symbol in guard.expr.free_symbols and isinstance(guard.expr, sympy.Eq):
-            line = source.line_of(guard.sloc.user_stack or []) if hasattr(guard.sloc, "user_stack") else ""
+            line = line or (guard.sloc.maybe_user_loc or "")
     raise ExportError(
-        "forward works for one number of rows alone; dim 0 of inputs has to be of any size"
-        + source.at(line)
+        f"forward works for {fixed} rows alone, as far as can be seen of a batch of that size; "
+        f"dim 0 of the inputs has to be of any size" + source.at(line)
     )

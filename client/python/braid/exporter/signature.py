@@ -57,9 +57,23 @@ def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
     return {name: named[name].detach() for name in ordered}
 
 
-def _by_position(examples: Sequence, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def positional_names(module: nn.Module, count: int, path: str) -> list[str]:
+    """The names of the first `count` arguments of the forward of the submodule `path`."""
+    names = _positional(inspect.signature(module.forward).parameters)
+    if count > len(names):
+        raise ExportError(
+            f"stage '{path}' is given {count} tensors; its forward names {len(names)} arguments"
+        )
+    return names[:count]
+
+
+def _positional(arguments: Mapping[str, Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, each in arguments.items() if each.kind in kinds]
+    return [name for name, each in arguments.items() if each.kind in kinds]
+
+
+def _by_position(examples: Sequence, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    names = _positional(arguments)
     if len(examples) > len(names):
         raise ValueError(
             f"example_inputs has {len(examples)} tensors; forward names "

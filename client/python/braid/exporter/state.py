@@ -14,9 +14,13 @@ from braid._export import ExportError
 
 @dataclass(frozen=True)
 class StateEntry:
-    """A parameter or buffer under one of its names; `tied_to` is the first of them, if another."""
+    """A parameter or buffer under one of its names; `tied_to` is the first of them, if another.
+
+    place: its name in the module that is run, which is a part of the one that `name` is of.
+    """
 
     name: str
+    place: str
     kind: str
     trainable: bool
     tensor: torch.Tensor
@@ -36,7 +40,7 @@ def state_of(module: nn.Module) -> list[StateEntry]:
                 tied_to = first.get(id(tensor))
                 first.setdefault(id(tensor), name)
                 trainable = kind == "parameter" and tensor.requires_grad
-                entries.append(StateEntry(name, kind, trainable, tensor, tied_to))
+                entries.append(StateEntry(name, name, kind, trainable, tensor, tied_to))
     _check_memory(entries)
     return entries
 
@@ -109,7 +113,7 @@ def holding(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, 
 
 
 def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:
-    path, _, leaf = entry.name.rpartition(".")
+    path, _, leaf = entry.place.rpartition(".")
     owner = module.get_submodule(path)
     return (owner._parameters if entry.kind == "parameter" else owner._buffers), leaf
 

@@ -10,6 +10,7 @@
     version = trainer.publish()
 """
 
+from braid._export import ExportError, ExportResult, export
 from braid._version import __version__
 from braid.client import Client, connect
 from braid.errors import (
@@ -62,6 +63,8 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "EvaluationResult",
+    "ExportError",
+    "ExportResult",
     "FailedPrecondition",
     "ForwardResult",
     "Internal",
@@ -85,4 +88,5 @@ __all__ = [
     "Unknown",
     "__version__",
     "connect",
+    "export",
 ]

@@ -1,0 +1,116 @@
+"""A module compiled ahead of time by AOTInductor, for inference."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter import config, rows, source
+from braid.exporter.joint import in_mode
+from braid.exporter.signature import DATATYPES, flatten
+from braid.exporter.state import device_of
+
+BATCHES = (1, 2, 7, 33)
+_LARGEST = 1 << 20
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Compiled:
+    inputs: list[config.Tensor]
+    outputs: list[config.Tensor]
+    reason: str
+
+
+class _Flat(nn.Module):
+    """The module, with its outputs as the server names them: a tuple, or a dict of one level."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        names, tensors = flatten(self.module(**inputs))
+        if all(name == f"output__{place}" for place, name in enumerate(names)):
+            return tuple(tensors)
+        return dict(zip(names, tensors))
+
+
+def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Compiled:
+    """Writes model.pt2, and compares what is loaded again with the module."""
+    device = device_of(module)
+    _check_compiler(device)
+    path = folder / "model.pt2"
+    with in_mode(module, False), torch.no_grad(), rows.seeded(device, 0):
+        _compile(module, inputs, path)
+        loaded = torch._inductor.aoti_load_package(str(path))
+        for batch in BATCHES:
+            given = {
+                name: rows.vary(each, batch, place)
+                for place, (name, each) in enumerate(inputs.items())
+            }
+            names, expected = flatten(module(**given))
+            _compare(names, expected, flatten(loaded(**given))[1], batch)
+    return Compiled(
+        [_tensor(name, each) for name, each in inputs.items()],
+        [_tensor(name, each) for name, each in zip(names, expected)],
+        "compiled for this processor, and for inference alone",
+    )
+
+
+def _tensor(name: str, example: torch.Tensor) -> config.Tensor:
+    return config.Tensor(name, DATATYPES[example.dtype], list(example.shape[1:]))
+
+
+def _check_compiler(device: torch.device) -> None:
+    from torch._inductor import cpp_builder
+
+    try:
+        compiler = cpp_builder.get_cpp_compiler()
+    except Exception as error:
+        raise ExportError(f"format 'aot' needs a C++ compiler: {error}") from error
+    if shutil.which(compiler) is None:
+        raise ExportError(
+            f"format 'aot' needs a C++ compiler, and '{compiler}' is not there: install g++, "
+            f"or name one in the variable CXX"
+        )
+
+
+def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> None:
+    count = max(2, *(each.shape[0] for each in inputs.values()))
+    examples = {name: rows.take(each, count) for name, each in inputs.items()}
+    batch = torch.export.Dim("batch", min=1, max=_LARGEST)
+    shapes = {name: {0: batch} for name in inputs}
+    try:
+        program = torch.export.export(
+            _Flat(module), (), examples, dynamic_shapes=shapes, strict=False
+        )
+        # Else the number of threads here would be that of every server.
+        with torch._inductor.config.patch({"cpp.dynamic_threads": True}):
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    except Exception as error:
+        said = str(error).strip().splitlines()
+        raise ExportError(
+            f"it cannot be compiled: {type(error).__name__}: {said[0] if said else ''}"
+            + source.at(source.of_error(error))
+        ) from error
+
+
+def _compare(
+    names: list[str], expected: list[torch.Tensor], got: list[torch.Tensor], batch: int
+) -> None:
+    for name, one, other in zip(names, expected, got, strict=True):
+        fits = one.shape == other.shape and one.dtype == other.dtype
+        if not fits or not torch.allclose(
+            one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+        ):
+            raise ExportError(
+                f"the compiled package is not the model: output '{name}' of a batch of {batch} "
+                f"is another"
+            )

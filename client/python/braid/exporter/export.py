@@ -1,0 +1,159 @@
+"""Chooses the format, and takes a module from its arguments to a version's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError, ExportResult
+from braid.exporter import aot, config, package, pair, torchscript
+from braid.exporter.check import check_pair
+from braid.exporter.quiet import quiet
+from braid.exporter.signature import named_inputs
+from braid.exporter.stages import NotTheModel
+from braid.exporter.state import device_of, preserved, state_of
+
+_FORMATS = ("auto", "pair", "torchscript", "aot")
+
+
+@dataclass(frozen=True)
+class _Request:
+    module: nn.Module
+    inputs: dict[str, torch.Tensor]
+    precisions: list[str]
+    chains: list[list[str]]
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a config.pbtxt says of it. platform: empty for the pair."""
+
+    platform: str
+    inputs: list[config.Tensor]
+    outputs: list[config.Tensor]
+    reason: str = ""
+
+
+def export_checked(
+    module: Any,
+    example_inputs: Any,
+    path: Path,
+    format: str,
+    stages: Sequence[Sequence[str]],
+    precisions: Sequence[str] | None,
+) -> ExportResult:
+    """As `braid.export`."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module; got {type(module).__name__}")
+    if format not in _FORMATS:
+        raise ValueError(f"format is '{format}'; expected one of {', '.join(_FORMATS)}")
+    inputs = named_inputs(module, example_inputs)
+    chains = _chains(stages)
+    device = device_of(module)
+    for name, tensor in inputs.items():
+        if tensor.device != device:
+            raise ExportError(
+                f"the module lies on {device}, but the input '{name}' on {tensor.device}"
+            )
+    wanted = _precisions(precisions, module)
+    with quiet(), preserved(module):
+        return _export(_Request(module, inputs, wanted, chains), path, format)
+
+
+def _chains(stages: Sequence[Sequence[str]]) -> list[list[str]]:
+    chains = [[chain] if isinstance(chain, str) else list(chain) for chain in stages]
+    if isinstance(stages, str) or (stages and any(isinstance(each, str) for each in stages)):
+        raise TypeError(
+            f"stages must be a list of chains, as in [['features', 'classifier']]; got {stages!r}"
+        )
+    return chains
+
+
+def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> list[str]:
+    if precisions is None:
+        single = any(entry.tensor.dtype == torch.float32 for entry in state_of(module))
+        return list(pair.PRECISIONS) if single else []
+    for name in precisions:
+        if name not in pair.PRECISIONS:
+            raise ValueError(
+                f"precisions has '{name}'; expected some of {', '.join(pair.PRECISIONS)}: "
+                f"the model's own is always there"
+            )
+    return list(dict.fromkeys(precisions))
+
+
+def _export(request: _Request, path: Path, format: str) -> ExportResult:
+    model = path.absolute()
+    if model.exists() and not model.is_dir():
+        raise ExportError(f"{path} is a file; expected the model's folder, or nothing")
+    if format != "auto":
+        return _write(format, _WRITERS[format], request, path)
+    try:
+        return _write("pair", _write_pair, request, path)
+    except NotTheModel:
+        raise
+    except ExportError as error:
+        first = str(error)
+    try:
+        return _write("torchscript", _write_torchscript, request, path, f"no pair: {first}")
+    except ExportError as error:
+        raise ExportError(f"no pair: {first}\nno TorchScript: {error}") from error
+
+
+def _write(
+    format: str,
+    writer: Callable[[Path, _Request], _Written],
+    request: _Request,
+    path: Path,
+    reason: str = "",
+) -> ExportResult:
+    model = path.absolute()
+    with package.beside(model) as folder:
+        version = folder / "version"
+        version.mkdir()
+        written = writer(version, request)
+        there = model / "config.pbtxt"
+        text = None
+        if there.exists():
+            config.check_agrees(there, written.platform, written.inputs, written.outputs)
+        else:
+            text = config.text(written.platform, written.inputs, written.outputs)
+        place = package.move_into_place(version, model, text)
+    reasons = [each for each in (reason, written.reason) if each]
+    return ExportResult(format, path / place.name, int(place.name), "; ".join(reasons))
+
+
+def _write_pair(folder: Path, request: _Request) -> _Written:
+    made = pair.make_pair(request.module, request.inputs, request.precisions, request.chains)
+    package.write_pair(folder, made)
+    check_pair(folder, made)
+    whole = made.train_json()["parts"][0]
+    inputs, outputs = (
+        [config.Tensor(each["name"], each["dtype"], each["shape"][1:]) for each in whole[field]]
+        for field in ("inputs", "outputs")
+    )
+    return _Written("", inputs, outputs, _about_device(made.device))
+
+
+def _about_device(device: torch.device) -> str:
+    if device.type == "cpu" and torch.cuda.is_available():
+        return "the module lies on the CPU, so the package serves on CPUs only"
+    return ""
+
+
+def _write_torchscript(folder: Path, request: _Request) -> _Written:
+    script = torchscript.write(folder, request.module, request.inputs)
+    return _Written("pytorch_libtorch", script.inputs, script.outputs, script.reason)
+
+
+def _write_aot(folder: Path, request: _Request) -> _Written:
+    compiled = aot.write(folder, request.module, request.inputs)
+    return _Written("torch_aoti", compiled.inputs, compiled.outputs, compiled.reason)
+
+
+_WRITERS = {"pair": _write_pair, "torchscript": _write_torchscript, "aot": _write_aot}

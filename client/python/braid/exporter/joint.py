@@ -1,0 +1,186 @@
+"""Traces a module into one graph: forward and backward together in training, forward alone in
+evaluation. Parameters, buffers and inputs are the graph's inputs, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export.exported_program import (
+    _override_composite_implicit_decomp,
+    _split_decomp_table_to_cia_and_python_decomp,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from braid._export import ExportError
+from braid.exporter import recurrent, refusals
+from braid.exporter.signature import flatten
+from braid.exporter.state import StateEntry, holding
+
+
+@dataclass
+class Part:
+    """A module to export: the whole model, or one of its stages.
+
+    entries: of the whole model's state, those that are the part's, named as in the whole model.
+    inputs: examples by name. names: the outputs'.
+    copied: of training and evaluation (by True and False), which outputs have to be copied to be
+        tensors of their own.
+    """
+
+    path: str
+    module: nn.Module
+    entries: list[StateEntry]
+    inputs: dict[str, torch.Tensor]
+    input_gradients: bool = False
+    names: list[str] = field(default_factory=list)
+    copied: dict[bool, list[bool]] = field(default_factory=dict)
+
+    @property
+    def untied(self) -> list[StateEntry]:
+        return [entry for entry in self.entries if entry.tied_to is None]
+
+    def run(self, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]) -> list:
+        """The flat outputs of forward with `state`, which takes the changes of buffers."""
+        with holding(self.module, self.entries, state):
+            result = self.module(**inputs)
+        return flatten(result)[1]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """graph: its placeholders are the state, the inputs and, in training, output gradients.
+    forward_outputs: how many of its outputs are forward's: changed buffers, then the outputs."""
+
+    graph: torch.fx.GraphModule
+    forward_outputs: int
+    symbol: Any
+    device: torch.device
+
+
+class _Function(nn.Module):
+    """A function as a module that has no state of its own."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "function", function)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.function(*tensors)
+
+
+def trace(part: Part, training: bool, precision: torch.dtype | None, device: torch.device) -> Trace:
+    """precision: of autocast; None for the model's own."""
+    entries, names = part.untied, list(part.inputs)
+
+    def function(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        state = {entry.name: tensor for entry, tensor in zip(entries, tensors)}
+        with autocast(device, precision):
+            outputs = part.run(state, dict(zip(names, tensors[len(entries) :])))
+        return tuple(
+            tensor.clone(memory_format=torch.contiguous_format) if copied else tensor
+            for tensor, copied in zip(outputs, part.copied[training])
+        )
+
+    shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    fakes = _fakes(part, mode, training)
+    symbol = fakes[-1].shape[0].node.expr
+    with ExitStack() as stack:
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(in_mode(part.module, training))
+        stack.enter_context(recurrent.with_dropout())
+        # Libraries ask before they look at values to warn or to take a short cut.
+        for flag in ("_is_compiling_flag", "_is_exporting_flag"):
+            stack.enter_context(mock.patch.object(torch.compiler, flag, True))
+        if not training:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(_whole_operators())
+        try:
+            joint = aot_export_joint_with_descriptors(
+                stack, _Function(function), fakes, decompositions={}
+            )
+        except ExportError:
+            raise
+        except Exception as error:
+            raise refusals.of_trace(error) from error
+        refusals.check_batch_is_free(shapes, symbol)
+        return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
+
+
+def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tensor, ...]:
+    rows = trace_rows(part)
+    dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+    batch = mode.from_tensor(torch.empty(rows), symbolic_context=dynamic).shape[0]
+    tensors = []
+    for entry in part.untied:
+        fake = mode.from_tensor(entry.tensor.detach(), static_shapes=True)
+        tensors.append(fake.requires_grad_(training and entry.trainable))
+    with mode:
+        for example in part.inputs.values():
+            shape = (batch, *example.shape[1:])
+            fake = torch.empty(shape, dtype=example.dtype, device=example.device)
+            wanted = training and part.input_gradients and example.is_floating_point()
+            tensors.append(fake.requires_grad_(wanted))
+    return tuple(tensors)
+
+
+def trace_rows(part: Part) -> int:
+    """A batch that is not the size of anything else, for nothing to be taken for it."""
+    taken = {size for entry in part.entries for size in entry.tensor.shape}
+    taken |= {size for example in part.inputs.values() for size in example.shape[1:]}
+    return next(rows for rows in (5, 7, 11, 13, *range(17, 1 << 20, 2)) if rows not in taken)
+
+
+def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
+    if precision is None:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=precision, cache_enabled=False)
+
+
+@contextmanager
+def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """In training or evaluation mode, with dense gradients, and without what cannot be traced."""
+    modules = list(module.modules())
+    before = {each: each.training for each in modules}
+    sparse = [each for each in modules if getattr(each, "sparse", False) is True]
+    module.train(training)
+    for each in sparse:
+        each.sparse = False
+    try:
+        with _traceable_kernels(modules):
+            yield
+    finally:
+        for each in sparse:
+            each.sparse = True
+        for each, was in before.items():
+            each.training = was
+
+
+@contextmanager
+def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
+    # Fused encoder layers have no rule for shapes. oneDNN's recurrent layer is traced as if it
+    # were in evaluation, and cannot be differentiated then.
+    recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
+    enabled = torch._C._get_mkldnn_enabled() and not recurrent
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _whole_operators() -> Any:
+    """Keeps linear, conv2d and the like as one node each."""
+    table, _ = _split_decomp_table_to_cia_and_python_decomp({})
+    return _override_composite_implicit_decomp(table)

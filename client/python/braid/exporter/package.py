@@ -1,0 +1,76 @@
+"""Writes a version's folder, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.export.pt2_archive._package import package_pt2
+
+from braid._export import ExportError
+from braid.exporter import safetensors
+from braid.exporter.pair import Pair
+
+
+def write_pair(folder: Path, pair: Pair) -> None:
+    package_pt2(
+        str(folder / "model.pt2"),
+        exported_programs={name: program.exported() for name, program in pair.graphs().items()},
+        extra_files={"train.json": json.dumps(pair.train_json())},
+    )
+    tensors = {entry.name: entry.tensor for entry in pair.state if entry.tied_to is None}
+    safetensors.write(folder / "model.safetensors", tensors)
+
+
+def next_version(model: Path) -> int:
+    """One more than the highest that is there; 1 in a model without."""
+    if not model.is_dir():
+        return 1
+    return max((int(each.name) for each in model.iterdir() if _is_version(each)), default=0) + 1
+
+
+def _is_version(path: Path) -> bool:
+    return path.is_dir() and path.name.isascii() and path.name.isdigit()
+
+
+@contextmanager
+def beside(model: Path) -> Iterator[Path]:
+    """A folder on the model's file system to write in, removed at the end if it is still there.
+
+    Its name is none that a server takes for a model or a version.
+    """
+    parent = model.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{model.name}.", dir=parent))
+    except OSError as error:
+        raise ExportError(f"{parent}: cannot be written to: {error.strerror}") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_into_place(written: Path, model: Path, config: str | None) -> Path:
+    """Makes `written` the model's next version; config: of a config.pbtxt to write beside it."""
+    model.mkdir(exist_ok=True)
+    if config is not None:
+        (written.parent / "config.pbtxt").write_text(config)
+        os.replace(written.parent / "config.pbtxt", model / "config.pbtxt")
+    written.chmod(0o755)
+    version = next_version(model)
+    while True:
+        target = model / str(version)
+        try:
+            os.rename(written, target)
+        except OSError:
+            if not target.exists():
+                raise
+            version += 1  # Somebody else has just written it.
+            continue
+        return target

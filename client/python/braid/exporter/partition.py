@@ -1,0 +1,148 @@
+"""Cuts a joint graph into a forward and a backward graph between which tensors alone go."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import sympy
+import torch
+from torch._functorch.partitioners import default_partition
+from torch.fx import GraphModule, Node, Proxy
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+_aten = torch.ops.aten
+_MAYBE_VIEWS = {
+    f"aten::{name}"
+    for name in ("reshape", "contiguous", "to", "_to_copy", "flatten", "dropout", "_unsafe_view")
+}
+
+
+def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphModule]:
+    """Backward's inputs have the names of forward's nodes, or are tangents."""
+    forward, backward = default_partition(
+        copy.deepcopy(joint),
+        None,
+        num_fwd_outputs=forward_outputs,
+        static_lifetime_input_indices=[],
+    )
+    _take_sizes_from_tensors(backward)
+    _keep_outputs(forward, forward_outputs, placeholders(backward))
+    for graph in (forward, backward):
+        drop_detach(graph)
+    return forward, backward
+
+
+def placeholders(module: GraphModule) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def outputs(module: GraphModule) -> list[Any]:
+    return list(module.graph.output_node().args[0])
+
+
+def set_outputs(module: GraphModule, nodes: list[Node]) -> None:
+    module.graph.output_node().args = (tuple(nodes),)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def is_tensor(node: Any) -> bool:
+    return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def drop_detach(module: GraphModule) -> None:
+    """No gradients are recorded when a graph runs: a detached tensor is the tensor itself."""
+    for node in list(module.graph.nodes):
+        if node.target in (_aten.detach.default, _aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    module.recompile()
+
+
+def drop_copies(module: GraphModule) -> None:
+    """Drops copies that nobody can tell from the original, such as dropout's in evaluation.
+
+    A graph writes to nothing, so those are all whose strides are the original's, but for what an
+    output is or is a view of, for that to be a tensor of its own.
+    """
+    for node in list(module.graph.nodes):
+        if node.target != _aten.clone.default or _is_returned(node):
+            continue
+        original = node.args[0].meta["val"]
+        if node.meta["val"].stride() == original.stride():
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    module.recompile()
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether it or a view of it is an output."""
+    return any(
+        user.op == "output" or (_gives_view(user.target) and _is_returned(user))
+        for user in node.users
+    )
+
+
+def _gives_view(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    # Some only give a view where they can, such as reshape; a chunk is a getitem of a list.
+    return schema is None or any(
+        each.alias_info is not None for each in schema.returns
+    ) or schema.name in _MAYBE_VIEWS
+
+
+def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:
+    """The first `count` outputs stay; of the saved ones, the tensors that backward takes."""
+    names = {node.name for node in wanted}
+    nodes = outputs(forward)
+    saved = [
+        node
+        for node in nodes[count:]
+        if is_tensor(node) and node.op != "placeholder" and node.name in names
+    ]
+    set_outputs(forward, nodes[:count] + saved)
+
+
+def _take_sizes_from_tensors(backward: GraphModule) -> None:
+    """Replaces what came as a number by a tensor's size, or an expression in one."""
+    tensors = [node for node in placeholders(backward) if is_tensor(node)]
+    first = next((n for n in backward.graph.nodes if n.op != "placeholder"), None)
+    sizes: dict[sympy.Expr, Node] = {}
+    with backward.graph.inserting_before(first):
+        for node in placeholders(backward):
+            if is_tensor(node):
+                continue
+            expression = sympy.sympify(node.meta["val"].node.expr)
+            node.replace_all_uses_with(_size(backward, expression, tensors, sizes))
+            backward.graph.erase_node(node)
+    backward.graph.eliminate_dead_code()
+    backward.recompile()
+
+
+def _size(
+    module: GraphModule, expression: sympy.Expr, tensors: list[Node], sizes: dict[Any, Node]
+) -> Node:
+    if expression in sizes:
+        return sizes[expression]
+    for tensor in tensors:
+        for dim, size in enumerate(tensor.meta["val"].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr == expression:
+                node = module.graph.call_function(_aten.sym_size.int, (tensor, dim))
+                node.meta["val"] = size
+                sizes[expression] = node
+                return node
+    if expression.is_Symbol:
+        raise AssertionError(f"no tensor of the backward graph has the size {expression}")
+    symbols = {
+        symbol: Proxy(_size(module, symbol, tensors, sizes)) for symbol in expression.free_symbols
+    }
+    before = set(module.graph.nodes)
+    made = sympy_interp(PythonReferenceAnalysis, symbols, expression).node
+    for node in module.graph.nodes:
+        if node not in before:
+            values = torch.fx.node.map_arg(node.args, lambda each: each.meta["val"])
+            node.meta["val"] = node.target(*values)
+    sizes[expression] = made
+    return made

@@ -1,0 +1,108 @@
+"""What plain PyTorch computes, to compare a package with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from braid._export import ExportError
+from braid.exporter import rows, source
+from braid.exporter.joint import Part, autocast, in_mode
+
+SEED = 20
+
+Values = dict[str, torch.Tensor]
+
+
+def output(name: str) -> str:
+    return f"output '{name}'"
+
+
+def buffer(name: str) -> str:
+    return f"buffer '{name}' after training"
+
+
+def gradient(kind: str, name: str) -> str:
+    return f"gradient of the {kind} '{name}'"
+
+
+class PlainRun:
+    """Runs a part with one batch, made of its examples, again and again with the same result."""
+
+    def __init__(self, part: Part, device: torch.device, batch: int) -> None:
+        self.part = part
+        self.device = device
+        self.batch = batch
+        self.inputs = {
+            name: rows.vary(example, batch, place)
+            for place, (name, example) in enumerate(part.inputs.items())
+        }
+
+    def evaluation(self, precision: torch.dtype | None) -> Values:
+        """The outputs, by what they are called in a message."""
+        state = {entry.name: entry.tensor.detach().clone() for entry in self.part.untied}
+        with torch.no_grad():
+            outputs = self._run(False, precision, state, self.inputs)
+        return {output(name): tensor for name, tensor in zip(self.part.names, outputs)}
+
+    def training(self, precision: torch.dtype | None) -> Values:
+        """The outputs, the buffers afterwards, and the gradients for random output gradients."""
+        leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated()}
+        state = {
+            entry.name: leaves.get((entry.kind, entry.name), entry.tensor.detach().clone())
+            for entry in self.part.untied
+        }
+        inputs = {name: leaves.get(("input", name), each) for name, each in self.inputs.items()}
+        outputs = self._run(True, precision, state, inputs)
+        named = dict(zip(self.part.names, outputs))
+        values = {output(name): tensor.detach() for name, tensor in named.items()}
+        for entry in self.part.untied:
+            if entry.kind == "buffer":
+                values[buffer(entry.name)] = state[entry.name].detach()
+        roots = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+        gradients: tuple[torch.Tensor | None, ...] = (None,) * len(leaves)
+        if roots and leaves:
+            gradients = torch.autograd.grad(
+                list(roots.values()),
+                list(leaves.values()),
+                [self.output_gradient(name, tensor) for name, tensor in roots.items()],
+                allow_unused=True,
+            )
+        for (key, leaf), found in zip(leaves.items(), gradients):
+            values[gradient(*key)] = torch.zeros_like(leaf) if found is None else found
+        return values
+
+    def differentiated(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Leaves to differentiate for: kind, name, and a copy of the tensor."""
+        for entry in self.part.untied:
+            if entry.trainable:
+                yield "parameter", entry.name, entry.tensor.detach().clone().requires_grad_()
+        for name, tensor in self.inputs.items():
+            if self.part.input_gradients and tensor.is_floating_point():
+                yield "input", name, tensor.clone().requires_grad_()
+
+    def output_gradient(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The same for each output, whoever computed it."""
+        generator = torch.Generator().manual_seed(SEED + self.part.names.index(name))
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        return values.to(tensor.device, tensor.dtype)
+
+    def _run(
+        self,
+        training: bool,
+        precision: torch.dtype | None,
+        state: dict[str, torch.Tensor],
+        inputs: dict[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        try:
+            with rows.seeded(self.device, SEED), in_mode(self.part.module, training):
+                with autocast(self.device, precision):
+                    return self.part.run(state, dict(inputs))
+        except ExportError:
+            raise
+        except Exception as error:
+            raise ExportError(
+                f"forward fails with a batch of {self.batch}: {type(error).__name__}: {error}"
+                + source.at(source.of_error(error))
+            ) from error

@@ -1,0 +1,323 @@
+"""Graphs with a role, a name, a datatype and a shape for each input and output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch._functorch._aot_autograd.descriptors import PlainAOTOutput, TangentAOTInput
+from torch.fx import GraphModule, Node
+from torch.fx.graph import CodeGen
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from braid._export import ExportError
+from braid.exporter import partition, rows
+from braid.exporter.joint import Part, Trace, trace_rows
+from braid.exporter.signature import DATATYPES
+from braid.exporter.watch import check_operator
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input or output of a graph. depends_on: of a gradient, the outputs that it comes from."""
+
+    role: str
+    name: str
+    dtype: str
+    shape: list[int | str]
+    depends_on: list[str] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        fields = {"role": self.role, "name": self.name, "dtype": self.dtype, "shape": self.shape}
+        if self.depends_on is not None:
+            fields["depends_on"] = self.depends_on
+        return fields
+
+
+@dataclass(frozen=True)
+class Program:
+    graph: GraphModule
+    inputs: list[Slot]
+    outputs: list[Slot]
+    symbol: sympy.Symbol
+
+    def exported(self) -> ExportedProgram:
+        """What torch.export would have made of the graph."""
+        return _exported(self.graph, self.symbol)
+
+
+class _Namer:
+    """Makes slots of nodes, with the batch's symbol by its name."""
+
+    def __init__(self, symbol: sympy.Symbol) -> None:
+        self._symbol = symbol
+
+    def slot(self, role: str, name: str, node: Node, depends_on: list[str] | None = None) -> Slot:
+        value = node.meta["val"]
+        dtype = DATATYPES.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        shape = [self._size(size) for size in value.shape]
+        return Slot(role, name, dtype, shape, depends_on)
+
+    def _size(self, size: Any) -> int | str:
+        if isinstance(size, int):
+            return size
+        expression = sympy.sympify(size.node.expr).subs(self._symbol, sympy.Symbol("batch", integer=True))
+        return int(expression) if expression.is_Integer else str(expression)
+
+
+def evaluation(part: Part, trace: Trace) -> Program:
+    graph = trace.graph
+    origins = _origins(graph)
+    _flatten(graph)
+    # What changes of buffers is forgotten: in evaluation nobody asks for it.
+    nodes = [
+        node
+        for node, origin in zip(partition.outputs(graph), origins)
+        if isinstance(origin, PlainAOTOutput)
+    ]
+    inputs = partition.placeholders(graph)
+    partition.set_outputs(graph, _own(graph, nodes))
+    partition.drop_copies(graph)
+    check_operators(graph, trace.device)
+    namer = _Namer(trace.symbol)
+    outputs = [
+        namer.slot("output", name, node)
+        for name, node in zip(part.names, partition.outputs(graph))
+    ]
+    for slot in outputs:
+        _check_output(slot)
+    return Program(
+        graph,
+        [namer.slot(*role, node) for role, node in zip(_roles(part), inputs)],
+        outputs,
+        trace.symbol,
+    )
+
+
+def _check_output(slot: Slot) -> None:
+    """Rows of chunks are put one after the other; a tensor without dims is one number a chunk."""
+    if slot.shape and (slot.shape[0] != "batch" or any(isinstance(n, str) for n in slot.shape[1:])):
+        shape = ", ".join(map(str, slot.shape))
+        raise ExportError(
+            f"output '{slot.name}' has the shape [{shape}]; expected the batch as dim 0, and no "
+            f"other dim that depends on it"
+        )
+    if slot.dtype not in DATATYPES.values():
+        raise ExportError(f"output '{slot.name}' is {slot.dtype}, a type that cannot be sent")
+
+
+def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
+    """Forward and backward, None if nothing has a gradient."""
+    origins = _origins(trace.graph)
+    tangents = {
+        node.name: node.meta["desc"].output
+        for node in partition.placeholders(trace.graph)
+        if isinstance(node.meta["desc"], TangentAOTInput)
+    }
+    _flatten(trace.graph)
+    roles = _roles(part)
+    check_operators(trace.graph, trace.device)
+    if tangents:
+        forward, backward = partition.split(trace.graph, trace.forward_outputs)
+        _correct_dtypes(part, forward, backward)
+    else:
+        forward, backward = trace.graph, None
+    namer = _Namer(trace.symbol)
+    known: dict[str, tuple[str, str]] = {}
+    inputs = []
+    for role, node in zip(roles, partition.placeholders(forward)):
+        known[node.name] = role
+        inputs.append(namer.slot(*role, node))
+    nodes = partition.outputs(forward)
+    own = _own(forward, nodes)
+    partition.set_outputs(forward, own)
+    outputs = []
+    for place, node in enumerate(own):
+        role = (
+            _role_of_output(part, roles, origins[place])
+            if place < trace.forward_outputs
+            else ("saved", node.name)
+        )
+        known.setdefault(node.name, role)
+        outputs.append(namer.slot(*role, node))
+    for name, origin in tangents.items():
+        known[name] = ("output_gradient", part.names[_position(origin)])
+    program = Program(forward, inputs, outputs, trace.symbol)
+    if backward is None:
+        return program, None
+    gradients = origins[trace.forward_outputs :]
+    return program, _backward(part, backward, known, gradients, namer, trace.symbol)
+
+
+def _correct_dtypes(part: Part, forward: GraphModule, backward: GraphModule) -> None:
+    """Has the tensors that are saved say the dtypes that they have when the graph is run.
+
+    A trace is told otherwise of some, as of batch norm's statistics in mixed precision.
+    """
+    given = [entry.tensor.detach().clone() for entry in part.untied]
+    given += [rows.take(example, trace_rows(part)) for example in part.inputs.values()]
+    with torch.no_grad(), rows.seeded(given[0].device, 0):
+        values = forward(*given)
+    taken = {node.name: node for node in partition.placeholders(backward)}
+    for node, value in zip(partition.outputs(forward), values):
+        if value is None:
+            raise ExportError(f"{node.target} gives no tensor where its trace has one")
+        if node.meta["val"].dtype != value.dtype:
+            node.meta["val"] = node.meta["val"].to(value.dtype)
+            if node.name in taken:
+                taken[node.name].meta["val"] = node.meta["val"]
+
+
+def _backward(
+    part: Part,
+    graph: GraphModule,
+    known: dict[str, tuple[str, str]],
+    origins: list[Any],
+    namer: _Namer,
+    symbol: sympy.Symbol,
+) -> Program:
+    inputs = [namer.slot(*known[node.name], node) for node in partition.placeholders(graph)]
+    reached = _reached(graph, known)
+    roles = _roles(part)
+    nodes, slots = [], []
+    for node, origin in zip(partition.outputs(graph), origins):
+        if node is None or not reached[node]:
+            continue
+        role, name = roles[origin.grad_of.idx]
+        if node.meta["val"].layout != torch.strided:
+            raise ExportError(f"the gradient of the {role} '{name}' is sparse; expected dense")
+        depends_on = [output for output in part.names if output in reached[node]]
+        nodes.append(node)
+        slots.append(namer.slot(f"{role}_gradient", name, node, depends_on))
+    partition.set_outputs(graph, _own(graph, nodes))
+    return Program(graph, inputs, slots, symbol)
+
+
+def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node, frozenset[str]]:
+    """Of each node, the outputs whose gradients it is computed from."""
+    reached: dict[Node, frozenset[str]] = {}
+    for node in graph.graph.nodes:
+        role, name = known.get(node.name, ("", "")) if node.op == "placeholder" else ("", "")
+        own = frozenset([name]) if role == "output_gradient" else frozenset()
+        reached[node] = own.union(*(reached[each] for each in node.all_input_nodes))
+    return reached
+
+
+def check_operators(graph: GraphModule, device: torch.device) -> None:
+    """ExportError if a server would not know how to run one of them."""
+    for node in graph.graph.nodes:
+        known = getattr(node.target, "__module__", "") in ("_operator", "math")
+        if node.op == "call_function" and not known:
+            check_operator(node.target, device, lambda: "")
+
+
+def _origins(graph: GraphModule) -> list[Any]:
+    return list(graph.graph.output_node().meta["desc"])
+
+
+def _flatten(graph: GraphModule) -> None:
+    graph.graph.set_codegen(CodeGen())
+    flat = pytree.tree_leaves(graph.graph.output_node().args, is_leaf=lambda each: each is None)
+    graph.graph.output_node().args = (tuple(flat),)
+    partition.drop_detach(graph)
+
+
+def _roles(part: Part) -> list[tuple[str, str]]:
+    """Of the graph's inputs, but for output gradients."""
+    state = [(entry.kind, entry.name) for entry in part.untied]
+    return state + [("input", name) for name in part.inputs]
+
+
+def _role_of_output(part: Part, roles: list[tuple[str, str]], origin: Any) -> tuple[str, str]:
+    if isinstance(origin, PlainAOTOutput):
+        return "output", part.names[origin.idx]
+    role, name = roles[origin.mutated_input.idx]
+    if role != "buffer":
+        raise ExportError(f"forward writes to the {role} '{name}'")
+    return "new_buffer", name
+
+
+def _position(origin: Any) -> int:
+    if not isinstance(origin, PlainAOTOutput):
+        raise ExportError("the gradient of a loss reaches a buffer that forward changes: detach it")
+    return origin.idx
+
+
+def _own(graph: GraphModule, nodes: list[Node]) -> list[Node]:
+    """The outputs with a copy in the place of each that is an input or there already."""
+    own: list[Node] = []
+    for node in nodes:
+        if node.op == "placeholder" or node in own:
+            with graph.graph.inserting_before(graph.graph.output_node()):
+                copied = graph.graph.call_function(_aten.clone.default, (node,))
+            copied.meta["val"] = node.meta["val"]
+            node = copied
+        own.append(node)
+    return own
+
+
+def _exported(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
+    for node in module.graph.nodes:
+        node.meta = {key: value for key, value in node.meta.items() if key == "val"}
+    constants = _lift_constants(module)
+    inputs = [
+        InputSpec(
+            InputKind.CONSTANT_TENSOR if node.name in constants else InputKind.USER_INPUT,
+            TensorArgument(name=node.name),
+            node.name if node.name in constants else None,
+        )
+        for node in partition.placeholders(module)
+    ]
+    outputs = [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name=node.name), None)
+        for node in partition.outputs(module)
+    ]
+    arguments = tuple(0 for spec in inputs if spec.kind == InputKind.USER_INPUT)
+    call = ModuleCallSignature(
+        inputs=[],
+        outputs=[],
+        in_spec=pytree.tree_structure((arguments, {})),
+        out_spec=pytree.tree_structure(tuple(0 for _ in outputs)),
+    )
+    return ExportedProgram(
+        root={},
+        graph=module.graph,
+        graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict={},
+        range_constraints={symbol: ValueRanges(1, int_oo)},
+        module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
+        constants=constants,
+    )
+
+
+def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
+    """Makes inputs, the first ones, of the tensors that the graph holds."""
+    constants: dict[str, torch.Tensor] = {}
+    first = next(iter(module.graph.nodes))
+    by_target: dict[str, Node] = {}
+    for node in [each for each in module.graph.nodes if each.op == "get_attr"]:
+        if node.target not in by_target:
+            value = getattr(module, node.target)
+            with module.graph.inserting_before(first):
+                made = module.graph.placeholder(f"constant_{len(constants)}")
+            made.meta["val"] = node.meta["val"]
+            constants[made.name] = value.detach().clone()
+            by_target[node.target] = made
+        node.replace_all_uses_with(by_target[node.target])
+        module.graph.erase_node(node)
+    return constants

@@ -1,0 +1,55 @@
+"""Says in the user's words, and with the model's line, why a module could not be traced."""
+
+from __future__ import annotations
+
+import sympy
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+
+from braid._export import ExportError
+from braid.exporter import source
+
+
+def of_trace(error: Exception) -> ExportError:
+    return ExportError(_reason(error) + source.at(source.of_error(error)))
+
+
+def _reason(error: Exception) -> str:
+    causes = _causes(error)
+    for cause in causes:
+        if isinstance(cause, (DataDependentOutputException, GuardOnDataDependentSymNode)):
+            return "forward makes a Python number of a tensor's values, on which its course depends"
+        if isinstance(cause, DynamicOutputShapeException):
+            return f"the shape of what {cause.func} gives depends on a tensor's values"
+        if isinstance(cause, UnsupportedOperatorException):
+            return f"the operator {cause.func} cannot be traced"
+    said = str(causes[-1]).strip().splitlines()
+    return f"forward cannot be traced: {type(causes[-1]).__name__}: {said[0] if said else ''}"
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error, what it was raised from, and so on to the first."""
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes
+
+
+def check_batch_is_free(shapes: ShapeEnv, symbol: sympy.Symbol) -> None:
+    """ExportError if the trace holds for one number of rows alone."""
+    fixed = shapes.replace(symbol)
+    if fixed == symbol:
+        return
+    line = ""
+    for guard in shapes.guards:
+        if symbol in guard.expr.free_symbols and isinstance(guard.expr, sympy.Eq):
+            line = line or (guard.sloc.maybe_user_loc or "")
+    raise ExportError(
+        f"forward works for {fixed} rows alone, as far as can be seen of a batch of that size; "
+        f"dim 0 of the inputs has to be of any size" + source.at(line)
+    )

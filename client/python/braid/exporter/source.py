@@ -1,0 +1,48 @@
+"""Where in the model's own source something happened."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_NOT_THE_MODELS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+
+
+def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
+    """The innermost that is not PyTorch's, Python's or the exporter's; empty if none is."""
+    for frame in reversed(list(frames)):
+        if not _is_library(frame.filename):
+            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+    return ""
+
+
+def _is_library(filename: str) -> bool:
+    installed = "site-packages" in filename or "dist-packages" in filename
+    standard = filename.startswith(_STANDARD) and not installed
+    return standard or filename.startswith(_NOT_THE_MODELS)
+
+
+def here() -> str:
+    return line_of(traceback.extract_stack())
+
+
+def of_error(error: BaseException) -> str:
+    """Of an error and what it was raised from: the innermost line of the model."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    for each in reversed(chain):
+        if line := line_of(traceback.extract_tb(each.__traceback__)):
+            return line
+    return ""
+
+
+def at(line: str) -> str:
+    """To end a message with."""
+    return f"\n  {line}" if line else ""

@@ -1,0 +1,136 @@
+"""Chains of submodules that are the whole model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter import rows, source
+from braid.exporter.joint import Part, in_mode
+from braid.exporter.signature import flatten, positional_names
+from braid.exporter.state import StateEntry, holding, state_of
+
+_BATCHES = (2, 7)
+_SEED = 21
+
+
+class NotTheModel(ExportError):
+    """The stages are something else than the whole model."""
+
+
+def parts_of(whole: Part, chains: list[list[str]], device: torch.device) -> list[Part]:
+    """Each submodule of the chains once, with examples of what it is given.
+
+    ValueError if there is no such submodule, NotTheModel if a chain is not the whole model.
+    """
+    parts: dict[str, Part] = {}
+    for chain in chains:
+        for part in _chain(whole, chain, device):
+            before = parts.setdefault(part.path, part)
+            before.input_gradients |= part.input_gradients
+    return list(parts.values())
+
+
+def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
+    said = " → ".join(chain)
+    if not chain:
+        raise ValueError("stages has an empty chain; expected submodules' paths")
+    modules = [_submodule(whole.module, path) for path in chain]
+    for batch in _BATCHES:
+        inputs = [rows.vary(each, batch, place) for place, each in enumerate(whole.inputs.values())]
+        for training in (False, True):
+            _check_whole(whole, modules, inputs, training, said, device)
+    given, parts = list(whole.inputs.values()), []
+    for path, module in zip(chain, modules):
+        names = positional_names(module, len(given), path)
+        entries = _entries(whole, module, path)
+        part = Part(path, module, entries, dict(zip(names, given)), input_gradients=bool(parts))
+        parts.append(part)
+        with torch.no_grad():
+            given = _run([module], whole, given, False, device)
+        for tensor in given:
+            if tensor.dim() == 0 or tensor.shape[0] != next(iter(whole.inputs.values())).shape[0]:
+                raise ExportError(
+                    f"stage '{path}' returns a tensor of shape {list(tensor.shape)}; expected "
+                    f"the batch as dim 0"
+                )
+    return parts
+
+
+def _submodule(module: nn.Module, path: str) -> nn.Module:
+    try:
+        return module.get_submodule(path)
+    except AttributeError:
+        there = ", ".join(name for name, _ in module.named_children()) or "none"
+        raise ValueError(
+            f"stages names '{path}', but the model has no such submodule; its own are {there}"
+        ) from None
+
+
+def _entries(whole: Part, module: nn.Module, path: str) -> list[StateEntry]:
+    """The submodule's state, by its names in the whole model."""
+    return [
+        StateEntry(
+            f"{path}.{entry.name}",
+            entry.name,
+            entry.kind,
+            entry.trainable,
+            entry.tensor,
+            None if entry.tied_to is None else f"{path}.{entry.tied_to}",
+        )
+        for entry in state_of(module)
+    ]
+
+
+def _check_whole(
+    whole: Part,
+    modules: list[nn.Module],
+    inputs: list[torch.Tensor],
+    training: bool,
+    said: str,
+    device: torch.device,
+) -> None:
+    mode = "training" if training else "evaluation"
+    try:
+        with torch.no_grad():
+            expected = _run([whole.module], whole, inputs, training, device)
+            got = _run(modules, whole, inputs, training, device)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise NotTheModel(
+            f"the stages {said} are not the whole model: one after the other they fail in {mode}: "
+            f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
+        ) from error
+    if len(expected) != len(got):
+        raise NotTheModel(
+            f"the stages {said} are not the whole model: they return {len(got)} tensors, "
+            f"the model {len(expected)}"
+        )
+    for place, (one, other) in enumerate(zip(expected, got)):
+        if one.shape != other.shape or not torch.allclose(one, other, equal_nan=True):
+            raise NotTheModel(
+                f"the stages {said} are not the whole model: in {mode} output {place} of "
+                f"{inputs[0].shape[0]} rows is another"
+            )
+
+
+def _run(
+    modules: list[nn.Module],
+    whole: Part,
+    given: list[torch.Tensor],
+    training: bool,
+    device: torch.device,
+) -> list[torch.Tensor]:
+    """What the last of `modules` returns, each given what the one before returned."""
+    state = {entry.name: entry.tensor.detach().clone() for entry in whole.untied}
+    flowing: list[Any] = list(given)
+    with rows.seeded(device, _SEED), in_mode(whole.module, training):
+        with holding(whole.module, whole.entries, state):
+            for module in modules:
+                result = module(*flowing)
+                flowing = flatten(result)[1]
+    return flowing

@@ -1,0 +1,138 @@
+"""A module's parameters and buffers, and how other tensors are put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """A parameter or buffer under one of its names; `tied_to` is the first of them, if another.
+
+    place: its name in the module that is run, which is a part of the one that `name` is of.
+    """
+
+    name: str
+    place: str
+    kind: str
+    trainable: bool
+    tensor: torch.Tensor
+    tied_to: str | None
+
+
+def state_of(module: nn.Module) -> list[StateEntry]:
+    """In a state_dict's order, with the buffers that it leaves out, each name of a tied tensor."""
+    entries: list[StateEntry] = []
+    first: dict[int, str] = {}
+    for path, submodule in module.named_modules(remove_duplicate=False):
+        for kind, tensors in (("parameter", submodule._parameters), ("buffer", submodule._buffers)):
+            for leaf, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                name = f"{path}.{leaf}" if path else leaf
+                tied_to = first.get(id(tensor))
+                first.setdefault(id(tensor), name)
+                trainable = kind == "parameter" and tensor.requires_grad
+                entries.append(StateEntry(name, name, kind, trainable, tensor, tied_to))
+    _check_memory(entries)
+    return entries
+
+
+def _check_memory(entries: list[StateEntry]) -> None:
+    owners: dict[int, str] = {}
+    for entry in entries:
+        if entry.tied_to is not None or entry.tensor.numel() == 0:
+            continue
+        if entry.tensor.layout != torch.strided or entry.tensor.is_quantized:
+            raise ExportError(f"{entry.kind} '{entry.name}' is sparse or quantized, not dense")
+        owner = owners.setdefault(entry.tensor.untyped_storage().data_ptr(), entry.name)
+        if owner != entry.name:
+            raise ExportError(
+                f"'{owner}' and '{entry.name}' share memory but are two tensors: "
+                f"register the same tensor under both names, or copy it"
+            )
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Of all parameters and buffers; the CPU if there are none. ExportError if there are two."""
+    places: dict[torch.device, str] = {}
+    for entry in state_of(module):
+        places.setdefault(entry.tensor.device, entry.name)
+    if len(places) > 1:
+        where = ", ".join(f"'{name}' on {device}" for device, name in places.items())
+        raise ExportError(f"the module lies on several devices: {where}; expected one")
+    device = next(iter(places), torch.device("cpu"))
+    if device.type not in ("cpu", "cuda"):
+        raise ExportError(f"the module lies on {device}; expected the CPU or a CUDA device")
+    return device
+
+
+@contextmanager
+def preserved(module: nn.Module) -> Iterator[None]:
+    """Gives each submodule its attributes back, and its mode, whatever running it has set."""
+    before = [(each, dict(vars(each))) for each in module.modules()]
+    tables = [
+        (table, dict(table))
+        for each, _ in before
+        for table in (each._parameters, each._buffers)
+    ]
+    try:
+        yield
+    finally:
+        for each, attributes in before:
+            vars(each).clear()
+            vars(each).update(attributes)
+        for table, tensors in tables:
+            table.clear()
+            table.update(tensors)
+
+
+@contextmanager
+def holding(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]):
+    """Puts `tensors`, by untied names, where the module has its own, for one run of forward.
+
+    A buffer that forward sets to another tensor is copied into the one that was put there.
+    """
+    with preserved(module):
+        places = [(entry, *_table(module, entry)) for entry in entries]
+        for entry, table, leaf in places:
+            table[leaf] = tensors[entry.tied_to or entry.name]
+        _refresh_flat_weights(module)
+        yield
+        for entry, table, leaf in places:
+            given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
+            if now is not given:
+                _take_back(entry, given, now)
+
+
+def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:
+    path, _, leaf = entry.place.rpartition(".")
+    owner = module.get_submodule(path)
+    return (owner._parameters if entry.kind == "parameter" else owner._buffers), leaf
+
+
+def _refresh_flat_weights(module: nn.Module) -> None:
+    # Recurrent layers keep a list of their own of their parameters.
+    for each in module.modules():
+        if isinstance(each, nn.RNNBase):
+            each._flat_weights = [getattr(each, name, None) for name in each._flat_weights_names]
+
+
+def _take_back(entry: StateEntry, given: torch.Tensor, now: torch.Tensor | None) -> None:
+    if entry.kind == "parameter":
+        raise ExportError(f"forward replaces the parameter '{entry.name}'")
+    if now is None or now.shape != given.shape or now.dtype != given.dtype:
+        became = "None" if now is None else f"{now.dtype} of shape {list(now.shape)}"
+        raise ExportError(
+            f"forward changes the buffer '{entry.name}' from {given.dtype} of shape "
+            f"{list(given.shape)} to {became}"
+        )
+    with torch.no_grad():
+        given.copy_(now)

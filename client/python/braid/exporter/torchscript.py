@@ -1,0 +1,114 @@
+"""A module as TorchScript: scripted, or traced where that cannot be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter import config, rows, source
+from braid.exporter.joint import in_mode
+from braid.exporter.signature import DATATYPES, flatten
+from braid.exporter.state import device_of
+
+BATCHES = (1, 2, 7, 33)
+_SEED = 22
+
+
+@dataclass(frozen=True)
+class Script:
+    """reason: why it was traced, and what that costs; empty if it was scripted."""
+
+    module: torch.jit.ScriptModule
+    inputs: list[config.Tensor]
+    outputs: list[config.Tensor]
+    reason: str
+
+
+def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
+    """Writes model.pt, and compares what is read back with the module."""
+    script = _make(module, inputs)
+    path = folder / "model.pt"
+    script.module.save(str(path))
+    loaded = torch.jit.load(str(path), map_location=device_of(module))
+    for batch in BATCHES:
+        _compare(module, loaded, inputs, batch, training=False)
+    if script.reason:
+        return script
+    for batch in BATCHES[1:]:
+        _compare(module, loaded, inputs, batch, training=True)
+    return script
+
+
+def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
+    tensors = [config.Tensor(n, DATATYPES[each.dtype], list(each.shape[1:])) for n, each in
+               inputs.items()]
+    with in_mode(module, False), torch.no_grad(), rows.seeded(device_of(module), _SEED):
+        names, results = _run(module, inputs)
+    outputs = [
+        config.Tensor(name, DATATYPES[each.dtype], list(each.shape[1:]))
+        for name, each in zip(names, results)
+    ]
+    try:
+        with in_mode(module, False):
+            return Script(torch.jit.script(module), tensors, outputs, "")
+    except Exception as error:  # Whatever a compiler of Python may stumble over.
+        why = str(error).strip().splitlines()
+    try:
+        with in_mode(module, False):
+            traced = torch.jit.trace(
+                module, example_kwarg_inputs=dict(inputs), strict=False, check_trace=False
+            )
+    except Exception as error:
+        raise ExportError(
+            f"TorchScript can neither script nor trace it: {why[0] if why else ''}; "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from error
+    reason = (
+        f"it was traced, as it cannot be scripted ({why[0] if why else 'no reason given'}): in "
+        f"training, dropout and batch norm do what they do in evaluation"
+    )
+    return Script(traced, tensors, outputs, reason)
+
+
+def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
+    try:
+        return flatten(module(**inputs))
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"forward fails: {type(error).__name__}: {error}" + source.at(source.of_error(error))
+        ) from error
+
+
+def _compare(
+    module: nn.Module, script: Any, inputs: dict[str, torch.Tensor], batch: int, training: bool
+) -> None:
+    given = {name: rows.vary(each, batch, place) for place, (name, each) in
+             enumerate(inputs.items())}
+    device = device_of(module)
+    buffers = {name: each.clone() for name, each in module.named_buffers()}
+    script.train(training)
+    try:
+        with torch.no_grad():
+            with rows.seeded(device, _SEED), in_mode(module, training):
+                names, expected = _run(module, given)
+            with rows.seeded(device, _SEED):
+                _, got = _run(script, given)
+    finally:
+        for name, each in module.named_buffers():
+            each.data.copy_(buffers[name])
+    for name, one, other in zip(names, expected, got, strict=True):
+        if one.shape != other.shape or not torch.allclose(
+            one.double(), other.double(), rtol=1e-3, atol=1e-4, equal_nan=True
+        ):
+            mode = "training" if training else "evaluation"
+            raise ExportError(
+                f"the TorchScript module is not the model: output '{name}' in {mode} is another "
+                f"for a batch of {batch}"
+            )

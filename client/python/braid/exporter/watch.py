@@ -1,0 +1,100 @@
+"""Watches the operators of a run for what a package cannot do, while the model's line is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braid._export import ExportError
+from braid.exporter import source
+
+# Random without an argument for a generator: they draw through an operator that has one. Where
+# attention has a kernel of its own on the CPU, it is without dropout.
+_DRAW_THROUGH_OTHERS = {
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "alpha_dropout",
+    "dropout",
+    "feature_alpha_dropout",
+    "feature_dropout",
+    "gru",
+    "lstm",
+    "native_dropout",
+    "rand_like",
+    "randint_like",
+    "randn_like",
+    "rnn_relu",
+    "rnn_tanh",
+    "scaled_dot_product_attention",
+}
+
+
+class Watch(TorchDispatchMode):
+    """Refuses operators of other libraries, unknown random ones, and writes to `fixed`.
+
+    fixed: tensors by what they are called in a message, such as "the input 'x'".
+    """
+
+    def __init__(self, device: torch.device, fixed: Iterable[tuple[str, torch.Tensor]]) -> None:
+        super().__init__()
+        self._device = device
+        self._fixed = {
+            tensor.untyped_storage().data_ptr(): said for said, tensor in fixed if tensor.numel()
+        }
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        check_operator(func, self._device, lambda: source.at(source.here()))
+        self._check_writes(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _check_writes(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
+        if not func._schema.is_mutable:
+            return
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            for tensor in pytree.tree_leaves(given):
+                if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
+                    continue
+                said = self._fixed.get(tensor.untyped_storage().data_ptr())
+                if said is not None:
+                    raise ExportError(
+                        f"forward writes to {said} ({_name(func)}), which a package cannot"
+                        + source.at(source.here())
+                    )
+
+
+def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> None:
+    """ExportError, with what `line` gives, if a server would not know how to run `func`."""
+    if not isinstance(func, OpOverload):
+        raise ExportError(f"{func} is no operator of ATen, and cannot be packaged" + line())
+    if func.namespace not in ("aten", "prim", "prims"):
+        raise ExportError(
+            f"the operator {_name(func)} belongs to another library than LibTorch, which the "
+            f"server does not have" + line()
+        )
+    # On a GPU all of them draw from the device's own generator, which the server seeds.
+    if torch.Tag.nondeterministic_seeded not in func.tags or device.type == "cuda":
+        return
+    name = func._schema.name.partition("::")[2]
+    if name not in _DRAW_THROUGH_OTHERS and not _takes_generator(name):
+        raise ExportError(
+            f"the random operator {_name(func)} does not draw from a generator that can be "
+            f"seeded for each replica and step" + line()
+        )
+
+
+def _takes_generator(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name)
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    return any("Generator" in str(each.type) for schema in schemas for each in schema.arguments)
+
+
+def _name(func: OpOverload) -> str:
+    return func._schema.name

@@ -31,6 +31,7 @@ def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphM
     _keep_outputs(forward, forward_outputs, placeholders(backward))
     for graph in (forward, backward):
         drop_detach(graph)
+        drop_unused(graph)
     return forward, backward
 
 
@@ -50,6 +51,13 @@ def set_outputs(module: GraphModule, nodes: list[Node]) -> None:
 
 def is_tensor(node: Any) -> bool:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def drop_unused(module: GraphModule) -> None:
+    """Random operations too, which fx keeps for what they do to the generator: backward would draw
+    numbers that nobody reads."""
+    module.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    module.recompile()
 
 
 def drop_detach(module: GraphModule) -> None:

@@ -26,6 +26,7 @@
 #include "server/batching/served_models.h"
 #include "server/devices/device_pool.h"
 #include "server/devices/numerics.h"
+#include "server/devices/torch_log.h"
 #include "server/models/config_reader.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/health_server.h"
@@ -122,6 +123,7 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(CheckExposure(options_));
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
+    LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_,

@@ -1,16 +1,20 @@
 #include "server/parallel/sync_batch_norm.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "ATen/TensorOperators.h"
+#include "ATen/ops/_native_batch_norm_legit_ops.h"
 #include "ATen/ops/batch_norm_ops.h"
 #include "ATen/ops/batch_norm_update_stats.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/instance_norm_ops.h"
 #include "ATen/ops/native_batch_norm.h"
 #include "ATen/ops/native_batch_norm_backward.h"
+#include "ATen/ops/native_batch_norm_backward_ops.h"
 #include "ATen/ops/ones_like.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
@@ -105,50 +109,64 @@ at::Tensor InputGradient(const at::Tensor& gradient, const at::Tensor& input,
   return result.sub_(of_channel(scale * sums[0] / count));
 }
 
+// By given statistics, as in evaluation.
+at::Tensor Normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                     const at::Tensor& mean, const at::Tensor& variance, double eps) {
+  if (input.numel() == 0) {
+    return at::empty_like(input);
+  }
+  const c10::ScalarType type = mean.scalar_type();
+  return std::get<0>(at::native_batch_norm(input, weight.to(type), bias.to(type), mean, variance,
+                                           /*training=*/false, /*momentum=*/0, eps));
+}
+
+// Of the input, the weight and the bias; of the input only if `with_input`,
+// which meets the other members.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight_of_any_type,
+    const at::Tensor& mean, const at::Tensor& variance, double eps, bool with_input) {
+  const at::Tensor weight = weight_of_any_type.to(mean.scalar_type());
+  at::Tensor weight_gradient = at::zeros_like(mean);
+  at::Tensor bias_gradient = at::zeros_like(mean);
+  if (input.numel() > 0) {
+    std::tie(std::ignore, weight_gradient, bias_gradient) =
+        at::native_batch_norm_backward(gradient, input, weight, mean, variance, {}, {},
+                                       /*train=*/false, eps, /*output_mask=*/{false, true, true});
+  }
+  at::Tensor input_gradient;
+  if (with_input) {
+    at::Tensor sums = at::zeros({2, mean.numel()}, mean.options());
+    int64_t count = 0;
+    const int64_t own = input.numel() / std::max<int64_t>(input.size(1), 1);
+    for (const Part& part : AllGather({own, at::stack({bias_gradient, weight_gradient})})) {
+      sums += part.values;
+      count += part.count;
+    }
+    input_gradient =
+        InputGradient(gradient, input, weight, mean, (variance + eps).rsqrt(), sums, count)
+            .to(input.scalar_type());
+  }
+  return {input_gradient, weight_gradient, bias_gradient};
+}
+
 // Normalizes by statistics that depend on the inputs of all members. LibTorch's kernels do what
 // concerns the local rows: with given statistics, as in evaluation.
 struct Normalization : torch::autograd::Function<Normalization> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& mean, const at::Tensor& variance, int64_t count,
-                            double eps) {
+                            const at::Tensor& mean, const at::Tensor& variance, double eps) {
     context->save_for_backward({input, weight, mean, variance});
-    context->saved_data["count"] = count;
     context->saved_data["eps"] = eps;
-    if (input.numel() == 0) {
-      return at::empty_like(input);
-    }
-    const c10::ScalarType type = mean.scalar_type();
-    return std::get<0>(at::native_batch_norm(input, weight.to(type), bias.to(type), mean, variance,
-                                             /*training=*/false, /*momentum=*/0, eps));
+    return Normalize(input, weight, bias, mean, variance, eps);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     TORCH_CHECK(!c10::GradMode::is_enabled(), "a synchronized batch norm has no second derivative");
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor& input = saved[0];
-    const at::Tensor& mean = saved[2];
-    const at::Tensor& variance = saved[3];
-    const double eps = context->saved_data["eps"].toDouble();
-    const at::Tensor weight = saved[1].to(mean.scalar_type());
-    at::Tensor weight_gradient = at::zeros_like(mean);
-    at::Tensor bias_gradient = at::zeros_like(mean);
-    if (input.numel() > 0) {
-      std::tie(std::ignore, weight_gradient, bias_gradient) = at::native_batch_norm_backward(
-          gradients[0], input, weight, mean, variance, {}, {}, /*train=*/false, eps,
-          /*output_mask=*/{false, true, true});
-    }
-    at::Tensor input_gradient;
-    if (context->needs_input_grad(0)) {
-      at::Tensor sums = at::zeros({2, mean.numel()}, mean.options());
-      for (const Part& part : AllGather({0, at::stack({bias_gradient, weight_gradient})})) {
-        sums += part.values;
-      }
-      input_gradient = InputGradient(gradients[0], input, weight, mean, (variance + eps).rsqrt(),
-                                     sums, context->saved_data["count"].toInt());
-      input_gradient = input_gradient.to(input.scalar_type());
-    }
-    return {input_gradient, weight_gradient, bias_gradient, {}, {}, {}, {}};
+    auto [input, weight, bias] =
+        NormalizationGradients(gradients[0], saved[0], saved[1], saved[2], saved[3],
+                               context->saved_data["eps"].toDouble(), context->needs_input_grad(0));
+    return {input, weight, bias, {}, {}, {}};
   }
 };
 
@@ -158,6 +176,14 @@ at::Tensor OfChannels(const char* name, const MaybeTensor& tensor, int64_t chann
   TORCH_CHECK(!given.defined() || given.numel() == channels, name, " should contain ", channels,
               " elements not ", given.numel());
   return given;
+}
+
+// What a batch norm without parameters has in their place.
+at::Tensor ScaleOr(const MaybeTensor& weight, const at::Tensor& mean) {
+  return weight && weight->defined() ? *weight : at::ones_like(mean);
+}
+at::Tensor ShiftOr(const MaybeTensor& bias, const at::Tensor& mean) {
+  return bias && bias->defined() ? *bias : at::zeros_like(mean);
 }
 
 at::Tensor BatchNorm(c10::DispatchKeySet keys, const at::Tensor& input, const MaybeTensor& weight,
@@ -170,21 +196,66 @@ at::Tensor BatchNorm(c10::DispatchKeySet keys, const at::Tensor& input, const Ma
                                             cudnn_enabled);
   }
   const int64_t channels = input.size(1);
-  at::Tensor scale = OfChannels("weight", weight, channels);
-  at::Tensor shift = OfChannels("bias", bias, channels);
+  const at::Tensor scale = OfChannels("weight", weight, channels);
+  const at::Tensor shift = OfChannels("bias", bias, channels);
   const at::Tensor mean = OfChannels("running_mean", running_mean, channels);
   const at::Tensor variance = OfChannels("running_var", running_var, channels);
   const Statistics whole = StatisticsOfAll(input);
   UpdateRunning(mean, whole.mean, momentum);
   UpdateRunning(variance, whole.deviation / (whole.count - 1), momentum);
-  if (!scale.defined()) {
-    scale = at::ones_like(whole.mean);
+  return Normalization::apply(input, ScaleOr(scale, whole.mean), ShiftOr(shift, whole.mean), whole.mean, whole.deviation / whole.count, eps);
+}
+
+at::Tensor Moved(const at::Tensor& running, const at::Tensor& now, double momentum) {
+  return (running * (1 - momentum) + now * momentum).to(running.scalar_type());
+}
+
+// What an exported graph has of a batch norm: no tensor is written to, and what the gradient needs
+// is given back.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ExportedBatchNorm(
+    c10::DispatchKeySet keys, const at::Tensor& input, const MaybeTensor& weight,
+    const MaybeTensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var,
+    bool training, double momentum, double eps) {
+  if (seat_of_thread == nullptr || !training) {
+    return at::_ops::_native_batch_norm_legit_functional::redispatch(
+        BelowThreadKernels(keys), input, weight, bias, running_mean, running_var, training,
+        momentum, eps);
   }
-  if (!shift.defined()) {
-    shift = at::zeros_like(whole.mean);
+  const Statistics whole = StatisticsOfAll(input);
+  const at::Tensor variance = whole.deviation / whole.count;
+  return {Normalize(input, ScaleOr(weight, whole.mean), ShiftOr(bias, whole.mean), whole.mean,
+                    variance, eps),
+          whole.mean, (variance + eps).rsqrt(), Moved(running_mean, whole.mean, momentum),
+          Moved(running_var, whole.deviation / (whole.count - 1), momentum)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> ExportedBatchNormWithoutRunning(
+    c10::DispatchKeySet keys, const at::Tensor& input, const MaybeTensor& weight,
+    const MaybeTensor& bias, bool training, double momentum, double eps) {
+  if (seat_of_thread == nullptr || !training) {
+    return at::_ops::_native_batch_norm_legit_no_stats::redispatch(
+        BelowThreadKernels(keys), input, weight, bias, training, momentum, eps);
   }
-  return Normalization::apply(input, scale, shift, whole.mean, whole.deviation / whole.count,
-                              whole.count, eps);
+  const Statistics whole = StatisticsOfAll(input);
+  const at::Tensor variance = whole.deviation / whole.count;
+  return {Normalize(input, ScaleOr(weight, whole.mean), ShiftOr(bias, whole.mean), whole.mean,
+                    variance, eps),
+          whole.mean, (variance + eps).rsqrt()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> ExportedBatchNormBackward(
+    c10::DispatchKeySet keys, const at::Tensor& gradient, const at::Tensor& input,
+    const MaybeTensor& weight, const MaybeTensor& running_mean, const MaybeTensor& running_var,
+    const MaybeTensor& mean, const MaybeTensor& invstd, bool train, double eps,
+    std::array<bool, 3> output_mask) {
+  if (seat_of_thread == nullptr || !train) {
+    return at::_ops::native_batch_norm_backward::redispatch(BelowThreadKernels(keys), gradient,
+                                                            input, weight, running_mean,
+                                                            running_var, mean, invstd, train, eps,
+                                                            output_mask);
+  }
+  return NormalizationGradients(gradient, input, ScaleOr(weight, *mean), *mean,
+                                invstd->pow(-2) - eps, eps, output_mask[0]);
 }
 
 // LibTorch makes it of batch_norm, over channels of single rows: not to be synchronized.
@@ -213,4 +284,7 @@ SyncBatchNormGuard::~SyncBatchNormGuard() { seat_of_thread = outer_; }
 TORCH_LIBRARY_IMPL(aten, DeferredInit, library) {
   library.impl("batch_norm", &braid::BatchNorm);
   library.impl("instance_norm", &braid::InstanceNorm);
+  library.impl("_native_batch_norm_legit_functional", &braid::ExportedBatchNorm);
+  library.impl("_native_batch_norm_legit.no_stats", &braid::ExportedBatchNormWithoutRunning);
+  library.impl("native_batch_norm_backward", &braid::ExportedBatchNormBackward);
 }

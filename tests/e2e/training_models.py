@@ -226,7 +226,7 @@ _MODELS = {
 
 FORMATS = ("torchscript", "pair")
 # Its course depends on values.
-NO_PAIR = {"branching"}
+NO_PAIR = {"branching", "with_loss", "normed"}
 # Of braid.export.
 _OPTIONS: dict[str, dict[str, Any]] = {"staged": {"stages": [["features", "classifier"]]}}
 _INPUTS = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,18 +30,26 @@ class Compiled:
     reason: str
 
 
-class _Flat(nn.Module):
-    """The module, with its outputs as the server names them: a tuple, or a dict of one level."""
+def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
+    """The module with its outputs as the server names them: a tuple, or a dict of one level."""
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
 
-    def forward(self, **inputs: torch.Tensor) -> Any:
-        names, tensors = flatten(self.module(**inputs))
-        if all(name == f"output__{place}" for place, name in enumerate(names)):
-            return tuple(tensors)
-        return dict(zip(names, tensors))
+        def forward(self, **given: torch.Tensor) -> Any:
+            names, tensors = flatten(self.module(**given))
+            if all(name == f"output__{place}" for place, name in enumerate(names)):
+                return tuple(tensors)
+            return dict(zip(names, tensors))
+
+    # torch.export looks for arguments of the inputs' names.
+    kind = inspect.Parameter.KEYWORD_ONLY
+    arguments = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
+    arguments += [inspect.Parameter(name, kind) for name in inputs]
+    Flat.forward.__signature__ = inspect.Signature(arguments)
+    return Flat()
 
 
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Compiled:
@@ -89,7 +99,7 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
     shapes = {name: {0: batch} for name in inputs}
     try:
         program = torch.export.export(
-            _Flat(module), (), examples, dynamic_shapes=shapes, strict=False
+            _flat(module, inputs), (), examples, dynamic_shapes=shapes, strict=False
         )
         # Else the number of threads here would be that of every server.
         with torch._inductor.config.patch({"cpp.dynamic_threads": True}):

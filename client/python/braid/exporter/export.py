@@ -19,6 +19,8 @@ from braid.exporter.stages import NotTheModel
 from braid.exporter.state import device_of, preserved, state_of
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
+# Each takes as long to export as the model's own. Nobody computes in float16 on a CPU.
+_DEFAULT_PRECISIONS = {"cpu": ["bfloat16"], "cuda": ["bfloat16", "float16"]}
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _chains(stages: Sequence[Sequence[str]]) -> list[list[str]]:
 def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> list[str]:
     if precisions is None:
         single = any(entry.tensor.dtype == torch.float32 for entry in state_of(module))
-        return list(pair.PRECISIONS) if single else []
+        return _DEFAULT_PRECISIONS[device_of(module).type] if single else []
     for name in precisions:
         if name not in pair.PRECISIONS:
             raise ValueError(

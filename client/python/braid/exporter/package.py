@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -57,20 +58,32 @@ def beside(model: Path) -> Iterator[Path]:
 
 
 def move_into_place(written: Path, model: Path, config: str | None) -> Path:
-    """Makes `written` the model's next version; config: of a config.pbtxt to write beside it."""
+    """Makes `written` the model's next version; config: of a config.pbtxt to write before it."""
+    there = model.is_dir()
     model.mkdir(exist_ok=True)
-    if config is not None:
-        (written.parent / "config.pbtxt").write_text(config)
-        os.replace(written.parent / "config.pbtxt", model / "config.pbtxt")
-    written.chmod(0o755)
+    try:
+        if config is not None:
+            beside_it = written.parent / "config.pbtxt"
+            beside_it.write_text(config)
+            os.replace(beside_it, model / "config.pbtxt")
+        return _rename(written, model)
+    except OSError as error:
+        if config is not None:
+            (model / "config.pbtxt").unlink(missing_ok=True)
+        if not there:
+            model.rmdir()
+        raise ExportError(f"{model}: cannot be written to: {error.strerror}") from error
+
+
+def _rename(written: Path, model: Path) -> Path:
     version = next_version(model)
     while True:
         target = model / str(version)
         try:
             os.rename(written, target)
-        except OSError:
-            if not target.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             version += 1  # Somebody else has just written it.
-            continue
-        return target
+        else:
+            return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+import textwrap
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +18,8 @@ def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
     """The innermost that is not PyTorch's, Python's or the exporter's; empty if none is."""
     for frame in reversed(list(frames)):
         if not _is_library(frame.filename):
-            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+            line = textwrap.shorten(frame.line or "", 120, placeholder=" ...")
+            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {line}"
     return ""
 
 

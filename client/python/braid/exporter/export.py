@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import aot, config, package, pair, torchscript
+from braid.exporter import aot, config, package, pair, rows, torchscript
 from braid.exporter.check import check_pair
 from braid.exporter.quiet import quiet
 from braid.exporter.signature import named_inputs
@@ -63,7 +63,7 @@ def export_checked(
                 f"the module lies on {device}, but the input '{name}' on {tensor.device}"
             )
     wanted = _precisions(precisions, module)
-    with quiet(), preserved(module):
+    with quiet(), preserved(module), rows.seeded(device, 0):
         return _export(_Request(module, inputs, wanted, chains), path, format)
 
 

@@ -8,8 +8,8 @@
 namespace braid {
 
 absl::Status JsonField::Error(absl::string_view what) const {
-  return absl::FailedPreconditionError(
-      where_.empty() ? std::string(what) : absl::StrCat(where_, ": ", what));
+  return absl::FailedPreconditionError(where_.empty() ? std::string(what)
+                                                      : absl::StrCat(where_, ": ", what));
 }
 
 absl::StatusOr<JsonField> JsonField::Get(const char* name) const {

@@ -95,9 +95,9 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
   std::vector<size_t> positions = Positions(outputs, names);
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (positions[o] >= names.size()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("output '", outputs[o].name, "' is not among the ", names.size(),
-                       " tensors that the model returns"));
+      return absl::FailedPreconditionError(absl::StrCat("output '", outputs[o].name,
+                                                        "' is not among the ", names.size(),
+                                                        " tensors that the model returns"));
     }
   }
   return positions;

@@ -246,8 +246,8 @@ class GraphReader {
     const auto role = std::find_if(kRoles.begin(), kRoles.end(),
                                    [&](const RoleName& known) { return known.name == role_name; });
     if (role == kRoles.end() || !allowed.contains(role->role)) {
-      return role_field.Error(
-          absl::StrCat("'", Excerpt(role_name), "' is no role that one of its ", side, " can have"));
+      return role_field.Error(absl::StrCat("'", Excerpt(role_name), "' is no role that one of its ",
+                                           side, " can have"));
     }
     BRAID_ASSIGN_OR_RETURN(const JsonField name_field, item.Get("name"));
     BRAID_ASSIGN_OR_RETURN(const std::string name, name_field.String());
@@ -315,10 +315,15 @@ absl::StatusOr<PairProgram> ReadProgram(const JsonField& field, GraphReader read
   }
   program.autocast = known->autocast;
   BRAID_ASSIGN_OR_RETURN(program.eval, reader.Eval(field));
-  if (field.Has("forward") || field.Has("backward")) {
+  if (field.Has("forward")) {
     BRAID_ASSIGN_OR_RETURN(program.forward, reader.Forward(field));
-    BRAID_ASSIGN_OR_RETURN(program.backward, reader.Backward(field));
     program.saved = reader.saved();
+  }
+  if (field.Has("backward")) {
+    if (!program.forward) {
+      return field.Error("has a \"backward\" without a \"forward\"");
+    }
+    BRAID_ASSIGN_OR_RETURN(program.backward, reader.Backward(field));
   }
   return program;
 }
@@ -336,6 +341,8 @@ absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<Pair
   BRAID_ASSIGN_OR_RETURN(part.outputs, ReadTensors(field, "outputs"));
   BRAID_ASSIGN_OR_RETURN(const JsonField rows, field.Get("min_training_rows"));
   BRAID_ASSIGN_OR_RETURN(part.min_training_rows, rows.Integer());
+  BRAID_ASSIGN_OR_RETURN(const JsonField evaluated, field.Get("min_evaluation_rows"));
+  BRAID_ASSIGN_OR_RETURN(part.min_evaluation_rows, evaluated.Integer());
   BRAID_ASSIGN_OR_RETURN(const JsonField programs, field.Get("programs"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, programs.Items());
   for (const JsonField& item : items) {

@@ -68,8 +68,9 @@ struct PairProgram {
   // What it was traced under autocast to; nullopt: the model's own.
   std::optional<c10::ScalarType> autocast;
   PairGraph eval;
-  // Neither of them: nothing of the part is trainable.
+  // None: nothing of the model is trainable.
   std::optional<PairGraph> forward;
+  // None: nothing has a gradient, as in a stage that has no parameters and comes first.
   std::optional<PairGraph> backward;
   size_t saved = 0;  // tensors that the forward graph saves
 };
@@ -79,8 +80,9 @@ struct PairPart {
   std::string path;  // empty: the whole
   std::vector<PairTensor> inputs;
   std::vector<PairTensor> outputs;
-  // Fewer rows cannot be trained on: batch norm.
+  // Fewer rows cannot be normalized: batch norm.
   int64_t min_training_rows = 1;
+  int64_t min_evaluation_rows = 1;
   std::vector<PairProgram> programs;
 };
 

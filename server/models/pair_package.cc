@@ -171,9 +171,10 @@ absl::Status CheckGraphs(ModelArchive& archive, const PairManifest& manifest) {
   for (const PairPart& part : manifest.parts) {
     for (const PairProgram& program : part.programs) {
       std::vector<const PairGraph*> graphs = {&program.eval};
-      if (program.forward) {
-        graphs.push_back(&*program.forward);
-        graphs.push_back(&*program.backward);
+      for (const auto* graph : {&program.forward, &program.backward}) {
+        if (*graph) {
+          graphs.push_back(&**graph);
+        }
       }
       for (const PairGraph* graph : graphs) {
         if (const absl::Status status = CheckGraph(archive, *graph, manifest, part); !status.ok()) {

@@ -47,6 +47,17 @@ std::vector<std::string> NamesOf(const std::vector<PairTensor>& tensors) {
   return names;
 }
 
+// INTERNAL, as everything that a model has against its inputs.
+absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t least) {
+  const int64_t rows = inputs.front().size(0);
+  if (rows >= least) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat("Expected more than 1 value per channel when training, so ", least,
+                   " rows at least, got ", rows));
+}
+
 std::string Describe(const PairTensor& tensor) {
   return absl::StrCat(DataTypeName(tensor.type), ShapeString(tensor.shape));
 }
@@ -196,6 +207,8 @@ absl::Status PairReplica::CheckGraphs() {
       BRAID_RETURN_IF_ERROR(Load(program.eval, &loaded.eval).status());
       if (program.forward) {
         BRAID_RETURN_IF_ERROR(Load(*program.forward, &loaded.forward).status());
+      }
+      if (program.backward) {
         BRAID_RETURN_IF_ERROR(Load(*program.backward, &loaded.backward).status());
       }
       if (&part == shape_.part && !program.autocast) {
@@ -243,6 +256,7 @@ absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<a
   const PairGraph& eval = shape_.part->programs[program].eval;
   BRAID_ASSIGN_OR_RETURN(ExportedGraph * graph, Load(eval, &graphs_[program].eval));
   const Tensors given = FromConfig(inputs);
+  BRAID_RETURN_IF_ERROR(CheckRows(given, shape_.part->min_evaluation_rows));
   Tensors arguments;
   arguments.reserve(eval.inputs.size());
   for (const PairSlot& slot : eval.inputs) {
@@ -268,10 +282,8 @@ absl::StatusOr<PairReplica::Kept> PairReplica::Train(const Tensors& inputs) {
     kept.differentiated.push_back(input.requires_grad());
   }
   kept.inputs = FromConfig(inputs);
-  const int64_t rows = kept.inputs.front().size(0);
-  if (rows < shape_.part->min_training_rows && !shape_.role.sync_batch_norm) {
-    return absl::InternalError(absl::StrCat("batch norm in training takes at least ",
-                                            shape_.part->min_training_rows, " rows, not ", rows));
+  if (!shape_.role.sync_batch_norm) {
+    BRAID_RETURN_IF_ERROR(CheckRows(kept.inputs, shape_.part->min_training_rows));
   }
   kept.before = state_;
   Tensors arguments;
@@ -347,7 +359,9 @@ absl::StatusOr<Gradients> PairReplica::Backward(const std::vector<at::Tensor>& o
   gradients.parameters.resize(parameters_.size());
   gradients.inputs.resize(kept->differentiated.size());
   const Tensors given = OutputGradients(*kept, output_gradients);
-  if (std::none_of(given.begin(), given.end(), [](const at::Tensor& g) { return g.defined(); })) {
+  const bool any = std::any_of(given.begin(), given.end(),
+                               [](const at::Tensor& gradient) { return gradient.defined(); });
+  if (!any || !program.backward) {
     return gradients;
   }
   BRAID_ASSIGN_OR_RETURN(ExportedGraph * graph, Load(*program.backward, &graphs.backward));
@@ -422,8 +436,7 @@ std::unique_ptr<PairReplica> PairReplica::Copy(Shape shape, c10::Device device) 
   for (const size_t i : EntriesOf(*shape.part, manifest())) {
     const size_t tensor = manifest().state[i].tensor;
     if (!copies[tensor].defined()) {
-      copies[tensor] =
-          state_[tensor].detach().to(device, /*non_blocking=*/false, /*copy=*/true);
+      copies[tensor] = state_[tensor].detach().to(device, /*non_blocking=*/false, /*copy=*/true);
     }
   }
   std::unique_ptr<PairReplica> copy(new PairReplica(std::move(shape), std::move(copies)));
@@ -449,10 +462,11 @@ absl::Status PairReplica::CheckStages(const std::vector<std::string>& paths) con
   for (const std::vector<std::string>& chain : chains) {
     known.push_back(absl::StrCat("[", absl::StrJoin(chain, ", "), "]"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the model was exported with ",
-      known.empty() ? std::string("no stages") : absl::StrCat("stages ", absl::StrJoin(known, ", ")),
-      ", not [", absl::StrJoin(paths, ", "), "]: export it with these"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model was exported with ",
+                   known.empty() ? std::string("no stages")
+                                 : absl::StrCat("stages ", absl::StrJoin(known, ", ")),
+                   ", not [", absl::StrJoin(paths, ", "), "]: export it with these"));
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,

@@ -97,9 +97,9 @@ absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const st
 
 absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& version,
                                           const std::string& filename) {
-  const std::vector<std::string> names = filename.empty()
-                                             ? std::vector<std::string>{kTorchScriptFile, kPackageFile}
-                                             : std::vector<std::string>{filename};
+  const std::vector<std::string> names =
+      filename.empty() ? std::vector<std::string>{kTorchScriptFile, kPackageFile}
+                       : std::vector<std::string>{filename};
   for (const std::string& name : names) {
     std::error_code error;  // a package may be a folder, too
     if (const fs::path path = fs::path(version.folder) / name; fs::exists(path, error)) {

@@ -203,7 +203,8 @@ at::Tensor BatchNorm(c10::DispatchKeySet keys, const at::Tensor& input, const Ma
   const Statistics whole = StatisticsOfAll(input);
   UpdateRunning(mean, whole.mean, momentum);
   UpdateRunning(variance, whole.deviation / (whole.count - 1), momentum);
-  return Normalization::apply(input, ScaleOr(scale, whole.mean), ShiftOr(shift, whole.mean), whole.mean, whole.deviation / whole.count, eps);
+  return Normalization::apply(input, ScaleOr(scale, whole.mean), ShiftOr(shift, whole.mean),
+                              whole.mean, whole.deviation / whole.count, eps);
 }
 
 at::Tensor Moved(const at::Tensor& running, const at::Tensor& now, double momentum) {
@@ -249,10 +250,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ExportedBatchNormBackward(
     const MaybeTensor& mean, const MaybeTensor& invstd, bool train, double eps,
     std::array<bool, 3> output_mask) {
   if (seat_of_thread == nullptr || !train) {
-    return at::_ops::native_batch_norm_backward::redispatch(BelowThreadKernels(keys), gradient,
-                                                            input, weight, running_mean,
-                                                            running_var, mean, invstd, train, eps,
-                                                            output_mask);
+    return at::_ops::native_batch_norm_backward::redispatch(
+        BelowThreadKernels(keys), gradient, input, weight, running_mean, running_var, mean, invstd,
+        train, eps, output_mask);
   }
   return NormalizationGradients(gradient, input, ScaleOr(weight, *mean), *mean,
                                 invstd->pow(-2) - eps, eps, output_mask[0]);

@@ -12,8 +12,9 @@ namespace braid {
 
 // For its scope, on the calling thread, aten::batch_norm in training mode, and what an exported
 // graph has in its place, normalizes by the statistics of all members' rows, forward and backward:
-// to be held in both, and not when the model is evaluated. All members run the same model, so meet at the same layers in the same order. A
-// member may have a single row, or none, as long as the group has two values a channel.
+// to be held in both, and not when the model is evaluated. All members run the same model, so meet
+// at the same layers in the same order. A member may have a single row, or none, as long as the
+// group has two values a channel.
 class SyncBatchNormGuard {
  public:
   // `member`: the rank's index within the group.

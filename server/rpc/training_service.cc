@@ -48,8 +48,9 @@ absl::StatusOr<ExportFormat> FormatOf(int format) {
     case braid::v1::DownloadModelRequest::FORMAT_PACKAGE:
       return ExportFormat::kPackage;
     default:
-      return InvalidField("format", absl::StrCat(format, " is unknown; expected TORCHSCRIPT, "
-                                                         "SAFETENSORS or PACKAGE"));
+      return InvalidField("format", absl::StrCat(format,
+                                                 " is unknown; expected TORCHSCRIPT, "
+                                                 "SAFETENSORS or PACKAGE"));
   }
 }
 
@@ -289,9 +290,8 @@ grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::Dow
     writer->Start(format.status());
     return writer;
   }
-  trainers_->Export(request->trainer(), *format, [writer](absl::StatusOr<std::string> file) {
-    writer->Start(std::move(file));
-  });
+  trainers_->Export(request->trainer(), *format,
+                    [writer](absl::StatusOr<std::string> file) { writer->Start(std::move(file)); });
   return writer;
 }
 

@@ -135,8 +135,7 @@ absl::StatusOr<VersionStore> VersionStore::Open(const std::string& data_dir) {
 }
 
 absl::Status VersionStore::Write(const std::string& model, int64_t version,
-                                 const VersionOrigin& origin,
-                                 std::vector<NewFile> files) const {
+                                 const VersionOrigin& origin, std::vector<NewFile> files) const {
   BRAID_ASSIGN_OR_RETURN(const std::string parent, PathOf(root_, model));
   const std::string name = absl::StrCat(version);
   if (IsDirectory(absl::StrCat(parent, "/", name))) {
@@ -187,7 +186,8 @@ absl::StatusOr<StoredVersion> VersionStore::Read(const std::string& model, int64
   BRAID_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(directory, kKind));
   BRAID_RETURN_IF_ERROR(CheckContents(directory, manifest));
   BRAID_ASSIGN_OR_RETURN(VersionOrigin origin, ReadOriginIn(directory, manifest));
-  return StoredVersion{version, absl::StrCat(directory, "/", ModelNameIn(manifest)), std::move(origin)};
+  return StoredVersion{version, absl::StrCat(directory, "/", ModelNameIn(manifest)),
+                       std::move(origin)};
 }
 
 absl::StatusOr<VersionOrigin> VersionStore::ReadOrigin(const std::string& model,

@@ -33,10 +33,9 @@ class Publisher {
   // Serves `replicas` as the next version of `model`, and returns its number; the
   // same number if the version of this very operation is there already. `files` gives the
   // model's files, as Replica::Files() does.
-  absl::StatusOr<int64_t> Publish(const std::string& model, ReplicaSet replicas,
-                                  const VersionOrigin& origin,
-                                  const std::function<absl::StatusOr<std::vector<NewFile>>()>& files)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<int64_t> Publish(
+      const std::string& model, ReplicaSet replicas, const VersionOrigin& origin,
+      const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Has `model` serve `version` again. Returns the version that was served before. NOT_FOUND,
   // listing what there is, if there is no such version.

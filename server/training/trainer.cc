@@ -473,10 +473,9 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
   }
   OperationResult result;
   result.model = spec_.model;
-  BRAID_ASSIGN_OR_RETURN(
-      result.version,
-      services_.publisher->Publish(spec_.model, std::move(replicas), origin,
-                                   [&] { return ExportFiles(state); }));
+  BRAID_ASSIGN_OR_RETURN(result.version,
+                         services_.publisher->Publish(spec_.model, std::move(replicas), origin,
+                                                      [&] { return ExportFiles(state); }));
   model_->DropKept();
   return result;
 }

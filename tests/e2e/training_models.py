@@ -226,7 +226,7 @@ _MODELS = {
 
 FORMATS = ("torchscript", "pair")
 # Its course depends on values.
-NO_PAIR = {"branching", "with_loss", "normed"}
+NO_PAIR = {"branching"}
 # Of braid.export.
 _OPTIONS: dict[str, dict[str, Any]] = {"staged": {"stages": [["features", "classifier"]]}}
 _INPUTS = {
@@ -252,7 +252,10 @@ def export_all(repository: Path, format: str = "torchscript") -> None:
     for name, (_, form) in _MODELS.items():
         if format == "pair":
             if name not in NO_PAIR:
-                braid.export(make(name), _example(name), repository / name, format="pair", **_OPTIONS.get(name, {}))
+                options = _OPTIONS.get(name, {})
+                braid.export(make(name), _example(name), repository / name, "pair", **options)
+                if isinstance(form, str):
+                    (repository / name / "config.pbtxt").write_text(form)
         elif isinstance(form, str):
             models.export(repository / name, make(name), config=form)
         else:

@@ -90,13 +90,15 @@ class _Comparison:
     ) -> None:
         self._reader = reader
         self._program = program
+        self._evaluated = batch >= exported.min_evaluation_rows
         self._trained = "forward" in program and batch >= exported.min_training_rows
         self._plain = PlainRun(exported.part, device, batch)
         self._precision = PRECISIONS.get(program["precision"])
         self._where = f"batch of {batch}, precision {program['precision']}"
 
     def run(self) -> None:
-        self._compare(self._plain.evaluation, self._evaluation())
+        if self._evaluated:
+            self._compare(self._plain.evaluation, self._evaluation())
         if self._trained:
             self._compare(self._plain.training, self._training())
 

@@ -35,6 +35,7 @@ class Precision:
 class ExportedPart:
     part: Part
     min_training_rows: int
+    min_evaluation_rows: int
     precisions: list[Precision]
 
 
@@ -92,7 +93,8 @@ def _export_part(part: Part, precisions: list[str], device: torch.device) -> Exp
         if part.path or any(entry.trainable for entry in part.entries):
             forward, backward = programs.training(part, trace(part, True, dtype, device))
         made.append(Precision(name, evaluation, forward, backward))
-    return ExportedPart(part, _min_training_rows(part, device), made)
+    fewest = [_fewest_rows(part, device, training) for training in (True, False)]
+    return ExportedPart(part, *fewest, made)
 
 
 def _probe(part: Part) -> None:
@@ -156,10 +158,10 @@ def _copied(
     return copied
 
 
-def _min_training_rows(part: Part, device: torch.device) -> int:
+def _fewest_rows(part: Part, device: torch.device, training: bool) -> int:
     inputs = {name: rows.take(example, 1) for name, example in part.inputs.items()}
     state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
-    with rows.seeded(device, 0), in_mode(part.module, True), torch.no_grad():
+    with rows.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
         try:
             part.run(state, inputs)
         except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
@@ -209,6 +211,7 @@ def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
         "inputs": io["input"],
         "outputs": io["output"],
         "min_training_rows": exported.min_training_rows,
+        "min_evaluation_rows": exported.min_evaluation_rows,
         "programs": [
             {"precision": each.name}
             | {

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "c10/core/ScalarType.h"
+#include "server/base/new_file.h"
 #include "server/parallel/mode.h"
-#include "server/storage/new_file.h"
 
 namespace braid {
 

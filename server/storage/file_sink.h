@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/storage/byte_sink.h"
+#include "server/base/byte_sink.h"
 #include "server/storage/checksum.h"
 #include "server/storage/file_descriptor.h"
 

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/base/byte_sink.h"
 #include "server/base/host_tensor.h"
-#include "server/storage/byte_sink.h"
 
 namespace braid {
 

@@ -7,10 +7,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/base/new_file.h"
 #include "server/storage/manifest.h"
-#include "server/storage/new_file.h"
 
 namespace braid {
+
+// A file of `bytes`.
+NewFile FileOf(std::string name, std::string bytes);
 
 // Writes <parent>/<name> with `files` and the manifest, whole or not at all (staging.h), in place
 // of what is there. Returns the manifest, with its files. RESOURCE_EXHAUSTED where the disk is

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/storage/new_file.h"
+#include "server/base/new_file.h"
 
 namespace braid {
 

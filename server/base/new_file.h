@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/storage/byte_sink.h"
+#include "server/base/byte_sink.h"
 
 namespace braid {
 
@@ -14,8 +14,5 @@ struct NewFile {
   std::string name;
   std::function<absl::Status(ByteSink*)> write;
 };
-
-// A file of `bytes`.
-NewFile FileOf(std::string name, std::string bytes);
 
 }  // namespace braid

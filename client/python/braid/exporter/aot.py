@@ -21,6 +21,12 @@ from braid.exporter.state import device_of
 BATCHES = (1, 2, 7, 33)
 _LARGEST = 1 << 20
 _TOLERANCE = 1e-3
+_OPTIONS = {
+    # Else the number of threads here would be that of every server.
+    "cpp.dynamic_threads": True,
+    # Takes longer than to compile one package without.
+    "cpp_cache_precompile_headers": False,
+}
 
 
 @dataclass(frozen=True)
@@ -101,8 +107,7 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
         program = torch.export.export(
             _flat(module, inputs), (), examples, dynamic_shapes=shapes, strict=False
         )
-        # Else the number of threads here would be that of every server.
-        with torch._inductor.config.patch({"cpp.dynamic_threads": True}):
+        with torch._inductor.config.patch(_OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:
         said = str(error).strip().splitlines()

@@ -215,6 +215,25 @@ def test_evaluation_is_few_operators(tmp_path):
     ]
 
 
+def test_backward_draws_no_random_numbers(exported):
+    _, _, pair = exported
+    for node in pair.programs["bw"].graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        assert torch.Tag.nondeterministic_seeded not in tags, node
+
+
+def test_nothing_is_saved_that_is_there_already(tmp_path):
+    """Batch norm's new buffers go to backward as what they are."""
+    _, _, pair = export(tmp_path, "mlp")
+    forward, backward = pair.program("forward"), pair.program("backward")
+    taken = [(slot["role"], slot["name"]) for slot in backward["inputs"]]
+    assert ("new_buffer", "features.1.running_mean") in taken
+    saved = [slot["name"] for slot in forward["outputs"] if slot["role"] == "saved"]
+    assert saved == [name for role, name in taken if role == "saved"]
+    operators = [node.target for node in pair.programs["fw"].graph.nodes]
+    assert torch.ops.aten.clone.default not in operators
+
+
 def test_batch_norm_wants_two_rows_in_training(tmp_path):
     _, _, pair = export(tmp_path, "mlp")
     assert pair.part()["min_training_rows"] == 2

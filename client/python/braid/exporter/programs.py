@@ -27,6 +27,7 @@ from braid._export import ExportError
 from braid.exporter import partition, rows
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
+from braid.exporter.simplify import simplify
 from braid.exporter.watch import check_operator
 
 _aten = torch.ops.aten
@@ -92,7 +93,7 @@ def evaluation(part: Part, trace: Trace) -> Program:
     ]
     inputs = partition.placeholders(graph)
     partition.set_outputs(graph, _own(graph, nodes))
-    partition.drop_copies(graph)
+    simplify(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
     outputs = [
@@ -130,6 +131,7 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
         if isinstance(node.meta["desc"], TangentAOTInput)
     }
     _flatten(trace.graph)
+    simplify(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)
     if tangents:
@@ -234,7 +236,6 @@ def _flatten(graph: GraphModule) -> None:
     graph.graph.set_codegen(CodeGen())
     flat = pytree.tree_leaves(graph.graph.output_node().args, is_leaf=lambda each: each is None)
     graph.graph.output_node().args = (tuple(flat),)
-    partition.drop_detach(graph)
 
 
 def _roles(part: Part) -> list[tuple[str, str]]:

@@ -94,6 +94,16 @@ def test_a_script_that_computes_something_else_is_refused(tmp_path):
         braid.export(Asks(), {"x": torch.ones(3, 4)}, tmp_path / "net", "torchscript")
 
 
+@pytest.mark.parametrize("format", ["auto", "torchscript"])
+def test_rows_that_are_not_dim_0(tmp_path, format):
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.t() * 2
+
+    with pytest.raises(braid.ExportError, match="expected the batch as dim 0"):
+        braid.export(Turned(), {"x": torch.ones(3, 4)}, tmp_path / "net", format)
+
+
 def test_other_stages_are_no_reason_for_another_format(tmp_path):
     module, inputs = export_models.make("mlp")
     with pytest.raises(braid.ExportError, match="not the whole model"):

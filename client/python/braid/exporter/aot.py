@@ -15,7 +15,7 @@ from torch import nn
 from braid._export import ExportError
 from braid.exporter import config, rows, source
 from braid.exporter.joint import in_mode
-from braid.exporter.signature import DATATYPES, flatten
+from braid.exporter.signature import DATATYPES, check_rows, flatten
 from braid.exporter.state import device_of
 
 BATCHES = (1, 2, 7, 33)
@@ -121,6 +121,7 @@ def _compare(
     names: list[str], expected: list[torch.Tensor], got: list[torch.Tensor], batch: int
 ) -> None:
     for name, one, other in zip(names, expected, got, strict=True):
+        check_rows(name, one, batch)
         fits = one.shape == other.shape and one.dtype == other.dtype
         if not fits or not torch.allclose(
             one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True

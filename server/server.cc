@@ -112,8 +112,8 @@ class Server::Parts {
  public:
   explicit Parts(const Options& options)
       : options_(options),
-        admission_({options.max_requests, options.max_request_bytes, options.max_client_requests}) {
-  }
+        admission_({options.max_requests, options.max_request_bytes, options.max_client_requests,
+                    options.max_client_request_bytes}) {}
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 

@@ -94,6 +94,7 @@ NO_VALUES = [
     ({"server": {"logLevel": "loud"}}, "/server/logLevel"),
     ({"server": {"logLevel": "info,access"}}, "/server/logLevel"),
     ({"server": {"maxConnectionAge": -1}}, "/server/maxConnectionAge"),
+    ({"server": {"maxClientRequestBytes": -1}}, "/server/maxClientRequestBytes"),
     ({"models": {"claimName": "Not_A_Name"}}, "/models/claimName"),
     ({"auth": {"tokensSecret": "Not_A_Name"}}, "/auth/tokensSecret"),
     ({"tls": {"terminatedInFront": "mesh"}}, "/tls/terminatedInFront"),

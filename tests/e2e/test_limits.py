@@ -222,14 +222,15 @@ def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path:
                 client.infer(MODEL, {tensor.name: x})
 
 
+@pytest.mark.parametrize("limit", ["--max_client_requests", "--max_client_request_bytes"])
 @pytest.mark.parametrize("by_token", [True, False])
-def test_each_client_has_a_limit(tmp_path: Path, by_token: bool) -> None:
+def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> None:
     models.export(tmp_path / "models" / "slow", models.make("slow"), config=models.configs.SLOW)
     (tmp_path / "tokens").write_text(
         access.token_line("infer", "one", "ann") + access.token_line("infer", "two", "bob")
     )
     flags = (
-        "--max_client_requests=1",
+        f"{limit}=1",
         *((f"--auth_tokens={tmp_path / 'tokens'}",) if by_token else ()),
     )
     with Server(tmp_path / "models", "cpu*1", tmp_path / "run", flags) as server:
@@ -258,7 +259,7 @@ def test_each_client_has_a_limit(tmp_path: Path, by_token: bool) -> None:
                 return bool(refused)
 
             wait_until(both)
-            assert "--max_client_requests" in refused[0]
+            assert f"({limit})" in refused[0]
             ann.infer("slow", inputs)
 
 

@@ -11,7 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "server/access/access_control.h"
+#include "server/base/status.h"
 #include "server/rpc/method_rules.h"
+#include "server/rpc/string_limits.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
@@ -65,11 +67,14 @@ class Caller {
 
   // Whether the call may be made at all, with some model: for a stream, before its first message.
   absl::Status CheckStart();
-  // Whether it may be made with `request`: UNAUTHENTICATED or PERMISSION_DENIED. For each message
-  // of a stream: what the caller may do may have changed.
+  // Whether it may be made with `request`: UNAUTHENTICATED or PERMISSION_DENIED, and, for who may,
+  // INVALID_ARGUMENT if its strings are too long. For each message of a stream: what the caller may
+  // do may have changed.
   template <typename Request>
   absl::Status Check(const Request& request) {
-    return CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject));
+    BRAID_RETURN_IF_ERROR(
+        CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject)));
+    return CheckStrings(request);
   }
   absl::Status CheckNames(const Names& names) { return CheckNames(rule_->need, names); }
   // The model of what was last allowed, as the client names it, or of the trainer that it names;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/base/status.h"
+#include "server/rpc/string_limits.h"
 #include "server/rpc/tensor_codec.h"
 
 namespace braid {
@@ -43,6 +44,7 @@ absl::Status EvaluationStream::Add() {
   // Only the first message names the trainer.
   BRAID_RETURN_IF_ERROR(
       caller_.CheckNames({.model = {}, .trainer = run_ ? run_->trainer : request_.trainer()}));
+  BRAID_RETURN_IF_ERROR(CheckStrings(request_));
   BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong(), caller_.client()));
   if (!run_) {
     const std::vector<std::string> metrics(request_.metrics().begin(), request_.metrics().end());

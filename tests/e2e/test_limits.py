@@ -156,8 +156,11 @@ def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path:
             "/inference.GRPCInferenceService/ModelReady",
             request_serializer=lambda message: message.SerializeToString(),
         )
+        # The one is read and judged, the other not taken.
         request.name = "x" * (1 << 19)
-        call(request, timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request, timeout=30)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         request.name = "x" * (1 << 20)
         with pytest.raises(grpc.RpcError) as caught:
             call(request, timeout=30)
@@ -284,6 +287,18 @@ def test_shapes_that_are_absurd(server: Server, shape: list[int]) -> None:
         code, message = access.outcome(on, access.METHODS["ModelInfer"], request, [])
     assert code == "INVALID_ARGUMENT"
     assert len(message) < 100_000
+
+
+def test_strings_that_are_absurd_are_refused_by_field(server: Server) -> None:
+    infer = access.METHODS["ModelInfer"]
+    with protocol.channel(server.address) as on:
+        for field in ("id", "model_name", "model_version"):
+            request = access.request_naming(infer, MODEL, "")
+            setattr(request, field, "x" * (3 << 20))
+            code, message = access.outcome(on, infer, request, [])
+            assert code == "INVALID_ARGUMENT"
+            assert message.startswith(f"{field}: has 3145728 bytes; expected at most 1024")
+    assert answers(server.address)
 
 
 def test_names_that_are_absurd_are_cut_in_what_is_told(server: Server) -> None:

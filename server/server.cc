@@ -113,7 +113,8 @@ class Server::Parts {
   explicit Parts(const Options& options)
       : options_(options),
         admission_({options.max_requests, options.max_request_bytes, options.max_client_requests,
-                    options.max_client_request_bytes}) {}
+                    options.max_client_request_bytes}),
+        streams_(options.max_client_requests) {}
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
@@ -154,6 +155,7 @@ class Server::Parts {
                             control_.get(),
                             trainers_.get(),
                             &admission_,
+                            &streams_,
                             &metrics_,
                             &health_,
                             options_.allow_client_shared_memory ? &regions_ : nullptr,
@@ -185,6 +187,8 @@ class Server::Parts {
       hurry.WaitForNotificationWithTimeout(options_.drain_delay);
     }
     admission_.Close();
+    // What they have is answered, and in flight until then.
+    streams_.Close(absl::UnavailableError("the server is shutting down"));
     if (!FinishRequests(hurry)) {
       SaveWhatCanBe();
       return false;
@@ -351,6 +355,7 @@ class Server::Parts {
   const RealClock clock_;
   Metrics metrics_;
   Admission admission_;
+  OpenStreams streams_;
   SharedRegions regions_;
   std::unique_ptr<TlsFiles> tls_;              // null: plaintext
   std::unique_ptr<AccessControl> access_;      // null: everybody may do everything

@@ -33,7 +33,10 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
       self_(this),
       caller_(rpc.access, *context, "ModelStreamInfer"),
       record_(rpc.metrics, "ModelStreamInfer") {
-  const absl::Status allowed = caller_.CheckStart();
+  absl::Status allowed = caller_.CheckStart();
+  if (allowed.ok()) {
+    allowed = rpc_.streams->Add(self_, caller_.client());
+  }
   const absl::MutexLock lock(&mu_);
   if (!allowed.ok()) {
     End(allowed);
@@ -52,14 +55,21 @@ void InferStream::Advance() {
   if (ended_) {
     return;
   }
-  if (read_all_ && pending_.empty()) {
-    End(absl::OkStatus());
+  if ((read_all_ || !leaves_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : leaves_);
     return;
   }
-  if (!read_all_ && reading_ == nullptr && pending_.size() < kDepth && bytes_ < kMostBytes) {
+  if (!read_all_ && leaves_.ok() && reading_ == nullptr && pending_.size() < kDepth &&
+      bytes_ < kMostBytes) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
+}
+
+void InferStream::Leave(const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  leaves_ = why;
+  Advance();
 }
 
 void InferStream::WriteFirst() {
@@ -139,9 +149,9 @@ void InferStream::OnReadDone(bool ok) {
   absl::Status status;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_) {
+    if (!ok || ended_ || !leaves_.ok()) {
       reading_ = nullptr;
-      read_all_ = true;
+      read_all_ = !ok;
       Advance();
       return;
     }

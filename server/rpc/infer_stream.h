@@ -24,11 +24,14 @@ namespace braid {
 // while many requests, or many bytes of replies, are not written: a client that does not read holds
 // no more. Deletes itself when the call is over and no request is left.
 class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
-                                                         inference::ModelStreamInferResponse> {
+                                                         inference::ModelStreamInferResponse>,
+                          public OpenStream {
  public:
   InferStream(const InferContext& infer, const RpcContext& rpc,
               const grpc::CallbackServerContext* context);
+  ~InferStream() override { rpc_.streams->Remove(this); }
 
+  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,6 +98,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                  // of all that is pending
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status leaves_ ABSL_GUARDED_BY(mu_);  // an error: with which, once nothing is pending
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool rest_cancelled_ ABSL_GUARDED_BY(mu_) = false;
   // The last batch of which a message failed: what follows of it fails too.

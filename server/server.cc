@@ -221,10 +221,8 @@ class Server::Parts {
       files.push_back(access_->files());
     }
     if (!options_.model_allowlist.empty()) {
-      absl::StatusOr<std::unique_ptr<ModelAllowlist>> allowlist =
-          ModelAllowlist::Create(options_.model_allowlist, options_.model_repository);
-      BRAID_RETURN_IF_ERROR(NameFlag("--model_allowlist", allowlist.status()));
-      allowlist_ = *std::move(allowlist);
+      BRAID_ASSIGN_OR_RETURN(
+          allowlist_, ModelAllowlist::Create(options_.model_allowlist, options_.model_repository));
       files.push_back(allowlist_->files());
     }
     if (!files.empty()) {

@@ -13,6 +13,7 @@
 #include "server/access/access_control.h"
 #include "server/base/status.h"
 #include "server/rpc/method_rules.h"
+#include "server/rpc/settings.h"
 #include "server/rpc/string_limits.h"
 #include "server/telemetry/metrics.h"
 
@@ -72,6 +73,9 @@ class Caller {
   // do may have changed.
   template <typename Request>
   absl::Status Check(const Request& request) {
+    if constexpr (requires { SettingsText(request); }) {
+      settings_ = SettingsText(request);
+    }
     BRAID_RETURN_IF_ERROR(
         CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject)));
     return CheckStrings(request);
@@ -121,6 +125,7 @@ class Caller {
   std::string trace_id_;
   std::string audited_model_;
   std::string trainer_;
+  std::string settings_;  // and their new values
 };
 
 }  // namespace braid

@@ -226,6 +226,16 @@ def test_what_is_added_comes_through() -> None:
     assert server["image"] == "r/b:7"
 
 
+def test_an_image_by_its_digest() -> None:
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    image = {"repository": "r/b", "tag": "7", "digest": digest}
+    test = {"model": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
+    test["tokenSecret"] = "token"
+    manifests = render_minimal({"image": image, "test": test})
+    assert manifests.server()["image"] == f"r/b@{digest}"
+    assert manifests.of("Pod")["spec"]["containers"][0]["image"] == f"r/b@{digest}"
+
+
 def test_a_newer_chart_does_not_replace_the_pods(tmp_path) -> None:
     newer = tmp_path / "braid"
     newer.mkdir()

@@ -86,6 +86,7 @@ NO_VALUES = [
     ({"replicas": "2"}, "/replicas"),
     ({"replicas": -1}, "/replicas"),
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
+    ({"image": {"digest": "sha256:0"}}, "/image/digest"),
     ({"server": {"devices": "gpu"}}, "/server/devices"),
     ({"server": {"devices": "auto"}}, "/server/devices"),
     ({"server": {"modelControlMode": "all"}}, "/server/modelControlMode"),

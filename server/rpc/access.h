@@ -13,6 +13,7 @@
 #include "server/access/access_control.h"
 #include "server/base/status.h"
 #include "server/rpc/method_rules.h"
+#include "server/rpc/request_names.h"
 #include "server/rpc/settings.h"
 #include "server/rpc/string_limits.h"
 #include "server/telemetry/metrics.h"
@@ -27,38 +28,6 @@ struct CallAccess {
   bool limits_clients = false;  // each has a limit of its own
   Metrics* metrics = nullptr;   // counts who is refused
 };
-
-// What a request names.
-struct Names {
-  absl::string_view model;
-  absl::string_view trainer;
-};
-
-template <typename Request>
-Names NamesIn(const Request& request, Subject subject) {
-  Names names;
-  if constexpr (requires { request.trainer(); }) {
-    names.trainer = request.trainer();
-  } else if constexpr (requires { request.model_name(); }) {
-    names.model = request.model_name();
-  } else if constexpr (requires { request.model(); }) {
-    names.model = request.model();
-  }
-  if constexpr (requires { request.name(); }) {
-    const bool is_model = subject == Subject::kModel && names.model.empty();
-    (is_model ? names.model : names.trainer) = request.name();
-  }
-  return names;
-}
-
-// Setting something needs more than reading it.
-template <typename Request>
-Need NeedOf(const Request& request, Need need) {
-  if constexpr (requires { request.settings(); }) {
-    return request.settings().empty() ? need : Need::kAdmin;
-  }
-  return need;
-}
 
 // Who makes one call. Thread-compatible.
 class Caller {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
+import braid
 import torch
 import torch.utils.bundled_inputs
 from torch import Tensor, nn
@@ -202,5 +204,19 @@ def export(
             scripted = torch.utils.bundled_inputs.bundle_inputs(scripted, [tuple(inputs)])
     (directory / str(version)).mkdir(parents=True)
     scripted.save(str(directory / str(version) / "model.pt"))
+    if config is not None:
+        (directory / "config.pbtxt").write_text(config)
+
+
+def export_pair(
+    directory: Path,
+    module: nn.Module,
+    inputs: Any,
+    config: str | None = None,
+    **options: Any,
+) -> None:
+    """Writes a model of the repository as an exported pair: inputs, options: as braid.export's. The
+    config.pbtxt is its own, or `config`."""
+    braid.export(module, inputs, directory, "pair", **{"precisions": [], **options})
     if config is not None:
         (directory / "config.pbtxt").write_text(config)

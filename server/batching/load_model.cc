@@ -7,9 +7,11 @@
 #include "server/batching/place_replicas.h"
 #include "server/batching/warm_up.h"
 #include "server/devices/run_on.h"
-#include "server/models/aoti_model.h"
+#include "server/models/aoti_package.h"
+#include "server/models/archive_check.h"
+#include "server/models/exported_program.h"
+#include "server/models/package_model.h"
 #include "server/models/pair_model.h"
-#include "server/models/pair_package.h"
 #include "server/models/torchscript_model.h"
 
 namespace braid {
@@ -21,8 +23,14 @@ absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::
   if (!absl::EndsWith(path, ".pt2")) {
     return OpenTorchScript(path, name, config);
   }
-  BRAID_ASSIGN_OR_RETURN(const bool is_pair, IsPair(path));
-  return is_pair ? OpenPair(path, name, config) : OpenAoti(path, name, config, device);
+  BRAID_ASSIGN_OR_RETURN(const PackageKind kind, KindOfPackage(path));
+  if (kind == PackageKind::kPair) {
+    return OpenPair(path, name, config);
+  }
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const InferencePackage> package,
+                         kind == PackageKind::kExportedProgram ? ExportedProgram::Open(path)
+                                                               : AotiPackage::Open(path));
+  return OpenPackage(std::move(package), name, config, device);
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ struct ModelFile {
 
 // Replicas on those of `workers` that the configuration chooses, warmed up; of an AOTInductor
 // package if the file's name ends in .pt2, else of a TorchScript module. Errors and `config` are
-// OpenAoti()'s or OpenTorchScript()'s, PlaceReplicas()'s and WarmUp()'s. Blocks: the workers load.
+// OpenPackage()'s or OpenTorchScript()'s, PlaceReplicas()'s and WarmUp()'s. Blocks: the workers
+// load.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);

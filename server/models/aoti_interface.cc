@@ -70,7 +70,7 @@ std::optional<int64_t> At(const Sizes& sizes, size_t input, size_t dim) {
 }
 
 // Requests are laid out row by row: as far as sizes are known, strides have to follow from them.
-absl::Status CheckStrides(size_t index, const AotiInput& input, const Sizes& strides) {
+absl::Status CheckStrides(size_t index, const PackageInput& input, const Sizes& strides) {
   int64_t wanted = 1;
   for (size_t d = input.dims.size(); d-- > 0;) {
     if (const auto stride = At(strides, index, d); stride && *stride != wanted) {
@@ -86,8 +86,8 @@ absl::Status CheckStrides(size_t index, const AotiInput& input, const Sizes& str
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<AotiInput>> ParseInputs(absl::string_view source) {
-  std::vector<AotiInput> inputs;
+absl::StatusOr<std::vector<PackageInput>> ParseInputs(absl::string_view source) {
+  std::vector<PackageInput> inputs;
   for (const Found& found :
        FindAll(source, R"re(unmatched dtype, "\s*<< "expected: " << (\w+) << "\(at::k(\w+)\))re")) {
     const std::optional<DataType> type = TypeOf(found.second);
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<AotiInput>> ParseInputs(absl::string_view source) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     for (size_t d = 0; d < inputs[i].dims.size(); ++d) {
       const std::optional<int64_t> size = At(fixed, i, d);
-      AotiDim& dim = inputs[i].dims[d];
+      PackageDim& dim = inputs[i].dims[d];
       dim.min = size.value_or(At(least, i, d).value_or(dim.min));
       dim.max = size.value_or(At(most, i, d).value_or(dim.max));
     }
@@ -140,100 +140,22 @@ json TreeOf(absl::string_view source, const std::string& name) {
   return tree.is_array() && tree.size() == 2 ? tree[1] : json();
 }
 
-// The children of a node with their keys; an index where the node has none.
-std::vector<std::pair<std::string, json>> Children(const json& node, bool* keyed) {
-  std::vector<std::pair<std::string, json>> children;
-  const json nodes = node.value("children_spec", json::array());
-  json keys;
-  if (const auto context = node.find("context"); context != node.end() && context->is_string()) {
-    keys = json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
-  }
-  *keyed = node.value("type", json()).is_string() &&
-           absl::StrContains(node["type"].get<std::string>(), "ict") && keys.is_array() &&
-           keys.size() == nodes.size();
-  for (size_t k = 0; k < nodes.size(); ++k) {
-    const bool named = *keyed && keys[k].is_string();
-    children.emplace_back(named ? keys[k].get<std::string>() : absl::StrCat(k), nodes[k]);
-  }
-  return children;
-}
-
-std::string Join(const std::string& path, const std::string& key) {
-  return path.empty() ? key : absl::StrCat(path, ".", key);
-}
-
-// As Flatten() names what a module returns: indices count only below a key.
-void AddLeaves(const json& node, const std::string& path, std::vector<std::string>* leaves) {
-  if (!node.is_object() || !node.value("type", json()).is_string()) {
-    leaves->push_back(path);
-    return;
-  }
-  bool keyed = false;
-  for (const auto& [key, child] : Children(node, &keyed)) {
-    AddLeaves(child, keyed || !path.empty() ? Join(path, key) : path, leaves);
-  }
-}
-
-// Of the positional arguments and the keywords.
-std::vector<std::string> InputNames(const json& tree) {
-  std::vector<std::string> names;
-  bool keyed = false;
-  for (const auto& [half, arguments] :
-       tree.is_object() ? Children(tree, &keyed) : decltype(Children(tree, &keyed)){}) {
-    for (const auto& [key, argument] : Children(arguments, &keyed)) {
-      AddLeaves(argument, keyed ? key : absl::StrCat("input__", key), &names);
-    }
-  }
-  return names;
-}
-
 }  // namespace
 
-absl::StatusOr<AotiInterface> ParseAotiInterface(absl::string_view source) {
-  AotiInterface interface;
+absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source) {
+  PackageInterface interface;
   BRAID_ASSIGN_OR_RETURN(interface.inputs, ParseInputs(source));
   if (interface.inputs.empty()) {
     return absl::FailedPreconditionError(
         "model.pt2 does not say which inputs it takes: compile it with "
         "torch._inductor.aoti_compile_and_package of the PyTorch that this server is built with");
   }
-  const std::vector<std::string> names = InputNames(TreeOf(source, "in_spec_"));
+  const std::vector<std::string> names = InputNames(TreeOf(source, "in_spec_"), {});
   for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
     interface.inputs[i].name = names[i];
   }
-  if (const json tree = TreeOf(source, "out_spec_"); tree.is_object()) {
-    AddLeaves(tree, "", &interface.output_paths);
-  }
+  interface.output_paths = OutputPaths(TreeOf(source, "out_spec_"));
   return interface;
-}
-
-std::string DescribeAotiInput(const AotiInput& input) {
-  const auto size = [](std::string* out, const AotiDim& dim) {
-    if (dim.fixed()) {
-      absl::StrAppend(out, dim.min);
-    } else if (dim.max == std::numeric_limits<int64_t>::max()) {
-      absl::StrAppend(out, "from ", dim.min);
-    } else {
-      absl::StrAppend(out, dim.min, " to ", dim.max);
-    }
-  };
-  return absl::StrCat(DataTypeName(input.type), "[", absl::StrJoin(input.dims, ", ", size), "]");
-}
-
-absl::Status CheckAotiShape(const AotiInput& input, DataType type,
-                            const std::vector<int64_t>& shape, bool batched) {
-  bool fits = type == input.type && shape.size() == input.dims.size();
-  for (size_t d = 0; fits && d < shape.size(); ++d) {
-    const bool padded = batched && d == 0;
-    fits = shape[d] <= input.dims[d].max && (padded || shape[d] >= input.dims[d].min);
-  }
-  if (fits) {
-    return absl::OkStatus();
-  }
-  return InvalidField(
-      "inputs",
-      absl::StrCat("input '", input.name, "' comes to the model as ", DataTypeName(type),
-                   ShapeString(shape), "; model.pt2 was compiled for ", DescribeAotiInput(input)));
 }
 
 }  // namespace braid

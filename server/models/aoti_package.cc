@@ -139,9 +139,22 @@ absl::Status LoadLibTorch() {
              : Wrong("cannot be run: libtorch.so, which it needs, is not where LibTorch is");
 }
 
+class AotiRunner final : public PackageRunner {
+ public:
+  explicit AotiRunner(std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner)
+      : runner_(std::move(runner)) {}
+
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
+    return runner_->run(inputs);
+  }
+
+ private:
+  const std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner_;
+};
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const AotiPackage>> AotiPackage::Open(const std::string& path) {
+absl::StatusOr<std::shared_ptr<const InferencePackage>> AotiPackage::Open(const std::string& path) {
   std::shared_ptr<AotiPackage> package(new AotiPackage);
   BRAID_RETURN_IF_ERROR(package->Unpack(path));
   return package;
@@ -210,8 +223,7 @@ absl::Status AotiPackage::ReadMetadata(const std::string& text) {
   return device_ == "cpu" ? CheckInstructions(entry("AOTI_CPU_ISA")) : absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<torch::inductor::AOTIModelContainerRunner>> AotiPackage::MakeRunner(
-    c10::Device device) const {
+absl::StatusOr<std::unique_ptr<PackageRunner>> AotiPackage::MakeRunner(c10::Device device) const {
   if (device.is_cuda() != (device_ == "cuda")) {
     return Wrong(absl::StrCat("was compiled for ", device_, " and cannot run on ", device.str(),
                               ": compile it for that, or place it with instance_group in "
@@ -230,8 +242,8 @@ absl::StatusOr<std::unique_ptr<torch::inductor::AOTIModelContainerRunner>> AotiP
     return Wrong(absl::StrCat("was compiled for ", device_, ", which this server has not loaded"));
   }
   try {
-    return make->second(library_, /*num_models=*/1, device.str(), folder_,
-                        /*run_single_threaded=*/false);
+    return std::make_unique<AotiRunner>(make->second(library_, /*num_models=*/1, device.str(),
+                                                     folder_, /*run_single_threaded=*/false));
   } catch (const std::exception& failure) {
     const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
     return Wrong(absl::StrCat("cannot be loaded from '", folder_, "': ", first_line,

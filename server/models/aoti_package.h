@@ -5,31 +5,26 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "c10/core/Device.h"
-#include "server/models/aoti_interface.h"
-
-namespace torch::inductor {
-class AOTIModelContainerRunner;
-}  // namespace torch::inductor
+#include "server/models/inference_package.h"
 
 namespace braid {
 
-// Immutable. Its files lie in a folder of its own in $TMPDIR, or /tmp, until it goes.
-class AotiPackage {
+// Its files lie in a folder of its own in $TMPDIR, or /tmp, until it goes.
+class AotiPackage final : public InferencePackage {
  public:
   // FAILED_PRECONDITION that says what is wrong with the file, or what this machine lacks to run
   // it; RESOURCE_EXHAUSTED if it cannot be unpacked.
-  static absl::StatusOr<std::shared_ptr<const AotiPackage>> Open(const std::string& path);
-  ~AotiPackage();
+  static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path);
+  ~AotiPackage() override;
   AotiPackage(const AotiPackage&) = delete;
   AotiPackage& operator=(const AotiPackage&) = delete;
 
-  const AotiInterface& interface() const { return interface_; }
+  const PackageInterface& interface() const override { return interface_; }
+  absl::string_view kind() const override { return "an AOTInductor package"; }
 
-  // A copy of the model on `device`, for one thread; the package outlives it. FAILED_PRECONDITION
-  // if it is compiled for another kind of device.
-  absl::StatusOr<std::unique_ptr<torch::inductor::AOTIModelContainerRunner>> MakeRunner(
-      c10::Device device) const;
+  absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const override;
 
  private:
   AotiPackage() = default;
@@ -40,7 +35,7 @@ class AotiPackage {
   std::string library_;  // the compiled code's path
   std::string device_;   // "cpu" or "cuda"
   std::string compute_capability_;
-  AotiInterface interface_;
+  PackageInterface interface_;
 };
 
 }  // namespace braid

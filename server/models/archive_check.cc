@@ -44,6 +44,12 @@ absl::Status CheckStart(const std::string& path, const std::string& file) {
                            "AOTInductor write them");
 }
 
+bool HoldsCompiled(const ModelArchive& archive) {
+  return std::any_of(
+      archive.records().begin(), archive.records().end(),
+      [](const std::string& record) { return absl::StartsWith(record, "data/aotinductor/"); });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::string& path,
@@ -107,22 +113,31 @@ absl::StatusOr<std::string> ModelArchive::Read(const std::string& name) {
   }
 }
 
+absl::StatusOr<PackageKind> KindOfPackage(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return PackageKind::kAoti;
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
+  if (archive->Has(kPairManifestRecord)) {
+    return PackageKind::kPair;
+  }
+  return archive->Has("models/model.json") && !HoldsCompiled(*archive)
+             ? PackageKind::kExportedProgram
+             : PackageKind::kAoti;
+}
+
 absl::Status CheckTorchScriptArchive(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
   const std::string file = std::filesystem::path(path).filename();
   if (archive->Has("constants.pkl")) {
     return absl::OkStatus();
   }
-  const auto is_package = [](const std::string& record) {
-    return absl::StartsWith(record, "data/aotinductor/");
-  };
-  if (std::any_of(archive->records().begin(), archive->records().end(), is_package)) {
+  if (HoldsCompiled(*archive)) {
     return Wrong(file, "is an AOTInductor package: name it model.pt2");
   }
   if (archive->Has("archive_format")) {
-    return Wrong(file,
-                 "is an exported program: compile it with torch._inductor.aoti_compile_and_package "
-                 "to model.pt2, or save a TorchScript module");
+    return Wrong(file, "is a package of torch.export: name it model.pt2");
   }
   return Wrong(file, archive->Has("data.pkl")
                          ? "is what torch.save writes, a state dict or a pickled module; expected "

@@ -38,6 +38,13 @@ class ModelArchive {
   std::vector<std::string> records_;
 };
 
+inline constexpr char kPairManifestRecord[] = "extra/train.json";
+
+// What a model.pt2 is, as far as its records tell.
+enum class PackageKind { kPair, kExportedProgram, kAoti };
+// kAoti for a folder, and for what is no package at all. FAILED_PRECONDITION if it is no archive.
+absl::StatusOr<PackageKind> KindOfPackage(const std::string& path);
+
 // FAILED_PRECONDITION that says what the file `path` is, if it is no TorchScript module.
 absl::Status CheckTorchScriptArchive(const std::string& path);
 

@@ -11,8 +11,8 @@
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
-#include "torch/version.h"
 
 namespace braid {
 namespace {
@@ -46,9 +46,6 @@ const std::array kPrecisions = {
     PrecisionName{"bfloat16", c10::kBFloat16},
     PrecisionName{"float16", c10::kHalf},
 };
-
-// "2.11.0" of "2.11.0+cpu".
-std::string Release(const std::string& version) { return version.substr(0, version.find('+')); }
 
 absl::StatusOr<DataType> ReadType(const JsonField& object) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("dtype"));
@@ -364,12 +361,7 @@ absl::Status CheckVersions(const JsonField& root) {
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
   BRAID_ASSIGN_OR_RETURN(const std::string torch_version, torch.String());
-  if (torch_version != Release(TORCH_VERSION)) {
-    return torch.Error(absl::StrCat("it was exported with PyTorch ", Excerpt(torch_version),
-                                    "; this server runs packages of ", Release(TORCH_VERSION),
-                                    ": export it again with that version"));
-  }
-  return absl::OkStatus();
+  return CheckTorchVersion(torch, torch_version);
 }
 
 }  // namespace
@@ -382,7 +374,6 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
   }
   BRAID_RETURN_IF_ERROR(CheckVersions(root));
   PairManifest manifest;
-  manifest.torch_version = Release(TORCH_VERSION);
   BRAID_ASSIGN_OR_RETURN(const JsonField device, root.Get("device"));
   BRAID_ASSIGN_OR_RETURN(manifest.device, device.String());
   if (manifest.device != "cpu" && manifest.device != "cuda") {

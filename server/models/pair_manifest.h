@@ -87,7 +87,6 @@ struct PairPart {
 };
 
 struct PairManifest {
-  std::string torch_version;
   std::string device;  // "cpu" or "cuda": what its graphs run on
   std::vector<PairEntry> state;
   std::vector<std::vector<std::string>> chains;

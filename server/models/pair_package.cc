@@ -1,12 +1,10 @@
 #include "server/models/pair_package.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,87 +13,45 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/archive_check.h"
+#include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
 #include "server/parallel/host_copy.h"
-#include "server/storage/input_file.h"
 #include "server/storage/safetensors.h"
 
 namespace braid {
 namespace {
 
-constexpr char kManifestRecord[] = "extra/train.json";
-
-// The numbers that torch.export's schema has for datatypes.
-constexpr std::array kSchemaTypes = {
-    std::pair<int64_t, DataType>{1, DataType::kUint8},
-    std::pair<int64_t, DataType>{2, DataType::kInt8},
-    std::pair<int64_t, DataType>{3, DataType::kInt16},
-    std::pair<int64_t, DataType>{4, DataType::kInt32},
-    std::pair<int64_t, DataType>{5, DataType::kInt64},
-    std::pair<int64_t, DataType>{6, DataType::kFp16},
-    std::pair<int64_t, DataType>{7, DataType::kFp32},
-    std::pair<int64_t, DataType>{8, DataType::kFp64},
-    std::pair<int64_t, DataType>{12, DataType::kBool},
-    std::pair<int64_t, DataType>{13, DataType::kBf16},
-    std::pair<int64_t, DataType>{28, DataType::kUint16},
+// What train.json says of a tensor.
+struct Promise {
+  std::optional<DataType> type;  // nullopt: nothing
+  std::vector<int64_t> shape;    // -1: nothing
 };
-
-// What a graph says of a tensor: its datatype, and its sizes, -1 where they are not fixed.
-struct GraphTensor {
-  std::optional<DataType> type;
-  std::vector<int64_t> shape;
-};
-
-absl::StatusOr<GraphTensor> ReadTensor(const JsonField& argument, const JsonField& values) {
-  BRAID_ASSIGN_OR_RETURN(const JsonField as_tensor, argument.Get("as_tensor"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField name, as_tensor.Get("name"));
-  BRAID_ASSIGN_OR_RETURN(const std::string value, name.String());
-  BRAID_ASSIGN_OR_RETURN(const JsonField meta, values.Get(value.c_str()));
-  BRAID_ASSIGN_OR_RETURN(const JsonField dtype, meta.Get("dtype"));
-  BRAID_ASSIGN_OR_RETURN(const int64_t number, dtype.Integer());
-  GraphTensor tensor;
-  for (const auto& [known, type] : kSchemaTypes) {
-    if (known == number) {
-      tensor.type = type;
-    }
-  }
-  BRAID_ASSIGN_OR_RETURN(const JsonField sizes, meta.Get("sizes"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, sizes.Items());
-  for (const JsonField& item : items) {
-    tensor.shape.push_back(-1);
-    if (item.Has("as_int")) {
-      BRAID_ASSIGN_OR_RETURN(const JsonField size, item.Get("as_int"));
-      BRAID_ASSIGN_OR_RETURN(tensor.shape.back(), size.Integer());
-    }
-  }
-  return tensor;
-}
 
 // What train.json says of the tensor in `slot`; nullopt where it says nothing.
-std::optional<GraphTensor> Promised(const PairSlot& slot, const PairManifest& manifest,
-                                    const PairPart& part) {
+std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manifest,
+                                const PairPart& part) {
   switch (slot.role) {
     case PairRole::kParameter:
     case PairRole::kBuffer:
     case PairRole::kNewBuffer:
     case PairRole::kParameterGradient: {
       const PairEntry& entry = manifest.state[slot.index];
-      return GraphTensor{entry.type, entry.shape};
+      return Promise{entry.type, entry.shape};
     }
     case PairRole::kInput:
     case PairRole::kInputGradient:
-      return GraphTensor{part.inputs[slot.index].type, part.inputs[slot.index].shape};
+      return Promise{part.inputs[slot.index].type, part.inputs[slot.index].shape};
     case PairRole::kOutput:
     case PairRole::kOutputGradient:
       // Under autocast its datatype is another.
-      return GraphTensor{std::nullopt, part.outputs[slot.index].shape};
+      return Promise{std::nullopt, part.outputs[slot.index].shape};
     case PairRole::kSaved:
       break;
   }
   return std::nullopt;
 }
 
-bool Agree(const GraphTensor& promised, const GraphTensor& is) {
+bool Agree(const Promise& promised, const GraphTensor& is) {
   if ((promised.type && promised.type != is.type) || promised.shape.size() != is.shape.size()) {
     return false;
   }
@@ -107,25 +63,9 @@ bool Agree(const GraphTensor& promised, const GraphTensor& is) {
   return true;
 }
 
-std::string Describe(const GraphTensor& tensor) {
+std::string Describe(const Promise& tensor) {
   return absl::StrCat(tensor.type ? DataTypeName(*tensor.type) : "of any type",
                       ShapeString(tensor.shape));
-}
-
-// The tensors that a graph takes from its caller, or gives it: `specs` of its signature, where each
-// is an object of one key, its kind. Constants are in the package.
-absl::StatusOr<std::vector<JsonField>> Arguments(const JsonField& specs, const char* kind) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, specs.Items());
-  std::vector<JsonField> arguments;
-  for (const JsonField& item : items) {
-    if (item.Has("tensor_constant")) {
-      continue;
-    }
-    BRAID_ASSIGN_OR_RETURN(const JsonField spec, item.Get(kind));
-    BRAID_ASSIGN_OR_RETURN(JsonField argument, spec.Get("arg"));
-    arguments.push_back(std::move(argument));
-  }
-  return arguments;
 }
 
 absl::Status CheckSide(const std::vector<JsonField>& arguments, const JsonField& values,
@@ -136,11 +76,11 @@ absl::Status CheckSide(const std::vector<JsonField>& arguments, const JsonField&
         absl::StrCat("has ", arguments.size(), " ", side, "; train.json names ", slots.size()));
   }
   for (size_t s = 0; s < slots.size(); ++s) {
-    BRAID_ASSIGN_OR_RETURN(const GraphTensor is, ReadTensor(arguments[s], values));
-    const std::optional<GraphTensor> promised = Promised(slots[s], manifest, part);
+    BRAID_ASSIGN_OR_RETURN(const GraphTensor is, ReadGraphTensor(arguments[s], values));
+    const std::optional<Promise> promised = Promised(slots[s], manifest, part);
     if (promised && !Agree(*promised, is)) {
-      return arguments[s].Error(
-          absl::StrCat("is ", Describe(is), "; train.json says ", Describe(*promised)));
+      return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
+                                             "; train.json says ", Describe(*promised)));
     }
   }
   return absl::OkStatus();
@@ -158,12 +98,11 @@ absl::Status CheckGraph(ModelArchive& archive, const PairGraph& graph, const Pai
   BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
   BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField input_specs, signature.Get("input_specs"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs, Arguments(input_specs, "user_input"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
+                         SignatureArguments(signature, "input_specs", "user_input"));
   BRAID_RETURN_IF_ERROR(CheckSide(inputs, values, graph.inputs, manifest, part, "inputs"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField output_specs, signature.Get("output_specs"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
-                         Arguments(output_specs, "user_output"));
+                         SignatureArguments(signature, "output_specs", "user_output"));
   return CheckSide(outputs, values, graph.outputs, manifest, part, "outputs");
 }
 
@@ -193,26 +132,14 @@ absl::Status Wrong(absl::string_view file, absl::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<bool> IsPair(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    return false;
-  }
-  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
-  return archive->Has(kManifestRecord);
-}
-
 absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::string& path) {
   std::filesystem::path weights_path = path;
   const std::string name = weights_path.filename();
   weights_path.replace_extension(".safetensors");
-  BRAID_ASSIGN_OR_RETURN(const InputFile input, InputFile::Open(path));
-  std::string bytes(static_cast<size_t>(input.bytes()), '\0');
-  BRAID_RETURN_IF_ERROR(input.Read(0, bytes.data(), bytes.size()));
-  BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Create(name, bytes));
+  BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
                          ModelArchive::Open(file.path(), name));
-  BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kManifestRecord));
+  BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kPairManifestRecord));
   absl::StatusOr<PairManifest> manifest = ParsePairManifest(text);
   if (!manifest.ok()) {
     return Wrong(name, absl::StrCat("train.json: ", manifest.status().message()));
@@ -221,7 +148,7 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
     return Wrong(name, status.message());
   }
   return std::shared_ptr<const PairPackage>(
-      new PairPackage(weights_path, std::move(bytes), std::move(file), *std::move(manifest)));
+      new PairPackage(weights_path, std::move(file), *std::move(manifest)));
 }
 
 absl::StatusOr<std::unique_ptr<ExportedGraph>> PairPackage::Load(const std::string& graph) const {

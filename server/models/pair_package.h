@@ -16,10 +16,6 @@
 
 namespace braid {
 
-// Whether what is at `path` is a pair; false for other archives, and for a folder.
-// FAILED_PRECONDITION if it is no archive.
-absl::StatusOr<bool> IsPair(const std::string& path);
-
 // Thread-safe. What is at `path` is read once: later changes do not matter.
 class PairPackage {
  public:
@@ -28,8 +24,7 @@ class PairPackage {
   static absl::StatusOr<std::shared_ptr<const PairPackage>> Open(const std::string& path);
 
   const PairManifest& manifest() const { return manifest_; }
-  // The file's bytes.
-  const std::string& bytes() const { return bytes_; }
+  const MemoryFile& file() const { return file_; }
 
   // A graph of the manifest, ready to be run. FAILED_PRECONDITION if it cannot be loaded.
   absl::StatusOr<std::unique_ptr<ExportedGraph>> Load(const std::string& graph) const;
@@ -41,16 +36,14 @@ class PairPackage {
   absl::StatusOr<std::shared_ptr<const Tensors>> Weights() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  PairPackage(std::string weights_path, std::string bytes, MemoryFile file, PairManifest manifest)
+  PairPackage(std::string weights_path, MemoryFile file, PairManifest manifest)
       : weights_path_(std::move(weights_path)),
-        bytes_(std::move(bytes)),
         file_(std::move(file)),
         manifest_(std::move(manifest)) {}
 
   absl::StatusOr<Tensors> ReadWeights() const;
 
   const std::string weights_path_;
-  const std::string bytes_;
   const MemoryFile file_;
   const PairManifest manifest_;
 

@@ -490,7 +490,7 @@ std::vector<NewFile> PairReplica::Files() const {
     }
   }
   return {{kPackageFile,
-           [package = shape_.package](ByteSink* sink) { return sink->Write(package->bytes()); }},
+           [package = shape_.package](ByteSink* sink) { return package->file().WriteTo(sink); }},
           {kWeightsFile, [weights = std::move(weights)](ByteSink* sink) {
              return WriteSafetensors(sink, weights);
            }}};

@@ -5,10 +5,23 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/storage/input_file.h"
 
 namespace braid {
+namespace {
+
+absl::StatusOr<std::string> ReadAll(const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  std::string bytes(static_cast<size_t>(file.bytes()), '\0');
+  BRAID_RETURN_IF_ERROR(file.Read(0, bytes.data(), bytes.size()));
+  return bytes;
+}
+
+}  // namespace
 
 absl::StatusOr<MemoryFile> MemoryFile::Create(const std::string& name, absl::string_view bytes) {
   const auto failure = [&name](const char* what) {
@@ -32,6 +45,16 @@ absl::StatusOr<MemoryFile> MemoryFile::Create(const std::string& name, absl::str
     return failure("fcntl");
   }
   return MemoryFile(std::move(file));
+}
+
+absl::StatusOr<MemoryFile> MemoryFile::Copy(const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadAll(path));
+  return Create(std::filesystem::path(path).filename(), bytes);
+}
+
+absl::Status MemoryFile::WriteTo(ByteSink* sink) const {
+  BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadAll(path()));
+  return sink->Write(bytes);
 }
 
 std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", file_.get()); }

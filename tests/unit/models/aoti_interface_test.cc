@@ -62,18 +62,18 @@ std::string TwoInputs() {
 }
 
 TEST(ParseAotiInterfaceTest, FindsTypesAndSizes) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const AotiInterface interface, ParseAotiInterface(TwoInputs()));
+  BRAID_ASSERT_OK_AND_ASSIGN(const PackageInterface interface, ParseAotiInterface(TwoInputs()));
   ASSERT_THAT(interface.inputs, SizeIs(2));
-  EXPECT_EQ(DescribeAotiInput(interface.inputs[0]), "FP32[2 to 32, 10]");
-  EXPECT_EQ(DescribeAotiInput(interface.inputs[1]), "INT64[2 to 32]");
+  EXPECT_EQ(DescribePackageInput(interface.inputs[0]), "FP32[2 to 32, 10]");
+  EXPECT_EQ(DescribePackageInput(interface.inputs[1]), "INT64[2 to 32]");
   EXPECT_EQ(interface.inputs[1].name, "input__1");
 }
 
 TEST(ParseAotiInterfaceTest, ASizeWithoutBoundsMayBeAny) {
   BRAID_ASSERT_OK_AND_ASSIGN(
-      const AotiInterface interface,
+      const PackageInterface interface,
       ParseAotiInterface(Type(0, "Half") + Fixed(0, 1, 3) + Stride(0, 1, 1)));
-  const AotiDim& rows = interface.inputs[0].dims[0];
+  const PackageDim& rows = interface.inputs[0].dims[0];
   EXPECT_EQ(rows.min, 0);
   EXPECT_EQ(rows.max, std::numeric_limits<int64_t>::max());
 }
@@ -84,7 +84,7 @@ TEST(ParseAotiInterfaceTest, NamesComeFromTheTrees) {
   const std::string results = Node("dict", R"([\"a\", \"b\"])",
                                    Leaf() + ", " + Node("list", "null", Leaf() + ", " + Leaf()));
   BRAID_ASSERT_OK_AND_ASSIGN(
-      const AotiInterface interface,
+      const PackageInterface interface,
       ParseAotiInterface(TwoInputs() + Tree("in_spec_", arguments) + Tree("out_spec_", results)));
   EXPECT_EQ(interface.inputs[0].name, "input__0");
   EXPECT_EQ(interface.inputs[1].name, "ids");
@@ -104,17 +104,17 @@ TEST(ParseAotiInterfaceTest, WhatSaysTooLittleOrIsNotContiguousIsRefused) {
               StatusIs(kFailed, HasSubstr("contradicts itself")));
 }
 
-TEST(CheckAotiShapeTest, OnlyRowsMayBeFewer) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const AotiInterface interface, ParseAotiInterface(TwoInputs()));
-  const AotiInput& x = interface.inputs[0];
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp32, {32, 10}, true), IsOk());
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp32, {1, 10}, true), IsOk());
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp32, {1, 10}, false), Not(IsOk()));
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp32, {33, 10}, true),
+TEST(CheckPackageShapeTest, OnlyRowsMayBeFewer) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const PackageInterface interface, ParseAotiInterface(TwoInputs()));
+  const PackageInput& x = interface.inputs[0];
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {32, 10}, true), IsOk());
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, true), IsOk());
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, false), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {33, 10}, true),
               RefusesField("inputs", HasSubstr("FP32[2 to 32, 10]")));
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp32, {4, 9}, true), Not(IsOk()));
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp64, {4, 10}, true), Not(IsOk()));
-  EXPECT_THAT(CheckAotiShape(x, DataType::kFp32, {4}, true), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4, 9}, true), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp64, {4, 10}, true), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4}, true), Not(IsOk()));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/models/repository.h"
+#include "server/storage/sealed_directory.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/storage/file_tools.h"

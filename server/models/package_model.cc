@@ -1,4 +1,4 @@
-#include "server/models/aoti_model.h"
+#include "server/models/package_model.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,40 +8,36 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
-#include "server/models/aoti_package.h"
-#include "server/models/aoti_replica.h"
+#include "server/models/package_replica.h"
 #include "server/parallel/host_copy.h"
-#include "torch/csrc/inductor/aoti_runner/model_container_runner.h"
 
 namespace braid {
 namespace {
 
-using torch::inductor::AOTIModelContainerRunner;
-
-class AotiModel final : public Model {
+class PackageModel final : public Model {
  public:
-  AotiModel(std::shared_ptr<const AotiPackage> package, ModelConfig config,
-            std::vector<size_t> order)
+  PackageModel(std::shared_ptr<const InferencePackage> package, ModelConfig config,
+               std::vector<size_t> order)
       : package_(std::move(package)), config_(std::move(config)), order_(std::move(order)) {}
 
   const ModelConfig& config() const override { return config_; }
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
-    return AotiReplica::Create(package_, config_, order_, device);
+    return PackageReplica::Create(package_, config_, order_, device);
   }
 
  private:
-  const std::shared_ptr<const AotiPackage> package_;
+  const std::shared_ptr<const InferencePackage> package_;
   const ModelConfig config_;
   const std::vector<size_t> order_;
 };
 
 // What the package returns for zeros, each open size being `more` above the least.
-std::vector<at::Tensor> RunZeros(AOTIModelContainerRunner& runner, const AotiInterface& interface,
+std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& interface,
                                  c10::Device device, int64_t more) {
   std::vector<at::Tensor> zeros;
-  for (const AotiInput& input : interface.inputs) {
+  for (const PackageInput& input : interface.inputs) {
     std::vector<int64_t> shape;
-    for (const AotiDim& dim : input.dims) {
+    for (const PackageDim& dim : input.dims) {
       shape.push_back(dim.fixed() ? dim.min
                                   : std::min(std::max<int64_t>(dim.min, 1) + more, dim.max));
     }
@@ -49,13 +45,13 @@ std::vector<at::Tensor> RunZeros(AOTIModelContainerRunner& runner, const AotiInt
         shape,
         at::TensorOptions(input.on_cpu ? c10::kCPU : device).dtype(ToScalarType(input.type))));
   }
-  return runner.run(zeros);
+  return runner.Run(zeros);
 }
 
-absl::StatusOr<std::vector<TensorSpec>> DeriveOutputs(const AotiPackage& package, bool batched,
+absl::StatusOr<std::vector<TensorSpec>> DeriveOutputs(const InferencePackage& package, bool batched,
                                                       c10::Device device) {
   BRAID_ASSIGN_OR_RETURN(const auto runner, package.MakeRunner(device));
-  const AotiInterface& interface = package.interface();
+  const PackageInterface& interface = package.interface();
   const std::vector<at::Tensor> few = RunZeros(*runner, interface, device, 0);
   const std::vector<at::Tensor> more = RunZeros(*runner, interface, device, 1);
   std::vector<TensorSpec> specs;
@@ -76,16 +72,16 @@ absl::StatusOr<std::vector<TensorSpec>> DeriveOutputs(const AotiPackage& package
   return specs;
 }
 
-absl::StatusOr<ModelConfig> Derive(const AotiPackage& package, const std::string& name,
+absl::StatusOr<ModelConfig> Derive(const InferencePackage& package, const std::string& name,
                                    c10::Device device) {
-  const std::vector<AotiInput>& inputs = package.interface().inputs;
-  const bool batched = std::all_of(inputs.begin(), inputs.end(), [](const AotiInput& input) {
+  const std::vector<PackageInput>& inputs = package.interface().inputs;
+  const bool batched = std::all_of(inputs.begin(), inputs.end(), [](const PackageInput& input) {
     return !input.dims.empty() && !input.dims.front().fixed();
   });
   ModelConfig config;
   config.name = name;
   config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;
-  for (const AotiInput& input : inputs) {
+  for (const PackageInput& input : inputs) {
     TensorSpec spec{input.name, input.type, {}};
     for (size_t d = batched ? 1 : 0; d < input.dims.size(); ++d) {
       spec.dims.push_back(input.dims[d].fixed() ? input.dims[d].min : -1);
@@ -98,16 +94,17 @@ absl::StatusOr<ModelConfig> Derive(const AotiPackage& package, const std::string
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> OpenAoti(const std::string& path, const std::string& name,
-                                                std::optional<ModelConfig> config,
-                                                c10::Device device) {
+absl::StatusOr<std::unique_ptr<Model>> OpenPackage(std::shared_ptr<const InferencePackage> package,
+                                                   const std::string& name,
+                                                   std::optional<ModelConfig> config,
+                                                   c10::Device device) {
   const c10::AutoGradMode no_grad(false);
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const AotiPackage> package, AotiPackage::Open(path));
   if (!config) {
     BRAID_ASSIGN_OR_RETURN(config, Derive(*package, name, device));
   }
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, BindAotiInputs(package->interface(), &*config));
-  return std::make_unique<AotiModel>(std::move(package), *std::move(config), std::move(order));
+  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order,
+                         BindPackageInputs(package->interface(), &*config));
+  return std::make_unique<PackageModel>(std::move(package), *std::move(config), std::move(order));
 }
 
 }  // namespace braid

@@ -1,31 +1,29 @@
-// A Replica that runs an AOTInductor package. It has no parameters and nothing to differentiate.
+// A Replica that runs an InferencePackage. It has no parameters and nothing to differentiate.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "server/models/aoti_package.h"
+#include "server/models/inference_package.h"
 #include "server/models/model_config.h"
 #include "server/parallel/replica.h"
-#include "torch/csrc/inductor/aoti_runner/model_container_runner.h"
 
 namespace braid {
 
 // For each input of `interface` the index of the input of `config` that it is: by name,
 // NAME__<number> or order. Fills what the package knows better: sizes that are fixed, and the most
 // rows. FAILED_PRECONDITION if they do not fit each other.
-absl::StatusOr<std::vector<size_t>> BindAotiInputs(const AotiInterface& interface,
-                                                   ModelConfig* config);
+absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& interface,
+                                                      ModelConfig* config);
 
-class AotiReplica final : public Replica {
+class PackageReplica final : public Replica {
  public:
-  // `config` has been through BindAotiInputs(), which gave `order`. A batch of fewer rows than the
-  // package takes is filled up with copies of its last row, whose outputs are dropped.
-  static absl::StatusOr<std::unique_ptr<Replica>> Create(std::shared_ptr<const AotiPackage> package,
-                                                         ModelConfig config,
-                                                         std::vector<size_t> order,
-                                                         c10::Device device);
+  // `config` has been through BindPackageInputs(), which gave `order`. A batch of fewer rows than
+  // the package takes is filled up with copies of its last row, whose outputs are dropped.
+  static absl::StatusOr<std::unique_ptr<Replica>> Create(
+      std::shared_ptr<const InferencePackage> package, ModelConfig config,
+      std::vector<size_t> order, c10::Device device);
 
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
@@ -60,18 +58,17 @@ class AotiReplica final : public Replica {
  private:
   absl::Status NotTrainable() const;
 
-  AotiReplica(std::shared_ptr<const AotiPackage> package, ModelConfig config,
-              std::vector<size_t> order,
-              std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner);
+  PackageReplica(std::shared_ptr<const InferencePackage> package, ModelConfig config,
+                 std::vector<size_t> order, std::unique_ptr<PackageRunner> runner);
 
   // As the package takes `input`, the `index`-th of its own.
   absl::StatusOr<at::Tensor> Prepare(size_t index, const at::Tensor& input) const;
 
-  const std::shared_ptr<const AotiPackage> package_;
+  const std::shared_ptr<const InferencePackage> package_;
   const ModelConfig config_;
   const std::vector<size_t> order_;
   const std::vector<Parameter> no_parameters_;
-  const std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner_;
+  const std::unique_ptr<PackageRunner> runner_;
 };
 
 }  // namespace braid

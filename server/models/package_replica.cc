@@ -1,4 +1,4 @@
-#include "server/models/aoti_replica.h"
+#include "server/models/package_replica.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -25,12 +25,12 @@ bool Aligned(const at::Tensor& tensor) {
 }
 
 // The sizes of `spec` as the module has them, and what the package says of them.
-absl::Status FitDims(const AotiInput& input, bool batched, TensorSpec* spec) {
+absl::Status FitDims(const PackageInput& input, bool batched, TensorSpec* spec) {
   std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
   const size_t batch = batched ? 1 : 0;
   bool fits = spec->type == input.type && dims.size() + batch == input.dims.size();
   for (size_t d = 0; fits && d < dims.size(); ++d) {
-    const AotiDim& known = input.dims[d + batch];
+    const PackageDim& known = input.dims[d + batch];
     fits = dims[d] < 0 || (dims[d] >= known.min && dims[d] <= known.max);
     if (fits && known.fixed() && !spec->reshape) {
       dims[d] = known.min;
@@ -41,8 +41,8 @@ absl::Status FitDims(const AotiInput& input, bool batched, TensorSpec* spec) {
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "the configuration says that input '", spec->name, "' is ", DataTypeName(spec->type), "[",
-      batched ? "rows, " : "", absl::StrJoin(dims, ", "), "]; model.pt2 was compiled for ",
-      DescribeAotiInput(input)));
+      batched ? "rows, " : "", absl::StrJoin(dims, ", "), "]; model.pt2 was made for ",
+      DescribePackageInput(input)));
 }
 
 at::Tensor FillUp(const at::Tensor& rows, int64_t wanted) {
@@ -54,10 +54,10 @@ at::Tensor FillUp(const at::Tensor& rows, int64_t wanted) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<size_t>> BindAotiInputs(const AotiInterface& interface,
-                                                   ModelConfig* config) {
+absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& interface,
+                                                      ModelConfig* config) {
   std::vector<std::string> names;
-  for (const AotiInput& input : interface.inputs) {
+  for (const PackageInput& input : interface.inputs) {
     names.push_back(input.name);
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, BindInputs(config->inputs, names));
@@ -72,41 +72,40 @@ absl::StatusOr<std::vector<size_t>> BindAotiInputs(const AotiInterface& interfac
   return order;
 }
 
-absl::StatusOr<std::unique_ptr<Replica>> AotiReplica::Create(
-    std::shared_ptr<const AotiPackage> package, ModelConfig config, std::vector<size_t> order,
+absl::StatusOr<std::unique_ptr<Replica>> PackageReplica::Create(
+    std::shared_ptr<const InferencePackage> package, ModelConfig config, std::vector<size_t> order,
     c10::Device device) {
   BRAID_ASSIGN_OR_RETURN(auto runner, package->MakeRunner(device));
-  return std::unique_ptr<Replica>(
-      new AotiReplica(std::move(package), std::move(config), std::move(order), std::move(runner)));
+  return std::unique_ptr<Replica>(new PackageReplica(std::move(package), std::move(config),
+                                                     std::move(order), std::move(runner)));
 }
 
-AotiReplica::AotiReplica(std::shared_ptr<const AotiPackage> package, ModelConfig config,
-                         std::vector<size_t> order,
-                         std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner)
+PackageReplica::PackageReplica(std::shared_ptr<const InferencePackage> package, ModelConfig config,
+                               std::vector<size_t> order, std::unique_ptr<PackageRunner> runner)
     : package_(std::move(package)),
       config_(std::move(config)),
       order_(std::move(order)),
       runner_(std::move(runner)) {}
 
-absl::Status AotiReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
+absl::Status PackageReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
   return NotTrainable();
 }
 
-absl::Status AotiReplica::NotTrainable() const {
+absl::Status PackageReplica::NotTrainable() const {
   return absl::FailedPreconditionError(absl::StrCat(
-      "model '", config_.name,
-      "' is an AOTInductor package (model.pt2), which can be run but not trained; train it from a "
-      "TorchScript model.pt"));
+      "model '", config_.name, "' is ", package_->kind(),
+      " (model.pt2), which can be run but not trained; train it from an exported pair, as "
+      "braid.export writes it"));
 }
 
-absl::StatusOr<at::Tensor> AotiReplica::Prepare(size_t index, const at::Tensor& input) const {
-  const AotiInput& wanted = package_->interface().inputs[index];
+absl::StatusOr<at::Tensor> PackageReplica::Prepare(size_t index, const at::Tensor& input) const {
+  const PackageInput& wanted = package_->interface().inputs[index];
   const TensorSpec& spec = config_.inputs[order_[index]];
   at::Tensor tensor = spec.reshape ? Reshape(input, spec.dims, *spec.reshape) : input;
   const bool batched = config_.has_batch_dim(spec);
   DataType type = DataType::kBool;
   FromScalarType(tensor.scalar_type(), &type);
-  BRAID_RETURN_IF_ERROR(CheckAotiShape(wanted, type, tensor.sizes().vec(), batched));
+  BRAID_RETURN_IF_ERROR(CheckPackageShape(wanted, type, tensor.sizes().vec(), batched));
   if (wanted.on_cpu) {
     tensor = tensor.to(c10::kCPU);
   }
@@ -117,8 +116,8 @@ absl::StatusOr<at::Tensor> AotiReplica::Prepare(size_t index, const at::Tensor& 
   return Aligned(tensor) ? tensor : tensor.clone();
 }
 
-absl::StatusOr<std::vector<at::Tensor>> AotiReplica::Forward(const std::vector<at::Tensor>& inputs,
-                                                             Mode mode) {
+absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
+    const std::vector<at::Tensor>& inputs, Mode mode) {
   if (mode != Mode::kEval) {
     return NotTrainable();
   }
@@ -133,7 +132,7 @@ absl::StatusOr<std::vector<at::Tensor>> AotiReplica::Forward(const std::vector<a
       rows = input.size(0);
       if (run_rows != 0 && run_rows != tensor.size(0)) {
         return absl::FailedPreconditionError(
-            "model.pt2 was compiled for different numbers of rows of its inputs");
+            "model.pt2 was made for different numbers of rows of its inputs");
       }
       run_rows = tensor.size(0);
     }
@@ -141,7 +140,7 @@ absl::StatusOr<std::vector<at::Tensor>> AotiReplica::Forward(const std::vector<a
   }
   std::vector<OutputLeaf> leaves;
   const std::vector<std::string>& paths = package_->interface().output_paths;
-  for (at::Tensor& output : runner_->run(prepared)) {
+  for (at::Tensor& output : runner_->Run(prepared)) {
     std::string path = leaves.size() < paths.size() ? paths[leaves.size()] : "";
     leaves.push_back({std::move(path), std::move(output)});
   }
@@ -151,9 +150,9 @@ absl::StatusOr<std::vector<at::Tensor>> AotiReplica::Forward(const std::vector<a
     at::Tensor value = leaves[bound[o]].value;
     if (rows != run_rows) {
       if (value.dim() == 0) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "output '", config_.outputs[o].name, "' is one number for ", run_rows,
-            " rows, the fewest that model.pt2 was compiled for; the batch has ", rows));
+        return absl::FailedPreconditionError(
+            absl::StrCat("output '", config_.outputs[o].name, "' is one number for ", run_rows,
+                         " rows, the fewest that model.pt2 was made for; the batch has ", rows));
       }
       value = value.size(0) == run_rows ? value.narrow(0, 0, rows) : value;
     }

@@ -1,0 +1,179 @@
+#include "server/models/exported_program.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "re2/re2.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/archive_check.h"
+#include "server/models/exported_graph.h"
+#include "server/models/graph_tensors.h"
+#include "server/models/json_fields.h"
+
+namespace braid {
+namespace {
+
+constexpr char kProgram[] = "model";
+
+class ProgramRunner final : public PackageRunner {
+ public:
+  explicit ProgramRunner(std::unique_ptr<ExportedGraph> graph) : graph_(std::move(graph)) {}
+
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
+    return graph_->Run(inputs);
+  }
+
+ private:
+  const std::unique_ptr<ExportedGraph> graph_;
+};
+
+// The symbol of "Symbol('s14', positive=True, integer=True)"; empty for another expression.
+std::string SymbolOf(const std::string& expression) {
+  static const re2::RE2 kSymbol(R"(Symbol\('(\w+)'(?:, \w+=\w+)*\))");
+  std::string name;
+  RE2::FullMatch(expression, kSymbol, &name);
+  return name;
+}
+
+// The bounds of the sizes that are free, by symbol.
+absl::StatusOr<std::map<std::string, PackageDim>> ReadRanges(const nlohmann::json& program) {
+  std::map<std::string, PackageDim> ranges;
+  const auto constraints = program.find("range_constraints");
+  if (constraints == program.end() || !constraints->is_object()) {
+    return ranges;
+  }
+  for (const auto& [symbol, range] : constraints->items()) {
+    PackageDim& dim = ranges[symbol];
+    const JsonField field(range, absl::StrCat("range_constraints.", Excerpt(symbol)));
+    for (const auto& [name, bound] : {std::pair("min_val", &dim.min), {"max_val", &dim.max}}) {
+      if (range.is_object() && range.contains(name) && !range[name].is_null()) {
+        BRAID_ASSIGN_OR_RETURN(const JsonField value, field.Get(name));
+        BRAID_ASSIGN_OR_RETURN(*bound, value.Integer());
+      }
+    }
+  }
+  return ranges;
+}
+
+absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonField& values,
+                                       const std::map<std::string, PackageDim>& ranges) {
+  BRAID_ASSIGN_OR_RETURN(const GraphTensor tensor, ReadGraphTensor(argument, values));
+  if (!tensor.type) {
+    return argument.Error("is a tensor of a type that cannot be sent");
+  }
+  PackageInput input{tensor.name, *tensor.type, {}, tensor.on_cpu};
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    if (tensor.shape[d] >= 0) {
+      input.dims.push_back({tensor.shape[d], tensor.shape[d]});
+      continue;
+    }
+    const auto range = ranges.find(SymbolOf(tensor.expressions[d]));
+    input.dims.push_back(range == ranges.end() ? PackageDim() : range->second);
+  }
+  return input;
+}
+
+// Of "[1, {…}]".
+nlohmann::json TreeOf(const std::string& text) {
+  const auto tree = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return tree.is_array() && tree.size() == 2 ? tree[1] : nlohmann::json();
+}
+
+absl::StatusOr<std::vector<std::string>> NamesOfInputs(const JsonField& module,
+                                                       std::vector<std::string>* output_paths) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField calls, module.Get("module_call_graph"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> modules, calls.Items());
+  if (modules.empty()) {
+    return calls.Error("is empty");
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField signature, modules.front().Get("signature"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField in_spec, signature.Get("in_spec"));
+  BRAID_ASSIGN_OR_RETURN(const std::string in_text, in_spec.String());
+  BRAID_ASSIGN_OR_RETURN(const JsonField out_spec, signature.Get("out_spec"));
+  BRAID_ASSIGN_OR_RETURN(const std::string out_text, out_spec.String());
+  std::vector<std::string> positional;
+  if (signature.Has("forward_arg_names")) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField names, signature.Get("forward_arg_names"));
+    BRAID_ASSIGN_OR_RETURN(positional, names.Strings());
+  }
+  *output_paths = OutputPaths(TreeOf(out_text));
+  return InputNames(TreeOf(in_text), positional);
+}
+
+}  // namespace
+
+absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const JsonField root(json, "");
+  BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
+  BRAID_ASSIGN_OR_RETURN(const std::string version, torch.String());
+  BRAID_RETURN_IF_ERROR(CheckTorchVersion(torch, version));
+  BRAID_ASSIGN_OR_RETURN(const JsonField module, root.Get("graph_module"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField graph, module.Get("graph"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
+  BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(json));
+  ProgramDescription description;
+  PackageInterface& interface = description.interface;
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
+                         SignatureArguments(signature, "input_specs", "user_input"));
+  for (const JsonField& argument : inputs) {
+    BRAID_ASSIGN_OR_RETURN(PackageInput input, ReadInput(argument, values, ranges));
+    description.on_cpu = description.on_cpu && input.on_cpu;
+    interface.inputs.push_back(std::move(input));
+  }
+  if (interface.inputs.empty()) {
+    return signature.Error("takes no tensors");
+  }
+  // An output that is none of the user's is a buffer that the program changes, and would keep.
+  BRAID_ASSIGN_OR_RETURN(const JsonField outputs, signature.Get("output_specs"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> specs, outputs.Items());
+  for (const JsonField& spec : specs) {
+    if (!spec.Has("user_output")) {
+      return spec.Error("the program changes its buffers or inputs: export it in evaluation mode");
+    }
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         NamesOfInputs(module, &interface.output_paths));
+  for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
+    interface.inputs[i].name = names[i];
+  }
+  return description;
+}
+
+absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
+    const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename();
+  BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
+                         ModelArchive::Open(file.path(), name));
+  BRAID_ASSIGN_OR_RETURN(const std::string text,
+                         archive->Read(absl::StrCat("models/", kProgram, ".json")));
+  absl::StatusOr<ProgramDescription> description = DescribeProgram(text);
+  if (!description.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, ": ", description.status().message()));
+  }
+  return std::shared_ptr<const InferencePackage>(
+      new ExportedProgram(std::move(file), *std::move(description)));
+}
+
+absl::StatusOr<std::unique_ptr<PackageRunner>> ExportedProgram::MakeRunner(
+    c10::Device device) const {
+  if (device.is_cpu() != description_.on_cpu) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model.pt2 was exported on ", description_.on_cpu ? "the CPU" : "a GPU",
+                     " and cannot run on ", c10::str(device), ": export it on such a device"));
+  }
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<ExportedGraph> graph,
+                         ExportedGraph::Load(file_.path(), kProgram));
+  return std::make_unique<ProgramRunner>(std::move(graph));
+}
+
+}  // namespace braid

@@ -1,0 +1,41 @@
+// What torch.export.save writes, model.pt2: a graph with its weights.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/models/inference_package.h"
+#include "server/storage/memory_file.h"
+
+namespace braid {
+
+// What a program that `text` describes, its models/model.json, takes and returns, and the kind of
+// device that it was exported on. FAILED_PRECONDITION if it does not say enough, was exported with
+// another PyTorch than this server's, or changes what it is given.
+struct ProgramDescription {
+  PackageInterface interface;
+  bool on_cpu = true;
+};
+absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text);
+
+class ExportedProgram final : public InferencePackage {
+ public:
+  // FAILED_PRECONDITION that says what is wrong with the file.
+  static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path);
+
+  const PackageInterface& interface() const override { return description_.interface; }
+  absl::string_view kind() const override { return "a program that was exported for inference"; }
+  absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const override;
+
+ private:
+  ExportedProgram(MemoryFile file, ProgramDescription description)
+      : file_(std::move(file)), description_(std::move(description)) {}
+
+  const MemoryFile file_;
+  const ProgramDescription description_;
+};
+
+}  // namespace braid

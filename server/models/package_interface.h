@@ -1,0 +1,51 @@
+// What a package that can only be run takes and returns.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "nlohmann/json_fwd.hpp"
+#include "server/base/data_type.h"
+
+namespace braid {
+
+// The sizes that a package was made for; both included.
+struct PackageDim {
+  int64_t min = 0;
+  int64_t max = std::numeric_limits<int64_t>::max();
+  bool fixed() const { return min == max; }
+};
+
+struct PackageInput {
+  // The argument's, or input__<position>; then keys and indices, joined by '.'.
+  std::string name;
+  DataType type = DataType::kFp32;
+  std::vector<PackageDim> dims;
+  bool on_cpu = true;  // else on the package's device
+};
+
+struct PackageInterface {
+  std::vector<PackageInput> inputs;
+  // Of the tensors that it returns, as OutputLeaf has them.
+  std::vector<std::string> output_paths;
+};
+
+// Reads the trees that torch.export describes arguments and results with, {"type", "context",
+// "children_spec"}. Names of the tensors that are passed: `positional` are forward's arguments, as
+// far as they are known. Empty if `tree` is none.
+std::vector<std::string> InputNames(const nlohmann::json& tree,
+                                    const std::vector<std::string>& positional);
+std::vector<std::string> OutputPaths(const nlohmann::json& tree);
+
+// Whether a tensor of `type` and `shape` is one that `input` was made for; `rows`: dim 0 may be
+// shorter, for it will be padded. INVALID_ARGUMENT that says what would be right.
+absl::Status CheckPackageShape(const PackageInput& input, DataType type,
+                               const std::vector<int64_t>& shape, bool batched);
+
+// "FP32[1..32, 10]".
+std::string DescribePackageInput(const PackageInput& input);
+
+}  // namespace braid

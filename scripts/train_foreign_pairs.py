@@ -2,10 +2,10 @@
 """Trains models of torchvision and transformers as exported pairs, and compares with PyTorch.
 
 resnet18, mobilenet_v3_small, vit_b_16 and a BERT classifier, in float64, on 1 to 4 CPU replicas:
-without dropout every loss, parameter and buffer is what plain PyTorch comes to on the whole batch,
-to 1e-9; with dropout the same seed gives the same bits twice. BRAID_SERVER_BINARY names the server,
-if it is not build/release/bin/braid-server. Exits with 1 on any difference. Takes half an hour or
-more, most of it vit_b_16, and 10 GiB of memory.
+inference gives PyTorch's outputs; without dropout every loss, parameter and buffer is what plain
+PyTorch comes to on the whole batch, to 1e-9; with dropout the same seed gives the same bits twice.
+BRAID_SERVER_BINARY names the server, if it is not build/release/bin/braid-server. Exits with 1 on
+any difference. Takes half an hour or more, most of it vit_b_16, and 10 GiB of memory.
 """
 
 from __future__ import annotations
@@ -50,6 +50,16 @@ def largest_difference(actual: Run, wanted: Run) -> float:
     return max(float(np.abs(one - other).max(initial=0)) for one, other in pairs)
 
 
+def inference_difference(client: braid.Client, name: str) -> float:
+    """For a batch that is cut."""
+    recipe = foreign_pairs.RECIPES[name]
+    inputs, _ = recipe.batches(1, 300)[0]
+    (actual,) = client.infer(name, inputs).values()
+    with torch.no_grad():
+        outputs = recipe.make(0.0).eval()(**inputs)
+    return float(np.abs(actual - foreign_pairs.first(outputs).numpy()).max())
+
+
 class Report:
     def __init__(self) -> None:
         self.good = True
@@ -75,6 +85,9 @@ def train(name: str, replicas: list[int], steps: int, directory: Path, report: R
         run = directory / f"run{count}"
         with Server(repository, f"cpu*{count}", run, ("--cpu_threads=1",), data=False) as server:
             with braid.connect(server.address, timeout=600) as client:
+                difference = inference_difference(client, name)
+                what = f"{name}: outputs on {count} replicas differ by {difference:.1e}"
+                report.tell(difference < TOLERANCE, what)
                 actual = foreign_pairs.on_server(client, name, steps)
                 difference = largest_difference(actual, wanted)
                 what = f"{name}: {steps} steps on {count} replicas differ by {difference:.1e}"

@@ -92,7 +92,8 @@ def export(repository: Path, name: str, dropout: float) -> str:
     return added
 
 
-def _first(outputs: Any) -> Tensor:
+def first(outputs: Any) -> Tensor:
+    """The logits, which a model may return in a tuple."""
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
@@ -103,7 +104,7 @@ def in_pytorch(name: str, steps: int) -> Run:
 
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
         inputs, targets = batch
-        return functional.cross_entropy(_first(module(**inputs)), targets["target"])
+        return functional.cross_entropy(first(module(**inputs)), targets["target"])
 
     batches = long_runs.cycle(recipe.batches(5, ROWS), steps)
     return long_runs.in_pytorch(recipe.make(0.0), batches, recipe.optimizer, loss)

@@ -193,9 +193,15 @@ void AddFlags(CLI::App* app, Options* options) {
                   "Of all requests in flight together at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
       ->capture_default_str();
-  app->add_option("--max_client_requests", options->max_client_requests,
-                  "In flight of one client, an identity or an address; 0: no limit of its own")
+  app->add_option(
+         "--max_client_requests", options->max_client_requests,
+         "In flight of one client, an identity or an address, and streams that it has open; 0: "
+         "no limit of its own")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  app->add_option("--max_client_request_bytes", options->max_client_request_bytes,
+                  "Of all requests in flight of one client; 0: no limit of its own")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--max_connection_streams", options->max_connection_streams,
                   "Calls that one connection has open at once; more wait")

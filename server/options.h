@@ -79,6 +79,7 @@ struct Options {
   size_t max_request_bytes = size_t{4} << 30;
   // The same of one client: an identity, or else an address. 0: no limit but those above.
   int64_t max_client_requests = 0;
+  size_t max_client_request_bytes = 0;
   // What one connection may have open at once; more wait on the client's side.
   int max_connection_streams = 1024;
   // Whether messages that are compressed are refused.

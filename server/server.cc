@@ -113,8 +113,9 @@ class Server::Parts {
  public:
   explicit Parts(const Options& options)
       : options_(options),
-        admission_({options.max_requests, options.max_request_bytes, options.max_client_requests}) {
-  }
+        admission_({options.max_requests, options.max_request_bytes, options.max_client_requests,
+                    options.max_client_request_bytes}),
+        streams_(options.max_client_requests) {}
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
@@ -156,6 +157,7 @@ class Server::Parts {
                             control_.get(),
                             trainers_.get(),
                             &admission_,
+                            &streams_,
                             &metrics_,
                             &health_,
                             options_.allow_client_shared_memory ? &regions_ : nullptr,
@@ -187,6 +189,8 @@ class Server::Parts {
       hurry.WaitForNotificationWithTimeout(options_.drain_delay);
     }
     admission_.Close();
+    // What they have is answered, and in flight until then.
+    streams_.Close(absl::UnavailableError("the server is shutting down"));
     if (!FinishRequests(hurry)) {
       SaveWhatCanBe();
       return false;
@@ -219,10 +223,8 @@ class Server::Parts {
       files.push_back(access_->files());
     }
     if (!options_.model_allowlist.empty()) {
-      absl::StatusOr<std::unique_ptr<ModelAllowlist>> allowlist =
-          ModelAllowlist::Create(options_.model_allowlist, options_.model_repository);
-      BRAID_RETURN_IF_ERROR(NameFlag("--model_allowlist", allowlist.status()));
-      allowlist_ = *std::move(allowlist);
+      BRAID_ASSIGN_OR_RETURN(
+          allowlist_, ModelAllowlist::Create(options_.model_allowlist, options_.model_repository));
       files.push_back(allowlist_->files());
     }
     if (!files.empty()) {
@@ -353,6 +355,7 @@ class Server::Parts {
   const RealClock clock_;
   Metrics metrics_;
   Admission admission_;
+  OpenStreams streams_;
   SharedRegions regions_;
   std::unique_ptr<TlsFiles> tls_;              // null: plaintext
   std::unique_ptr<AccessControl> access_;      // null: everybody may do everything

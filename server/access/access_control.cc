@@ -9,43 +9,46 @@
 namespace braid {
 namespace {
 
-std::vector<std::string> PathsOf(const AccessControl::Paths& paths) {
-  std::vector<std::string> result;
-  for (const std::string& path : {paths.tokens, paths.certificates}) {
-    if (!path.empty()) {
-      result.push_back(path);
-    }
+constexpr char kTokens[] = "--auth_tokens";
+constexpr char kCertificates[] = "--auth_certificates";
+
+std::vector<ReloadedFile> FilesOf(const AccessControl::Paths& paths) {
+  std::vector<ReloadedFile> files;
+  if (!paths.tokens.empty()) {
+    files.push_back({kTokens, paths.tokens, /*secret=*/true});
   }
-  return result;
+  if (!paths.certificates.empty()) {
+    files.push_back({kCertificates, paths.certificates});
+  }
+  return files;
+}
+
+absl::Status Named(const char* flag, const absl::Status& status) {
+  return status.ok() ? status
+                     : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
 }
 
 }  // namespace
 
 AccessControl::AccessControl(const Paths& paths)
-    : paths_(paths),
-      files_("--auth_tokens, --auth_certificates", PathsOf(paths),
-             [this](const ReloadedFiles::Contents& contents) { return Apply(contents); }) {}
+    : paths_(paths), files_(FilesOf(paths), [this](const ReloadedFiles::Contents& contents) {
+        return Apply(contents);
+      }) {}
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const Paths& paths) {
   std::unique_ptr<AccessControl> access(new AccessControl(paths));
-  if (const absl::Status status = access->files_.Load(); !status.ok()) {
-    const bool both = access->takes_tokens() && access->takes_certificates();
-    return absl::Status(status.code(),
-                        absl::StrCat(both                     ? "--auth_tokens, --auth_certificates"
-                                     : access->takes_tokens() ? "--auth_tokens"
-                                                              : "--auth_certificates",
-                                     ": ", status.message()));
-  }
+  BRAID_RETURN_IF_ERROR(access->files_.Load());
   return access;
 }
 
 absl::Status AccessControl::Apply(const ReloadedFiles::Contents& contents) {
   auto table = std::make_shared<IdentityTable>();
   if (takes_tokens()) {
-    BRAID_RETURN_IF_ERROR(table->AddTokens(paths_.tokens, contents.front()));
+    BRAID_RETURN_IF_ERROR(Named(kTokens, table->AddTokens(paths_.tokens, contents.front())));
   }
   if (takes_certificates()) {
-    BRAID_RETURN_IF_ERROR(table->AddCertificates(paths_.certificates, contents.back()));
+    BRAID_RETURN_IF_ERROR(
+        Named(kCertificates, table->AddCertificates(paths_.certificates, contents.back())));
   }
   const absl::MutexLock lock(&mu_);
   table_ = std::move(table);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -32,6 +35,27 @@ std::string Shown(absl::string_view word) {
   constexpr size_t kLongest = 12;
   return word.size() <= kLongest ? absl::StrCat("'", absl::CHexEscape(word), "'")
                                  : absl::StrCat("a word of ", word.size(), " characters");
+}
+
+// The model's name that `text` is: a comma, a space and '%' are written as %XX in it.
+std::optional<std::string> Unescaped(absl::string_view text) {
+  std::string name;
+  while (!text.empty()) {
+    const size_t plain = std::min(text.find('%'), text.size());
+    absl::StrAppend(&name, text.substr(0, plain));
+    text.remove_prefix(plain);
+    if (text.empty()) {
+      break;
+    }
+    const absl::string_view hex = text.substr(1, 2);
+    if (hex.size() < 2 || !absl::ascii_isxdigit(static_cast<unsigned char>(hex[0])) ||
+        !absl::ascii_isxdigit(static_cast<unsigned char>(hex[1]))) {
+      return std::nullopt;
+    }
+    name += absl::HexStringToBytes(hex);
+    text.remove_prefix(3);
+  }
+  return name;
 }
 
 }  // namespace
@@ -82,7 +106,14 @@ absl::StatusOr<std::vector<Grant>> ParseGrants(absl::string_view text) {
                        " is no role; expected infer, train or admin, or one with a model, as in "
                        "infer:resnet18, with commas between"));
     }
-    grants.push_back({*role, std::string(split.second)});
+    std::optional<std::string> model = Unescaped(split.second);
+    if (!model) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a model of the role ", RoleName(*role),
+                       " has a % without two hexadecimal digits behind it; expected %20 for a "
+                       "space, %2C for a comma, %25 for the % itself"));
+    }
+    grants.push_back({*role, *std::move(model)});
   }
   return grants;
 }

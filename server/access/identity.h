@@ -31,7 +31,8 @@ struct Identity {
   bool Sees(absl::string_view model) const;
 };
 
-// Reads "infer:resnet18,train". INVALID_ARGUMENT with what is wrong and what would be right.
+// Reads "infer:resnet18,train"; a model's name has %XX for what divides a line. INVALID_ARGUMENT
+// with what is wrong and what would be right.
 absl::StatusOr<std::vector<Grant>> ParseGrants(absl::string_view text);
 
 }  // namespace braid

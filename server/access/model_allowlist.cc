@@ -46,7 +46,7 @@ absl::StatusOr<std::map<std::string, Sha256Digest>> ParseSha256Lines(const std::
 ModelAllowlist::ModelAllowlist(const std::string& path, std::string repository)
     : path_(path),
       repository_(std::move(repository)),
-      files_("--model_allowlist", {path},
+      files_({{"--model_allowlist", path}},
              [this](const ReloadedFiles::Contents& contents) { return Apply(contents); }) {}
 
 absl::StatusOr<std::unique_ptr<ModelAllowlist>> ModelAllowlist::Create(
@@ -59,9 +59,14 @@ absl::StatusOr<std::unique_ptr<ModelAllowlist>> ModelAllowlist::Create(
 }
 
 absl::Status ModelAllowlist::Apply(const ReloadedFiles::Contents& contents) {
-  BRAID_ASSIGN_OR_RETURN(auto hashes, ParseSha256Lines(path_, contents.front()));
+  absl::StatusOr<std::map<std::string, Sha256Digest>> hashes =
+      ParseSha256Lines(path_, contents.front());
+  if (!hashes.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model_allowlist: ", hashes.status().message()));
+  }
   const absl::MutexLock lock(&mu_);
-  hashes_ = std::move(hashes);
+  hashes_ = *std::move(hashes);
   return absl::OkStatus();
 }
 

@@ -1,12 +1,14 @@
 #include "server/access/reloaded_files.h"
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/telemetry/log.h"
 
@@ -36,15 +38,26 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   return whole;
 }
 
+bool EverybodyMayRead(const std::string& path) {
+  std::error_code error;
+  const auto permissions = std::filesystem::status(path, error).permissions();
+  return !error &&
+         (permissions & std::filesystem::perms::others_read) != std::filesystem::perms::none;
+}
+
 }  // namespace
 
-ReloadedFiles::ReloadedFiles(std::string what, std::vector<std::string> paths, Apply apply)
-    : what_(std::move(what)), paths_(std::move(paths)), apply_(std::move(apply)) {}
+ReloadedFiles::ReloadedFiles(std::vector<ReloadedFile> files, Apply apply)
+    : files_(std::move(files)), apply_(std::move(apply)) {}
 
 absl::StatusOr<ReloadedFiles::Contents> ReloadedFiles::Read() const {
   Contents contents;
-  for (const std::string& path : paths_) {
-    BRAID_ASSIGN_OR_RETURN(contents.emplace_back(), ReadWhole(path));
+  for (const ReloadedFile& file : files_) {
+    absl::StatusOr<std::string> content = ReadWhole(file.path);
+    if (!content.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(file.flag, ": ", content.status().message()));
+    }
+    contents.push_back(*std::move(content));
   }
   return contents;
 }
@@ -52,28 +65,51 @@ absl::StatusOr<ReloadedFiles::Contents> ReloadedFiles::Read() const {
 absl::Status ReloadedFiles::Load() {
   seen_ = judged_ = Read();
   BRAID_RETURN_IF_ERROR(seen_.status());
-  return apply_(*seen_);
+  return Take(*seen_);
 }
 
 void ReloadedFiles::Look() {
   absl::StatusOr<Contents> now = Read();
   const bool settled = now == seen_;
   seen_ = std::move(now);
-  if (settled && seen_ != judged_) {
-    judged_ = seen_;
-    Take(seen_);
+  if (!settled || seen_ == judged_) {
+    return;
+  }
+  judged_ = seen_;
+  const std::string changed = seen_.ok() ? ChangedFlags(*seen_) : "";
+  const absl::Status status = seen_.ok() ? Take(*seen_) : seen_.status();
+  if (!status.ok()) {
+    Log(LogModule::kServer)
+        .error("what was read before stays, because of an error: {}",
+               std::string(status.message()));
+  } else if (!changed.empty()) {
+    Log(LogModule::kServer).info("{}: read again, after a change", changed);
   }
 }
 
-void ReloadedFiles::Take(const absl::StatusOr<Contents>& contents) {
-  const absl::Status status = contents.ok() ? apply_(*contents) : contents.status();
-  if (status.ok()) {
-    Log(LogModule::kServer).info("{}: read again, as they have changed", what_);
-  } else {
-    Log(LogModule::kServer)
-        .error("{}: what was read before stays, because of an error: {}", what_,
-               std::string(status.message()));
+absl::Status ReloadedFiles::Take(const Contents& contents) {
+  BRAID_RETURN_IF_ERROR(apply_(contents));
+  taken_ = contents;
+  for (const ReloadedFile& file : files_) {
+    if (file.secret && EverybodyMayRead(file.path)) {
+      Log(LogModule::kServer)
+          .warn(
+              "{}: every user of the machine may read {}; expected the server alone, as after "
+              "chmod o-r",
+              file.flag, file.path);
+    }
   }
+  return absl::OkStatus();
+}
+
+std::string ReloadedFiles::ChangedFlags(const Contents& contents) const {
+  std::vector<std::string> flags;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (contents[i] != taken_[i]) {
+      flags.push_back(files_[i].flag);
+    }
+  }
+  return absl::StrJoin(flags, ", ");
 }
 
 }  // namespace braid

@@ -10,17 +10,24 @@
 
 namespace braid {
 
+struct ReloadedFile {
+  std::string flag;  // that names it, which errors and the log do
+  std::string path;
+  bool secret = false;  // nobody but the server is to read it: the log warns where others may
+};
+
 // Thread-compatible.
 class ReloadedFiles {
  public:
-  using Contents = std::vector<std::string>;  // in the order of the paths
-  // Takes the contents, all at once, or says what is wrong with them and changes nothing.
+  using Contents = std::vector<std::string>;  // in the order of the files
+  // Takes the contents, all at once, or says what is wrong with them, and with which flag, and
+  // changes nothing.
   using Apply = std::function<absl::Status(const Contents& contents)>;
 
-  // `what`: what the log calls them.
-  ReloadedFiles(std::string what, std::vector<std::string> paths, Apply apply);
+  ReloadedFiles(std::vector<ReloadedFile> files, Apply apply);
 
-  // Reads and applies them. INVALID_ARGUMENT with a path that cannot be read, or what Apply says.
+  // Reads and applies them. INVALID_ARGUMENT with the flag of a path that cannot be read, or what
+  // Apply says.
   absl::Status Load();
 
   // Applies what differs from what was applied last, and has not changed since the look before:
@@ -29,14 +36,16 @@ class ReloadedFiles {
 
  private:
   absl::StatusOr<Contents> Read() const;
-  void Take(const absl::StatusOr<Contents>& contents);
+  absl::Status Take(const Contents& contents);
+  // The flags of the files that differ from those taken last.
+  std::string ChangedFlags(const Contents& contents) const;
 
-  const std::string what_;
-  const std::vector<std::string> paths_;
+  const std::vector<ReloadedFile> files_;
   const Apply apply_;
-  // As at the look before, and as they were judged last.
+  // As at the look before, as they were judged last, and as they were taken last.
   absl::StatusOr<Contents> seen_;
   absl::StatusOr<Contents> judged_;
+  Contents taken_;
 };
 
 }  // namespace braid

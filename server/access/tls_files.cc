@@ -106,12 +106,13 @@ absl::Status CheckClientCa(const TlsMaterial& material, absl::Time now) {
       absl::StrCat("--tls_client_ca: the authority ", why, "; expected one that is valid now"));
 }
 
-std::vector<std::string> PathsOf(const TlsFiles::Paths& paths) {
-  std::vector<std::string> result = {paths.certificates, paths.key};
+std::vector<ReloadedFile> FilesOf(const TlsFiles::Paths& paths) {
+  std::vector<ReloadedFile> files = {{"--tls_cert", paths.certificates},
+                                     {"--tls_key", paths.key, /*secret=*/true}};
   if (!paths.client_ca.empty()) {
-    result.push_back(paths.client_ca);
+    files.push_back({"--tls_client_ca", paths.client_ca});
   }
-  return result;
+  return files;
 }
 
 }  // namespace
@@ -123,7 +124,7 @@ absl::Status CheckTlsMaterial(const TlsMaterial& material, absl::Time now) {
 
 TlsFiles::TlsFiles(const Paths& paths)
     : verifies_clients_(!paths.client_ca.empty()),
-      files_("--tls_cert, --tls_key, --tls_client_ca", PathsOf(paths),
+      files_(FilesOf(paths),
              [this](const ReloadedFiles::Contents& contents) { return Apply(contents); }) {}
 
 absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Create(const Paths& paths) {

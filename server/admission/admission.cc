@@ -35,18 +35,32 @@ absl::StatusOr<Ticket> Admission::Admit(size_t bytes, std::string client) {
   if (!limits_clients()) {
     client.clear();
   } else if (!client.empty()) {
-    int64_t& of_client = clients_[client];
-    if (of_client >= limits_.client_requests) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(of_client,
-                       " requests of the client are in flight, the limit for each "
-                       "(--max_client_requests)"));
-    }
-    ++of_client;
+    // One that is refused has some in flight, so it is there already.
+    Client& of_client = clients_[client];
+    BRAID_RETURN_IF_ERROR(CheckClient(of_client, bytes));
+    ++of_client.requests;
+    of_client.bytes += bytes;
   }
   ++requests_;
   bytes_ += bytes;
   return Ticket(this, bytes, std::move(client));
+}
+
+absl::Status Admission::CheckClient(const Client& client, size_t bytes) const {
+  if (limits_.client_requests > 0 && client.requests >= limits_.client_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(client.requests,
+                     " requests of the client are in flight, the limit for each "
+                     "(--max_client_requests)"));
+  }
+  if (limits_.client_bytes > 0 && client.requests > 0 &&
+      client.bytes + bytes > limits_.client_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a request of ", bytes, " bytes on top of ", client.bytes,
+                     " of the client in flight is over the limit for each, ", limits_.client_bytes,
+                     " (--max_client_request_bytes)"));
+  }
+  return absl::OkStatus();
 }
 
 void Admission::Close(absl::string_view does) {
@@ -101,7 +115,8 @@ void Admission::GiveBack(size_t bytes, const std::string& client) {
   const absl::MutexLock lock(&mu_);
   if (!client.empty()) {
     const auto found = clients_.find(client);
-    if (--found->second == 0) {
+    found->second.bytes -= bytes;
+    if (--found->second.requests == 0) {
       clients_.erase(found);
     }
   }

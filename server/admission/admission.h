@@ -56,16 +56,18 @@ class Admission {
   struct Limits {
     int64_t requests = 0;
     size_t bytes = 0;
-    int64_t client_requests = 0;  // of one client; 0: no limit of its own
+    // Of one client; 0: no limit of its own.
+    int64_t client_requests = 0;
+    size_t client_bytes = 0;
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
   // A place for a request of `bytes`. RESOURCE_EXHAUSTED, at once, if there is none; UNAVAILABLE
-  // while the gate is closed. A request larger than the limit is let in when it is alone. `client`:
-  // whose it is, if clients have a limit.
+  // while the gate is closed. A request larger than a limit of bytes is let in when it is alone.
+  // `client`: whose it is, if clients have a limit.
   absl::StatusOr<Ticket> Admit(size_t bytes, std::string client = {}) ABSL_LOCKS_EXCLUDED(mu_);
-  bool limits_clients() const { return limits_.client_requests > 0; }
+  bool limits_clients() const { return limits_.client_requests > 0 || limits_.client_bytes > 0; }
 
   // Lets nobody in any more, as the server `does` something else, until Open().
   void Close(absl::string_view does = "is shutting down") ABSL_LOCKS_EXCLUDED(mu_);
@@ -83,6 +85,13 @@ class Admission {
 
  private:
   friend class Ticket;
+  // What of it is in flight.
+  struct Client {
+    int64_t requests = 0;
+    size_t bytes = 0;
+  };
+
+  absl::Status CheckClient(const Client& client, size_t bytes) const;
   absl::Status CheckGate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBack(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
   void CountReplied() ABSL_LOCKS_EXCLUDED(mu_);
@@ -96,7 +105,7 @@ class Admission {
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   // Those that have any.
-  absl::flat_hash_map<std::string, int64_t> clients_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Client> clients_ ABSL_GUARDED_BY(mu_);
   int64_t replies_ ABSL_GUARDED_BY(mu_) = 0;  // on their way
 };
 

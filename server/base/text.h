@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace braid {
@@ -16,6 +19,12 @@ inline absl::string_view Excerpt(absl::string_view text, size_t most = 128) {
     --most;
   }
   return text.substr(0, most);
+}
+
+// `text` for a line of the log: an excerpt in double quotes, with what would end line or quotes
+// escaped.
+inline std::string QuotedExcerpt(absl::string_view text, size_t most = 128) {
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(Excerpt(text, most)), "\"");
 }
 
 }  // namespace braid

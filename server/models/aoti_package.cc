@@ -25,6 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
 #include "server/devices/cuda_backend.h"
+#include "server/models/aoti_interface.h"
 #include "server/models/archive_check.h"
 #include "torch/csrc/inductor/aoti_runner/model_container_runner.h"
 
@@ -59,7 +60,8 @@ absl::StatusOr<std::map<std::string, std::string>> RecordsOf(const ModelArchive&
   }
   if (models.empty()) {
     return Wrong(
-        "is no AOTInductor package: write one with torch._inductor.aoti_compile_and_package");
+        "is none of the packages that can be served: an exported pair, which braid.export writes, "
+        "what torch.export.save writes, or an AOTInductor package");
   }
   if (models.size() > 1) {
     return Wrong(absl::StrCat("holds ", models.size(), " models (", absl::StrJoin(models, ", "),

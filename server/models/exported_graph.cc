@@ -6,8 +6,9 @@
 #include "ATen/core/ivalue.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_replace.h"
 #include "c10/core/GradMode.h"
+#include "server/base/text.h"
 #include "torch/nativert/ModelRunnerHandle.h"
 
 namespace braid {
@@ -32,9 +33,10 @@ absl::StatusOr<std::unique_ptr<ExportedGraph>> ExportedGraph::Load(const std::st
     auto runner = std::make_unique<torch::nativert::ModelRunnerHandle>(path, name);
     return std::unique_ptr<ExportedGraph>(new ExportedGraph(std::move(runner)));
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
+    // Its first line may end before it comes to the point.
+    const std::string said = absl::StrReplaceAll(failure.what(), {{"\n", " "}});
     return absl::FailedPreconditionError(
-        absl::StrCat("graph '", name, "' cannot be loaded: ", first_line));
+        absl::StrCat("model.pt2: graph '", name, "' cannot be loaded: ", Excerpt(said)));
   }
 }
 

@@ -19,6 +19,7 @@ namespace {
 
 using Names = std::map<std::string, size_t>;
 
+constexpr char kFormat[] = "braid-pair";
 constexpr int64_t kSchemaVersion = 1;
 
 struct RoleName {
@@ -325,6 +326,15 @@ absl::StatusOr<PairProgram> ReadProgram(const JsonField& field, GraphReader read
   return program;
 }
 
+absl::StatusOr<int64_t> ReadRows(const JsonField& part, const char* name) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, part.Get(name));
+  BRAID_ASSIGN_OR_RETURN(const int64_t rows, field.Integer());
+  if (rows < 1) {
+    return field.Error(absl::StrCat(rows, "; expected 1 or more"));
+  }
+  return rows;
+}
+
 absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<PairEntry>& state) {
   PairPart part;
   BRAID_ASSIGN_OR_RETURN(const JsonField path, field.Get("path"));
@@ -336,10 +346,8 @@ absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<Pair
     }
   }
   BRAID_ASSIGN_OR_RETURN(part.outputs, ReadTensors(field, "outputs"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField rows, field.Get("min_training_rows"));
-  BRAID_ASSIGN_OR_RETURN(part.min_training_rows, rows.Integer());
-  BRAID_ASSIGN_OR_RETURN(const JsonField evaluated, field.Get("min_evaluation_rows"));
-  BRAID_ASSIGN_OR_RETURN(part.min_evaluation_rows, evaluated.Integer());
+  BRAID_ASSIGN_OR_RETURN(part.min_training_rows, ReadRows(field, "min_training_rows"));
+  BRAID_ASSIGN_OR_RETURN(part.min_evaluation_rows, ReadRows(field, "min_evaluation_rows"));
   BRAID_ASSIGN_OR_RETURN(const JsonField programs, field.Get("programs"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, programs.Items());
   for (const JsonField& item : items) {
@@ -353,6 +361,11 @@ absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<Pair
 }
 
 absl::Status CheckVersions(const JsonField& root) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField format, root.Get("format"));
+  BRAID_ASSIGN_OR_RETURN(const std::string format_name, format.String());
+  if (format_name != kFormat) {
+    return format.Error(absl::StrCat("'", Excerpt(format_name), "'; expected '", kFormat, "'"));
+  }
   BRAID_ASSIGN_OR_RETURN(const JsonField schema, root.Get("schema_version"));
   BRAID_ASSIGN_OR_RETURN(const int64_t version, schema.Integer());
   if (version != kSchemaVersion) {
@@ -402,6 +415,12 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> lists, chains.Items());
     for (const JsonField& list : lists) {
       BRAID_ASSIGN_OR_RETURN(manifest.chains.emplace_back(), list.Strings());
+      for (const std::string& path : manifest.chains.back()) {
+        if (std::none_of(manifest.parts.begin(), manifest.parts.end(),
+                         [&](const PairPart& part) { return part.path == path; })) {
+          return list.Error(absl::StrCat("'", Excerpt(path), "' is no part"));
+        }
+      }
     }
   }
   return manifest;

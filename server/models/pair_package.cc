@@ -29,7 +29,7 @@ struct Promise {
 
 // What train.json says of the tensor in `slot`; nullopt where it says nothing.
 std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manifest,
-                                const PairPart& part) {
+                                const PairPart& part, bool autocast) {
   switch (slot.role) {
     case PairRole::kParameter:
     case PairRole::kBuffer:
@@ -42,9 +42,11 @@ std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manife
     case PairRole::kInputGradient:
       return Promise{part.inputs[slot.index].type, part.inputs[slot.index].shape};
     case PairRole::kOutput:
-    case PairRole::kOutputGradient:
+    case PairRole::kOutputGradient: {
+      const PairTensor& output = part.outputs[slot.index];
       // Under autocast its datatype is another.
-      return Promise{std::nullopt, part.outputs[slot.index].shape};
+      return Promise{autocast ? std::nullopt : std::optional(output.type), output.shape};
+    }
     case PairRole::kSaved:
       break;
   }
@@ -68,57 +70,71 @@ std::string Describe(const Promise& tensor) {
                       ShapeString(tensor.shape));
 }
 
-absl::Status CheckSide(const std::vector<JsonField>& arguments, const JsonField& values,
-                       const std::vector<PairSlot>& slots, const PairManifest& manifest,
-                       const PairPart& part, absl::string_view side) {
-  if (arguments.size() != slots.size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("has ", arguments.size(), " ", side, "; train.json names ", slots.size()));
+// Compares what train.json says of a program's graphs with what they are.
+class GraphCheck {
+ public:
+  GraphCheck(ModelArchive* archive, const PairManifest& manifest, const PairPart& part,
+             bool autocast)
+      : archive_(archive), manifest_(manifest), part_(part), autocast_(autocast) {}
+
+  absl::Status Run(const PairGraph& graph) {
+    const absl::Status status = Compare(graph);
+    return status.ok() ? status
+                       : absl::FailedPreconditionError(absl::StrCat(
+                             "graph '", Excerpt(graph.name), "': ", status.message()));
   }
-  for (size_t s = 0; s < slots.size(); ++s) {
-    BRAID_ASSIGN_OR_RETURN(const GraphTensor is, ReadGraphTensor(arguments[s], values));
-    const std::optional<Promise> promised = Promised(slots[s], manifest, part);
-    if (promised && !Agree(*promised, is)) {
-      return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
-                                             "; train.json says ", Describe(*promised)));
+
+ private:
+  absl::Status Compare(const PairGraph& graph) {
+    const std::string record = absl::StrCat("models/", graph.name, ".json");
+    if (!archive_->Has(record)) {
+      return absl::FailedPreconditionError("is not in the package");
     }
+    BRAID_ASSIGN_OR_RETURN(const std::string text, archive_->Read(record));
+    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    BRAID_ASSIGN_OR_RETURN(const JsonField module, JsonField(json, "").Get("graph_module"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
+                           SignatureArguments(signature, "input_specs", "user_input"));
+    BRAID_RETURN_IF_ERROR(CompareSide(inputs, values, graph.inputs, "inputs"));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
+                           SignatureArguments(signature, "output_specs", "user_output"));
+    return CompareSide(outputs, values, graph.outputs, "outputs");
   }
-  return absl::OkStatus();
-}
 
-absl::Status CheckGraph(ModelArchive& archive, const PairGraph& graph, const PairManifest& manifest,
-                        const PairPart& part) {
-  const std::string record = absl::StrCat("models/", graph.name, ".json");
-  if (!archive.Has(record)) {
-    return absl::FailedPreconditionError("is not in the package");
+  absl::Status CompareSide(const std::vector<JsonField>& arguments, const JsonField& values,
+                           const std::vector<PairSlot>& slots, absl::string_view side) const {
+    if (arguments.size() != slots.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("has ", arguments.size(), " ", side, "; train.json names ", slots.size()));
+    }
+    for (size_t s = 0; s < slots.size(); ++s) {
+      BRAID_ASSIGN_OR_RETURN(const GraphTensor is, ReadGraphTensor(arguments[s], values));
+      const std::optional<Promise> promised = Promised(slots[s], manifest_, part_, autocast_);
+      if (promised && !Agree(*promised, is)) {
+        return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
+                                               "; train.json says ", Describe(*promised)));
+      }
+    }
+    return absl::OkStatus();
   }
-  BRAID_ASSIGN_OR_RETURN(const std::string text, archive.Read(record));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  BRAID_ASSIGN_OR_RETURN(const JsonField module, JsonField(json, "").Get("graph_module"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
-                         SignatureArguments(signature, "input_specs", "user_input"));
-  BRAID_RETURN_IF_ERROR(CheckSide(inputs, values, graph.inputs, manifest, part, "inputs"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
-                         SignatureArguments(signature, "output_specs", "user_output"));
-  return CheckSide(outputs, values, graph.outputs, manifest, part, "outputs");
-}
 
-absl::Status CheckGraphs(ModelArchive& archive, const PairManifest& manifest) {
+  ModelArchive* const archive_;
+  const PairManifest& manifest_;
+  const PairPart& part_;
+  const bool autocast_;
+};
+
+absl::Status CheckGraphs(ModelArchive* archive, const PairManifest& manifest) {
   for (const PairPart& part : manifest.parts) {
     for (const PairProgram& program : part.programs) {
-      std::vector<const PairGraph*> graphs = {&program.eval};
+      GraphCheck check(archive, manifest, part, program.autocast.has_value());
+      BRAID_RETURN_IF_ERROR(check.Run(program.eval));
       for (const auto* graph : {&program.forward, &program.backward}) {
         if (*graph) {
-          graphs.push_back(&**graph);
-        }
-      }
-      for (const PairGraph* graph : graphs) {
-        if (const absl::Status status = CheckGraph(archive, *graph, manifest, part); !status.ok()) {
-          return absl::FailedPreconditionError(
-              absl::StrCat("graph '", Excerpt(graph->name), "': ", status.message()));
+          BRAID_RETURN_IF_ERROR(check.Run(**graph));
         }
       }
     }
@@ -144,7 +160,7 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
   if (!manifest.ok()) {
     return Wrong(name, absl::StrCat("train.json: ", manifest.status().message()));
   }
-  if (const absl::Status status = CheckGraphs(*archive, *manifest); !status.ok()) {
+  if (const absl::Status status = CheckGraphs(archive.get(), *manifest); !status.ok()) {
     return Wrong(name, status.message());
   }
   return std::shared_ptr<const PairPackage>(

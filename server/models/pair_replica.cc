@@ -62,24 +62,46 @@ std::string Describe(const PairTensor& tensor) {
   return absl::StrCat(DataTypeName(tensor.type), ShapeString(tensor.shape));
 }
 
-// The sizes of `spec` as the module has them, and what the package says of them.
-absl::Status FitDims(const PairTensor& input, bool batched, TensorSpec* spec) {
-  std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
-  bool fits = batched && spec->type == input.type && dims.size() + 1 == input.shape.size();
-  for (size_t d = 0; fits && d < dims.size(); ++d) {
-    const int64_t known = input.shape[d + 1];
-    fits = dims[d] < 0 || known < 0 || dims[d] == known;
-    if (fits && known >= 0 && !spec->reshape) {
-      dims[d] = known;
-    }
+// Whether the sizes that the configuration gives, without the batch dimension, are the package's.
+bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor) {
+  bool agree = dims.size() + 1 == tensor.shape.size();
+  for (size_t d = 0; agree && d < dims.size(); ++d) {
+    agree = dims[d] < 0 || tensor.shape[d + 1] < 0 || dims[d] == tensor.shape[d + 1];
   }
-  if (fits) {
-    return absl::OkStatus();
-  }
+  return agree;
+}
+
+absl::Status Misfit(absl::string_view what, const TensorSpec& spec,
+                    const std::vector<int64_t>& dims, const PairTensor& tensor) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "the configuration says that input '", spec->name, "' is ", DataTypeName(spec->type), "[",
-      batched ? "rows, " : "", absl::StrJoin(dims, ", "), "]; model.pt2 was exported with ",
-      Describe(input), ", -1 for the rows"));
+      "the configuration says that ", what, " '", spec.name, "' is ", DataTypeName(spec.type),
+      "[rows", dims.empty() ? "" : ", ", absl::StrJoin(dims, ", "),
+      "]; model.pt2 was exported with ", Describe(tensor), ", -1 for the rows"));
+}
+
+absl::Status FitOutput(const PairTensor& output, const TensorSpec& spec) {
+  const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
+  // One number for each chunk has no rows.
+  const bool fits = output.shape.empty() ? dims.empty() : SizesAgree(dims, output);
+  return fits && spec.type == output.type ? absl::OkStatus()
+                                          : Misfit("output", spec, dims, output);
+}
+
+// The sizes of `spec` as the module has them, and what the package says of them.
+absl::Status FitInput(const PairTensor& input, bool batched, TensorSpec* spec) {
+  std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
+  if (!batched) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "max_batch_size: 0, so that input '", spec->name,
+        "' has no batch dimension; expected 1 or more for an exported pair, which is batched"));
+  }
+  if (!SizesAgree(dims, input) || spec->type != input.type) {
+    return Misfit("input", *spec, dims, input);
+  }
+  for (size_t d = 0; d < dims.size() && !spec->reshape; ++d) {
+    dims[d] = std::max(dims[d], input.shape[d + 1]);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -89,7 +111,7 @@ absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) 
   BRAID_ASSIGN_OR_RETURN(binding.inputs, BindInputs(config->inputs, NamesOf(part.inputs)));
   for (size_t p = 0; p < part.inputs.size(); ++p) {
     TensorSpec& spec = config->inputs[binding.inputs[p]];
-    BRAID_RETURN_IF_ERROR(FitDims(part.inputs[p], config->has_batch_dim(spec), &spec));
+    BRAID_RETURN_IF_ERROR(FitInput(part.inputs[p], config->has_batch_dim(spec), &spec));
     if (!spec.range) {
       spec.range = part.inputs[p].range;
     }
@@ -97,12 +119,7 @@ absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) 
   BRAID_ASSIGN_OR_RETURN(binding.outputs, BindOutputs(config->outputs, NamesOf(part.outputs)));
   for (size_t o = 0; o < binding.outputs.size(); ++o) {
     const TensorSpec& spec = config->outputs[o];
-    const PairTensor& output = part.outputs[binding.outputs[o]];
-    if (spec.type != output.type) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the configuration says that output '", spec.name, "' is ", DataTypeName(spec.type),
-          "; model.pt2 was exported with ", Describe(output)));
-    }
+    BRAID_RETURN_IF_ERROR(FitOutput(part.outputs[binding.outputs[o]], spec));
   }
   return binding;
 }

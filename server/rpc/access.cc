@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc_security_constants.h"
@@ -14,6 +13,9 @@
 
 namespace braid {
 namespace {
+
+// Of an audited call's settings: all that there are, and a value or two that are none.
+constexpr size_t kSettings = 1024;
 
 enum class Denial { kNoCredentials, kBadCredentials, kRole };
 
@@ -58,10 +60,6 @@ std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
     }
   }
   return names;
-}
-
-std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(Excerpt(text)), "\"");
 }
 
 }  // namespace
@@ -225,10 +223,13 @@ void Caller::Audit(const absl::Status& outcome, absl::string_view part) const {
     return;
   }
   Log(LogModule::kAudit)
-      .info("identity={} peer={} method={} model={} trainer={} outcome={}",
-            Quoted(identity_ == nullptr ? "" : identity_->name), Quoted(peer_),
-            std::string(part.empty() ? rule_->method : part), Quoted(audited_model_),
-            Quoted(trainer_), absl::StatusCodeToString(outcome.code()));
+      .info(
+          "identity={} peer={} method={} model={} trainer={}{} outcome={}",
+          QuotedExcerpt(identity_ == nullptr ? "" : identity_->name), QuotedExcerpt(peer_),
+          std::string(part.empty() ? rule_->method : part), QuotedExcerpt(audited_model_),
+          QuotedExcerpt(trainer_),
+          settings_.empty() ? "" : absl::StrCat(" settings=", QuotedExcerpt(settings_, kSettings)),
+          absl::StatusCodeToString(outcome.code()));
 }
 
 }  // namespace braid

@@ -11,7 +11,11 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "server/access/access_control.h"
+#include "server/base/status.h"
 #include "server/rpc/method_rules.h"
+#include "server/rpc/request_names.h"
+#include "server/rpc/settings.h"
+#include "server/rpc/string_limits.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
@@ -25,38 +29,6 @@ struct CallAccess {
   Metrics* metrics = nullptr;   // counts who is refused
 };
 
-// What a request names.
-struct Names {
-  absl::string_view model;
-  absl::string_view trainer;
-};
-
-template <typename Request>
-Names NamesIn(const Request& request, Subject subject) {
-  Names names;
-  if constexpr (requires { request.trainer(); }) {
-    names.trainer = request.trainer();
-  } else if constexpr (requires { request.model_name(); }) {
-    names.model = request.model_name();
-  } else if constexpr (requires { request.model(); }) {
-    names.model = request.model();
-  }
-  if constexpr (requires { request.name(); }) {
-    const bool is_model = subject == Subject::kModel && names.model.empty();
-    (is_model ? names.model : names.trainer) = request.name();
-  }
-  return names;
-}
-
-// Setting something needs more than reading it.
-template <typename Request>
-Need NeedOf(const Request& request, Need need) {
-  if constexpr (requires { request.settings(); }) {
-    return request.settings().empty() ? need : Need::kAdmin;
-  }
-  return need;
-}
-
 // Who makes one call. Thread-compatible.
 class Caller {
  public:
@@ -65,11 +37,17 @@ class Caller {
 
   // Whether the call may be made at all, with some model: for a stream, before its first message.
   absl::Status CheckStart();
-  // Whether it may be made with `request`: UNAUTHENTICATED or PERMISSION_DENIED. For each message
-  // of a stream: what the caller may do may have changed.
+  // Whether it may be made with `request`: UNAUTHENTICATED or PERMISSION_DENIED, and, for who may,
+  // INVALID_ARGUMENT if its strings are too long. For each message of a stream: what the caller may
+  // do may have changed.
   template <typename Request>
   absl::Status Check(const Request& request) {
-    return CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject));
+    if constexpr (requires { SettingsText(request); }) {
+      settings_ = SettingsText(request);
+    }
+    BRAID_RETURN_IF_ERROR(
+        CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject)));
+    return CheckStrings(request);
   }
   absl::Status CheckNames(const Names& names) { return CheckNames(rule_->need, names); }
   // The model of what was last allowed, as the client names it, or of the trainer that it names;
@@ -116,6 +94,7 @@ class Caller {
   std::string trace_id_;
   std::string audited_model_;
   std::string trainer_;
+  std::string settings_;  // and their new values
 };
 
 }  // namespace braid

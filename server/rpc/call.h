@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "server/admission/admission.h"
+#include "server/admission/open_streams.h"
 #include "server/base/status.h"
 #include "server/rpc/access.h"
 #include "server/rpc/status.h"
@@ -23,6 +24,7 @@ namespace braid {
 // What the services share. All of it outlives them.
 struct RpcContext {
   Admission* admission = nullptr;
+  OpenStreams* streams = nullptr;
   Metrics* metrics = nullptr;
   CallAccess access;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/base/status.h"
+#include "server/rpc/string_limits.h"
 #include "server/rpc/tensor_codec.h"
 
 namespace braid {
@@ -23,14 +24,43 @@ EvaluationStream::EvaluationStream(TrainerRegistry* trainers, const RpcContext& 
       self_(this),
       record_(rpc.metrics, "Evaluate"),
       caller_(rpc.access, context, "Evaluate") {
-  if (const absl::Status allowed = caller_.CheckStart(); !allowed.ok()) {
-    End(allowed);
+  const absl::MutexLock lock(&mu_);
+  absl::Status allowed = caller_.CheckStart();
+  if (allowed.ok()) {
+    allowed = rpc_.streams->Add(self_, caller_.client());
+  }
+  if (!allowed.ok()) {
+    EndLocked(allowed);
     return;
   }
-  StartRead(&request_);
+  Read();
+}
+
+void EvaluationStream::Read() {
+  if (!leaves_.ok()) {
+    EndLocked(leaves_);
+  } else if (!ended_) {
+    reading_ = true;
+    StartRead(&request_);
+  }
+}
+
+void EvaluationStream::Leave(const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  leaves_ = why;
+  if (reading_) {
+    EndLocked(why);
+  }
 }
 
 void EvaluationStream::OnReadDone(bool ok) {
+  {
+    const absl::MutexLock lock(&mu_);
+    reading_ = false;
+    if (ended_) {
+      return;
+    }
+  }
   if (!ok) {
     End(WriteResult());
   } else if (const absl::Status status = Add(); !status.ok()) {
@@ -39,10 +69,10 @@ void EvaluationStream::OnReadDone(bool ok) {
 }
 
 absl::Status EvaluationStream::Add() {
-  ticket_ = Ticket();
   // Only the first message names the trainer.
   BRAID_RETURN_IF_ERROR(
       caller_.CheckNames({.model = {}, .trainer = run_ ? run_->trainer : request_.trainer()}));
+  BRAID_RETURN_IF_ERROR(CheckStrings(request_));
   BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong(), caller_.client()));
   if (!run_) {
     const std::vector<std::string> metrics(request_.metrics().begin(), request_.metrics().end());
@@ -67,10 +97,9 @@ void EvaluationStream::Added(const absl::StatusOr<int64_t>& step) {
     return;
   }
   step_ = *step;
+  ticket_ = Ticket();  // a client that prepares the next one takes no place
   const absl::MutexLock lock(&mu_);
-  if (!ended_) {
-    StartRead(&request_);
-  }
+  Read();
 }
 
 absl::Status EvaluationStream::WriteResult() {
@@ -90,6 +119,10 @@ absl::Status EvaluationStream::WriteResult() {
 
 void EvaluationStream::End(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
+  EndLocked(status);
+}
+
+void EvaluationStream::EndLocked(const absl::Status& status) {
   if (!std::exchange(ended_, true)) {
     Finish(record_.End(status, caller_, model_));
   }

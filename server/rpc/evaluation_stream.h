@@ -15,12 +15,15 @@ namespace braid {
 
 // gRPC calls its methods one at a time, the trainer's thread answers. Deletes itself when the call
 // is over and no batch is under way.
-class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::EvaluateRequest> {
+class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::EvaluateRequest>,
+                               public OpenStream {
  public:
   EvaluationStream(TrainerRegistry* trainers, const RpcContext& rpc,
                    const grpc::CallbackServerContext& context,
                    braid::v1::EvaluateResponse* response);
+  ~EvaluationStream() override { rpc_.streams->Remove(this); }
 
+  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
   void OnDone() override { self_.reset(); }
@@ -31,8 +34,11 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
   // The batch has been added: reads the next one.
   void Added(const absl::StatusOr<int64_t>& step) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteResult();
+  // Reads the next batch, or ends the call, if it is to leave.
+  void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the call, unless it has been.
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   TrainerRegistry* const trainers_;
   const RpcContext rpc_;
@@ -48,6 +54,8 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
   int64_t step_ = 0;
 
   absl::Mutex mu_;
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // else a batch is under way
+  absl::Status leaves_ ABSL_GUARDED_BY(mu_);   // an error: with which, once none is under way
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::string model_ ABSL_GUARDED_BY(mu_);  // of the trainer
 };

@@ -59,6 +59,7 @@ class GrpcServer::Impl {
  private:
   static RpcContext Shared(const Options& options) {
     return {options.admission,
+            options.streams,
             options.metrics,
             {options.access,
              [trainers = options.trainers](absl::string_view trainer) {

@@ -10,6 +10,7 @@
 #include "server/access/access_control.h"
 #include "server/access/tls_files.h"
 #include "server/admission/admission.h"
+#include "server/admission/open_streams.h"
 #include "server/batching/model_control.h"
 #include "server/batching/served_models.h"
 #include "server/devices/device_slot_view.h"
@@ -33,6 +34,7 @@ class GrpcServer {
     ModelControl* control = nullptr;
     TrainerRegistry* trainers = nullptr;
     Admission* admission = nullptr;
+    OpenStreams* streams = nullptr;
     Metrics* metrics = nullptr;
     Health* health = nullptr;
     SharedRegions* regions = nullptr;       // null: clients' shared memory is off

@@ -1,14 +1,19 @@
 #include "server/rpc/health_server.h"
 
 #include <chrono>
+#include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/resource_quota.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/health_reporter.h"
+#include "server/rpc/watch_limit.h"
 
 namespace braid {
 namespace {
@@ -16,6 +21,14 @@ namespace {
 // A request is a name; whoever has more than so many calls open on a connection is no probe.
 constexpr int kRequestBytes = 4096;
 constexpr int kCallsOfAConnection = 16;
+constexpr int kWatches = 256;
+// A probe asks as soon as it is connected. Who does not, or keeps a connection that it does not
+// use, makes room for others; so does, after a while, whoever has a call open.
+constexpr int kHandshakeMilliseconds = 5'000;
+constexpr int kIdleMilliseconds = 60'000;
+constexpr int kAgeMilliseconds = 600'000;
+constexpr int kGraceMilliseconds = 10'000;
+constexpr size_t kBufferBytes = size_t{64} << 20;
 
 }  // namespace
 
@@ -35,7 +48,17 @@ class HealthServer::Impl {
     // Else a second server could share the port.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsOfAConnection);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kAgeMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kGraceMilliseconds);
     builder.SetMaxReceiveMessageSize(kRequestBytes);
+    grpc::ResourceQuota quota("health");
+    quota.Resize(kBufferBytes);
+    builder.SetResourceQuota(quota);
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
+    watches.push_back(std::make_unique<WatchLimit>(kWatches));
+    builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);
     // gRPC builds no server without a service of ours. This one answers UNIMPLEMENTED.

@@ -33,7 +33,10 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
       self_(this),
       caller_(rpc.access, *context, "ModelStreamInfer"),
       record_(rpc.metrics, "ModelStreamInfer") {
-  const absl::Status allowed = caller_.CheckStart();
+  absl::Status allowed = caller_.CheckStart();
+  if (allowed.ok()) {
+    allowed = rpc_.streams->Add(self_, caller_.client());
+  }
   const absl::MutexLock lock(&mu_);
   if (!allowed.ok()) {
     End(allowed);
@@ -52,14 +55,21 @@ void InferStream::Advance() {
   if (ended_) {
     return;
   }
-  if (read_all_ && pending_.empty()) {
-    End(absl::OkStatus());
+  if ((read_all_ || !leaves_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : leaves_);
     return;
   }
-  if (!read_all_ && reading_ == nullptr && pending_.size() < kDepth && bytes_ < kMostBytes) {
+  if (!read_all_ && leaves_.ok() && reading_ == nullptr && pending_.size() < kDepth &&
+      bytes_ < kMostBytes) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
+}
+
+void InferStream::Leave(const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  leaves_ = why;
+  Advance();
 }
 
 void InferStream::WriteFirst() {
@@ -70,6 +80,7 @@ void InferStream::WriteFirst() {
   inference::ModelInferResponse* const response = first.reply.mutable_infer_response();
   if (!first.status.ok()) {
     if (errors_end_) {
+      Count(&first, first.status);
       End(first.status);
       return;
     }
@@ -86,13 +97,33 @@ void InferStream::WriteFirst() {
   if (first.more) {
     parameters[kMore].set_bool_param(true);
   }
+  Count(&first, first.status);
   writing_ = true;
   StartWrite(&first.reply);
 }
 
+void InferStream::Count(Pending* pending, const absl::Status& status) {
+  if (!pending->record) {
+    return;
+  }
+  // Until it is answered a worker may write them.
+  if (pending->answered) {
+    pending->record->facts() = std::move(pending->facts);
+  }
+  pending->record->End(status, caller_, pending->model);
+  pending->record.reset();
+}
+
 void InferStream::End(const absl::Status& status) {
   ended_ = true;
-  Finish(record_.End(status, caller_, model_));
+  if (pending_.empty() && !status.ok()) {
+    Finish(record_.End(status, caller_, ""));
+    return;
+  }
+  for (const auto& pending : pending_) {
+    Count(pending.get(), status);
+  }
+  Finish(ToGrpcStatus(status));
 }
 
 void InferStream::CancelRest() {
@@ -115,23 +146,29 @@ void InferStream::CancelRest() {
 
 void InferStream::OnReadDone(bool ok) {
   std::shared_ptr<Pending> received;
+  absl::Status status;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_) {
+    if (!ok || ended_ || !leaves_.ok()) {
       reading_ = nullptr;
-      read_all_ = true;
+      read_all_ = !ok;
       Advance();
       return;
     }
     received = reading_;
+    received->record.emplace(rpc_.metrics, "ModelStreamInfer");
     received->bytes = received->request.ByteSizeLong();
-    if (model_.empty()) {
-      model_ = received->request.model_name();
+    status = caller_.Check(received->request);
+    if (status.ok()) {
+      received->model = caller_.model();
     }
     bytes_ += received->bytes;
     pending_.push_back(received);
   }
-  if (const absl::Status status = Submit(received); !status.ok()) {
+  if (status.ok()) {
+    status = Submit(received);
+  }
+  if (!status.ok()) {
     Answer(received, status);
   }
   const absl::MutexLock lock(&mu_);
@@ -141,7 +178,6 @@ void InferStream::OnReadDone(bool ok) {
 }
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
-  BRAID_RETURN_IF_ERROR(caller_.Check(pending->request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
   BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes, caller_.client()));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
@@ -198,8 +234,6 @@ void InferStream::Answer(const std::shared_ptr<Pending>& pending, const absl::St
     const absl::MutexLock lock(&mu_);
     pending->status = status;
     pending->answered = true;
-    record_.facts().rows += pending->facts.rows;
-    record_.facts().chunks += pending->facts.chunks;
     const size_t reply_bytes = pending->reply.ByteSizeLong();
     pending->bytes += reply_bytes;
     bytes_ += reply_bytes;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -23,11 +24,14 @@ namespace braid {
 // while many requests, or many bytes of replies, are not written: a client that does not read holds
 // no more. Deletes itself when the call is over and no request is left.
 class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
-                                                         inference::ModelStreamInferResponse> {
+                                                         inference::ModelStreamInferResponse>,
+                          public OpenStream {
  public:
   InferStream(const InferContext& infer, const RpcContext& rpc,
               const grpc::CallbackServerContext* context);
+  ~InferStream() override { rpc_.streams->Remove(this); }
 
+  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -36,6 +40,8 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
  private:
   // A request that was received and whose reply is not written yet.
   struct Pending {
+    std::optional<CallRecord> record;  // until it is counted
+    std::string model;                 // that the caller may use
     inference::ModelInferRequest request;
     Ticket ticket;
     inference::ModelStreamInferResponse reply;
@@ -49,6 +55,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
     std::weak_ptr<InferenceRequest> queued;
   };
 
+  // Queues a request that its caller may make.
   absl::Status Submit(const std::shared_ptr<Pending>& pending) ABSL_LOCKS_EXCLUDED(mu_);
   // The model's queue; that of the message before, if this one goes on with its batch.
   absl::StatusOr<std::shared_ptr<RequestQueue>> QueueFor(Pending* pending);
@@ -57,6 +64,9 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   // Reads, writes or ends the call, as far as that can be done now.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A request is an RPC of its own to metrics and access log, whatever becomes of the others.
+  void Count(Pending* pending, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The requests that are not answered end with it.
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Cancels what still waits, if the call has ended.
   void CancelRest() ABSL_LOCKS_EXCLUDED(mu_);
@@ -71,7 +81,8 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   // another.
   std::shared_ptr<InferStream> self_;
 
-  // Touched by OnReadDone() alone, after the constructor.
+  // Touched by OnReadDone() alone, after the constructor; what it tells the access log is as it was
+  // then.
   Caller caller_;
   // The same: the batch whose messages are being received.
   std::shared_ptr<RequestQueue> batch_queue_;  // null: the next message begins one
@@ -80,14 +91,14 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   int64_t batch_ = 0;
 
   absl::Mutex mu_;
-  CallRecord record_ ABSL_GUARDED_BY(mu_);
-  std::string model_ ABSL_GUARDED_BY(mu_);  // of several, the first stands for all
+  CallRecord record_ ABSL_GUARDED_BY(mu_);  // for an error that is no request's
   // In the order of their arrival.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                  // of all that is pending
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status leaves_ ABSL_GUARDED_BY(mu_);  // an error: with which, once nothing is pending
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool rest_cancelled_ ABSL_GUARDED_BY(mu_) = false;
   // The last batch of which a message failed: what follows of it fails too.

@@ -27,7 +27,11 @@ OperationStream::OperationStream(TrainerRegistry* trainers, const RpcContext& rp
       record_(rpc.metrics, "Stream"),
       caller_(rpc.access, context, "Stream") {
   const absl::MutexLock lock(&mu_);
-  if (const absl::Status allowed = caller_.CheckStart(); !allowed.ok()) {
+  absl::Status allowed = caller_.CheckStart();
+  if (allowed.ok()) {
+    allowed = rpc_.streams->Add(self_, caller_.client());
+  }
+  if (!allowed.ok()) {
     End(allowed);
     return;
   }
@@ -47,14 +51,20 @@ void OperationStream::Advance() {
     writing_ = true;
     StartWrite(&first.reply);
   }
-  if (read_all_ && pending_.empty()) {
-    End(absl::OkStatus());
+  if ((read_all_ || !leaves_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : leaves_);
     return;
   }
-  if (!read_all_ && reading_ == nullptr && pending_.size() < kDepth) {
+  if (!read_all_ && leaves_.ok() && reading_ == nullptr && pending_.size() < kDepth) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
+}
+
+void OperationStream::Leave(const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  leaves_ = why;
+  Advance();
 }
 
 void OperationStream::End(const absl::Status& status) {
@@ -67,9 +77,9 @@ void OperationStream::OnReadDone(bool ok) {
   std::shared_ptr<Pending> received;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_) {
+    if (!ok || ended_ || !leaves_.ok()) {
       reading_ = nullptr;
-      read_all_ = true;
+      read_all_ = !ok;
       Advance();
       return;
     }

@@ -22,11 +22,14 @@ namespace braid {
 // gRPC calls OnReadDone() and OnWriteDone() from its threads, the trainer's thread answers. Deletes
 // itself when the call is over and no operation has it any more.
 class OperationStream final
-    : public grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse> {
+    : public grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>,
+      public OpenStream {
  public:
   OperationStream(TrainerRegistry* trainers, const RpcContext& rpc,
                   const grpc::CallbackServerContext& context);
+  ~OperationStream() override { rpc_.streams->Remove(this); }
 
+  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,6 +71,7 @@ class OperationStream final
   std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status leaves_ ABSL_GUARDED_BY(mu_);  // an error: with which, once nothing is pending
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);
   int64_t received_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,8 +1,11 @@
 #include "server/rpc/settings.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/telemetry/log.h"
@@ -104,7 +107,38 @@ absl::StatusOr<LogLevels> ParseLevels(const LogValue& value, const LogLevels& le
   return parsed.ok() ? parsed : InvalidField(field, parsed.status().message());
 }
 
+std::string ValueText(const LogValue& value) {
+  switch (value.parameter_choice_case()) {
+    case LogValue::kBoolParam:
+      return value.bool_param() ? "true" : "false";
+    case LogValue::kUint32Param:
+      return absl::StrCat(value.uint32_param());
+    case LogValue::kStringParam:
+      return value.string_param();
+    case LogValue::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return "";
+}
+
+std::string ValueText(const inference::TraceSettingRequest::SettingValue& value) {
+  return absl::StrJoin(value.value(), ",");
+}
+
+template <typename Request>
+std::string TextOf(const Request& request) {
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : request.settings()) {
+    settings.push_back(absl::StrCat(Excerpt(name), "=", Excerpt(ValueText(value))));
+  }
+  std::sort(settings.begin(), settings.end());
+  return absl::StrJoin(settings, " ");
+}
+
 }  // namespace
+
+std::string SettingsText(const inference::LogSettingsRequest& request) { return TextOf(request); }
+std::string SettingsText(const inference::TraceSettingRequest& request) { return TextOf(request); }
 
 absl::Status ExchangeLogSettings(const inference::LogSettingsRequest& request,
                                  inference::LogSettingsResponse* response) {

@@ -2,6 +2,8 @@
 // tracing's.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "inference/grpc_service.pb.h"
 
@@ -19,5 +21,10 @@ absl::Status ExchangeLogSettings(const inference::LogSettingsRequest& request,
 // Requests are not traced: says so, and refuses every setting but trace_level OFF, by name.
 absl::Status ExchangeTraceSettings(const inference::TraceSettingRequest& request,
                                    inference::TraceSettingResponse* response);
+
+// The settings that a request wants changed, for the audit: "log_info=false log_level=info",
+// sorted.
+std::string SettingsText(const inference::LogSettingsRequest& request);
+std::string SettingsText(const inference::TraceSettingRequest& request);
 
 }  // namespace braid

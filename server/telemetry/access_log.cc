@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/base/text.h"
@@ -31,7 +30,7 @@ std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
       absl::StrCat(entry.method, " ", entry.code, " ",
                    absl::FormatDuration(absl::Trunc(entry.duration, absl::Microseconds(1))));
   ForEachName(entry, facts, [&line](absl::string_view name, absl::string_view value) {
-    absl::StrAppend(&line, " ", name, "=\"", absl::Utf8SafeCEscape(value), "\"");
+    absl::StrAppend(&line, " ", name, "=", QuotedExcerpt(value));
   });
   if (facts.rows > 0) {
     absl::StrAppend(&line, " rows=", facts.rows, " chunks=", facts.chunks);

@@ -27,14 +27,16 @@ struct MetricTable {
                     MetricGroup::kRequests,
                     "braid_requests_total",
                     {"method", "model", "code"},
-                    "RPCs that ended, by gRPC status code; model: empty where the call names none "
-                    "that is served, directly or through its trainer."};
-  Histograms request_duration{&table,
-                              MetricGroup::kRequests,
-                              "braid_request_duration_seconds",
-                              {"method", "model"},
-                              "Time from an RPC's arrival to its reply.",
-                              Seconds()};
+                    "RPCs that ended, by gRPC status code; of ModelStreamInfer each request of a "
+                    "stream; model: empty where the call names none that is served, directly or "
+                    "through its trainer."};
+  Histograms request_duration{
+      &table,
+      MetricGroup::kRequests,
+      "braid_request_duration_seconds",
+      {"method", "model"},
+      "Time from the arrival of what braid_requests_total counts to its reply.",
+      Seconds()};
   Counters denied{&table,
                   MetricGroup::kRequests,
                   "braid_access_denied_total",

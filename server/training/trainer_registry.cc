@@ -40,6 +40,14 @@ absl::Status NotFound(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat("there is no trainer '", Excerpt(name), "'"));
 }
 
+// The same for one that runs and one that is stored: it may be somebody else's.
+absl::Status NameIsTaken(absl::string_view name) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("name: there is a trainer '", name,
+                   "', at work or in the data directory; attach to it, bring it back with "
+                   "RestoreCheckpoint, delete it, or give the new one another name"));
+}
+
 std::string NewId() {
   std::random_device random;
   return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
@@ -246,12 +254,10 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
   if (const auto there = Find(spec.name); there.ok()) {
     TrainerInfo info = (*there)->info();
-    if (!spec.request_id.empty() && info.spec.request_id == spec.request_id) {
-      return info;
-    }
-    return absl::AlreadyExistsError(
-        absl::StrCat("name: trainer '", spec.name, "' exists, at step ", info.step,
-                     "; attach to it, delete it, or give the new one another name"));
+    // The caller may train `spec.model`, so it may know of that model's trainers alone.
+    const bool same = !spec.request_id.empty() && info.spec.request_id == spec.request_id &&
+                      info.spec.model == spec.model;
+    return same ? absl::StatusOr<TrainerInfo>(std::move(info)) : NameIsTaken(spec.name);
   }
   const std::string name = spec.name;
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
@@ -259,10 +265,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   std::optional<StoredTrainer> stored;
   if (storage_ != nullptr) {
     if (storage_->Find(name)) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("name: trainer '", name,
-                       "' is in the data directory; bring it back with RestoreCheckpoint, delete "
-                       "it, or give the new one another name"));
+      return NameIsTaken(name);
     }
     stored = StoredTrainer{name, NewId(), request, base->version()};
     BRAID_RETURN_IF_ERROR(storage_->Write(*stored));

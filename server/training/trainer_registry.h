@@ -71,8 +71,8 @@ class TrainerRegistry {
 
   // Creates a trainer; an empty name is the model's. `request` is kept, for RestoreStored().
   // NOT_FOUND for an unknown model, ALREADY_EXISTS for a name that is taken, unless
-  // `spec.request_id` says that it was this very call that took it, INVALID_ARGUMENT naming the
-  // field that is wrong.
+  // `spec.request_id` and the model say that it was this very call that took it, INVALID_ARGUMENT
+  // naming the field that is wrong.
   void Create(TrainerSpec spec, std::string request, InfoDone done);
   // Waits for the trainer's running operation. NOT_FOUND if there is none of that name.
   void Delete(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);

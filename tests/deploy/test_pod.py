@@ -40,7 +40,7 @@ def test_the_least_values_serve_with_tokens_over_tls_on_one_gpu() -> None:
     assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
     assert {"--auth_tokens=/etc/braid/tokens/tokens", "--tls_cert=/etc/braid/tls/tls.crt",
             "--tls_key=/etc/braid/tls/tls.key"} <= set(server["args"])  # fmt: skip
-    others = ("--data", "--allow", "--tls_client_ca", "--tls_terminated", "--max_connection_age")
+    others = ("--data", "--allow", "--tls_client_ca", "--tls_terminated", "--max_c")
     assert not [flag for flag in server["args"] if flag.startswith(others)]
     assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
     assert server["image"] == "braid:0.1.0"
@@ -197,6 +197,10 @@ def test_server_flags() -> None:
     flags = args({"server": {**server, "extraArgs": ["--tf32"], "maxConnectionAge": 86400}})
     assert {"--devices=cuda:0*2", "--model_control_mode=explicit", "--load_model=a",
             "--load_model=b", "--tf32", "--max_connection_age=86400"} <= set(flags)  # fmt: skip
+    limits = {"maxClientRequests": 7, "maxClientRequestBytes": 1 << 40}
+    assert {"--max_client_requests=7", "--max_client_request_bytes=1099511627776"} <= set(
+        args({"server": limits})
+    )
     polled = args({"server": {"modelControlMode": "poll", "repositoryPollSeconds": 0.5}})
     assert "--repository_poll_seconds=0.5" in polled
 
@@ -220,6 +224,16 @@ def test_what_is_added_comes_through() -> None:
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["imagePullSecrets"] == [{"name": "p"}]
     assert server["image"] == "r/b:7"
+
+
+def test_an_image_by_its_digest() -> None:
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    image = {"repository": "r/b", "tag": "7", "digest": digest}
+    test = {"model": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
+    test["tokenSecret"] = "token"
+    manifests = render_minimal({"image": image, "test": test})
+    assert manifests.server()["image"] == f"r/b@{digest}"
+    assert manifests.of("Pod")["spec"]["containers"][0]["image"] == f"r/b@{digest}"
 
 
 def test_a_newer_chart_does_not_replace_the_pods(tmp_path) -> None:

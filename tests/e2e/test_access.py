@@ -216,7 +216,7 @@ def test_lists_show_what_may_be_seen(channel: grpc.Channel) -> None:
     assert listed("ListTrainers", "train") == [f"on-{MINE}", f"on-{OTHERS}"]
 
 
-def test_settings_are_set_by_admins(channel: grpc.Channel) -> None:
+def test_settings_are_set_by_admins(server: Server, channel: grpc.Channel) -> None:
     for identity in ("infer", "train", "admin-mine"):
         code, message = access.outcome(
             channel, access.METHODS["LogSettings"], set_verbosity(1), as_(identity)
@@ -224,6 +224,10 @@ def test_settings_are_set_by_admins(channel: grpc.Channel) -> None:
         assert code == "PERMISSION_DENIED"
         assert "the role admin for every model" in message
     access.call(channel, access.METHODS["LogSettings"], set_verbosity(0), as_("admin"))
+    for outcome in ("PERMISSION_DENIED", "OK"):
+        wanted = "1" if outcome == "PERMISSION_DENIED" else "0"
+        line = f'trainer="" settings="log_verbose_level={wanted}" outcome={outcome}'
+        wait_until(lambda line=line: line in server.log)
 
 
 def test_an_admin_of_one_model_loads_that(channel: grpc.Channel) -> None:

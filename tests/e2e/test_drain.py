@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from e2e.durable import DurableServer
 from e2e.metrics import scrape
-from e2e.protocol import Stub, channel, message
+from e2e.protocol import CALL_SECONDS, Stub, channel, message, tensor
 from e2e.raw_trainer import RawTrainer
 from e2e.server import Server
+from e2e.streams import open_stream, operation
 from e2e.waiting import wait_until
 
 InferRequest = message("inference.ModelInferRequest")
@@ -60,6 +63,57 @@ def test_the_delay_ends_by_itself(start_server: Callable[..., Server]) -> None:
     server.terminate()
     assert server.wait() == 0, server.log
     assert 1.5 <= time.monotonic() - started < 10
+
+
+def streams_of(server: Server, requests: queue.SimpleQueue) -> dict[str, Any]:
+    """A call of each method that takes messages without end, which its client leaves open: each is
+    answered once, or has nothing to answer yet."""
+    infer = request_of("mlp", np.zeros((1, 784), np.float32))
+    trainer = RawTrainer(server.address, "chain", {"name": "mse"}, {"sgd": {}})
+    step = {"x": np.ones((4, 10), np.float32)}, {"target": np.ones((4, 5), np.float32)}
+
+    sent: queue.SimpleQueue = queue.SimpleQueue()
+
+    def then_wait(request: Any) -> Iterator[Any]:
+        yield request
+        sent.put(None)
+        requests.get()
+
+    calls = {
+        "ModelStreamInfer": inference(server).ModelStreamInfer(then_wait(infer)),
+        "Stream": open_stream(
+            server.address, then_wait(operation("Step", trainer.request("Step", *step)))
+        ),
+    }
+    for call in calls.values():
+        next(call)
+        sent.get(timeout=CALL_SECONDS)
+    evaluate = message("braid.v1.EvaluateRequest")(trainer=trainer.name)
+    evaluate.inputs.append(tensor("x", step[0]["x"]))
+    evaluate.targets.append(tensor("target", step[1]["target"]))
+    calls["Evaluate"] = trainer.stub.Evaluate.future(then_wait(evaluate))
+    sent.get(timeout=CALL_SECONDS)
+    return calls
+
+
+def test_open_streams_end_unavailable(start_server: Callable[..., Server]) -> None:
+    """For their clients to go on with another server."""
+    server = start_server("cpu*1", names=("mlp", "chain"), flags=("--log_level=access=info",))
+    requests: queue.SimpleQueue = queue.SimpleQueue()
+    calls = streams_of(server, requests)
+    server.terminate()
+    try:
+        for method, call in calls.items():
+            with pytest.raises(grpc.RpcError) as caught:
+                call.result() if method == "Evaluate" else next(call)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE, (method, caught.value)
+            assert "the server is shutting down" in caught.value.details(), method
+    finally:
+        for _ in calls:
+            requests.put(None)
+    assert server.wait() == 0, server.log
+    for method in calls:
+        assert f"{method} UNAVAILABLE" in server.log, method
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.server import Server
+from e2e.waiting import wait_until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -81,6 +82,40 @@ def test_slow_http_clients_do_not_keep_probes_away(server: Server) -> None:
     finally:
         for connection in slow:
             connection.close()
+
+
+def test_a_flood_of_watches_keeps_no_probe_away(server: Server) -> None:
+    """400, of which the health port takes 256."""
+    address = f"127.0.0.1:{server.ready['health_port']}"
+    # Each a connection of its own: channels to one address share one otherwise.
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    request = health_pb2.HealthCheckRequest(service="readiness")
+    channels = [grpc.insecure_channel(address, own) for _ in range(40)]
+
+    def watch(on: grpc.Channel) -> grpc.Call | None:
+        """None: it was refused."""
+        call = health_pb2_grpc.HealthStub(on).Watch(request, timeout=CALL_SECONDS)
+        try:
+            assert next(call).status == SERVING
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.CANCELLED
+            return None
+        return call
+
+    watches = [watch(on) for on in channels for _ in range(10)]
+    assert sum(call is not None for call in watches) == 256
+    assert check(server, "health_port", "readiness") == SERVING
+    for on in channels:
+        on.close()
+    with grpc.insecure_channel(address, own) as on:
+        wait_until(lambda: watch(on) is not None)
+
+
+def test_who_says_nothing_is_hung_up_on(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.ready["health_port"])) as silent:
+        silent.settimeout(15)
+        while silent.recv(4096):  # what gRPC says first
+            pass
 
 
 def test_a_draining_server_is_live_and_not_ready(start_server: Callable[..., Server]) -> None:

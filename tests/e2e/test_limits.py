@@ -156,8 +156,11 @@ def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path:
             "/inference.GRPCInferenceService/ModelReady",
             request_serializer=lambda message: message.SerializeToString(),
         )
+        # The one is read and judged, the other not taken.
         request.name = "x" * (1 << 19)
-        call(request, timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request, timeout=30)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         request.name = "x" * (1 << 20)
         with pytest.raises(grpc.RpcError) as caught:
             call(request, timeout=30)
@@ -222,14 +225,15 @@ def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path:
                 client.infer(MODEL, {tensor.name: x})
 
 
+@pytest.mark.parametrize("limit", ["--max_client_requests", "--max_client_request_bytes"])
 @pytest.mark.parametrize("by_token", [True, False])
-def test_each_client_has_a_limit(tmp_path: Path, by_token: bool) -> None:
+def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> None:
     models.export(tmp_path / "models" / "slow", models.make("slow"), config=models.configs.SLOW)
     (tmp_path / "tokens").write_text(
         access.token_line("infer", "one", "ann") + access.token_line("infer", "two", "bob")
     )
     flags = (
-        "--max_client_requests=1",
+        f"{limit}=1",
         *((f"--auth_tokens={tmp_path / 'tokens'}",) if by_token else ()),
     )
     with Server(tmp_path / "models", "cpu*1", tmp_path / "run", flags) as server:
@@ -258,7 +262,7 @@ def test_each_client_has_a_limit(tmp_path: Path, by_token: bool) -> None:
                 return bool(refused)
 
             wait_until(both)
-            assert "--max_client_requests" in refused[0]
+            assert f"({limit})" in refused[0]
             ann.infer("slow", inputs)
 
 
@@ -283,6 +287,18 @@ def test_shapes_that_are_absurd(server: Server, shape: list[int]) -> None:
         code, message = access.outcome(on, access.METHODS["ModelInfer"], request, [])
     assert code == "INVALID_ARGUMENT"
     assert len(message) < 100_000
+
+
+def test_strings_that_are_absurd_are_refused_by_field(server: Server) -> None:
+    infer = access.METHODS["ModelInfer"]
+    with protocol.channel(server.address) as on:
+        for field in ("id", "model_name", "model_version"):
+            request = access.request_naming(infer, MODEL, "")
+            setattr(request, field, "x" * (3 << 20))
+            code, message = access.outcome(on, infer, request, [])
+            assert code == "INVALID_ARGUMENT"
+            assert message.startswith(f"{field}: has 3145728 bytes; expected at most 1024")
+    assert answers(server.address)
 
 
 def test_names_that_are_absurd_are_cut_in_what_is_told(server: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,25 @@ def test_access_log_in_json(repository: Path, tmp_path: Path) -> None:
         assert phases["queue"] + phases["compute"] <= answered["duration_seconds"]
         assert refused["code"] == "NOT_FOUND" and "rows" not in refused
         assert calls("RepositoryIndex")
+
+
+def test_each_request_of_a_stream_has_a_line(repository: Path, tmp_path: Path) -> None:
+    flags = ("--log_format=json", "--log_level=access=info")
+    with Server(repository, "cpu*1", tmp_path, flags) as server:
+        replies: queue.SimpleQueue = queue.SimpleQueue()
+        with triton.InferenceServerClient(server.address) as client:
+            client.start_stream(lambda result, error: replies.put(error))
+            for number, columns in enumerate((3, 4, 3)):
+                tensor = triton.InferInput("input", [number + 1, columns], "FP32")
+                tensor.set_data_from_numpy(np.zeros((number + 1, columns), np.float32))
+                client.async_stream_infer("linear", [tensor], request_id=f"r{number}")
+            assert [replies.get(timeout=60) is None for _ in range(3)] == [True, False, True]
+            client.stop_stream()
+    lines = json_lines(server, lambda line: line.get("method") == "ModelStreamInfer")
+    assert [line["code"] for line in lines] == ["OK", "INVALID_ARGUMENT", "OK"]
+    assert [line.get("request_id") for line in lines] == ["r0", None, "r2"]
+    assert [line.get("rows") for line in lines] == [1, None, 3]
+    assert {line["model"] for line in lines} == {"linear"}
 
 
 def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def mutual_server(
         "infer:mine spiffe://example.org/app\n"
         "train build.example.org\n"
         "admin Jane Roe\n"
+        "train ann@example.org\n"
+        "train 10.0.0.7\n"
     )
     flags = (
         f"--tls_cert={server_pair.certificate}",
@@ -156,6 +158,8 @@ def test_tritonclient_over_tls(tls_server: Server, authority: Authority) -> None
         (("URI:spiffe://example.org/app",), "", True, False),
         (("DNS:build.example.org",), "", True, True),
         (("DNS:other.example.org", "DNS:build.example.org"), "", True, True),
+        (("email:ann@example.org",), "", True, True),
+        (("IP:10.0.0.7",), "", True, True),
         ((), "Jane Roe", True, True),
     ],
 )
@@ -181,6 +185,9 @@ def test_identity_of_a_certificate(
         (("DNS:unknown.example.org",), ""),
         # The common name counts only where there is no alternative.
         (("DNS:unknown.example.org",), "Jane Roe"),
+        (("IP:10.0.0.8",), "Jane Roe"),
+        # As it is, no pattern.
+        (("DNS:*.example.org",), ""),
         ((), "Jane Roe 2"),
         ((), ""),
     ],

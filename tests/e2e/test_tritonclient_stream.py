@@ -140,6 +140,51 @@ def test_every_input_validation_error_is_in_band(stub: Stub) -> None:
     assert replies[3].error_message == "" and values(replies[3], 2, 10).shape == (2, 10)
 
 
+def test_each_request_is_counted_with_its_own_code(server: Server, stub: Stub) -> None:
+    """As a call by itself would be; the stream is not, once more."""
+    codes = {"OK": "mlp", "INVALID_ARGUMENT": "mlp", "NOT_FOUND": ""}
+
+    def counts() -> dict[str, float]:
+        scraped = metrics.scrape(server.metrics_url)
+        method = {"method": "ModelStreamInfer"}
+        counted = {
+            code: scraped.value("braid_requests_total", **method, model=model, code=code)
+            for code, model in codes.items()
+        }
+        timed = scraped.value("braid_request_duration_seconds_count", **method, model="mlp")
+        return {**counted, "timed": timed}
+
+    before = counts()
+    good, bad = request("mlp", random(2)), request("mlp", random(2, 7))
+    sent = [good, bad, good, request("nosuch", random(1)), bad, good]
+    assert len(list(stub.ModelStreamInfer(iter(sent)))) == len(sent)
+    counted = {name: value - before[name] for name, value in counts().items()}
+    assert counted == {"OK": 3, "INVALID_ARGUMENT": 2, "NOT_FOUND": 1, "timed": 5}
+
+
+def test_requests_of_a_stream_that_ends_early_have_its_code(server: Server, stub: Stub) -> None:
+    def cancelled() -> float:
+        return metrics.scrape(server.metrics_url).value(
+            "braid_requests_total", method="ModelStreamInfer", model="slow", code="CANCELLED"
+        )
+
+    before = cancelled()
+    done = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield request("slow", random(1, 256))
+        for _ in range(3):
+            yield request("slow", random(400, 256))
+        done.wait(CALL_SECONDS)
+
+    call = stub.ModelStreamInfer(requests())
+    next(call)
+    wait_until(lambda: in_flight(server) > 0)
+    call.cancel()
+    done.set()
+    wait_until(lambda: cancelled() - before == 3)
+
+
 def test_a_batch_in_several_messages(stub: Stub) -> None:
     x = random(1000)
     parts = np.split(x, [300, 700])

@@ -118,15 +118,18 @@ TEST_F(FlagsTest, WhoMayDoWhat) {
 TEST_F(FlagsTest, WhatAClientMayTake) {
   const auto none = Parse({});
   EXPECT_EQ(none->max_client_requests, 0);
+  EXPECT_EQ(none->max_client_request_bytes, 0);
   EXPECT_EQ(none->max_connection_streams, 1024);
   EXPECT_EQ(none->max_connection_age, absl::InfiniteDuration());
   EXPECT_EQ(none->max_connection_age_grace, absl::InfiniteDuration());
   EXPECT_FALSE(none->refuse_compression);
   const auto options =
-      Parse({"--max_client_requests=3", "--max_connection_streams=5", "--max_connection_age=1.5",
+      Parse({"--max_client_requests=3", "--max_client_request_bytes=4",
+             "--max_connection_streams=5", "--max_connection_age=1.5",
              "--max_connection_age_grace=0.5", "--refuse_compression", "--model_allowlist=f"});
   ASSERT_TRUE(options) << stderr_;
   EXPECT_EQ(options->max_client_requests, 3);
+  EXPECT_EQ(options->max_client_request_bytes, 4);
   EXPECT_EQ(options->max_connection_streams, 5);
   EXPECT_EQ(options->max_connection_age, absl::Milliseconds(1500));
   EXPECT_EQ(options->max_connection_age_grace, absl::Milliseconds(500));

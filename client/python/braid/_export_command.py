@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         import torch
     except ImportError as error:
-        raise ExportError(f"torch is needed: pip install 'braid-client[export]' ({error})") from None
+        raise ExportError(f"{error}: pip install 'braid-client[export]'") from None
     if options.rows < 1:
         raise UsageError(f"--rows is {options.rows}; expected 1 or more")
     torch.manual_seed(options.seed)
@@ -215,7 +215,9 @@ def _input(spec: str, rows: int) -> tuple[str, torch.Tensor]:
             f"--input {spec}: expected dims such as 3x224x224, and a range such as @0..999"
         ) from None
     if any(size < 1 for size in shape) or low > high:
-        raise UsageError(f"--input {spec}: expected dims of 1 or more, and a range that is not empty")
+        raise UsageError(
+            f"--input {spec}: expected dims of 1 or more, and a range that is not empty"
+        )
     return name, _random(spec, dtype.upper(), [rows, *shape], low, high)
 
 

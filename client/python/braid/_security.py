@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,16 +37,49 @@ class Security:
         if self.token is not None and not _WORD.fullmatch(self.token):
             raise ValueError("token: expected one word of printable ASCII characters")
 
+    @property
+    def encrypts(self) -> bool:
+        return bool(self.tls) or any(
+            file is not None for file in (self.ca, self.certificate, self.key)
+        )
+
+    def warn_of_exposure(self, address: str) -> None:
+        """Warns, once for each address, of a token that everybody on the way could read."""
+        if self.token is not None and not self.encrypts and not _is_here(address):
+            warnings.warn(
+                f"the token goes to {address} in plaintext, for everybody on the way to read; "
+                "expected tls=True or ca=…, unless something on this machine has TLS",
+                stacklevel=2,
+            )
+
     def metadata(self) -> list[tuple[str, str]] | None:
         """What goes with each call."""
         return None if self.token is None else [("authorization", f"Bearer {self.token}")]
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """Of a channel; None: plaintext."""
-        files = (self.ca, self.key, self.certificate)
-        if not self.tls and all(file is None for file in files):
+        if not self.encrypts:
             return None
-        return grpc.ssl_channel_credentials(*map(_pem, files))
+        return grpc.ssl_channel_credentials(*map(_pem, (self.ca, self.key, self.certificate)))
+
+
+def _is_here(address: str) -> bool:
+    """Whether the way to a gRPC target does not leave this machine."""
+    scheme, colon, rest = address.partition(":")
+    if colon and scheme in ("unix", "unix-abstract"):
+        return True
+    if colon and scheme in ("dns", "ipv4", "ipv6", "passthrough"):
+        address = rest.rpartition("/")[2]
+    return all(_is_loopback(each) for each in address.split(","))
+
+
+def _is_loopback(address: str) -> bool:
+    bracketed = re.fullmatch(r"\[(.*)\](?::\d+)?", address)
+    host = bracketed[1] if bracketed else re.sub(r":\d+$", "", address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _pem(source: PemLike | None) -> bytes | None:

@@ -45,7 +45,8 @@ def connect(
     wait_ready: seconds to wait for the server to be ready, then DeadlineExceeded. None: do not
         wait; a server that is not there shows at the first call, as Unavailable.
     token: sent with each call, for a server with --auth_tokens; read it from a file or the
-        environment. Without TLS everybody on the way reads it, too.
+        environment. Without TLS everybody on the way reads it, too: beyond this machine that is
+        a warning.
     tls: whether to talk TLS; None: if any of the following is there.
     ca: the authorities that the server's certificate may be of, as a path or as PEM in bytes;
         None: gRPC's own, the public ones.
@@ -91,6 +92,7 @@ class Client:
     ) -> None:
         """As `connect`, without waiting."""
         security = Security(token, tls, ca, certificate, key)
+        security.warn_of_exposure(address)
         self._channel = Channel(address, timeout, max_message_bytes, security)
 
     def __enter__(self) -> Client:

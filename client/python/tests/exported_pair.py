@@ -15,6 +15,7 @@ Key = tuple[str, str]
 
 class ExportedPair:
     def __init__(self, version: Path) -> None:
+        self.version = version
         archive = load_pt2(str(version / "model.pt2"))
         self.programs = archive.exported_programs
         self.json: dict[str, Any] = json.loads(archive.extra_files["train.json"])

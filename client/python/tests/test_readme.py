@@ -6,11 +6,13 @@ import re
 
 import braid
 import grpc
+import pytest
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 
 
 SECURE = "braid.example.org"
+EXPORT = "braid.export("
 
 
 def examples() -> list[str]:
@@ -18,10 +20,10 @@ def examples() -> list[str]:
 
 
 def test_examples_run(server):
-    assert len(examples()) == 5
+    assert len(examples()) == 6
     names = {}
     for example in examples():
-        if SECURE in example:
+        if SECURE in example or EXPORT in example:
             continue
         if "except braid.InvalidArgument" in example:
             server.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT)
@@ -41,3 +43,12 @@ def test_secure_examples_pass_what_connect_takes(monkeypatch):
     exec(example, {"braid": braid})
     assert [call.arguments.get("token") for call in made] == ["a-token", None]
     assert made[1].arguments["key"] == "client-key.pem"
+
+
+def test_export_example_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (example,) = (each for each in examples() if EXPORT in each)
+    exec(example, {"braid": braid})
+    assert capsys.readouterr().out == "pair models/fashion/1 \n"
+    assert (tmp_path / "models/fashion/config.pbtxt").is_file()

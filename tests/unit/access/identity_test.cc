@@ -57,6 +57,18 @@ TEST(IdentityTest, AModelsNameMayHaveAColon) {
   EXPECT_TRUE(Granted("infer:team:model").May(Role::kInfer, "team:model"));
 }
 
+TEST(IdentityTest, AModelsNameMayHaveWhatDividesALine) {
+  const Identity ann = Granted("infer:my%20model,train:a%2cb%25%C3%A9");
+  EXPECT_TRUE(ann.May(Role::kInfer, "my model"));
+  EXPECT_TRUE(ann.May(Role::kTrain, "a,b%é"));
+  EXPECT_FALSE(ann.May(Role::kInfer, "my%20model"));
+  for (const char* text : {"infer:100%", "infer:a%2", "infer:a%2gb", "infer:%%20"}) {
+    EXPECT_THAT(ParseGrants(text), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("%20 for a space, %2C for a comma")))
+        << text;
+  }
+}
+
 TEST(IdentityTest, RefusesWhatIsNoRole) {
   for (const char* text : {"", "boss", "Infer", "infer:", "infer,", ",infer", "infer train"}) {
     EXPECT_THAT(ParseGrants(text), StatusIs(absl::StatusCode::kInvalidArgument,

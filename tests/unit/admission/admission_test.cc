@@ -69,6 +69,28 @@ TEST(AdmissionTest, LimitsTheRequestsOfEachClient) {
   EXPECT_FALSE(admission.Admit(1, "ann").ok());
 }
 
+TEST(AdmissionTest, LimitsTheBytesOfEachClient) {
+  Admission admission({.requests = 10, .bytes = 1000, .client_bytes = 100});
+  EXPECT_TRUE(admission.limits_clients());
+  BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(60, "ann"));
+  EXPECT_THAT(
+      admission.Admit(41, "ann"),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("41 bytes"), HasSubstr("100 (--max_client_request_bytes)"))));
+  EXPECT_EQ(admission.bytes_in_flight(), 60);
+  EXPECT_THAT(admission.Admit(100, "bob"), IsOk());
+  EXPECT_THAT(admission.Admit(40, "ann"), IsOk());
+  first.GiveBack();
+  EXPECT_THAT(admission.Admit(100, "ann"), IsOk());
+}
+
+TEST(AdmissionTest, ARequestOverItsClientsLimitIsLetInAlone) {
+  Admission admission({.requests = 10, .bytes = 10000, .client_bytes = 100});
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket other, admission.Admit(1, "bob"));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Ticket large, admission.Admit(1000, "ann"));
+  EXPECT_EQ(StatusOf(admission.Admit(1, "ann")).code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(AdmissionTest, AMovedTicketIsStillItsClients) {
   Admission admission({.requests = 10, .bytes = 100, .client_requests = 1});
   Ticket kept;

@@ -71,7 +71,7 @@ json Manifest() {
              {"shape", {3, 2}},
              {"tied_to", "weight"}},
             {{"name", "mean"}, {"kind", "buffer"}, {"dtype", "FP32"}, {"shape", {3}}}}},
-          {"chains", {{"first", "second"}}},
+          {"chains", {{""}}},
           {"parts", {part}}};
 }
 
@@ -82,7 +82,7 @@ TEST(PairManifestTest, ReadsWhatEverySlotIs) {
   EXPECT_EQ(manifest.state[1].tensor, 0);  // tied
   EXPECT_EQ(manifest.state[2].tensor, 2);
   EXPECT_FALSE(manifest.state[2].is_parameter);
-  EXPECT_THAT(manifest.chains, ElementsAre(ElementsAre("first", "second")));
+  EXPECT_THAT(manifest.chains, ElementsAre(ElementsAre("")));
   ASSERT_THAT(manifest.parts, SizeIs(1));
   const PairPart& part = manifest.parts[0];
   EXPECT_THAT(part.inputs[0].shape, ElementsAre(-1, 3));
@@ -132,6 +132,13 @@ INSTANTIATE_TEST_SUITE_P(
     All, DamagedManifestTest,
     ::testing::Values(
         Damage{"NoObject", [](json& m) { m = json::array(); }, {"no JSON object"}},
+        Damage{"OtherFormat", [](json& m) { m["format"] = "x"; }, {"format: 'x'", "braid-pair"}},
+        Damage{"NoRowsToTrain",
+               [](json& m) { m["parts"][0]["min_training_rows"] = 0; },
+               {"parts[0].min_training_rows: 0", "1 or more"}},
+        Damage{"ChainOfNoParts",
+               [](json& m) { m["chains"] = {{"third"}}; },
+               {"chains[0]: 'third' is no part"}},
         Damage{"OtherSchema",
                [](json& m) { m["schema_version"] = 7; },
                {"schema_version: 7", "this server reads 1"}},

@@ -33,6 +33,21 @@ TEST_F(LogSettingsTest, SaysWhatHolds) {
   EXPECT_EQ(response_.settings().at("log_format").string_param(), "ISO8601");
 }
 
+TEST_F(LogSettingsTest, AreTextForTheAudit) {
+  EXPECT_EQ(SettingsText(request_), "");
+  (*this)["log_verbose_level"].set_uint32_param(1);
+  (*this)["log_level"].set_string_param("info,rpc=debug");
+  (*this)["log_info"].set_bool_param(true);
+  (*this)["log_error"];
+  EXPECT_EQ(SettingsText(request_),
+            "log_error= log_info=true log_level=info,rpc=debug log_verbose_level=1");
+  inference::TraceSettingRequest trace;
+  auto& level = (*trace.mutable_settings())["trace_level"];
+  level.add_value("OFF");
+  level.add_value("TENSORS");
+  EXPECT_EQ(SettingsText(trace), "trace_level=OFF,TENSORS");
+}
+
 TEST_F(LogSettingsTest, ChangesTheLevel) {
   (*this)["log_verbose_level"].set_uint32_param(1);
   ASSERT_THAT(Exchange(), IsOk());

@@ -15,12 +15,18 @@ from torch import nn
 from braid._export import ExportError
 from braid.exporter import config, rows, source
 from braid.exporter.joint import in_mode
-from braid.exporter.signature import DATATYPES, flatten
+from braid.exporter.signature import DATATYPES, check_rows, flatten
 from braid.exporter.state import device_of
 
 BATCHES = (1, 2, 7, 33)
 _LARGEST = 1 << 20
 _TOLERANCE = 1e-3
+_OPTIONS = {
+    # Else the number of threads here would be that of every server.
+    "cpp.dynamic_threads": True,
+    # Takes longer than to compile one package without.
+    "cpp_cache_precompile_headers": False,
+}
 
 
 @dataclass(frozen=True)
@@ -101,8 +107,7 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
         program = torch.export.export(
             _flat(module, inputs), (), examples, dynamic_shapes=shapes, strict=False
         )
-        # Else the number of threads here would be that of every server.
-        with torch._inductor.config.patch({"cpp.dynamic_threads": True}):
+        with torch._inductor.config.patch(_OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:
         said = str(error).strip().splitlines()
@@ -116,6 +121,7 @@ def _compare(
     names: list[str], expected: list[torch.Tensor], got: list[torch.Tensor], batch: int
 ) -> None:
     for name, one, other in zip(names, expected, got, strict=True):
+        check_rows(name, one, batch)
         fits = one.shape == other.shape and one.dtype == other.dtype
         if not fits or not torch.allclose(
             one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True

@@ -21,6 +21,8 @@ from braid.exporter.plain_run import SEED, PlainRun, Values
 from braid.exporter.signature import DATATYPES
 
 BATCHES = (1, 2, 7, 33)
+# Which batches a graph holds for is not a matter of the precision.
+_LOW_BATCHES = (2, 7)
 # Of the largest value. The same operators run in another order at most.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 _LOW_TOLERANCE = 3e-2
@@ -72,9 +74,11 @@ def check_pair(folder: Path, pair: Pair) -> None:
     """ExportError with the tensor, the batch and the difference if they are not the same."""
     reader = PackageReader(folder / "model.pt2")
     for exported, said in zip(pair.parts, reader.json["parts"], strict=True):
-        for program in said["programs"]:
-            for batch in BATCHES:
-                _Comparison(reader, pair.device, exported, program, batch).run()
+        for batch in BATCHES:
+            plain = PlainRun(exported.part, pair.device, batch)
+            for program in said["programs"]:
+                if program["precision"] == "model" or batch in _LOW_BATCHES:
+                    _Comparison(reader, plain, exported, program).run()
 
 
 class _Comparison:
@@ -83,18 +87,17 @@ class _Comparison:
     def __init__(
         self,
         reader: PackageReader,
-        device: torch.device,
+        plain: PlainRun,
         exported: ExportedPart,
         program: Mapping[str, Any],
-        batch: int,
     ) -> None:
         self._reader = reader
         self._program = program
-        self._evaluated = batch >= exported.min_evaluation_rows
-        self._trained = "forward" in program and batch >= exported.min_training_rows
-        self._plain = PlainRun(exported.part, device, batch)
+        self._evaluated = plain.batch >= exported.min_evaluation_rows
+        self._trained = "forward" in program and plain.batch >= exported.min_training_rows
+        self._plain = plain
         self._precision = PRECISIONS.get(program["precision"])
-        self._where = f"batch of {batch}, precision {program['precision']}"
+        self._where = f"batch of {plain.batch}, precision {program['precision']}"
 
     def run(self) -> None:
         if self._evaluated:
@@ -102,7 +105,7 @@ class _Comparison:
         if self._trained:
             self._compare(self._plain.training, self._training())
 
-    def _compare(self, plain: Callable[[Any], Values], got: Values) -> None:
+    def _compare(self, plain: Callable[[torch.dtype | None], Values], got: Values) -> None:
         expected = plain(self._precision)
         # How far rounding alone goes is what the precision changes.
         exact = plain(None) if self._precision is not None else expected
@@ -126,13 +129,14 @@ class _Comparison:
     def _evaluation(self) -> Values:
         with rows.seeded(self._plain.device, SEED):
             got = self._reader.run(self._program["eval"], self._given())
-        return {plain_run.output(name): got["output", name] for name in self._plain.part.names}
+        names = self._plain.part.names
+        return {plain_run.output(name, False): got["output", name] for name in names}
 
     def _training(self) -> Values:
         part, given = self._plain.part, self._given()
         with rows.seeded(self._plain.device, SEED):
             after = self._reader.run(self._program["forward"], given)
-        values = {plain_run.output(name): after["output", name] for name in part.names}
+        values = {plain_run.output(name, True): after["output", name] for name in part.names}
         for entry in part.untied:
             if entry.kind == "buffer":
                 now = after.get(("new_buffer", entry.name), entry.tensor)

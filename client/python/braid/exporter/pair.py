@@ -77,10 +77,9 @@ def make_pair(
     device = device_of(module)
     state = state_of(module)
     whole = Part("", module, state, inputs)
-    parts = [_export_part(whole, precisions, device)]
-    for stage in stages.parts_of(whole, chains, device):
-        parts.append(_export_part(stage, precisions, device))
-    return Pair(device, state, chains, parts)
+    parts = [whole, *stages.parts_of(whole, chains, device)]
+    exported = [_export_part(part, precisions, device) for part in parts]
+    return Pair(device, state, chains, exported)
 
 
 def _export_part(part: Part, precisions: list[str], device: torch.device) -> ExportedPart:

@@ -13,10 +13,6 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 _aten = torch.ops.aten
-_MAYBE_VIEWS = {
-    f"aten::{name}"
-    for name in ("reshape", "contiguous", "to", "_to_copy", "flatten", "dropout", "_unsafe_view")
-}
 
 
 def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphModule]:
@@ -27,11 +23,9 @@ def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphM
         num_fwd_outputs=forward_outputs,
         static_lifetime_input_indices=[],
     )
+    _drop_unused(backward)
     _take_sizes_from_tensors(backward)
     _keep_outputs(forward, forward_outputs, placeholders(backward))
-    for graph in (forward, backward):
-        drop_detach(graph)
-        drop_unused(graph)
     return forward, backward
 
 
@@ -53,52 +47,12 @@ def is_tensor(node: Any) -> bool:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def drop_unused(module: GraphModule) -> None:
-    """Random operations too, which fx keeps for what they do to the generator: backward would draw
-    numbers that nobody reads."""
-    module.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
-    module.recompile()
-
-
-def drop_detach(module: GraphModule) -> None:
-    """No gradients are recorded when a graph runs: a detached tensor is the tensor itself."""
-    for node in list(module.graph.nodes):
-        if node.target in (_aten.detach.default, _aten.alias.default):
-            node.replace_all_uses_with(node.args[0])
-            module.graph.erase_node(node)
-    module.recompile()
-
-
-def drop_copies(module: GraphModule) -> None:
-    """Drops copies that nobody can tell from the original, such as dropout's in evaluation.
-
-    A graph writes to nothing, so those are all whose strides are the original's, but for what an
-    output is or is a view of, for that to be a tensor of its own.
-    """
-    for node in list(module.graph.nodes):
-        if node.target != _aten.clone.default or _is_returned(node):
-            continue
-        original = node.args[0].meta["val"]
-        if node.meta["val"].stride() == original.stride():
-            node.replace_all_uses_with(node.args[0])
-            module.graph.erase_node(node)
-    module.recompile()
-
-
-def _is_returned(node: Node) -> bool:
-    """Whether it or a view of it is an output."""
-    return any(
-        user.op == "output" or (_gives_view(user.target) and _is_returned(user))
-        for user in node.users
-    )
-
-
-def _gives_view(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    # Some only give a view where they can, such as reshape; a chunk is a getitem of a list.
-    return schema is None or any(
-        each.alias_info is not None for each in schema.returns
-    ) or schema.name in _MAYBE_VIEWS
+def _drop_unused(backward: GraphModule) -> None:
+    """Random operators too, of which a partition leaves copies: they belong to forward."""
+    for node in reversed(list(backward.graph.nodes)):
+        if node.op == "call_function" and not node.users:
+            backward.graph.erase_node(node)
+    backward.recompile()
 
 
 def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:
@@ -108,7 +62,10 @@ def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:
     saved = [
         node
         for node in nodes[count:]
-        if is_tensor(node) and node.op != "placeholder" and node.name in names
+        if is_tensor(node)
+        and node.op != "placeholder"
+        and node.name in names
+        and node not in nodes[:count]
     ]
     set_outputs(forward, nodes[:count] + saved)
 

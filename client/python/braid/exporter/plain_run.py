@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -15,8 +15,8 @@ SEED = 20
 Values = dict[str, torch.Tensor]
 
 
-def output(name: str) -> str:
-    return f"output '{name}'"
+def output(name: str, training: bool) -> str:
+    return f"output '{name}' in {'training' if training else 'evaluation'}"
 
 
 def buffer(name: str) -> str:
@@ -38,16 +38,28 @@ class PlainRun:
             name: rows.vary(example, batch, place)
             for place, (name, example) in enumerate(part.inputs.items())
         }
+        self._values: dict[tuple[bool, torch.dtype | None], Values] = {}
 
     def evaluation(self, precision: torch.dtype | None) -> Values:
         """The outputs, by what they are called in a message."""
-        state = {entry.name: entry.tensor.detach().clone() for entry in self.part.untied}
-        with torch.no_grad():
-            outputs = self._run(False, precision, state, self.inputs)
-        return {output(name): tensor for name, tensor in zip(self.part.names, outputs)}
+        return self._once((False, precision), lambda: self._evaluation(precision))
 
     def training(self, precision: torch.dtype | None) -> Values:
         """The outputs, the buffers afterwards, and the gradients for random output gradients."""
+        return self._once((True, precision), lambda: self._training(precision))
+
+    def _once(self, key: tuple[bool, torch.dtype | None], run: Callable[[], Values]) -> Values:
+        if key not in self._values:
+            self._values[key] = run()
+        return self._values[key]
+
+    def _evaluation(self, precision: torch.dtype | None) -> Values:
+        state = {entry.name: entry.tensor.detach().clone() for entry in self.part.untied}
+        with torch.no_grad():
+            outputs = self._run(False, precision, state, self.inputs)
+        return {output(name, False): tensor for name, tensor in zip(self.part.names, outputs)}
+
+    def _training(self, precision: torch.dtype | None) -> Values:
         leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated()}
         state = {
             entry.name: leaves.get((entry.kind, entry.name), entry.tensor.detach().clone())
@@ -56,7 +68,7 @@ class PlainRun:
         inputs = {name: leaves.get(("input", name), each) for name, each in self.inputs.items()}
         outputs = self._run(True, precision, state, inputs)
         named = dict(zip(self.part.names, outputs))
-        values = {output(name): tensor.detach() for name, tensor in named.items()}
+        values = {output(name, True): tensor.detach() for name, tensor in named.items()}
         for entry in self.part.untied:
             if entry.kind == "buffer":
                 values[buffer(entry.name)] = state[entry.name].detach()

@@ -7,26 +7,17 @@ from typing import Any
 
 import sympy
 import torch
-from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import (
-    ExportGraphSignature,
-    InputKind,
-    InputSpec,
-    OutputKind,
-    OutputSpec,
-    TensorArgument,
-)
 from torch._functorch._aot_autograd.descriptors import PlainAOTOutput, TangentAOTInput
+from torch.export.exported_program import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from braid._export import ExportError
-from braid.exporter import partition, rows
+from braid.exporter import exported_program, partition, rows
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
+from braid.exporter.simplify import simplify
 from braid.exporter.watch import check_operator
 
 _aten = torch.ops.aten
@@ -43,7 +34,8 @@ class Slot:
     depends_on: list[str] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        fields = {"role": self.role, "name": self.name, "dtype": self.dtype, "shape": self.shape}
+        fields: dict[str, Any] = {"role": self.role, "name": self.name}
+        fields |= {"dtype": self.dtype, "shape": self.shape}
         if self.depends_on is not None:
             fields["depends_on"] = self.depends_on
         return fields
@@ -58,7 +50,7 @@ class Program:
 
     def exported(self) -> ExportedProgram:
         """What torch.export would have made of the graph."""
-        return _exported(self.graph, self.symbol)
+        return exported_program.make(self.graph, self.symbol)
 
 
 class _Namer:
@@ -76,7 +68,8 @@ class _Namer:
     def _size(self, size: Any) -> int | str:
         if isinstance(size, int):
             return size
-        expression = sympy.sympify(size.node.expr).subs(self._symbol, sympy.Symbol("batch", integer=True))
+        batch = sympy.Symbol("batch", integer=True)
+        expression = sympy.sympify(size.node.expr).subs(self._symbol, batch)
         return int(expression) if expression.is_Integer else str(expression)
 
 
@@ -92,7 +85,7 @@ def evaluation(part: Part, trace: Trace) -> Program:
     ]
     inputs = partition.placeholders(graph)
     partition.set_outputs(graph, _own(graph, nodes))
-    partition.drop_copies(graph)
+    simplify(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
     outputs = [
@@ -111,7 +104,8 @@ def evaluation(part: Part, trace: Trace) -> Program:
 
 def _check_output(slot: Slot) -> None:
     """Rows of chunks are put one after the other; a tensor without dims is one number a chunk."""
-    if slot.shape and (slot.shape[0] != "batch" or any(isinstance(n, str) for n in slot.shape[1:])):
+    free = [place for place, size in enumerate(slot.shape) if isinstance(size, str)]
+    if slot.shape and (slot.shape[0] != "batch" or free != [0]):
         shape = ", ".join(map(str, slot.shape))
         raise ExportError(
             f"output '{slot.name}' has the shape [{shape}]; expected the batch as dim 0, and no "
@@ -130,6 +124,7 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
         if isinstance(node.meta["desc"], TangentAOTInput)
     }
     _flatten(trace.graph)
+    simplify(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)
     if tangents:
@@ -234,7 +229,6 @@ def _flatten(graph: GraphModule) -> None:
     graph.graph.set_codegen(CodeGen())
     flat = pytree.tree_leaves(graph.graph.output_node().args, is_leaf=lambda each: each is None)
     graph.graph.output_node().args = (tuple(flat),)
-    partition.drop_detach(graph)
 
 
 def _roles(part: Part) -> list[tuple[str, str]]:
@@ -269,55 +263,3 @@ def _own(graph: GraphModule, nodes: list[Node]) -> list[Node]:
             node = copied
         own.append(node)
     return own
-
-
-def _exported(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
-    for node in module.graph.nodes:
-        node.meta = {key: value for key, value in node.meta.items() if key == "val"}
-    constants = _lift_constants(module)
-    inputs = [
-        InputSpec(
-            InputKind.CONSTANT_TENSOR if node.name in constants else InputKind.USER_INPUT,
-            TensorArgument(name=node.name),
-            node.name if node.name in constants else None,
-        )
-        for node in partition.placeholders(module)
-    ]
-    outputs = [
-        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name=node.name), None)
-        for node in partition.outputs(module)
-    ]
-    arguments = tuple(0 for spec in inputs if spec.kind == InputKind.USER_INPUT)
-    call = ModuleCallSignature(
-        inputs=[],
-        outputs=[],
-        in_spec=pytree.tree_structure((arguments, {})),
-        out_spec=pytree.tree_structure(tuple(0 for _ in outputs)),
-    )
-    return ExportedProgram(
-        root={},
-        graph=module.graph,
-        graph_signature=ExportGraphSignature(inputs, outputs),
-        state_dict={},
-        range_constraints={symbol: ValueRanges(1, int_oo)},
-        module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
-        constants=constants,
-    )
-
-
-def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """Makes inputs, the first ones, of the tensors that the graph holds."""
-    constants: dict[str, torch.Tensor] = {}
-    first = next(iter(module.graph.nodes))
-    by_target: dict[str, Node] = {}
-    for node in [each for each in module.graph.nodes if each.op == "get_attr"]:
-        if node.target not in by_target:
-            value = getattr(module, node.target)
-            with module.graph.inserting_before(first):
-                made = module.graph.placeholder(f"constant_{len(constants)}")
-            made.meta["val"] = node.meta["val"]
-            constants[made.name] = value.detach().clone()
-            by_target[node.target] = made
-        node.replace_all_uses_with(by_target[node.target])
-        module.graph.erase_node(node)
-    return constants

@@ -120,6 +120,15 @@ def flatten(result: Any) -> tuple[list[str], list[torch.Tensor]]:
     return names, [tensor for _, tensor in leaves]
 
 
+def check_rows(name: str, output: torch.Tensor, batch: int) -> None:
+    """ExportError unless dim 0 is the batch, or there are no dims."""
+    if output.dim() > 0 and output.shape[0] != batch:
+        raise ExportError(
+            f"output '{name}' has the shape {list(output.shape)} for {batch} rows; expected the "
+            f"batch as dim 0"
+        )
+
+
 def _flatten_into(value: Any, path: str, leaves: list) -> None:
     if isinstance(value, torch.Tensor):
         leaves.append((path, value))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
+from braid.exporter.signature import DATATYPES
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,23 @@ def state_of(module: nn.Module) -> list[StateEntry]:
                 first.setdefault(id(tensor), name)
                 trainable = kind == "parameter" and tensor.requires_grad
                 entries.append(StateEntry(name, name, kind, trainable, tensor, tied_to))
-    _check_memory(entries)
+    _check_tensors(entries)
     return entries
 
 
-def _check_memory(entries: list[StateEntry]) -> None:
+def _check_tensors(entries: list[StateEntry]) -> None:
     owners: dict[int, str] = {}
     for entry in entries:
-        if entry.tied_to is not None or entry.tensor.numel() == 0:
+        if entry.tied_to is not None:
             continue
         if entry.tensor.layout != torch.strided or entry.tensor.is_quantized:
             raise ExportError(f"{entry.kind} '{entry.name}' is sparse or quantized, not dense")
+        if entry.tensor.dtype not in DATATYPES:
+            raise ExportError(
+                f"{entry.kind} '{entry.name}' is {entry.tensor.dtype}, which no server can send"
+            )
+        if entry.tensor.numel() == 0:
+            continue
         owner = owners.setdefault(entry.tensor.untyped_storage().data_ptr(), entry.name)
         if owner != entry.name:
             raise ExportError(

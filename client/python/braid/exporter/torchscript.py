@@ -12,7 +12,7 @@ from torch import nn
 from braid._export import ExportError
 from braid.exporter import config, rows, source
 from braid.exporter.joint import in_mode
-from braid.exporter.signature import DATATYPES, flatten
+from braid.exporter.signature import DATATYPES, check_rows, flatten
 from braid.exporter.state import device_of
 
 BATCHES = (1, 2, 7, 33)
@@ -104,6 +104,7 @@ def _compare(
         for name, each in module.named_buffers():
             each.data.copy_(buffers[name])
     for name, one, other in zip(names, expected, got, strict=True):
+        check_rows(name, one, batch)
         if one.shape != other.shape or not torch.allclose(
             one.double(), other.double(), rtol=1e-3, atol=1e-4, equal_nan=True
         ):

@@ -22,6 +22,12 @@
 {{- with .Values.server.maxConnectionAge }}
 - --max_connection_age={{ . }}
 {{- end }}
+{{- with .Values.server.maxClientRequests }}
+- --max_client_requests={{ int64 . }}
+{{- end }}
+{{- with .Values.server.maxClientRequestBytes }}
+- --max_client_request_bytes={{ int64 . }}
+{{- end }}
 {{- include "braid.accessArgs" . }}
 - --log_format={{ .Values.server.logFormat }}
 - --log_level={{ .Values.server.logLevel }}

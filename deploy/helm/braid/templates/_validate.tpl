@@ -67,7 +67,7 @@
 {{- if and .loadModels (ne .modelControlMode "explicit") }}
 {{- fail "server.loadModels is for server.modelControlMode explicit: the other modes load all models" }}
 {{- end }}
-{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" "--max_connection_age" "--tls_cert" "--tls_key" "--tls_client_ca" "--tls_terminated_in_front" "--auth_tokens" "--auth_certificates" "--allow_unauthenticated" "--log_format" "--log_level" }}
+{{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" "--max_connection_age" "--max_client_requests" "--max_client_request_bytes" "--tls_cert" "--tls_key" "--tls_client_ca" "--tls_terminated_in_front" "--auth_tokens" "--auth_certificates" "--allow_unauthenticated" "--log_format" "--log_level" }}
 {{- range .extraArgs }}
 {{- if has (splitList "=" . | first) $managed }}
 {{- fail (printf "server.extraArgs may not have %s: other values of the chart set it" .) }}

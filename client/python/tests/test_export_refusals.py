@@ -1,0 +1,286 @@
+"""What cannot be exported is refused with the reason and the model's line."""
+
+import random
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import braid  # noqa: E402
+import export_models  # noqa: E402
+from braid.exporter.watch import check_operator  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+class Wrong(nn.Module):
+    """Does what it is given to do after a linear layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def on_a_value(module, x):
+    y = module.layer(x)
+    if y.sum() > 0:
+        return y
+    return -y
+
+
+def on_item(module, x):
+    return module.layer(x) * x.mean().item()
+
+
+def on_mask(module, x):
+    return module.layer(x)[x[:, 0] > 0]
+
+
+def writes_input(module, x):
+    x.clamp_(min=0)
+    return module.layer(x)
+
+
+def writes_view_of_input(module, x):
+    x[:, 0] = 1.0
+    return module.layer(x)
+
+
+def writes_parameter(module, x):
+    with torch.no_grad():
+        module.layer.weight.mul_(0.5)
+    return module.layer(x)
+
+
+def grows_buffer(module, x):
+    module.seen = torch.cat([module.seen, module.seen])
+    return module.layer(x)
+
+
+def changes_dtype_of_buffer(module, x):
+    module.seen = module.seen.double()
+    return module.layer(x)
+
+
+def learns_through_a_buffer(module, x):
+    y = module.layer(x)
+    module.seen.mul_(0.9).add_(y.mean(0))
+    return y
+
+
+def fixed_rows(module, x):
+    return module.layer(x.reshape(5, 4))
+
+
+def decides_on_rows(module, x):
+    return module.layer(x) if x.shape[0] < 7 else x
+
+
+def python_random(module, x):
+    return module.layer(x) * random.random()
+
+
+def other_names_in_training(module, x):
+    y = module.layer(x)
+    return {"logits": y} if module.training else {"classes": y.argmax(1)}
+
+
+def returns_number(module, x):
+    return module.layer(x), 3
+
+
+def returns_none(module, x):
+    return {"y": module.layer(x), "z": None}
+
+
+def returns_complex(module, x):
+    return torch.fft.fft(module.layer(x))
+
+
+def similarity(module, x):
+    return module.layer(x) @ x.T
+
+
+def flattens(module, x):
+    return module.layer(x).flatten()
+
+
+def of_no_rows(module, x):
+    return module.layer(x), module.layer.bias * 2
+
+
+def fails(module, x):
+    raise KeyError("no such thing")
+
+
+@torch.library.custom_op("braid_tests::negative", mutates_args=())
+def negative(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+
+@negative.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def foreign_operator(module, x):
+    return negative(module.layer(x.detach()).detach())
+
+
+REFUSED = [
+    (on_a_value, "makes a Python number of a tensor's values", "if y.sum() > 0:"),
+    (on_item, "makes a Python number of a tensor's values", "x.mean().item()"),
+    (on_mask, "the shape of what aten.nonzero.default gives depends", "module.layer(x)[x[:, 0]"),
+    (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
+    (writes_view_of_input, "forward writes to the input 'x'", "x[:, 0] = 1.0"),
+    (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
+    (grows_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float32 of shape "
+                   "[8]", ""),
+    (changes_dtype_of_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float64",
+     ""),
+    (learns_through_a_buffer, "the gradient of a loss reaches a buffer that forward changes", ""),
+    (fixed_rows, "forward fails with a batch of", "x.reshape(5, 4)"),
+    (decides_on_rows, "the package is not the model: output 'output__0' in evaluation, batch of 7",
+     ""),
+    (python_random, "the package is not the model: output 'output__0'", ""),
+    (other_names_in_training, "forward returns now logits, now classes", ""),
+    (returns_number, "forward returns a int; expected tensors", ""),
+    (returns_none, "forward returns a NoneType; expected tensors", ""),
+    (returns_complex, "output 'output__0' is complex64, a type that cannot be sent", ""),
+    (similarity, "output 'output__0' has the shape [batch, batch]; expected the batch as dim 0",
+     ""),
+    (flattens, "output 'output__0' has the shape [4*batch]", ""),
+    (of_no_rows, "output 'output__1' has the shape [4]", ""),
+    (fails, "KeyError: 'no such thing'", 'raise KeyError("no such thing")'),
+    (foreign_operator, "braid_tests::negative belongs to another library", "return negative("),
+]
+
+
+@pytest.mark.parametrize("function, reason, line", REFUSED, ids=lambda each: getattr(
+    each, "__name__", ""))
+def test_refused(tmp_path, function, reason, line):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", "pair",
+                     precisions=())
+    message = str(refused.value)
+    assert reason in message
+    assert list(tmp_path.iterdir()) == [], "something was written"
+    if line:
+        where = re.search(r"\n  (.*), line \d+, in (\w+): (.*)$", message)
+        assert where and where[1] == __file__ and where[2] == function.__name__, message
+        assert line in where[3]
+
+
+def test_random_operator_without_generator():
+    """One that draws on its own could not be repeated from a seed; a GPU's is seeded itself."""
+    operator = torch.ops.aten._scaled_dot_product_flash_attention.default
+    with pytest.raises(braid.ExportError, match="does not draw from a generator that can be"):
+        check_operator(operator, torch.device("cpu"), str)
+    check_operator(operator, torch.device("cuda"), str)
+    check_operator(torch.ops.aten.native_dropout.default, torch.device("cpu"), str)
+    check_operator(torch.ops.aten.bernoulli.p, torch.device("cpu"), str)
+
+
+def share_memory():
+    module = nn.Linear(2, 2)
+    module.register_buffer("first_row", module.weight.detach()[0])
+    return module
+
+
+def quantized_state():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    return module
+
+
+def sparse_state():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.eye(2).to_sparse())
+    return module
+
+
+def complex_state():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.ones(2, dtype=torch.complex64))
+    return module
+
+
+def several_devices():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.ones(2, device="meta"))
+    return module
+
+
+@pytest.mark.parametrize("make, reason", [
+    (share_memory, "'weight' and 'first_row' share memory but are two tensors"),
+    (quantized_state, "buffer 'table' is sparse or quantized"),
+    (sparse_state, "buffer 'table' is sparse or quantized"),
+    (complex_state, "buffer 'table' is torch.complex64"),
+    (several_devices, "several devices: 'weight' on cpu, 'table' on meta"),
+])
+def test_refused_state(tmp_path, make, reason):
+    with pytest.raises(braid.ExportError, match=reason):
+        braid.export(make(), (torch.randn(3, 2),), tmp_path / "net", "pair")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("inputs, error, reason", [
+    ({"y": torch.zeros(3, 4)}, ValueError, "has 'y'; forward's arguments are input"),
+    ({}, ValueError, "is empty"),
+    ((torch.zeros(3, 4), torch.zeros(3, 4)), ValueError, "has 2 tensors; forward names 1"),
+    ({"input": torch.zeros(0, 4)}, ValueError, "'input' has no rows"),
+    (torch.zeros(3, 4), TypeError, "must be a dict of name to tensor or a tuple"),
+    (({"a": 1},), braid.ExportError, "input 'input' is a dict; expected a tensor"),
+    ((3.0,), braid.ExportError, "input 'input' is a float; expected a tensor"),
+    ((torch.tensor(1.0),), braid.ExportError, "input 'input' has no dims"),
+    ((torch.zeros(3, 4, dtype=torch.complex64),), braid.ExportError, "cannot be sent"),
+    ((torch.zeros(3, 4, device="meta"),), braid.ExportError, "lies on cpu, but the input 'input' "
+                                                            "on meta"),
+])
+def test_refused_inputs(tmp_path, inputs, error, reason):
+    with pytest.raises(error, match=reason):
+        braid.export(nn.Linear(4, 2), inputs, tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_of_unequal_batches(tmp_path):
+    module, inputs = export_models.make("mixed")
+    inputs["weights"] = inputs["weights"][:2]
+    with pytest.raises(ValueError, match="'words' has 4, 'weights' has 2 rows"):
+        braid.export(module, inputs, tmp_path / "net")
+    del inputs["weights"]
+    with pytest.raises(ValueError, match="lacks 'weights', which forward needs"):
+        braid.export(module, inputs, tmp_path / "net")
+
+
+@pytest.mark.parametrize("options, error, reason", [
+    ({"format": "onnx"}, ValueError, "format is 'onnx'; expected one of auto, pair"),
+    ({"precisions": ["int8"]}, ValueError, "precisions has 'int8'; expected some of bfloat16"),
+    ({"stages": ["features"]}, TypeError, "stages must be a list of chains"),
+    ({"stages": [["features", "head"]]}, ValueError, "names 'head', but the model has no such"),
+    ({"stages": [["features"]]}, braid.ExportError, "not the whole model: in evaluation output 0"),
+    ({"stages": [["classifier", "features"]]}, braid.ExportError,
+     "not the whole model: one after the other they fail"),
+])
+def test_refused_options(tmp_path, options, error, reason):
+    module, inputs = export_models.make("mlp")
+    with pytest.raises(error, match=reason):
+        braid.export(module, inputs, tmp_path / "net", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_module(tmp_path):
+    with pytest.raises(TypeError, match="must be a torch.nn.Module; got function"):
+        braid.export(lambda x: x, (torch.zeros(3, 4),), tmp_path / "net")
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.12.0+cu130", "3.0.0"])
+def test_another_torch(tmp_path, monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(braid.ExportError, match=re.escape(f"torch {version} is installed")):
+        braid.export(nn.Linear(4, 2), (torch.zeros(3, 4),), tmp_path / "net")

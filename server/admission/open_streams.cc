@@ -1,0 +1,59 @@
+#include "server/admission/open_streams.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+
+namespace braid {
+
+absl::Status OpenStreams::Add(const std::shared_ptr<OpenStream>& stream,
+                              const std::string& client) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(closed_);
+  const bool counted = most_ > 0 && !client.empty();
+  if (counted) {
+    int64_t& of_client = clients_[client];
+    if (of_client >= most_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          of_client,
+          " streams of the client are open, the limit for each (--max_client_requests)"));
+    }
+    ++of_client;
+  }
+  streams_[stream.get()] = {stream, counted ? client : ""};
+  return absl::OkStatus();
+}
+
+void OpenStreams::Remove(const OpenStream* stream) {
+  const absl::MutexLock lock(&mu_);
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) {
+    return;
+  }
+  if (const auto client = clients_.find(found->second.client);
+      client != clients_.end() && --client->second == 0) {
+    clients_.erase(client);
+  }
+  streams_.erase(found);
+}
+
+void OpenStreams::Close(const absl::Status& why) {
+  std::vector<std::shared_ptr<OpenStream>> open;
+  {
+    const absl::MutexLock lock(&mu_);
+    closed_ = why;
+    for (const auto& [stream, entry] : streams_) {
+      if (auto held = entry.stream.lock(); held != nullptr) {
+        open.push_back(std::move(held));
+      }
+    }
+  }
+  // Without the lock, which one that ends takes.
+  for (const auto& stream : open) {
+    stream->Leave(why);
+  }
+}
+
+}  // namespace braid

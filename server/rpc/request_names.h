@@ -1,0 +1,40 @@
+// What a request names, and needs, whatever its type.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "server/rpc/method_rules.h"
+
+namespace braid {
+
+struct Names {
+  absl::string_view model;
+  absl::string_view trainer;
+};
+
+template <typename Request>
+Names NamesIn(const Request& request, Subject subject) {
+  Names names;
+  if constexpr (requires { request.trainer(); }) {
+    names.trainer = request.trainer();
+  } else if constexpr (requires { request.model_name(); }) {
+    names.model = request.model_name();
+  } else if constexpr (requires { request.model(); }) {
+    names.model = request.model();
+  }
+  if constexpr (requires { request.name(); }) {
+    const bool is_model = subject == Subject::kModel && names.model.empty();
+    (is_model ? names.model : names.trainer) = request.name();
+  }
+  return names;
+}
+
+// Setting something needs more than reading it.
+template <typename Request>
+Need NeedOf(const Request& request, Need need) {
+  if constexpr (requires { request.settings(); }) {
+    return request.settings().empty() ? need : Need::kAdmin;
+  }
+  return need;
+}
+
+}  // namespace braid

@@ -1,0 +1,90 @@
+#include "server/access/reloaded_files.h"
+
+#include <filesystem>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+
+namespace braid {
+namespace {
+
+using std::filesystem::perms;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ReloadedFilesTest : public ::testing::Test {
+ protected:
+  ReloadedFilesTest() {
+    dir_.Write("a", "one");
+    dir_.Write("b", "one");
+    Permit(perms::owner_read | perms::owner_write);
+  }
+
+  std::string Path(const std::string& name) const { return (dir_.path() / name).string(); }
+  void Permit(perms permissions) const { std::filesystem::permissions(Path("a"), permissions); }
+  // What the log tells of `call`.
+  static std::string LogOf(absl::FunctionRef<void()> call) {
+    ::testing::internal::CaptureStdout();
+    call();
+    return ::testing::internal::GetCapturedStdout();
+  }
+  std::string LogOfLooks() {
+    return LogOf([this] {
+      files_.Look();
+      files_.Look();
+    });
+  }
+
+  TempDir dir_;
+  absl::Status judgement_;
+  ReloadedFiles files_{{{"--a", Path("a"), true}, {"--b", Path("b")}},
+                       [this](const ReloadedFiles::Contents&) { return judgement_; }};
+};
+
+TEST_F(ReloadedFilesTest, TheLogNamesTheFlagWhoseFileHasChanged) {
+  ASSERT_THAT(files_.Load(), IsOk());
+  dir_.Write("b", "two");
+  EXPECT_THAT(LogOfLooks(), AllOf(HasSubstr("--b: read again"), Not(HasSubstr("--a"))));
+  dir_.Write("a", "two");
+  EXPECT_THAT(LogOfLooks(), AllOf(HasSubstr("--a: read again"), Not(HasSubstr("--b"))));
+  dir_.Write("a", "three");
+  dir_.Write("b", "three");
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--a, --b: read again"));
+  EXPECT_EQ(LogOfLooks(), "");
+}
+
+TEST_F(ReloadedFilesTest, WhatWasWrongIsStillAChangeOnceItIsRight) {
+  ASSERT_THAT(files_.Load(), IsOk());
+  judgement_ = absl::InvalidArgumentError("--a: is no good");
+  dir_.Write("a", "two");
+  EXPECT_THAT(LogOfLooks(), HasSubstr("what was read before stays, because of an error: --a: is"));
+  judgement_ = absl::OkStatus();
+  dir_.Write("b", "two");
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--a, --b: read again"));
+}
+
+TEST_F(ReloadedFilesTest, AFileThatCannotBeReadIsNamedWithItsFlag) {
+  std::filesystem::remove(Path("b"));
+  EXPECT_THAT(files_.Load(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("--b: cannot read " + Path("b"))));
+}
+
+TEST_F(ReloadedFilesTest, ASecretThatEverybodyMayReadIsWarnedOf) {
+  EXPECT_EQ(LogOf([this] { ASSERT_THAT(files_.Load(), IsOk()); }), "");
+  Permit(perms::owner_read | perms::group_read | perms::others_read);
+  const auto warns = AllOf(HasSubstr("warning"), HasSubstr("--a: every user of the machine"),
+                           HasSubstr(Path("a")), HasSubstr("chmod o-r"));
+  EXPECT_THAT(LogOf([this] { ASSERT_THAT(files_.Load(), IsOk()); }), warns);
+  // Said again for another content alone.
+  EXPECT_EQ(LogOfLooks(), "");
+  dir_.Write("a", "two");
+  EXPECT_THAT(LogOfLooks(), warns);
+}
+
+}  // namespace
+}  // namespace braid

@@ -1,0 +1,88 @@
+#include "server/admission/open_streams.h"
+
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Is over as soon as it is told to leave.
+class FakeStream final : public OpenStream {
+ public:
+  explicit FakeStream(OpenStreams* streams) : streams_(streams) {}
+  ~FakeStream() override { streams_->Remove(this); }
+  void Leave(const absl::Status& why) override {
+    left_ = why;
+    streams_->Remove(this);
+  }
+  const absl::Status& left() const { return left_; }
+
+ private:
+  OpenStreams* const streams_;
+  absl::Status left_;
+};
+
+class OpenStreamsTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<FakeStream> Make() { return std::make_shared<FakeStream>(&streams_); }
+
+  OpenStreams streams_{2};
+};
+
+TEST_F(OpenStreamsTest, AllLeaveWhenItIsClosed) {
+  const auto first = Make();
+  const auto second = Make();
+  ASSERT_THAT(streams_.Add(first, "ann"), IsOk());
+  ASSERT_THAT(streams_.Add(second, ""), IsOk());
+  const absl::Status why = absl::UnavailableError("the server is shutting down");
+  streams_.Close(why);
+  EXPECT_EQ(first->left(), why);
+  EXPECT_EQ(second->left(), why);
+}
+
+TEST_F(OpenStreamsTest, NoneIsLetInThen) {
+  streams_.Close(absl::UnavailableError("the server is shutting down"));
+  const auto late = Make();
+  EXPECT_THAT(streams_.Add(late, ""),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting down")));
+}
+
+TEST_F(OpenStreamsTest, OneThatIsOverIsNotTold) {
+  const auto stays = Make();
+  ASSERT_THAT(streams_.Add(stays, ""), IsOk());
+  ASSERT_THAT(streams_.Add(Make(), ""), IsOk());  // and is gone
+  streams_.Close(absl::UnavailableError("why"));
+  EXPECT_FALSE(stays->left().ok());
+}
+
+TEST_F(OpenStreamsTest, EachClientHasALimit) {
+  auto first = Make();
+  const auto second = Make();
+  const auto third = Make();
+  const auto other = Make();
+  ASSERT_THAT(streams_.Add(first, "ann"), IsOk());
+  ASSERT_THAT(streams_.Add(second, "ann"), IsOk());
+  EXPECT_THAT(streams_.Add(third, "ann"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("2 streams"), HasSubstr("--max_client_requests"))));
+  EXPECT_THAT(streams_.Add(other, "bob"), IsOk());
+  streams_.Remove(third.get());  // it has no place to give back
+  EXPECT_FALSE(streams_.Add(third, "ann").ok());
+  first.reset();
+  EXPECT_THAT(streams_.Add(third, "ann"), IsOk());
+}
+
+TEST_F(OpenStreamsTest, NoLimitIsNone) {
+  OpenStreams streams(0);
+  const auto first = std::make_shared<FakeStream>(&streams);
+  EXPECT_THAT(streams.Add(first, "ann"), IsOk());
+}
+
+}  // namespace
+}  // namespace braid

@@ -91,7 +91,8 @@ def trace(module: nn.Module, inputs: dict[str, Tensor]) -> torch.jit.ScriptModul
 
 
 def export_pairs(repository: Path, length: int) -> None:
-    """The models of `export_all` as exported pairs, for sentences of `length` words."""
+    """The models of `export_all` as exported pairs, resnet18_pair and so on, for sentences of
+    `length` words."""
     ((image, _),) = image_batches(1, 2)
     ((sentences, targets),) = sentence_batches(1, 2, length)
     for name, module, inputs in [
@@ -100,7 +101,7 @@ def export_pairs(repository: Path, length: int) -> None:
         ("bert_with_loss", bert(), {**sentences, "labels": targets["target"]}),
         ("bert_with_dropout", bert(dropout=0.1), sentences),
     ]:
-        models.export_pair(repository / name, module, inputs)
+        models.export_pair(repository / f"{name}_pair", module, inputs)
 
 
 def export_all(repository: Path) -> None:

@@ -3,6 +3,7 @@ plain PyTorch, in float64."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import braid
@@ -25,23 +26,25 @@ SEED = 12
 # A trace takes others than that of its example, a pair does not.
 LENGTHS = {"torchscript": (16, 9), "pair": (16, 16)}
 
+# Format → what the names of its models end with.
+SUFFIXES = {"torchscript": "", "pair": "_pair"}
+
+in_each_format = pytest.mark.parametrize("format", SUFFIXES)
 # scripts/train_foreign_pairs.py trains pairs on any number.
 on_replicas = pytest.mark.parametrize(
     ("format", "replicas"),
     [*(("torchscript", count) for count in (1, 2, 3, 4)), ("pair", 1), ("pair", 3)],
-    indirect=["format"],
 )
 
 
 @pytest.fixture(scope="module")
 def client_of(
-    tmp_path_factory: pytest.TempPathFactory, format: str
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[int], braid.Client]]:
+    """Of servers of the models in both formats."""
     directory = tmp_path_factory.mktemp("foreign")
-    if format == "pair":
-        foreign_models.export_pairs(directory / "models", LENGTHS[format][0])
-    else:
-        foreign_models.export_all(directory / "models")
+    foreign_models.export_all(directory / "models")
+    foreign_models.export_pairs(directory / "models", LENGTHS["pair"][0])
     with long_runs.clients_of(directory / "models", directory / "run") as get:
         yield get
 
@@ -84,7 +87,7 @@ def whole_batch_resnet() -> Run:
     return resnet_reference(1)
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def bert_reference(format: str) -> Run:
     """Of the model's own loss, which is the cross-entropy."""
 
@@ -95,22 +98,26 @@ def bert_reference(format: str) -> Run:
 
 
 # The last layers are 1×1: of fewer rows a chunk, batch norm makes rounding errors grow.
+@in_each_format
 def test_resnet_equals_pytorch_chunk_by_chunk(
-    client_of: Callable[[int], braid.Client],
+    client_of: Callable[[int], braid.Client], format: str
 ) -> None:
     actual = long_runs.on_server(
-        client_of(2), "resnet18", images(), loss="cross_entropy", optimizer=SGD
+        client_of(2), "resnet18" + SUFFIXES[format], images(), loss="cross_entropy", optimizer=SGD
     )
     oracle.assert_equal_runs(actual, resnet_reference(2), 1e-9)
 
 
 @on_replicas
 def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
-    client_of: Callable[[int], braid.Client], replicas: int, whole_batch_resnet: Run
+    client_of: Callable[[int], braid.Client],
+    format: str,
+    replicas: int,
+    whole_batch_resnet: Run,
 ) -> None:
     actual = long_runs.on_server(
         client_of(replicas),
-        "resnet18",
+        "resnet18" + SUFFIXES[format],
         images(),
         loss="cross_entropy",
         optimizer=SGD,
@@ -121,26 +128,30 @@ def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
 
 @on_replicas
 def test_bert_equals_pytorch(
-    client_of: Callable[[int], braid.Client], format: str, replicas: int, bert_reference: Run
+    client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
     actual = long_runs.on_server(
-        client_of(replicas), "bert", sentences(format), loss="cross_entropy", optimizer=ADAMW
+        client_of(replicas),
+        "bert" + SUFFIXES[format],
+        sentences(format),
+        loss="cross_entropy",
+        optimizer=ADAMW,
     )
-    oracle.assert_equal_runs(actual, bert_reference, 1e-9)
+    oracle.assert_equal_runs(actual, bert_reference(format), 1e-9)
 
 
 @on_replicas
 def test_bert_that_returns_its_loss_equals_pytorch(
-    client_of: Callable[[int], braid.Client], format: str, replicas: int, bert_reference: Run
+    client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
     actual = long_runs.on_server(
         client_of(replicas),
-        "bert_with_loss",
+        "bert_with_loss" + SUFFIXES[format],
         labelled_sentences(format),
         loss_mode="model",
         optimizer=ADAMW,
     )
-    oracle.assert_equal_runs(actual, bert_reference, 1e-9)
+    oracle.assert_equal_runs(actual, bert_reference(format), 1e-9)
 
 
 @on_replicas
@@ -156,7 +167,7 @@ def test_bert_with_dropout_equals_pytorch(
 
     actual = long_runs.on_server(
         client_of(replicas),
-        "bert_with_dropout",
+        "bert_with_dropout" + SUFFIXES[format],
         sentences(format),
         loss="cross_entropy",
         optimizer=ADAMW,
@@ -166,18 +177,21 @@ def test_bert_with_dropout_equals_pytorch(
     oracle.assert_equal_runs(actual, wanted, 1e-9)
 
 
+@in_each_format
 @pytest.mark.parametrize(("model", "make", "batches"), [
     ("resnet18", resnet18, foreign_models.image_batches(2, 7)),
     ("bert", bert, foreign_models.sentence_batches(2, 7, length=16)),
 ])
 def test_a_published_version_is_served(
     client_of: Callable[[int], braid.Client],
+    format: str,
     model: str,
     make: Callable[[], nn.Module],
     batches: list[Batch],
 ) -> None:
     """With what one step has made of it, for any batch size."""
     client = client_of(2)
+    model += SUFFIXES[format]
     module = make()
     inputs, _ = batches[1]
     (before,) = client.infer(model, inputs).values()

@@ -74,17 +74,13 @@ def reference(module: nn.Module, batches: Iterator[Batch], optimizer: dict, loss
     return run
 
 
+@functools.cache
 def resnet_reference(replicas: int) -> Run:
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
         outputs = oracle.forward_in_chunks(module, batch[0]["x"], replicas)
         return functional.cross_entropy(outputs, batch[1]["target"])
 
     return reference(resnet18(), images(), SGD, loss)
-
-
-@pytest.fixture(scope="module")
-def whole_batch_resnet() -> Run:
-    return resnet_reference(1)
 
 
 @functools.cache
@@ -113,7 +109,6 @@ def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
     client_of: Callable[[int], braid.Client],
     format: str,
     replicas: int,
-    whole_batch_resnet: Run,
 ) -> None:
     actual = long_runs.on_server(
         client_of(replicas),
@@ -123,7 +118,7 @@ def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
         optimizer=SGD,
         sync_batch_norm=True,
     )
-    oracle.assert_equal_runs(actual, whole_batch_resnet, 1e-9)
+    oracle.assert_equal_runs(actual, resnet_reference(1), 1e-9)
 
 
 @on_replicas

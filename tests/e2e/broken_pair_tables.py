@@ -175,7 +175,7 @@ SLOTS = [
     manifest("no_forward", FORWARD, GONE, IN_PROGRAM, 'a "backward" without a "forward"'),
     manifest("graph_missing", f"{EVAL}.graph", "other", "'other'", "not in the package"),
     manifest("graph_path", f"{EVAL}.graph", "../extra/train", "not in the package"),
-    manifest("graph_another", f"{EVAL}.graph", "fw", "graph 'fw': has", "outputs; train.json names 1"),
+    manifest("graph_another", f"{EVAL}.graph", "fw", "graph 'fw': has", "train.json names 1"),
     manifest("slot_less", f"{EVAL}.inputs", lambda s: s[:-1], "has 10 inputs", "names 9"),
     manifest(
         "slot_more",

@@ -75,7 +75,7 @@ ARCHIVES = [
         "unpack to more than 16777216 bytes",
     ),
     archive("outside", rewritten(outside), "damaged"),
-    archive("no_manifest", rewritten(drop(MANIFEST))),
+    archive("no_manifest", rewritten(drop(MANIFEST)), "an exported pair", "braid.export"),
     archive("no_json", rewritten(add(MANIFEST, b'{"format"')), "train.json", "no JSON"),
     archive("deep_json", rewritten(add(MANIFEST, DEEP)), "train.json", "no JSON"),
     archive("no_text", rewritten(add(MANIFEST, bytes(range(256)))), "train.json", "no JSON"),
@@ -122,6 +122,8 @@ WEIGHTS = [
 ]
 
 HEADS = [
+    manifest("other_format", "format", "other-pair", "format", "other-pair"),
+    manifest("chain_unknown", "chains", [["stem", "head"]], "chains", "stem"),
     manifest("other_schema", "schema_version", 2, "schema_version: 2", "reads 1", "braid.export"),
     manifest("schema_text", "schema_version", "1", "schema_version: expected an integer"),
     manifest("no_schema", "schema_version", GONE, 'has no "schema_version"'),
@@ -161,7 +163,7 @@ PARTS = [
         f"{IN_PROGRAM}.eval: has 1 of the 2 outputs",
     ),
     manifest("output_size", "parts.0.outputs.0.shape.1", 6, "FP32[-1, 5]", "[-1, 6]"),
-    manifest("output_dtype", "parts.0.outputs.0.dtype", "FP64", "FP64", "FP32"),
+    manifest("output_dtype", "parts.0.outputs.0.dtype", "FP64", "FP32[-1, 5]", "FP64[-1, 5]"),
     manifest("rows_text", "parts.0.min_training_rows", "two", "min_training_rows", "integer"),
     manifest("no_rows", "parts.0.min_training_rows", GONE, 'has no "min_training_rows"'),
     manifest("no_programs", "parts.0.programs", [], 'not of precision "model"'),
@@ -173,7 +175,7 @@ SLOTS = [
     manifest("no_forward", FORWARD, GONE, IN_PROGRAM, 'a "backward" without a "forward"'),
     manifest("graph_missing", f"{EVAL}.graph", "other", "'other'", "not in the package"),
     manifest("graph_path", f"{EVAL}.graph", "../extra/train", "not in the package"),
-    manifest("graph_another", f"{EVAL}.graph", "fw", "'fw'", "has 11 outputs", "names 1"),
+    manifest("graph_another", f"{EVAL}.graph", "fw", "graph 'fw': has", "train.json names 1"),
     manifest("slot_less", f"{EVAL}.inputs", lambda s: s[:-1], "has 10 inputs", "names 9"),
     manifest(
         "slot_more",
@@ -224,8 +226,8 @@ GRAPHS = [
         "torch.ops.aten.nothing.default",
         "aten::nothing",
     ),
-    graph("graph_without_nodes", "eval", f"{GRAPH}.nodes", []),
-    graph("graph_without_outputs", "fw", f"{GRAPH}.outputs", []),
+    graph("graph_without_nodes", "eval", f"{GRAPH}.nodes", [], "cannot be loaded"),
+    graph("graph_without_outputs", "fw", f"{GRAPH}.outputs", [], "cannot be loaded"),
     graph("graph_without_signature", "fw", "graph_module.signature", GONE, 'no "signature"'),
     graph("graph_without_values", "fw", f"{GRAPH}.tensor_values", {}, "tensor_values: has no"),
 ]
@@ -238,7 +240,8 @@ CONFIGS = [
     config("config_output", '"y" data_type: TYPE_FP32', '"y" data_type: TYPE_FP64', "'y' is FP64"),
     config("config_more_inputs", "dims: [ 10 ] }", f"dims: [ 10 ] {ANOTHER}", "2 inputs", ": x"),
     config("config_more_outputs", "dims: [ 5 ] }", f"dims: [ 5 ] {ANOTHER}", "'z'", "the 1 tensor"),
-    config("config_no_batch", "size: 8", "size: 0", "'x' is FP32[10]", "FP32[-1, 10]"),
+    config("config_output_size", "[ 5 ]", "[ 6 ]", "'y'", "6", "5"),
+    config("config_no_batch", "size: 8", "size: 0", "max_batch_size: 0", "'x'", "1 or more"),
 ]
 
 BROKEN = {

@@ -145,7 +145,8 @@ def manifest(name: str, path: str, value: Any, *words: str) -> Broken:
 
 def graph(name: str, of: str, path: str, value: Any, *words: str) -> Broken:
     """A graph with something else at `path`."""
-    return Broken(name, (f"graph '{of}'", *words), json_with(f"models/{of}.json", path, value))
+    change = json_with(f"models/{of}.json", path, value)
+    return Broken(name, (f"model.pt2: graph '{of}'", *words), change)
 
 
 # Changes of the weights.

@@ -65,7 +65,9 @@ def in_each_format(datatypes: Iterable[str]) -> pytest.MarkDecorator:
         for datatype in datatypes
         if f"identity_{datatype.lower()}" in models.names_in(format)
     ]
-    return pytest.mark.parametrize(("format", "datatype"), held, indirect=["format"])
+    return pytest.mark.parametrize(
+        ("format", "datatype"), held, indirect=["format"], scope="session"
+    )
 
 
 def request_of(datatype: str, rows: int) -> service_pb2.ModelInferRequest:

@@ -40,10 +40,10 @@ class BraidServer:
 class BraidLoop:
     """Steps of a trainer of its own, through Trainer.stream or, one by one, Trainer.step."""
 
-    def __init__(self, server: BraidServer, workload: Workload, streaming: bool) -> None:
+    def __init__(self, client: braid.Client, workload: Workload, streaming: bool) -> None:
         self._batches = workload.batches()
         self._streaming = streaming
-        self._trainer = server.client.create_trainer(
+        self._trainer = client.create_trainer(
             workload.name,
             name=f"{workload.name}-{'stream' if streaming else 'step'}",
             loss="cross_entropy",

@@ -24,7 +24,7 @@ import inference_models
 from e2e.server import BINARY
 from inference_load import bare_cpu_seconds, load, perf_analyzer
 from inference_servers import PYTRITON_PYTHON, BraidServer, EchoServer, PyTritonServer
-from inference_table import heading, row
+from inference_table import alternate, heading, row
 
 MIB = 1 << 20
 
@@ -43,14 +43,7 @@ class Bench:
         return BraidServer(self.models, folder, workers, flags)
 
     def alternate(self, *sides: Callable) -> list[tuple]:
-        """Of each round what the sides returned, whichever went first."""
-        results = []
-        for number in range(self.rounds):
-            order = list(enumerate(sides))
-            if number % 2:
-                order.reverse()
-            results.append(tuple(value for _, value in sorted((i, side()) for i, side in order)))
-        return results
+        return alternate(self.rounds, *sides)
 
 
 def peers(bench: Bench) -> None:

@@ -1,8 +1,21 @@
-"""Tables of ratios that hold within one run."""
+"""Rounds in which several sides take turns, and tables of ratios that hold within one run."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
+
+
+def alternate(rounds: int, *sides: Callable) -> list[tuple]:
+    """Of each round what the sides returned, whichever went first."""
+    results = []
+    for number in range(rounds):
+        order = list(enumerate(sides))
+        if number % 2:
+            order.reverse()
+        returned = {place: side() for place, side in order}
+        results.append(tuple(returned[place] for place in range(len(sides))))
+    return results
 
 
 def spread(values: list[float], form: str) -> str:

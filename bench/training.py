@@ -80,8 +80,8 @@ def measure(workload: Workload, folder: Path) -> Figures:
         }
         loops: dict[str, Loop] = {}
         for streaming, (two, one) in zip((True, False), WAYS.values()):
-            loops[two] = BraidLoop(servers[2], workload, streaming)
-            loops[one] = BraidLoop(servers[1], workload, streaming)
+            loops[two] = BraidLoop(servers[2].client, workload, streaming)
+            loops[one] = BraidLoop(servers[1].client, workload, streaming)
         for name, processes, threads, alone in (
             (PLAIN, 1, 2, False),
             (DDP, 2, 1, False),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import braid
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import bundled_inputs
 
 CLASSES = 10
 # So many batches are made, and used over and over.
@@ -22,8 +21,8 @@ class Lines:
     """What Braid's rate is to come to, as a multiple of others', and the most of a step that may go
     by outside forward, loss and backward. None: no line."""
 
-    plain: float
-    ddp: float
+    plain: float | None = None
+    ddp: float | None = None
     one_replica: float | None = None
     overhead: float | None = None
 
@@ -36,7 +35,7 @@ class Workload:
     row: tuple[int, ...]
     rows: int
     optimizer: dict
-    lines: Lines
+    lines: Lines = Lines()
 
     def module(self) -> nn.Module:
         """With the same weights every time."""
@@ -54,15 +53,10 @@ class Workload:
             for _ in range(BATCHES)
         ]
 
-    def export(self, repository: Path) -> None:
-        folder = repository / self.name / "1"
-        folder.mkdir(parents=True)
-        with warnings.catch_warnings():
-            # PyTorch deprecates TorchScript, which is what the server serves.
-            warnings.simplefilter("ignore")
-            scripted = torch.jit.script(self.module().eval())
-            example = [(torch.zeros(2, *self.row),)]
-            bundled_inputs.bundle_inputs(scripted, example).save(str(folder / "model.pt"))
+    def export(self, repository: Path, format: str = "torchscript") -> None:
+        example = {"input": torch.randn(4, *self.row)}
+        options = {"precisions": ()} if format == "pair" else {}
+        braid.export(self.module(), example, repository / self.name, format, **options)
 
 
 def convnet() -> nn.Module:
@@ -88,7 +82,7 @@ def mlp() -> nn.Module:
     )
 
 
-_SGD = {"name": "SGD", "lr": 0.01, "momentum": 0.9}
+SGD = {"name": "SGD", "lr": 0.01, "momentum": 0.9}
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -98,7 +92,7 @@ WORKLOADS = {
             convnet,
             (3, 32, 32),
             64,
-            _SGD,
+            SGD,
             Lines(plain=1.1, one_replica=1.85, ddp=1.0, overhead=0.08),
         ),
         Workload(
@@ -107,7 +101,7 @@ WORKLOADS = {
             mlp,
             (784,),
             256,
-            _SGD,
+            SGD,
             Lines(plain=0.9, ddp=1.2),
         ),
     )

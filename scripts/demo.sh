@@ -74,7 +74,7 @@ mkdir "$work/models" "$work/data" "$work/fashion_mnist"
 step "Data and model"
 .venv/bin/python examples/fashion_mnist/dataset.py "$work/fashion_mnist" \
   ${FASHION_MNIST:+"$FASHION_MNIST"}
-.venv/bin/python examples/fashion_mnist/export.py "$work/models"
+PYTHONPATH=client/python .venv/bin/python examples/fashion_mnist/export.py "$work/models"
 
 step "Server"
 start_server

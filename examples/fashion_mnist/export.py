@@ -3,16 +3,16 @@
 
 usage: export.py REPOSITORY
 
-Writes REPOSITORY/fashion/1/model.pt: TorchScript with a recorded example, which tells the server
-the model's input and output where there is no config.pbtxt.
+Writes REPOSITORY/fashion: config.pbtxt, and in the folder 1 an exported pair, the graphs of forward
+and backward in model.pt2 with the weights beside it. A package runs on the kind of device that it
+was exported on: GPUs where there are any, as the server takes them by itself.
 """
 
 import pathlib
 import sys
-import warnings
 
+import braid
 import torch
-from torch.utils.bundled_inputs import bundle_inputs
 
 MODEL = "fashion"
 
@@ -44,16 +44,15 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, not gone
-        module = torch.jit.script(FashionNet())
-        example = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
-        module = bundle_inputs(module, [(example,)])
-        path = pathlib.Path(sys.argv[1]) / MODEL / "1" / "model.pt"
-        path.parent.mkdir(parents=True)
-        module.save(path)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    module = FashionNet().to(device)
+    images = torch.randint(256, (4, 1, 28, 28), dtype=torch.uint8, device=device)
+    result = braid.export(module, {"x": images}, pathlib.Path(sys.argv[1]) / MODEL, "pair")
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    print(f"{MODEL}: convnet with batch norm, {parameters} parameters, random weights")
+    print(
+        f"{MODEL}: convnet with batch norm, {parameters} parameters, random weights; version "
+        f"{result.version}, a {result.format} for {device}, compared with PyTorch"
+    )
 
 
 if __name__ == "__main__":

@@ -201,8 +201,9 @@ def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
     part = exported.part
     evaluation = exported.precisions[0].evaluation
     named = {"input": evaluation.inputs, "output": evaluation.outputs}
+    ranges = evaluation.ranges()
     io = {
-        role: [_io_json(slot) for slot in slots if slot.role == role]
+        role: [_io_json(slot, ranges) for slot in slots if slot.role == role]
         for role, slots in named.items()
     }
     return {
@@ -226,5 +227,8 @@ def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
     }
 
 
-def _io_json(slot: programs.Slot) -> dict[str, Any]:
-    return {"name": slot.name, "dtype": slot.dtype, "shape": slot.shape}
+def _io_json(slot: programs.Slot, ranges: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    fields = {"name": slot.name, "dtype": slot.dtype, "shape": slot.shape}
+    if slot.role == "input" and slot.name in ranges:
+        fields["range"] = list(ranges[slot.name])
+    return fields

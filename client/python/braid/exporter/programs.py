@@ -14,7 +14,7 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, partition, rows
+from braid.exporter import exported_program, partition, ranges, rows
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
 from braid.exporter.simplify import simplify
@@ -48,6 +48,15 @@ class Program:
     inputs: list[Slot]
     outputs: list[Slot]
     symbol: sympy.Symbol
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Of the inputs that are looked up in an embedding: the least and the largest index."""
+        by_placeholder = ranges.ranges(self.graph)
+        return {
+            slot.name: by_placeholder[node.name]
+            for slot, node in zip(self.inputs, partition.placeholders(self.graph))
+            if slot.role == "input" and node.name in by_placeholder
+        }
 
     def exported(self) -> ExportedProgram:
         """What torch.export would have made of the graph."""

@@ -1,0 +1,46 @@
+"""What integer inputs may hold because of the embeddings that they index.
+
+An index out of range costs a request on a CPU and the whole process's context on a GPU: the server
+looks at it before anything is run.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+_LOOKUPS = (_aten.embedding.default, _aten.embedding_bag.padding_idx)
+# They change the shape or the integer type, and no value.
+_SAME_VALUES = {
+    f"aten::{name}"
+    for name in (
+        "view", "reshape", "_unsafe_view", "flatten", "unsqueeze", "squeeze", "expand", "transpose",
+        "permute", "t", "clone", "contiguous", "to", "_to_copy", "alias", "detach",
+    )
+}
+
+
+def ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
+    """By the placeholder's name: the least and the largest index that all its embeddings have."""
+    found: dict[str, tuple[int, int]] = {}
+    for node in graph.graph.nodes:
+        if node.target not in _LOOKUPS:
+            continue
+        weight, indices = node.args[:2]
+        name = _placeholder(indices)
+        if name is not None:
+            last = int(weight.meta["val"].shape[0]) - 1
+            found[name] = (0, min(last, found.get(name, (0, last))[1]))
+    return found
+
+
+def _placeholder(node: Node) -> str | None:
+    while node.op == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or schema.name not in _SAME_VALUES:
+            return None
+        node = node.args[0]
+    value = node.meta.get("val")
+    integer = isinstance(value, torch.Tensor) and not value.is_floating_point()
+    return node.name if node.op == "placeholder" and integer else None

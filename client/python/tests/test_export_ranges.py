@@ -1,0 +1,32 @@
+"""Inputs that are looked up in embeddings say which indices there are."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import braid  # noqa: E402
+from exported_pair import ExportedPair  # noqa: E402
+
+
+class Lookups(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.large = torch.nn.Embedding(100, 4)
+        self.small = torch.nn.Embedding(7, 4)
+        self.bag = torch.nn.EmbeddingBag(30, 4)
+
+    def forward(self, both, bags, shifted, plain):
+        return (
+            self.large(both) + self.small(both.unsqueeze(1).int()).squeeze(1)
+            + self.bag(bags) + self.large(shifted * 2) + plain.unsqueeze(1)
+        )
+
+
+def test_the_fewest_rows_count_and_what_is_computed_does_not(tmp_path):
+    word = torch.zeros(4, dtype=torch.int64)
+    inputs = {
+        "both": word, "bags": torch.zeros(4, 3, dtype=torch.int64), "shifted": word, "plain": word
+    }
+    result = braid.export(Lookups(), inputs, tmp_path / "m", "pair", precisions=())
+    said = {each["name"]: each.get("range") for each in ExportedPair(result.path).part()["inputs"]}
+    assert said == {"both": [0, 6], "bags": [0, 29], "shifted": None, "plain": None}

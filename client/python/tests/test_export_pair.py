@@ -193,7 +193,7 @@ def test_names_shapes_and_roles(tmp_path):
     _, _, pair = export(tmp_path, "mixed")
     part = pair.part()
     assert part["inputs"] == [
-        {"name": "words", "dtype": "INT64", "shape": ["batch", 3]},
+        {"name": "words", "dtype": "INT64", "shape": ["batch", 3], "range": [0, 8]},
         {"name": "weights", "dtype": "FP32", "shape": ["batch", 3]},
     ]
     outputs = {each["name"]: (each["dtype"], each["shape"]) for each in part["outputs"]}

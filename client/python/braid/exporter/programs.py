@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
 from braid.exporter import exported_program, partition, ranges, rows
+from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
 from braid.exporter.simplify import simplify
@@ -134,6 +135,7 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
         if isinstance(node.meta["desc"], TangentAOTInput)
     }
     _flatten(trace.graph)
+    draw_factors(trace.graph)
     stack_parts(trace.graph)
     simplify(trace.graph)
     roles = _roles(part)

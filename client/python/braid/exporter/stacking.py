@@ -6,10 +6,10 @@ Autograd makes of each part a tensor of the whole's size, zeros but for the part
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import GraphModule, Node
+
+from braid.exporter.nodes import call
 
 _aten = torch.ops.aten
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
@@ -60,13 +60,12 @@ def _terms(node: Node) -> list[Node]:
 
 def _stack(module: GraphModule, before: Node, found: tuple[list[Node], int]) -> Node:
     parts, dim = found
-    with module.graph.inserting_before(before):
-        sources = [_source(part) for part in parts]
-        if dim == 0 and all(source is not None for source in sources) and _alike(sources):
-            # A stack copies anyway: parts do not have to be copied first to be viewed otherwise.
-            whole = _call(module, _aten.stack.default, sources, 0)
-            return _call(module, _aten.view.default, whole, [len(parts), *parts[0].args[1]])
-        return _call(module, _aten.stack.default, parts, dim)
+    sources = [_source(part) for part in parts]
+    if dim == 0 and all(source is not None for source in sources) and _alike(sources):
+        # A stack copies anyway: parts do not have to be copied first to be viewed otherwise.
+        whole = call(module, before, _aten.stack.default, sources, 0)
+        return call(module, before, _aten.view.default, whole, [len(parts), *parts[0].args[1]])
+    return call(module, before, _aten.stack.default, parts, dim)
 
 
 def _source(part: Node) -> Node | None:
@@ -80,9 +79,3 @@ def _alike(nodes: list[Node]) -> bool:
     first = nodes[0].meta["val"]
     return all(node.meta["val"].shape == first.shape for node in nodes)
 
-
-def _call(module: GraphModule, target: Any, *args: Any) -> Node:
-    node = module.graph.call_function(target, args)
-    values = torch.fx.node.map_arg(args, lambda each: each.meta["val"])
-    node.meta["val"] = target(*values)
-    return node

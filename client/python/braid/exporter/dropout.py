@@ -1,0 +1,63 @@
+"""Dropout as PyTorch computes it on a CPU: one factor for each number, drawn in its datatype.
+
+A trace has the operator that is made for GPUs in its place, which draws booleans; on a CPU it
+converts them, forward and backward, number by number.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from braid.exporter.nodes import call
+
+_aten = torch.ops.aten
+
+
+def draw_factors(module: GraphModule) -> None:
+    for node in list(module.graph.nodes):
+        if node.target == _aten.native_dropout.default and _has_factor(node):
+            _rewrite(module, node)
+    module.graph.eliminate_dead_code(_is_needed)
+    module.recompile()
+
+
+def _is_needed(node: Node) -> bool:
+    # What has been rewritten draws nothing, although it is random.
+    rewritten = node.target == _aten.native_dropout.default
+    return node.is_impure() and not rewritten
+
+
+def _has_factor(node: Node) -> bool:
+    tensor, probability, training = node.args
+    value = tensor.meta["val"]
+    # Of others the numbers would be drawn in another order than PyTorch does.
+    on_cpu = value.device.type == "cpu" and value.is_contiguous()
+    used = [user for user in node.users if user.args[1] == 1]
+    return (
+        on_cpu
+        and training is True
+        and probability < 1
+        and all(
+            user.target == _aten.native_dropout_backward.default
+            for mask in used
+            for user in mask.users
+        )
+    )
+
+
+def _rewrite(module: GraphModule, node: Node) -> None:
+    tensor, probability, _ = node.args
+    kept = 1 - probability
+    drawn = call(module, node, _aten.bernoulli.p, tensor, kept)
+    factor = call(module, node, _aten.div.Tensor, drawn, kept)
+    output = call(module, node, _aten.mul.Tensor, tensor, factor)
+    for element in list(node.users):
+        if element.args[1] == 0:
+            element.replace_all_uses_with(output)
+            continue
+        for backward in list(element.users):
+            gradient = call(module, backward, _aten.mul.Tensor, backward.args[0], factor)
+            backward.replace_all_uses_with(gradient)
+            module.graph.erase_node(backward)
+

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -30,19 +31,31 @@ ONE_THREAD = "--cpu_threads=1"
 
 
 @pytest.fixture(scope="session")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All models of `models.py`, exported once. Never served itself: servers get copies."""
-    directory = tmp_path_factory.mktemp("repository")
-    models.export_all(directory)
-    return directory
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """repositories(format): all models of `models.py` that it can hold, exported once. Never served
+    itself: servers get copies."""
+
+    @functools.cache
+    def get(format: str) -> Path:
+        directory = tmp_path_factory.mktemp(f"repository-{format}")
+        models.export_all(directory, format)
+        return directory
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def repository(repositories: Callable[[str], Path]) -> Path:
+    """All models of `models.py` as TorchScript."""
+    return repositories("torchscript")
 
 
 @pytest.fixture(scope="session")
 def start_server(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
+    repositories: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Server]]:
-    """start_server(devices, names=None, flags=(), environment=None): a server of its own, on a copy
-    of the models.
+    """start_server(devices, names=None, flags=(), environment=None, format="torchscript"): a server
+    of its own, on a copy of the models.
 
     names: the models to copy; default: all. environment: variables beside this process's.
     At the end of the session every server is stopped, if it has not been, and must have ended
@@ -55,7 +68,9 @@ def start_server(
         names: tuple[str, ...] | None = None,
         flags: tuple = (),
         environment: dict[str, str] | None = None,
+        format: str = "torchscript",
     ) -> Server:
+        repository = repositories(format)
         directory = tmp_path_factory.mktemp("server")
         for name in names or [path.name for path in repository.iterdir()]:
             shutil.copytree(repository / name, directory / "models" / name)
@@ -79,13 +94,12 @@ def start_server(
 
 
 @pytest.fixture(scope="session")
-def serve(start_server: Callable[..., Server]) -> Callable[[str], Server]:
-    """serve(devices): the session's one server on these devices, for tests that leave no trace."""
-    servers: dict[str, Server] = {}
+def serve(start_server: Callable[..., Server]) -> Callable[..., Server]:
+    """serve(devices, format="torchscript"): the session's one server of that format's models on
+    these devices, for tests that leave no trace."""
 
-    def get(devices: str) -> Server:
-        if devices not in servers:
-            servers[devices] = start_server(devices)
-        return servers[devices]
+    @functools.cache
+    def get(devices: str, format: str = "torchscript") -> Server:
+        return start_server(devices, format=format)
 
     return get

@@ -42,6 +42,7 @@ Command AddEvaluate(CLI::App& braid);
 Command AddCheckpoints(CLI::App& braid);
 Command AddDownload(CLI::App& braid);
 Command AddRollback(CLI::App& braid);
+Command AddExport(CLI::App& braid);
 
 // Print "braid: " and the message, on one line of stderr, and return the exit code.
 int Fail(const absl::Status& status);

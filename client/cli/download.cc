@@ -1,5 +1,6 @@
 // `braid download`: a trainer's model as a file.
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -16,15 +17,19 @@ struct Arguments {
   std::string format = "torchscript";
 };
 
+const std::map<std::string, v1::DownloadModelRequest::Format> kFormats = {
+    {"package", v1::DownloadModelRequest::FORMAT_PACKAGE},
+    {"safetensors", v1::DownloadModelRequest::FORMAT_SAFETENSORS},
+    {"torchscript", v1::DownloadModelRequest::FORMAT_TORCHSCRIPT},
+};
+
 int RunDownload(const Arguments& arguments, const GlobalOptions& global) {
   auto client = Connect(global);
   if (!client.ok()) return Fail(client.status());
   auto trainer = (*client)->AttachTrainer(arguments.trainer);
   if (!trainer.ok()) return Fail(trainer.status());
   absl::StatusOr<int64_t> bytes =
-      trainer->DownloadModel(arguments.file, arguments.format == "torchscript"
-                                                 ? v1::DownloadModelRequest::FORMAT_TORCHSCRIPT
-                                                 : v1::DownloadModelRequest::FORMAT_SAFETENSORS);
+      trainer->DownloadModel(arguments.file, kFormats.at(arguments.format));
   if (!bytes.ok()) return Fail(bytes.status());
   if (global.json) {
     PrintJson({{"file", arguments.file}, {"format", arguments.format}, {"bytes", *bytes}});
@@ -45,9 +50,10 @@ Command AddDownload(CLI::App& braid) {
       ->type_name("")
       ->required();
   app->add_option("--format", arguments->format,
-                  "torchscript: for torch.jit.load; safetensors: parameters and buffers alone")
-      ->check(CLI::IsMember({"torchscript", "safetensors"}).description(""))
-      ->type_name("{torchscript,safetensors}")
+                  "torchscript: for torch.jit.load; safetensors: parameters and buffers alone; "
+                  "package: the graphs of an exported pair, without weights")
+      ->check(CLI::IsMember(kFormats).description(""))
+      ->type_name("{package,safetensors,torchscript}")
       ->capture_default_str();
   return {app,
           [arguments](const GlobalOptions& global) { return RunDownload(*arguments, global); }};

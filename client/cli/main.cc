@@ -49,9 +49,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   CredentialFiles credentials;
   AddCredentialFlags(app, &credentials);
-  const Command commands[] = {AddInfer(app),    AddTrain(app),       AddTrainers(app),
-                              AddEvaluate(app), AddCheckpoints(app), AddDownload(app),
-                              AddRollback(app), AddModels(app),      AddDevices(app)};
+  const Command commands[] = {
+      AddInfer(app),    AddTrain(app),    AddTrainers(app), AddEvaluate(app), AddCheckpoints(app),
+      AddDownload(app), AddRollback(app), AddModels(app),   AddDevices(app),  AddExport(app)};
 
   if (const int code = Parse(app, argc, argv); code != kOk) return code < 0 ? kOk : code;
   absl::StatusOr<client::Security> security = ReadCredentials(credentials);

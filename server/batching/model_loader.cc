@@ -89,7 +89,9 @@ absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
     const auto load = [&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(const std::string path,
                              FindModelFile(version, config ? config->model_filename : ""));
-      BRAID_RETURN_IF_ERROR(CheckFile(path));
+      for (const std::string& file : FilesOfModel(path)) {
+        BRAID_RETURN_IF_ERROR(CheckFile(file));
+      }
       BRAID_ASSIGN_OR_RETURN(LoadedVersion one,
                              LoadVersion({path, entry.folder, entry.name, version.version}, config,
                                          models_->workers()));

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ExportedGraph>> ExportedGraph::Load(const std::st
     // Its first line may end before it comes to the point.
     const std::string said = absl::StrReplaceAll(failure.what(), {{"\n", " "}});
     return absl::FailedPreconditionError(
-        absl::StrCat("model.pt2: graph '", name, "' cannot be loaded: ", Excerpt(said)));
+        absl::StrCat("graph '", name, "' cannot be loaded: ", Excerpt(said)));
   }
 }
 

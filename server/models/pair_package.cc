@@ -16,6 +16,7 @@
 #include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
 #include "server/parallel/host_copy.h"
+#include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
 
 namespace braid {
@@ -70,18 +71,26 @@ std::string Describe(const Promise& tensor) {
                       ShapeString(tensor.shape));
 }
 
-// Compares what train.json says of a program's graphs with what they are.
+// Compares what train.json says of a program's graphs with what they are, and loads them once.
 class GraphCheck {
  public:
-  GraphCheck(ModelArchive* archive, const PairManifest& manifest, const PairPart& part,
-             bool autocast)
-      : archive_(archive), manifest_(manifest), part_(part), autocast_(autocast) {}
+  // `path`: of the package that `archive` reads.
+  GraphCheck(std::string path, ModelArchive* archive, const PairManifest& manifest,
+             const PairPart& part, bool autocast)
+      : path_(std::move(path)),
+        archive_(archive),
+        manifest_(manifest),
+        part_(part),
+        autocast_(autocast) {}
 
   absl::Status Run(const PairGraph& graph) {
-    const absl::Status status = Compare(graph);
-    return status.ok() ? status
-                       : absl::FailedPreconditionError(absl::StrCat(
-                             "graph '", Excerpt(graph.name), "': ", status.message()));
+    absl::Status status = Compare(graph);
+    if (status.ok()) {
+      // What the interpreter cannot run is told now, not at the first step.
+      return ExportedGraph::Load(path_, graph.name).status();
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("graph '", Excerpt(graph.name), "': ", status.message()));
   }
 
  private:
@@ -121,16 +130,18 @@ class GraphCheck {
     return absl::OkStatus();
   }
 
+  const std::string path_;
   ModelArchive* const archive_;
   const PairManifest& manifest_;
   const PairPart& part_;
   const bool autocast_;
 };
 
-absl::Status CheckGraphs(ModelArchive* archive, const PairManifest& manifest) {
+absl::Status CheckGraphs(const std::string& path, ModelArchive* archive,
+                         const PairManifest& manifest) {
   for (const PairPart& part : manifest.parts) {
     for (const PairProgram& program : part.programs) {
-      GraphCheck check(archive, manifest, part, program.autocast.has_value());
+      GraphCheck check(path, archive, manifest, part, program.autocast.has_value());
       BRAID_RETURN_IF_ERROR(check.Run(program.eval));
       for (const auto* graph : {&program.forward, &program.backward}) {
         if (*graph) {
@@ -149,9 +160,7 @@ absl::Status Wrong(absl::string_view file, absl::string_view what) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::string& path) {
-  std::filesystem::path weights_path = path;
-  const std::string name = weights_path.filename();
-  weights_path.replace_extension(".safetensors");
+  const std::string name = std::filesystem::path(path).filename();
   BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
                          ModelArchive::Open(file.path(), name));
@@ -160,11 +169,12 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
   if (!manifest.ok()) {
     return Wrong(name, absl::StrCat("train.json: ", manifest.status().message()));
   }
-  if (const absl::Status status = CheckGraphs(archive.get(), *manifest); !status.ok()) {
+  if (const absl::Status status = CheckGraphs(file.path(), archive.get(), *manifest);
+      !status.ok()) {
     return Wrong(name, status.message());
   }
   return std::shared_ptr<const PairPackage>(
-      new PairPackage(weights_path, std::move(file), *std::move(manifest)));
+      new PairPackage(WeightsBeside(path), std::move(file), *std::move(manifest)));
 }
 
 absl::StatusOr<std::unique_ptr<ExportedGraph>> PairPackage::Load(const std::string& graph) const {

@@ -83,8 +83,7 @@ absl::Status FitOutput(const PairTensor& output, const TensorSpec& spec) {
   const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
   // One number for each chunk has no rows.
   const bool fits = output.shape.empty() ? dims.empty() : SizesAgree(dims, output);
-  return fits && spec.type == output.type ? absl::OkStatus()
-                                          : Misfit("output", spec, dims, output);
+  return fits && spec.type == output.type ? absl::OkStatus() : Misfit("output", spec, dims, output);
 }
 
 // The sizes of `spec` as the module has them, and what the package says of them.
@@ -146,7 +145,9 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
       {std::move(package), std::move(config), std::move(binding), part, StageRole()},
       std::move(state)));
   replica->weights_ = weights;
-  BRAID_RETURN_IF_ERROR(replica->CheckGraphs());
+  // Before the first request asks for it.
+  BRAID_RETURN_IF_ERROR(
+      replica->Load(part->programs.front().eval, &replica->graphs_.front().eval).status());
   return replica;
 }
 
@@ -214,26 +215,6 @@ absl::StatusOr<ExportedGraph*> PairReplica::Load(const PairGraph& graph,
     BRAID_ASSIGN_OR_RETURN(*loaded, shape_.package->Load(graph.name));
   }
   return loaded->get();
-}
-
-absl::Status PairReplica::CheckGraphs() {
-  for (const PairPart& part : manifest().parts) {
-    for (size_t p = 0; p < part.programs.size(); ++p) {
-      const PairProgram& program = part.programs[p];
-      Graphs loaded;
-      BRAID_RETURN_IF_ERROR(Load(program.eval, &loaded.eval).status());
-      if (program.forward) {
-        BRAID_RETURN_IF_ERROR(Load(*program.forward, &loaded.forward).status());
-      }
-      if (program.backward) {
-        BRAID_RETURN_IF_ERROR(Load(*program.backward, &loaded.backward).status());
-      }
-      if (&part == shape_.part && !program.autocast) {
-        graphs_[p].eval = std::move(loaded.eval);
-      }
-    }
-  }
-  return absl::OkStatus();
 }
 
 PairReplica::Tensors PairReplica::FromConfig(const Tensors& inputs) const {

@@ -91,8 +91,6 @@ class PairReplica final : public Replica {
   std::string LocalName(const PairEntry& entry) const;
   // The program of the thread's autocast.
   absl::StatusOr<size_t> CurrentProgram() const;
-  // Loads every graph once: what cannot be loaded is told before the first request.
-  absl::Status CheckGraphs();
   absl::StatusOr<ExportedGraph*> Load(const PairGraph& graph,
                                       std::unique_ptr<ExportedGraph>* loaded) const;
   Tensors FromConfig(const Tensors& inputs) const;

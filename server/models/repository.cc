@@ -111,6 +111,15 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
                                           absl::StrJoin(names, " nor ")));
 }
 
+std::vector<std::string> FilesOfModel(const std::string& path) {
+  std::vector<std::string> files = {path};
+  std::error_code error;
+  if (const fs::path weights = WeightsBeside(path); fs::exists(weights, error)) {
+    files.push_back(weights);
+  }
+  return files;
+}
+
 std::string FilesOf(const RepositoryEntry& entry) {
   std::vector<std::string> lines;
   AddFiles(entry.folder, &lines);

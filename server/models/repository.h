@@ -40,6 +40,9 @@ absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const st
 absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& version,
                                           const std::string& filename);
 
+// `path`, a model's file, and, where there are any, the weights that lie beside it.
+std::vector<std::string> FilesOfModel(const std::string& path);
+
 // Changes whenever a file of the model is added, removed or written: names, sizes and times of
 // change of what is in its folder.
 std::string FilesOf(const RepositoryEntry& entry);

@@ -11,12 +11,24 @@ from e2e.server import Server
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Whatever trains on `training_server` does so in every format of its models, but for tests
-    with the mark `torchscript`, which says why another cannot hold theirs."""
-    if "training_server" in metafunc.fixturenames:
-        only = next(metafunc.definition.iter_markers("torchscript"), None)
-        formats = ["torchscript"] if only else list(training_models.FORMATS)
-        metafunc.parametrize("training_server", formats, indirect=True, scope="session")
+    """Whatever trains on `training_server`, or asks for a `format`, does so in every format of its
+    models, but for tests with the mark `torchscript`, which says why another cannot hold theirs."""
+    told = [
+        name.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+    ]
+    for name in ("training_server", "format"):
+        if name in metafunc.fixturenames and name not in told:
+            only = next(metafunc.definition.iter_markers("torchscript"), None)
+            formats = ["torchscript"] if only else list(training_models.FORMATS)
+            metafunc.parametrize(name, formats, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def format(request: pytest.FixtureRequest) -> str:
+    """Of the models' files: "torchscript" or "pair"."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

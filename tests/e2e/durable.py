@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ from braid._channel import RetryPolicy
 from e2e import models
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.server import Server
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 FEATURES, CLASSES = 20, 5
@@ -39,10 +43,42 @@ class NormAndDropout(nn.Module):
         return self.layers(x)
 
 
-def export_noisy(directory: Path) -> None:
-    """Adds NormAndDropout to a repository under the directory's name."""
+def make_noisy() -> nn.Module:
     torch.manual_seed(0)
-    models.export(directory, NormAndDropout(), inputs=[torch.zeros(1, FEATURES)])
+    return NormAndDropout()
+
+
+@functools.cache
+def _noisy_pair() -> tempfile.TemporaryDirectory:
+    """Exporting takes seconds: once is enough."""
+    directory = tempfile.TemporaryDirectory(prefix="noisy-")
+    models.export_pair(
+        Path(directory.name) / "noisy",
+        make_noisy(),
+        (torch.zeros(1, FEATURES),),
+        precisions=["float16"],
+    )
+    return directory
+
+
+def export_noisy(directory: Path, format: str = "torchscript") -> None:
+    """Adds NormAndDropout to a repository under the directory's name."""
+    if format == "pair":
+        shutil.copytree(Path(_noisy_pair().name) / "noisy", directory)
+    else:
+        models.export(directory, make_noisy(), inputs=[torch.zeros(1, FEATURES)])
+
+
+def weights_in(directory: Path) -> dict[str, np.ndarray]:
+    """Of a version, published or in a repository, or of a checkpoint: as PyTorch reads them."""
+    if (directory / "model.pt").exists():
+        state = torch.jit.load(directory / "model.pt").state_dict()
+    else:
+        # In the module's order, which a file of safetensors does not have.
+        found = load_file(directory / "model.safetensors")
+        state = {name: found.pop(name) for name in make_noisy().state_dict() if name in found}
+        assert not found, f"{directory} has {list(found)}, too"
+    return {name: value.numpy() for name, value in state.items()}
 
 
 def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -85,12 +121,14 @@ class DurableServer(Server):
 
 
 @contextmanager
-def serving(directory: Path, with_data: bool = True) -> Iterator[DurableServer]:
+def serving(
+    directory: Path, with_data: bool = True, format: str = "torchscript"
+) -> Iterator[DurableServer]:
     """A new server of NormAndDropout, as "noisy", and of what is in directory/models before.
 
     In the end it must be there still; it is killed: how it ends is tested elsewhere.
     """
-    export_noisy(directory / "models" / "noisy")
+    export_noisy(directory / "models" / "noisy", format)
     server = DurableServer(directory / "models", "cpu*2", directory / "run")
     if not with_data:
         server.replace_flag("--data_dir", None)

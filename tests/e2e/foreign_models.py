@@ -90,6 +90,20 @@ def trace(module: nn.Module, inputs: dict[str, Tensor]) -> torch.jit.ScriptModul
         return torch.jit.trace(module, example_kwarg_inputs=inputs, check_trace=False)
 
 
+def export_pairs(repository: Path, length: int) -> None:
+    """The models of `export_all` as exported pairs, resnet18_pair and so on, for sentences of
+    `length` words."""
+    ((image, _),) = image_batches(1, 2)
+    ((sentences, targets),) = sentence_batches(1, 2, length)
+    for name, module, inputs in [
+        ("resnet18", resnet18(), image),
+        ("bert", bert(), sentences),
+        ("bert_with_loss", bert(), {**sentences, "labels": targets["target"]}),
+        ("bert_with_dropout", bert(dropout=0.1), sentences),
+    ]:
+        models.export_pair(repository / f"{name}_pair", module, inputs)
+
+
 def export_all(repository: Path) -> None:
     """resnet18, scripted; bert, bert_with_loss (its labels are an input) and bert_with_dropout,
     traced."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from e2e import durable
 from e2e.durable import DurableServer
 
@@ -105,9 +104,8 @@ class Learner(threading.Thread):
             info = trainer.info()
             outcome.stands = (info.step, info.applied_sequence)
             (outcome.served,) = client.infer(self._recipe, durable.batch(0)[0]).values()
-        for path in (self._server.data / "models" / self._recipe).glob("*/model.pt"):
-            state = torch.jit.load(path).state_dict()
-            outcome.versions[int(path.parent.name)] = {k: v.numpy() for k, v in state.items()}
+        for path in (self._server.data / "models" / self._recipe).iterdir():
+            outcome.versions[int(path.name)] = durable.weights_in(path)
 
     def _ends(self) -> bool:
         if len(self._futures) % CYCLE or not self._futures:
@@ -207,17 +205,21 @@ def _finish(learners: list[Learner]) -> dict[str, Outcome]:
 
 
 def train(
-    directory: Path, kills: list[str], seed: int, told: Callable[[int, int], None] | None = None
+    directory: Path,
+    kills: list[str],
+    seed: int,
+    told: Callable[[int, int], None] | None = None,
+    format: str = "torchscript",
 ) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
     """Trains all recipes through `kills`, moments of Killer's, then as much without any.
 
-    told: called with the number of kills so far, and of replies.
+    told: called with the number of kills so far, and of replies. format: of the models.
     """
     runs = []
     cycles: dict[str, int | None] = dict.fromkeys(RECIPES)
     for name, moments in (("killed", kills), ("undisturbed", [])):
         for recipe in RECIPES:
-            durable.export_noisy(directory / name / "models" / recipe)
+            durable.export_noisy(directory / name / "models" / recipe, format)
         server = DurableServer(directory / name / "models", "cpu*2", directory / name / "run")
         try:
             server.start()

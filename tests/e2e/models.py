@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
+import braid
 import torch
 import torch.utils.bundled_inputs
 from torch import Tensor, nn
@@ -179,7 +181,34 @@ def make(name: str, seed: int = 0) -> nn.Module:
     return module()
 
 
-def export_all(repository: Path) -> None:
+# Those that are served as exported pairs, too. Of the others sentences are of any length, and
+# torch.export writes no unsigned integers of 32 and 64 bits; some are there to be slow or in
+# float64.
+_PAIRS: dict[str, tuple[Tensor, ...]] = {
+    **{
+        name: tuple(_WITH_EXAMPLE[name][1])
+        for name in ("chain", "convnet", "two_inputs", "two_outputs", "named_outputs", "words")
+    },
+    "mlp": (torch.zeros(1, 784),),
+    **{
+        f"identity_{datatype.lower()}": (torch.zeros(1, 4, dtype=dtype),)
+        for datatype, dtype in IDENTITY_TYPES.items()
+        if datatype not in ("UINT32", "UINT64")
+    },
+}
+
+
+def names_in(format: str) -> list[str]:
+    """Of the models that a repository in `format` has."""
+    return list(_PAIRS) if format == "pair" else [*_WITH_EXAMPLE, *_WITH_CONFIG]
+
+
+def export_all(repository: Path, format: str = "torchscript") -> None:
+    if format == "pair":
+        for name, inputs in _PAIRS.items():
+            _, config = _WITH_CONFIG.get(name, (None, None))
+            export_pair(repository / name, make(name), inputs, config)
+        return
     for name, (_, inputs) in _WITH_EXAMPLE.items():
         export(repository / name, make(name), inputs=inputs)
     for name, (_, config) in _WITH_CONFIG.items():
@@ -202,5 +231,19 @@ def export(
             scripted = torch.utils.bundled_inputs.bundle_inputs(scripted, [tuple(inputs)])
     (directory / str(version)).mkdir(parents=True)
     scripted.save(str(directory / str(version) / "model.pt"))
+    if config is not None:
+        (directory / "config.pbtxt").write_text(config)
+
+
+def export_pair(
+    directory: Path,
+    module: nn.Module,
+    inputs: Any,
+    config: str | None = None,
+    **options: Any,
+) -> None:
+    """Writes a model of the repository as an exported pair: inputs, options: as braid.export's. The
+    config.pbtxt is its own, or `config`."""
+    braid.export(module, inputs, directory, "pair", **{"precisions": [], **options})
     if config is not None:
         (directory / "config.pbtxt").write_text(config)

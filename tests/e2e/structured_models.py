@@ -104,3 +104,22 @@ def export_all(repository: Path) -> None:
     models.export(repository / "tupled_by_example", Tupled(), inputs=[(x, x), x])
     models.export(repository / "keyed_by_example", Keyed(), inputs=[{"a": x, "b": x}])
     models.export(repository / "scaled_by_example", scaled(), inputs=[x, 2, 0.5, True])
+
+
+class Leaves(nn.Module):
+    """Outputs in a tuple in a dict."""
+
+    def forward(self, a: Tensor, b: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"both": (a + b, a - b), "swapped": (b, a)}
+
+
+def export_pairs(repository: Path) -> None:
+    """What a pair can hold: inputs are tensors, numbers have their defaults."""
+    x = torch.zeros(2, 2)
+    for name, module, inputs in [
+        ("unmasked", Masked(), {"x": x}),
+        ("masked", Masked(), {"x": x, "mask": x}),
+        ("scaled", scaled(), {"x": x}),
+        ("leaves", Leaves(), {"a": x, "b": x}),
+    ]:
+        models.export_pair(repository / name, module, inputs)

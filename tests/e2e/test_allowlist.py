@@ -6,7 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
+import braid
 import pytest
+import torch
 import tritonclient.grpc as triton
 from e2e import access, configs, models
 from e2e.server import ROOT, Server, run_to_exit
@@ -34,6 +36,22 @@ def repository_of_three(tmp_path: Path) -> Path:
 def states(client: triton.InferenceServerClient) -> dict[str, tuple[str, str]]:
     index = client.get_model_repository_index().models
     return {model.name: (model.state, model.reason) for model in index}
+
+
+def test_weights_beside_a_package_have_to_be_known(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    for name in ("known", "changed"):
+        braid.export(models.make("chain"), (torch.zeros(1, 10),), repository / name, "pair")
+    (tmp_path / "allowlist").write_text(sums(repository))
+    weights = repository / "changed/1/model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-4] + bytes(4))
+    flags = (f"--model_allowlist={tmp_path / 'allowlist'}",)
+    with Server(repository, "cpu*1", tmp_path / "run", flags) as server:
+        with triton.InferenceServerClient(server.address) as client:
+            found = states(client)
+    assert found["known"][0] == "READY"
+    assert "'changed/1/model.safetensors' has the hash " in found["changed"][1]
 
 
 def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) -> None:

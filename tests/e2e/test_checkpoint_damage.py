@@ -110,8 +110,8 @@ def test_a_damaged_checkpoint_is_not_restored(
     trainer.delete()
 
 
-def test_a_start_goes_on_from_the_one_before_a_damaged_one(tmp_path: Path) -> None:
-    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+def test_a_start_goes_on_from_the_one_before_a_damaged_one(tmp_path: Path, format: str) -> None:
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         wanted = {}
         for damage, _ in DAMAGES:
             trainer = create(client, damage.__name__)
@@ -211,9 +211,9 @@ def full_disk(server: Server, most: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path: Path, format: str) -> None:
     """Saving fails, the old checkpoint stays, training goes on, in the background too."""
-    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         trainer = create(client, checkpoint_every=1)
         saved = trainer.save_checkpoint()
         twin = create(client, "twin")

@@ -17,9 +17,12 @@ import pytest
 import torch
 from e2e import durable, models, oracle
 from e2e.durable import DurableServer, assert_same_bits, batch
+from e2e.inference import assert_close, expected
 from e2e.protocol import Stub, channel
 from e2e.raw_trainer import SERVICE, RawTrainer
+from e2e.server import Server
 from e2e.waiting import wait_until
+from torch import nn
 
 CODES = grpc.StatusCode
 SECONDS = 60
@@ -27,9 +30,9 @@ SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, format: str) -> Iterator[DurableServer]:
     """For tests that do not end it."""
-    with durable.serving(tmp_path_factory.mktemp("checkpoints")) as server:
+    with durable.serving(tmp_path_factory.mktemp("checkpoints"), format=format) as server:
         yield server
 
 
@@ -65,10 +68,6 @@ def read_safetensors(data: bytes) -> dict[str, np.ndarray]:
         ).reshape(entry["shape"])
         for name, entry in header.items()
     }
-
-
-def read_torchscript(file: Any) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in torch.jit.load(file).state_dict().items()}
 
 
 def test_a_saved_checkpoint_is_listed(server: DurableServer, client: braid.Client) -> None:
@@ -185,9 +184,11 @@ def operate(trainer: braid.Trainer, kinds: list[str], first: int) -> list[tuple]
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_changes_nothing(tmp_path: Path, ending: signal.Signals) -> None:
+def test_a_restart_changes_nothing(
+    tmp_path: Path, ending: signal.Signals, format: str
+) -> None:
     """Optimizer, schedule, scaler, random numbers, accumulated gradients: every bit is there."""
-    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         replies = {}
         for name, options in STATEFUL.items():
             trainer = create(client, name, **options)
@@ -209,7 +210,9 @@ def test_a_restart_changes_nothing(tmp_path: Path, ending: signal.Signals) -> No
 
 
 @pytest.mark.parametrize("devices", ["cpu*1", "cpu*3", "cpu*4"])
-def test_training_goes_on_with_another_number_of_replicas(tmp_path: Path, devices: str) -> None:
+def test_training_goes_on_with_another_number_of_replicas(
+    tmp_path: Path, devices: str, format: str
+) -> None:
     """With batches that wait for an update, too. In float64, where sums' order hardly shows."""
     batches = list(oracle.batches_of("chain64", "cross_entropy", 19, steps=9))
 
@@ -220,8 +223,12 @@ def test_training_goes_on_with_another_number_of_replicas(tmp_path: Path, device
 
     options = {"loss": "cross_entropy", "optimizer": {"name": "AdamW", "lr": 0.01}}
     chain = models.make("chain64")
-    models.export(tmp_path / "models/chain64", chain, inputs=[torch.zeros(1, 10).double()])
-    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+    example = torch.zeros(1, 10).double()
+    if format == "pair":
+        models.export_pair(tmp_path / "models/chain64", chain, {"x": example})
+    else:
+        models.export(tmp_path / "models/chain64", chain, inputs=[example])
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         moving = client.create_trainer("chain64", name="moving", **options)
         learn(moving, 0, 4)
         x, target = batches[4]
@@ -242,47 +249,94 @@ def test_training_goes_on_with_another_number_of_replicas(tmp_path: Path, device
         )
 
 
-def test_the_model_in_a_checkpoint_is_torchscript(
-    server: DurableServer, client: braid.Client
-) -> None:
+def test_pytorch_reads_a_checkpoint(server: DurableServer, client: braid.Client) -> None:
+    """The files of the model's format, and the weights by themselves."""
     trainer = create(client, "readable")
     step(trainer, 0, 1)
     saved = trainer.save_checkpoint()
     directory = server.checkpoints("readable") / saved.name
-    assert_same_bits(read_torchscript(str(directory / "model.pt")), trainer.state_dict())
-    weights = read_safetensors((directory / "weights.safetensors").read_bytes())
     wanted = trainer.state_dict()
+    assert_same_bits(durable.weights_in(directory), wanted)
+    weights = read_safetensors((directory / "weights.safetensors").read_bytes())
     assert_same_bits({name: weights[name] for name in wanted}, wanted)
+    assert_gives_the_trainers_outputs(durable.make_noisy(), wanted, trainer)
 
 
-def test_a_model_is_downloaded(client: braid.Client, tmp_path: Path) -> None:
-    trainer = create(client, "downloaded")
+def assert_gives_the_trainers_outputs(
+    module: nn.Module, weights: dict[str, np.ndarray], trainer: braid.Trainer
+) -> None:
+    x = batch(2)[0]["x"]
+    module.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
+    (outputs,) = trainer.forward({"x": x}, mode="eval").outputs.values()
+    assert_close(outputs, expected(module, x))
+
+
+def test_weights_are_downloaded(client: braid.Client) -> None:
+    trainer = create(client, "weights")
     step(trainer, 0, 1)
     wanted = trainer.state_dict()
-    size = trainer.download(tmp_path / "model.pt")
-    assert size == (tmp_path / "model.pt").stat().st_size
-    assert_same_bits(read_torchscript(str(tmp_path / "model.pt")), wanted)
-    x = batch(2)[0]["x"]
-    module = torch.jit.load(str(tmp_path / "model.pt"))
-    assert not module.training
-    (outputs,) = trainer.forward({"x": x}, mode="eval").outputs.values()
-    np.testing.assert_allclose(module(torch.from_numpy(x)).detach(), outputs, rtol=1e-5, atol=1e-6)
     file = io.BytesIO()
     assert trainer.download(file, format="safetensors") == len(file.getvalue())
     weights = read_safetensors(file.getvalue())
     assert_same_bits({name: weights[name] for name in wanted}, wanted)
     assert weights.keys() == wanted.keys()
+    assert_gives_the_trainers_outputs(durable.make_noisy(), weights, trainer)
+
+
+def test_a_model_is_downloaded(
+    server: DurableServer, client: braid.Client, tmp_path: Path, format: str
+) -> None:
+    """It is a version that another server can serve, and has the trainer's weights."""
+    trainer = create(client, "downloaded")
+    step(trainer, 0, 1)
+    version = tmp_path / "models/downloaded/1"
+    version.mkdir(parents=True)
+    if format == "pair":
+        trainer.download(version / "model.safetensors", format="safetensors")
+        size = trainer.download(version / "model.pt2", format="package")
+        served = server.repository / "noisy/1/model.pt2"
+        assert (version / "model.pt2").read_bytes() == served.read_bytes()
+        assert size == served.stat().st_size
+    else:
+        size = trainer.download(version / "model.pt")
+        assert size == (version / "model.pt").stat().st_size
+        assert not torch.jit.load(version / "model.pt").training
+    assert_same_bits(durable.weights_in(version), trainer.state_dict())
+    x = batch(2)[0]
+    (wanted,) = trainer.forward(x, mode="eval").outputs.values()
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run") as other:
+        with braid.connect(other.address) as elsewhere:
+            (outputs,) = elsewhere.infer("downloaded", x).values()
+    np.testing.assert_allclose(outputs, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_of_another_format_is_refused(
+    client: braid.Client, tmp_path: Path, format: str
+) -> None:
+    trainer = create(client, "another-format")
+    asked, words = {
+        "torchscript": ("package", ("TORCHSCRIPT", "SAFETENSORS")),
+        "pair": ("torchscript", ("exported pair", "PACKAGE", "SAFETENSORS")),
+    }[format]
+    with pytest.raises(braid.InvalidArgument) as caught:
+        trainer.download(tmp_path / "model", format=asked)
+    assert caught.value.field == "format"
+    for word in ("noisy", *words):
+        assert word in caught.value.message
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_kept_graph_outlives_the_server(tmp_path: Path, ending: signal.Signals) -> None:
+def test_a_kept_graph_outlives_the_server(
+    tmp_path: Path, ending: signal.Signals, format: str
+) -> None:
     """No checkpoint comes between a Forward and its Backward: the client can send both again."""
 
     def forward(trainer: braid.Trainer, number: int) -> dict[str, np.ndarray]:
         outputs = trainer.forward(batch(number)[0], keep_graph=True).outputs
         return {name: output / len(output) for name, output in outputs.items()}
 
-    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         trainers = [
             create(client, name, loss=None, loss_mode="client", checkpoint_every=1, seed=5)
             for name in ("disturbed", "undisturbed")

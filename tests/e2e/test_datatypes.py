@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models
+from e2e import models, training_models
 from e2e.inference import infer_input
 from e2e.protocol import CALL_SECONDS, channel
 from e2e.server import Server
@@ -53,8 +53,21 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def stub(serve: Callable[[str], Server]) -> service_pb2_grpc.GRPCInferenceServiceStub:
-    return service_pb2_grpc.GRPCInferenceServiceStub(channel(serve("cpu*2").address))
+def stub(serve: Callable[..., Server], format: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel(serve("cpu*2", format).address))
+
+
+def in_each_format(datatypes: Iterable[str]) -> pytest.MarkDecorator:
+    """The formats that can hold a datatype's model, with the datatype."""
+    held = [
+        (format, datatype)
+        for format in training_models.FORMATS
+        for datatype in datatypes
+        if f"identity_{datatype.lower()}" in models.names_in(format)
+    ]
+    return pytest.mark.parametrize(
+        ("format", "datatype"), held, indirect=["format"], scope="session"
+    )
 
 
 def request_of(datatype: str, rows: int) -> service_pb2.ModelInferRequest:
@@ -64,7 +77,7 @@ def request_of(datatype: str, rows: int) -> service_pb2.ModelInferRequest:
 
 
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("datatype", models.IDENTITY_TYPES)
+@in_each_format(models.IDENTITY_TYPES)
 def test_raw_contents(
     stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str, rows: int
 ) -> None:
@@ -79,7 +92,7 @@ def test_raw_contents(
 
 
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("datatype", CONTENTS)
+@in_each_format(CONTENTS)
 def test_typed_contents(
     stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str, rows: int
 ) -> None:
@@ -95,10 +108,10 @@ def test_typed_contents(
 # float32 in and out is how tritonclient presents bfloat16; FP16 it takes as it is.
 @pytest.mark.parametrize(("datatype", "dtype"), [("BF16", np.float32), ("FP16", np.float16)])
 def test_half_precision_through_tritonclient(
-    serve: Callable[[str], Server], datatype: str, dtype: type
+    serve: Callable[..., Server], format: str, datatype: str, dtype: type
 ) -> None:
     x = np.array([[1.0, -2.5, 0.0, 96.0]], dtype=dtype)
-    with triton.InferenceServerClient(serve("cpu*2").address) as client:
+    with triton.InferenceServerClient(serve("cpu*2", format).address) as client:
         tensors = [infer_input("x", x, datatype)]
         model = f"identity_{datatype.lower()}"
         result = client.infer(model, tensors, client_timeout=CALL_SECONDS)

@@ -9,11 +9,13 @@ from e2e import kills
 KILLS = 10
 
 
-def test_a_training_run_survives_kill_9(tmp_path: Path) -> None:
+def test_a_training_run_survives_kill_9(tmp_path: Path, format: str) -> None:
     """Two trainers with dropout, batch norm, schedules and clipping, on two replicas, stream on
     while the server is killed during steps, checkpoints, publications and starts: no operation is
     lost or applied twice, and every reply, weight and version is that of an undisturbed run."""
-    killed, undisturbed = kills.train(tmp_path, kills.moments(KILLS, seed=1), seed=1)
+    killed, undisturbed = kills.train(
+        tmp_path, kills.moments(KILLS, seed=1), seed=1, format=format
+    )
     for recipe, outcome in killed.items():
         assert kills.differences(outcome, undisturbed[recipe]) == []
         replied = [reply for _, reply in outcome.operations if reply is not None]

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torchvision
 import transformers
-from e2e import foreign_models
+from e2e import foreign_models, models
 from e2e.server import Server
 from torch import Tensor, nn
 
@@ -100,6 +100,19 @@ output [
 """
 
 
+# The same as exported pairs. The others take a minute to export: scripts/train_foreign_pairs.py has
+# them.
+PAIRS = {"resnet18_pair": "resnet18", "bert_pair": "bert"}
+
+
+def export_pairs(repository: Path) -> None:
+    for name, of in PAIRS.items():
+        make, inputs = MODELS[of]
+        models.export_pair(repository / name, randomized(make), inputs(3))
+        config = repository / name / "config.pbtxt"
+        config.write_text(config.read_text().replace("max_batch_size: 256", "max_batch_size: 64"))
+
+
 def export(repository: Path) -> None:
     """resnet18 and mobilenet_v3_small scripted, the others traced."""
     for name, (make, inputs) in MODELS.items():
@@ -121,6 +134,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # PyTorch deprecates TorchScript; a trace warns of every number that it takes for constant.
         warnings.simplefilter("ignore")
         export(directory)
+    export_pairs(directory)
     return directory
 
 
@@ -149,11 +163,12 @@ def wanted(model: str) -> dict[int, list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("rows", BATCHES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, *PAIRS])
 def test_outputs_are_pytorchs(client: braid.Client, model: str, rows: int) -> None:
-    _, inputs = MODELS[model]
+    made_of = PAIRS.get(model, model)
+    _, inputs = MODELS[made_of]
     outputs = list(client.infer(model, inputs(rows)).values())
-    references = wanted(model)[rows]
+    references = wanted(made_of)[rows]
     assert len(outputs) == len(references)
     for actual, reference in zip(outputs, references):
         assert np.ptp(reference) > 0.01  # or equality would say little

@@ -18,16 +18,18 @@ DEVICES = ["cpu*1", "cpu*2", "cpu*3"]
 
 @pytest.fixture(scope="module", params=DEVICES)
 def each_client(
-    request: pytest.FixtureRequest, serve: Callable[[str], Server]
+    request: pytest.FixtureRequest, serve: Callable[..., Server], format: str
 ) -> Iterator[triton.InferenceServerClient]:
     """A client of a server on each of DEVICES."""
-    with triton.InferenceServerClient(serve(request.param).address) as client:
+    with triton.InferenceServerClient(serve(request.param, format).address) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def client(serve: Callable[[str], Server]) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(serve("cpu*2").address) as client:
+def client(
+    serve: Callable[..., Server], format: str
+) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(serve("cpu*2", format).address) as client:
         yield client
 
 
@@ -134,6 +136,7 @@ def test_embedding_of_one_index_a_row(
     assert_close(outputs["output__0"], expected(models.make("words"), words))
 
 
+@pytest.mark.torchscript(reason="sentences of any length")
 @pytest.mark.parametrize("shape", [(1, 1), (6, 4), (300, 9)])
 def test_embedding_of_sentences_of_any_length(
     each_client: triton.InferenceServerClient, shape: tuple[int, int]

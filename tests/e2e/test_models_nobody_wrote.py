@@ -3,6 +3,7 @@ plain PyTorch, in float64."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import braid
@@ -22,38 +23,47 @@ ROWS = 11
 SGD = {"name": "SGD", "lr": 0.005, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"name": "AdamW", "lr": 1e-3, "weight_decay": 0.05}
 SEED = 12
+# A trace takes others than that of its example, a pair does not.
+LENGTHS = {"torchscript": (16, 9), "pair": (16, 16)}
+
+# Format → what the names of its models end with.
+SUFFIXES = {"torchscript": "", "pair": "_pair"}
+
+in_each_format = pytest.mark.parametrize("format", SUFFIXES)
+# scripts/train_foreign_pairs.py trains pairs on any number.
+on_replicas = pytest.mark.parametrize(
+    ("format", "replicas"),
+    [*(("torchscript", count) for count in (1, 2, 3, 4)), ("pair", 1), ("pair", 3)],
+)
 
 
 @pytest.fixture(scope="module")
 def client_of(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[int], braid.Client]]:
+    """Of servers of the models in both formats."""
     directory = tmp_path_factory.mktemp("foreign")
     foreign_models.export_all(directory / "models")
+    foreign_models.export_pairs(directory / "models", LENGTHS["pair"][0])
     with long_runs.clients_of(directory / "models", directory / "run") as get:
         yield get
-
-
-@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids=lambda count: f"cpu{count}")
-def replicas(request: pytest.FixtureRequest) -> int:
-    return request.param
 
 
 def images() -> Iterator[Batch]:
     return long_runs.cycle(foreign_models.image_batches(5, ROWS), STEPS)
 
 
-def sentences() -> Iterator[Batch]:
-    """Of two lengths, neither that of the trace's example."""
+def sentences(format: str) -> Iterator[Batch]:
+    first, second = LENGTHS[format]
     batches = [
-        *foreign_models.sentence_batches(3, ROWS, length=16),
-        *foreign_models.sentence_batches(2, ROWS, length=9),
+        *foreign_models.sentence_batches(3, ROWS, first),
+        *foreign_models.sentence_batches(2, ROWS, second),
     ]
     return long_runs.cycle(batches, STEPS)
 
 
-def labelled_sentences() -> Iterator[Batch]:
-    for inputs, targets in sentences():
+def labelled_sentences(format: str) -> Iterator[Batch]:
+    for inputs, targets in sentences(format):
         yield {**inputs, "labels": targets["target"]}, {}
 
 
@@ -64,6 +74,7 @@ def reference(module: nn.Module, batches: Iterator[Batch], optimizer: dict, loss
     return run
 
 
+@functools.cache
 def resnet_reference(replicas: int) -> Run:
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
         outputs = oracle.forward_in_chunks(module, batch[0]["x"], replicas)
@@ -72,67 +83,75 @@ def resnet_reference(replicas: int) -> Run:
     return reference(resnet18(), images(), SGD, loss)
 
 
-@pytest.fixture(scope="module")
-def whole_batch_resnet() -> Run:
-    return resnet_reference(1)
-
-
-@pytest.fixture(scope="module")
-def bert_reference() -> Run:
+@functools.cache
+def bert_reference(format: str) -> Run:
     """Of the model's own loss, which is the cross-entropy."""
-    return reference(
-        bert(), labelled_sentences(), ADAMW, lambda module, step, batch: module(**batch[0])[0]
-    )
+
+    def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
+        return module(**batch[0])[0]
+
+    return reference(bert(), labelled_sentences(format), ADAMW, loss)
 
 
 # The last layers are 1×1: of fewer rows a chunk, batch norm makes rounding errors grow.
+@in_each_format
 def test_resnet_equals_pytorch_chunk_by_chunk(
-    client_of: Callable[[int], braid.Client],
+    client_of: Callable[[int], braid.Client], format: str
 ) -> None:
     actual = long_runs.on_server(
-        client_of(2), "resnet18", images(), loss="cross_entropy", optimizer=SGD
+        client_of(2), "resnet18" + SUFFIXES[format], images(), loss="cross_entropy", optimizer=SGD
     )
     oracle.assert_equal_runs(actual, resnet_reference(2), 1e-9)
 
 
+@on_replicas
 def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
-    client_of: Callable[[int], braid.Client], replicas: int, whole_batch_resnet: Run
+    client_of: Callable[[int], braid.Client],
+    format: str,
+    replicas: int,
 ) -> None:
     actual = long_runs.on_server(
         client_of(replicas),
-        "resnet18",
+        "resnet18" + SUFFIXES[format],
         images(),
         loss="cross_entropy",
         optimizer=SGD,
         sync_batch_norm=True,
     )
-    oracle.assert_equal_runs(actual, whole_batch_resnet, 1e-9)
+    oracle.assert_equal_runs(actual, resnet_reference(1), 1e-9)
 
 
+@on_replicas
 def test_bert_equals_pytorch(
-    client_of: Callable[[int], braid.Client], replicas: int, bert_reference: Run
-) -> None:
-    actual = long_runs.on_server(
-        client_of(replicas), "bert", sentences(), loss="cross_entropy", optimizer=ADAMW
-    )
-    oracle.assert_equal_runs(actual, bert_reference, 1e-9)
-
-
-def test_bert_that_returns_its_loss_equals_pytorch(
-    client_of: Callable[[int], braid.Client], replicas: int, bert_reference: Run
+    client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
     actual = long_runs.on_server(
         client_of(replicas),
-        "bert_with_loss",
-        labelled_sentences(),
+        "bert" + SUFFIXES[format],
+        sentences(format),
+        loss="cross_entropy",
+        optimizer=ADAMW,
+    )
+    oracle.assert_equal_runs(actual, bert_reference(format), 1e-9)
+
+
+@on_replicas
+def test_bert_that_returns_its_loss_equals_pytorch(
+    client_of: Callable[[int], braid.Client], format: str, replicas: int
+) -> None:
+    actual = long_runs.on_server(
+        client_of(replicas),
+        "bert_with_loss" + SUFFIXES[format],
+        labelled_sentences(format),
         loss_mode="model",
         optimizer=ADAMW,
     )
-    oracle.assert_equal_runs(actual, bert_reference, 1e-9)
+    oracle.assert_equal_runs(actual, bert_reference(format), 1e-9)
 
 
-def test_bert_traced_with_dropout_equals_pytorch(
-    client_of: Callable[[int], braid.Client], replicas: int
+@on_replicas
+def test_bert_with_dropout_equals_pytorch(
+    client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
         def logits(**chunk: Tensor) -> Tensor:
@@ -143,28 +162,31 @@ def test_bert_traced_with_dropout_equals_pytorch(
 
     actual = long_runs.on_server(
         client_of(replicas),
-        "bert_with_dropout",
-        sentences(),
+        "bert_with_dropout" + SUFFIXES[format],
+        sentences(format),
         loss="cross_entropy",
         optimizer=ADAMW,
         seed=SEED,
     )
-    wanted = reference(bert(dropout=0.1), sentences(), ADAMW, loss)
+    wanted = reference(bert(dropout=0.1), sentences(format), ADAMW, loss)
     oracle.assert_equal_runs(actual, wanted, 1e-9)
 
 
+@in_each_format
 @pytest.mark.parametrize(("model", "make", "batches"), [
     ("resnet18", resnet18, foreign_models.image_batches(2, 7)),
-    ("bert", bert, foreign_models.sentence_batches(2, 7, length=9)),
+    ("bert", bert, foreign_models.sentence_batches(2, 7, length=16)),
 ])
 def test_a_published_version_is_served(
     client_of: Callable[[int], braid.Client],
+    format: str,
     model: str,
     make: Callable[[], nn.Module],
     batches: list[Batch],
 ) -> None:
-    """With what one step has made of it, for any batch size and length."""
+    """With what one step has made of it, for any batch size."""
     client = client_of(2)
+    model += SUFFIXES[format]
     module = make()
     inputs, _ = batches[1]
     (before,) = client.infer(model, inputs).values()

@@ -21,9 +21,9 @@ SECONDS = 60
 
 
 @pytest.fixture
-def server(start_server: Callable[..., Server]) -> Iterator[Server]:
+def server(start_server: Callable[..., Server], format: str) -> Iterator[Server]:
     """One for each test: a publication stays."""
-    server = start_server("cpu*2", names=("chain", "mlp", "convnet"))
+    server = start_server("cpu*2", names=("chain", "mlp", "convnet"), format=format)
     yield server
     server.stop()
 

@@ -25,9 +25,9 @@ SGD = {"name": "SGD", "lr": 0.5}
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[DurableServer]:
+def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
     """One for each test: a publication stays."""
-    with durable.serving(tmp_path) as server:
+    with durable.serving(tmp_path, format=format) as server:
         yield server
 
 
@@ -173,13 +173,16 @@ def test_there_is_no_way_back_to_what_is_not_there(
     assert outputs(client) == versions[3]
 
 
-def test_a_damaged_version_is_not_served(server: DurableServer, client: braid.Client) -> None:
+def test_a_damaged_version_is_not_served(
+    server: DurableServer, client: braid.Client, format: str
+) -> None:
     versions = publish(client, create(client), 3)
-    path = server.data / "models/noisy/2/model.pt"
+    file = {"torchscript": "model.pt", "pair": "model.safetensors"}[format]
+    path = server.data / "models/noisy/2" / file
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(braid.DataLoss, match="model.pt"):
+    with pytest.raises(braid.DataLoss, match=file):
         client.rollback("noisy", 2)
     assert outputs(client) == versions[4]
     client.rollback("noisy", 3)

@@ -167,3 +167,47 @@ def test_training_takes_the_defaults(client: braid.Client) -> None:
 def test_a_model_whose_number_has_no_default_is_not_trained(client: braid.Client) -> None:
     with pytest.raises(braid.FailedPrecondition, match="'power'"):
         client.create_trainer("demanding", loss="mse", optimizer={"name": "SGD", "lr": 0.1})
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
+    """A client of a server of exported pairs."""
+    directory = tmp_path_factory.mktemp("structured_pairs")
+    structured_models.export_pairs(directory / "models")
+    with Server(directory / "models", "cpu*2", directory / "run", data=False) as server:
+        with braid.connect(server.address) as client:
+            yield client
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "wanted"),
+    [
+        ("unmasked", {"x": A}, {"output__0": A}),
+        ("masked", {"mask": B, "x": A}, {"output__0": A * B}),
+        ("scaled", {"x": A}, {"output__0": scaled().numpy()}),
+        (
+            "leaves",
+            {"a": A, "b": B},
+            {"both.0": A + B, "both.1": A - B, "swapped.0": B, "swapped.1": A},
+        ),
+    ],
+)
+def test_the_leaves_of_a_pair_have_names(
+    pairs: braid.Client,
+    model: str,
+    inputs: dict[str, np.ndarray],
+    wanted: dict[str, np.ndarray],
+) -> None:
+    outputs = pairs.infer(model, inputs)
+    assert outputs.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert_close(outputs[name], torch.from_numpy(value))
+
+
+def test_a_pair_is_trained_with_the_defaults(pairs: braid.Client) -> None:
+    with training.new_trainer(
+        pairs, "scaled", loss="mse", optimizer={"name": "SGD", "lr": 0.1}
+    ) as trainer:
+        loss = trainer.step({"x": A}, {"target": B}).loss
+    wanted = torch.nn.functional.mse_loss(scaled(), torch.from_numpy(B))
+    assert loss == pytest.approx(wanted.item(), rel=1e-5)

@@ -35,22 +35,22 @@ def loss_of_logits(module: nn.Module, step: int, batch: Batch) -> Tensor:
 @pytest.mark.parametrize("spec", [{}, {"output": "output__0"}], ids=["default", "by_name"])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 def test_training_on_the_logits_equals_pytorch(
-    serve: Callable[[str], Server], replicas: int, spec: dict
+    serve: Callable[..., Server], format: str, replicas: int, spec: dict
 ) -> None:
     wanted = long_runs.in_pytorch(models.make("two_outputs"), batches(), SGD, loss_of_logits)
     # The training did something, or equality would say little.
     assert wanted.losses[-1] < 0.5 * wanted.losses[0]
-    with braid.connect(serve(f"cpu*{replicas}").address) as client:
+    with braid.connect(serve(f"cpu*{replicas}", format).address) as client:
         loss = {"name": "cross_entropy", **spec}
         actual = long_runs.on_server(client, "two_outputs", batches(), loss=loss, optimizer=SGD)
     oracle.assert_equal_runs(actual, wanted, 1e-5)
 
 
-def test_probabilities_of_a_trained_model(serve: Callable[[str], Server]) -> None:
+def test_probabilities_of_a_trained_model(serve: Callable[..., Server], format: str) -> None:
     module = models.make("two_outputs")
     wanted = long_runs.in_pytorch(module, batches(), SGD, loss_of_logits)
     inputs, _ = next(batches())
-    with braid.connect(serve("cpu*3").address) as client:
+    with braid.connect(serve("cpu*3", format).address) as client:
         with training.new_trainer(
             client, "two_outputs", loss="cross_entropy", optimizer=SGD
         ) as trainer:

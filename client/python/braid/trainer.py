@@ -25,7 +25,7 @@ from braid.stream import Replay, Stream
 if TYPE_CHECKING:
     from braid.client import Client
 
-_FORMATS = {"torchscript": 1, "safetensors": 2}
+_FORMATS = {"torchscript": 1, "safetensors": 2, "package": 3}
 
 
 class Trainer:
@@ -285,7 +285,9 @@ class Trainer:
         """Writes the model, with its weights as they are now, to a file; returns its size.
 
         file: a path, which is replaced once all has come, or an object to write to.
-        format: "torchscript", for torch.jit.load, or "safetensors", parameters and buffers alone.
+        format: "safetensors", parameters and buffers alone; of a TorchScript model, "torchscript",
+            for torch.jit.load; of an exported pair, "package", its model.pt2, which holds no
+            weights: "safetensors" gives what lies beside it, model.safetensors.
         """
         if format not in _FORMATS:
             raise ValueError(f"unknown format {format!r}; known: {', '.join(_FORMATS)}")

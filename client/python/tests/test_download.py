@@ -41,6 +41,12 @@ def test_a_stream_that_breaks_begins_again(server, trainer, tmp_path):
     assert len(server.received("DownloadModel")) == 2
 
 
+def test_a_package(server, trainer):
+    trainer.download(io.BytesIO(), format="package")
+    (request,) = server.received("DownloadModel")
+    assert request.format == request.FORMAT_PACKAGE
+
+
 @pytest.mark.parametrize("edit", [
     lambda pieces: pieces[:-1], lambda pieces: pieces[1:], lambda pieces: [],
     lambda pieces: pieces[:2] + pieces[1:], lambda pieces: pieces[:2] + pieces[3:],
@@ -60,5 +66,6 @@ def test_what_is_incomplete_leaves_the_old_file(server, trainer, tmp_path, edit)
 
 
 def test_an_unknown_format(trainer):
-    with pytest.raises(ValueError, match="unknown format 'onnx'; known: torchscript, safetensors"):
+    known = "unknown format 'onnx'; known: torchscript, safetensors, package"
+    with pytest.raises(ValueError, match=known):
         trainer.download("model.onnx", format="onnx")

@@ -353,3 +353,13 @@ def test_a_frozen_stage_still_runs_in_training(tmp_path):
     assert "forward" in features and "backward" not in features
     new = {s["name"] for s in features["forward"]["outputs"] if s["role"] == "new_buffer"}
     assert "features.1.running_mean" in new
+
+
+def test_a_datatype_that_torch_export_does_not_write(tmp_path):
+    words = torch.zeros(2, 4, dtype=torch.uint32)
+    with pytest.raises(braid.ExportError, match="no graph with a tensor of torch.uint32"):
+        braid.export(torch.nn.Identity(), (words,), tmp_path / "words", "pair")
+    assert not list(tmp_path.iterdir())
+    result = braid.export(torch.nn.Identity(), (words,), tmp_path / "words", "auto")
+    assert result.format == "torchscript"
+    assert "torch.uint32" in result.reason

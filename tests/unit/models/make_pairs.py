@@ -55,7 +55,8 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     torch.manual_seed(0)
     x = (torch.randn(4, 3, dtype=torch.float64),)
-    braid.export(Heads().double(), x, folder / "heads", "pair", precisions=["bfloat16"])
+    braid.export(Heads().double(), x, folder / "heads", "pair", precisions=[])
+    braid.export(Heads(), (x[0].float(),), folder / "single", "pair", precisions=["bfloat16"])
     braid.export(Stages().double(), x, folder / "stages", "pair", stages=[["first", "second"]])
     braid.export(Tied().double(), x, folder / "tied", "pair")
 

@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"GradientOfNothing",
                [](json& m) { Program(m)["backward"]["outputs"][0].erase("depends_on"); },
                {"programs[0].backward.outputs[0]: has no \"depends_on\""}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 TEST(PairManifestTest, TextThatIsNoJsonIsRefused) {
   for (const char* text : {"", "{", "\xff\xfe", "[1,", "nul"}) {

@@ -248,15 +248,15 @@ TEST(PairReplicaTest, StagesThatWereNotExportedAreRefused) {
 }
 
 TEST(PairReplicaTest, PrecisionIsTheGraphsOwn) {
-  const std::unique_ptr<Replica> replica = OpenToTrain("heads");
+  const std::unique_ptr<Replica> replica = OpenToTrain("single");
   EXPECT_THAT(replica->CheckTrainable(c10::kBFloat16), IsOk());
   EXPECT_THAT(replica->CheckTrainable(c10::kHalf),
               StatusIs(kRefused, HasSubstr("precisions=[\"float16\"]")));
   const AutocastGuard autocast(c10::kCPU, c10::kBFloat16);
-  const Tensors outputs = *replica->ForwardForTraining({Rows(4)}, Mode::kTrain);
+  const Tensors outputs = *replica->ForwardForTraining({Rows(4).to(at::kFloat)}, Mode::kTrain);
   EXPECT_EQ(outputs[0].scalar_type(), c10::kBFloat16);
   const Gradients gradients = *replica->Backward({at::ones_like(outputs[0]), {}}, nullptr);
-  EXPECT_EQ(gradients.parameters[0].scalar_type(), c10::kDouble);
+  EXPECT_EQ(gradients.parameters[0].scalar_type(), c10::kFloat);
 }
 
 TEST(PairReplicaTest, AGraphOfEvaluationIsNotKept) {

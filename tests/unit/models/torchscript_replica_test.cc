@@ -273,13 +273,21 @@ TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'y'")));
 }
 
+struct TextSink final : ByteSink {
+  absl::Status Write(absl::string_view bytes) override {
+    text.append(bytes.data(), bytes.size());
+    return absl::OkStatus();
+  }
+  std::string text;
+};
+
 TEST(TorchScriptReplicaTest, AFileOfItHoldsItsWeights) {
   const std::unique_ptr<Replica> replica = Affine();
   replica->BindParameter(0, at::full({2}, 7.0));
   const std::vector<NewFile> files = replica->Files();
   ASSERT_EQ(files.size(), 1);
   EXPECT_EQ(files[0].name, "model.pt");
-  StringSink sink;
+  TextSink sink;
   ASSERT_THAT(files[0].write(&sink), IsOk());
   std::stringstream file(sink.text);
   torch::jit::Module loaded = torch::jit::load(file);

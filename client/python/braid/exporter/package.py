@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+from torch._export.serde.serialize import SerializeError
 from torch.export.pt2_archive._package import package_pt2
 
 from braid._export import ExportError
@@ -19,13 +21,24 @@ from braid.exporter.pair import Pair
 
 
 def write_pair(folder: Path, pair: Pair) -> None:
-    package_pt2(
-        str(folder / "model.pt2"),
-        exported_programs={name: program.exported() for name, program in pair.graphs().items()},
-        extra_files={"train.json": json.dumps(pair.train_json())},
-    )
+    graphs = {name: program.exported() for name, program in pair.graphs().items()}
+    try:
+        package_pt2(
+            str(folder / "model.pt2"),
+            exported_programs=graphs,
+            extra_files={"train.json": json.dumps(pair.train_json())},
+        )
+    except SerializeError as error:
+        raise ExportError(_not_written(error)) from error
     tensors = {entry.name: entry.tensor for entry in pair.state if entry.tied_to is None}
     safetensors.write(folder / "model.safetensors", tensors)
+
+
+def _not_written(error: SerializeError) -> str:
+    cause = error.__cause__ or error
+    if isinstance(cause, KeyError) and isinstance(cause.args[0], torch.dtype):
+        return f"torch.export writes no graph with a tensor of {cause.args[0]}"
+    return f"torch.export cannot write a graph: {str(cause).splitlines()[0]}"
 
 
 def next_version(model: Path) -> int:

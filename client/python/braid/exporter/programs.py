@@ -18,6 +18,7 @@ from braid.exporter import exported_program, partition, rows
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
 from braid.exporter.simplify import simplify
+from braid.exporter.stacking import stack_parts
 from braid.exporter.watch import check_operator
 
 _aten = torch.ops.aten
@@ -124,6 +125,7 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
         if isinstance(node.meta["desc"], TangentAOTInput)
     }
     _flatten(trace.graph)
+    stack_parts(trace.graph)
     simplify(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)

@@ -1,0 +1,112 @@
+"""An exported pair that cannot be loaded says why, and stops no other model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import braid
+import numpy as np
+import pytest
+from e2e import broken_pairs, training
+from e2e.broken_pair_tables import BROKEN
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+
+X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
+TARGET = np.arange(6) % 5
+# Name → inputs that "good" does not take, the field at fault, what came and what is right.
+BAD_INPUTS = {
+    "dtype": ({"x": X.astype(np.float64)}, "inputs[0].datatype", ("'x' is FP64", "takes FP32")),
+    "integers": ({"x": X.astype(np.int64)}, "inputs[0].datatype", ("'x' is INT64", "takes FP32")),
+    "rank": ({"x": X[None]}, "inputs[0].shape", ("[1, 6, 10]", "[-1, 10]")),
+    "one_row": ({"x": X[0]}, "inputs[0].shape", ("[10]", "[-1, 10]")),
+    "features": ({"x": X[:, :9].copy()}, "inputs[0].shape", ("[6, 9]", "[-1, 10]")),
+    "name": ({"z": X}, "inputs[0].name", ("'z'", "'x'")),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("broken_pairs")
+    repository = directory / "models"
+    broken_pairs.export_good(repository / "good")
+    broken_pairs.write(repository, repository / "good", list(BROKEN.values()))
+    flags = ("--cpu_threads=1",)
+    with Server(repository, "cpu*2", directory / "run", flags, data=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[braid.Client]:
+    with braid.connect(server.address) as client:
+        yield client
+
+
+def status_of(client: braid.Client, name: str) -> braid.ModelStatus:
+    (status,) = [status for status in client.models() if status.name == name]
+    return status
+
+
+def test_the_good_one_is_served_and_trained(client: braid.Client) -> None:
+    assert client.is_ready()
+    outputs = client.infer("good", {"x": X})
+    assert_close(outputs["y"], expected(broken_pairs.make_good(), X))
+    with training.new_trainer(
+        client, "good", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
+    ) as trainer:
+        losses = [trainer.step({"x": X}, {"target": TARGET}).loss for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_index_and_log_give_the_reason(client: braid.Client, server: Server, name: str) -> None:
+    status = status_of(client, name)
+    assert status.state == "UNAVAILABLE"
+    for word in BROKEN[name].words:
+        assert word in status.reason
+    assert any(name in line and status.reason in line for line in server.log.splitlines())
+
+
+def test_index_has_every_folder_and_nothing_else(client: braid.Client) -> None:
+    assert [status.name for status in client.models()] == sorted([*BROKEN, "good"])
+
+
+@pytest.mark.parametrize("name", ["truncated", "weight_missing", "slot_less"])
+def test_requests_for_it_are_told_the_reason(client: braid.Client, name: str) -> None:
+    reason = status_of(client, name).reason
+    with pytest.raises(braid.NotFound) as caught:
+        client.infer(name, {"x": X})
+    assert reason in caught.value.message
+    with pytest.raises(braid.NotFound) as caught:
+        client.create_trainer(name, loss="mse", optimizer={"name": "SGD", "lr": 0.1})
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_an_input_of_another_type_or_shape_is_refused(client: braid.Client, case: str) -> None:
+    inputs, field, words = BAD_INPUTS[case]
+    with training.new_trainer(
+        client, "good", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
+    ) as trainer:
+        before = trainer.state_dict()
+        for send in (
+            lambda: client.infer("good", inputs),
+            lambda: trainer.step(inputs, {"target": TARGET}),
+        ):
+            with pytest.raises(braid.InvalidArgument) as caught:
+                send()
+            assert caught.value.field == field
+            for word in words:
+                assert word in caught.value.message
+        training.assert_unchanged(before, trainer.state_dict())
+
+
+def test_a_chunk_with_too_few_rows_for_batch_norm_is_refused(client: braid.Client) -> None:
+    """Two replicas share three rows: one row has no variance."""
+    with training.new_trainer(
+        client, "good", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
+    ) as trainer:
+        before = trainer.state_dict()
+        with pytest.raises(braid.InvalidArgument, match="2 rows at least, got 1"):
+            trainer.step({"x": X[:3]}, {"target": TARGET[:3]})
+        training.assert_unchanged(before, trainer.state_dict())

@@ -1,0 +1,164 @@
+"""What torch.export.save writes: PyTorch's outputs for any batch, and clear words for what it
+cannot do."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import aoti_models
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+from torch import Tensor, nn
+
+CONFIG = aoti_models.MIXED_CONFIG.replace('platform: "torch_aoti"\n', "")
+NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("x", "words")}
+
+
+class Counter(nn.Module):
+    """Changes a buffer in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x + self.calls
+
+
+def save(module: nn.Module, example: tuple[Tensor, ...], path: Path, **bounds: int) -> None:
+    path.parent.mkdir(parents=True)
+    rows = torch.export.Dim("rows", **bounds)
+    shapes = tuple({0: rows} for _ in example)
+    torch.export.save(torch.export.export(module, example, dynamic_shapes=shapes), path)
+
+
+def rewrite(package: Path, to: Path, change: Callable[[dict], None]) -> None:
+    """A copy with something else in its models/model.json."""
+    to.parent.mkdir(parents=True)
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(to, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("models/model.json"):
+                program = json.loads(content)
+                change(program)
+                content = json.dumps(program).encode()
+            new.writestr(name, content)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("programs")
+    example = (torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64))
+    package = directory / "derived/1/model.pt2"
+    save(aoti_models.mixed(), example, package, min=2, max=aoti_models.LARGEST)
+    rewrite(package, directory / "mixed/1/model.pt2", lambda _: None)
+    (directory / "mixed/config.pbtxt").write_text(CONFIG)
+    rewrite(package, directory / "wrong_config/1/model.pt2", lambda _: None)
+    (directory / "wrong_config/config.pbtxt").write_text(CONFIG.replace("[ 10 ]", "[ 11 ]"))
+    rewrite(
+        package,
+        directory / "other_torch/1/model.pt2",
+        lambda program: program.update(torch_version="2.8.0"),
+    )
+    rewrite(
+        package,
+        directory / "no_graph/1/model.pt2",
+        lambda program: program["graph_module"].pop("graph"),
+    )
+
+    def on_a_gpu(program: dict) -> None:
+        for value in program["graph_module"]["graph"]["tensor_values"].values():
+            value["device"] = {"type": "cuda", "index": 0}
+
+    rewrite(package, directory / "other_device/1/model.pt2", on_a_gpu)
+    save(Counter().eval(), (torch.zeros(5, 3),), directory / "counter/1/model.pt2")
+    (directory / "truncated/1").mkdir(parents=True)
+    whole = package.read_bytes()
+    (directory / "truncated/1/model.pt2").write_bytes(whole[: len(whole) // 2])
+    (directory / "as_torchscript/1").mkdir(parents=True)
+    (directory / "as_torchscript/1/model.pt").write_bytes(whole)
+    return directory
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def client(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[braid.Client]:
+    run = tmp_path_factory.mktemp("run")
+    flags = ("--cpu_threads=1",)
+    with Server(repository, f"cpu*{request.param}", run, flags, data=False) as server:
+        with braid.connect(server.address) as client:
+            yield client
+
+
+def batch(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(rows)
+    x = generator.standard_normal((rows, 10)).astype(np.float32)
+    return x, generator.integers(0, 20, rows)
+
+
+@pytest.mark.parametrize("model", ["mixed", "derived"])
+@pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
+def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
+    """The program takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
+    inputs = batch(rows)
+    wanted = expected(aoti_models.mixed(), *inputs)
+    outputs = client.infer(model, dict(zip(NAMES[model], inputs)))
+    assert outputs.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert_close(outputs[name], value)
+
+
+def test_metadata_is_what_was_exported(client: braid.Client) -> None:
+    metadata = client.model_metadata("derived")
+    assert [(t.name, t.datatype, t.shape) for t in metadata.inputs] == [
+        ("x", "FP32", (-1, 10)),
+        ("words", "INT64", (-1,)),
+    ]
+    assert [(t.name, t.shape) for t in metadata.outputs] == [
+        ("hidden", (-1, 5)),
+        ("softmax", (-1, 5)),
+    ]
+
+
+def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
+    x, words = batch(4)
+    with pytest.raises(braid.InvalidArgument, match="10"):
+        client.infer("derived", {"x": x[:, :9].copy(), "words": words})
+    with pytest.raises(braid.InvalidArgument, match="FP32"):
+        client.infer("derived", {"x": x.astype(np.float64), "words": words})
+
+
+def test_it_cannot_be_trained(client: braid.Client) -> None:
+    with pytest.raises(braid.FailedPrecondition, match="exported for inference.*braid.export"):
+        client.create_trainer(
+            "derived",
+            loss={"name": "mse", "output": "hidden"},
+            optimizer={"name": "SGD", "lr": 0.1},
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("other_torch", "exported with PyTorch 2.8.0"),
+        ("no_graph", 'graph_module: has no "graph"'),
+        ("other_device", "exported on a GPU"),
+        ("counter", "changes its buffers"),
+        ("truncated", "archive is damaged"),
+        ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
+        ("as_torchscript", "name it model.pt2"),
+    ],
+)
+def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
+    (status,) = [status for status in client.models() if status.name == model]
+    assert status.state == "UNAVAILABLE"
+    assert words in status.reason

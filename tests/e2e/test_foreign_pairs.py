@@ -1,0 +1,51 @@
+"""Models that nobody wrote for this server, as exported pairs: 50 steps on replicas are 50 steps of
+plain PyTorch, and with dropout they repeat. resnet18 and BERT are in test_models_nobody_wrote.py;
+scripts/train_foreign_pairs.py has them all, vit_b_16 whole, on 1 to 4 replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import braid
+import pytest
+from e2e import foreign_pairs, long_runs, oracle, training
+
+STEPS = 50
+SEEDS = (7, 7, 8)
+
+
+@pytest.fixture(scope="module")
+def client_of(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[int], braid.Client]]:
+    directory = tmp_path_factory.mktemp("foreign_pairs")
+    for name, dropout in (("mobilenet_v3_small", 0.0), ("small_vit", 0.0), ("small_vit", 0.2)):
+        foreign_pairs.export(directory / "models", name, dropout)
+    with long_runs.clients_of(directory / "models", directory / "run") as get:
+        yield get
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas"), [("mobilenet_v3_small", 3), ("small_vit", 1), ("small_vit", 4)]
+)
+def test_training_equals_pytorch(
+    client_of: Callable[[int], braid.Client], name: str, replicas: int
+) -> None:
+    wanted = foreign_pairs.in_pytorch(name, STEPS)
+    # The training did something, or equality would say little.
+    assert wanted.losses[-1] < 0.8 * wanted.losses[0]
+    actual = foreign_pairs.on_server(client_of(replicas), name, STEPS)
+    oracle.assert_equal_runs(actual, wanted, 1e-9)
+
+
+def test_dropout_repeats_from_a_seed(client_of: Callable[[int], braid.Client]) -> None:
+    """Bit for bit; another seed drops other numbers."""
+    first, again, other = (
+        foreign_pairs.on_server(
+            client_of(3), "small_vit", STEPS, "small_vit_with_dropout", seed=seed
+        )
+        for seed in SEEDS
+    )
+    assert training.same_bits(first, again)
+    # Its head begins with zeros, so the first loss is the same whatever is dropped.
+    assert first.losses[1] != other.losses[1]

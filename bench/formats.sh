@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The formats that a model can be served in, against TorchScript, as ratios in one run: training steps,
 # latency at batch 1, load time and memory. Prints tables with the lines to reach; bench/RESULTS.md
-# holds what it printed. On loopback alone; takes a quarter of an hour or so, and with --short four
+# holds what it printed. On loopback alone; takes a quarter of an hour or so, and with --short six
 # minutes.
 #
 #   bench/formats.sh [--short] [training] [latency] [load] [memory]

@@ -31,7 +31,8 @@ def export(path, module, x):
 @pytest.mark.parametrize("last", [True, False], ids=["last", "in between"])
 def test_factors_are_drawn_once(tmp_path, last):
     layers = [torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2)]
-    graphs = export(tmp_path / "m", torch.nn.Sequential(*layers[: 2 if last else 3]), torch.randn(5, 4))
+    module = torch.nn.Sequential(*layers[: 2 if last else 3])
+    graphs = export(tmp_path / "m", module, torch.randn(5, 4))
     assert graphs["fw"].count(torch.ops.aten.bernoulli.p) == 1
     assert _FUSED not in graphs["fw"]
     assert torch.ops.aten.bernoulli.p not in graphs["bw"]
@@ -44,5 +45,6 @@ def test_what_is_not_laid_out_row_by_row_is_drawn_as_it_was(tmp_path):
 
 
 def test_everything_dropped(tmp_path):
-    graphs = export(tmp_path / "m", torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(1.0)), torch.randn(5, 4))
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(1.0))
+    graphs = export(tmp_path / "m", module, torch.randn(5, 4))
     assert torch.ops.aten.bernoulli.p not in graphs["fw"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
 from braid.exporter import config, rows, source
@@ -104,11 +105,13 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
     batch = torch.export.Dim("batch", min=1, max=_LARGEST)
     shapes = {name: {0: batch} for name in inputs}
     try:
-        program = torch.export.export(
-            _flat(module, inputs), (), examples, dynamic_shapes=shapes, strict=False
-        )
-        with torch._inductor.config.patch(_OPTIONS):
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        # Else one row would be a case of its own, and the package one for two rows and more.
+        with symbolic_shapes.patch(backed_size_oblivious=True):
+            program = torch.export.export(
+                _flat(module, inputs), (), examples, dynamic_shapes=shapes, strict=False
+            )
+            with torch._inductor.config.patch(_OPTIONS):
+                torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:
         said = str(error).strip().splitlines()
         raise ExportError(

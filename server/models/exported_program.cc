@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,13 @@ class ProgramRunner final : public PackageRunner {
  private:
   const std::unique_ptr<ExportedGraph> graph_;
 };
+
+// Empty: it is no tensor.
+std::string NameOfTensor(const JsonField& argument) {
+  const absl::StatusOr<JsonField> tensor = argument.Get("as_tensor");
+  const absl::StatusOr<JsonField> name = tensor.ok() ? tensor->Get("name") : tensor;
+  return name.ok() ? name->String().value_or("") : "";
+}
 
 // The symbol of "Symbol('s14', positive=True, integer=True)"; empty for another expression.
 std::string SymbolOf(const std::string& expression) {
@@ -86,6 +94,39 @@ nlohmann::json TreeOf(const std::string& text) {
   return tree.is_array() && tree.size() == 2 ? tree[1] : nlohmann::json();
 }
 
+// A program that writes to what it is given, or to its buffers, gives something else each time.
+absl::Status CheckWritesNothing(const JsonField& graph) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField inputs, graph.Get("inputs"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> given, inputs.Items());
+  std::set<std::string> names;
+  for (const JsonField& argument : given) {
+    names.insert(NameOfTensor(argument));
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField list, graph.Get("nodes"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> nodes, list.Items());
+  for (const JsonField& node : nodes) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField field, node.Get("target"));
+    BRAID_ASSIGN_OR_RETURN(const std::string target, field.String());
+    // As in torch.ops.aten.add_.Tensor.
+    static const re2::RE2 kInPlace(R"(torch\.ops\.\w+\.\w*[a-z0-9]_\.\w+)");
+    if (!RE2::FullMatch(target, kInPlace)) {
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const JsonField arguments, node.Get("inputs"));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, arguments.Items());
+    if (items.empty()) {
+      continue;
+    }
+    // The first one is written to.
+    BRAID_ASSIGN_OR_RETURN(const JsonField argument, items.front().Get("arg"));
+    if (names.contains(NameOfTensor(argument))) {
+      return node.Error(absl::StrCat("the program changes its buffers or inputs (", target,
+                                     "): export it in evaluation mode"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> NamesOfInputs(const JsonField& module,
                                                        std::vector<std::string>* output_paths) {
   BRAID_ASSIGN_OR_RETURN(const JsonField calls, module.Get("module_call_graph"));
@@ -120,6 +161,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(json));
+  BRAID_RETURN_IF_ERROR(CheckWritesNothing(graph));
   ProgramDescription description;
   PackageInterface& interface = description.interface;
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,

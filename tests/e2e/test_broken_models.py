@@ -46,7 +46,7 @@ BROKEN = {
     "no_module": ("model.pt cannot be loaded as TorchScript",),
     "path_tricks": ("model.pt",),
     "bomb": ("model.pt", "unpack to more than"),
-    "program": ("exported program",),
+    "program": ("package of torch.export",),
 }
 
 

@@ -228,7 +228,10 @@ FORMATS = ("torchscript", "pair")
 # Its course depends on values.
 NO_PAIR = {"branching"}
 # Of braid.export.
-_OPTIONS: dict[str, dict[str, Any]] = {"staged": {"stages": [["features", "classifier"]]}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "float32": {"precisions": ["bfloat16", "float16"]},
+    "staged": {"stages": [["features", "classifier"]]},
+}
 _INPUTS = {
     "tied": {"x": _row(6)},
     "with_loss": {"x": _row(6), "labels": _word()},

@@ -66,7 +66,7 @@ def test_as_a_program(models):
     assert result.stdout == "repository/net/1: pair\n"
     assert ExportedPair(models / "repository/net/1").part()["inputs"] == [
         {"name": "x", "dtype": "FP32", "shape": ["batch", 4]},
-        {"name": "words", "dtype": "INT64", "shape": ["batch", 2]},
+        {"name": "words", "dtype": "INT64", "shape": ["batch", 2], "range": [0, 49]},
     ]
 
 

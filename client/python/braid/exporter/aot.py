@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import UserError
 from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
@@ -105,19 +106,25 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
     batch = torch.export.Dim("batch", min=1, max=_LARGEST)
     shapes = {name: {0: batch} for name in inputs}
     try:
-        # Else one row would be a case of its own, and the package one for two rows and more.
-        with symbolic_shapes.patch(backed_size_oblivious=True):
-            program = torch.export.export(
-                _flat(module, inputs), (), examples, dynamic_shapes=shapes, strict=False
-            )
-            with torch._inductor.config.patch(_OPTIONS):
-                torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        flat = _flat(module, inputs)
+        try:
+            # Else one row is a case of its own, and the package one for two rows and more.
+            with symbolic_shapes.patch(backed_size_oblivious=True):
+                _package(flat, examples, shapes, path)
+        except UserError:  # Some operators ask whether it is one row.
+            _package(flat, examples, shapes, path)
     except Exception as error:
         said = str(error).strip().splitlines()
         raise ExportError(
             f"it cannot be compiled: {type(error).__name__}: {said[0] if said else ''}"
             + source.at(source.of_error(error))
         ) from error
+
+
+def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
+    program = torch.export.export(module, (), examples, dynamic_shapes=shapes, strict=False)
+    with torch._inductor.config.patch(_OPTIONS):
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
 def _compare(

@@ -34,10 +34,9 @@ struct ModelFile {
   int64_t version = 0;
 };
 
-// Replicas on those of `workers` that the configuration chooses, warmed up; of an AOTInductor
-// package if the file's name ends in .pt2, else of a TorchScript module. Errors and `config` are
-// OpenPackage()'s or OpenTorchScript()'s, PlaceReplicas()'s and WarmUp()'s. Blocks: the workers
-// load.
+// Replicas on those of `workers` that the configuration chooses, warmed up; of whatever package it
+// is if the file's name ends in .pt2, else of a TorchScript module. Errors and `config` are those
+// of what opens it, PlaceReplicas()'s and WarmUp()'s. Blocks: the workers load.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);

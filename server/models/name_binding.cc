@@ -134,4 +134,12 @@ at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
   return tensor.reshape(shape);
 }
 
+at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec) {
+  return spec.reshape ? Reshape(input, spec.dims, *spec.reshape) : input;
+}
+
+at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec) {
+  return spec.reshape ? Reshape(output, *spec.reshape, spec.dims) : output;
+}
+
 }  // namespace braid

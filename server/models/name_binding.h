@@ -36,9 +36,13 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves);
 
-// `tensor`, whose shape is `from` with a batch dimension or without, in the shape `to`: what
-// TensorSpec::reshape asks for. A size that `from` leaves open goes to the one that `to` does.
+// `tensor`, whose shape is `from` with a batch dimension or without, in the shape `to`. A size that
+// `from` leaves open goes to the one that `to` does.
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to);
+// From the shape that clients see to the one that the model has, as TensorSpec::reshape asks for,
+// and back.
+at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec);
+at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec);
 
 }  // namespace braid

@@ -101,7 +101,7 @@ absl::Status PackageReplica::NotTrainable() const {
 absl::StatusOr<at::Tensor> PackageReplica::Prepare(size_t index, const at::Tensor& input) const {
   const PackageInput& wanted = package_->interface().inputs[index];
   const TensorSpec& spec = config_.inputs[order_[index]];
-  at::Tensor tensor = spec.reshape ? Reshape(input, spec.dims, *spec.reshape) : input;
+  at::Tensor tensor = ToModel(input, spec);
   const bool batched = config_.has_batch_dim(spec);
   DataType type = DataType::kBool;
   FromScalarType(tensor.scalar_type(), &type);
@@ -156,8 +156,7 @@ absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
       }
       value = value.size(0) == run_rows ? value.narrow(0, 0, rows) : value;
     }
-    const TensorSpec& spec = config_.outputs[o];
-    outputs.push_back(spec.reshape ? Reshape(value, *spec.reshape, spec.dims) : value);
+    outputs.push_back(FromModel(value, config_.outputs[o]));
   }
   return outputs;
 }

@@ -38,15 +38,8 @@ constexpr std::array kRoles = {
     RoleName{"input_gradient", PairRole::kInputGradient},
 };
 
-struct PrecisionName {
-  const char* name;
-  std::optional<c10::ScalarType> autocast;
-};
-const std::array kPrecisions = {
-    PrecisionName{"model", std::nullopt},
-    PrecisionName{"bfloat16", c10::kBFloat16},
-    PrecisionName{"float16", c10::kHalf},
-};
+constexpr std::array<std::optional<c10::ScalarType>, 3> kPrecisions = {std::nullopt, c10::kBFloat16,
+                                                                       c10::kHalf};
 
 absl::StatusOr<DataType> ReadType(const JsonField& object) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("dtype"));
@@ -305,13 +298,13 @@ absl::StatusOr<PairProgram> ReadProgram(const JsonField& field, GraphReader read
   PairProgram program;
   BRAID_ASSIGN_OR_RETURN(const JsonField precision, field.Get("precision"));
   BRAID_ASSIGN_OR_RETURN(const std::string name, precision.String());
-  const auto known =
+  const auto* const known =
       std::find_if(kPrecisions.begin(), kPrecisions.end(),
-                   [&](const PrecisionName& candidate) { return candidate.name == name; });
+                   [&](const auto& candidate) { return PrecisionName(candidate) == name; });
   if (known == kPrecisions.end()) {
     return precision.Error(absl::StrCat("'", Excerpt(name), "' is no precision"));
   }
-  program.autocast = known->autocast;
+  program.autocast = *known;
   BRAID_ASSIGN_OR_RETURN(program.eval, reader.Eval(field));
   if (field.Has("forward")) {
     BRAID_ASSIGN_OR_RETURN(program.forward, reader.Forward(field));
@@ -378,6 +371,13 @@ absl::Status CheckVersions(const JsonField& root) {
 }
 
 }  // namespace
+
+absl::string_view PrecisionName(std::optional<c10::ScalarType> autocast) {
+  if (!autocast) {
+    return "model";
+  }
+  return *autocast == c10::kHalf ? "float16" : "bfloat16";
+}
 
 absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);

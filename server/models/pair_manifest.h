@@ -93,6 +93,9 @@ struct PairManifest {
   std::vector<PairPart> parts;  // the whole model first
 };
 
+// What a program that was traced under autocast to `autocast` calls its precision.
+absl::string_view PrecisionName(std::optional<c10::ScalarType> autocast);
+
 // FAILED_PRECONDITION that says where `text` is no train.json, is of another schema or torch
 // version than this server's, or contradicts itself.
 absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text);

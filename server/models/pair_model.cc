@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/base/status.h"
+#include "server/models/pair_binding.h"
 #include "server/models/pair_package.h"
 #include "server/models/pair_replica.h"
 

@@ -20,13 +20,6 @@
 namespace braid {
 namespace {
 
-absl::string_view PrecisionName(std::optional<c10::ScalarType> autocast) {
-  if (!autocast) {
-    return "model";
-  }
-  return *autocast == c10::kHalf ? "float16" : "bfloat16";
-}
-
 absl::StatusOr<size_t> FindProgram(const PairPart& part, std::optional<c10::ScalarType> autocast) {
   for (size_t p = 0; p < part.programs.size(); ++p) {
     if (part.programs[p].autocast == autocast) {
@@ -37,14 +30,6 @@ absl::StatusOr<size_t> FindProgram(const PairPart& part, std::optional<c10::Scal
   return absl::FailedPreconditionError(
       absl::StrCat("the model was exported without graphs of precision ", name,
                    ": export it with precisions=[\"", name, "\"]"));
-}
-
-std::vector<std::string> NamesOf(const std::vector<PairTensor>& tensors) {
-  std::vector<std::string> names;
-  for (const PairTensor& tensor : tensors) {
-    names.push_back(tensor.name);
-  }
-  return names;
 }
 
 // INTERNAL, as everything that a model has against its inputs.
@@ -58,70 +43,7 @@ absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t least) {
                    " rows at least, got ", rows));
 }
 
-std::string Describe(const PairTensor& tensor) {
-  return absl::StrCat(DataTypeName(tensor.type), ShapeString(tensor.shape));
-}
-
-// Whether the sizes that the configuration gives, without the batch dimension, are the package's.
-bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor) {
-  bool agree = dims.size() + 1 == tensor.shape.size();
-  for (size_t d = 0; agree && d < dims.size(); ++d) {
-    agree = dims[d] < 0 || tensor.shape[d + 1] < 0 || dims[d] == tensor.shape[d + 1];
-  }
-  return agree;
-}
-
-absl::Status Misfit(absl::string_view what, const TensorSpec& spec,
-                    const std::vector<int64_t>& dims, const PairTensor& tensor) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the configuration says that ", what, " '", spec.name, "' is ", DataTypeName(spec.type),
-      "[rows", dims.empty() ? "" : ", ", absl::StrJoin(dims, ", "),
-      "]; model.pt2 was exported with ", Describe(tensor), ", -1 for the rows"));
-}
-
-absl::Status FitOutput(const PairTensor& output, const TensorSpec& spec) {
-  const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
-  // One number for each chunk has no rows.
-  const bool fits = output.shape.empty() ? dims.empty() : SizesAgree(dims, output);
-  return fits && spec.type == output.type ? absl::OkStatus() : Misfit("output", spec, dims, output);
-}
-
-// The sizes of `spec` as the module has them, and what the package says of them.
-absl::Status FitInput(const PairTensor& input, bool batched, TensorSpec* spec) {
-  std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
-  if (!batched) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "max_batch_size: 0, so that input '", spec->name,
-        "' has no batch dimension; expected 1 or more for an exported pair, which is batched"));
-  }
-  if (!SizesAgree(dims, input) || spec->type != input.type) {
-    return Misfit("input", *spec, dims, input);
-  }
-  for (size_t d = 0; d < dims.size() && !spec->reshape; ++d) {
-    dims[d] = std::max(dims[d], input.shape[d + 1]);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) {
-  PairBinding binding;
-  BRAID_ASSIGN_OR_RETURN(binding.inputs, BindInputs(config->inputs, NamesOf(part.inputs)));
-  for (size_t p = 0; p < part.inputs.size(); ++p) {
-    TensorSpec& spec = config->inputs[binding.inputs[p]];
-    BRAID_RETURN_IF_ERROR(FitInput(part.inputs[p], config->has_batch_dim(spec), &spec));
-    if (!spec.range) {
-      spec.range = part.inputs[p].range;
-    }
-  }
-  BRAID_ASSIGN_OR_RETURN(binding.outputs, BindOutputs(config->outputs, NamesOf(part.outputs)));
-  for (size_t o = 0; o < binding.outputs.size(); ++o) {
-    const TensorSpec& spec = config->outputs[o];
-    BRAID_RETURN_IF_ERROR(FitOutput(part.outputs[binding.outputs[o]], spec));
-  }
-  return binding;
-}
 
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
     std::shared_ptr<const PairPackage> package, std::shared_ptr<const ModelConfig> config,
@@ -144,7 +66,9 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
   std::unique_ptr<PairReplica> replica(new PairReplica(
       {std::move(package), std::move(config), std::move(binding), part, StageRole()},
       std::move(state)));
-  replica->weights_ = weights;
+  if (device.is_cpu()) {
+    replica->weights_ = weights;
+  }
   // Before the first request asks for it.
   BRAID_RETURN_IF_ERROR(
       replica->Load(part->programs.front().eval, &replica->graphs_.front().eval).status());
@@ -224,8 +148,7 @@ PairReplica::Tensors PairReplica::FromConfig(const Tensors& inputs) const {
   Tensors ordered;
   ordered.reserve(inputs.size());
   for (const size_t i : shape_.binding.inputs) {
-    const TensorSpec& spec = shape_.config->inputs[i];
-    ordered.push_back(spec.reshape ? Reshape(inputs[i], spec.dims, *spec.reshape) : inputs[i]);
+    ordered.push_back(ToModel(inputs[i], shape_.config->inputs[i]));
   }
   return ordered;
 }
@@ -237,9 +160,7 @@ PairReplica::Tensors PairReplica::ToConfig(const Tensors& outputs) const {
   Tensors ordered;
   ordered.reserve(outputs.size());
   for (size_t o = 0; o < shape_.binding.outputs.size(); ++o) {
-    const at::Tensor& value = outputs[shape_.binding.outputs[o]];
-    const TensorSpec& spec = shape_.config->outputs[o];
-    ordered.push_back(spec.reshape ? Reshape(value, *spec.reshape, spec.dims) : value);
+    ordered.push_back(FromModel(outputs[shape_.binding.outputs[o]], shape_.config->outputs[o]));
   }
   return ordered;
 }

@@ -9,20 +9,11 @@
 #include <vector>
 
 #include "server/models/model_config.h"
+#include "server/models/pair_binding.h"
 #include "server/models/pair_package.h"
 #include "server/parallel/replica.h"
 
 namespace braid {
-
-// How a configuration's tensors are the package's: by name, NAME__<number> or order.
-struct PairBinding {
-  std::vector<size_t> inputs;   // for each input of the package the configuration's
-  std::vector<size_t> outputs;  // for each output of the configuration the package's
-};
-
-// Fills into `config` what the package knows better: sizes that are fixed, the ranges of indices.
-// FAILED_PRECONDITION if they do not fit each other.
-absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config);
 
 class PairReplica final : public Replica {
  public:

@@ -266,9 +266,7 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Call(
   }
   BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> bound, BindOutputs(*outputs_, leaves));
   for (size_t o = 0; o < bound.size(); ++o) {
-    const at::Tensor& value = leaves[bound[o]].value;
-    const TensorSpec& spec = (*outputs_)[o];
-    outputs.push_back(spec.reshape ? Reshape(value, *spec.reshape, spec.dims) : value);
+    outputs.push_back(FromModel(leaves[bound[o]].value, (*outputs_)[o]));
   }
   return outputs;
 }
@@ -280,9 +278,7 @@ std::vector<c10::IValue> TorchScriptReplica::Arguments(
   }
   std::vector<at::Tensor> shaped = inputs;
   for (size_t i = 0; i < shaped.size(); ++i) {
-    if (const TensorSpec& spec = (*inputs_)[i]; spec.reshape) {
-      shaped[i] = Reshape(shaped[i], spec.dims, *spec.reshape);
-    }
+    shaped[i] = ToModel(shaped[i], (*inputs_)[i]);
   }
   std::vector<c10::IValue> arguments;
   for (const ArgumentPlan& plan : *arguments_) {

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
@@ -14,12 +16,7 @@
 namespace braid {
 namespace {
 
-absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  BRAID_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  std::string bytes(static_cast<size_t>(file.bytes()), '\0');
-  BRAID_RETURN_IF_ERROR(file.Read(0, bytes.data(), bytes.size()));
-  return bytes;
-}
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
@@ -48,12 +45,12 @@ absl::StatusOr<MemoryFile> MemoryFile::Create(const std::string& name, absl::str
 }
 
 absl::StatusOr<MemoryFile> MemoryFile::Copy(const std::string& path) {
-  BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadAll(path));
+  BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kNoLimit));
   return Create(std::filesystem::path(path).filename(), bytes);
 }
 
 absl::Status MemoryFile::WriteTo(ByteSink* sink) const {
-  BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadAll(path()));
+  BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path(), kNoLimit));
   return sink->Write(bytes);
 }
 

@@ -10,9 +10,7 @@ SECONDS_EACH for a run.
 from __future__ import annotations
 
 import os
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from pathlib import Path
 import braid
 import format_models
 import numpy as np
+import parts
 import tritonclient.grpc as triton
 from braid_loops import BraidLoop
 from format_models import BIG, FORMATS, LINES, SERVED, TRAINABLE, named
@@ -233,24 +232,17 @@ def _ask_all(client: triton.InferenceServerClient, name: str) -> None:
 PARTS = {part.__name__: part for part in (training, latency, load, memory)}
 
 
+def make_bench(folder: Path, short: bool) -> Bench:
+    return Bench(
+        folder,
+        int(os.environ.get("ROUNDS", "3" if short else "9")),
+        float(os.environ.get("SECONDS_EACH", "0.4" if short else "1")),
+    )
+
+
 def main() -> None:
-    # So that whatever was started is ended, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    short = "--short" in sys.argv[1:]
-    names = [argument for argument in sys.argv[1:] if argument != "--short"] or list(PARTS)
-    for name in names:
-        if name not in PARTS:
-            sys.exit(f"no part {name!r}: --short, {', '.join(PARTS)}")
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="braid-bench-") as folder:
-        bench = Bench(
-            Path(folder),
-            int(os.environ.get("ROUNDS", "3" if short else "9")),
-            float(os.environ.get("SECONDS_EACH", "0.4" if short else "1")),
-        )
-        for name in names:
-            PARTS[name](bench)
-    print(f"\nTook {time.monotonic() - start:.0f} s; load of the machine {os.getloadavg()[0]:.1f}.")
+    seconds = parts.run(PARTS, make_bench)
+    print(f"\nTook {seconds:.0f} s; load of the machine {os.getloadavg()[0]:.1f}.")
 
 
 if __name__ == "__main__":

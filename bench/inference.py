@@ -10,17 +10,15 @@ for a run.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import inference_models
+import parts
 from e2e.server import BINARY
 from inference_load import bare_cpu_seconds, load, perf_analyzer
 from inference_servers import PYTRITON_PYTHON, BraidServer, EchoServer, PyTritonServer
@@ -198,28 +196,20 @@ def memory(bench: Bench) -> None:
 PARTS = {part.__name__: part for part in (peers, cpu, split, transport, overload, memory)}
 
 
+def make_bench(folder: Path, short: bool) -> Bench:
+    models = folder / "models"
+    return Bench(
+        models,
+        inference_models.export(models),
+        folder,
+        int(os.environ.get("ROUNDS", "2" if short else "5")),
+        float(os.environ.get("SECONDS_EACH", "0.6" if short else "3")),
+        (1000, 10_000) if short else (10_000, 1_000_000),
+    )
+
+
 def main() -> None:
-    # So that whatever was started is ended, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    short = "--short" in sys.argv[1:]
-    names = [argument for argument in sys.argv[1:] if argument != "--short"] or list(PARTS)
-    for name in names:
-        if name not in PARTS:
-            sys.exit(f"no part {name!r}: --short, {', '.join(PARTS)}")
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="braid-bench-") as folder:
-        models = Path(folder) / "models"
-        bench = Bench(
-            models,
-            inference_models.export(models),
-            Path(folder),
-            int(os.environ.get("ROUNDS", "2" if short else "5")),
-            float(os.environ.get("SECONDS_EACH", "0.6" if short else "3")),
-            (1000, 10_000) if short else (10_000, 1_000_000),
-        )
-        for name in names:
-            PARTS[name](bench)
-    print(f"\nTook {time.monotonic() - start:.0f} s.")
+    print(f"\nTook {parts.run(PARTS, make_bench):.0f} s.")
 
 
 if __name__ == "__main__":

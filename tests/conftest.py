@@ -19,7 +19,9 @@ import pytest
 import torch
 
 # So that a failed assertion in a helper shows its values, too.
-pytest.register_assert_rewrite("e2e.control", "e2e.rejection", "e2e.raw_trainer")
+pytest.register_assert_rewrite(
+    "e2e.control", "e2e.packages", "e2e.rejection", "e2e.raw_trainer"
+)
 
 from e2e import models
 from e2e.server import Server

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import braid
-import numpy as np
 import pytest
-from e2e import aoti_models
-from e2e.inference import assert_close, expected
+from e2e import aoti_models, packages
 from e2e.server import Server
 
 # Names that config.pbtxt gives, and what is derived without one.
@@ -70,48 +68,24 @@ def client(server: Server) -> Iterator[braid.Client]:
         yield client
 
 
-def batch(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(rows)
-    x = generator.standard_normal((rows, 10)).astype(np.float32)
-    return x, generator.integers(0, 20, rows)
-
-
 @pytest.mark.parametrize("model", ["mixed", "derived"])
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
     """The package takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    inputs = batch(rows)
-    wanted = expected(aoti_models.mixed(), *inputs)
-    outputs = client.infer(model, dict(zip(NAMES[model], inputs)))
-    assert outputs.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert_close(outputs[name], value)
+    packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 19])
 def test_a_package_of_one_batch_size_serves_any(client: braid.Client, rows: int) -> None:
-    inputs = batch(rows)
-    wanted = expected(aoti_models.mixed(), *inputs)
-    outputs = client.infer("fixed", dict(zip(NAMES["mixed"], inputs)))
-    for name, value in wanted.items():
-        assert_close(outputs[name], value)
+    packages.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
 
 
 def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    x, words = batch(4)
-    with pytest.raises(braid.InvalidArgument, match="10"):
-        client.infer("mixed", {"INPUT__0": x[:, :9].copy(), "INPUT__1": words})
-    with pytest.raises(braid.InvalidArgument, match="FP32"):
-        client.infer("mixed", {"INPUT__0": x.astype(np.float64), "INPUT__1": words})
+    packages.assert_refuses_other_inputs(client, "mixed", NAMES["mixed"])
 
 
 def test_it_cannot_be_trained(client: braid.Client) -> None:
-    with pytest.raises(braid.FailedPrecondition, match="AOTInductor package"):
-        client.create_trainer(
-            "mixed",
-            loss={"name": "mse", "output": "hidden"},
-            optimizer={"name": "SGD", "lr": 0.1},
-        )
+    packages.assert_cannot_be_trained(client, "mixed", "AOTInductor package")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +100,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
-    (status,) = [status for status in client.models() if status.name == model]
-    assert status.state == "UNAVAILABLE"
-    assert words in status.reason
+    packages.assert_unavailable(client, model, words)
 
 
 def test_nothing_is_left_in_the_temporary_folder(

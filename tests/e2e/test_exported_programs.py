@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import braid
-import numpy as np
 import pytest
 import torch
-from e2e import aoti_models
-from e2e.inference import assert_close, expected
+from e2e import aoti_models, packages
 from e2e.server import Server
 from torch import Tensor, nn
 
@@ -99,22 +97,11 @@ def client(
             yield client
 
 
-def batch(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(rows)
-    x = generator.standard_normal((rows, 10)).astype(np.float32)
-    return x, generator.integers(0, 20, rows)
-
-
 @pytest.mark.parametrize("model", ["mixed", "derived"])
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
     """The program takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    inputs = batch(rows)
-    wanted = expected(aoti_models.mixed(), *inputs)
-    outputs = client.infer(model, dict(zip(NAMES[model], inputs)))
-    assert outputs.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert_close(outputs[name], value)
+    packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
 def test_metadata_is_what_was_exported(client: braid.Client) -> None:
@@ -130,20 +117,11 @@ def test_metadata_is_what_was_exported(client: braid.Client) -> None:
 
 
 def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    x, words = batch(4)
-    with pytest.raises(braid.InvalidArgument, match="10"):
-        client.infer("derived", {"x": x[:, :9].copy(), "words": words})
-    with pytest.raises(braid.InvalidArgument, match="FP32"):
-        client.infer("derived", {"x": x.astype(np.float64), "words": words})
+    packages.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
 
 
 def test_it_cannot_be_trained(client: braid.Client) -> None:
-    with pytest.raises(braid.FailedPrecondition, match="exported for inference.*braid.export"):
-        client.create_trainer(
-            "derived",
-            loss={"name": "mse", "output": "hidden"},
-            optimizer={"name": "SGD", "lr": 0.1},
-        )
+    packages.assert_cannot_be_trained(client, "derived", "exported for inference.*braid.export")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +137,4 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
-    (status,) = [status for status in client.models() if status.name == model]
-    assert status.state == "UNAVAILABLE"
-    assert words in status.reason
+    packages.assert_unavailable(client, model, words)

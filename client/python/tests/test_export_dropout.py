@@ -10,14 +10,17 @@ from exported_pair import ExportedPair  # noqa: E402
 _FUSED = torch.ops.aten.native_dropout.default
 
 
-class Transposed(torch.nn.Module):
-    def __init__(self):
+class Arranged(torch.nn.Module):
+    """Dropout of what `arrange` makes of a linear layer's output."""
+
+    def __init__(self, arrange):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
         self.dropout = torch.nn.Dropout(0.3)
+        self.arrange = arrange
 
     def forward(self, x):
-        return self.dropout(self.linear(x).transpose(1, 2)).flatten(1)
+        return self.dropout(self.arrange(self.linear(x))).flatten(1)
 
 
 def export(path, module, x):
@@ -38,8 +41,15 @@ def test_factors_are_drawn_once(tmp_path, last):
     assert torch.ops.aten.bernoulli.p not in graphs["bw"]
 
 
-def test_what_is_not_laid_out_row_by_row_is_drawn_as_it_was(tmp_path):
-    graphs = export(tmp_path / "m", Transposed(), torch.randn(5, 3, 4))
+def test_what_is_not_laid_out_row_by_row_is_drawn_in_the_order_of_memory(tmp_path):
+    module = Arranged(lambda y: y.view(-1, 2, 3, 4).permute(0, 3, 1, 2))
+    graphs = export(tmp_path / "m", module, torch.randn(5, 6, 4))
+    assert graphs["fw"].count(torch.ops.aten.bernoulli.p) == 1
+    assert _FUSED not in graphs["fw"]
+
+
+def test_what_has_gaps_in_memory_is_drawn_as_it_was(tmp_path):
+    graphs = export(tmp_path / "m", Arranged(lambda y: y[:, 1:]), torch.randn(5, 3, 4))
     assert graphs["fw"].count(_FUSED) == 1
     assert _FUSED not in graphs["bw"]
 

@@ -6,12 +6,16 @@ converts them, forward and backward, number by number.
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import torch
 from torch.fx import GraphModule, Node
 
 from braid.exporter.nodes import call
 
 _aten = torch.ops.aten
+# Of a tensor of more dims there are too many orders to try.
+_MOST_DIMS = 4
 
 
 def draw_factors(module: GraphModule) -> None:
@@ -31,8 +35,7 @@ def _is_needed(node: Node) -> bool:
 def _has_factor(node: Node) -> bool:
     tensor, probability, training = node.args
     value = tensor.meta["val"]
-    # Of others the numbers would be drawn in another order than PyTorch does.
-    on_cpu = value.device.type == "cpu" and value.is_contiguous()
+    on_cpu = value.device.type == "cpu" and _order_in_memory(value) is not None
     used = [user for user in node.users if user.args[1] == 1]
     return (
         on_cpu
@@ -46,11 +49,35 @@ def _has_factor(node: Node) -> bool:
     )
 
 
+def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
+    """The dims as they lie in memory, where the tensor has no gaps: PyTorch draws in this order.
+
+    Of half precision it draws in another one, but for what is laid out row by row.
+    """
+    own = list(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return own
+    if tensor.dtype not in (torch.float32, torch.float64) or tensor.dim() > _MOST_DIMS:
+        return None
+    orders = map(list, permutations(own))
+    return next((order for order in orders if tensor.permute(order).is_contiguous()), None)
+
+
+def _draw(module: GraphModule, node: Node, probability: float) -> Node:
+    tensor = node.args[0]
+    order = _order_in_memory(tensor.meta["val"])
+    if order == sorted(order):
+        return call(module, node, _aten.bernoulli.p, tensor, probability)
+    laid_out = call(module, node, _aten.permute.default, tensor, order)
+    drawn = call(module, node, _aten.bernoulli.p, laid_out, probability)
+    back = [order.index(dim) for dim in range(len(order))]
+    return call(module, node, _aten.permute.default, drawn, back)
+
+
 def _rewrite(module: GraphModule, node: Node) -> None:
     tensor, probability, _ = node.args
     kept = 1 - probability
-    drawn = call(module, node, _aten.bernoulli.p, tensor, kept)
-    factor = call(module, node, _aten.div.Tensor, drawn, kept)
+    factor = call(module, node, _aten.div.Tensor, _draw(module, node, kept), kept)
     output = call(module, node, _aten.mul.Tensor, tensor, factor)
     for element in list(node.users):
         if element.args[1] == 0:

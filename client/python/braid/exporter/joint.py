@@ -21,7 +21,7 @@ from torch.export.exported_program import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braid._export import ExportError
-from braid.exporter import recurrent, refusals
+from braid.exporter import encoder_layers, recurrent, refusals
 from braid.exporter.signature import flatten
 from braid.exporter.state import StateEntry, holding
 
@@ -104,6 +104,8 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         if not training:
             stack.enter_context(torch.no_grad())
             stack.enter_context(_whole_operators())
+            if precision is None:
+                stack.enter_context(encoder_layers.as_one_operator())
         try:
             joint = aot_export_joint_with_descriptors(
                 stack, _Function(function), fakes, decompositions={}
@@ -167,7 +169,7 @@ def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
 
 @contextmanager
 def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
-    # Fused encoder layers have no rule for shapes. oneDNN's recurrent layer is traced as if it
+    # Fused encoder layers have no gradient, and no rule for shapes. oneDNN's recurrent layer is traced as if it
     # were in evaluation, and cannot be differentiated then.
     recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
     enabled = torch._C._get_mkldnn_enabled() and not recurrent

@@ -63,3 +63,9 @@ def test_mixed_precision_takes_operators_that_autocast_knows(tmp_path):
 def test_a_layer_that_pytorch_runs_one_operator_at_a_time(tmp_path):
     module = Encoder(activation=torch.nn.functional.silu)
     assert count(export(tmp_path / "m", module, (torch.randn(5, 6, 8),)), "eval") == 0
+
+
+def test_a_layer_compiled_ahead_of_time_is_for_one_row_too(tmp_path):
+    export = braid.export(Encoder(), (torch.randn(5, 6, 8),), tmp_path / "m", "aot")
+    compiled = torch._inductor.aoti_load_package(str(export.path / "model.pt2"))
+    assert compiled(x=torch.randn(1, 6, 8))[0].shape == (1, 6, 8)

@@ -1,5 +1,6 @@
 #include "server/models/exported_graph.h"
 
+#include <atomic>
 #include <exception>
 #include <utility>
 
@@ -8,8 +9,34 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "c10/core/GradMode.h"
+#include "c10/util/Registry.h"
 #include "server/base/text.h"
 #include "torch/nativert/ModelRunnerHandle.h"
+
+namespace {
+
+// Whether LibTorch has been loaded, which is when it registers the interpreter's own kernels.
+std::atomic<bool> libtorch_is_loaded = false;
+
+}  // namespace
+
+namespace torch::nativert {
+
+class OpKernel;
+class Node;
+using KernelRegistry = c10::Registry<std::string, std::unique_ptr<OpKernel>, const Node*>;
+
+// In the place of LibTorch's own, which the dynamic linker finds second, so that the interpreter
+// finds none of the kernels that it has beside the dispatcher's. They take tensors for what they
+// are not: a product of a number and of a tensor with gaps is garbage or writes out of bounds, of
+// one of booleans is refused, and conjugation that is still to be made is forgotten.
+__attribute__((visibility("default"))) KernelRegistry* StaticallyDispatchedCPUKernelRegistry() {
+  static auto* const registered = new KernelRegistry();
+  static auto* const none = new KernelRegistry();
+  return libtorch_is_loaded ? none : registered;
+}
+
+}  // namespace torch::nativert
 
 namespace braid {
 namespace {
@@ -20,8 +47,10 @@ at::Tensor Ordinary(const at::Tensor& tensor) {
   if (!tensor.is_inference()) {
     return tensor;
   }
-  at::Tensor ordinary = at::empty({0}, tensor.options());
-  ordinary.set_(tensor.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+  // What it says of its numbers, and its memory does not.
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  at::Tensor ordinary = at::empty({0}, plain.options());
+  ordinary.set_(plain.storage(), plain.storage_offset(), plain.sizes(), plain.strides());
   return ordinary;
 }
 
@@ -29,6 +58,7 @@ at::Tensor Ordinary(const at::Tensor& tensor) {
 
 absl::StatusOr<std::unique_ptr<ExportedGraph>> ExportedGraph::Load(const std::string& path,
                                                                    const std::string& name) {
+  libtorch_is_loaded = true;
   try {
     auto runner = std::make_unique<torch::nativert::ModelRunnerHandle>(path, name);
     return std::unique_ptr<ExportedGraph>(new ExportedGraph(std::move(runner)));

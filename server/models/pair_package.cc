@@ -114,7 +114,7 @@ class GraphCheck {
   }
 
   absl::Status CompareSide(const std::vector<JsonField>& arguments, const JsonField& values,
-                           const std::vector<PairSlot>& slots, absl::string_view side) const {
+                           const std::vector<PairSlot>& slots, absl::string_view side) {
     if (arguments.size() != slots.size()) {
       return absl::FailedPreconditionError(
           absl::StrCat("has ", arguments.size(), " ", side, "; train.json names ", slots.size()));
@@ -126,6 +126,16 @@ class GraphCheck {
         return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
                                                "; train.json says ", Describe(*promised)));
       }
+      if (slots[s].role == PairRole::kSaved) {
+        // First the forward graph says what it is.
+        const auto& [type, shape] =
+            saved_.try_emplace(slots[s].index, Promise{is.type, is.shape}).first->second;
+        if (type != is.type || shape != is.shape) {
+          return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
+                                                 "; what forward saves of this name is ",
+                                                 Describe({type, shape})));
+        }
+      }
     }
     return absl::OkStatus();
   }
@@ -135,6 +145,7 @@ class GraphCheck {
   const PairManifest& manifest_;
   const PairPart& part_;
   const bool autocast_;
+  std::map<size_t, Promise> saved_;  // what a graph says of it, by the slots' index
 };
 
 absl::Status CheckGraphs(const std::string& path, ModelArchive* archive,

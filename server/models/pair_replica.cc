@@ -32,15 +32,15 @@ absl::StatusOr<size_t> FindProgram(const PairPart& part, std::optional<c10::Scal
                    ": export it with precisions=[\"", name, "\"]"));
 }
 
-// INTERNAL, as everything that a model has against its inputs.
-absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t least) {
+// INTERNAL, as everything that a model has against its inputs. `why`: it needs more.
+absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t least,
+                       absl::string_view why) {
   const int64_t rows = inputs.front().size(0);
   if (rows >= least) {
     return absl::OkStatus();
   }
   return absl::InternalError(
-      absl::StrCat("Expected more than 1 value per channel when training, so ", least,
-                   " rows at least, got ", rows));
+      absl::StrCat("Expected ", why, ", so ", least, " rows at least, got ", rows));
 }
 
 }  // namespace
@@ -130,6 +130,10 @@ absl::Status PairReplica::CheckTrainable(std::optional<c10::ScalarType> autocast
     return absl::FailedPreconditionError(
         "nothing of the model is trainable: all its parameters were frozen when it was exported");
   }
+  if (!parameters_.empty() && !shape_.part->programs[program].backward) {
+    return absl::FailedPreconditionError(
+        "the package has no backward graph, so that no parameter would get a gradient");
+  }
   return absl::OkStatus();
 }
 
@@ -175,7 +179,8 @@ absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<a
   const PairGraph& eval = shape_.part->programs[program].eval;
   BRAID_ASSIGN_OR_RETURN(ExportedGraph * graph, Load(eval, &graphs_[program].eval));
   const Tensors given = FromConfig(inputs);
-  BRAID_RETURN_IF_ERROR(CheckRows(given, shape_.part->min_evaluation_rows));
+  BRAID_RETURN_IF_ERROR(
+      CheckRows(given, shape_.part->min_evaluation_rows, "what it was exported for"));
   Tensors arguments;
   arguments.reserve(eval.inputs.size());
   for (const PairSlot& slot : eval.inputs) {
@@ -202,7 +207,8 @@ absl::StatusOr<PairReplica::Kept> PairReplica::Train(const Tensors& inputs) {
   }
   kept.inputs = FromConfig(inputs);
   if (!shape_.role.sync_batch_norm) {
-    BRAID_RETURN_IF_ERROR(CheckRows(kept.inputs, shape_.part->min_training_rows));
+    BRAID_RETURN_IF_ERROR(CheckRows(kept.inputs, shape_.part->min_training_rows,
+                                    "more than 1 value per channel when training"));
   }
   kept.before = state_;
   Tensors arguments;

@@ -62,6 +62,13 @@ def renamed(role: str, to: str) -> Any:
     return lambda slots: [{**s, "name": to} if s["role"] == role else s for s in slots]
 
 
+def exchanged(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Slots where the first two tensors that forward saves have each other's names."""
+    first, second = [place for place, slot in enumerate(slots) if slot["role"] == "saved"][:2]
+    names = {first: slots[second]["name"], second: slots[first]["name"]}
+    return [{**s, "name": names.get(place, s["name"])} for place, s in enumerate(slots)]
+
+
 ARCHIVES = [
     archive("truncated", file_is(lambda old: old[: len(old) * 2 // 3]), "damaged"),
     archive("cut_at_the_end", file_is(lambda old: old[:-10]), "damaged"),
@@ -154,7 +161,7 @@ PARTS = [
     manifest("input_dtype", "parts.0.inputs.0.dtype", "INT64", "FP32[-1, 10]", "INT64[-1, 10]"),
     manifest("input_size", "parts.0.inputs.0.shape.1", 11, "FP32[-1, 10]", "FP32[-1, 11]"),
     manifest("input_rank", "parts.0.inputs.0.shape", ["batch"], "FP32[-1, 10]", "FP32[-1]"),
-    manifest("input_rows", "parts.0.inputs.0.shape.0", 2, "parts[0]: input 'x'", "batch"),
+    manifest("input_rows", "parts.0.inputs.0.shape.0", 2, "parts[0].inputs[0].shape[0]", "string"),
     manifest("input_scalar", "parts.0.inputs.0.shape", [], "parts[0]: input 'x'", "batch"),
     manifest(
         "output_more",
@@ -215,6 +222,15 @@ SLOTS = [
         ["nothing"],
         "outputs[0].depends_on: 'nothing'",
     ),
+    manifest(
+        "saved_exchanged",
+        f"{BACKWARD}.inputs",
+        exchanged,
+        "graph 'bw'",
+        "is FP32[-1, 8]; what forward saves of this name is FP32[8]",
+    ),
+    manifest("part_twice", "parts", lambda parts: parts * 2, "parts[1]", "is there twice"),
+    manifest("output_rows", "parts.0.outputs.0.shape.0", "4*batch", "'4*batch'", '"batch"'),
     manifest("no_depends", f"{BACKWARD}.outputs.0.depends_on", GONE, 'has no "depends_on"'),
 ]
 

@@ -8,7 +8,8 @@ import braid
 import numpy as np
 import pytest
 from e2e import broken_pairs, training
-from e2e.broken_pair_tables import BROKEN
+from e2e.broken_pair_tables import BROKEN, PROGRAM, manifest
+from e2e.broken_pairs import GONE
 from e2e.inference import assert_close, expected
 from e2e.server import Server
 
@@ -23,6 +24,8 @@ BAD_INPUTS = {
     "features": ({"x": X[:, :9].copy()}, "inputs[0].shape", ("[6, 9]", "[-1, 10]")),
     "name": ({"z": X}, "inputs[0].name", ("'z'", "'x'")),
 }
+# It is whole as far as inference goes.
+NO_BACKWARD = manifest("no_backward", f"{PROGRAM}.backward", GONE)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("broken_pairs")
     repository = directory / "models"
     broken_pairs.export_good(repository / "good")
-    broken_pairs.write(repository, repository / "good", list(BROKEN.values()))
+    broken_pairs.write(repository, repository / "good", [*BROKEN.values(), NO_BACKWARD])
     flags = ("--cpu_threads=1",)
     with Server(repository, "cpu*2", directory / "run", flags, data=False) as server:
         yield server
@@ -68,7 +71,7 @@ def test_index_and_log_give_the_reason(client: braid.Client, server: Server, nam
 
 
 def test_index_has_every_folder_and_nothing_else(client: braid.Client) -> None:
-    assert [status.name for status in client.models()] == sorted([*BROKEN, "good"])
+    assert [status.name for status in client.models()] == sorted([*BROKEN, "good", "no_backward"])
 
 
 @pytest.mark.parametrize("name", ["truncated", "weight_missing", "slot_less"])
@@ -110,3 +113,9 @@ def test_a_chunk_with_too_few_rows_for_batch_norm_is_refused(client: braid.Clien
         with pytest.raises(braid.InvalidArgument, match="2 rows at least, got 1"):
             trainer.step({"x": X[:3]}, {"target": TARGET[:3]})
         training.assert_unchanged(before, trainer.state_dict())
+
+
+def test_what_has_no_backward_graph_is_served_and_not_trained(client: braid.Client) -> None:
+    assert client.infer("no_backward", {"x": X})["y"].shape == (6, 5)
+    with pytest.raises(braid.FailedPrecondition, match="has no backward graph"):
+        client.create_trainer("no_backward", loss="mse", optimizer={"name": "SGD", "lr": 0.1})

@@ -47,8 +47,8 @@ json Manifest() {
          {Gradient("parameter_gradient", "weight"), Gradient("parameter_gradient", "twin")}}}}};
   const json part = {
       {"path", ""},
-      {"inputs", {{{"name", "x"}, {"dtype", "FP32"}, {"shape", {"batch", 3}}, {"range", {0, 9}}}}},
-      {"outputs", {{{"name", "y"}, {"dtype", "FP32"}, {"shape", {"batch", "2*batch"}}}}},
+      {"inputs", {{{"name", "x"}, {"dtype", "INT64"}, {"shape", {"batch", 3}}, {"range", {0, 9}}}}},
+      {"outputs", {{{"name", "y"}, {"dtype", "FP32"}, {"shape", {"batch", 2}}}}},
       {"min_training_rows", 2},
       {"min_evaluation_rows", 1},
       {"programs", {program}}};
@@ -86,7 +86,7 @@ TEST(PairManifestTest, ReadsWhatEverySlotIs) {
   const PairPart& part = manifest.parts[0];
   EXPECT_THAT(part.inputs[0].shape, ElementsAre(-1, 3));
   EXPECT_EQ(part.inputs[0].range->max, 9);
-  EXPECT_THAT(part.outputs[0].shape, ElementsAre(-1, -1));
+  EXPECT_THAT(part.outputs[0].shape, ElementsAre(-1, 2));
   EXPECT_EQ(part.min_training_rows, 2);
   const PairProgram& program = part.programs[0];
   EXPECT_EQ(program.autocast, std::nullopt);
@@ -180,8 +180,36 @@ INSTANTIATE_TEST_SUITE_P(
                [](json& m) { m["parts"][0]["inputs"] = json::array(); },
                {"parts[0].inputs: is empty"}},
         Damage{"NoBatch",
-               [](json& m) { m["parts"][0]["inputs"][0]["shape"][0] = 5; },
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"] = json::array(); },
                {"parts[0]", "'x' has no batch dimension"}},
+        Damage{"FixedBatch",
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"][0] = 5; },
+               {"parts[0].inputs[0].shape[0]"}},
+        Damage{"BatchByAnotherName",
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"][0] = "2*batch"; },
+               {"parts[0].inputs[0].shape[0]: '2*batch'; expected \"batch\""}},
+        Damage{"BatchTwice",
+               [](json& m) { m["parts"][0]["outputs"][0]["shape"][1] = "batch"; },
+               {"parts[0].outputs[0].shape[1]"}},
+        Damage{"RangeOfNothing",
+               [](json& m) {
+                 m["parts"][0]["inputs"][0]["range"] = {5, 1};
+               },
+               {"parts[0].inputs[0].range: 5 is more than 1"}},
+        Damage{"RangeOfFloats",
+               [](json& m) { m["parts"][0]["inputs"][0]["dtype"] = "FP32"; },
+               {"parts[0].inputs[0].range", "FP32"}},
+        Damage{"PartTwice",
+               [](json& m) { m["parts"].push_back(m["parts"][0]); },
+               {"parts[1]", "'' is there twice"}},
+        Damage{"PrecisionTwice",
+               [](json& m) { m["parts"][0]["programs"].push_back(Program(m)); },
+               {"parts[0].programs[1]", "\"model\" is there twice"}},
+        Damage{
+            "EmptyChain", [](json& m) { m["chains"] = {json::array()}; }, {"chains[0]: is empty"}},
+        Damage{"GradientOfNoOutput",
+               [](json& m) { Program(m)["backward"]["outputs"][0]["depends_on"] = json::array(); },
+               {"programs[0].backward.outputs[0].depends_on: is empty"}},
         Damage{"NoPrograms",
                [](json& m) { m["parts"][0]["programs"] = json::array(); },
                {"parts[0].programs", "\"model\""}},

@@ -32,6 +32,7 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
       version_(version),
       replicas_(std::move(replicas)),
       bytes_(BytesOfAll(replicas_)),
+      packed_(replicas_),
       metrics_(metrics, config_.name),
       batcher_(config_) {
   if (config_.preserve_ordering) {
@@ -201,6 +202,7 @@ absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Batcher::Pi
     parts.push_back({&piece.request->inputs(), piece.start, piece.rows});
     rows += piece.rows;
   }
+  const PackedWeights::Use packed(packed_);
   BRAID_ASSIGN_OR_RETURN(BatchResult result,
                          RunBatch(config_, worker, replicas_.replica(replica), parts));
   const BatchDurations& durations = result.durations;

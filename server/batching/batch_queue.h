@@ -17,6 +17,7 @@
 #include "server/batching/request_queue.h"
 #include "server/devices/worker.h"
 #include "server/models/model_config.h"
+#include "server/parallel/packed_weights.h"
 #include "server/parallel/replica_set.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/model_metrics.h"
@@ -72,6 +73,7 @@ class BatchQueue final : public RequestQueue,
   const int64_t version_;
   const ReplicaSet replicas_;
   const std::vector<int64_t> bytes_;
+  const PackedWeights packed_;
 
   // Provide their own synchronization.
   ModelMetrics metrics_;

@@ -1,0 +1,124 @@
+#include "server/parallel/packed_weights.h"
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "ATen/Context.h"
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/List.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
+#include "ATen/ops/linear_ops.h"
+#include "c10/core/GradMode.h"
+#include "torch/library.h"
+
+namespace braid {
+namespace {
+
+// Of fewer numbers a matrix is multiplied by before oneDNN has looked up how.
+constexpr int64_t kLeastNumbers = int64_t{1} << 18;
+// A row alone is a product with a vector, which waits for the matrix to come from memory.
+constexpr int64_t kLeastRows = 2;
+
+thread_local const PackedWeights* weights_of_thread = nullptr;
+
+bool CanBePacked(const at::Tensor& weight) {
+  return weight.device().is_cpu() && weight.layout() == at::kStrided &&
+         weight.scalar_type() == at::kFloat && weight.dim() == 2 && weight.is_contiguous() &&
+         weight.numel() >= kLeastNumbers && !weight.is_inference();
+}
+
+at::Tensor Pack(const at::Tensor& weight) {
+  const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_reorder_linear_weight", "");
+  torch::jit::Stack stack{weight, c10::IValue()};  // for any number of rows
+  const c10::AutoGradMode no_grad(false);
+  op.callBoxed(&stack);
+  return stack.front().toTensor();
+}
+
+at::Tensor Multiply(const at::Tensor& input, const at::Tensor& packed,
+                    const std::optional<at::Tensor>& bias) {
+  using Scalars = c10::List<std::optional<at::Scalar>>;
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                            std::string_view, Scalars, std::optional<std::string_view>)>();
+  return op.call(input, packed, bias, "none", Scalars(), "");
+}
+
+// Whether oneDNN's product is the same, and faster.
+bool IsWorthwhile(const at::Tensor& input, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
+  if (!CanBePacked(weight) || !input.device().is_cpu() || input.layout() != at::kStrided ||
+      input.scalar_type() != at::kFloat || input.dim() < 2 || input.size(-1) != weight.size(1) ||
+      input.numel() < kLeastRows * weight.size(1)) {
+    return false;
+  }
+  const bool with_bias = bias && bias->defined();
+  return !with_bias ||
+         (bias->scalar_type() == at::kFloat && bias->dim() == 1 && bias->size(0) == weight.size(0));
+}
+
+at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
+  if (weights_of_thread != nullptr && !c10::GradMode::is_enabled() &&
+      IsWorthwhile(input, weight, bias)) {
+    const at::Tensor* packed = weights_of_thread->Find(weight);
+    if (packed != nullptr) {
+      const at::AutoDispatchBelowADInplaceOrView no_gradient;
+      return Multiply(input, *packed, bias);
+    }
+  }
+  return at::_ops::linear::redispatch(BelowThreadKernels(keys), input, weight, bias);
+}
+
+}  // namespace
+
+PackedWeights::PackedWeights(const ReplicaSet& replicas) {
+  if (!at::globalContext().userEnabledMkldnn() || !at::hasMKLDNN()) {
+    return;
+  }
+  // By the place in a replica's state.
+  std::vector<std::shared_ptr<Packed>> shared;
+  for (size_t r = 0; r < replicas.size(); ++r) {
+    const std::vector<StateEntry> state = replicas.replica(r).state();
+    for (size_t i = 0; i < state.size(); ++i) {
+      const at::Tensor& weight = state[i].value;
+      if (!state[i].is_parameter || !CanBePacked(weight)) {
+        continue;
+      }
+      shared.resize(state.size());
+      if (shared[i] == nullptr) {
+        shared[i] = std::make_shared<Packed>();
+      }
+      entries_.try_emplace(weight.const_data_ptr(), Entry{weight, weight._version(), shared[i]});
+    }
+  }
+}
+
+const at::Tensor* PackedWeights::Find(const at::Tensor& weight) const {
+  const auto found = entries_.find(weight.const_data_ptr());
+  if (found == entries_.end()) {
+    return nullptr;
+  }
+  const Entry& entry = found->second;
+  if (weight.sizes() != entry.weight.sizes() || weight._version() != entry.version ||
+      entry.weight._version() != entry.version) {
+    return nullptr;
+  }
+  absl::call_once(entry.packed->once, [&] { entry.packed->value = Pack(entry.weight); });
+  return &entry.packed->value;
+}
+
+PackedWeights::Use::Use(const PackedWeights& weights) : outer_(weights_of_thread) {
+  weights_of_thread = &weights;
+}
+
+PackedWeights::Use::~Use() { weights_of_thread = outer_; }
+
+}  // namespace braid
+
+TORCH_LIBRARY_IMPL(aten, DeferredInit, library) { library.impl("linear", &braid::Linear); }

@@ -1,0 +1,169 @@
+#include "server/parallel/packed_weights.h"
+
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "ATen/record_function.h"
+#include "c10/core/GradMode.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/puppet_replica.h"
+#include "tests/fakes/worker_fleet.h"
+
+namespace braid {
+namespace {
+
+thread_local int products = 0;
+
+// For its scope, counts the products by packed weights on the calling thread.
+class CountProducts {
+ public:
+  CountProducts()
+      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(
+            [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+              products += std::string_view(call.name()) == "mkldnn::_linear_pointwise" ? 1 : 0;
+              return nullptr;
+            }))) {
+    products = 0;
+  }
+  ~CountProducts() { at::removeCallback(handle_); }
+  CountProducts(const CountProducts&) = delete;
+  CountProducts& operator=(const CountProducts&) = delete;
+
+  int count() const { return products; }
+
+ private:
+  const at::CallbackHandle handle_;
+};
+
+class PackedWeightsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasMKLDNN()) {
+      GTEST_SKIP() << "LibTorch was built without oneDNN";
+    }
+    at::manual_seed(0);
+    weight_ = at::randn({512, 768});
+    bias_ = at::randn({512});
+  }
+
+  // A replica for each of `weights`, which are equal.
+  ReplicaSet Replicas(const std::vector<at::Tensor>& weights) {
+    std::vector<std::unique_ptr<Replica>> replicas;
+    for (const at::Tensor& weight : weights) {
+      replicas.push_back(std::make_unique<PuppetReplica>(
+          nullptr, std::vector<Parameter>{{"weight", weight}, {"bias", bias_}}));
+    }
+    return {std::vector<Worker*>(weights.size(), nullptr), std::move(replicas)};
+  }
+
+  at::Tensor weight_;
+  at::Tensor bias_;
+  const c10::AutoGradMode no_grad_{false};
+};
+
+TEST_F(PackedWeightsTest, GiveWhatLinearGives) {
+  const PackedWeights weights(Replicas({weight_}));
+  for (const int64_t rows : {2, 3, 7, 33, 256}) {
+    const at::Tensor input = at::randn({rows, 768});
+    const at::Tensor expected = at::linear(input, weight_, bias_);
+    const at::Tensor without = at::linear(input, weight_);
+    const CountProducts counter;
+    const PackedWeights::Use use(weights);
+    EXPECT_TRUE(at::allclose(at::linear(input, weight_, bias_), expected, 1e-4, 1e-4)) << rows;
+    EXPECT_TRUE(at::allclose(at::linear(input, weight_), without, 1e-4, 1e-4)) << rows;
+    EXPECT_EQ(counter.count(), 2);
+  }
+}
+
+TEST_F(PackedWeightsTest, TakeInputsOfAnyRankAndLayout) {
+  const PackedWeights weights(Replicas({weight_}));
+  const at::Tensor input = at::randn({768, 5, 4}).permute({2, 1, 0});
+  const at::Tensor expected = at::linear(input, weight_, bias_);
+  const CountProducts counter;
+  const PackedWeights::Use use(weights);
+  const at::Tensor result = at::linear(input, weight_, bias_);
+  EXPECT_EQ(result.sizes(), at::IntArrayRef({4, 5, 512}));
+  EXPECT_TRUE(at::allclose(result, expected, 1e-4, 1e-4));
+  EXPECT_EQ(counter.count(), 1);
+}
+
+TEST_F(PackedWeightsTest, AreLeftWhereTheyAreOfNoUse) {
+  const at::Tensor small = at::randn({16, 768});
+  const PackedWeights weights(Replicas({weight_, small}));
+  const at::Tensor input = at::randn({8, 768});
+  const CountProducts counter;
+  {
+    const PackedWeights::Use use(weights);
+    at::linear(input.narrow(0, 0, 1), weight_, bias_);
+    at::linear(input.narrow(0, 0, 0), weight_, bias_);
+    at::linear(input[0], weight_, bias_);
+    at::linear(input, small);
+    at::linear(input, at::randn({512, 768}), bias_);
+    at::linear(input, weight_.narrow(0, 0, 400));
+    at::linear(input.to(at::kDouble), weight_.to(at::kDouble));
+    EXPECT_ANY_THROW(at::linear(at::randn({8, 767}), weight_, bias_));
+    EXPECT_ANY_THROW(at::linear(input, weight_, at::randn({511})));
+  }
+  at::linear(input, weight_, bias_);
+  EXPECT_EQ(counter.count(), 0);
+}
+
+TEST_F(PackedWeightsTest, AreNotTakenOnceTheyHaveChanged) {
+  const PackedWeights weights(Replicas({weight_}));
+  const at::Tensor input = at::randn({8, 768});
+  const PackedWeights::Use use(weights);
+  at::linear(input, weight_);
+  weight_.mul_(2);
+  const CountProducts counter;
+  EXPECT_TRUE(at::allclose(at::linear(input, weight_), at::matmul(input, weight_.t()), 1e-4, 1e-4));
+  EXPECT_EQ(counter.count(), 0);
+}
+
+TEST_F(PackedWeightsTest, AreNotTakenForGradients) {
+  const PackedWeights weights(Replicas({weight_}));
+  const c10::AutoGradMode grad(true);
+  const at::Tensor input = at::randn({8, 768}).requires_grad_(true);
+  const PackedWeights::Use use(weights);
+  at::linear(input, weight_).sum().backward();
+  EXPECT_TRUE(at::allclose(input.grad(), weight_.sum(0).expand({8, 768}), 1e-4, 1e-4));
+}
+
+TEST_F(PackedWeightsTest, AreLaidOutOnceForAllReplicas) {
+  const at::Tensor other = weight_.clone();
+  const PackedWeights weights(Replicas({weight_, other}));
+  std::vector<const at::Tensor*> found(4);
+  {
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < found.size(); ++t) {
+      threads.emplace_back([&, t] { found[t] = weights.Find(t % 2 == 0 ? weight_ : other); });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+  for (const at::Tensor* each : found) {
+    ASSERT_NE(each, nullptr);
+    EXPECT_EQ(each, found.front());
+  }
+}
+
+TEST_F(PackedWeightsTest, AreTheInnermostScopes) {
+  const PackedWeights weights(Replicas({weight_}));
+  const PackedWeights none(Replicas({}));
+  const at::Tensor input = at::randn({8, 768});
+  const CountProducts counter;
+  const PackedWeights::Use outer(weights);
+  {
+    const PackedWeights::Use inner(none);
+    at::linear(input, weight_);
+    EXPECT_EQ(counter.count(), 0);
+  }
+  at::linear(input, weight_);
+  EXPECT_EQ(counter.count(), 1);
+}
+
+}  // namespace
+}  // namespace braid

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import torch
+from e2e import programs
 from torch import Tensor, nn
 
 
@@ -47,16 +47,11 @@ def compile_mixed(
     path: Path, smallest: int = 2, largest: int = LARGEST, device: str = "cpu"
 ) -> None:
     """For batches of `smallest` to `largest` rows; of one size if they are equal."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    example = (
+    example = [
         torch.zeros(smallest, 10, device=device),
         torch.zeros(smallest, dtype=torch.int64, device=device),
-    )
+    ]
     sizes = None
     if largest > smallest:
-        rows = torch.export.Dim("rows", min=smallest, max=largest)
-        sizes = {"x": {0: rows}, "words": {0: rows}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(mixed().to(device), example, dynamic_shapes=sizes)
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        sizes = programs.any_batch(example, min=smallest, max=largest)
+    programs.compile(path, mixed().to(device), example, sizes)

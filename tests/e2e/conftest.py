@@ -6,28 +6,50 @@ from collections.abc import Iterator
 
 import braid
 import pytest
-from e2e import training_models
+from e2e import models, training_models
 from e2e.server import Server
 
 
+FORMATS = {
+    "training_server": training_models.FORMATS,
+    "format": training_models.FORMATS,
+    "served_format": models.FORMATS,
+}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Whatever trains on `training_server`, or asks for a `format`, does so in every format of its
-    models, but for tests with the mark `torchscript`, which says why another cannot hold theirs."""
+    """Whatever asks for one of FORMATS' fixtures runs in each of its formats, but for those that a
+    mark `not_in` says cannot hold the model."""
     told = [
         name.strip()
         for mark in metafunc.definition.iter_markers("parametrize")
         for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
     ]
-    for name in ("training_server", "format"):
+    for name, formats in FORMATS.items():
         if name in metafunc.fixturenames and name not in told:
-            only = next(metafunc.definition.iter_markers("torchscript"), None)
-            formats = ["torchscript"] if only else list(training_models.FORMATS)
-            metafunc.parametrize(name, formats, indirect=True, scope="session")
+            excluded = _excluded(metafunc.definition)
+            held = [format for format in formats if format not in excluded]
+            metafunc.parametrize(name, held, indirect=True, scope="session")
+
+
+def _excluded(test: pytest.Item) -> set[str]:
+    excluded = set()
+    for mark in test.iter_markers("not_in"):
+        assert mark.kwargs.keys() == {"model", "reason"}, test.nodeid
+        assert set(mark.args) <= set(models.FORMATS), test.nodeid
+        excluded.update(mark.args)
+    return excluded
 
 
 @pytest.fixture(scope="session")
 def format(request: pytest.FixtureRequest) -> str:
-    """Of the models' files: "torchscript" or "pair"."""
+    """Of files of models that are trained: "torchscript" or "pair"."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def served_format(request: pytest.FixtureRequest) -> str:
+    """Of files of models that are only run: one of models.FORMATS."""
     return request.param
 
 

@@ -11,8 +11,10 @@ import torch
 import torch.utils.bundled_inputs
 from torch import Tensor, nn
 
-from e2e import configs
+from e2e import configs, programs
 
+# A model is trained in the first two alone, training_models.FORMATS.
+FORMATS = ("torchscript", "pair", "exported", "aot")
 IDENTITY_TYPES = {
     "BOOL": torch.bool,
     "UINT8": torch.uint8,
@@ -28,6 +30,8 @@ IDENTITY_TYPES = {
     "FP32": torch.float32,
     "FP64": torch.float64,
 }
+# Those that torch.export can write, in the order of EveryType's arguments.
+EXPORTED_TYPES = [name for name in IDENTITY_TYPES if name not in ("UINT32", "UINT64")]
 
 
 class ConvNet(nn.Module):
@@ -143,6 +147,38 @@ class Identity(nn.Module):
         return x
 
 
+class EveryType(nn.Module):
+    """Returns what it gets, one tensor of each datatype that torch.export can write."""
+
+    def forward(
+        self,
+        bool: Tensor,
+        uint8: Tensor,
+        uint16: Tensor,
+        int8: Tensor,
+        int16: Tensor,
+        int32: Tensor,
+        int64: Tensor,
+        fp16: Tensor,
+        bf16: Tensor,
+        fp32: Tensor,
+        fp64: Tensor,
+    ) -> dict[str, Tensor]:
+        return {
+            "same_bool": bool,
+            "same_uint8": uint8,
+            "same_uint16": uint16,
+            "same_int8": int8,
+            "same_int16": int16,
+            "same_int32": int32,
+            "same_int64": int64,
+            "same_fp16": fp16,
+            "same_bf16": bf16,
+            "same_fp32": fp32,
+            "same_fp64": fp64,
+        }
+
+
 def mlp(activation: type[nn.Module]) -> Chain:
     return Chain(784, 512, 512, 10, activation=activation)
 
@@ -160,6 +196,10 @@ _WITH_EXAMPLE = {
     "two_outputs": (LogitsAndProbabilities, [torch.zeros(1, 6)]),
     "named_outputs": (NamedOutputs, [torch.zeros(1, 6)]),
     "words": (WordVectors, [torch.zeros(1, dtype=torch.int64)]),
+    "every_type": (
+        EveryType,
+        [torch.zeros(1, 4, dtype=IDENTITY_TYPES[datatype]) for datatype in EXPORTED_TYPES],
+    ),
 }
 # Name → (module, configuration).
 _WITH_CONFIG = {
@@ -181,38 +221,94 @@ def make(name: str, seed: int = 0) -> nn.Module:
     return module()
 
 
-# Those that are served as exported pairs, too. Of the others sentences are of any length, and
-# torch.export writes no unsigned integers of 32 and 64 bits; some are there to be slow or in
-# float64.
-_PAIRS: dict[str, tuple[Tensor, ...]] = {
+# Those that torch.export takes, with a row of each input. The others are in float64, slow, or of a
+# datatype that it cannot write.
+_ROWS: dict[str, tuple[Tensor, ...]] = {
     **{
         name: tuple(_WITH_EXAMPLE[name][1])
-        for name in ("chain", "convnet", "two_inputs", "two_outputs", "named_outputs", "words")
+        for name in (
+            "chain",
+            "convnet",
+            "two_inputs",
+            "two_outputs",
+            "named_outputs",
+            "words",
+            "every_type",
+        )
     },
     "mlp": (torch.zeros(1, 784),),
     **{
         f"identity_{datatype.lower()}": (torch.zeros(1, 4, dtype=dtype),)
         for datatype, dtype in IDENTITY_TYPES.items()
-        if datatype not in ("UINT32", "UINT64")
+        if datatype in EXPORTED_TYPES
     },
 }
+# Those whose outputs a test compares: each takes some 5 s to compile.
+_COMPILED = (
+    "mlp",
+    "convnet",
+    "two_inputs",
+    "two_outputs",
+    "named_outputs",
+    "words",
+    "every_type",
+)
+_SENTENCES = torch.zeros(3, 5, dtype=torch.int64)
 
 
 def names_in(format: str) -> list[str]:
     """Of the models that a repository in `format` has."""
-    return list(_PAIRS) if format == "pair" else [*_WITH_EXAMPLE, *_WITH_CONFIG]
+    return {
+        "torchscript": [*_WITH_EXAMPLE, *_WITH_CONFIG],
+        "pair": [*_ROWS],
+        "exported": [*_ROWS, "sentences"],
+        "aot": [*_COMPILED, "sentences"],
+    }[format]
 
 
 def export_all(repository: Path, format: str = "torchscript") -> None:
-    if format == "pair":
-        for name, inputs in _PAIRS.items():
-            _, config = _WITH_CONFIG.get(name, (None, None))
-            export_pair(repository / name, make(name), inputs, config)
-        return
-    for name, (_, inputs) in _WITH_EXAMPLE.items():
-        export(repository / name, make(name), inputs=inputs)
-    for name, (_, config) in _WITH_CONFIG.items():
-        export(repository / name, make(name), config=config)
+    write = {
+        "torchscript": _write_script,
+        "pair": _write_pair,
+        "exported": _write_program,
+        "aot": _write_compiled,
+    }[format]
+    for name in names_in(format):
+        write(repository / name, name)
+        if name in _WITH_CONFIG:
+            _, config = _WITH_CONFIG[name]
+            (repository / name / "config.pbtxt").write_text(config)
+
+
+def _write_script(directory: Path, name: str) -> None:
+    _, inputs = _WITH_EXAMPLE.get(name, (None, None))
+    export(directory, make(name), inputs=inputs)
+
+
+def _write_pair(directory: Path, name: str) -> None:
+    export_pair(directory, make(name), _ROWS[name])
+
+
+def _write_program(directory: Path, name: str) -> None:
+    path = directory / "1/model.pt2"
+    if name == "sentences":
+        programs.save(path, make(name), [_SENTENCES], _any_sentences())
+    else:
+        # torch.export takes a size of 1 for a constant.
+        example = [torch.cat([row, row]) for row in _ROWS[name]]
+        programs.save(path, make(name), example, programs.any_batch(example))
+
+
+def _write_compiled(directory: Path, name: str) -> None:
+    if name == "sentences":
+        path = directory / "1/model.pt2"
+        programs.compile_from_one(path, make(name), [_SENTENCES], _any_sentences())
+    else:
+        braid.export(make(name), _ROWS[name], directory, "aot")
+
+
+def _any_sentences() -> programs.Sizes:
+    return [{0: torch.export.Dim("rows"), 1: torch.export.Dim("length")}]
 
 
 def export(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models, training_models
+from e2e import models
 from e2e.inference import infer_input
 from e2e.protocol import CALL_SECONDS, channel
 from e2e.server import Server
@@ -53,20 +53,23 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def stub(serve: Callable[..., Server], format: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
-    return service_pb2_grpc.GRPCInferenceServiceStub(channel(serve("cpu*2", format).address))
+def stub(
+    serve: Callable[..., Server], served_format: str
+) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    server = serve("cpu*2", served_format)
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel(server.address))
 
 
 def in_each_format(datatypes: Iterable[str]) -> pytest.MarkDecorator:
     """The formats that can hold a datatype's model, with the datatype."""
     held = [
         (format, datatype)
-        for format in training_models.FORMATS
+        for format in models.FORMATS
         for datatype in datatypes
         if f"identity_{datatype.lower()}" in models.names_in(format)
     ]
     return pytest.mark.parametrize(
-        ("format", "datatype"), held, indirect=["format"], scope="session"
+        ("served_format", "datatype"), held, indirect=["served_format"], scope="session"
     )
 
 
@@ -105,13 +108,35 @@ def test_typed_contents(
     assert list(reply.raw_output_contents) == [raw_bytes(values)]
 
 
-# float32 in and out is how tritonclient presents bfloat16; FP16 it takes as it is.
-@pytest.mark.parametrize(("datatype", "dtype"), [("BF16", np.float32), ("FP16", np.float16)])
-def test_half_precision_through_tritonclient(
-    serve: Callable[..., Server], format: str, datatype: str, dtype: type
+@pytest.mark.parametrize("rows", ROWS)
+def test_every_datatype_in_one_request(
+    stub: service_pb2_grpc.GRPCInferenceServiceStub, rows: int
 ) -> None:
-    x = np.array([[1.0, -2.5, 0.0, 96.0]], dtype=dtype)
-    with triton.InferenceServerClient(serve("cpu*2", format).address) as client:
+    request = service_pb2.ModelInferRequest(model_name="every_type")
+    wanted = {}
+    for datatype in models.EXPORTED_TYPES:
+        name = datatype.lower()
+        request.inputs.add(name=name, datatype=datatype, shape=[rows, 4])
+        data = raw_bytes(sample(datatype, rows))
+        request.raw_input_contents.append(data)
+        wanted[f"same_{name}"] = (datatype, [rows, 4], data)
+    reply = stub.ModelInfer(request, timeout=CALL_SECONDS)
+    outputs = zip(reply.outputs, reply.raw_output_contents, strict=True)
+    assert {
+        output.name: (output.datatype, output.shape, data) for output, data in outputs
+    } == wanted
+
+
+# As tritonclient presents them: bfloat16 as float32.
+HALVES = {"BF16": np.float32, "FP16": np.float16}
+
+
+@in_each_format(HALVES)
+def test_half_precision_through_tritonclient(
+    serve: Callable[..., Server], served_format: str, datatype: str
+) -> None:
+    x = np.array([[1.0, -2.5, 0.0, 96.0]], dtype=HALVES[datatype])
+    with triton.InferenceServerClient(serve("cpu*2", served_format).address) as client:
         tensors = [infer_input("x", x, datatype)]
         model = f"identity_{datatype.lower()}"
         result = client.infer(model, tensors, client_timeout=CALL_SECONDS)

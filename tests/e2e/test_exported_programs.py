@@ -11,7 +11,7 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e import aoti_models, packages
+from e2e import aoti_models, packages, programs
 from e2e.server import Server
 from torch import Tensor, nn
 
@@ -31,13 +31,6 @@ class Counter(nn.Module):
         return x + self.calls
 
 
-def save(module: nn.Module, example: tuple[Tensor, ...], path: Path, **bounds: int) -> None:
-    path.parent.mkdir(parents=True)
-    rows = torch.export.Dim("rows", **bounds)
-    shapes = tuple({0: rows} for _ in example)
-    torch.export.save(torch.export.export(module, example, dynamic_shapes=shapes), path)
-
-
 def rewrite(package: Path, to: Path, change: Callable[[dict], None]) -> None:
     """A copy with something else in its models/model.json."""
     to.parent.mkdir(parents=True)
@@ -54,9 +47,10 @@ def rewrite(package: Path, to: Path, change: Callable[[dict], None]) -> None:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("programs")
-    example = (torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64))
+    example = [torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64)]
     package = directory / "derived/1/model.pt2"
-    save(aoti_models.mixed(), example, package, min=2, max=aoti_models.LARGEST)
+    sizes = programs.any_batch(example, min=2, max=aoti_models.LARGEST)
+    programs.save(package, aoti_models.mixed(), example, sizes)
     rewrite(package, directory / "mixed/1/model.pt2", lambda _: None)
     (directory / "mixed/config.pbtxt").write_text(CONFIG)
     rewrite(package, directory / "wrong_config/1/model.pt2", lambda _: None)
@@ -77,7 +71,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             value["device"] = {"type": "cuda", "index": 0}
 
     rewrite(package, directory / "other_device/1/model.pt2", on_a_gpu)
-    save(Counter().eval(), (torch.zeros(5, 3),), directory / "counter/1/model.pt2")
+    rows = [torch.zeros(5, 3)]
+    programs.save(directory / "counter/1/model.pt2", Counter(), rows, programs.any_batch(rows))
     (directory / "truncated/1").mkdir(parents=True)
     whole = package.read_bytes()
     (directory / "truncated/1/model.pt2").write_bytes(whole[: len(whole) // 2])

@@ -1,5 +1,6 @@
 """resnet18, mobilenet_v3_small and vit_b_16 of torchvision and the BERT encoder of transformers, with
-random weights: 1 to 4 replicas give PyTorch's outputs for any batch."""
+random weights, in the formats that do not take minutes to make: 1 to 4 replicas give PyTorch's
+outputs for any batch."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torchvision
 import transformers
-from e2e import foreign_models, models
+from e2e import foreign_models, models, programs
 from e2e.server import Server
 from torch import Tensor, nn
 
@@ -51,6 +52,19 @@ def vit_b_16() -> nn.Module:
     return torchvision.models.vit_b_16(num_classes=CLASSES, image_size=SIDE)
 
 
+def small_vit() -> nn.Module:
+    """vit_b_16 with less of everything."""
+    return torchvision.models.VisionTransformer(
+        image_size=SIDE,
+        patch_size=SIDE // 2,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=64,
+        mlp_dim=128,
+        num_classes=CLASSES,
+    )
+
+
 def bert() -> nn.Module:
     config = transformers.BertConfig(
         vocab_size=foreign_models.WORDS,
@@ -69,8 +83,8 @@ def images(rows: int) -> dict[str, Tensor]:
     return {"x": torch.randn(rows, 3, SIDE, SIDE, generator=generator)}
 
 
-def sentences(rows: int) -> dict[str, Tensor]:
-    ((inputs, _),) = foreign_models.sentence_batches(1, rows, length=LENGTH)
+def sentences(rows: int, length: int = LENGTH) -> dict[str, Tensor]:
+    ((inputs, _),) = foreign_models.sentence_batches(1, rows, length)
     return inputs
 
 
@@ -78,6 +92,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], dict[str, Tenso
     "resnet18": (resnet18, images),
     "mobilenet_v3_small": (mobilenet_v3_small, images),
     "vit_b_16": (vit_b_16, images),
+    "small_vit": (small_vit, images),
     "bert": (bert, sentences),
 }
 IMAGES_CONFIG = f"""
@@ -100,41 +115,57 @@ output [
 """
 
 
-# The same as exported pairs. The others take a minute to export: scripts/train_foreign_pairs.py has
-# them.
-PAIRS = {"resnet18_pair": "resnet18", "bert_pair": "bert"}
+# Each is served as its name and its format. A pair of vit_b_16 takes a minute to export:
+# scripts/train_foreign_pairs.py has it. To compile any takes longer.
+SERVED = {
+    "torchscript": ("resnet18", "mobilenet_v3_small", "vit_b_16", "bert"),
+    "pair": ("resnet18", "mobilenet_v3_small", "small_vit", "bert"),
+    "exported": ("resnet18", "mobilenet_v3_small", "vit_b_16", "bert"),
+}
+EACH = [(model, format) for format, held in SERVED.items() for model in held]
 
 
-def export_pairs(repository: Path) -> None:
-    for name, of in PAIRS.items():
-        make, inputs = MODELS[of]
-        models.export_pair(repository / name, randomized(make), inputs(3))
-        config = repository / name / "config.pbtxt"
-        config.write_text(config.read_text().replace("max_batch_size: 256", "max_batch_size: 64"))
-
-
-def export(repository: Path) -> None:
+def export_script(directory: Path, model: str) -> None:
     """resnet18 and mobilenet_v3_small scripted, the others traced."""
-    for name, (make, inputs) in MODELS.items():
-        module = randomized(make)
-        if name in ("resnet18", "mobilenet_v3_small"):
-            saved = torch.jit.script(module)
-        else:
-            saved = foreign_models.trace(module, inputs(3))
-        (repository / name / "1").mkdir(parents=True)
-        saved.save(str(repository / name / "1/model.pt"))
-        config = BERT_CONFIG if name == "bert" else IMAGES_CONFIG
-        (repository / name / "config.pbtxt").write_text(config)
+    make, inputs = MODELS[model]
+    module = randomized(make)
+    if model not in ("resnet18", "mobilenet_v3_small"):
+        module = foreign_models.trace(module, inputs(3))
+    models.export(directory, module, config=config_of(model))
+
+
+def export_pair(directory: Path, model: str) -> None:
+    make, inputs = MODELS[model]
+    models.export_pair(directory, randomized(make), inputs(3))
+    config = directory / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 256", "max_batch_size: 64"))
+
+
+def export_program(directory: Path, model: str) -> None:
+    """BERT takes sentences of any length."""
+    make, inputs = MODELS[model]
+    example = list(inputs(3).values())
+    sizes = programs.any_batch(example)
+    if model == "bert":
+        length = torch.export.Dim("length", max=LENGTH)
+        sizes = [{**each, 1: length} for each in sizes]
+    programs.save(directory / "1/model.pt2", randomized(make), example, sizes)
+    (directory / "config.pbtxt").write_text(config_of(model))
+
+
+def config_of(model: str) -> str:
+    return BERT_CONFIG if model == "bert" else IMAGES_CONFIG
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("foreign")
+    export = {"torchscript": export_script, "pair": export_pair, "exported": export_program}
     with warnings.catch_warnings():
         # PyTorch deprecates TorchScript; a trace warns of every number that it takes for constant.
         warnings.simplefilter("ignore")
-        export(directory)
-    export_pairs(directory)
+        for model, format in EACH:
+            export[format](directory / f"{model}_{format}", model)
     return directory
 
 
@@ -153,23 +184,35 @@ def client(
 def wanted(model: str) -> dict[int, list[np.ndarray]]:
     make, inputs = MODELS[model]
     module = randomized(make)
-    outputs = {}
+    return {rows: outputs_of(module, inputs(rows)) for rows in BATCHES}
+
+
+def outputs_of(module: nn.Module, inputs: dict[str, Tensor]) -> list[np.ndarray]:
     with torch.no_grad():
-        for rows in BATCHES:
-            result = module(*inputs(rows).values())
-            leaves = result if isinstance(result, tuple) else (result,)
-            outputs[rows] = [leaf.numpy() for leaf in leaves]
-    return outputs
+        result = module(*inputs.values())
+    leaves = result if isinstance(result, tuple) else (result,)
+    return [leaf.numpy() for leaf in leaves]
+
+
+def assert_same(outputs: dict[str, np.ndarray], references: list[np.ndarray]) -> None:
+    assert len(outputs) == len(references)
+    for actual, reference in zip(outputs.values(), references):
+        assert np.ptp(reference) > 0.01  # or equality would say little
+        np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", BATCHES)
-@pytest.mark.parametrize("model", [*MODELS, *PAIRS])
-def test_outputs_are_pytorchs(client: braid.Client, model: str, rows: int) -> None:
-    made_of = PAIRS.get(model, model)
-    _, inputs = MODELS[made_of]
-    outputs = list(client.infer(model, inputs(rows)).values())
-    references = wanted(made_of)[rows]
-    assert len(outputs) == len(references)
-    for actual, reference in zip(outputs, references):
-        assert np.ptp(reference) > 0.01  # or equality would say little
-        np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize(("model", "format"), EACH)
+def test_outputs_are_pytorchs(client: braid.Client, model: str, format: str, rows: int) -> None:
+    _, inputs = MODELS[model]
+    outputs = client.infer(f"{model}_{format}", inputs(rows))
+    assert_same(outputs, wanted(model)[rows])
+
+
+# A pair's sentences are of one length.
+@pytest.mark.parametrize("length", [3, 9])
+@pytest.mark.parametrize("format", ["torchscript", "exported"])
+def test_sentences_of_other_lengths(client: braid.Client, format: str, length: int) -> None:
+    inputs = sentences(7, length)
+    outputs = client.infer(f"bert_{format}", inputs)
+    assert_same(outputs, outputs_of(randomized(bert), inputs))

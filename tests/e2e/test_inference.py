@@ -18,18 +18,18 @@ DEVICES = ["cpu*1", "cpu*2", "cpu*3"]
 
 @pytest.fixture(scope="module", params=DEVICES)
 def each_client(
-    request: pytest.FixtureRequest, serve: Callable[..., Server], format: str
+    request: pytest.FixtureRequest, serve: Callable[..., Server], served_format: str
 ) -> Iterator[triton.InferenceServerClient]:
     """A client of a server on each of DEVICES."""
-    with triton.InferenceServerClient(serve(request.param, format).address) as client:
+    with triton.InferenceServerClient(serve(request.param, served_format).address) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def client(
-    serve: Callable[..., Server], format: str
+    serve: Callable[..., Server], served_format: str
 ) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(serve("cpu*2", format).address) as client:
+    with triton.InferenceServerClient(serve("cpu*2", served_format).address) as client:
         yield client
 
 
@@ -136,7 +136,7 @@ def test_embedding_of_one_index_a_row(
     assert_close(outputs["output__0"], expected(models.make("words"), words))
 
 
-@pytest.mark.torchscript(reason="sentences of any length")
+@pytest.mark.not_in("pair", model="sentences", reason="its sentences are of any length")
 @pytest.mark.parametrize("shape", [(1, 1), (6, 4), (300, 9)])
 def test_embedding_of_sentences_of_any_length(
     each_client: triton.InferenceServerClient, shape: tuple[int, int]
@@ -147,8 +147,10 @@ def test_embedding_of_sentences_of_any_length(
 
 
 @pytest.mark.parametrize("devices", DEVICES)
-def test_split_is_reported_when_asked_for(serve: Callable[[str], Server], devices: str) -> None:
-    with triton.InferenceServerClient(serve(devices).address) as client:
+def test_split_is_reported_when_asked_for(
+    serve: Callable[..., Server], served_format: str, devices: str
+) -> None:
+    with triton.InferenceServerClient(serve(devices, served_format).address) as client:
         x = random(1000, 784)
         parameters = infer(client, "mlp", {"x": x}).get_response().parameters
         assert "split" not in parameters

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import braid
 import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import structured_models, training
+from e2e import models, structured_models, training
 from e2e.inference import assert_close, infer, infer_input
 from e2e.protocol import CALL_SECONDS
 from e2e.server import Server
@@ -21,22 +22,33 @@ ROWS = 21
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("structured")
-    structured_models.export_all(directory / "models")
-    with Server(directory / "models", "cpu*2", directory / "run", data=False) as server:
-        yield server
+def server_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """server_in(format): one server of the models in that format."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def get(format: str) -> Server:
+            directory = tmp_path_factory.mktemp(f"structured-{format}")
+            structured_models.export_all(directory / "models", format)
+            server = Server(directory / "models", "cpu*2", directory / "run", data=False)
+            return stack.enter_context(server)
+
+        yield get
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[braid.Client]:
-    with braid.connect(server.address) as client:
+def client(server_in: Callable[[str], Server]) -> Iterator[braid.Client]:
+    """Of the models in TorchScript."""
+    with braid.connect(server_in("torchscript").address) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def triton_client(server: Server) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(server.address) as client:
+def triton_client(
+    server_in: Callable[[str], Server],
+) -> Iterator[triton.InferenceServerClient]:
+    """Of the models in TorchScript."""
+    with triton.InferenceServerClient(server_in("torchscript").address) as client:
         yield client
 
 
@@ -47,45 +59,63 @@ def tensor(seed: int) -> np.ndarray:
 A, B, C, D = (tensor(seed) for seed in range(4))
 
 
+def scaled(**numbers: object) -> torch.Tensor:
+    return structured_models.scaled()(torch.from_numpy(A), **numbers).detach()
+
+
+# Model → (inputs, outputs).
+CASES = {
+    "tupled": ({"pair.0": A, "pair.1": B, "x": C}, {"y": A * 2 - B + C}),
+    "tupled_by_number": (
+        {"INPUT__0": A, "INPUT__1": B, "INPUT__2": C},
+        {"OUTPUT__0": A * 2 - B + C},
+    ),
+    "tupled_by_example": ({"pair.0": A, "pair.1": B, "x": C}, {"output__0": A * 2 - B + C}),
+    "listed": (
+        {"parts.0": A, "parts.1": B, "parts.2": C},
+        {"total": A + B * 2 + C * 3, "first": A},
+    ),
+    "listed_by_number": (
+        {"INPUT__0": A, "INPUT__1": B},
+        {"OUTPUT__0": A + B * 2, "OUTPUT__1": A},
+    ),
+    "keyed": ({"batch.a": A, "batch.b": B}, {"a": A, "sum": A + B}),
+    "keyed_by_key": ({"a": A, "b": B}, {"a": A, "sum": A + B}),
+    "keyed_by_example": ({"batch.a": A, "batch.b": B}, {"a": A, "sum": A + B}),
+    "nested": (
+        {"pair.left": A, "pair.right": B, "more.xs.0": C, "more.xs.1": D},
+        {"both.0": C + A, "both.1": D - B},
+    ),
+    "unmasked": ({"x": A}, {"y": A}),
+    "unmasked_by_example": ({"x": A}, {"output__0": A}),
+    "masked": ({"x": A, "mask": B}, {"y": A * B}),
+    "masked_by_example": ({"mask": B, "x": A}, {"output__0": A * B}),
+    # A number that is not given is its default.
+    "scaled": ({"x": A}, {"y": scaled().numpy()}),
+    "scaled_by_default": ({"x": A}, {"output__0": scaled().numpy()}),
+    "scaled_by_example": ({"x": A}, {"output__0": scaled().numpy()}),
+    "leaves": (
+        {"a": A, "b": B},
+        {"both.0": A + B, "both.1": A - B, "swapped.0": B, "swapped.1": A},
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("model", "inputs", "wanted"),
+    ("format", "model"),
     [
-        ("tupled", {"pair.0": A, "pair.1": B, "x": C}, {"y": A * 2 - B + C}),
-        (
-            "tupled_by_number",
-            {"INPUT__0": A, "INPUT__1": B, "INPUT__2": C},
-            {"OUTPUT__0": A * 2 - B + C},
-        ),
-        ("tupled_by_example", {"pair.0": A, "pair.1": B, "x": C}, {"output__0": A * 2 - B + C}),
-        (
-            "listed",
-            {"parts.0": A, "parts.1": B, "parts.2": C},
-            {"total": A + B * 2 + C * 3, "first": A},
-        ),
-        (
-            "listed_by_number",
-            {"INPUT__0": A, "INPUT__1": B},
-            {"OUTPUT__0": A + B * 2, "OUTPUT__1": A},
-        ),
-        ("keyed", {"batch.a": A, "batch.b": B}, {"a": A, "sum": A + B}),
-        ("keyed_by_key", {"a": A, "b": B}, {"sum": A + B}),
-        ("keyed_by_example", {"batch.a": A, "batch.b": B}, {"a": A, "sum": A + B}),
-        (
-            "nested",
-            {"pair.left": A, "pair.right": B, "more.xs.0": C, "more.xs.1": D},
-            {"both.0": C + A, "both.1": D - B},
-        ),
-        ("unmasked", {"x": A}, {"y": A}),
-        ("masked", {"x": A, "mask": B}, {"y": A * B}),
+        (format, model)
+        for format in models.FORMATS
+        for model in structured_models.names_in(format)
+        if model != "demanding"
     ],
 )
 def test_every_leaf_has_a_name(
-    client: braid.Client,
-    model: str,
-    inputs: dict[str, np.ndarray],
-    wanted: dict[str, np.ndarray],
+    server_in: Callable[[str], Server], format: str, model: str
 ) -> None:
-    outputs = client.infer(model, inputs)
+    inputs, wanted = CASES[model]
+    with braid.connect(server_in(format).address) as client:
+        outputs = client.infer(model, inputs)
     assert outputs.keys() == wanted.keys()
     for name, value in wanted.items():
         assert_close(outputs[name], torch.from_numpy(value))
@@ -94,12 +124,6 @@ def test_every_leaf_has_a_name(
 def test_a_missing_leaf_is_named(client: braid.Client) -> None:
     with pytest.raises(braid.InvalidArgument, match=r"'pair\.1' is missing"):
         client.infer("tupled", {"pair.0": A, "x": C})
-
-
-@pytest.mark.parametrize("model", ["scaled", "scaled_by_example"])
-def test_a_number_that_is_not_given_is_its_default(client: braid.Client, model: str) -> None:
-    (actual,) = client.infer(model, {"x": A}).values()
-    assert_close(actual, structured_models.scaled()(torch.from_numpy(A)).detach())
 
 
 def test_numbers_are_no_inputs_but_parameters_of_the_configuration(
@@ -118,10 +142,6 @@ def test_numbers_are_no_inputs_but_parameters_of_the_configuration(
         "scalar.factor": "FP64, default 1",
         "scalar.negate": "BOOL, default false",
     }
-
-
-def scaled(**numbers: object) -> torch.Tensor:
-    return structured_models.scaled()(torch.from_numpy(A), **numbers).detach()
 
 
 def test_numbers_are_parameters_of_the_request(
@@ -169,45 +189,12 @@ def test_a_model_whose_number_has_no_default_is_not_trained(client: braid.Client
         client.create_trainer("demanding", loss="mse", optimizer={"name": "SGD", "lr": 0.1})
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
-    """A client of a server of exported pairs."""
-    directory = tmp_path_factory.mktemp("structured_pairs")
-    structured_models.export_pairs(directory / "models")
-    with Server(directory / "models", "cpu*2", directory / "run", data=False) as server:
-        with braid.connect(server.address) as client:
-            yield client
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "wanted"),
-    [
-        ("unmasked", {"x": A}, {"output__0": A}),
-        ("masked", {"mask": B, "x": A}, {"output__0": A * B}),
-        ("scaled", {"x": A}, {"output__0": scaled().numpy()}),
-        (
-            "leaves",
-            {"a": A, "b": B},
-            {"both.0": A + B, "both.1": A - B, "swapped.0": B, "swapped.1": A},
-        ),
-    ],
-)
-def test_the_leaves_of_a_pair_have_names(
-    pairs: braid.Client,
-    model: str,
-    inputs: dict[str, np.ndarray],
-    wanted: dict[str, np.ndarray],
-) -> None:
-    outputs = pairs.infer(model, inputs)
-    assert outputs.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert_close(outputs[name], torch.from_numpy(value))
-
-
-def test_a_pair_is_trained_with_the_defaults(pairs: braid.Client) -> None:
-    with training.new_trainer(
-        pairs, "scaled", loss="mse", optimizer={"name": "SGD", "lr": 0.1}
-    ) as trainer:
+def test_a_pair_is_trained_with_the_defaults(server_in: Callable[[str], Server]) -> None:
+    sgd = {"name": "SGD", "lr": 0.1}
+    with (
+        braid.connect(server_in("pair").address) as client,
+        training.new_trainer(client, "scaled_by_default", loss="mse", optimizer=sgd) as trainer,
+    ):
         loss = trainer.step({"x": A}, {"target": B}).loss
     wanted = torch.nn.functional.mse_loss(scaled(), torch.from_numpy(B))
     assert loss == pytest.approx(wanted.item(), rel=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,13 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training
+from e2e import models, programs, training
+from e2e.inference import assert_close, expected
 from e2e.server import Server
 from torch import Tensor, nn
 
 SGD = {"name": "SGD", "lr": 0.1}
+SCALE = np.array([1, 2, 3, 4], dtype=np.float32)
 
 
 class Echo(nn.Module):
@@ -101,6 +102,32 @@ MODELS = {
 }
 
 
+# The others are refused.
+HELD = {
+    "torchscript": tuple(MODELS),
+    "pair": ("echo", "counter", "summed"),
+    "exported": ("echo", "summed", "scaled"),
+    "aot": ("echo", "summed", "scaled"),
+}
+trained = pytest.mark.not_in("exported", "aot", model="any", reason="they cannot be trained")
+
+
+def write(directory: Path, name: str, module: nn.Module, format: str) -> None:
+    config = MODELS[name][1]
+    x = torch.ones(2, 4)
+    if format == "torchscript":
+        models.export(directory, module, config=config)
+    elif format == "pair":
+        models.export_pair(directory, module, {"x": x}, config)
+    else:
+        example, sizes = [x], programs.any_batch([x])
+        if name == "scaled":
+            example, sizes = [x, torch.ones(4)], [*sizes, {}]
+        save = programs.save if format == "exported" else programs.compile_from_one
+        save(directory / "1/model.pt2", module, example, sizes)
+        (directory / "config.pbtxt").write_text(config)
+
+
 @pytest.fixture(scope="module")
 def modules() -> dict[str, nn.Module]:
     torch.manual_seed(3)
@@ -109,23 +136,15 @@ def modules() -> dict[str, nn.Module]:
 
 @pytest.fixture(scope="module")
 def client(
-    modules: dict[str, nn.Module], tmp_path_factory: pytest.TempPathFactory
+    modules: dict[str, nn.Module], served_format: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[braid.Client]:
     directory: Path = tmp_path_factory.mktemp("unusual")
-    for name, module in modules.items():
-        folder = directory / "models" / name
-        (folder / "1").mkdir(parents=True)
-        (folder / "config.pbtxt").write_text(MODELS[name][1])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.jit.save(torch.jit.script(module), str(folder / "1" / "model.pt"))
-    server = Server(directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",)).start()
-    try:
+    for name in HELD[served_format]:
+        write(directory / "models" / name, name, modules[name], served_format)
+    flags = ("--cpu_threads=1",)
+    with Server(directory / "models", "cpu*2", directory / "run", flags) as server:
         with braid.connect(server.address) as connected:
             yield connected
-        server.stop()
-    finally:
-        server.kill()
 
 
 def rows(n: int) -> np.ndarray:
@@ -136,6 +155,18 @@ def target(n: int) -> np.ndarray:
     return np.zeros(n, dtype=np.int64)
 
 
+@pytest.mark.parametrize("n", [1, 2, 50, 333])
+def test_an_output_may_be_the_input(
+    client: braid.Client, modules: dict[str, nn.Module], n: int
+) -> None:
+    inputs = [np.roll(rows(n), shift, axis=1) for shift in range(4)]
+    replies = [client.infer("echo", {"x": x}) for x in inputs]
+    for x, outputs in zip(inputs, replies):
+        np.testing.assert_array_equal(outputs["x_again"], x)
+        assert_close(outputs["y"], expected(modules["echo"], x)[0])
+
+
+@trained
 def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> None:
     """A model's output may be its input, whose memory goes with the request."""
     with training.new_trainer(client, "echo", loss="cross_entropy", optimizer=SGD) as trainer:
@@ -150,6 +181,8 @@ def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> No
     np.testing.assert_array_equal(replayed.outputs["x_again"], rows(1))
 
 
+@trained
+@pytest.mark.not_in("pair", model="hoarder", reason="its buffer takes the batch's shape")
 def test_buffer_that_the_model_replaces_is_the_trainers(client: braid.Client) -> None:
     with training.new_trainer(client, "hoarder", loss="cross_entropy", optimizer=SGD) as trainer:
         trainer.step({"x": rows(1)}, {"target": target(1)})
@@ -162,6 +195,7 @@ def test_buffer_that_the_model_replaces_is_the_trainers(client: braid.Client) ->
         assert trainer.info().step == 1
 
 
+@trained
 def test_evaluation_changes_no_buffer(client: braid.Client) -> None:
     with training.new_trainer(client, "counter", loss="cross_entropy", optimizer=SGD) as trainer:
         trainer.step({"x": rows(6)}, {"target": target(6)})
@@ -177,21 +211,34 @@ def test_one_number_a_chunk_becomes_a_vector(client: braid.Client) -> None:
     np.testing.assert_allclose(outputs["sum"].sum(), x.sum(), rtol=1e-4, atol=1e-4)
 
 
+NO_BATCH = "dim 0 of every input of a pair is the batch"
+
+
+@pytest.mark.not_in("pair", model="scaled", reason=NO_BATCH)
+@pytest.mark.parametrize("n", [1, 40, 333])
 def test_broadcast_input_goes_whole_to_every_replica(
+    client: braid.Client, modules: dict[str, nn.Module], n: int
+) -> None:
+    x = rows(n)
+    served = client.infer("scaled", {"x": x, "scale": SCALE})["y"]
+    assert_close(served, expected(modules["scaled"], x, SCALE))
+    with pytest.raises(braid.InvalidArgument, match="scale"):
+        client.infer("scaled", {"x": x, "scale": np.ones((n, 4), dtype=np.float32)})
+
+
+@trained
+@pytest.mark.not_in("pair", model="scaled", reason=NO_BATCH)
+def test_broadcast_input_goes_whole_to_every_replica_of_a_trainer(
     client: braid.Client, modules: dict[str, nn.Module]
 ) -> None:
-    x, scale = rows(40), np.array([1, 2, 3, 4], dtype=np.float32)
-    expected = modules["scaled"](torch.from_numpy(x), torch.from_numpy(scale)).detach().numpy()
-    served = client.infer("scaled", {"x": x, "scale": scale})["y"]
-    np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+    x = rows(40)
     with training.new_trainer(client, "scaled", loss="cross_entropy", optimizer=SGD) as trainer:
-        forward = trainer.forward({"x": x, "scale": scale}, mode="eval", report_split=True)
+        forward = trainer.forward({"x": x, "scale": SCALE}, mode="eval", report_split=True)
     assert [chunk.rows for chunk in forward.chunks] == [20, 20]
-    np.testing.assert_allclose(forward.outputs["y"], expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(braid.InvalidArgument, match="scale"):
-        client.infer("scaled", {"x": x, "scale": np.ones((40, 4), dtype=np.float32)})
+    assert_close(forward.outputs["y"], expected(modules["scaled"], x, SCALE))
 
 
+@trained
 def test_ignored_class_needs_class_indices(client: braid.Client) -> None:
     loss = {"name": "cross_entropy", "ignore_index": 1}
     with training.new_trainer(client, "counter", loss=loss, optimizer=SGD) as trainer:

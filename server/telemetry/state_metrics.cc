@@ -57,7 +57,7 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        "braid_device_memory_bytes",
        MetricType::Gauge,
        {"device", "owner"},
-       "Memory by owner: models, the parameters and buffers of TorchScript models that are served; "
+       "Memory by owner: models, the parameters and buffers of models that are served; "
        "trainers, what trainers keep between operations. Of a GPU, at its first slot, besides: "
        "allocator, all that LibTorch's tensors take, and cache, what its allocator keeps free."},
       {MetricGroup::kTraining,

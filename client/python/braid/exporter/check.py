@@ -121,7 +121,7 @@ class _Comparison:
 
     def _given(self) -> dict[tuple[str, str], torch.Tensor]:
         state = {
-            (entry.kind, entry.name): entry.tensor.detach().clone()
+            (entry.kind, entry.name): entry.copy()
             for entry in self._plain.part.untied
         }
         return state | {("input", name): each for name, each in self._plain.inputs.items()}

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import aot, config, package, pair, rows, torchscript
+from braid.exporter import aot, config, modes, package, pair, rows, torchscript
 from braid.exporter.check import check_pair
 from braid.exporter.quiet import quiet
 from braid.exporter.signature import named_inputs
 from braid.exporter.stages import NotTheModel
-from braid.exporter.state import device_of, preserved, state_of
+from braid.exporter.state import device_of, laid_out, preserved, state_of
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
 # Each takes as long to export as the model's own. Nobody computes in float16 on a CPU.
@@ -63,7 +63,8 @@ def export_checked(
                 f"the module lies on {device}, but the input '{name}' on {tensor.device}"
             )
     wanted = _precisions(precisions, module)
-    with quiet(), preserved(module), rows.seeded(device, 0):
+    with quiet(), modes.plain(), preserved(module), rows.seeded(device, 0):
+        inputs = {name: laid_out(each) for name, each in inputs.items()}
         return _export(_Request(module, inputs, wanted, chains), path, format)
 
 

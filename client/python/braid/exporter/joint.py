@@ -124,7 +124,7 @@ def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tens
     batch = mode.from_tensor(torch.empty(rows), symbolic_context=dynamic).shape[0]
     tensors = []
     for entry in part.untied:
-        fake = mode.from_tensor(entry.tensor.detach(), static_shapes=True)
+        fake = mode.from_tensor(entry.copy(), static_shapes=True)
         tensors.append(fake.requires_grad_(training and entry.trainable))
     with mode:
         for example in part.inputs.values():

@@ -105,7 +105,7 @@ def _probe(part: Part) -> None:
         # A module that takes one number of rows alone fails here, where its line is known.
         for count in (trace_rows(part) + 1, trace_rows(part)):
             inputs = {name: rows.take(each, count) for name, each in part.inputs.items()}
-            state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
+            state = {entry.name: entry.copy() for entry in part.untied}
             for entry in part.untied:
                 state[entry.name].requires_grad_(training and entry.trainable)
             with in_mode(part.module, training), torch.set_grad_enabled(training):
@@ -138,9 +138,17 @@ def _run_watched(
         raise
     except Exception as error:
         raise ExportError(
-            f"forward fails with a batch of {count}: {type(error).__name__}: {error}"
-            + source.at(source.of_error(error))
+            f"forward fails with a batch of {count}{_about_layout(part)}: "
+            f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
         ) from error
+
+
+def _about_layout(part: Part) -> str:
+    """What plain PyTorch may have been spared."""
+    strided = [each.name for each in part.untied if each.tensor.stride() != each.copy().stride()]
+    if not strided:
+        return ""
+    return f" and {', '.join(map(repr, strided))} laid out row by row, as a server has it"
 
 
 def _copied(
@@ -159,7 +167,7 @@ def _copied(
 
 def _fewest_rows(part: Part, device: torch.device, training: bool) -> int:
     inputs = {name: rows.take(example, 1) for name, example in part.inputs.items()}
-    state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
+    state = {entry.name: entry.copy() for entry in part.untied}
     with rows.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
         try:
             part.run(state, inputs)

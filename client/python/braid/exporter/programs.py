@@ -177,7 +177,7 @@ def _correct_dtypes(part: Part, forward: GraphModule, backward: GraphModule) -> 
 
     A trace is told otherwise of some, as of batch norm's statistics in mixed precision.
     """
-    given = [entry.tensor.detach().clone() for entry in part.untied]
+    given = [entry.copy() for entry in part.untied]
     given += [rows.take(example, trace_rows(part)) for example in part.inputs.values()]
     with torch.no_grad(), rows.seeded(given[0].device, 0):
         values = forward(*given)

@@ -11,7 +11,7 @@ from braid._export import ExportError
 from braid.exporter import rows, source
 from braid.exporter.joint import Part, in_mode
 from braid.exporter.signature import flatten, positional_names
-from braid.exporter.state import StateEntry, holding, state_of
+from braid.exporter.state import StateEntry, holding, laid_out, state_of
 
 _BATCHES = (2, 7)
 _SEED = 21
@@ -50,7 +50,7 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
         part = Part(path, module, entries, dict(zip(names, given)), input_gradients=bool(parts))
         parts.append(part)
         with torch.no_grad():
-            given = _run([module], whole, given, False, device)
+            given = [laid_out(each) for each in _run([module], whole, given, False, device)]
         for tensor in given:
             if tensor.dim() == 0 or tensor.shape[0] != next(iter(whole.inputs.values())).shape[0]:
                 raise ExportError(
@@ -126,7 +126,7 @@ def _run(
     device: torch.device,
 ) -> list[torch.Tensor]:
     """What the last of `modules` returns, each given what the one before returned."""
-    state = {entry.name: entry.tensor.detach().clone() for entry in whole.untied}
+    state = {entry.name: entry.copy() for entry in whole.untied}
     flowing: list[Any] = list(given)
     with rows.seeded(device, _SEED), in_mode(whole.module, training):
         with holding(whole.module, whole.entries, state):

@@ -27,6 +27,17 @@ class StateEntry:
     tensor: torch.Tensor
     tied_to: str | None
 
+    def copy(self) -> torch.Tensor:
+        return laid_out(self.tensor)
+
+
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy as a server has it: row by row, and one that gradients can be recorded of.
+
+    Convolutions go by the strides of dims of size one too, which `contiguous()` leaves.
+    """
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
 
 def state_of(module: nn.Module) -> list[StateEntry]:
     """In a state_dict's order, with the buffers that it leaves out, each name of a tied tensor."""

@@ -21,6 +21,12 @@ class Wrong(nn.Module):
         self.function = function
         self.layer = nn.Linear(4, 4)
         self.register_buffer("seen", torch.zeros(4))
+        self.others = {
+            "weights": [self.layer.weight],
+            "seen": self.seen[None],
+            "scale": nn.Parameter(torch.ones(4)),
+            "layers": [nn.Linear(4, 4)],
+        }
 
     def forward(self, x):
         return self.function(self, x)
@@ -114,6 +120,22 @@ def of_no_rows(module, x):
     return module.layer(x), module.layer.bias * 2
 
 
+def parameter_from_a_list(module, x):
+    return x @ module.others["weights"][0]
+
+
+def buffer_view_from_a_list(module, x):
+    return module.layer(x) + module.others["seen"]
+
+
+def parameter_of_nobody(module, x):
+    return module.layer(x) * module.others["scale"]
+
+
+def layer_from_a_list(module, x):
+    return module.layer(x) + module.others["layers"][0](x)
+
+
 def fails(module, x):
     raise KeyError("no such thing")
 
@@ -156,6 +178,14 @@ REFUSED = [
      ""),
     (flattens, "output 'output__0' has the shape [4*batch]", ""),
     (of_no_rows, "output 'output__1' has the shape [4]", ""),
+    (parameter_from_a_list, "forward uses the parameter 'layer.weight' otherwise than by its name",
+     "return x @ module.others"),
+    (buffer_view_from_a_list, "forward uses the buffer 'seen' otherwise than by its name",
+     'module.others["seen"]'),
+    (parameter_of_nobody, "forward uses a parameter of shape [4] that is none of the module's",
+     'module.others["scale"]'),
+    (layer_from_a_list, "forward uses a parameter of shape [4, 4] that is none of the module's",
+     'module.others["layers"][0](x)'),
     (fails, "KeyError: 'no such thing'", 'raise KeyError("no such thing")'),
     (foreign_operator, "braid_tests::negative belongs to another library", "return negative("),
 ]

@@ -128,11 +128,12 @@ def _run_watched(
         for entry in part.untied
         if entry.kind == "parameter"
     ]
+    replaced = [(f"the {entry.kind} '{entry.name}'", entry.tensor) for entry in part.untied]
     device = device_of(part.module)
     count = next(iter(inputs.values())).shape[0]
     try:
         with rows.seeded(device, 0), holding(part.module, part.entries, state):
-            with Watch(device, fixed):
+            with Watch(device, fixed, replaced):
                 return flatten(part.module(**inputs))
     except ExportError:
         raise

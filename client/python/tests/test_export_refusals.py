@@ -87,6 +87,25 @@ def decides_on_rows(module, x):
     return module.layer(x) if x.shape[0] < 7 else x
 
 
+def decides_on_many_rows(module, x):
+    return module.layer(x) if x.shape[0] <= 1000 else x
+
+
+def decides_on_some_rows(module, x):
+    return module.layer(x) if 7 < x.shape[0] < 33 else x
+
+
+def decides_on_multiples_of_rows(module, x):
+    if 3 * x.shape[0] < 601:
+        return module.layer(x)
+    return x
+
+
+def number_of_rows(module, x):
+    return module.layer(x) * int(x.shape[0] * 0.5 + 1)
+
+
+
 def python_random(module, x):
     return module.layer(x) * random.random()
 
@@ -167,8 +186,11 @@ REFUSED = [
      ""),
     (learns_through_a_buffer, "the gradient of a loss reaches a buffer that forward changes", ""),
     (fixed_rows, "forward fails with a batch of", "x.reshape(5, 4)"),
-    (decides_on_rows, "the package is not the model: output 'output__0' in evaluation, batch of 7",
-     ""),
+    (decides_on_rows, "forward takes another course for 7 rows than for 5", "x.shape[0] < 7 else"),
+    (decides_on_many_rows, "another course for 1001 rows than for 5", "x.shape[0] <= 1000 else"),
+    (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
+    (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
+    (number_of_rows, "forward makes a Python number of the number of rows", "int(x.shape[0] * 0.5"),
     (python_random, "the package is not the model: output 'output__0'", ""),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),

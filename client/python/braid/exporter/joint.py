@@ -21,7 +21,7 @@ from torch.export.exported_program import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braid._export import ExportError
-from braid.exporter import encoder_layers, recurrent, refusals
+from braid.exporter import encoder_layers, guards, recurrent, refusals
 from braid.exporter.signature import flatten
 from braid.exporter.state import StateEntry, holding
 
@@ -114,7 +114,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             raise
         except Exception as error:
             raise refusals.of_trace(error) from error
-        refusals.check_batch_is_free(shapes, symbol)
+        guards.check_batch_is_free(shapes, symbol, trace_rows(part))
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 

@@ -122,6 +122,18 @@ class Sizes(nn.Module):
         return kept.reshape(x.shape[0], 3, 4).mean(1) + position[:, None]
 
 
+class Noisy(nn.Module):
+    """Draws with an operator that has an argument named as a word of Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return y + torch.empty_like(x).uniform_() if self.training else y
+
+
 def linear() -> tuple[nn.Module, dict[str, Tensor]]:
     return nn.Linear(4, 2), {"input": torch.randn(5, 4)}
 
@@ -147,6 +159,7 @@ MODELS = {
     "views": lambda: (Views(), {"x": torch.randn(4, 3)}),
     "separate": lambda: (Separate(), {"x": torch.randn(4, 3)}),
     "sizes": lambda: (Sizes(), {"x": torch.randn(4, 3, 4)}),
+    "noisy": lambda: (Noisy(), {"x": torch.randn(4, 3)}),
     "sparse": lambda: (
         nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2)),
         {"input": torch.randint(0, 7, (4, 2))},

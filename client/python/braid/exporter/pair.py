@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,13 +11,13 @@ from torch import nn
 from braid._export import ExportError
 from braid.exporter import programs, rows, source, stages
 from braid.exporter.joint import Part, in_mode, trace, trace_rows
+from braid.exporter.precisions import DTYPES, MODELS_OWN, PrecisionError, Precisions, naming
 from braid.exporter.programs import Program
 from braid.exporter.signature import DATATYPES, flatten
 from braid.exporter.state import StateEntry, device_of, holding, state_of
 from braid.exporter.watch import Watch
 
 SCHEMA_VERSION = 1
-PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,13 @@ class Pair:
     chains: list[list[str]]
     parts: list[ExportedPart]
 
+    def without(self, precision: str) -> Pair:
+        parts = [
+            replace(part, precisions=[each for each in part.precisions if each.name != precision])
+            for part in self.parts
+        ]
+        return replace(self, parts=parts)
+
     def graphs(self) -> dict[str, Program]:
         """By the names that train.json has for them."""
         named: dict[str, Program] = {}
@@ -70,30 +77,44 @@ class Pair:
 def make_pair(
     module: nn.Module,
     inputs: dict[str, torch.Tensor],
-    precisions: list[str],
+    precisions: Precisions,
     chains: list[list[str]],
 ) -> Pair:
     """precisions: beside the model's own. chains: of submodules' paths."""
+    _check_is_python(module)
     device = device_of(module)
     state = state_of(module)
     whole = Part("", module, state, inputs)
     parts = [whole, *stages.parts_of(whole, chains, device)]
-    exported = [_export_part(part, precisions, device) for part in parts]
-    return Pair(device, state, chains, exported)
+    for part in parts:
+        _probe(part)
+    made = [[_trace(part, MODELS_OWN, device) for part in parts]]
+    for name in precisions.names:
+        try:
+            with naming(name):
+                made.append([_trace(part, name, device) for part in parts])
+        except PrecisionError as error:
+            precisions.leave_out(error)
+    return Pair(device, state, chains, [
+        ExportedPart(part, *_fewest_rows(part, device), list(of_part))
+        for part, of_part in zip(parts, zip(*made))
+    ])
 
 
-def _export_part(part: Part, precisions: list[str], device: torch.device) -> ExportedPart:
-    _probe(part)
-    made = []
-    for name in ["model", *precisions]:
-        dtype = PRECISIONS.get(name)
-        evaluation = programs.evaluation(part, trace(part, False, dtype, device))
-        forward = backward = None
-        if part.path or any(entry.trainable for entry in part.entries):
-            forward, backward = programs.training(part, trace(part, True, dtype, device))
-        made.append(Precision(name, evaluation, forward, backward))
-    fewest = [_fewest_rows(part, device, training) for training in (True, False)]
-    return ExportedPart(part, *fewest, made)
+def _check_is_python(module: nn.Module) -> None:
+    for path, each in module.named_modules():
+        if isinstance(each, torch.jit.ScriptModule):
+            said = f"the submodule '{path}'" if path else "the module"
+            raise ExportError(f"{said} is TorchScript; a pair is made of the Python module")
+
+
+def _trace(part: Part, name: str, device: torch.device) -> Precision:
+    dtype = DTYPES.get(name)
+    evaluation = programs.evaluation(part, trace(part, False, dtype, device))
+    forward = backward = None
+    if part.path or any(entry.trainable for entry in part.entries):
+        forward, backward = programs.training(part, trace(part, True, dtype, device))
+    return Precision(name, evaluation, forward, backward)
 
 
 def _probe(part: Part) -> None:
@@ -166,15 +187,20 @@ def _copied(
     return copied
 
 
-def _fewest_rows(part: Part, device: torch.device, training: bool) -> int:
+def _fewest_rows(part: Part, device: torch.device) -> list[int]:
+    """In training and in evaluation."""
+    return [1 if _takes_one_row(part, device, training) else 2 for training in (True, False)]
+
+
+def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
     inputs = {name: rows.take(example, 1) for name, example in part.inputs.items()}
     state = {entry.name: entry.copy() for entry in part.untied}
     with rows.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
         try:
             part.run(state, inputs)
         except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
-            return 2
-    return 1
+            return False
+    return True
 
 
 def _kinds(precision: Precision) -> list[tuple[str, Program]]:
@@ -189,7 +215,7 @@ def _kinds(precision: Precision) -> list[tuple[str, Program]]:
 def _graph_name(part: int, precision: str, kind: str) -> str:
     short = {"eval": "eval", "forward": "fw", "backward": "bw"}[kind]
     prefix = f"part{part}_" if part else ""
-    return f"{prefix}{short}" if precision == "model" else f"{prefix}{short}_{precision}"
+    return f"{prefix}{short}" if precision == MODELS_OWN else f"{prefix}{short}_{precision}"
 
 
 def _state_json(entry: StateEntry) -> dict[str, Any]:

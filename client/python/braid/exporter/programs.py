@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -59,8 +60,9 @@ class Program:
             if slot.role == "input" and node.name in by_placeholder
         }
 
+    @cached_property
     def exported(self) -> ExportedProgram:
-        """What torch.export would have made of the graph."""
+        """What torch.export would have made of the graph. Constants become inputs of it."""
         return exported_program.make(self.graph, self.symbol)
 
 

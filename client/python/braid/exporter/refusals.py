@@ -13,6 +13,16 @@ from braid._export import ExportError
 from braid.exporter import source
 
 
+def of_error(error: Exception) -> ExportError:
+    """What PyTorch raised where nobody expected it to, and the model's line."""
+    if isinstance(error, ExportError):
+        return error
+    said = str(error).strip().splitlines()
+    return ExportError(
+        f"{type(error).__name__}: {said[0] if said else ''}" + source.at(source.of_error(error))
+    )
+
+
 def of_trace(error: Exception) -> ExportError:
     return ExportError(_reason(error) + source.at(source.of_error(error)))
 

@@ -62,6 +62,10 @@ def _check_tensors(entries: list[StateEntry]) -> None:
     for entry in entries:
         if entry.tied_to is not None:
             continue
+        if nn.parameter.is_lazy(entry.tensor):
+            raise ExportError(
+                f"{entry.kind} '{entry.name}' has no shape yet: call the module with a batch first"
+            )
         if entry.tensor.layout != torch.strided or entry.tensor.is_quantized:
             raise ExportError(f"{entry.kind} '{entry.name}' is sparse or quantized, not dense")
         if entry.tensor.dtype not in DATATYPES:
@@ -95,7 +99,9 @@ def device_of(module: nn.Module) -> torch.device:
 @contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
     """Gives each submodule its attributes back, and its mode, whatever running it has set."""
-    before = [(each, dict(vars(each))) for each in module.modules()]
+    # What is TorchScript keeps its state elsewhere.
+    python = [each for each in module.modules() if not isinstance(each, torch.jit.ScriptModule)]
+    before = [(each, dict(vars(each))) for each in python]
     tables = [
         (table, dict(table))
         for each, _ in before

@@ -119,7 +119,8 @@ class Sizes(nn.Module):
         tokens = self.layer(x).reshape(x.shape[0] * 3, 4)
         kept = tokens.expand(2, x.shape[0] * 3, 4).mean(0)
         position = torch.arange(x.shape[0]).to(x.dtype)
-        return kept.reshape(x.shape[0], 3, 4).mean(1) + position[:, None]
+        mean = kept.reshape(x.shape[0], 3, 4).mean(1) * (1.0 / x.shape[0]) * x.shape[0] ** 0.5
+        return mean.tanh() * torch.sym_sqrt(x.shape[0]) + position[:, None]
 
 
 class Noisy(nn.Module):

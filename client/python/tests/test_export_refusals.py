@@ -47,6 +47,14 @@ def on_mask(module, x):
     return module.layer(x)[x[:, 0] > 0]
 
 
+def on_cond(module, x):
+    return torch.cond(x.sum() > 0, module.layer, torch.neg, (x,))
+
+
+def rounded_rows(module, x):
+    return module.layer(x) * round(x.shape[0] / 3)
+
+
 def writes_input(module, x):
     x.clamp_(min=0)
     return module.layer(x)
@@ -177,6 +185,8 @@ REFUSED = [
     (on_a_value, "makes a Python number of a tensor's values", "if y.sum() > 0:"),
     (on_item, "makes a Python number of a tensor's values", "x.mean().item()"),
     (on_mask, "the shape of what aten.nonzero.default gives depends", "module.layer(x)[x[:, 0]"),
+    (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
+    (rounded_rows, "forward computes a number from the number of rows with round, which", ""),
     (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
     (writes_view_of_input, "forward writes to the input 'x'", "x[:, 0] = 1.0"),
     (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),

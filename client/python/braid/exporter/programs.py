@@ -15,7 +15,7 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, partition, ranges, rows
+from braid.exporter import exported_program, partition, ranges, rows, sizes
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
@@ -144,6 +144,7 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
     check_operators(trace.graph, trace.device)
     if tangents:
         forward, backward = partition.split(trace.graph, trace.forward_outputs)
+        check_operators(backward, trace.device)
         _correct_dtypes(part, forward, backward)
     else:
         forward, backward = trace.graph, None
@@ -230,9 +231,9 @@ def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node
 
 def check_operators(graph: GraphModule, device: torch.device) -> None:
     """ExportError if a server would not know how to run one of them."""
+    sizes.write_out(graph)
     for node in graph.graph.nodes:
-        known = getattr(node.target, "__module__", "") in ("_operator", "math")
-        if node.op == "call_function" and not known:
+        if node.op == "call_function" and not sizes.is_interpreted(node.target):
             check_operator(node.target, device, lambda: "")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -42,6 +42,8 @@ class Watch(TorchDispatchMode):
 
     Both are tensors by what they are called in a message, such as "the input 'x'".
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, device: torch.device, fixed: _Said, replaced: _Said) -> None:
         super().__init__()
@@ -103,8 +105,17 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> None:
     """ExportError, with what `line` gives, if a server would not know how to run `func`."""
+    if isinstance(func, HigherOrderOperator):
+        raise ExportError(
+            f"forward calls torch.{func.name()}, which runs functions of Python: a package has none"
+            + line()
+        )
     if not isinstance(func, OpOverload):
-        raise ExportError(f"{func} is no operator of ATen, and cannot be packaged" + line())
+        raise ExportError(
+            f"forward computes a number from the number of rows with "
+            f"{getattr(func, '__name__', func)}, which the server's interpreter does not have"
+            + line()
+        )
     if func.namespace not in ("aten", "prim", "prims"):
         raise ExportError(
             f"the operator {_name(func)} belongs to another library than LibTorch, which the "

@@ -76,6 +76,11 @@ def grows_buffer(module, x):
     return module.layer(x)
 
 
+def resizes_buffer(module, x):
+    module.seen.resize_(2, 2)
+    return module.layer(x)
+
+
 def changes_dtype_of_buffer(module, x):
     module.seen = module.seen.double()
     return module.layer(x)
@@ -192,6 +197,8 @@ REFUSED = [
     (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
     (grows_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float32 of shape "
                    "[8]", ""),
+    (resizes_buffer, "forward resizes the buffer 'seen' in place (aten::resize_), which a package",
+     "module.seen.resize_(2, 2)"),
     (changes_dtype_of_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float64",
      ""),
     (learns_through_a_buffer, "the gradient of a loss reaches a buffer that forward changes", ""),

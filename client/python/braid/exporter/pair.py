@@ -144,17 +144,15 @@ def _run_watched(
     part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
 ) -> tuple[list[str], list[torch.Tensor]]:
     fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
-    fixed += [
-        (f"the parameter '{entry.name}'", state[entry.name])
-        for entry in part.untied
-        if entry.kind == "parameter"
-    ]
-    replaced = [(f"the {entry.kind} '{entry.name}'", entry.tensor) for entry in part.untied]
+    named = [(f"the {entry.kind} '{entry.name}'", entry) for entry in part.untied]
+    fixed += [(said, state[each.name]) for said, each in named if each.kind == "parameter"]
+    buffers = [(said, state[each.name]) for said, each in named if each.kind == "buffer"]
+    replaced = [(said, each.tensor) for said, each in named]
     device = device_of(part.module)
     count = next(iter(inputs.values())).shape[0]
     try:
         with rows.seeded(device, 0), holding(part.module, part.entries, state):
-            with Watch(device, fixed, replaced):
+            with Watch(device, fixed, buffers, replaced):
                 return flatten(part.module(**inputs))
     except ExportError:
         raise

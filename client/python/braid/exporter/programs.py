@@ -15,7 +15,7 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, partition, ranges, rows, sizes
+from braid.exporter import exported_program, interpreter, partition, ranges, rows
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
@@ -99,6 +99,7 @@ def evaluation(part: Part, trace: Trace) -> Program:
     inputs = partition.placeholders(graph)
     partition.set_outputs(graph, _own(graph, nodes))
     simplify(graph)
+    interpreter.adapt(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
     outputs = [
@@ -140,10 +141,12 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
     draw_factors(trace.graph)
     stack_parts(trace.graph)
     simplify(trace.graph)
+    interpreter.adapt(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)
     if tangents:
         forward, backward = partition.split(trace.graph, trace.forward_outputs)
+        interpreter.adapt(backward)
         check_operators(backward, trace.device)
         _correct_dtypes(part, forward, backward)
     else:
@@ -231,9 +234,8 @@ def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node
 
 def check_operators(graph: GraphModule, device: torch.device) -> None:
     """ExportError if a server would not know how to run one of them."""
-    sizes.write_out(graph)
     for node in graph.graph.nodes:
-        if node.op == "call_function" and not sizes.is_interpreted(node.target):
+        if node.op == "call_function" and not interpreter.has(node.target):
             check_operator(node.target, device, lambda: "")
 
 

@@ -36,19 +36,26 @@ _DRAW_THROUGH_OTHERS = {
 }
 
 
-class Watch(TorchDispatchMode):
-    """Refuses operators of other libraries, unknown random ones, writes to `fixed`, and any use of
-    `replaced`, in whose place the module has other tensors for this run.
+_RESHAPING = ("aten::resize_", "aten::resize_as_", "aten::set_")
 
-    Both are tensors by what they are called in a message, such as "the input 'x'".
+
+class Watch(TorchDispatchMode):
+    """Refuses operators of other libraries, unknown random ones, writes to `fixed`, other shapes
+    for `buffers`, and any use of `replaced`, in whose place the module has other tensors for this
+    run.
+
+    All are tensors by what they are called in a message, such as "the input 'x'".
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: torch.device, fixed: _Said, replaced: _Said) -> None:
+    def __init__(
+        self, device: torch.device, fixed: _Said, buffers: _Said, replaced: _Said
+    ) -> None:
         super().__init__()
         self._device = device
         self._fixed = _by_memory(fixed)
+        self._buffers = _by_memory(buffers)
         self._replaced = _by_memory(replaced)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,12 +94,16 @@ class Watch(TorchDispatchMode):
             for tensor in pytree.tree_leaves(given):
                 if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
                     continue
-                said = self._fixed.get(_memory(tensor))
-                if said is not None:
-                    raise ExportError(
-                        f"forward writes to {said} ({_name(func)}), which a package cannot"
-                        + source.at(source.here())
-                    )
+                if said := self._fixed.get(_memory(tensor)):
+                    does = f"writes to {said}"
+                elif (said := self._buffers.get(_memory(tensor))) and _name(func) in _RESHAPING:
+                    does = f"resizes {said} in place"
+                else:
+                    continue
+                raise ExportError(
+                    f"forward {does} ({_name(func)}), which a package cannot"
+                    + source.at(source.here())
+                )
 
 
 def _by_memory(tensors: _Said) -> dict[int, str]:

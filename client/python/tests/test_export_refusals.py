@@ -208,7 +208,7 @@ REFUSED = [
     (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
     (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
     (number_of_rows, "forward makes a Python number of the number of rows", "int(x.shape[0] * 0.5"),
-    (python_random, "the package is not the model: output 'output__0'", ""),
+    (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),
     (returns_none, "forward returns a NoneType; expected tensors", ""),

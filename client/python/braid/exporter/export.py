@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import aot, config, modes, package, pair, refusals, rows, torchscript
+from braid.exporter import aot, attributes, config, modes, package, pair, refusals, rows, state, torchscript
 from braid.exporter.check import check_pair
 from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
@@ -64,9 +65,16 @@ def export_checked(
                 f"the module lies on {device}, but the input '{name}' on {tensor.device}"
             )
     wanted = _precisions(precisions, module)
-    with quiet(), modes.plain(), preserved(module), rows.seeded(device, 0):
+    with quiet(), modes.plain(), _left_as_found(module, device):
         inputs = {name: laid_out(each) for name, each in inputs.items()}
         return _export(_Request(module, inputs, wanted, chains), path, format)
+
+
+@contextmanager
+def _left_as_found(module: nn.Module, device: torch.device) -> Iterator[None]:
+    with preserved(module), state.restored(module), attributes.restored(module):
+        with rows.seeded(device, 0):
+            yield
 
 
 def _chains(module: nn.Module, stages: Sequence[Sequence[str]]) -> list[list[str]]:

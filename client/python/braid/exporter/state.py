@@ -105,7 +105,7 @@ def preserved(module: nn.Module) -> Iterator[None]:
     tables = [
         (table, dict(table))
         for each, _ in before
-        for table in (each._parameters, each._buffers)
+        for table in (each._parameters, each._buffers, each._modules)
     ]
     try:
         yield
@@ -119,21 +119,59 @@ def preserved(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Gives parameters and buffers their values back."""
+    before = [(entry.tensor, entry.tensor.detach().clone()) for entry in state_of(module)]
+    try:
+        yield
+    finally:
+        for tensor, was in before:
+            put_back(tensor, was)
+
+
+def put_back(tensor: torch.Tensor, was: torch.Tensor) -> None:
+    """Writes only what has changed: nobody else is to notice."""
+    with torch.no_grad():
+        if tensor.shape != was.shape:
+            tensor.resize_(was.shape)
+        if not same(tensor, was):
+            tensor.copy_(was)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """In type, shape and bits, in which what is not a number is the same as itself."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+@contextmanager
 def holding(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]):
-    """Puts `tensors`, by untied names, where the module has its own, for one run of forward.
+    """Puts `tensors`, by untied names, where the module has its own, for one run of forward."""
+    with preserved(module), placed(module, entries, tensors):
+        yield
+
+
+@contextmanager
+def placed(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]):
+    """As `holding`, for a module that is preserved.
 
     A buffer that forward sets to another tensor is copied into the one that was put there.
     """
-    with preserved(module):
-        places = [(entry, *_table(module, entry)) for entry in entries]
-        for entry, table, leaf in places:
-            table[leaf] = tensors[entry.tied_to or entry.name]
-        _refresh_flat_weights(module)
-        yield
-        for entry, table, leaf in places:
-            given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
-            if now is not given:
-                _take_back(entry, given, now)
+    places = [(entry, *_table(module, entry)) for entry in entries]
+    for entry, table, leaf in places:
+        table[leaf] = tensors[entry.tied_to or entry.name]
+    _refresh_flat_weights(module)
+    yield
+    for entry, table, leaf in places:
+        given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
+        if now is not given:
+            _take_back(entry, given, now)
 
 
 def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:

@@ -61,8 +61,9 @@ def export(
     stages: chains of submodules that, one after the other, are the whole model, as in
         [["features", "classifier"]]: such a model can be trained as a pipeline. Pair only.
     precisions: of training and inference beside the model's own, "bfloat16" and "float16".
-        Default, for a model with parameters in float32: "bfloat16", and "float16" too on a GPU.
-        Each makes the export take as long again. Pair only.
+        Default, for a model with parameters in float32: "bfloat16", and "float16" too on a GPU,
+        without those that cannot be made, as the result's reason says then. Each makes the
+        export take as long again. Pair only.
 
     The package is read back and compared with the module before it is moved into place: outputs,
     gradients and buffers, at batches of 1, 2, 7 and 33 rows.

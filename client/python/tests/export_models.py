@@ -119,7 +119,20 @@ class Sizes(nn.Module):
         tokens = self.layer(x).reshape(x.shape[0] * 3, 4)
         kept = tokens.expand(2, x.shape[0] * 3, 4).mean(0)
         position = torch.arange(x.shape[0]).to(x.dtype)
-        return kept.reshape(x.shape[0], 3, 4).mean(1) + position[:, None]
+        mean = kept.reshape(x.shape[0], 3, 4).mean(1) * (1.0 / x.shape[0]) * x.shape[0] ** 0.5
+        return mean.tanh() * torch.sym_sqrt(x.shape[0]) + position[:, None]
+
+
+class Noisy(nn.Module):
+    """Draws with an operator that has an argument named as a word of Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return y + torch.empty_like(x).uniform_() if self.training else y
 
 
 def linear() -> tuple[nn.Module, dict[str, Tensor]]:
@@ -147,6 +160,7 @@ MODELS = {
     "views": lambda: (Views(), {"x": torch.randn(4, 3)}),
     "separate": lambda: (Separate(), {"x": torch.randn(4, 3)}),
     "sizes": lambda: (Sizes(), {"x": torch.randn(4, 3, 4)}),
+    "noisy": lambda: (Noisy(), {"x": torch.randn(4, 3)}),
     "sparse": lambda: (
         nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2)),
         {"input": torch.randint(0, 7, (4, 2))},

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
 import export_models  # noqa: E402
+from braid.exporter import pair  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 
@@ -77,6 +78,45 @@ def test_neither(tmp_path):
     with pytest.raises(braid.ExportError, match="(?s)no pair: .*\nno TorchScript: "):
         braid.export(Hidden(), {"x": torch.ones(3, 4)}, tmp_path / "net")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_fails_is_a_reason_for_the_other_format(tmp_path, monkeypatch):
+    def stumbles(*_):
+        raise AssertionError("deep inside")
+
+    monkeypatch.setattr(pair, "trace", stumbles)
+    module, inputs = export_models.make("linear")
+    result = braid.export(module, inputs, tmp_path / "net")
+    assert result.format == "torchscript"
+    assert result.reason.startswith("no pair: AssertionError: deep inside\n")
+    with pytest.raises(braid.ExportError, match="^AssertionError: deep inside\n"):
+        braid.export(module, inputs, tmp_path / "pair", "pair")
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda each: torch.jit.trace(
+    each, torch.randn(2, 4))], ids=["script", "trace"])
+def test_what_is_torchscript_already(tmp_path, make):
+    module = make(nn.Linear(4, 2))
+    x = torch.randn(3, 4)
+    with pytest.raises(braid.ExportError, match="the module is TorchScript; a pair is made of"):
+        braid.export(module, (x,), tmp_path / "pair", "pair")
+    assert list(tmp_path.iterdir()) == []
+    result = braid.export(module, (x,), tmp_path / "net")
+    assert result.format == "torchscript"
+    assert 'name: "input"' in (tmp_path / "net/config.pbtxt").read_text()
+    assert torch.equal(torch.jit.load(str(result.path / "model.pt"))(x), module(x))
+
+
+def test_a_submodule_that_is_torchscript(tmp_path):
+    module = nn.Sequential(torch.jit.script(nn.Linear(4, 2)), nn.ReLU())
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net")
+    assert result.format == "torchscript"
+    assert "no pair: the submodule '0' is TorchScript" in result.reason
+
+
+def test_parameters_without_a_shape(tmp_path):
+    with pytest.raises(braid.ExportError, match="'weight' has no shape yet: call the module with"):
+        braid.export(nn.LazyLinear(3), (torch.randn(3, 4),), tmp_path / "net")
 
 
 def test_a_script_that_computes_something_else_is_refused(tmp_path):

@@ -21,6 +21,12 @@ class Wrong(nn.Module):
         self.function = function
         self.layer = nn.Linear(4, 4)
         self.register_buffer("seen", torch.zeros(4))
+        self.others = {
+            "weights": [self.layer.weight],
+            "seen": self.seen[None],
+            "scale": nn.Parameter(torch.ones(4)),
+            "layers": [nn.Linear(4, 4)],
+        }
 
     def forward(self, x):
         return self.function(self, x)
@@ -39,6 +45,14 @@ def on_item(module, x):
 
 def on_mask(module, x):
     return module.layer(x)[x[:, 0] > 0]
+
+
+def on_cond(module, x):
+    return torch.cond(x.sum() > 0, module.layer, torch.neg, (x,))
+
+
+def rounded_rows(module, x):
+    return module.layer(x) * round(x.shape[0] / 3)
 
 
 def writes_input(module, x):
@@ -62,6 +76,11 @@ def grows_buffer(module, x):
     return module.layer(x)
 
 
+def resizes_buffer(module, x):
+    module.seen.resize_(2, 2)
+    return module.layer(x)
+
+
 def changes_dtype_of_buffer(module, x):
     module.seen = module.seen.double()
     return module.layer(x)
@@ -79,6 +98,25 @@ def fixed_rows(module, x):
 
 def decides_on_rows(module, x):
     return module.layer(x) if x.shape[0] < 7 else x
+
+
+def decides_on_many_rows(module, x):
+    return module.layer(x) if x.shape[0] <= 1000 else x
+
+
+def decides_on_some_rows(module, x):
+    return module.layer(x) if 7 < x.shape[0] < 33 else x
+
+
+def decides_on_multiples_of_rows(module, x):
+    if 3 * x.shape[0] < 601:
+        return module.layer(x)
+    return x
+
+
+def number_of_rows(module, x):
+    return module.layer(x) * int(x.shape[0] * 0.5 + 1)
+
 
 
 def python_random(module, x):
@@ -114,6 +152,22 @@ def of_no_rows(module, x):
     return module.layer(x), module.layer.bias * 2
 
 
+def parameter_from_a_list(module, x):
+    return x @ module.others["weights"][0]
+
+
+def buffer_view_from_a_list(module, x):
+    return module.layer(x) + module.others["seen"]
+
+
+def parameter_of_nobody(module, x):
+    return module.layer(x) * module.others["scale"]
+
+
+def layer_from_a_list(module, x):
+    return module.layer(x) + module.others["layers"][0](x)
+
+
 def fails(module, x):
     raise KeyError("no such thing")
 
@@ -136,18 +190,25 @@ REFUSED = [
     (on_a_value, "makes a Python number of a tensor's values", "if y.sum() > 0:"),
     (on_item, "makes a Python number of a tensor's values", "x.mean().item()"),
     (on_mask, "the shape of what aten.nonzero.default gives depends", "module.layer(x)[x[:, 0]"),
+    (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
+    (rounded_rows, "forward computes a number from the number of rows with round, which", ""),
     (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
     (writes_view_of_input, "forward writes to the input 'x'", "x[:, 0] = 1.0"),
     (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
     (grows_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float32 of shape "
                    "[8]", ""),
+    (resizes_buffer, "forward resizes the buffer 'seen' in place (aten::resize_), which a package",
+     "module.seen.resize_(2, 2)"),
     (changes_dtype_of_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float64",
      ""),
     (learns_through_a_buffer, "the gradient of a loss reaches a buffer that forward changes", ""),
     (fixed_rows, "forward fails with a batch of", "x.reshape(5, 4)"),
-    (decides_on_rows, "the package is not the model: output 'output__0' in evaluation, batch of 7",
-     ""),
-    (python_random, "the package is not the model: output 'output__0'", ""),
+    (decides_on_rows, "forward takes another course for 7 rows than for 5", "x.shape[0] < 7 else"),
+    (decides_on_many_rows, "another course for 1001 rows than for 5", "x.shape[0] <= 1000 else"),
+    (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
+    (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
+    (number_of_rows, "forward makes a Python number of the number of rows", "int(x.shape[0] * 0.5"),
+    (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),
     (returns_none, "forward returns a NoneType; expected tensors", ""),
@@ -156,6 +217,14 @@ REFUSED = [
      ""),
     (flattens, "output 'output__0' has the shape [4*batch]", ""),
     (of_no_rows, "output 'output__1' has the shape [4]", ""),
+    (parameter_from_a_list, "forward uses the parameter 'layer.weight' otherwise than by its name",
+     "return x @ module.others"),
+    (buffer_view_from_a_list, "forward uses the buffer 'seen' otherwise than by its name",
+     'module.others["seen"]'),
+    (parameter_of_nobody, "forward uses a parameter of shape [4] that is none of the module's",
+     'module.others["scale"]'),
+    (layer_from_a_list, "forward uses a parameter of shape [4, 4] that is none of the module's",
+     'module.others["layers"][0](x)'),
     (fails, "KeyError: 'no such thing'", 'raise KeyError("no such thing")'),
     (foreign_operator, "braid_tests::negative belongs to another library", "return negative("),
 ]

@@ -10,14 +10,16 @@ from typing import Any
 
 import sympy
 import torch
+from torch._export.serde.serialize import SerializeError
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.pt2_archive._package import load_pt2
 
 from braid._export import ExportError
-from braid.exporter import plain_run, rows
-from braid.exporter.pair import PRECISIONS, ExportedPart, Pair
+from braid.exporter import package, plain_run, rows
+from braid.exporter.pair import ExportedPart, Pair
 from braid.exporter.plain_run import SEED, PlainRun, Values
+from braid.exporter.precisions import DTYPES, MODELS_OWN, naming
 from braid.exporter.signature import DATATYPES
 
 BATCHES = (1, 2, 7, 33)
@@ -72,13 +74,17 @@ def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch
 
 def check_pair(folder: Path, pair: Pair) -> None:
     """ExportError with the tensor, the batch and the difference if they are not the same."""
-    reader = PackageReader(folder / "model.pt2")
+    try:
+        reader = PackageReader(folder / "model.pt2")
+    except SerializeError as error:
+        raise package.not_written(pair, error) from error
     for exported, said in zip(pair.parts, reader.json["parts"], strict=True):
         for batch in BATCHES:
             plain = PlainRun(exported.part, pair.device, batch)
             for program in said["programs"]:
-                if program["precision"] == "model" or batch in _LOW_BATCHES:
-                    _Comparison(reader, plain, exported, program).run()
+                if program["precision"] == MODELS_OWN or batch in _LOW_BATCHES:
+                    with naming(program["precision"]):
+                        _Comparison(reader, plain, exported, program).run()
 
 
 class _Comparison:
@@ -96,7 +102,7 @@ class _Comparison:
         self._evaluated = plain.batch >= exported.min_evaluation_rows
         self._trained = "forward" in program and plain.batch >= exported.min_training_rows
         self._plain = plain
-        self._precision = PRECISIONS.get(program["precision"])
+        self._precision = DTYPES.get(program["precision"])
         self._where = f"batch of {plain.batch}, precision {program['precision']}"
 
     def run(self) -> None:
@@ -121,7 +127,7 @@ class _Comparison:
 
     def _given(self) -> dict[tuple[str, str], torch.Tensor]:
         state = {
-            (entry.kind, entry.name): entry.tensor.detach().clone()
+            (entry.kind, entry.name): entry.copy()
             for entry in self._plain.part.untied
         }
         return state | {("input", name): each for name, each in self._plain.inputs.items()}

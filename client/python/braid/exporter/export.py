@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import aot, config, package, pair, rows, torchscript
+from braid.exporter import aot, attributes, config, modes, package, pair, refusals, rows, state, torchscript
 from braid.exporter.check import check_pair
+from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
 from braid.exporter.signature import named_inputs
-from braid.exporter.stages import NotTheModel
-from braid.exporter.state import device_of, preserved, state_of
+from braid.exporter.stages import NotTheModel, check_paths
+from braid.exporter.state import device_of, laid_out, preserved, state_of
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
 # Each takes as long to export as the model's own. Nobody computes in float16 on a CPU.
@@ -27,7 +29,7 @@ _DEFAULT_PRECISIONS = {"cpu": ["bfloat16"], "cuda": ["bfloat16", "float16"]}
 class _Request:
     module: nn.Module
     inputs: dict[str, torch.Tensor]
-    precisions: list[str]
+    precisions: Precisions
     chains: list[list[str]]
 
 
@@ -55,7 +57,7 @@ def export_checked(
     if format not in _FORMATS:
         raise ValueError(f"format is '{format}'; expected one of {', '.join(_FORMATS)}")
     inputs = named_inputs(module, example_inputs)
-    chains = _chains(stages)
+    chains = _chains(module, stages)
     device = device_of(module)
     for name, tensor in inputs.items():
         if tensor.device != device:
@@ -63,30 +65,40 @@ def export_checked(
                 f"the module lies on {device}, but the input '{name}' on {tensor.device}"
             )
     wanted = _precisions(precisions, module)
-    with quiet(), preserved(module), rows.seeded(device, 0):
+    with quiet(), modes.plain(), _left_as_found(module, device):
+        inputs = {name: laid_out(each) for name, each in inputs.items()}
         return _export(_Request(module, inputs, wanted, chains), path, format)
 
 
-def _chains(stages: Sequence[Sequence[str]]) -> list[list[str]]:
+@contextmanager
+def _left_as_found(module: nn.Module, device: torch.device) -> Iterator[None]:
+    with preserved(module), state.restored(module), attributes.restored(module):
+        with rows.seeded(device, 0):
+            yield
+
+
+def _chains(module: nn.Module, stages: Sequence[Sequence[str]]) -> list[list[str]]:
     chains = [[chain] if isinstance(chain, str) else list(chain) for chain in stages]
     if isinstance(stages, str) or (stages and any(isinstance(each, str) for each in stages)):
         raise TypeError(
             f"stages must be a list of chains, as in [['features', 'classifier']]; got {stages!r}"
         )
+    check_paths(module, chains)
     return chains
 
 
-def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> list[str]:
+def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> Precisions:
     if precisions is None:
         single = any(entry.tensor.dtype == torch.float32 for entry in state_of(module))
-        return _DEFAULT_PRECISIONS[device_of(module).type] if single else []
+        names = _DEFAULT_PRECISIONS[device_of(module).type] if single else []
+        return Precisions(names, by_name=False)
     for name in precisions:
-        if name not in pair.PRECISIONS:
+        if name not in DTYPES:
             raise ValueError(
-                f"precisions has '{name}'; expected some of {', '.join(pair.PRECISIONS)}: "
+                f"precisions has '{name}'; expected some of {', '.join(DTYPES)}: "
                 f"the model's own is always there"
             )
-    return list(dict.fromkeys(precisions))
+    return Precisions(list(dict.fromkeys(precisions)), by_name=True)
 
 
 def _export(request: _Request, path: Path, format: str) -> ExportResult:
@@ -118,7 +130,10 @@ def _write(
     with package.beside(model) as folder:
         version = folder / "version"
         version.mkdir()
-        written = writer(version, request)
+        try:
+            written = writer(version, request)
+        except Exception as error:
+            raise refusals.of_error(error) from error
         there = model / "config.pbtxt"
         text = None
         if there.exists():
@@ -132,14 +147,27 @@ def _write(
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
     made = pair.make_pair(request.module, request.inputs, request.precisions, request.chains)
-    package.write_pair(folder, made)
-    check_pair(folder, made)
+    made = _write_checked(folder, made, request.precisions)
     whole = made.train_json()["parts"][0]
     inputs, outputs = (
         [config.Tensor(each["name"], each["dtype"], each["shape"][1:]) for each in whole[field]]
         for field in ("inputs", "outputs")
     )
-    return _Written("", inputs, outputs, _about_device(made.device))
+    reasons = [_about_device(made.device), request.precisions.reason()]
+    return _Written("", inputs, outputs, "; ".join(filter(None, reasons)))
+
+
+def _write_checked(folder: Path, made: pair.Pair, precisions: Precisions) -> pair.Pair:
+    """What of it could be written."""
+    while True:
+        try:
+            package.write_pair(folder, made)
+            check_pair(folder, made)
+        except PrecisionError as error:
+            precisions.leave_out(error)
+            made = made.without(error.name)
+        else:
+            return made
 
 
 def _about_device(device: torch.device) -> str:

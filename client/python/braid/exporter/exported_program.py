@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+
 import sympy
 import torch
 from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
@@ -28,6 +30,7 @@ def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
     """
     for node in module.graph.nodes:
         node.meta = {key: value for key, value in node.meta.items() if key == "val"}
+    _give_keywords(module)
     constants = _lift_constants(module)
     inputs = [
         InputSpec(
@@ -57,6 +60,17 @@ def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
         module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
         constants=constants,
     )
+
+
+def _give_keywords(module: GraphModule) -> None:
+    """Spells out defaults such as that of uniform's `from`: what reads a package again passes by
+    position what Python has no name for."""
+    for node in module.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        arguments = schema.arguments if schema is not None else []
+        words = [n for n, each in enumerate(arguments) if keyword.iskeyword(each.name)]
+        missing = arguments[len(node.args) : words[-1] + 1] if words else []
+        node.args += tuple(each.default_value for each in missing)
 
 
 def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:

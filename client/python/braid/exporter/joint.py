@@ -21,7 +21,7 @@ from torch.export.exported_program import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braid._export import ExportError
-from braid.exporter import encoder_layers, recurrent, refusals
+from braid.exporter import encoder_layers, guards, recurrent, refusals
 from braid.exporter.signature import flatten
 from braid.exporter.state import StateEntry, holding
 
@@ -114,7 +114,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             raise
         except Exception as error:
             raise refusals.of_trace(error) from error
-        refusals.check_batch_is_free(shapes, symbol)
+        guards.check_batch_is_free(shapes, symbol, trace_rows(part))
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 
@@ -124,7 +124,7 @@ def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tens
     batch = mode.from_tensor(torch.empty(rows), symbolic_context=dynamic).shape[0]
     tensors = []
     for entry in part.untied:
-        fake = mode.from_tensor(entry.tensor.detach(), static_shapes=True)
+        fake = mode.from_tensor(entry.copy(), static_shapes=True)
         tensors.append(fake.requires_grad_(training and entry.trainable))
     with mode:
         for example in part.inputs.values():
@@ -185,7 +185,12 @@ def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
 def _whole_operators() -> Any:
     """Keeps linear, conv2d and the like as one node each."""
     table, _ = _split_decomp_table_to_cia_and_python_decomp({})
-    # The rules for shapes of some losses take every reduction for one to a number.
-    for operator in [each for each in table if "_loss" in each.name()]:
+    # The rules for shapes of some losses take every reduction for one to a number. Norms without a
+    # dim are too much for LibTorch's interpreter.
+    for operator in [each for each in table if _is_known_to_fail(each.name())]:
         del table[operator]
     return _override_composite_implicit_decomp(table)
+
+
+def _is_known_to_fail(operator: str) -> bool:
+    return "_loss" in operator or operator.startswith("aten::linalg_norm")

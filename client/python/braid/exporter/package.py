@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -13,28 +14,52 @@ from pathlib import Path
 
 import torch
 from torch._export.serde.serialize import SerializeError
-from torch.export.pt2_archive._package import package_pt2
+from torch.export.exported_program import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2, package_pt2
 
 from braid._export import ExportError
 from braid.exporter import safetensors
 from braid.exporter.pair import Pair
+from braid.exporter.precisions import MODELS_OWN, PrecisionError
 
 
 def write_pair(folder: Path, pair: Pair) -> None:
-    graphs = {name: program.exported() for name, program in pair.graphs().items()}
     try:
         package_pt2(
             str(folder / "model.pt2"),
-            exported_programs=graphs,
+            exported_programs=_exported(pair),
             extra_files={"train.json": json.dumps(pair.train_json())},
         )
     except SerializeError as error:
-        raise ExportError(_not_written(error)) from error
+        raise not_written(pair, error) from error
     tensors = {entry.name: entry.tensor for entry in pair.state if entry.tied_to is None}
     safetensors.write(folder / "model.safetensors", tensors)
 
 
-def _not_written(error: SerializeError) -> str:
+def _exported(pair: Pair) -> dict[str, ExportedProgram]:
+    return {name: program.exported for name, program in pair.graphs().items()}
+
+
+def not_written(pair: Pair, error: SerializeError) -> ExportError:
+    """A PrecisionError if the pair could be written and read without one of its precisions."""
+    for each in pair.parts[0].precisions:
+        if each.name != MODELS_OWN and _goes_there_and_back(pair.without(each.name)):
+            return PrecisionError(each.name, _reason(error))
+    return ExportError(_reason(error))
+
+
+def _goes_there_and_back(pair: Pair) -> bool:
+    file = io.BytesIO()
+    try:
+        package_pt2(file, exported_programs=_exported(pair))
+        file.seek(0)
+        load_pt2(file)
+    except SerializeError:
+        return False
+    return True
+
+
+def _reason(error: SerializeError) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, KeyError) and isinstance(cause.args[0], torch.dtype):
         return f"torch.export writes no graph with a tensor of {cause.args[0]}"

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import programs, rows, source, stages
-from braid.exporter.joint import Part, in_mode, trace, trace_rows
+from braid.exporter import probe, programs, stages
+from braid.exporter.joint import Part, trace
+from braid.exporter.precisions import DTYPES, MODELS_OWN, PrecisionError, Precisions, naming
 from braid.exporter.programs import Program
-from braid.exporter.signature import DATATYPES, flatten
-from braid.exporter.state import StateEntry, device_of, holding, state_of
-from braid.exporter.watch import Watch
+from braid.exporter.signature import DATATYPES
+from braid.exporter.state import StateEntry, device_of, state_of
 
 SCHEMA_VERSION = 1
-PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,13 @@ class Pair:
     chains: list[list[str]]
     parts: list[ExportedPart]
 
+    def without(self, precision: str) -> Pair:
+        parts = [
+            replace(part, precisions=[each for each in part.precisions if each.name != precision])
+            for part in self.parts
+        ]
+        return replace(self, parts=parts)
+
     def graphs(self) -> dict[str, Program]:
         """By the names that train.json has for them."""
         named: dict[str, Program] = {}
@@ -70,102 +76,44 @@ class Pair:
 def make_pair(
     module: nn.Module,
     inputs: dict[str, torch.Tensor],
-    precisions: list[str],
+    precisions: Precisions,
     chains: list[list[str]],
 ) -> Pair:
     """precisions: beside the model's own. chains: of submodules' paths."""
+    _check_is_python(module)
     device = device_of(module)
     state = state_of(module)
     whole = Part("", module, state, inputs)
     parts = [whole, *stages.parts_of(whole, chains, device)]
-    exported = [_export_part(part, precisions, device) for part in parts]
-    return Pair(device, state, chains, exported)
-
-
-def _export_part(part: Part, precisions: list[str], device: torch.device) -> ExportedPart:
-    _probe(part)
-    made = []
-    for name in ["model", *precisions]:
-        dtype = PRECISIONS.get(name)
-        evaluation = programs.evaluation(part, trace(part, False, dtype, device))
-        forward = backward = None
-        if part.path or any(entry.trainable for entry in part.entries):
-            forward, backward = programs.training(part, trace(part, True, dtype, device))
-        made.append(Precision(name, evaluation, forward, backward))
-    fewest = [_fewest_rows(part, device, training) for training in (True, False)]
-    return ExportedPart(part, *fewest, made)
-
-
-def _probe(part: Part) -> None:
-    """Runs the module, to learn its outputs' names and which of them are no tensors of their own.
-
-    ExportError, with the line, for what a package cannot do.
-    """
-    for training in (True, False):
-        # A module that takes one number of rows alone fails here, where its line is known.
-        for count in (trace_rows(part) + 1, trace_rows(part)):
-            inputs = {name: rows.take(each, count) for name, each in part.inputs.items()}
-            state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
-            for entry in part.untied:
-                state[entry.name].requires_grad_(training and entry.trainable)
-            with in_mode(part.module, training), torch.set_grad_enabled(training):
-                names, outputs = _run_watched(part, state, inputs)
-            if names != (part.names or names):
-                raise ExportError(
-                    f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "
-                    f"expected the same for all batches, in training and evaluation"
-                )
-            part.names = names
-        part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
-
-
-def _run_watched(
-    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
-) -> tuple[list[str], list[torch.Tensor]]:
-    fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
-    fixed += [
-        (f"the parameter '{entry.name}'", state[entry.name])
-        for entry in part.untied
-        if entry.kind == "parameter"
-    ]
-    device = device_of(part.module)
-    count = next(iter(inputs.values())).shape[0]
-    try:
-        with rows.seeded(device, 0), holding(part.module, part.entries, state):
-            with Watch(device, fixed):
-                return flatten(part.module(**inputs))
-    except ExportError:
-        raise
-    except Exception as error:
-        raise ExportError(
-            f"forward fails with a batch of {count}: {type(error).__name__}: {error}"
-            + source.at(source.of_error(error))
-        ) from error
-
-
-def _copied(
-    outputs: list[torch.Tensor], given: list[torch.Tensor], training: bool
-) -> list[bool]:
-    memory = [tensor.untyped_storage().data_ptr() for tensor in given]
-    copied = []
-    for tensor in outputs:
-        mine = tensor.untyped_storage().data_ptr()
-        # Gradients come in the order of the elements that the outputs have.
-        awkward = training and (tensor._is_view() or not tensor.is_contiguous())
-        copied.append(awkward or (mine in memory and tensor.numel() > 0))
-        memory.append(mine)
-    return copied
-
-
-def _fewest_rows(part: Part, device: torch.device, training: bool) -> int:
-    inputs = {name: rows.take(example, 1) for name, example in part.inputs.items()}
-    state = {entry.name: entry.tensor.detach().clone() for entry in part.untied}
-    with rows.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
+    for part in parts:
+        probe.probe(part)
+    made = [[_trace(part, MODELS_OWN, device) for part in parts]]
+    for name in precisions.names:
         try:
-            part.run(state, inputs)
-        except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
-            return 2
-    return 1
+            with naming(name):
+                made.append([_trace(part, name, device) for part in parts])
+        except PrecisionError as error:
+            precisions.leave_out(error)
+    return Pair(device, state, chains, [
+        ExportedPart(part, *probe.fewest_rows(part, device), list(of_part))
+        for part, of_part in zip(parts, zip(*made))
+    ])
+
+
+def _check_is_python(module: nn.Module) -> None:
+    for path, each in module.named_modules():
+        if isinstance(each, torch.jit.ScriptModule):
+            said = f"the submodule '{path}'" if path else "the module"
+            raise ExportError(f"{said} is TorchScript; a pair is made of the Python module")
+
+
+def _trace(part: Part, name: str, device: torch.device) -> Precision:
+    dtype = DTYPES.get(name)
+    evaluation = programs.evaluation(part, trace(part, False, dtype, device))
+    forward = backward = None
+    if part.path or any(entry.trainable for entry in part.entries):
+        forward, backward = programs.training(part, trace(part, True, dtype, device))
+    return Precision(name, evaluation, forward, backward)
 
 
 def _kinds(precision: Precision) -> list[tuple[str, Program]]:
@@ -180,7 +128,7 @@ def _kinds(precision: Precision) -> list[tuple[str, Program]]:
 def _graph_name(part: int, precision: str, kind: str) -> str:
     short = {"eval": "eval", "forward": "fw", "backward": "bw"}[kind]
     prefix = f"part{part}_" if part else ""
-    return f"{prefix}{short}" if precision == "model" else f"{prefix}{short}_{precision}"
+    return f"{prefix}{short}" if precision == MODELS_OWN else f"{prefix}{short}_{precision}"
 
 
 def _state_json(entry: StateEntry) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class PlainRun:
         return self._values[key]
 
     def _evaluation(self, precision: torch.dtype | None) -> Values:
-        state = {entry.name: entry.tensor.detach().clone() for entry in self.part.untied}
+        state = {entry.name: entry.copy() for entry in self.part.untied}
         with torch.no_grad():
             outputs = self._run(False, precision, state, self.inputs)
         return {output(name, False): tensor for name, tensor in zip(self.part.names, outputs)}
@@ -62,7 +62,7 @@ class PlainRun:
     def _training(self, precision: torch.dtype | None) -> Values:
         leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated()}
         state = {
-            entry.name: leaves.get((entry.kind, entry.name), entry.tensor.detach().clone())
+            entry.name: leaves.get((entry.kind, entry.name), entry.copy())
             for entry in self.part.untied
         }
         inputs = {name: leaves.get(("input", name), each) for name, each in self.inputs.items()}
@@ -89,7 +89,7 @@ class PlainRun:
         """Leaves to differentiate for: kind, name, and a copy of the tensor."""
         for entry in self.part.untied:
             if entry.trainable:
-                yield "parameter", entry.name, entry.tensor.detach().clone().requires_grad_()
+                yield "parameter", entry.name, entry.copy().requires_grad_()
         for name, tensor in self.inputs.items():
             if self.part.input_gradients and tensor.is_floating_point():
                 yield "input", name, tensor.clone().requires_grad_()

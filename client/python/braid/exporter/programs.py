@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -14,7 +15,7 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, partition, ranges, rows
+from braid.exporter import exported_program, interpreter, partition, ranges, rows
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
@@ -59,8 +60,9 @@ class Program:
             if slot.role == "input" and node.name in by_placeholder
         }
 
+    @cached_property
     def exported(self) -> ExportedProgram:
-        """What torch.export would have made of the graph."""
+        """What torch.export would have made of the graph. Constants become inputs of it."""
         return exported_program.make(self.graph, self.symbol)
 
 
@@ -97,6 +99,7 @@ def evaluation(part: Part, trace: Trace) -> Program:
     inputs = partition.placeholders(graph)
     partition.set_outputs(graph, _own(graph, nodes))
     simplify(graph)
+    interpreter.adapt(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
     outputs = [
@@ -138,10 +141,13 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
     draw_factors(trace.graph)
     stack_parts(trace.graph)
     simplify(trace.graph)
+    interpreter.adapt(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)
     if tangents:
         forward, backward = partition.split(trace.graph, trace.forward_outputs)
+        interpreter.adapt(backward)
+        check_operators(backward, trace.device)
         _correct_dtypes(part, forward, backward)
     else:
         forward, backward = trace.graph, None
@@ -177,7 +183,7 @@ def _correct_dtypes(part: Part, forward: GraphModule, backward: GraphModule) -> 
 
     A trace is told otherwise of some, as of batch norm's statistics in mixed precision.
     """
-    given = [entry.tensor.detach().clone() for entry in part.untied]
+    given = [entry.copy() for entry in part.untied]
     given += [rows.take(example, trace_rows(part)) for example in part.inputs.values()]
     with torch.no_grad(), rows.seeded(given[0].device, 0):
         values = forward(*given)
@@ -229,8 +235,7 @@ def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node
 def check_operators(graph: GraphModule, device: torch.device) -> None:
     """ExportError if a server would not know how to run one of them."""
     for node in graph.graph.nodes:
-        known = getattr(node.target, "__module__", "") in ("_operator", "math")
-        if node.op == "call_function" and not known:
+        if node.op == "call_function" and not interpreter.has(node.target):
             check_operator(node.target, device, lambda: "")
 
 

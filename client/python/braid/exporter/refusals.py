@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import sympy
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from braid._export import ExportError
 from braid.exporter import source
+
+
+def of_error(error: Exception) -> ExportError:
+    """What PyTorch raised where nobody expected it to, and the model's line."""
+    if isinstance(error, ExportError):
+        return error
+    said = str(error).strip().splitlines()
+    return ExportError(
+        f"{type(error).__name__}: {said[0] if said else ''}" + source.at(source.of_error(error))
+    )
 
 
 def of_trace(error: Exception) -> ExportError:
@@ -38,18 +47,3 @@ def _causes(error: BaseException) -> list[BaseException]:
         causes.append(error)
         error = error.__cause__ or error.__context__
     return causes
-
-
-def check_batch_is_free(shapes: ShapeEnv, symbol: sympy.Symbol) -> None:
-    """ExportError if the trace holds for one number of rows alone."""
-    fixed = shapes.replace(symbol)
-    if fixed == symbol:
-        return
-    line = ""
-    for guard in shapes.guards:
-        if symbol in guard.expr.free_symbols and isinstance(guard.expr, sympy.Eq):
-            line = line or (guard.sloc.maybe_user_loc or "")
-    raise ExportError(
-        f"forward works for {fixed} rows alone, as far as can be seen of a batch of that size; "
-        f"dim 0 of the inputs has to be of any size" + source.at(line)
-    )

@@ -30,7 +30,7 @@ DATATYPES = {
 
 def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
     """The examples by the names of forward's arguments, in forward's order."""
-    arguments = inspect.signature(module.forward).parameters
+    arguments = _arguments(module)
     if isinstance(examples, Mapping):
         named = dict(examples)
     elif isinstance(examples, Sequence):
@@ -55,6 +55,21 @@ def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
         said = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
         raise ValueError(f"dim 0 of every input is the batch, but {said} rows")
     return {name: named[name].detach() for name in ordered}
+
+
+def _arguments(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    if not isinstance(module, torch.jit.ScriptModule):
+        return inspect.signature(module.forward).parameters
+    _, *schemas = module.forward.schema.arguments
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return {
+        each.name: inspect.Parameter(
+            each.name,
+            kind,
+            default=each.default_value if each.has_default_value() else inspect.Parameter.empty,
+        )
+        for each in schemas
+    }
 
 
 def positional_names(module: nn.Module, count: int, path: str) -> list[str]:

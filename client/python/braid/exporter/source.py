@@ -7,6 +7,7 @@ import textwrap
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -31,6 +32,11 @@ def _is_library(filename: str) -> bool:
 
 def here() -> str:
     return line_of(traceback.extract_stack())
+
+
+def line_from(frame: FrameType) -> str:
+    """Of what is being run in `frame`."""
+    return line_of(traceback.extract_stack(frame))
 
 
 def of_error(error: BaseException) -> str:

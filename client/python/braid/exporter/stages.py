@@ -11,7 +11,7 @@ from braid._export import ExportError
 from braid.exporter import rows, source
 from braid.exporter.joint import Part, in_mode
 from braid.exporter.signature import flatten, positional_names
-from braid.exporter.state import StateEntry, holding, state_of
+from braid.exporter.state import StateEntry, holding, laid_out, state_of
 
 _BATCHES = (2, 7)
 _SEED = 21
@@ -24,7 +24,7 @@ class NotTheModel(ExportError):
 def parts_of(whole: Part, chains: list[list[str]], device: torch.device) -> list[Part]:
     """Each submodule of the chains once, with examples of what it is given.
 
-    ValueError if there is no such submodule, NotTheModel if a chain is not the whole model.
+    NotTheModel if a chain is not the whole model.
     """
     parts: dict[str, Part] = {}
     for chain in chains:
@@ -36,9 +36,7 @@ def parts_of(whole: Part, chains: list[list[str]], device: torch.device) -> list
 
 def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
     said = " → ".join(chain)
-    if not chain:
-        raise ValueError("stages has an empty chain; expected submodules' paths")
-    modules = [_submodule(whole.module, path) for path in chain]
+    modules = [whole.module.get_submodule(path) for path in chain]
     for batch in _BATCHES:
         inputs = [rows.vary(each, batch, place) for place, each in enumerate(whole.inputs.values())]
         for training in (False, True):
@@ -50,7 +48,7 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
         part = Part(path, module, entries, dict(zip(names, given)), input_gradients=bool(parts))
         parts.append(part)
         with torch.no_grad():
-            given = _run([module], whole, given, False, device)
+            given = [laid_out(each) for each in _run([module], whole, given, False, device)]
         for tensor in given:
             if tensor.dim() == 0 or tensor.shape[0] != next(iter(whole.inputs.values())).shape[0]:
                 raise ExportError(
@@ -60,9 +58,18 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
     return parts
 
 
-def _submodule(module: nn.Module, path: str) -> nn.Module:
+def check_paths(module: nn.Module, chains: list[list[str]]) -> None:
+    """ValueError if there is no such submodule."""
+    for chain in chains:
+        if not chain:
+            raise ValueError("stages has an empty chain; expected submodules' paths")
+        for path in chain:
+            _check_path(module, path)
+
+
+def _check_path(module: nn.Module, path: str) -> None:
     try:
-        return module.get_submodule(path)
+        module.get_submodule(path)
     except AttributeError:
         there = ", ".join(name for name, _ in module.named_children()) or "none"
         raise ValueError(
@@ -126,7 +133,7 @@ def _run(
     device: torch.device,
 ) -> list[torch.Tensor]:
     """What the last of `modules` returns, each given what the one before returned."""
-    state = {entry.name: entry.tensor.detach().clone() for entry in whole.untied}
+    state = {entry.name: entry.copy() for entry in whole.untied}
     flowing: list[Any] = list(given)
     with rows.seeded(device, _SEED), in_mode(whole.module, training):
         with holding(whole.module, whole.entries, state):

@@ -27,6 +27,17 @@ class StateEntry:
     tensor: torch.Tensor
     tied_to: str | None
 
+    def copy(self) -> torch.Tensor:
+        return laid_out(self.tensor)
+
+
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy as a server has it: row by row, and one that gradients can be recorded of.
+
+    Convolutions go by the strides of dims of size one too, which `contiguous()` leaves.
+    """
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
 
 def state_of(module: nn.Module) -> list[StateEntry]:
     """In a state_dict's order, with the buffers that it leaves out, each name of a tied tensor."""
@@ -51,6 +62,10 @@ def _check_tensors(entries: list[StateEntry]) -> None:
     for entry in entries:
         if entry.tied_to is not None:
             continue
+        if nn.parameter.is_lazy(entry.tensor):
+            raise ExportError(
+                f"{entry.kind} '{entry.name}' has no shape yet: call the module with a batch first"
+            )
         if entry.tensor.layout != torch.strided or entry.tensor.is_quantized:
             raise ExportError(f"{entry.kind} '{entry.name}' is sparse or quantized, not dense")
         if entry.tensor.dtype not in DATATYPES:
@@ -84,11 +99,13 @@ def device_of(module: nn.Module) -> torch.device:
 @contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
     """Gives each submodule its attributes back, and its mode, whatever running it has set."""
-    before = [(each, dict(vars(each))) for each in module.modules()]
+    # What is TorchScript keeps its state elsewhere.
+    python = [each for each in module.modules() if not isinstance(each, torch.jit.ScriptModule)]
+    before = [(each, dict(vars(each))) for each in python]
     tables = [
         (table, dict(table))
         for each, _ in before
-        for table in (each._parameters, each._buffers)
+        for table in (each._parameters, each._buffers, each._modules)
     ]
     try:
         yield
@@ -102,21 +119,59 @@ def preserved(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Gives parameters and buffers their values back."""
+    before = [(entry.tensor, entry.tensor.detach().clone()) for entry in state_of(module)]
+    try:
+        yield
+    finally:
+        for tensor, was in before:
+            put_back(tensor, was)
+
+
+def put_back(tensor: torch.Tensor, was: torch.Tensor) -> None:
+    """Writes only what has changed: nobody else is to notice."""
+    with torch.no_grad():
+        if tensor.shape != was.shape:
+            tensor.resize_(was.shape)
+        if not same(tensor, was):
+            tensor.copy_(was)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """In type, shape and bits, in which what is not a number is the same as itself."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+@contextmanager
 def holding(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]):
-    """Puts `tensors`, by untied names, where the module has its own, for one run of forward.
+    """Puts `tensors`, by untied names, where the module has its own, for one run of forward."""
+    with preserved(module), placed(module, entries, tensors):
+        yield
+
+
+@contextmanager
+def placed(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]):
+    """As `holding`, for a module that is preserved.
 
     A buffer that forward sets to another tensor is copied into the one that was put there.
     """
-    with preserved(module):
-        places = [(entry, *_table(module, entry)) for entry in entries]
-        for entry, table, leaf in places:
-            table[leaf] = tensors[entry.tied_to or entry.name]
-        _refresh_flat_weights(module)
-        yield
-        for entry, table, leaf in places:
-            given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
-            if now is not given:
-                _take_back(entry, given, now)
+    places = [(entry, *_table(module, entry)) for entry in entries]
+    for entry, table, leaf in places:
+        table[leaf] = tensors[entry.tied_to or entry.name]
+    _refresh_flat_weights(module)
+    yield
+    for entry, table, leaf in places:
+        given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
+        if now is not given:
+            _take_back(entry, given, now)
 
 
 def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:

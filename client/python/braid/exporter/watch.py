@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch import nn
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid._export import ExportError
 from braid.exporter import source
+
+_Said = Iterable[tuple[str, torch.Tensor]]
 
 # Random without an argument for a generator: they draw through an operator that has one. Where
 # attention has a kernel of its own on the CPU, it is without dropout.
@@ -33,24 +36,53 @@ _DRAW_THROUGH_OTHERS = {
 }
 
 
-class Watch(TorchDispatchMode):
-    """Refuses operators of other libraries, unknown random ones, and writes to `fixed`.
+_RESHAPING = ("aten::resize_", "aten::resize_as_", "aten::set_")
 
-    fixed: tensors by what they are called in a message, such as "the input 'x'".
+
+class Watch(TorchDispatchMode):
+    """Refuses operators of other libraries, unknown random ones, writes to `fixed`, other shapes
+    for `buffers`, and any use of `replaced`, in whose place the module has other tensors for this
+    run.
+
+    All are tensors by what they are called in a message, such as "the input 'x'".
     """
 
-    def __init__(self, device: torch.device, fixed: Iterable[tuple[str, torch.Tensor]]) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(
+        self, device: torch.device, fixed: _Said, buffers: _Said, replaced: _Said
+    ) -> None:
         super().__init__()
         self._device = device
-        self._fixed = {
-            tensor.untyped_storage().data_ptr(): said for said, tensor in fixed if tensor.numel()
-        }
+        self._fixed = _by_memory(fixed)
+        self._buffers = _by_memory(buffers)
+        self._replaced = _by_memory(replaced)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         check_operator(func, self._device, lambda: source.at(source.here()))
+        self._check_registered(args, kwargs)
         self._check_writes(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def _check_registered(self, args: tuple, kwargs: dict) -> None:
+        """A tensor that is reached in another way than by its name would become a constant."""
+        for tensor in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            said = self._replaced.get(_memory(tensor)) if tensor.numel() else None
+            if said is not None:
+                raise ExportError(
+                    f"forward uses {said} otherwise than by its name in the module, as from a list "
+                    f"or a closure: name it there, or keep it in a ParameterList or ModuleList"
+                    + source.at(source.here())
+                )
+            if isinstance(tensor, nn.Parameter):
+                raise ExportError(
+                    f"forward uses a parameter of shape {list(tensor.shape)} that is none of the "
+                    f"module's, as from a list: use register_parameter, or keep it in a "
+                    f"ParameterList or ModuleList" + source.at(source.here())
+                )
 
     def _check_writes(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
         if not func._schema.is_mutable:
@@ -62,18 +94,39 @@ class Watch(TorchDispatchMode):
             for tensor in pytree.tree_leaves(given):
                 if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
                     continue
-                said = self._fixed.get(tensor.untyped_storage().data_ptr())
-                if said is not None:
-                    raise ExportError(
-                        f"forward writes to {said} ({_name(func)}), which a package cannot"
-                        + source.at(source.here())
-                    )
+                if said := self._fixed.get(_memory(tensor)):
+                    does = f"writes to {said}"
+                elif (said := self._buffers.get(_memory(tensor))) and _name(func) in _RESHAPING:
+                    does = f"resizes {said} in place"
+                else:
+                    continue
+                raise ExportError(
+                    f"forward {does} ({_name(func)}), which a package cannot"
+                    + source.at(source.here())
+                )
+
+
+def _by_memory(tensors: _Said) -> dict[int, str]:
+    return {_memory(tensor): said for said, tensor in tensors if tensor.numel()}
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> None:
     """ExportError, with what `line` gives, if a server would not know how to run `func`."""
+    if isinstance(func, HigherOrderOperator):
+        raise ExportError(
+            f"forward calls torch.{func.name()}, which runs functions of Python: a package has none"
+            + line()
+        )
     if not isinstance(func, OpOverload):
-        raise ExportError(f"{func} is no operator of ATen, and cannot be packaged" + line())
+        raise ExportError(
+            f"forward computes a number from the number of rows with "
+            f"{getattr(func, '__name__', func)}, which the server's interpreter does not have"
+            + line()
+        )
     if func.namespace not in ("aten", "prim", "prims"):
         raise ExportError(
             f"the operator {_name(func)} belongs to another library than LibTorch, which the "

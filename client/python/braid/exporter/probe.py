@@ -1,0 +1,99 @@
+"""Runs a module before it is traced, while the line of the model that does something is known."""
+
+from __future__ import annotations
+
+import torch
+
+from braid._export import ExportError
+from braid.exporter import rows, source
+from braid.exporter.joint import Part, in_mode, trace_rows
+from braid.exporter.repetition import check_repeatable
+from braid.exporter.signature import flatten
+from braid.exporter.state import device_of, holding
+from braid.exporter.watch import Watch
+
+
+def probe(part: Part) -> None:
+    """Runs the module, to learn its outputs' names and which of them are no tensors of their own.
+
+    ExportError, with the line, for what a package cannot do.
+    """
+    for training in (True, False):
+        # A module that takes one number of rows alone fails here, where its line is known.
+        for count in (trace_rows(part) + 1, trace_rows(part)):
+            inputs = {name: rows.take(each, count) for name, each in part.inputs.items()}
+            state = {entry.name: entry.copy() for entry in part.untied}
+            for entry in part.untied:
+                state[entry.name].requires_grad_(training and entry.trainable)
+            with in_mode(part.module, training), torch.set_grad_enabled(training):
+                names, outputs = _run_watched(part, state, inputs)
+            if names != (part.names or names):
+                raise ExportError(
+                    f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "
+                    f"expected the same for all batches, in training and evaluation"
+                )
+            part.names = names
+        part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
+        if not part.path:  # The whole model's, which its parts are of.
+            check_repeatable(part, training)
+
+
+def _run_watched(
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
+) -> tuple[list[str], list[torch.Tensor]]:
+    fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
+    named = [(f"the {entry.kind} '{entry.name}'", entry) for entry in part.untied]
+    fixed += [(said, state[each.name]) for said, each in named if each.kind == "parameter"]
+    buffers = [(said, state[each.name]) for said, each in named if each.kind == "buffer"]
+    replaced = [(said, each.tensor) for said, each in named]
+    device = device_of(part.module)
+    count = next(iter(inputs.values())).shape[0]
+    try:
+        with rows.seeded(device, 0), holding(part.module, part.entries, state):
+            with Watch(device, fixed, buffers, replaced):
+                return flatten(part.module(**inputs))
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"forward fails with a batch of {count}{_about_layout(part)}: "
+            f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
+        ) from error
+
+
+def _about_layout(part: Part) -> str:
+    """What plain PyTorch may have been spared."""
+    strided = [each.name for each in part.untied if each.tensor.stride() != each.copy().stride()]
+    if not strided:
+        return ""
+    return f" and {', '.join(map(repr, strided))} laid out row by row, as a server has it"
+
+
+def _copied(
+    outputs: list[torch.Tensor], given: list[torch.Tensor], training: bool
+) -> list[bool]:
+    memory = [tensor.untyped_storage().data_ptr() for tensor in given]
+    copied = []
+    for tensor in outputs:
+        mine = tensor.untyped_storage().data_ptr()
+        # Gradients come in the order of the elements that the outputs have.
+        awkward = training and (tensor._is_view() or not tensor.is_contiguous())
+        copied.append(awkward or (mine in memory and tensor.numel() > 0))
+        memory.append(mine)
+    return copied
+
+
+def fewest_rows(part: Part, device: torch.device) -> list[int]:
+    """In training and in evaluation."""
+    return [1 if _takes_one_row(part, device, training) else 2 for training in (True, False)]
+
+
+def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
+    inputs = {name: rows.take(example, 1) for name, example in part.inputs.items()}
+    state = {entry.name: entry.copy() for entry in part.untied}
+    with rows.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
+        try:
+            part.run(state, inputs)
+        except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
+            return False
+    return True

@@ -1,0 +1,131 @@
+"""Whether forward does the same when it is run again.
+
+Python runs once, when a module is traced: what forward keeps in Python from one run for the next,
+or draws from generators that are not PyTorch's, is in a package what it was then.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from braid._export import ExportError
+from braid.exporter import rows, source
+from braid.exporter.attributes import Attributes, restored
+from braid.exporter.joint import Part, in_mode, trace_rows
+from braid.exporter.signature import flatten
+from braid.exporter.state import device_of, placed, preserved
+
+# Of the largest value: sums in another order are no other result.
+_TOLERANCE = 1e-4
+
+
+def check_repeatable(part: Part, training: bool) -> None:
+    """ExportError, with the attribute's name, if the second run with the same batch, state and
+    seeds is another than the first, or leaves other attributes."""
+    module = part.module
+    with preserved(module), restored(module):
+        found = Attributes(module)
+        draws = _generators()
+        first = _run(part, training)
+        drawn = [name for name, state in _generators().items() if state != draws.get(name)]
+        if drawn:
+            raise _about_draws(part, training, drawn[0])
+        between = Attributes(module)
+        second = _run(part, training)
+        _check_attributes(between.changed(Attributes(module)))
+        if not all(map(_alike, first, second)):
+            raise _about_results(found.changed(between))
+
+
+def _check_attributes(changed: list[str]) -> None:
+    if changed:
+        raise ExportError(
+            f"forward changes the module's {_said(changed)} each time that it is run, which in a "
+            f"package would stay what it is now: keep it in a buffer, or draw with torch"
+        )
+
+
+def _about_results(changed: list[str]) -> ExportError:
+    because = "; it has kept something in Python, or drawn random numbers elsewhere than in PyTorch"
+    if changed:
+        because = f"; it has changed the module's {_said(changed)}, which a package would not"
+    return ExportError(
+        "forward gives something else when it is run again with the same batch and seed" + because
+    )
+
+
+def _said(names: list[str]) -> str:
+    return ("attribute " if len(names) == 1 else "attributes ") + ", ".join(map(repr, names))
+
+
+def _run(part: Part, training: bool) -> list[torch.Tensor]:
+    """The outputs, and the buffers afterwards."""
+    inputs = {name: rows.take(each, trace_rows(part)) for name, each in part.inputs.items()}
+    state = {entry.name: entry.copy() for entry in part.untied}
+    for entry in part.untied:
+        state[entry.name].requires_grad_(training and entry.trainable)
+    with in_mode(part.module, training), torch.set_grad_enabled(training):
+        with rows.seeded(device_of(part.module), 0), placed(part.module, part.entries, state):
+            try:
+                outputs = flatten(part.module(**inputs))[1]
+            except ExportError:
+                raise
+            except Exception as error:
+                raise ExportError(
+                    f"forward fails when it is run again: {type(error).__name__}: {error}"
+                    + source.at(source.of_error(error))
+                ) from error
+    buffers = [state[entry.name] for entry in part.untied if entry.kind == "buffer"]
+    return [each.detach().clone() for each in (*outputs, *buffers)]
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    largest = one.nan_to_num().abs().max().item() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=_TOLERANCE * largest, equal_nan=True)
+
+
+def _generators() -> dict[str, Any]:
+    """The state of those that Python's libraries share."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    if "numpy" in sys.modules:
+        states["numpy.random"] = repr(sys.modules["numpy"].random.get_state(legacy=False))
+    return states
+
+
+def _about_draws(part: Part, training: bool, library: str) -> ExportError:
+    lines: list[str] = []
+    with _calls_into(library, lines):
+        _run(part, training)
+    return ExportError(
+        f"forward draws from {library}, which in a package would always give the same: draw with "
+        f"torch" + source.at(lines[0] if lines else "")
+    )
+
+
+@contextmanager
+def _calls_into(library: str, lines: list[str]) -> Iterator[None]:
+    """Collects the model's lines that call functions of the shared generator of `library`."""
+    module = sys.modules[library]
+    shared = random._inst if library == "random" else module.mtrand._rand
+
+    def profile(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and getattr(called, "__self__", None) is shared:
+            lines.append(source.line_from(frame))
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)

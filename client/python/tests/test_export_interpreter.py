@@ -1,0 +1,57 @@
+"""Graphs are run by LibTorch's interpreter, which does not take all that PyTorch does."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import braid  # noqa: E402
+from exported_pair import ExportedPair  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._C._nativert import PyModelRunner  # noqa: E402
+
+FUNCTIONS = {
+    "norm": lambda y, weight: y / torch.linalg.norm(weight),
+    "frobenius": lambda y, weight: y / torch.linalg.norm(weight, "fro"),
+    "first norm": lambda y, weight: y / torch.linalg.norm(weight, 1),
+    "norm of three dims": lambda y, weight: y / torch.linalg.norm(weight[None]),
+    "sum": lambda y, weight: y / torch.sum(weight, dim=None),
+    "mean": lambda y, weight: y / torch.mean(weight, dim=None),
+    "root of rows": lambda y, weight: y * y.shape[0] ** 0.5,
+    "mean of rows": lambda y, weight: y * (1.0 / y.shape[0]),
+}
+
+
+class Scaled(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.function(self.layer(x), self.layer.weight)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_interpreted(tmp_path, name):
+    torch.manual_seed(4)
+    module = Scaled(FUNCTIONS[name]).eval()
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
+    pair = ExportedPair(result.path)
+    x = torch.randn(6, 4)
+    known = pair.state() | {("input", "x"): x}
+    y = run(result.path, pair.program("eval"), known)["output", "output__0"]
+    expected = module(x)
+    torch.testing.assert_close(y, expected.detach())
+
+    known |= run(result.path, pair.program("forward"), known)
+    known |= {("output_gradient", "output__0"): torch.ones_like(y)}
+    gradients = run(result.path, pair.program("backward"), known)
+    (wanted,) = torch.autograd.grad(expected.sum(), [module.layer.weight])
+    torch.testing.assert_close(gradients["parameter_gradient", "layer.weight"], wanted)
+
+
+def run(version, program, known):
+    runner = PyModelRunner(str(version / "model.pt2"), program["graph"])
+    inputs = [known[slot["role"], slot["name"]] for slot in program["inputs"]]
+    outputs = runner.run(*inputs)
+    return {(slot["role"], slot["name"]): each for slot, each in zip(program["outputs"], outputs)}

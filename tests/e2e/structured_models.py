@@ -151,9 +151,7 @@ _HELD = {
     ],
     "pair": ["unmasked_by_example", "masked_by_example", "scaled_by_default", "leaves"],
     "exported": [
-        name
-        for name in _MODELS
-        if name not in ("nested", "keyed_by_key", "scaled_by_example", "demanding")
+        name for name in _MODELS if name not in ("nested", "scaled_by_example", "demanding")
     ],
     "aot": ["tupled_by_number"],
 }

@@ -237,6 +237,7 @@ _ROWS: dict[str, tuple[Tensor, ...]] = {
         )
     },
     "mlp": (torch.zeros(1, 784),),
+    "waiting_words": (torch.zeros(1, dtype=torch.int64),),
     **{
         f"identity_{datatype.lower()}": (torch.zeros(1, 4, dtype=dtype),)
         for datatype, dtype in IDENTITY_TYPES.items()
@@ -251,6 +252,7 @@ _COMPILED = (
     "two_outputs",
     "named_outputs",
     "words",
+    "waiting_words",
     "every_type",
 )
 _SENTENCES = torch.zeros(3, 5, dtype=torch.int64)

@@ -44,8 +44,12 @@ def test_memory_returns_to_where_it_was(server: Server, stub: Stub) -> None:
     assert_answers(stub)
 
 
-def test_request_that_fails_takes_no_other_with_it(server: Server, stub: Stub) -> None:
+def test_request_that_fails_takes_no_other_with_it(
+    start_server: Callable[..., Server], served_format: str
+) -> None:
     """64 requests, merged into fewer batches, one of them with a bad index."""
+    server = start_server("cpu*2", names=("waiting_words",), format=served_format)
+    stub = Stub(channel(server.address), "inference.GRPCInferenceService")
     module = models.make("waiting_words")
     bad = 40
     batches = [np.random.default_rng(i).integers(0, 1000, 3) for i in range(64)]
@@ -58,7 +62,7 @@ def test_request_that_fails_takes_no_other_with_it(server: Server, stub: Stub) -
         futures.append(stub.ModelInfer.future(request))
     error = futures[bad].exception(timeout=CALL_SECONDS)
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert "index out of range" in error.details()
+    assert "model 'waiting_words' failed on them" in error.details()
     for i, future in enumerate(futures):
         if i != bad:
             data = future.result(timeout=CALL_SECONDS).raw_output_contents[0]

@@ -113,6 +113,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ExportError(f"{error}: pip install 'braid-client[export]'") from None
     if options.rows < 1:
         raise UsageError(f"--rows is {options.rows}; expected 1 or more")
+    if not 0 <= options.seed < 1 << 63:
+        raise UsageError(f"--seed is {options.seed}; expected 0 or more, and less than 2 to the 63")
     torch.manual_seed(options.seed)
     inputs = dict(_input(spec, options.rows) for spec in options.input)
     if len(inputs) < len(options.input):
@@ -146,8 +148,12 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"--device: {error}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device is '{name}'; expected cpu, cuda, or one GPU such as cuda:1")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ExportError("there is no GPU here: export for one where there is")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ExportError(f"there is no {name} here, but {torch.cuda.device_count()} GPUs")
     return device
 
 
@@ -229,9 +235,28 @@ def _random(spec: str, dtype: str, shape: list[int], low: int, high: int) -> tor
     by_name = {name: each for each, name in DATATYPES.items()}
     if dtype not in by_name:
         raise UsageError(f"--input {spec}: no such dtype; expected one of {', '.join(by_name)}")
-    if by_name[dtype].is_floating_point:
-        return torch.randn(shape).to(by_name[dtype])
-    return torch.randint(low, high + 1, shape).to(by_name[dtype])
+    kind = by_name[dtype]
+    if not kind.is_floating_point:
+        least, most = _integers(kind)
+        if low < least or high > most:
+            raise UsageError(f"--input {spec}: expected a range within {least}..{most}")
+    try:
+        if kind.is_floating_point:
+            return torch.randn(shape).to(kind)
+        return torch.randint(low, high + 1, shape).to(kind)
+    except (RuntimeError, TypeError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        raise UsageError(f"--input {spec}: {shape[0]} rows cannot be made: {said}") from error
+
+
+def _integers(dtype: torch.dtype) -> tuple[int, int]:
+    """The least and the largest that are drawn."""
+    import torch
+
+    if dtype == torch.bool:
+        return 0, 1
+    limits = torch.iinfo(dtype)
+    return limits.min, min(limits.max, (1 << 63) - 2)  # What follows the largest is 64 bits wide.
 
 
 def _array(path: str) -> torch.Tensor:

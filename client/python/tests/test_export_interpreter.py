@@ -17,6 +17,7 @@ FUNCTIONS = {
     "sum": lambda y, weight: y / torch.sum(weight, dim=None),
     "mean": lambda y, weight: y / torch.mean(weight, dim=None),
     "root of rows": lambda y, weight: y * y.shape[0] ** 0.5,
+    "most rows": lambda y, weight: y * torch.sym_max(torch.sym_min(y.shape[0], 5), 2),
     "mean of rows": lambda y, weight: y * (1.0 / y.shape[0]),
 }
 

@@ -290,6 +290,7 @@ def several_devices():
     (quantized_state, "buffer 'table' is sparse or quantized"),
     (sparse_state, "buffer 'table' is sparse or quantized"),
     (complex_state, "buffer 'table' is torch.complex64"),
+    (lambda: nn.Linear(2, 2, device="meta"), "the module lies on meta; expected the CPU or a CUDA"),
     (several_devices, "several devices: 'weight' on cpu, 'table' on meta"),
 ])
 def test_refused_state(tmp_path, make, reason):

@@ -10,18 +10,19 @@ import torch
 from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
-# Of numbers that are computed from the number of rows; it has none of PyTorch's own for them.
+# Of numbers that are computed from the number of rows.
 _FUNCTIONS = {
     operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge, operator.gt,
     operator.le, operator.lt, operator.mod, operator.mul, operator.ne, operator.neg, operator.pow,
     operator.sub, operator.truediv, operator.getitem, math.trunc,
+    torch.sym_max, torch.sym_min,
 }  # fmt: skip
 _SQUARE_ROOTS = (torch.sym_sqrt, torch._sym_sqrt)
 _REDUCTIONS = (_aten.sum.dim_IntList, _aten.mean.dim)
 
 
 def has(function: Any) -> bool:
-    """Of Python's."""
+    """Of those that are no operators."""
     return function in _FUNCTIONS
 
 

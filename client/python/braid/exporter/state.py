@@ -72,7 +72,7 @@ def _check_tensors(entries: list[StateEntry]) -> None:
             raise ExportError(
                 f"{entry.kind} '{entry.name}' is {entry.tensor.dtype}, which no server can send"
             )
-        if entry.tensor.numel() == 0:
+        if entry.tensor.numel() == 0 or entry.tensor.is_meta:
             continue
         owner = owners.setdefault(entry.tensor.untyped_storage().data_ptr(), entry.name)
         if owner != entry.name:

@@ -95,8 +95,8 @@ def _rows(count: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Structured:
-    """example: forward's arguments. names: those that config.pbtxt gives inputs and outputs; without
-    them the example describes the model."""
+    """example: forward's arguments. names: what config.pbtxt calls inputs and outputs; if None the
+    example describes the model."""
 
     make: Callable[[], nn.Module]
     example: tuple[Any, ...]
@@ -141,8 +141,8 @@ def _make_models() -> dict[str, Structured]:
 
 
 _MODELS = _make_models()
-# A pair's inputs are tensors, under names of their own. torch.export knows no NamedTuple that nobody
-# registered, and makes a constant of a number. One compiled stands for all: each takes 5 s.
+# A pair's inputs are tensors, under names of their own. torch.export knows no NamedTuple that
+# nobody registered, and makes a constant of a number. One compiled stands for all: each takes 5 s.
 _HELD = {
     "torchscript": [
         name

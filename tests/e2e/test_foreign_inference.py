@@ -1,6 +1,6 @@
-"""resnet18, mobilenet_v3_small and vit_b_16 of torchvision and the BERT encoder of transformers, with
-random weights, or a smaller one where that takes long: 1 to 4 replicas give PyTorch's outputs for
-any batch."""
+"""resnet18, mobilenet_v3_small and vit_b_16 of torchvision and the BERT encoder of transformers,
+with random weights, or a smaller one where that takes long: 1 to 4 replicas give PyTorch's outputs
+for any batch."""
 
 from __future__ import annotations
 

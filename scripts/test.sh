@@ -25,7 +25,7 @@ suite() { # NAME COMMAND...
 }
 
 # Ends a suite that hangs with SIGINT, for pytest's fixtures to stop the servers that they started.
-limited() { timeout --foreground --signal=INT --kill-after=60 1200 "$@"; }
+limited() { timeout --foreground --signal=INT --kill-after=60 1800 "$@"; }
 
 python_suite() { # NAME PATH
   suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "$2"

@@ -153,7 +153,7 @@ void CheckAccessFlags(const Options& options) {
   }
 }
 
-void AddFlags(CLI::App* app, Options* options) {
+void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
   app->add_option("--model_repository", options->model_repository,
                   "Folder with <model>/<version>/model.pt, and config.pbtxt where wanted")
       ->type_name("DIR")
@@ -176,6 +176,9 @@ void AddFlags(CLI::App* app, Options* options) {
   app->add_flag("--tf32", options->tf32, "float32 products on GPUs may round to TF32");
   app->add_flag("--deterministic", options->deterministic,
                 "Only algorithms that repeat bit for bit; operators without one fail");
+}
+
+void AddNetworkFlags(CLI::App* app, Options* options) {
   app->add_option("--listen", options->listen, "Address for gRPC and metrics")
       ->type_name("HOST")
       ->capture_default_str();
@@ -185,6 +188,13 @@ void AddFlags(CLI::App* app, Options* options) {
   app->add_option("--metrics_port", options->metrics_port, "0 picks a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  app->add_flag("--refuse_compression", options->refuse_compression,
+                "Refuse compressed messages: a small one can get very large when it is unpacked");
+  app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
+                "Clients on this machine may pass tensors in shared memory");
+}
+
+void AddLimitFlags(CLI::App* app, Options* options) {
   app->add_option("--max_requests", options->max_requests,
                   "In flight at most; more are refused with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
@@ -211,10 +221,6 @@ void AddFlags(CLI::App* app, Options* options) {
                   "Of a message that comes; a larger one is refused")
       ->check(CLI::Range(int{1024}, std::numeric_limits<int>::max()))
       ->capture_default_str();
-  app->add_flag("--refuse_compression", options->refuse_compression,
-                "Refuse compressed messages: a small one can get very large when it is unpacked");
-  app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
-                "Clients on this machine may pass tensors in shared memory");
 }
 
 }  // namespace
@@ -226,7 +232,9 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   CLI::App app(kDescription, "braid-server");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("braid-server ") + kVersion);
-  AddFlags(&app, &options);
+  AddModelsAndDevicesFlags(&app, &options);
+  AddNetworkFlags(&app, &options);
+  AddLimitFlags(&app, &options);
   AddLifecycleFlags(&app, &options, &seconds);
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
   AddModelFlags(&app, &options, &poll_seconds);

@@ -31,9 +31,9 @@ using KernelRegistry = c10::Registry<std::string, std::unique_ptr<OpKernel>, con
 // are not: a product of a number and of a tensor with gaps is garbage or writes out of bounds, of
 // one of booleans is refused, and conjugation that is still to be made is forgotten.
 __attribute__((visibility("default"))) KernelRegistry* StaticallyDispatchedCPUKernelRegistry() {
-  static auto* const registered = new KernelRegistry();
-  static auto* const none = new KernelRegistry();
-  return libtorch_is_loaded ? none : registered;
+  static auto* const kRegistered = new KernelRegistry();
+  static auto* const kNone = new KernelRegistry();
+  return libtorch_is_loaded ? kNone : kRegistered;
 }
 
 }  // namespace torch::nativert

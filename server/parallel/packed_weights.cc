@@ -41,12 +41,12 @@ at::Tensor Pack(const at::Tensor& weight) {
 at::Tensor Multiply(const at::Tensor& input, const at::Tensor& packed,
                     const std::optional<at::Tensor>& bias) {
   using Scalars = c10::List<std::optional<at::Scalar>>;
-  static const auto op =
+  static const auto kProduct =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
           .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                             std::string_view, Scalars, std::optional<std::string_view>)>();
-  return op.call(input, packed, bias, "none", Scalars(), "");
+  return kProduct.call(input, packed, bias, "none", Scalars(), "");
 }
 
 // Whether oneDNN's product is the same, and faster.

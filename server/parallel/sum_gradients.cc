@@ -65,7 +65,7 @@ bool SumInto(const std::vector<at::Tensor>& tensors, const at::Tensor& sum) {
 }
 
 // Returns whether the sum is finite.
-bool Sum(const std::vector<at::Tensor>& terms, at::Tensor sum) {
+bool Sum(const std::vector<at::Tensor>& terms, const at::Tensor& sum) {
   if (terms.empty()) {
     sum.zero_();
     return true;

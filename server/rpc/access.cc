@@ -38,7 +38,7 @@ absl::Status Deny(const CallAccess& access, Denial why, absl::string_view messag
                               : absl::UnauthenticatedError(message);
 }
 
-absl::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
+absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
 // The token of "Bearer TOKEN"; empty: it is something else.
 absl::string_view TokenOf(absl::string_view value) {

@@ -68,9 +68,9 @@ const std::vector<MethodRule>& MethodRules() {
 const MethodRule& RuleOf(absl::string_view method) {
   static const auto& rules =
       *new absl::flat_hash_map<absl::string_view, const MethodRule*>(ByMethod());
-  static const MethodRule unknown;
+  static const MethodRule kUnknown;
   const auto found = rules.find(method);
-  return found == rules.end() ? unknown : *found->second;
+  return found == rules.end() ? kUnknown : *found->second;
 }
 
 }  // namespace braid

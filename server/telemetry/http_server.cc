@@ -7,6 +7,7 @@
 
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,7 @@ void Knock(std::string host, int port) {
   const int type = addresses->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK;
   if (const int caller = socket(addresses->ai_family, type, 0); caller >= 0) {
     // Whether somebody is there or not: the server is not to be waited for.
-    (void)connect(caller, addresses->ai_addr, addresses->ai_addrlen);
+    std::ignore = connect(caller, addresses->ai_addr, addresses->ai_addrlen);
     close(caller);
   }
 }

@@ -176,8 +176,8 @@ struct Loggers {
 
 // Lives as long as the process: what is destroyed at its end logs too.
 Loggers& TheLoggers() {
-  static auto* const loggers = new Loggers;
-  return *loggers;
+  static auto* const kLoggers = new Loggers;
+  return *kLoggers;
 }
 
 std::string LevelNames() {

@@ -19,7 +19,7 @@ using ::testing::MatchesRegex;
 // Puts format and levels back, so that tests can be run in any order.
 class LogTest : public ::testing::Test {
  protected:
-  ~LogTest() override {
+  void TearDown() override {
     SetLogFormat(LogFormat::kText);
     SetLogLevels(DefaultLogLevels());
   }
@@ -52,6 +52,7 @@ TEST_F(LogTest, NothingInAMessageEndsItsLine) {
 TEST_F(LogTest, NorDoesAnythingThatOnlyUnicodeHides) {
   const std::string text = Written([] {
     Log(LogModule::kServer)
+        // NOLINTNEXTLINE(misc-misleading-bidirectional): that is what is written otherwise
         .info("a\xc2\x85 \xc2\x9b \xe2\x80\xa8 \xe2\x80\xae \xe2\x81\xa6 \xe2\x82\xac");
   });
   EXPECT_THAT(text, EndsWith("server: a\\xc2\\x85 \\xc2\\x9b \\xe2\\x80\\xa8 \\xe2\\x80\\xae "

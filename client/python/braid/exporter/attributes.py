@@ -87,20 +87,27 @@ def _held_tensor(tensor: torch.Tensor) -> _Held:
 
 
 def _held_elements(value: Any, seen: set[int]) -> _Held:
-    elements = list(value.items() if isinstance(value, dict) else value)
-    inner = [_held(each[1] if isinstance(value, dict) else each, seen) for each in elements]
-    keys = [key for key, _ in elements] if isinstance(value, dict) else None
+    keys, elements = _elements(value)
+    inner = [_held(each, seen) for each in elements]
     content = set(value) if isinstance(value, set) else (keys, inner)
 
     def restore() -> None:
-        if not isinstance(value, tuple):
+        now_keys, now = _elements(value)
+        if now_keys != keys or [*map(id, now)] != [*map(id, elements)]:
             value.clear()
             add = value.extend if isinstance(value, (list, deque)) else value.update
-            add(elements)
+            add(elements if keys is None else zip(keys, elements))
         for each in inner:
             each.restore()
 
     return _Held(type(value), content, restore)
+
+
+def _elements(value: Any) -> tuple[list[Any] | None, list[Any]]:
+    """The keys, of a dict, and what it holds."""
+    if isinstance(value, dict):
+        return list(value), list(value.values())
+    return None, list(value)
 
 
 def _held_state(value: Any) -> _Held:

@@ -12,7 +12,18 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import aot, attributes, config, modes, package, pair, refusals, rows, state, torchscript
+from braid.exporter import (
+    aot,
+    attributes,
+    config,
+    modes,
+    package,
+    pair,
+    refusals,
+    rows,
+    state,
+    torchscript,
+)
 from braid.exporter.check import check_pair
 from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
@@ -132,6 +143,8 @@ def _write(
         version.mkdir()
         try:
             written = writer(version, request)
+        except ExportError:
+            raise
         except Exception as error:
             raise refusals.of_error(error) from error
         there = model / "config.pbtxt"

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "re2/re2.h"
 #include "server/base/host_tensor.h"
@@ -156,6 +157,20 @@ absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source) {
   }
   interface.output_paths = OutputPaths(TreeOf(source, "out_spec_"));
   return interface;
+}
+
+absl::Status CheckKernels(absl::string_view source) {
+  for (const absl::string_view kernel : absl::StrSplit(source, "extern \"C\"")) {
+    if (absl::StrContains(kernel, "#pragma omp parallel") &&
+        absl::StrContains(kernel, "AOTI_TORCH_CHECK(")) {
+      return absl::FailedPreconditionError(
+          "model.pt2 looks at indices where several threads run, so that one out of range would "
+          "end "
+          "the server: compile it with torch._inductor.config.cpp.threads = 1 and without "
+          "dynamic_threads, as braid.export does");
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace braid

@@ -2,6 +2,7 @@
 // checks nothing of what it is given.
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/models/package_interface.h"
@@ -11,5 +12,9 @@ namespace braid {
 // From the package's wrapper.cpp. FAILED_PRECONDITION if it does not say enough, or wants an input
 // that is not laid out row by row.
 absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source);
+
+// FAILED_PRECONDITION if the `source` of a package's kernels looks at indices where several threads
+// run, which it must not leave by an exception: an index out of range would end the process.
+absl::Status CheckKernels(absl::string_view source);
 
 }  // namespace braid

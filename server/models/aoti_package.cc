@@ -188,6 +188,12 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   BRAID_RETURN_IF_ERROR(ReadMetadata(text));
   BRAID_ASSIGN_OR_RETURN(const std::string code, archive->Read(records.at(source)));
   BRAID_ASSIGN_OR_RETURN(interface_, ParseAotiInterface(code));
+  for (const auto& [name, record] : records) {
+    if (device_ == "cpu" && absl::EndsWith(name, ".cpp")) {
+      BRAID_ASSIGN_OR_RETURN(const std::string kernels, archive->Read(record));
+      BRAID_RETURN_IF_ERROR(CheckKernels(kernels));
+    }
+  }
 
   std::error_code error;
   const fs::path temporary = fs::temp_directory_path(error);

@@ -50,17 +50,39 @@ std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpe
 
 namespace {
 
-std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>& specs,
-                                                  const std::vector<std::string>& names) {
-  std::vector<size_t> positions;
-  for (const TensorSpec& spec : specs) {
-    const auto found = std::find(names.begin(), names.end(), spec.name);
-    if (found == names.end()) {
+// `wanted`'s places in `names`.
+std::optional<std::vector<size_t>> PlacesOf(const std::vector<std::string>& wanted,
+                                            const std::vector<std::string>& names) {
+  std::vector<size_t> places;
+  for (const std::string& name : wanted) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end() || std::find(found + 1, names.end(), name) != names.end()) {
       return std::nullopt;
     }
-    positions.push_back(static_cast<size_t>(found - names.begin()));
+    places.push_back(static_cast<size_t>(found - names.begin()));
   }
-  return positions;
+  return places;
+}
+
+// What is left of "ARGUMENT.KEY", in which a dict's tensor is named: its key.
+std::vector<std::string> KeysOf(const std::vector<std::string>& names) {
+  std::vector<std::string> keys;
+  keys.reserve(names.size());
+  for (const std::string& name : names) {
+    keys.push_back(name.substr(name.find('.') + 1));  // all, where there is no '.'
+  }
+  return keys;
+}
+
+std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>& specs,
+                                                  const std::vector<std::string>& names) {
+  std::vector<std::string> wanted;
+  wanted.reserve(specs.size());
+  for (const TensorSpec& spec : specs) {
+    wanted.push_back(spec.name);
+  }
+  const auto places = PlacesOf(wanted, names);
+  return places ? places : PlacesOf(KeysOf(wanted), KeysOf(names));
 }
 
 std::vector<size_t> Positions(const std::vector<TensorSpec>& specs,

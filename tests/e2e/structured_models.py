@@ -95,13 +95,8 @@ def _rows(count: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Structured:
-<<<<<<< HEAD
-    """example: forward's arguments. names: those that config.pbtxt gives inputs and outputs; if None
-    the example describes the model."""
-=======
     """example: forward's arguments. names: what config.pbtxt calls inputs and outputs; if None the
     example describes the model."""
->>>>>>> fmt
 
     make: Callable[[], nn.Module]
     example: tuple[Any, ...]

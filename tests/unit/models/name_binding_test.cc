@@ -39,6 +39,21 @@ TEST(BindOutputsTest, ByPathByNumberOrByOrder) {
   EXPECT_THAT(*BindOutputs(Specs({"logits", "probs"}), Leaves({"", ""})), ElementsAre(0, 1));
 }
 
+TEST(BindInputsTest, ByNameByKeyByNumberOrByOrder) {
+  EXPECT_THAT(*BindInputs(Specs({"y", "x"}), {"x", "y"}), ElementsAre(1, 0));
+  EXPECT_THAT(*BindInputs(Specs({"b", "a"}), {"batch.a", "batch.b"}), ElementsAre(1, 0));
+  EXPECT_THAT(*BindInputs(Specs({"batch.b", "batch.a"}), {"input__0.a", "input__0.b"}),
+              ElementsAre(1, 0));
+  EXPECT_THAT(*BindInputs(Specs({"b", "x", "a"}), {"batch.a", "batch.b", "x"}),
+              ElementsAre(2, 0, 1));
+  EXPECT_THAT(*BindInputs(Specs({"x__1", "x__0"}), {"a", "b"}), ElementsAre(1, 0));
+  EXPECT_THAT(*BindInputs(Specs({"first", "second"}), {"a", "b"}), ElementsAre(0, 1));
+}
+
+TEST(BindInputsTest, AKeyOfTwoDictsNamesNone) {
+  EXPECT_THAT(*BindInputs(Specs({"a", "b"}), {"first.a", "second.a"}), ElementsAre(0, 1));
+}
+
 TEST(BindOutputsTest, SomeMayBeLeftOut) {
   EXPECT_THAT(*BindOutputs(Specs({"b"}), Leaves({"a", "b"})), ElementsAre(1));
   EXPECT_THAT(*BindOutputs(Specs({"y__1"}), Leaves({"", ""})), ElementsAre(1));

@@ -2,15 +2,12 @@
 
 #include <cstddef>
 #include <optional>
-#include <string_view>
 
-#include "ATen/Context.h"
-#include "ATen/core/LegacyTypeDispatch.h"
-#include "ATen/core/List.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/stack.h"
 #include "ATen/ops/linear_ops.h"
 #include "c10/core/GradMode.h"
+#include "server/parallel/onednn_product.h"
 #include "torch/library.h"
 
 namespace braid {
@@ -38,17 +35,6 @@ at::Tensor Pack(const at::Tensor& weight) {
   return stack.front().toTensor();
 }
 
-at::Tensor Multiply(const at::Tensor& input, const at::Tensor& packed,
-                    const std::optional<at::Tensor>& bias) {
-  using Scalars = c10::List<std::optional<at::Scalar>>;
-  static const auto kProduct =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                            std::string_view, Scalars, std::optional<std::string_view>)>();
-  return kProduct.call(input, packed, bias, "none", Scalars(), "");
-}
-
 // Whether oneDNN's product is the same, and faster.
 bool IsWorthwhile(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
@@ -68,8 +54,7 @@ at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::T
       IsWorthwhile(input, weight, bias)) {
     const at::Tensor* packed = weights_of_thread->Find(weight);
     if (packed != nullptr) {
-      const at::AutoDispatchBelowADInplaceOrView no_gradient;
-      return Multiply(input, *packed, bias);
+      return OneDnnLinear(input, *packed, bias);
     }
   }
   return at::_ops::linear::redispatch(BelowThreadKernels(keys), input, weight, bias);
@@ -78,7 +63,7 @@ at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::T
 }  // namespace
 
 PackedWeights::PackedWeights(const ReplicaSet& replicas) {
-  if (!at::globalContext().userEnabledMkldnn() || !at::hasMKLDNN()) {
+  if (!HasOneDnn()) {
     return;
   }
   // By the place in a replica's state.

@@ -15,6 +15,7 @@
 #include "server/parallel/finite.h"
 #include "server/parallel/gather.h"
 #include "server/parallel/host_copy.h"
+#include "server/parallel/onednn_product.h"
 #include "server/parallel/split.h"
 #include "server/parallel/take_rows.h"
 #include "server/training/autocast_type.h"
@@ -141,6 +142,7 @@ absl::Status BatchPass::ForwardChunk(Gang& gang, size_t rank, size_t stage, size
       batch_norm.emplace(gang, groups_ + stage, rank, chunk, *run.exchange);
     }
     const AutocastGuard autocast(device, AutocastType(model_.spec->precision));
+    const OneDnnProductsGuard products;
     BRAID_RETURN_IF_ERROR(NameInputs(CatchTorch([&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(run.outputs[chunk],
                              keep_graph ? replica.ForwardForTraining(inputs, batch_.mode)
@@ -311,6 +313,7 @@ absl::Status BatchPass::BackwardChunk(Gang& gang, size_t rank, size_t stage, siz
     batch_norm.emplace(gang, groups_ + stage, rank, chunk, *run.exchange);
   }
   OverlappedReduce* const reduce = reduces_[stage];
+  const OneDnnProductsGuard products;
   Replica::OnGradient on_gradient;
   if (reduce != nullptr) {
     reduce->Begin(chunk);

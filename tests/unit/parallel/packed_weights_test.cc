@@ -1,42 +1,20 @@
 #include "server/parallel/packed_weights.h"
 
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
-#include "ATen/record_function.h"
 #include "c10/core/GradMode.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/operator_counter.h"
 #include "tests/fakes/puppet_replica.h"
 #include "tests/fakes/worker_fleet.h"
 
 namespace braid {
 namespace {
 
-thread_local int products = 0;
-
-// For its scope, counts the products by packed weights on the calling thread.
-class CountProducts {
- public:
-  CountProducts()
-      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(
-            [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
-              products += std::string_view(call.name()) == "mkldnn::_linear_pointwise" ? 1 : 0;
-              return nullptr;
-            }))) {
-    products = 0;
-  }
-  ~CountProducts() { at::removeCallback(handle_); }
-  CountProducts(const CountProducts&) = delete;
-  CountProducts& operator=(const CountProducts&) = delete;
-
-  int count() const { return products; }
-
- private:
-  const at::CallbackHandle handle_;
-};
+constexpr char kProduct[] = "mkldnn::_linear_pointwise";
 
 class PackedWeightsTest : public ::testing::Test {
  protected:
@@ -70,7 +48,7 @@ TEST_F(PackedWeightsTest, GiveWhatLinearGives) {
     const at::Tensor input = at::randn({rows, 768});
     const at::Tensor expected = at::linear(input, weight_, bias_);
     const at::Tensor without = at::linear(input, weight_);
-    const CountProducts counter;
+    const OperatorCounter counter(kProduct);
     const PackedWeights::Use use(weights);
     EXPECT_TRUE(at::allclose(at::linear(input, weight_, bias_), expected, 1e-4, 1e-4)) << rows;
     EXPECT_TRUE(at::allclose(at::linear(input, weight_), without, 1e-4, 1e-4)) << rows;
@@ -82,7 +60,7 @@ TEST_F(PackedWeightsTest, TakeInputsOfAnyRankAndLayout) {
   const PackedWeights weights(Replicas({weight_}));
   const at::Tensor input = at::randn({768, 5, 4}).permute({2, 1, 0});
   const at::Tensor expected = at::linear(input, weight_, bias_);
-  const CountProducts counter;
+  const OperatorCounter counter(kProduct);
   const PackedWeights::Use use(weights);
   const at::Tensor result = at::linear(input, weight_, bias_);
   EXPECT_EQ(result.sizes(), at::IntArrayRef({4, 5, 512}));
@@ -94,7 +72,7 @@ TEST_F(PackedWeightsTest, AreLeftWhereTheyAreOfNoUse) {
   const at::Tensor small = at::randn({16, 768});
   const PackedWeights weights(Replicas({weight_, small}));
   const at::Tensor input = at::randn({8, 768});
-  const CountProducts counter;
+  const OperatorCounter counter(kProduct);
   {
     const PackedWeights::Use use(weights);
     at::linear(input.narrow(0, 0, 1), weight_, bias_);
@@ -117,7 +95,7 @@ TEST_F(PackedWeightsTest, AreNotTakenOnceTheyHaveChanged) {
   const PackedWeights::Use use(weights);
   at::linear(input, weight_);
   weight_.mul_(2);
-  const CountProducts counter;
+  const OperatorCounter counter(kProduct);
   EXPECT_TRUE(at::allclose(at::linear(input, weight_), at::matmul(input, weight_.t()), 1e-4, 1e-4));
   EXPECT_EQ(counter.count(), 0);
 }
@@ -154,7 +132,7 @@ TEST_F(PackedWeightsTest, AreTheInnermostScopes) {
   const PackedWeights weights(Replicas({weight_}));
   const PackedWeights none(Replicas({}));
   const at::Tensor input = at::randn({8, 768});
-  const CountProducts counter;
+  const OperatorCounter counter(kProduct);
   const PackedWeights::Use outer(weights);
   {
     const PackedWeights::Use inner(none);

@@ -71,7 +71,7 @@ def _steps_for(loop: Loop) -> int:
 def measure(workload: Workload, folder: Path) -> Figures:
     with ExitStack() as stack:
         models = folder / "models"
-        workload.export(models)
+        workload.export(models, "pair")
         servers = {
             replicas: stack.enter_context(
                 closing(BraidServer(models, replicas, folder / f"cpu{replicas}"))

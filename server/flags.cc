@@ -7,11 +7,25 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/version.h"
 
 namespace braid {
 namespace {
+
+// CLI::Range lets what is no number pass.
+CLI::Validator Between(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
+          return {};
+        }
+        return absl::StrCat("Value ", text, " not in range ", least, " to ", most);
+      },
+      absl::StrCat("FLOAT in [", least, " - ", most, "]"));
+}
 
 constexpr char kDescription[] =
     "Braid: serves and trains PyTorch models on all devices of a machine, over gRPC.\n"
@@ -48,7 +62,7 @@ void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
       ->type_name("FILE");
   app->add_option("--repository_poll_seconds", *poll_seconds,
                   "In the mode poll: how often the repository is looked at")
-      ->check(CLI::Range(0.05, 86400.0))
+      ->check(Between(0.05, 86400.0))
       ->capture_default_str();
 }
 
@@ -99,19 +113,19 @@ void AddLifecycleFlags(CLI::App* app, Options* options, LifecycleSeconds* second
       ->type_name("PATH");
   app->add_option("--max_connection_age", seconds->max_connection_age,
                   "Seconds after which a client is asked to connect anew; 0: never")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--max_connection_age_grace", seconds->max_connection_age_grace,
                   "Seconds that its calls then have left; 0: as long as they take")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--drain_delay", seconds->drain_delay,
                   "Seconds after SIGTERM in which requests are still taken")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--drain_timeout", seconds->drain_timeout,
                   "Seconds that SIGTERM then waits for requests in flight")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Between(0.0, 86400.0))
       ->capture_default_str();
 }
 
@@ -171,7 +185,7 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
       ->capture_default_str();
   app->add_option("--training_share", options->training_share,
                   "Training's part of a device that inference wants too")
-      ->check(CLI::Range(0.0, 0.9))
+      ->check(Between(0.0, 0.9))
       ->capture_default_str();
   app->add_flag("--tf32", options->tf32, "float32 products on GPUs may round to TF32");
   app->add_flag("--deterministic", options->deterministic,

@@ -139,6 +139,22 @@ std::optional<size_t> IndexOf(const std::vector<TensorSpec>& specs, absl::string
   return std::nullopt;
 }
 
+// Rows cost time and replies even where they hold nothing, and a message of a few bytes can have
+// any number of those.
+absl::Status CheckEmptyRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
+                            absl::string_view field) {
+  const bool empty = std::all_of(inputs.begin(), inputs.end(), [](const HostTensor& input) {
+    return input.broadcast || input.bytes == 0;
+  });
+  const int64_t rows = RowsOf(inputs);
+  if (!empty || rows <= config.max_batch_size) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      field, absl::StrCat(rows, " rows hold no elements; expected at most ", config.max_batch_size,
+                          " such rows, as many as model '", config.name, "' takes at once"));
+}
+
 absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {
   const HostTensor* first = nullptr;
   for (const HostTensor& input : inputs) {
@@ -200,6 +216,7 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
   }
   if (config.batched()) {
     BRAID_RETURN_IF_ERROR(CheckRows(ordered, field));
+    BRAID_RETURN_IF_ERROR(CheckEmptyRows(config, ordered, field));
   }
   return ordered;
 }

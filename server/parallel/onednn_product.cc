@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "ATen/Context.h"
+#include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/List.h"
 #include "ATen/core/dispatch/Dispatcher.h"
@@ -19,15 +20,15 @@ constexpr int64_t kLeastMultiplications = int64_t{1} << 25;
 
 thread_local bool products_of_thread = false;
 
+// Laid out by rows or by columns.
 bool IsPlainMatrix(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
-         tensor.scalar_type() == at::kFloat && tensor.dim() == 2;
+  return IsPlainFloat(tensor) && tensor.dim() == 2 &&
+         (tensor.is_contiguous() || tensor.t().is_contiguous());
 }
 
 bool IsLargeProduct(const at::Tensor& left, const at::Tensor& right) {
-  return products_of_thread && !c10::GradMode::is_enabled() && IsPlainMatrix(left) &&
-         IsPlainMatrix(right) && left.size(1) == right.size(0) &&
-         left.numel() * right.size(1) >= kLeastMultiplications;
+  return products_of_thread && IsFreeOfModes() && IsPlainMatrix(left) && IsPlainMatrix(right) &&
+         left.size(1) == right.size(0) && left.numel() * right.size(1) >= kLeastMultiplications;
 }
 
 at::Tensor Mm(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
@@ -39,8 +40,7 @@ at::Tensor Mm(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor
 
 at::Tensor Addmm(c10::DispatchKeySet keys, const at::Tensor& added, const at::Tensor& left,
                  const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha) {
-  if (IsLargeProduct(left, right) && added.dim() == 1 && added.size(0) == right.size(1) &&
-      added.scalar_type() == at::kFloat && added.device().is_cpu() && beta.equal(1) &&
+  if (IsLargeProduct(left, right) && FitsAsBias(added, right.size(1)) && beta.equal(1) &&
       alpha.equal(1)) {
     return OneDnnLinear(left, right.t(), added);
   }
@@ -48,6 +48,21 @@ at::Tensor Addmm(c10::DispatchKeySet keys, const at::Tensor& added, const at::Te
 }
 
 }  // namespace
+
+bool IsPlainFloat(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.scalar_type() == at::kFloat && !tensor.is_nested();
+}
+
+bool FitsAsBias(const std::optional<at::Tensor>& bias, int64_t outputs) {
+  return !bias || !bias->defined() ||
+         (IsPlainFloat(*bias) && bias->dim() == 1 && bias->size(0) == outputs &&
+          bias->is_contiguous());
+}
+
+bool IsFreeOfModes() {
+  return !c10::GradMode::is_enabled() && !at::autocast::is_autocast_enabled(at::kCPU);
+}
 
 bool HasOneDnn() { return at::hasMKLDNN() && at::globalContext().userEnabledMkldnn(); }
 

@@ -11,6 +11,13 @@ namespace braid {
 // Whether LibTorch has oneDNN in it, and may use it.
 bool HasOneDnn();
 
+// Float32 numbers in plain memory of the host, with any strides.
+bool IsPlainFloat(const at::Tensor& tensor);
+// Whether there is no bias, or one that oneDNN, which does not look at its strides, reads right.
+bool FitsAsBias(const std::optional<at::Tensor>& bias, int64_t outputs);
+// Whether neither gradients are recorded nor anything is cast on the calling thread.
+bool IsFreeOfModes();
+
 // `input` times the transpose of `weight`, plus `bias` if there is one: float32, on the CPU,
 // without a gradient. `weight`: a matrix in any layout, or one that oneDNN has laid out for itself.
 at::Tensor OneDnnLinear(const at::Tensor& input, const at::Tensor& weight,

@@ -1,13 +1,17 @@
 #include "server/parallel/packed_weights.h"
 
 #include <cstddef>
+#include <exception>
 #include <optional>
+#include <string>
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/stack.h"
 #include "ATen/ops/linear_ops.h"
 #include "c10/core/GradMode.h"
+#include "server/base/text.h"
 #include "server/parallel/onednn_product.h"
+#include "server/telemetry/log.h"
 #include "torch/library.h"
 
 namespace braid {
@@ -21,8 +25,7 @@ constexpr int64_t kLeastRows = 2;
 thread_local const PackedWeights* weights_of_thread = nullptr;
 
 bool CanBePacked(const at::Tensor& weight) {
-  return weight.device().is_cpu() && weight.layout() == at::kStrided &&
-         weight.scalar_type() == at::kFloat && weight.dim() == 2 && weight.is_contiguous() &&
+  return IsPlainFloat(weight) && weight.dim() == 2 && weight.is_contiguous() &&
          weight.numel() >= kLeastNumbers && !weight.is_inference();
 }
 
@@ -38,20 +41,14 @@ at::Tensor Pack(const at::Tensor& weight) {
 // Whether oneDNN's product is the same, and faster.
 bool IsWorthwhile(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-  if (!CanBePacked(weight) || !input.device().is_cpu() || input.layout() != at::kStrided ||
-      input.scalar_type() != at::kFloat || input.dim() < 2 || input.size(-1) != weight.size(1) ||
-      input.numel() < kLeastRows * weight.size(1)) {
-    return false;
-  }
-  const bool with_bias = bias && bias->defined();
-  return !with_bias ||
-         (bias->scalar_type() == at::kFloat && bias->dim() == 1 && bias->size(0) == weight.size(0));
+  return CanBePacked(weight) && IsPlainFloat(input) && input.dim() >= 2 &&
+         input.size(-1) == weight.size(1) && input.numel() >= kLeastRows * weight.size(1) &&
+         FitsAsBias(bias, weight.size(0));
 }
 
 at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-  if (weights_of_thread != nullptr && !c10::GradMode::is_enabled() &&
-      IsWorthwhile(input, weight, bias)) {
+  if (weights_of_thread != nullptr && IsFreeOfModes() && IsWorthwhile(input, weight, bias)) {
     const at::Tensor* packed = weights_of_thread->Find(weight);
     if (packed != nullptr) {
       return OneDnnLinear(input, *packed, bias);
@@ -94,8 +91,17 @@ const at::Tensor* PackedWeights::Find(const at::Tensor& weight) const {
       entry.weight._version() != entry.version) {
     return nullptr;
   }
-  absl::call_once(entry.packed->once, [&] { entry.packed->value = Pack(entry.weight); });
-  return &entry.packed->value;
+  absl::call_once(entry.packed->once, [&] {
+    try {
+      entry.packed->value = Pack(entry.weight);
+    } catch (const std::exception& failure) {
+      // Nothing may be thrown here: who comes next would wait for ever.
+      Log(LogModule::kModels)
+          .warn("a matrix of {} bytes is used as it is: {}", entry.weight.nbytes(),
+                std::string(Excerpt(failure.what())));
+    }
+  });
+  return entry.packed->value.defined() ? &entry.packed->value : nullptr;
 }
 
 PackedWeights::Use::Use(const PackedWeights& weights) : outer_(weights_of_thread) {

@@ -22,7 +22,8 @@ namespace braid {
 class PackedWeights {
  public:
   // Keeps the memory of the replicas' weights, and looks at what is written to them: a matrix that
-  // has changed since is not taken any more.
+  // has changed since is not taken any more. What is written through Tensor.data LibTorch does not
+  // count, and it is not seen.
   explicit PackedWeights(const ReplicaSet& replicas);
 
   // The linear layers of the calling thread take `weights`, which outlive it, for its scope: where
@@ -45,7 +46,7 @@ class PackedWeights {
  private:
   struct Packed {
     absl::once_flag once;
-    at::Tensor value;  // undefined before
+    at::Tensor value;  // undefined before, and if there was no memory
   };
   struct Entry {
     at::Tensor weight;

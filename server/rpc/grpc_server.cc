@@ -1,7 +1,9 @@
 #include "server/rpc/grpc_server.h"
 
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -16,8 +18,16 @@
 #include "server/rpc/tls_credentials.h"
 #include "server/rpc/training_service.h"
 #include "server/rpc/transport.h"
+#include "server/rpc/watch_limit.h"
 
 namespace braid {
+namespace {
+
+// 17 kB each.
+constexpr int kWatches = 4096;
+
+}  // namespace
+
 class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
@@ -35,6 +45,10 @@ class GrpcServer::Impl {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ConfigureTransport(limits, &builder);
+    // Nobody is asked who watches health; balancers of clients do, each on its connections.
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
+    watches.push_back(std::make_unique<WatchLimit>(kWatches));
+    builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&training_);

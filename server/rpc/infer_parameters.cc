@@ -67,6 +67,9 @@ absl::Status CheckParameters(const Parameters& parameters) {
       return absl::UnimplementedError(absl::StrCat(
           "parameters.", name, ": sequences are not offered; every request stands for itself"));
     }
+    if (name == "report_split") {
+      BRAID_RETURN_IF_ERROR(ReadBool(parameter, ParameterField("", name)).status());
+    }
     // A model that is no decoupled one answers once, so this changes nothing.
     if (absl::StartsWith(name, "triton_") && name != "triton_enable_empty_final_response") {
       return absl::UnimplementedError(

@@ -12,6 +12,7 @@ from e2e import models
 from e2e.inference import assert_close, expected, infer, infer_input, outputs_of
 from e2e.protocol import CALL_SECONDS
 from e2e.server import Server
+from tritonclient.utils import InferenceServerException
 
 DEVICES = ["cpu*1", "cpu*2", "cpu*3"]
 
@@ -155,6 +156,8 @@ def test_split_is_reported_when_asked_for(
         parameters = infer(client, "mlp", {"x": x}).get_response().parameters
         assert "split" not in parameters
         reply = infer(client, "mlp", {"x": x}, parameters={"report_split": True}).get_response()
+        with pytest.raises(InferenceServerException, match="report_split"):
+            infer(client, "mlp", {"x": x}, parameters={"report_split": "yes"})
     chunks = [chunk.split("=") for chunk in reply.parameters["split"].string_param.split(",")]
     known = {f"cpu:{i}" for i in range(int(devices.removeprefix("cpu*")))}
     assert {device for device, _ in chunks} <= known

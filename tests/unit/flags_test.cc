@@ -155,12 +155,26 @@ TEST_F(FlagsTest, AnIpv6AddressIsBracketed) {
 }
 
 TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
-  for (const std::string flag :
-       {"--grpc_port=65536", "--grpc_port=-1", "--grpc_port=x", "--metrics_port=1.5",
-        "--cpu_threads=-1", "--training_share=1", "--max_requests=0", "--max_request_bytes=0",
-        "--max_request_bytes=-5", "--drain_timeout=-1", "--drain_delay=-1",
-        "--max_connection_age=-1", "--health_port=65536", "--load_model=a",
-        "--model_control_mode=some", "--repository_poll_seconds=0", "--no_such_flag=1"}) {
+  for (const std::string flag : {"--grpc_port=65536",
+                                 "--grpc_port=-1",
+                                 "--grpc_port=x",
+                                 "--metrics_port=1.5",
+                                 "--cpu_threads=-1",
+                                 "--training_share=1",
+                                 "--max_requests=0",
+                                 "--max_request_bytes=0",
+                                 "--max_request_bytes=-5",
+                                 "--drain_timeout=-1",
+                                 "--drain_delay=-1",
+                                 "--drain_delay=nan",
+                                 "--drain_timeout=inf",
+                                 "--training_share=nan",
+                                 "--max_connection_age=-1",
+                                 "--health_port=65536",
+                                 "--load_model=a",
+                                 "--model_control_mode=some",
+                                 "--repository_poll_seconds=0",
+                                 "--no_such_flag=1"}) {
     EXPECT_FALSE(Parse({flag})) << flag;
     EXPECT_EQ(exit_code_, 2) << flag;
     const std::string name = flag.substr(0, flag.find('='));

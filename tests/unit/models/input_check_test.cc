@@ -85,6 +85,21 @@ TEST(CheckInputsTest, TheFirstValueOutOfRangeIsNamed) {
               RefusesField("inputs[0]", HasSubstr("200 at index 0")));
 }
 
+TEST(CheckInputsTest, RowsOfNothingAreNoMoreThanABatch) {
+  ModelConfig config;
+  config.name = "m";
+  config.max_batch_size = 8;
+  config.inputs = {{"x", DataType::kFp32, {-1}}};
+  const auto check = [&](int64_t rows) {
+    return CheckInputs(config, {{"x", DataType::kFp32, {rows, 0}, nullptr, 0, nullptr}}, "inputs")
+        .status();
+  };
+  EXPECT_THAT(check(8), IsOk());
+  EXPECT_THAT(check(int64_t{1} << 40),
+              RefusesField("inputs", AllOf(HasSubstr("1099511627776 rows hold no elements"),
+                                           HasSubstr("at most 8"))));
+}
+
 TEST(CheckInputsTest, AScalarThatIsNotThereIsItsDefault) {
   ModelConfig config = Batched();
   config.inputs.push_back({"top", DataType::kInt64, {}, /*broadcast=*/true});

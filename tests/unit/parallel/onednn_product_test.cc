@@ -70,6 +70,8 @@ TEST_F(OneDnnProductsTest, OthersStayAsTheyAre) {
   at::mm(input_.to(at::kDouble), weight_.t().to(at::kDouble));
   at::addmm(bias_, input_, weight_.t(), /*beta=*/1, /*alpha=*/2);
   at::addmm(bias_.expand({128, 512}), input_, weight_.t());
+  at::addmm(at::randn({1}).expand({512}), input_, weight_.t());
+  at::mm(at::randn({128, 1568}).slice(1, 0, 1568, 2), weight_.t());
   EXPECT_ANY_THROW(at::mm(input_, weight_));
   EXPECT_ANY_THROW(at::addmm(bias_.narrow(0, 0, 511), input_, weight_.t()));
   EXPECT_EQ(counter.count(), 0);

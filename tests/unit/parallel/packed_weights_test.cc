@@ -7,6 +7,7 @@
 #include "ATen/ATen.h"
 #include "c10/core/GradMode.h"
 #include "gtest/gtest.h"
+#include "server/devices/autocast.h"
 #include "tests/fakes/operator_counter.h"
 #include "tests/fakes/puppet_replica.h"
 #include "tests/fakes/worker_fleet.h"
@@ -66,6 +67,33 @@ TEST_F(PackedWeightsTest, TakeInputsOfAnyRankAndLayout) {
   EXPECT_EQ(result.sizes(), at::IntArrayRef({4, 5, 512}));
   EXPECT_TRUE(at::allclose(result, expected, 1e-4, 1e-4));
   EXPECT_EQ(counter.count(), 1);
+}
+
+TEST_F(PackedWeightsTest, ABiasIsReadAsItLies) {
+  const PackedWeights weights(Replicas({weight_}));
+  const at::Tensor input = at::randn({8, 768});
+  const at::Tensor column = at::randn({512, 2}).select(1, 1);
+  const at::Tensor expanded = at::randn({1}).expand({512});
+  const PackedWeights::Use use(weights);
+  for (const at::Tensor& bias : {column, expanded}) {
+    const at::Tensor expected = at::matmul(input, weight_.t()) + bias;
+    EXPECT_TRUE(at::allclose(at::linear(input, weight_, bias), expected, 1e-4, 1e-4));
+  }
+}
+
+TEST_F(PackedWeightsTest, AreLeftToAutocast) {
+  const PackedWeights weights(Replicas({weight_}));
+  const AutocastGuard autocast(c10::kCPU, c10::kBFloat16);
+  const PackedWeights::Use use(weights);
+  EXPECT_EQ(at::linear(at::randn({8, 768}), weight_).scalar_type(), at::kBFloat16);
+}
+
+TEST_F(PackedWeightsTest, AreLeftToNestedTensors) {
+  const PackedWeights weights(Replicas({weight_}));
+  const at::Tensor nested =
+      at::_nested_tensor_from_mask(at::randn({4, 6, 768}), at::ones({4, 6}, at::kBool));
+  const PackedWeights::Use use(weights);
+  EXPECT_TRUE(at::linear(nested, weight_).is_nested());
 }
 
 TEST_F(PackedWeightsTest, AreLeftWhereTheyAreOfNoUse) {

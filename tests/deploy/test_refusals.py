@@ -97,6 +97,7 @@ NO_VALUES = [
     ({"server": {"maxConnectionAge": -1}}, "/server/maxConnectionAge"),
     ({"server": {"maxClientRequestBytes": -1}}, "/server/maxClientRequestBytes"),
     ({"models": {"claimName": "Not_A_Name"}}, "/models/claimName"),
+    ({"fullnameOverride": "1abc"}, "/fullnameOverride"),
     ({"auth": {"tokensSecret": "Not_A_Name"}}, "/auth/tokensSecret"),
     ({"tls": {"terminatedInFront": "mesh"}}, "/tls/terminatedInFront"),
     ({"sharedMemory": {"sizeLimit": "1 GB"}}, "/sharedMemory/sizeLimit"),
@@ -118,6 +119,15 @@ def test_contradictions(values: dict, sentence: str) -> None:
     with pytest.raises(Refused) as refused:
         render_minimal(values)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("release", ["1rel", "my.release"])
+def test_a_release_whose_name_is_none_of_a_service(release: str) -> None:
+    with pytest.raises(Refused) as refused:
+        render_minimal(release=release)
+    assert f"no Service can be called '{release}-braid'" in str(refused.value)
+    named = render_minimal({"fullnameOverride": "mine"}, release=release)
+    assert named.workload()["metadata"]["name"] == "mine"
 
 
 @pytest.mark.parametrize("values, key", NO_VALUES)

@@ -1,11 +1,20 @@
 {{/* Ends with one sentence where values contradict each other, which the schema cannot tell. */}}
 {{- define "braid.validate" -}}
+{{- include "braid.validateName" . }}
 {{- include "braid.validateModels" .Values.models }}
 {{- include "braid.validateAccess" .Values }}
 {{- include "braid.validateTest" .Values }}
 {{- include "braid.validateServer" .Values.server }}
 {{- include "braid.validateGpus" .Values }}
 {{- include "braid.validateReplicas" .Values }}
+{{- end }}
+
+{{/* A release may be called what no Service may. */}}
+{{- define "braid.validateName" -}}
+{{- $name := include "braid.fullname" . }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+{{- fail (printf "no Service can be called '%s', which has to begin with a letter and to have no dot: set fullnameOverride" $name) }}
+{{- end }}
 {{- end }}
 
 {{- define "braid.validateModels" -}}

@@ -227,7 +227,7 @@ SLOTS = [
         f"{BACKWARD}.inputs",
         exchanged,
         "graph 'bw'",
-        "is FP32[-1, 8]; what forward saves of this name is FP32[8]",
+        "has the shape [-1, 8]; what forward saves of this name has [8]",
     ),
     manifest("part_twice", "parts", lambda parts: parts * 2, "parts[1]", "is there twice"),
     manifest("output_rows", "parts.0.outputs.0.shape.0", "4*batch", "'4*batch'", '"batch"'),

@@ -165,8 +165,7 @@ absl::Status CheckKernels(absl::string_view source) {
         absl::StrContains(kernel, "AOTI_TORCH_CHECK(")) {
       return absl::FailedPreconditionError(
           "model.pt2 looks at indices where several threads run, so that one out of range would "
-          "end "
-          "the server: compile it with torch._inductor.config.cpp.threads = 1 and without "
+          "end the server: compile it with torch._inductor.config.cpp.threads = 1 and without "
           "dynamic_threads, as braid.export does");
     }
   }

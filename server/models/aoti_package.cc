@@ -188,12 +188,6 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   BRAID_RETURN_IF_ERROR(ReadMetadata(text));
   BRAID_ASSIGN_OR_RETURN(const std::string code, archive->Read(records.at(source)));
   BRAID_ASSIGN_OR_RETURN(interface_, ParseAotiInterface(code));
-  for (const auto& [name, record] : records) {
-    if (device_ == "cpu" && absl::EndsWith(name, ".cpp")) {
-      BRAID_ASSIGN_OR_RETURN(const std::string kernels, archive->Read(record));
-      BRAID_RETURN_IF_ERROR(CheckKernels(kernels));
-    }
-  }
 
   std::error_code error;
   const fs::path temporary = fs::temp_directory_path(error);
@@ -205,6 +199,9 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   folder_ = folder;
   for (const auto& [name, record] : records) {
     BRAID_ASSIGN_OR_RETURN(const std::string bytes, archive->Read(record));
+    if (device_ == "cpu" && absl::EndsWith(name, ".cpp")) {
+      BRAID_RETURN_IF_ERROR(CheckKernels(bytes));
+    }
     BRAID_RETURN_IF_ERROR(WriteFile(fs::path(folder_) / name, bytes));
   }
   library_ = fs::path(folder_) / library;

@@ -26,7 +26,8 @@ for program in buildah mmdebstrap; do
   command -v "$program" >/dev/null || fail "no $program: apt-get install buildah crun mmdebstrap netavark"
 done
 
-base=docker.io/library/debian:12-slim
+pinned=$(sed -n 's/^ARG BASE=//p' deploy/docker/Dockerfile)
+base=localhost/braid-base:${pinned##*:}
 built=localhost/braid-built:$variant
 image=localhost/braid:$variant
 work=build/container
@@ -41,9 +42,12 @@ make_image() { # NAME FROM SOURCE DESTINATION
   buildah commit --quiet --rm "$container" "$1"
 }
 
-# Stands for the registry's where there is none.
+# What the Dockerfile pins, or what stands for it where no registry is reached.
 make_base() {
-  buildah pull --policy=missing "$base" && return
+  if buildah pull --policy=missing "$pinned"; then
+    buildah tag "$pinned" "$base"
+    return
+  fi
   mmdebstrap --variant=minbase bookworm "$work/base.tar"
   make_image "$base" scratch "$work/base.tar" /
   rm "$work/base.tar"
@@ -59,7 +63,7 @@ mkdir -p "$work"
 buildah inspect --type image "$base" >/dev/null 2>&1 || run_logged container-base "Making the base" make_base
 run_logged container-built "Collecting what was built" make_built
 run_logged container-image "Making the image" buildah bud --pull-never \
-  --file deploy/docker/Dockerfile --build-arg "BUILDER=$built" --build-arg "VERSION=$version" \
-  --tag "$image" .
+  --file deploy/docker/Dockerfile --build-arg "BASE=$base" --build-arg "BUILDER=$built" \
+  --build-arg "VERSION=$version" --tag "$image" .
 BRAID_IMAGE=$image .venv/bin/python -m pytest -q tests/container
 say "The image is $image; its SBOM is /opt/braid/sbom.cdx.json in it"

@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   if (!(*server)->Drain(wishes.hurry)) {
     EndNow(1);
   }
-  ServerLog().info("bye");
   braid::StopLog();
+  ServerLog().info("bye");
   return 0;
 }

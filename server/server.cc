@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "prometheus/collectable.h"
 #include "server/access/access_control.h"
 #include "server/access/model_allowlist.h"
@@ -51,10 +50,6 @@ namespace {
 
 // How long replies that clients are slow to read keep the server.
 constexpr absl::Duration kSlowReaders = absl::Seconds(10);
-// How long calls that are still open after the drain, such as health watches, do.
-constexpr absl::Duration kHangUp = absl::Seconds(1);
-// How long it is looked whether clients go on sending calls; their last replies reach them.
-constexpr absl::Duration kLastCalls = absl::Milliseconds(50);
 // How long trainers may take to be saved that are still at work when the drain's time is up.
 constexpr absl::Duration kLastCheckpoints = absl::Seconds(10);
 
@@ -76,6 +71,21 @@ absl::Status MakeDataDir(const std::string& path) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
+}
+
+absl::Status CheckProfile(const std::string& path) {
+  if (path.empty()) {
+    return absl::OkStatus();
+  }
+  // It is written when the operations are over; what is wrong with it should not wait for that.
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error) &&
+      access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--profile: '", path, "' is no file that can be written"));
 }
 
 // What messages that are on their way may take: as much as requests in flight, but one always fits.
@@ -124,6 +134,7 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(CheckExposure(options_));
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
+    BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
     LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
@@ -196,7 +207,7 @@ class Server::Parts {
       return false;
     }
     control_->Stop();
-    SendClientsAway();
+    grpc_server_->Shutdown();
     Log(LogModule::kServer).info("drained: nothing is in flight, saving trainers");
     if (!trainers_->SaveAll()) {
       return false;
@@ -247,26 +258,19 @@ class Server::Parts {
           .error("the drain timeout has passed with {} requests in flight", admission_.in_flight());
       return false;
     }
+    grpc_server_->StopListening();
     DrainTime readers(std::min(kSlowReaders, options_.drain_timeout), &hurry);
-    if (!readers.Await([this](absl::Duration wait) { return admission_.WaitUntilReplied(wait); },
-                       [](absl::Duration) {
-                         Log(LogModule::kServer).info("draining: replies are being read");
-                       })) {
+    const auto tell_readers = [](absl::Duration) {
+      Log(LogModule::kServer).info("draining: replies are being read");
+    };
+    const auto replied = [this](absl::Duration wait) { return admission_.WaitUntilReplied(wait); };
+    const auto delivered = [this](absl::Duration wait) {
+      return grpc_server_->WaitUntilDelivered(wait);
+    };
+    if (!readers.Await(replied, tell_readers) || !readers.Await(delivered, tell_readers)) {
       Log(LogModule::kServer).warn("replies that nobody reads are given up");
     }
     return true;
-  }
-
-  void SendClientsAway() {
-    const int64_t before = admission_.kept_out();
-    absl::SleepFor(kLastCalls);
-    if (const int64_t calls = admission_.kept_out(); calls > before) {
-      Log(LogModule::kServer)
-          .warn("hanging up on clients that go on sending: {} calls were refused", calls);
-      grpc_server_->HangUp();
-    } else {
-      grpc_server_->Shutdown(absl::Now() + kHangUp);
-    }
   }
 
   // Before the process ends with requests in flight: one of them may hold its trainer for good.

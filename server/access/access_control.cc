@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/base/status.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -28,6 +29,10 @@ absl::Status Named(const char* flag, const absl::Status& status) {
                      : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
 }
 
+void WarnOfNobody(const char* flag, const std::string& path) {
+  Log(LogModule::kServer).warn("{}: '{}' has no identity: it lets nobody in", flag, path);
+}
+
 }  // namespace
 
 AccessControl::AccessControl(const Paths& paths)
@@ -49,6 +54,12 @@ absl::Status AccessControl::Apply(const ReloadedFiles::Contents& contents) {
   if (takes_certificates()) {
     BRAID_RETURN_IF_ERROR(
         Named(kCertificates, table->AddCertificates(paths_.certificates, contents.back())));
+  }
+  if (takes_tokens() && table->tokens() == 0) {
+    WarnOfNobody(kTokens, paths_.tokens);
+  }
+  if (takes_certificates() && table->certificates() == 0) {
+    WarnOfNobody(kCertificates, paths_.certificates);
   }
   const absl::MutexLock lock(&mu_);
   table_ = std::move(table);

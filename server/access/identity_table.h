@@ -23,6 +23,10 @@ class IdentityTable {
   //   role[:model][,role[:model]...] IDENTITY
   absl::Status AddCertificates(const std::string& file, absl::string_view text);
 
+  // How many there are.
+  size_t tokens() const { return tokens_.size(); }
+  size_t certificates() const { return certificates_.size(); }
+
   // null: there is none.
   std::shared_ptr<const Identity> FindToken(const Sha256Digest& token) const;
   std::shared_ptr<const Identity> FindCertificate(absl::string_view identity) const;

@@ -22,7 +22,7 @@ void Ticket::GiveBack() {
 
 absl::StatusOr<Ticket> Admission::Admit(size_t bytes, std::string client) {
   const absl::MutexLock lock(&mu_);
-  BRAID_RETURN_IF_ERROR(CheckGate());
+  BRAID_RETURN_IF_ERROR(gate_);
   if (requests_ >= limits_.requests) {
     return absl::ResourceExhaustedError(
         absl::StrCat(requests_, " requests are in flight, the limit (--max_requests)"));
@@ -66,7 +66,6 @@ absl::Status Admission::CheckClient(const Client& client, size_t bytes) const {
 void Admission::Close(absl::string_view does) {
   const absl::MutexLock lock(&mu_);
   gate_ = absl::UnavailableError(absl::StrCat("the server ", does));
-  kept_out_ = 0;
 }
 
 void Admission::Open() {
@@ -76,19 +75,7 @@ void Admission::Open() {
 
 absl::Status Admission::CheckOpen() const {
   const absl::MutexLock lock(&mu_);
-  return CheckGate();
-}
-
-absl::Status Admission::CheckGate() const {
-  if (!gate_.ok()) {
-    ++kept_out_;
-  }
   return gate_;
-}
-
-int64_t Admission::kept_out() const {
-  const absl::MutexLock lock(&mu_);
-  return kept_out_;
 }
 
 bool Admission::WaitUntilIdle(absl::Duration timeout) {

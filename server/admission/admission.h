@@ -80,8 +80,6 @@ class Admission {
   bool WaitUntilReplied(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
   size_t bytes_in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
-  // How many the gate has kept out since it was closed.
-  int64_t kept_out() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class Ticket;
@@ -92,7 +90,6 @@ class Admission {
   };
 
   absl::Status CheckClient(const Client& client, size_t bytes) const;
-  absl::Status CheckGate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBack(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
   void CountReplied() ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return requests_ == 0; }
@@ -101,7 +98,6 @@ class Admission {
   const Limits limits_;
   mutable absl::Mutex mu_;
   absl::Status gate_ ABSL_GUARDED_BY(mu_);  // OK: open
-  mutable int64_t kept_out_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   // Those that have any.

@@ -160,6 +160,11 @@ void BatchQueue::Run(size_t replica, const Batcher::Batch& batch, bool brief) {
                      "' until its deadline, or for as long as it may")));
   }
   if (!batch.pieces.empty()) {
+    absl::Time oldest = absl::InfiniteFuture();
+    for (const Batcher::Piece& piece : batch.pieces) {
+      oldest = std::min(oldest, piece.request->schedule().arrival);
+    }
+    replicas_.worker(replica).RecordQueued(DeviceWork::kInference, absl::Now() - oldest);
     RunOrFail(replica, batch.pieces);
   }
   if (!brief) {

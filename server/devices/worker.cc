@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/devices/thread_setup.h"
 #include "server/telemetry/log.h"
 
@@ -35,8 +36,9 @@ void Worker::Stop() {
 }
 
 void Worker::Post(Task task) {
+  const absl::Time now = absl::Now();
   const absl::MutexLock lock(&mu_);
-  tasks_.push_back(std::move(task));
+  tasks_.push_back({std::move(task), now});
   wake_.Signal();
 }
 
@@ -185,9 +187,10 @@ void Worker::CountBatch(absl::Duration time) {
 }
 
 Worker::Task Worker::TakeTask() {
-  Task task = std::move(tasks_.front());
+  PostedTask next = std::move(tasks_.front());
   tasks_.pop_front();
-  return task;
+  RecordQueued(DeviceWork::kTraining, absl::Now() - next.posted);
+  return std::move(next.task);
 }
 
 }  // namespace braid

@@ -98,6 +98,8 @@ class Worker {
   void AddBusy(Phase phase, absl::Duration busy);
   // `rows` rows went through a forward pass together.
   void CountChunk(DeviceWork work, int64_t rows);
+  // What it does next has waited for `queued`. It counts tasks itself.
+  void RecordQueued(DeviceWork work, absl::Duration queued) { metrics_.RecordQueued(work, queued); }
 
   // Device::Synchronize(), for the worker's thread. Once it was UNAVAILABLE it always is, and
   // the worker healthy no more: what it is given has to be refused.
@@ -126,6 +128,10 @@ class Worker {
     // Time that its batches took, divided by its weight; what it did not ask for while it had no
     // work is counted as if it had been given.
     absl::Duration served;
+  };
+  struct PostedTask {
+    Task task;
+    absl::Time posted;
   };
   struct Choice {
     WorkSource::Work work;
@@ -159,7 +165,7 @@ class Worker {
   mutable absl::Mutex mu_;
   absl::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  std::deque<PostedTask> tasks_ ABSL_GUARDED_BY(mu_);
   // By `served`, but for the first one, whose batch has just run.
   std::vector<Source> sources_ ABSL_GUARDED_BY(mu_);
   WorkShare share_ ABSL_GUARDED_BY(mu_);

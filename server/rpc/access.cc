@@ -68,7 +68,7 @@ Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& cont
                absl::string_view method)
     : access_(&access), rule_(&RuleOf(method)) {
   const bool logged = AccessLogOn();
-  if (rule_->audited || logged || access.limits_clients) {
+  if (Audited(rule_->need) || logged || access.limits_clients) {
     peer_ = context.peer();
   }
   if (logged) {
@@ -120,7 +120,13 @@ absl::Status Caller::Identify() {
                                                             : "a client certificate"));
 }
 
+bool Caller::Audited(Need need) const {
+  const bool asked = access_->control != nullptr && need == Need::kTrain;
+  return asked || (rule_->audited && (need == Need::kAdmin || rule_->need != Need::kAnyone));
+}
+
 absl::Status Caller::CheckStart() {
+  audited_ = Audited(rule_->need);
   if (access_->control == nullptr || rule_->need == Need::kOpen) {
     return absl::OkStatus();
   }
@@ -130,7 +136,7 @@ absl::Status Caller::CheckStart() {
 }
 
 absl::Status Caller::CheckNames(Need need, const Names& names) {
-  if (rule_->audited && (need == Need::kAdmin || rule_->need != Need::kAnyone)) {
+  if (Audited(need)) {
     audited_ = true;
     audited_model_ = std::string(names.model);
     trainer_ = std::string(names.trainer);

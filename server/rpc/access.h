@@ -74,6 +74,8 @@ class Caller {
   // The same, of a caller who is asked for.
   absl::Status CheckCaller(Need need, const Names& names);
   absl::Status CheckRole(Role role, const Names& names) const;
+  // Whether a call that needs `need` leaves a line in the log.
+  bool Audited(Need need) const;
   // Asks again who the caller is, if that may have changed.
   absl::Status Identify();
   absl::Status Refused(Role role, const std::string& for_what) const;

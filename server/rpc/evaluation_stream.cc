@@ -69,18 +69,22 @@ void EvaluationStream::OnReadDone(bool ok) {
 }
 
 absl::Status EvaluationStream::Add() {
-  // Only the first message names the trainer.
-  BRAID_RETURN_IF_ERROR(
-      caller_.CheckNames({.model = {}, .trainer = run_ ? run_->trainer : request_.trainer()}));
+  std::string client;
+  {
+    const absl::MutexLock lock(&mu_);
+    // Only the first message names the trainer.
+    BRAID_RETURN_IF_ERROR(
+        caller_.CheckNames({.model = {}, .trainer = run_ ? run_->trainer : request_.trainer()}));
+    client = caller_.client();
+  }
   BRAID_RETURN_IF_ERROR(CheckStrings(request_));
-  BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(request_.ByteSizeLong(), caller_.client()));
+  BRAID_ASSIGN_OR_RETURN(ticket_,
+                         rpc_.admission->Admit(request_.ByteSizeLong(), std::move(client)));
   if (!run_) {
     const std::vector<std::string> metrics(request_.metrics().begin(), request_.metrics().end());
     BRAID_ASSIGN_OR_RETURN(
         run_, trainers_->StartEvaluation(request_.trainer(), metrics,
                                          request_.k() == 0 ? kDefaultK : request_.k()));
-    const absl::MutexLock lock(&mu_);
-    model_ = caller_.model();
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs, ReadTensors(request_.inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> targets,
@@ -124,7 +128,8 @@ void EvaluationStream::End(const absl::Status& status) {
 
 void EvaluationStream::EndLocked(const absl::Status& status) {
   if (!std::exchange(ended_, true)) {
-    Finish(record_.End(status, caller_, model_));
+    caller_.Audit(status);
+    Finish(record_.End(status, caller_, caller_.model()));
   }
 }
 

@@ -47,7 +47,6 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
   // gRPC's hold on the stream, until OnDone(); a batch under way has another.
   std::shared_ptr<EvaluationStream> self_;
   CallRecord record_;
-  Caller caller_;
   Ticket ticket_;
   braid::v1::EvaluateRequest request_;
   std::optional<EvaluationRun> run_;  // from the first message on
@@ -57,7 +56,7 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
   bool reading_ ABSL_GUARDED_BY(mu_) = false;  // else a batch is under way
   absl::Status leaves_ ABSL_GUARDED_BY(mu_);   // an error: with which, once none is under way
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  std::string model_ ABSL_GUARDED_BY(mu_);  // of the trainer
+  Caller caller_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace braid

@@ -11,6 +11,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "server/base/port_sockets.h"
 #include "server/rpc/device_service.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/health_reporter.h"
@@ -25,6 +26,8 @@ namespace {
 
 // 17 kB each.
 constexpr int kWatches = 4096;
+// How often it is looked whether clients' machines have acknowledged what was sent: nobody tells.
+constexpr absl::Duration kAcknowledgement = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -62,11 +65,11 @@ class GrpcServer::Impl {
     return absl::OkStatus();
   }
 
-  void Shutdown(absl::Time deadline) { server_->Shutdown(absl::ToChronoTime(deadline)); }
-  void HangUp() {
-    // They come back only when the port is gone: to connect takes them longer than to shut down.
+  void Shutdown() {
+    braid::StopListening(
+        port_);  // or those that are sent away could be back before it is shut down
     grpc_server_cancel_all_calls(server_->c_server());
-    Shutdown(absl::Now());
+    server_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
   int port() const { return port_; }
 
@@ -104,10 +107,22 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& op
 }
 
 GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-GrpcServer::~GrpcServer() = default;
+GrpcServer::~GrpcServer() { Shutdown(); }
 
-void GrpcServer::Shutdown(absl::Time deadline) { impl_->Shutdown(deadline); }
-void GrpcServer::HangUp() { impl_->HangUp(); }
+void GrpcServer::StopListening() { braid::StopListening(port()); }
+
+bool GrpcServer::WaitUntilDelivered(absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  while (UndeliveredBytes(port()) > 0) {
+    if (absl::Now() >= end) {
+      return false;
+    }
+    absl::SleepFor(kAcknowledgement);
+  }
+  return true;
+}
+
+void GrpcServer::Shutdown() { impl_->Shutdown(); }
 int GrpcServer::port() const { return impl_->port(); }
 
 }  // namespace braid

@@ -45,14 +45,16 @@ class GrpcServer {
 
   // Listens and answers. UNAVAILABLE if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const Options& options);
+  // Shuts it down.
   ~GrpcServer();
 
-  // Tells clients to go away (GOAWAY), waits for them at most until `deadline`, then cancels what
-  // calls they have. A call that comes meanwhile is CANCELLED, which few clients try again.
-  void Shutdown(absl::Time deadline);
-  // The same for clients that go on sending calls: their connections are closed at once, and what
-  // they have sent is UNAVAILABLE.
-  void HangUp();
+  // Lets no client connect any more; those that have stay.
+  void StopListening();
+  // Whether, within `timeout`, what was answered reaches the clients' machines.
+  bool WaitUntilDelivered(absl::Duration timeout);
+  // Closes all connections: what is on its way on them is UNAVAILABLE. gRPC's own way to end would
+  // answer it CANCELLED, which few clients try again.
+  void Shutdown();
 
   int port() const;
 

@@ -23,8 +23,9 @@ struct MethodRule {
   absl::string_view method;  // without package and service
   Need need = Need::kAdmin;
   Subject subject = Subject::kServer;
-  // Whether the log says who called it, and with what outcome: what changes the server or what it
-  // serves, or hands weights out. A step of a training is neither.
+  // Whether the log always says who called it, and with what outcome: what changes the server or
+  // what it serves, or hands weights out. What else needs a role to train is told only where
+  // callers have identities.
   bool audited = false;
 };
 

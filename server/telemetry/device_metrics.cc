@@ -19,6 +19,7 @@ DeviceMetrics::DeviceMetrics(Metrics* metrics, absl::string_view device) {
   for (size_t w = 0; w < samples_.size(); ++w) {
     samples_[w] = &table.device_samples.At({device, kWorkNames[w]});
     chunk_size_[w] = &table.chunk_size.At({device, kWorkNames[w]});
+    queue_duration_[w] = &table.device_queue.At({device, kWorkNames[w]});
   }
 }
 
@@ -30,6 +31,10 @@ void DeviceMetrics::CountChunk(DeviceWork work, int64_t rows) {
   const auto w = static_cast<size_t>(work);
   samples_[w]->Increment(static_cast<double>(rows));
   chunk_size_[w]->Observe(static_cast<double>(rows));
+}
+
+void DeviceMetrics::RecordQueued(DeviceWork work, absl::Duration queued) {
+  queue_duration_[static_cast<size_t>(work)]->Observe(absl::ToDoubleSeconds(queued));
 }
 
 }  // namespace braid

@@ -27,11 +27,14 @@ class DeviceMetrics {
   void AddBusy(Phase phase, absl::Duration busy);
   // `rows` rows went through a forward pass together.
   void CountChunk(DeviceWork work, int64_t rows);
+  // What its worker does next has waited for `queued`.
+  void RecordQueued(DeviceWork work, absl::Duration queued);
 
  private:
   std::array<prometheus::Counter*, kPhases> busy_{};
   std::array<prometheus::Counter*, kDeviceWorks> samples_{};
   std::array<prometheus::Histogram*, kDeviceWorks> chunk_size_{};
+  std::array<prometheus::Histogram*, kDeviceWorks> queue_duration_{};
 };
 
 }  // namespace braid

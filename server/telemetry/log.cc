@@ -45,23 +45,48 @@ constexpr size_t kMostWaiting = size_t{16} << 20;
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
 
-// Of a character at the begin of UTF-8 `text` that ends a line, moves the cursor or turns the order
-// of what follows: ASCII's and C1's controls, line and paragraph separators, directional marks. 0:
-// it can be seen.
-size_t HiddenBytes(absl::string_view text) {
-  const auto at = [text](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
-  };
-  if (absl::ascii_iscntrl(at(0))) {
-    return 1;
+// The first and the last of characters that end a line, move the cursor, turn the order of what
+// follows or cannot be seen: Unicode's controls, separators of lines, and marks of format.
+constexpr std::array<std::pair<char32_t, char32_t>, 13> kHidden = {{{0x00, 0x1F},
+                                                                    {0x7F, 0x9F},
+                                                                    {0xAD, 0xAD},
+                                                                    {0x61C, 0x61C},
+                                                                    {0x180E, 0x180E},
+                                                                    {0x200B, 0x200F},
+                                                                    {0x2028, 0x202E},
+                                                                    {0x2060, 0x206F},
+                                                                    {0xFE00, 0xFE0F},
+                                                                    {0xFEFF, 0xFEFF},
+                                                                    {0xFFF9, 0xFFFB},
+                                                                    {0xE0000, 0xE007F},
+                                                                    {0xE0100, 0xE01EF}}};
+
+struct Character {
+  size_t bytes = 1;
+  bool hidden = true;
+};
+
+// The first one of UTF-8 `text`; of what is none, a byte that cannot be seen.
+Character FirstOf(absl::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  if (absl::ascii_isprint(first)) {
+    return {1, false};  // as nearly all are
   }
-  if (at(0) == 0xC2 && at(1) >= 0x80 && at(1) <= 0x9F) {  // U+0080 to U+009F
-    return 2;
+  if (first >= 0x80 && first < 0xC0) {
+    return {};
   }
-  const bool mark = at(0) == 0xE2 && at(1) == 0x80 &&  // U+200E, 200F, 2028 to 202E
-                    (at(2) == 0x8E || at(2) == 0x8F || (at(2) >= 0xA8 && at(2) <= 0xAE));
-  const bool isolate = at(0) == 0xE2 && at(1) == 0x81 && at(2) >= 0xA6 && at(2) <= 0xA9;  // 2066 on
-  return mark || isolate ? 3 : 0;
+  const size_t bytes = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  char32_t code = bytes == 1 ? first : first & (0x7F >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    const unsigned next = i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+    if ((next & 0xC0) != 0x80) {
+      return {};
+    }
+    code = code << 6 | (next & 0x3F);
+  }
+  return {bytes, std::any_of(kHidden.begin(), kHidden.end(), [code](const auto& range) {
+            return range.first <= code && code <= range.second;
+          })};
 }
 
 // The message in one line of characters that can be seen.
@@ -71,15 +96,15 @@ class TextMessage final : public spdlog::custom_flag_formatter {
               spdlog::memory_buf_t& out) override {
     absl::string_view rest = ViewOf(line.payload);
     while (!rest.empty()) {
-      const size_t hidden = HiddenBytes(rest);
-      if (hidden == 0) {
-        out.push_back(rest.front());
-        rest.remove_prefix(1);
-        continue;
+      const Character next = FirstOf(rest);
+      const absl::string_view bytes = rest.substr(0, next.bytes);
+      if (next.hidden) {
+        const std::string escaped = absl::CHexEscape(bytes);
+        out.append(escaped.data(), escaped.data() + escaped.size());
+      } else {
+        out.append(bytes.data(), bytes.data() + bytes.size());
       }
-      const std::string escaped = absl::CHexEscape(rest.substr(0, hidden));
-      out.append(escaped.data(), escaped.data() + escaped.size());
-      rest.remove_prefix(hidden);
+      rest.remove_prefix(next.bytes);
     }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

@@ -87,6 +87,15 @@ struct MetricTable {
                         "Rows of a forward pass on a device: inference or training.",
                         Rows()};
 
+  Histograms device_queue{&table,
+                          MetricGroup::kDevices,
+                          "braid_device_queue_duration_seconds",
+                          {"device", "work"},
+                          "Time that work waited for a device: an inference batch, since the "
+                          "oldest of its requests came; a training operation, or a replica to be "
+                          "loaded, until its turn.",
+                          Seconds()};
+
   Counters steps{
       &table, MetricGroup::kTraining, "braid_training_steps_total", {"trainer"}, "Updates made."};
   Counters training_samples{&table,

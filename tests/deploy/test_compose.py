@@ -49,6 +49,15 @@ def test_what_is_mounted_is_there(files: list[str]) -> None:
                 assert mount["read_only"]
 
 
+def test_images_of_others_are_pinned_by_digest() -> None:
+    services = read(FILES["gpu"])["services"]
+    images = {name: service["image"] for name, service in services.items() if name != "braid"}
+    base = re.search("^ARG BASE=(.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.MULTILINE)
+    assert base
+    for image in [*images.values(), base[1]]:
+        assert re.fullmatch("[a-z./]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", image), image
+
+
 @each
 def test_nothing_is_reached_from_elsewhere(files: list[str]) -> None:
     for service in read(files)["services"].values():

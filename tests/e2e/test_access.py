@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -283,6 +284,23 @@ def test_changes_leave_a_line_in_the_log(server: Server, channel: grpc.Channel) 
     assert any('identity="infer"' in line and "PERMISSION_DENIED" in line for line in lines)
     assert not any(line.startswith("method=Rollback") for line in server.log.splitlines())
     assert "token-of-" not in server.log
+
+
+IN_TRAINING = sorted(name for name, need in NEEDS.items() if need == "train")
+
+
+@pytest.mark.parametrize("name", IN_TRAINING)
+def test_calls_that_train_leave_a_line_denied_or_not(
+    server: Server, channel: grpc.Channel, name: str
+) -> None:
+    of = f"audited-{name}"
+    for identity in ("infer", "train"):
+        method = access.METHODS[name]
+        code, _ = access.outcome(
+            channel, method, access.request_naming(method, of, of), as_(identity)
+        )
+        line = f'identity="{identity}" peer="[^"]+" method={name} .*outcome={code}'
+        wait_until(lambda line=line: re.search(line, server.log) is not None)
 
 
 def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None:

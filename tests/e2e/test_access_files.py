@@ -55,6 +55,9 @@ def test_tokens_are_revoked_and_given_while_serving(tmp_path: Path) -> None:
         tokens.unlink()
         wait_until(lambda: f"cannot read {tokens}" in server.log)
         assert code("second") == "OK"
+        tokens.write_text("# nobody\n")
+        wait_until(lambda: code("second") == "UNAUTHENTICATED")
+        assert f"--auth_tokens: '{tokens}' has no identity: it lets nobody in" in server.log
 
 
 HASH = "0" * 64

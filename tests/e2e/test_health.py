@@ -84,13 +84,18 @@ def test_slow_http_clients_do_not_keep_probes_away(server: Server) -> None:
             connection.close()
 
 
-def test_a_flood_of_watches_keeps_no_probe_away(server: Server) -> None:
-    """400, of which the health port takes 256."""
-    address = f"127.0.0.1:{server.ready['health_port']}"
+@pytest.mark.parametrize(
+    ("port", "connections", "most"), [("health_port", 40, 256), ("grpc_port", 420, 4096)]
+)
+def test_a_flood_of_watches_keeps_no_probe_away(
+    server: Server, port: str, connections: int, most: int
+) -> None:
+    """Ten a connection, of which the port takes `most`."""
+    address = f"127.0.0.1:{server.ready[port]}"
     # Each a connection of its own: channels to one address share one otherwise.
     own = (("grpc.use_local_subchannel_pool", 1),)
     request = health_pb2.HealthCheckRequest(service="readiness")
-    channels = [grpc.insecure_channel(address, own) for _ in range(40)]
+    channels = [grpc.insecure_channel(address, own) for _ in range(connections)]
 
     def watch(on: grpc.Channel) -> grpc.Call | None:
         """None: it was refused."""
@@ -103,8 +108,8 @@ def test_a_flood_of_watches_keeps_no_probe_away(server: Server) -> None:
         return call
 
     watches = [watch(on) for on in channels for _ in range(10)]
-    assert sum(call is not None for call in watches) == 256
-    assert check(server, "health_port", "readiness") == SERVING
+    assert sum(call is not None for call in watches) == most
+    assert check(server, port, "readiness") == SERVING
     for on in channels:
         on.close()
     with grpc.insecure_channel(address, own) as on:

@@ -138,6 +138,10 @@ def test_devices(busy: Scrape, last_loss: float) -> None:
         labels = [{"device": device, "work": work} for device in DEVICES]
         for name in ("braid_device_samples_total", "braid_device_chunk_size_rows_sum"):
             assert sum(busy.value(name, **each) for each in labels) == rows
+        queued = "braid_device_queue_duration_seconds"
+        chunks = sum(busy.value("braid_device_chunk_size_rows_count", **each) for each in labels)
+        assert sum(busy.value(f"{queued}_count", **each) for each in labels) >= chunks
+        assert 0 < sum(busy.value(f"{queued}_sum", **each) for each in labels) < 60
     chain = 4 * sum(p.numel() for p in make_model("chain").state_dict().values())
     for device in DEVICES:
         info = {"device": device, "kind": "cpu", "gpu": "", "uuid": ""}

@@ -82,6 +82,8 @@ def good_flags(repository: Path, directory: Path) -> dict[str, str]:
         ("--model_repository", "/nonexistent/models"),
         ("--data_dir", "/proc/data"),
         ("--ready_file", "/nonexistent/ready"),
+        ("--profile", "/nonexistent/trace.json"),
+        ("--profile", "/tmp"),
     ],
 )
 def test_bad_value_is_refused(repository: Path, tmp_path: Path, flag: str, value: str) -> None:

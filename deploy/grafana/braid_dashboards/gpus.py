@@ -7,8 +7,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from braid_dashboards import queries as q
 from braid_dashboards.layout import build, choice
 from braid_dashboards.panels import (
-    BYTES, BYTES_PER_SECOND, CELSIUS, HERTZ, PLAIN, RATIO, RED, ROWS_PER_SECOND, WATTS, YELLOW,
-    Query, bars, graph, listing, states,
+    BYTES, BYTES_PER_SECOND, CELSIUS, HERTZ, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS, WATTS,
+    YELLOW, Query, bars, graph, listing, states,
 )  # fmt: skip
 
 EACH = ("instance", "gpu")
@@ -93,11 +93,16 @@ def work() -> list:
               "The mean chunk that a device took at once. GPUs want large ones.",
               Query(q.average("braid_device_chunk_size_rows", by=("instance", "device", "work")),
                     DEVICE_NAME + " {{work}}")),
+        graph("Wait for a device", SECONDS,
+              "How long 99 of 100 batches and training operations had waited when the device took "
+              "them. Devices that are waited for are too few.",
+              Query(q.quantile(0.99, "braid_device_queue_duration_seconds",
+                               by=("instance", "device", "work")), DEVICE_NAME + " {{work}}")),
         states("Healthy devices",
                "A device is lost when its GPU's context is: its server is not ready any more and "
                "has to be restarted.",
                Query(q.lowest(q.select("braid_device_healthy"), "instance", "device"), DEVICE_NAME),
-               zero="lost", one="healthy", bad=0, width=16),
+               zero="lost", one="healthy", bad=0, width=8),
     ]  # fmt: skip
 
 

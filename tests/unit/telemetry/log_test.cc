@@ -57,6 +57,16 @@ TEST_F(LogTest, NorDoesAnythingThatOnlyUnicodeHides) {
   });
   EXPECT_THAT(text, EndsWith("server: a\\xc2\\x85 \\xc2\\x9b \\xe2\\x80\\xa8 \\xe2\\x80\\xae "
                              "\\xe2\\x81\\xa6 \xe2\x82\xac\n"));
+  EXPECT_THAT(
+      Written([] {
+        // An Arabic mark, a space of no width, a byte order mark, a tag, and a lone C1 byte.
+        Log(LogModule::kServer)
+            .info(
+                "\xd8\x9c \xe2\x80\x8b \xef\xbb\xbf \xf3\xa0\x80\xa1 \x9b \xd8\xa8 "
+                "\xf0\x9f\x98\x80");
+      }),
+      EndsWith("server: \\xd8\\x9c \\xe2\\x80\\x8b \\xef\\xbb\\xbf \\xf3\\xa0\\x80\\xa1 \\x9b "
+               "\xd8\xa8 \xf0\x9f\x98\x80\n"));
   SetLogFormat(LogFormat::kJson);
   const std::string json = Written([] { Log(LogModule::kServer).info("a\xe2\x80\xa8"); });
   EXPECT_THAT(json, HasSubstr("a\\u2028"));

@@ -138,6 +138,18 @@ TEST(DeviceMetricsTest, ChunksByWork) {
                                            ",le=\"2\"} 1"))));
 }
 
+TEST(DeviceMetricsTest, WaitsByWork) {
+  Metrics metrics;
+  DeviceMetrics device(&metrics, "cpu:0");
+  device.RecordQueued(DeviceWork::kInference, absl::Milliseconds(250));
+  device.RecordQueued(DeviceWork::kTraining, absl::Seconds(2));
+  constexpr char kTraining[] = "{device=\"cpu:0\",work=\"training\"";
+  constexpr char kInference[] = "{device=\"cpu:0\",work=\"inference\"";
+  constexpr char kName[] = "braid_device_queue_duration_seconds";
+  EXPECT_THAT(Scrape(metrics), AllOf(HasSubstr(absl::StrCat(kName, "_sum", kInference, "} 0.25")),
+                                     HasSubstr(absl::StrCat(kName, "_sum", kTraining, "} 2"))));
+}
+
 TEST(PhaseTest, EveryPhaseHasANameOfItsOwn) {
   std::vector<std::string> names;
   for (int p = 0; p < kPhases; ++p) {

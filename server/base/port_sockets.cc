@@ -1,0 +1,79 @@
+#include "server/base/port_sockets.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/numbers.h"
+
+namespace braid {
+namespace {
+
+// Of an IP socket; -1: it is none.
+int LocalPort(int descriptor) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return -1;
+  }
+  switch (address.ss_family) {
+    case AF_INET:
+      return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+    case AF_INET6:
+      return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+    default:
+      return -1;
+  }
+}
+
+bool Listens(int descriptor) {
+  int listens = 0;
+  socklen_t size = sizeof(listens);
+  return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
+}
+
+bool Connected(int descriptor) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  return getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+}
+
+// Descriptors that others close meanwhile are no sockets of the port any more when they are asked.
+void ForEachSocket(int port, absl::FunctionRef<void(int)> visit) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    int descriptor = -1;
+    if (absl::SimpleAtoi(entry.path().filename().string(), &descriptor) &&
+        LocalPort(descriptor) == port) {
+      visit(descriptor);
+    }
+  }
+}
+
+}  // namespace
+
+void StopListening(int port) {
+  ForEachSocket(port, [](int descriptor) {
+    if (Listens(descriptor)) {
+      shutdown(descriptor, SHUT_RD);
+    }
+  });
+}
+
+int64_t UndeliveredBytes(int port) {
+  int64_t bytes = 0;
+  ForEachSocket(port, [&bytes](int descriptor) {
+    int unacknowledged = 0;
+    if (Connected(descriptor) && ioctl(descriptor, SIOCOUTQ, &unacknowledged) == 0) {
+      bytes += unacknowledged;
+    }
+  });
+  return bytes;
+}
+
+}  // namespace braid

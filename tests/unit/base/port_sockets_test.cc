@@ -1,0 +1,120 @@
+#include "server/base/port_sockets.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace braid {
+namespace {
+
+// A TCP socket of the loopback interface, closed at the end.
+class Socket {
+ public:
+  explicit Socket(int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))
+      : descriptor_(descriptor) {}
+  ~Socket() { close(descriptor_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  // At a free port, which it returns.
+  int Listen() const {
+    sockaddr_in address = Address(0);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(descriptor_, any, size), 0);
+    EXPECT_EQ(listen(descriptor_, 8), 0);
+    EXPECT_EQ(getsockname(descriptor_, any, &size), 0);
+    return ntohs(address.sin_port);
+  }
+  // 0, or errno.
+  int Connect(int port) const {
+    const sockaddr_in address = Address(port);
+    const bool connected =
+        connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    return connected ? 0 : errno;
+  }
+  int Accept() const { return accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC); }
+  int64_t SendWhatFits() const {
+    const std::string block(1 << 16, 'x');
+    int64_t sent = 0;
+    while (true) {
+      const ssize_t bytes = send(descriptor_, block.data(), block.size(), MSG_DONTWAIT);
+      if (bytes < 0) {
+        EXPECT_TRUE(errno == EAGAIN || errno == EWOULDBLOCK) << errno;
+        return sent;
+      }
+      sent += bytes;
+    }
+  }
+  void Receive(int64_t bytes) const {
+    std::string block(1 << 16, ' ');
+    while (bytes > 0) {
+      const ssize_t received = recv(descriptor_, block.data(), block.size(), 0);
+      ASSERT_GT(received, 0);
+      bytes -= received;
+    }
+  }
+
+ private:
+  static sockaddr_in Address(int port) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    return address;
+  }
+
+  const int descriptor_;
+};
+
+TEST(PortSocketsTest, NobodyConnectsWhereNobodyListensAnyMore) {
+  const Socket listener;
+  const int port = listener.Listen();
+  const Socket other_listener;
+  const int other_port = other_listener.Listen();
+  const Socket before;
+  ASSERT_EQ(before.Connect(port), 0);
+  const Socket accepted(listener.Accept());
+
+  StopListening(port);
+
+  const Socket after;
+  EXPECT_EQ(after.Connect(port), ECONNREFUSED);
+  const Socket elsewhere;
+  EXPECT_EQ(elsewhere.Connect(other_port), 0);
+  const int64_t sent = accepted.SendWhatFits();
+  EXPECT_GT(sent, 0);
+  before.Receive(sent);
+}
+
+TEST(PortSocketsTest, WhatNobodyReadsIsUndelivered) {
+  const Socket listener;
+  const int port = listener.Listen();
+  const Socket client;
+  ASSERT_EQ(client.Connect(port), 0);
+  const Socket accepted(listener.Accept());
+  EXPECT_EQ(UndeliveredBytes(port), 0);
+
+  const int64_t sent = accepted.SendWhatFits();
+
+  EXPECT_GT(UndeliveredBytes(port), 0);
+  EXPECT_LE(UndeliveredBytes(port), sent);
+  client.Receive(sent);
+  StopListening(port);
+  // The last acknowledgement may be on its way.
+  const absl::Time end = absl::Now() + absl::Seconds(10);
+  while (UndeliveredBytes(port) > 0 && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(UndeliveredBytes(port), 0);
+}
+
+}  // namespace
+}  // namespace braid

@@ -264,10 +264,12 @@ class Server::Parts {
       Log(LogModule::kServer).info("draining: replies are being read");
     };
     const auto replied = [this](absl::Duration wait) { return admission_.WaitUntilReplied(wait); };
+    const auto over = [this](absl::Duration wait) { return streams_.WaitUntilOver(wait); };
     const auto delivered = [this](absl::Duration wait) {
       return grpc_server_->WaitUntilDelivered(wait);
     };
-    if (!readers.Await(replied, tell_readers) || !readers.Await(delivered, tell_readers)) {
+    if (!readers.Await(replied, tell_readers) || !readers.Await(over, tell_readers) ||
+        !readers.Await(delivered, tell_readers)) {
       Log(LogModule::kServer).warn("replies that nobody reads are given up");
     }
     return true;

@@ -56,4 +56,9 @@ void OpenStreams::Close(const absl::Status& why) {
   }
 }
 
+bool OpenStreams::WaitUntilOver(absl::Duration timeout) {
+  const absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(this, &OpenStreams::Over), timeout);
+}
+
 }  // namespace braid

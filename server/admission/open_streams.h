@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace braid {
 
@@ -34,12 +35,16 @@ class OpenStreams {
   void Remove(const OpenStream* stream) ABSL_LOCKS_EXCLUDED(mu_);
   // Has all of them, and those that come, leave. Called once.
   void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until none is open; false if that takes longer than `timeout`.
+  bool WaitUntilOver(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Entry {
     std::weak_ptr<OpenStream> stream;
     std::string client;  // empty: it is not counted
   };
+
+  bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return streams_.empty(); }
 
   const int64_t most_;
   absl::Mutex mu_;

@@ -1,6 +1,8 @@
 #include "server/admission/open_streams.h"
 
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -59,6 +61,16 @@ TEST_F(OpenStreamsTest, OneThatIsOverIsNotTold) {
   ASSERT_THAT(streams_.Add(Make(), ""), IsOk());  // and is gone
   streams_.Close(absl::UnavailableError("why"));
   EXPECT_FALSE(stays->left().ok());
+}
+
+TEST_F(OpenStreamsTest, TheyAreOverWhenTheLastOneIs) {
+  EXPECT_TRUE(streams_.WaitUntilOver(absl::ZeroDuration()));
+  auto last = Make();
+  ASSERT_THAT(streams_.Add(last, ""), IsOk());
+  EXPECT_FALSE(streams_.WaitUntilOver(absl::Milliseconds(1)));
+  std::thread holder([held = std::exchange(last, nullptr)]() mutable { held.reset(); });
+  EXPECT_TRUE(streams_.WaitUntilOver(absl::InfiniteDuration()));
+  holder.join();
 }
 
 TEST_F(OpenStreamsTest, EachClientHasALimit) {

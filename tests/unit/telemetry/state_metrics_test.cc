@@ -105,6 +105,13 @@ absl::Duration ThreadTime() {
   return absl::DurationFromTimespec(time);
 }
 
+// Of the build that is deployed; others check themselves meanwhile.
+#ifdef NDEBUG
+constexpr absl::Duration kMostOfAScrape = absl::Milliseconds(20);
+#else
+constexpr absl::Duration kMostOfAScrape = absl::Milliseconds(200);
+#endif
+
 TEST(StateMetricsTest, AScrapeOfALargeServerTakesMilliseconds) {
   const LargeServer server;
   absl::Duration least = absl::InfiniteDuration();
@@ -113,7 +120,7 @@ TEST(StateMetricsTest, AScrapeOfALargeServerTakesMilliseconds) {
     EXPECT_GT(server.Scrape(), 100'000);
     least = std::min(least, ThreadTime() - start);
   }
-  EXPECT_LE(least, absl::Milliseconds(20));
+  EXPECT_LE(least, kMostOfAScrape);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ nlohmann::json TreeOf(const std::string& text) {
 }
 
 // A program that writes to what it is given, or to its buffers, gives something else each time.
-absl::Status CheckWritesNothing(const JsonField& graph) {
+absl::Status CheckNodes(const JsonField& graph) {
   BRAID_ASSIGN_OR_RETURN(const JsonField inputs, graph.Get("inputs"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> given, inputs.Items());
   std::set<std::string> names;
@@ -106,6 +106,11 @@ absl::Status CheckWritesNothing(const JsonField& graph) {
   for (const JsonField& node : nodes) {
     BRAID_ASSIGN_OR_RETURN(const JsonField field, node.Get("target"));
     BRAID_ASSIGN_OR_RETURN(const std::string target, field.String());
+    if (target == "torch.ops.higher_order.wrap_with_autocast") {
+      return node.Error(
+          "the program has a region of torch.autocast, which is not run here: save "
+          "`program.run_decompositions({})`, where its casts are operators like others");
+    }
     // As in torch.ops.aten.add_.Tensor.
     static const re2::RE2 kInPlace(R"(torch\.ops\.\w+\.\w*[a-z0-9]_\.\w+)");
     if (!RE2::FullMatch(target, kInPlace)) {
@@ -160,7 +165,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(json));
-  BRAID_RETURN_IF_ERROR(CheckWritesNothing(graph));
+  BRAID_RETURN_IF_ERROR(CheckNodes(graph));
   ProgramDescription description;
   PackageInterface& interface = description.interface;
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,

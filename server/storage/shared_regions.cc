@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/storage/file_descriptor.h"
@@ -19,25 +20,34 @@ constexpr size_t kLongestName = 1024;
 constexpr size_t kLongestKey = 255;
 // Objects that this process, NCCL, LibTorch, the CUDA driver and the C library (semaphores) make
 // for themselves.
-constexpr absl::string_view kInternal[] = {"/braid", "/nccl", "/torch_", "/cuda", "/sem."};
+constexpr absl::string_view kInternal[] = {"braid", "nccl", "torch_", "cuda", "sem."};
+
+// Triton's clients leave the '/' out or not, as they do for shm_open().
+absl::string_view ObjectOf(absl::string_view key) {
+  absl::ConsumePrefix(&key, "/");
+  return key;
+}
 
 absl::Status CheckNames(const std::string& name, const std::string& key) {
   if (name.empty() || name.size() > kLongestName) {
     return InvalidField("name",
                         absl::StrCat("has ", name.size(), " bytes; expected 1 to ", kLongestName));
   }
-  const bool plain = key.size() > 1 && key.size() <= kLongestKey && key.front() == '/' &&
-                     !absl::StrContains(absl::string_view(key).substr(1), '/') &&
-                     !absl::StrContains(key, "..") && !absl::StrContains(key, '\0');
+  const absl::string_view object = ObjectOf(key);
+  const bool plain = !object.empty() && key.size() <= kLongestKey &&
+                     !absl::StrContains(object, '/') && !absl::StrContains(object, "..") &&
+                     !absl::StrContains(object, '\0');
   if (!plain) {
     return InvalidField("key", absl::StrCat("'", Excerpt(key),
-                                            "' is no key of shared memory; expected '/' and a "
-                                            "name without '/' and '..', of at most ",
-                                            kLongestKey, " bytes"));
+                                            "' is no key of shared memory; expected a name of "
+                                            "at most ",
+                                            kLongestKey,
+                                            " bytes without '..', and without '/' but "
+                                            "for the first byte"));
   }
   for (const absl::string_view prefix : kInternal) {
-    if (absl::StartsWith(key, prefix)) {
-      return InvalidField("key", absl::StrCat("keys that begin with '", prefix,
+    if (absl::StartsWith(object, prefix)) {
+      return InvalidField("key", absl::StrCat("keys that begin with '/", prefix,
                                               "' are not for clients; expected another"));
     }
   }
@@ -46,7 +56,7 @@ absl::Status CheckNames(const std::string& name, const std::string& key) {
 
 absl::StatusOr<std::unique_ptr<GuardedMapping>> Open(const std::string& key, uint64_t offset,
                                                      uint64_t bytes) {
-  const FileDescriptor file(shm_open(key.c_str(), O_RDWR, 0));
+  const FileDescriptor file(shm_open(absl::StrCat("/", ObjectOf(key)).c_str(), O_RDWR, 0));
   struct stat facts = {};
   if (file.get() < 0 || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
     return absl::NotFoundError(

@@ -12,6 +12,7 @@ import braid
 import pytest
 import torch
 from e2e import aoti_models, packages, programs
+from e2e.inference import assert_close
 from e2e.server import Server
 from torch import Tensor, nn
 
@@ -29,6 +30,19 @@ class Counter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         return x + self.calls
+
+
+class Autocast(nn.Module):
+    """Switches to lower precision itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.linear(x)
+        return y.float()
 
 
 def rewrite(package: Path, to: Path, change: Callable[[dict], None]) -> None:
@@ -73,6 +87,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rewrite(package, directory / "other_device/1/model.pt2", on_a_gpu)
     rows = [torch.zeros(5, 3)]
     programs.save(directory / "counter/1/model.pt2", Counter(), rows, programs.any_batch(rows))
+    autocast = directory / "autocast/1/model.pt2"
+    programs.save(autocast, Autocast(), rows, programs.any_batch(rows))
+    (directory / "casts/1").mkdir(parents=True)
+    decomposed = torch.export.load(autocast).run_decompositions({})
+    torch.export.save(decomposed, directory / "casts/1/model.pt2")
     (directory / "truncated/1").mkdir(parents=True)
     whole = package.read_bytes()
     (directory / "truncated/1/model.pt2").write_bytes(whole[: len(whole) // 2])
@@ -115,6 +134,13 @@ def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> N
     packages.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
 
 
+def test_casts_that_are_written_out_are_run(client: braid.Client, repository: Path) -> None:
+    x = torch.rand(6, 3)
+    program = torch.export.load(repository / "casts/1/model.pt2")
+    (served,) = client.infer("casts", {"x": x.numpy()}).values()
+    assert_close(served, program.module()(x).detach())
+
+
 def test_it_cannot_be_trained(client: braid.Client) -> None:
     packages.assert_cannot_be_trained(client, "derived", "exported for inference.*braid.export")
 
@@ -126,6 +152,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("no_graph", 'graph_module: has no "graph"'),
         ("other_device", "exported on a GPU"),
         ("counter", "changes its buffers"),
+        ("autocast", "has a region of torch.autocast, which is not run here"),
         ("truncated", "archive is damaged"),
         ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
         ("as_torchscript", "name it model.pt2"),

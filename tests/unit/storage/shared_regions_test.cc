@@ -51,6 +51,16 @@ TEST_F(SharedRegionsTest, SlicesPointIntoTheObject) {
   EXPECT_EQ(listed[0]->mapping->bytes(), 100);
 }
 
+TEST_F(SharedRegionsTest, AKeyMayLackItsSlash) {
+  const std::string bare = key_.substr(1);
+  ASSERT_EQ(pwrite(file_.get(), "abc", 3, 0), 3);
+  ASSERT_THAT(regions_.Register("r", bare, 0, 3), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const SharedSlice slice, regions_.Find("r", 0, 3, "f"));
+  EXPECT_EQ(std::string(slice.data(), slice.bytes), "abc");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto listed, regions_.List("r"));
+  EXPECT_EQ(listed[0]->key, bare);
+}
+
 TEST_F(SharedRegionsTest, RangesAreWithinTheObject) {
   EXPECT_THAT(Register("r", 0, 0), RefusesField("byte_size", HasSubstr("is 0")));
   EXPECT_THAT(Register("r", 0, kBytes + 1), RefusesField("byte_size", HasSubstr("not within")));
@@ -76,10 +86,11 @@ TEST_F(SharedRegionsTest, SlicesAreWithinTheRegion) {
 }
 
 TEST_F(SharedRegionsTest, KeysAreOfClientsOnly) {
-  for (const char* key : {"", "/", "x", "//x", "/a/b", "/../x", "/..", "/x..y"}) {
+  for (const char* key : {"", "/", "//x", "/a/b", "a/b", "/../x", "../x", "/..", "/x..y"}) {
     EXPECT_THAT(regions_.Register("r", key, 0, 1), RefusesField("key", HasSubstr("no key")));
   }
-  for (const char* key : {"/braid_x", "/nccl-1", "/torch_1_2", "/cuda.shm.1", "/sem.x"}) {
+  for (const char* key :
+       {"/braid_x", "braid_x", "/nccl-1", "/torch_1_2", "/cuda.shm.1", "/sem.x", "sem.x"}) {
     EXPECT_THAT(regions_.Register("r", key, 0, 1), RefusesField("key", HasSubstr("not for")));
   }
   EXPECT_THAT(regions_.Register("r", std::string("/x\0y", 4), 0, 1),

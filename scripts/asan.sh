@@ -13,6 +13,9 @@ scripts/setup_deploy.sh # the end-to-end tests have Prometheus among them
 # are looked for in the unit tests.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export BRAID_SERVER_BINARY=$PWD/build/asan/bin/braid-server
+# The sanitizer's dlopen() does not look where the program says that its libraries are.
+LD_LIBRARY_PATH=$(echo "$PWD"/.venv/lib/python3.*/site-packages/torch/lib)
+export LD_LIBRARY_PATH
 .venv/bin/python -m pytest -q tests/e2e --deselect tests/e2e/test_memory.py \
   --deselect tests/e2e/test_robustness.py::test_memory_returns_to_where_it_was \
   --deselect tests/e2e/test_startup.py::test_idle_server_is_small "$@"

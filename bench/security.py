@@ -1,6 +1,7 @@
 """What TLS, tokens and the access log cost inference: servers side by side, asked in turn.
 
-.venv/bin/python bench/security.py prints a table for bench/RESULTS.md, in some three minutes: medians, quartiles.
+.venv/bin/python bench/security.py prints a table for bench/RESULTS.md, medians and quartiles, in some
+three minutes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
 namespace braid {
 namespace {
 
-// Of a batch: a worker that is woken instead has hardly begun before it is over.
+// Of a batch: a worker that is woken meanwhile has hardly begun before it is over.
 constexpr absl::Duration kBrief = absl::Microseconds(200);
 
 std::vector<int64_t> BytesOfAll(const ReplicaSet& replicas) {
@@ -40,8 +40,9 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
   }
 }
 
-absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
+absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, Runner runner) {
   int64_t wanted = 0;
+  bool here = false;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
@@ -50,8 +51,12 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request) {
     request->Enter(shared_from_this(), {level, ordered ? ordered_answers_[level].Expect() : 0});
     CountQueued(before);
     wanted = WorkersWanted();
+    here = runner == Runner::kAnyThread && before == 0 && brief_ == 0 &&
+           cost_.Predict(batcher_.rows()) <= kBrief;
   }
-  WakeWorkers(wanted);
+  if (!here || !RunHere()) {
+    WakeWorkers(wanted);
+  }
   return absl::OkStatus();
 }
 
@@ -146,6 +151,12 @@ void BatchQueue::WakeWorkers(int64_t wanted) {
     }
     wanted -= worker->Wake() ? 1 : 0;
   }
+}
+
+bool BatchQueue::RunHere() {
+  const auto& workers = replicas_.workers();
+  return std::any_of(workers.begin(), workers.end(),
+                     [this](Worker* worker) { return worker->RunHere(*this); });
 }
 
 size_t BatchQueue::ReplicaOf(const Worker& worker) const {

@@ -34,7 +34,8 @@ class BatchQueue final : public RequestQueue,
   // `replicas`: one a worker. `metrics` outlives the queue.
   BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics);
 
-  absl::Status Push(std::shared_ptr<InferenceRequest> request) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Push(std::shared_ptr<InferenceRequest> request,
+                    Runner runner = Runner::kWorker) override ABSL_LOCKS_EXCLUDED(mu_);
 
   // For Worker: the next batch.
   Next Take(const Worker& worker, absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -59,6 +60,8 @@ class BatchQueue final : public RequestQueue,
   // For the rows that wait now.
   int64_t WorkersWanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeWorkers(int64_t wanted);
+  // Runs the next batch on the calling thread, for a worker that is free; false: there is none.
+  bool RunHere();
   size_t ReplicaOf(const Worker& worker) const;
   // `brief`: counted among the brief ones.
   void Run(size_t replica, const Batcher::Batch& batch, bool brief);

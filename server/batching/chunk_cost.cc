@@ -12,6 +12,8 @@ namespace {
 constexpr double kHandOverMicroseconds = 50;
 // What the rows of a chunk take, as a multiple of what each chunk takes without any.
 constexpr double kWorth = 3;
+// Batches of a size that tell what one costs.
+constexpr int64_t kFewestBatches = 4;
 // No chunk is held to be worth less than this many rows, however cheap they are.
 constexpr double kLargestMinChunk = 4096;
 
@@ -27,8 +29,7 @@ void ChunkCost::Record(int64_t rows, absl::Duration time) {
   rows_squared_ = rows_squared_ * kMemory + n * n;
   rows_times_ = rows_times_ * kMemory + n * t;
   if (const std::optional<Line> line = Fit()) line_ = line;
-  const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(rows)));
-  Size& size = sizes_[std::min(width, sizes_.size()) - 1];
+  Size& size = sizes_[SizeOf(rows)];
   ++size.batches;
   const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kMemory);
   size.row_time += (t / n - size.row_time) * share;
@@ -36,17 +37,16 @@ void ChunkCost::Record(int64_t rows, absl::Duration time) {
 
 int64_t ChunkCost::merge_rows() {
   constexpr int64_t kTryEvery = 16;
-  constexpr int64_t kFewest = 4;
   constexpr double kAsGood = 1.05;
   if (++asked_ % kTryEvery == 0) {
     return asked_ / kTryEvery % 2 == 0 ? 1 : std::numeric_limits<int64_t>::max();
   }
   double best = std::numeric_limits<double>::infinity();
   for (const Size& size : sizes_) {
-    best = size.batches >= kFewest ? std::min(best, size.row_time) : best;
+    best = size.batches >= kFewestBatches ? std::min(best, size.row_time) : best;
   }
   for (size_t k = 0; k < sizes_.size(); ++k) {
-    if (sizes_[k].batches >= kFewest && sizes_[k].row_time <= best * kAsGood) {
+    if (sizes_[k].batches >= kFewestBatches && sizes_[k].row_time <= best * kAsGood) {
       return int64_t{1} << k;
     }
   }
@@ -74,8 +74,18 @@ std::optional<ChunkCost::Line> ChunkCost::Fit() const {
 }
 
 absl::Duration ChunkCost::Predict(int64_t rows) const {
-  return line_ ? absl::Microseconds(line_->fixed + line_->row * static_cast<double>(rows))
-               : absl::InfiniteDuration();
+  const auto n = static_cast<double>(rows);
+  if (line_) {
+    return absl::Microseconds(line_->fixed + line_->row * n);
+  }
+  const Size& size = sizes_[SizeOf(rows)];
+  return size.batches >= kFewestBatches ? absl::Microseconds(size.row_time * n)
+                                        : absl::InfiniteDuration();
+}
+
+size_t ChunkCost::SizeOf(int64_t rows) const {
+  const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(rows)));
+  return std::min(width, sizes_.size()) - 1;
 }
 
 int64_t ChunkCost::min_chunk_rows() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -36,6 +37,9 @@ class ChunkCost {
     int64_t batches = 0;
     double row_time = 0;  // a running mean, in microseconds
   };
+
+  // Where batches of `rows` rows are among sizes_.
+  size_t SizeOf(int64_t rows) const;
 
   std::array<Size, 32> sizes_;
   int64_t asked_ = 0;

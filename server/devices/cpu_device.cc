@@ -14,6 +14,8 @@ class CpuDevice final : public Device {
   explicit CpuDevice(int threads) : threads_(threads) {}
 
   void Enter() override { at::set_num_threads(threads_); }
+  // Several intra-op threads belong to the thread that has them wait for it.
+  bool lendable() const override { return threads_ == 1; }
   absl::Status Synchronize() override { return absl::OkStatus(); }
   void ResetPeakMemory() override {
     ResetHostPeak();

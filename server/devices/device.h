@@ -33,6 +33,9 @@ class Device {
 
   // Makes the calling thread the device's: intra-op threads, or current device and stream.
   virtual void Enter() = 0;
+  // Whether any thread that has entered it may use it as its own thread does, while that one does
+  // not; whoever has entered one such device has entered all.
+  virtual bool lendable() const { return false; }
   // Waits until all work that this thread gave to the device has ended. A fault of the device shows
   // here: INTERNAL, or UNAVAILABLE if nothing will run on it any more. Called through its worker.
   virtual absl::Status Synchronize() = 0;

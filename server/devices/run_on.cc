@@ -1,8 +1,5 @@
 #include "server/devices/run_on.h"
 
-#include <pthread.h>
-
-#include <array>
 #include <exception>
 #include <new>
 
@@ -40,10 +37,9 @@ bool IsOutOfMemory(absl::string_view message) {
 }
 
 absl::Status OutOfMemory(absl::string_view message) {
-  // A worker's thread bears its device's name.
-  std::array<char, 16> thread = {};
-  pthread_getname_np(pthread_self(), thread.data(), thread.size());
-  return absl::ResourceExhaustedError(absl::StrCat(thread.data(), ": ", message));
+  const absl::string_view device = DeviceOfThread();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(device.empty() ? "host" : device, ": ", message));
 }
 
 absl::Status Failure(absl::string_view message) {

@@ -17,7 +17,7 @@ absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
                        absl::FunctionRef<absl::Status(size_t)> work);
 
 // `work()` as the calling thread's, with what LibTorch throws as a Status: RESOURCE_EXHAUSTED,
-// naming the thread, which is a worker's device, for memory that is not to be had, else INTERNAL
+// naming the device that the thread computes for, for memory that is not to be had, else INTERNAL
 // with the first line of its message. The only place that catches.
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work);
 

@@ -5,12 +5,33 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "server/devices/thread_setup.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
+namespace {
+
+thread_local absl::string_view device_of_thread;
+
+// For its scope the calling thread computes for a device.
+class OnDevice {
+ public:
+  explicit OnDevice(absl::string_view name) : outer_(std::exchange(device_of_thread, name)) {}
+  ~OnDevice() { device_of_thread = outer_; }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  const absl::string_view outer_;
+};
+
+}  // namespace
+
+absl::string_view DeviceOfThread() { return device_of_thread; }
 
 Worker::Worker(Options options, std::unique_ptr<Device> device)
     : options_(std::move(options)),
@@ -61,6 +82,67 @@ bool Worker::Wake() {
   return true;
 }
 
+bool Worker::RunHere(WorkSource& source) {
+  // Whatever a batch turns out to take, one thread waits for it at most.
+  static std::atomic<bool> somewhere{false};
+  if (!asleep_.load() || !device_->lendable() || somewhere.exchange(true)) {
+    return false;
+  }
+  const absl::Cleanup over = [] { somewhere = false; };
+  Choice choice = Lend(source);
+  if (!choice.work) {
+    return false;
+  }
+  thread_local bool entered = false;
+  if (!std::exchange(entered, true)) {
+    SetUpWorkerThread();
+    device_->Enter();
+  }
+  const OnDevice on_device(options_.name);
+  const absl::Duration time = Do(&choice);
+  const absl::MutexLock lock(&mu_);
+  share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
+  CountBatch(time);
+  TakeBack();
+  return true;
+}
+
+Worker::Choice Worker::Lend(WorkSource& source) {
+  const absl::MutexLock lock(&mu_);
+  if (!asleep_.load() || lent_ || stop_ || !tasks_.empty()) {
+    return {};
+  }
+  const auto place = std::find_if(sources_.begin(), sources_.end(), [&](const Source& s) {
+    return s.source.lock().get() == &source;
+  });
+  if (place == sources_.end()) {
+    return {};
+  }
+  WorkSource::Next next = TakeBatch(place, source, options_.clock->Now());
+  if (!std::holds_alternative<WorkSource::Work>(next)) {
+    return {};
+  }
+  lent_ = true;
+  working_ = true;
+  asleep_ = false;
+  return {std::get<WorkSource::Work>(std::move(next)), WorkKind::kBatch};
+}
+
+void Worker::TakeBack() {
+  lent_ = false;
+  working_ = false;
+  asleep_ = true;
+  WorkSource::Next next = TakeBatch(options_.clock->Now());
+  if (std::holds_alternative<WorkSource::Work>(next)) {
+    handed_over_ = std::get<WorkSource::Work>(std::move(next));
+    working_ = true;
+    asleep_ = false;
+    wake_.Signal();
+  } else if (stop_ || !tasks_.empty() || std::get<absl::Time>(next) < absl::InfiniteFuture()) {
+    wake_.Signal();
+  }
+}
+
 absl::Status Worker::Synchronize() {
   if (!healthy()) {
     return LostStatus();
@@ -103,15 +185,13 @@ absl::Duration Worker::busy(Phase phase) const {
 void Worker::Run() {
   SetUpWorkerThread();
   device_->Enter();
+  const OnDevice on_device(options_.name);
   while (true) {
     Choice choice = Choose();
     if (!choice.work) {
       return;
     }
-    const absl::Time start = absl::Now();
-    choice.work();
-    choice.work = nullptr;  // what it holds goes before the worker counts as free
-    const absl::Duration time = absl::Now() - start;
+    const absl::Duration time = Do(&choice);
     const absl::MutexLock lock(&mu_);
     if (choice.kind == WorkKind::kTask) {
       share_.RecordTask(time, choice.by_credit);
@@ -122,10 +202,24 @@ void Worker::Run() {
   }
 }
 
+absl::Duration Worker::Do(Choice* choice) {
+  const absl::Time start = absl::Now();
+  choice->work();
+  choice->work = nullptr;  // what it holds goes before the worker counts as free
+  return absl::Now() - start;
+}
+
 Worker::Choice Worker::Choose() {
   const absl::MutexLock lock(&mu_);
   working_ = false;
   while (true) {
+    if (lent_) {
+      wake_.Wait(&mu_);
+      continue;
+    }
+    if (handed_over_) {
+      return {std::exchange(handed_over_, nullptr), WorkKind::kBatch};
+    }
     asleep_ = true;
     Choice choice;
     absl::Time until = absl::InfiniteFuture();
@@ -161,19 +255,26 @@ WorkSource::Next Worker::TakeBatch(absl::Time now) {
     if (source == nullptr) {
       continue;
     }
-    WorkSource::Next next = source->Take(*this, now);
+    WorkSource::Next next =
+        TakeBatch(sources_.begin() + static_cast<std::ptrdiff_t>(i), *source, now);
     if (std::holds_alternative<WorkSource::Work>(next)) {
-      // Those before it have no work, and are owed none for the time until they have.
-      for (size_t idle = 0; idle < i; ++idle) {
-        sources_[idle].served = sources_[i].served;
-      }
-      std::rotate(sources_.begin(), sources_.begin() + static_cast<std::ptrdiff_t>(i),
-                  sources_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
       return next;
     }
     earliest = std::min(earliest, std::get<absl::Time>(next));
   }
   return earliest;
+}
+
+WorkSource::Next Worker::TakeBatch(Sources::iterator source, WorkSource& from, absl::Time now) {
+  WorkSource::Next next = from.Take(*this, now);
+  if (std::holds_alternative<WorkSource::Work>(next)) {
+    // Those before it have no work, and are owed none for the time until they have.
+    for (auto idle = sources_.begin(); idle != source; ++idle) {
+      idle->served = source->served;
+    }
+    std::rotate(sources_.begin(), source, source + 1);
+  }
+  return next;
 }
 
 void Worker::CountBatch(absl::Duration time) {

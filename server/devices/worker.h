@@ -6,6 +6,9 @@
 // first the source that has had the least of its time.
 // Batches go first; `training_share` of the time for which both kinds wait is the tasks' all the
 // same.
+//
+// A batch that takes less time than a sleeping thread takes to wake may run on the thread that
+// brings it, which has the device lent for so long.
 #pragma once
 
 #include <array>
@@ -23,6 +26,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/base/clock.h"
@@ -49,6 +53,9 @@ class WorkSource {
   // Of the time for which several sources have work, this one's part is proportional to it. > 0.
   virtual double weight() const { return 1; }
 };
+
+// The name of the device that the calling thread computes for; empty where it does for none.
+absl::string_view DeviceOfThread();
 
 // Thread-safe.
 class Worker {
@@ -82,6 +89,10 @@ class Worker {
   void AddSource(std::weak_ptr<WorkSource> source) ABSL_LOCKS_EXCLUDED(mu_);
   // Has a free worker ask its sources again. False if it is at work, or woken already.
   bool Wake() ABSL_LOCKS_EXCLUDED(mu_);
+  // If the worker has nothing to do, and its device lets any thread compute for it: runs the next
+  // batch of `source` here, for which the calling thread, no worker's, is the worker's. One thread
+  // in the process at a time. False: nothing was run.
+  bool RunHere(WorkSource& source) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Runs `work` on the calling thread, which is the worker's, and counts the time as `phase`, less
   // what was measured inside.
@@ -138,11 +149,21 @@ class Worker {
     WorkKind kind = WorkKind::kTask;
     bool by_credit = false;  // a task that went before batches
   };
+  using Sources = std::vector<Source>;
 
   void Run();
   // The next thing to do; blocks until there is one. Empty `work` at the end.
   Choice Choose() ABSL_LOCKS_EXCLUDED(mu_);
   WorkSource::Next TakeBatch(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What `source`, which is one of sources_, has to do; its place is the first then.
+  WorkSource::Next TakeBatch(Sources::iterator source, WorkSource& from, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Runs it to its end. The time that it took.
+  static absl::Duration Do(Choice* choice);
+  // What `source` has to do, for which the device is lent until TakeBack(); empty `work`: nothing.
+  Choice Lend(WorkSource& source) ABSL_LOCKS_EXCLUDED(mu_);
+  // What has come meanwhile is the worker's.
+  void TakeBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The batch that was taken last took `time`.
   void CountBatch(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -151,7 +172,8 @@ class Worker {
   const Options options_;
   const std::unique_ptr<Device> device_;
 
-  // Touched only by the worker's thread: what Measure() has counted within the call that it is in.
+  // Touched only by the thread that works: what Measure() has counted within the call that it is
+  // in.
   absl::Duration measured_;
 
   // Provide their own synchronization.
@@ -165,9 +187,12 @@ class Worker {
   mutable absl::Mutex mu_;
   absl::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool lent_ ABSL_GUARDED_BY(mu_) = false;  // to a thread in RunHere(); the worker's waits
+  // Taken from a source for the worker's thread.
+  WorkSource::Work handed_over_ ABSL_GUARDED_BY(mu_);
   std::deque<PostedTask> tasks_ ABSL_GUARDED_BY(mu_);
   // By `served`, but for the first one, whose batch has just run.
-  std::vector<Source> sources_ ABSL_GUARDED_BY(mu_);
+  Sources sources_ ABSL_GUARDED_BY(mu_);
   WorkShare share_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.

@@ -124,7 +124,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
         }
         done(std::move(status));
       });
-  BRAID_RETURN_IF_ERROR(queue->Push(queued));
+  BRAID_RETURN_IF_ERROR(queue->Push(queued, context.runner));
   return queued;
 }
 

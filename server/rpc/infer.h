@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "inference/grpc_service.pb.h"
 #include "server/batching/inference_request.h"
+#include "server/batching/request_queue.h"
 #include "server/batching/served_models.h"
 #include "server/rpc/access.h"
 #include "server/storage/shared_regions.h"
@@ -20,6 +21,7 @@ namespace braid {
 struct InferContext {
   const ServedModels* models = nullptr;
   const SharedRegions* regions = nullptr;  // null: clients' shared memory is off
+  Runner runner = Runner::kWorker;
 };
 
 // Without the regions, which are everybody's, if `caller` may not use every model.
@@ -29,12 +31,13 @@ InferContext ForCaller(const InferContext& context, const Caller& caller);
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request);
 
-// Called once, when the reply is written: by the worker that finishes the request, or by who
-// cancels it. Must not block.
+// Called once, when the reply is written: by who finishes the request or cancels it. Must not
+// block.
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
 
 // Checks `request` and queues it in `queue`; it fills `response`, and `facts` for the access log,
-// before `done`. They live until then. Returns the request, for Cancel(). An error: nothing was
+// before `done`. They live until then. With Runner::kAnyThread `done` may be called before this
+// returns. Returns the request, for Cancel(). An error: nothing was
 // queued, and `done` is not called.
 absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,

@@ -22,7 +22,8 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               inference::ModelInferResponse* response) {
   BRAID_RETURN_IF_ERROR(Admit(rpc, request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
-  const InferContext allowed = ForCaller(infer, caller());
+  InferContext allowed = ForCaller(infer, caller());
+  allowed.runner = Runner::kAnyThread;  // this one waits for nothing else
   BRAID_ASSIGN_OR_RETURN(
       const std::shared_ptr<InferenceRequest> queued,
       StartInfer(allowed, queue, request, deadline_, response, &facts(),

@@ -1,5 +1,6 @@
 #include "server/batching/batch_queue.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -79,13 +82,43 @@ TEST(BatchQueueTest, BriefBatchesLeaveNoRequestBehind) {
       for (int64_t i = 0; i < 1000; ++i) {
         PendingInference answer;
         const HostTensor input = MakeRows("x", 1 + i % 5, 0);
-        ASSERT_THAT(queues[c % 2]->Push(MakeRequest(input, &answer)), IsOk());
+        const Runner runner = c < 2 ? Runner::kWorker : Runner::kAnyThread;
+        ASSERT_THAT(queues[c % 2]->Push(MakeRequest(input, &answer), runner), IsOk());
         ASSERT_THAT(answer.Wait(), IsOk());  // hangs, if nobody comes for it
       }
     });
   }
   for (std::thread& client : clients) {
     client.join();
+  }
+}
+
+// Sends requests of one row, one at a time, until one's batch ran on this thread; false: none did.
+bool RunsHere(BatchQueue* queue, const std::atomic<std::thread::id>& thread) {
+  for (int i = 0; i < 300; ++i) {
+    PendingInference answer;
+    EXPECT_THAT(queue->Push(MakeRequest(MakeRows("x", 1, 0), &answer), Runner::kAnyThread), IsOk());
+    const bool answered = answer.answered();
+    EXPECT_THAT(answer.Wait(), IsOk());
+    if (thread.load() == std::this_thread::get_id()) {
+      EXPECT_TRUE(answered);
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(BatchQueueTest, OnlyABriefRequestRunsOnTheThreadThatBringsIt) {
+  for (const bool brief : {true, false}) {
+    WorkerFleet fleet(2);
+    std::atomic<std::thread::id> thread;
+    const auto queue =
+        MakeQueue(&fleet, PuppetConfig(16), [&](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+          thread = std::this_thread::get_id();
+          absl::SleepFor(brief ? absl::ZeroDuration() : absl::Milliseconds(1));
+          return inputs;
+        });
+    EXPECT_EQ(RunsHere(queue.get(), thread), brief);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "server/devices/worker.h"
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -14,34 +13,13 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/fake_device.h"
 #include "tests/fakes/manual_clock.h"
+#include "tests/fakes/queue_source.h"
 #include "tests/fakes/worker_fleet.h"
 
 namespace braid {
 namespace {
 
 using ::testing::ElementsAre;
-
-// Work that the test pushes.
-class QueueSource final : public WorkSource {
- public:
-  Next Take(const Worker&, absl::Time) override {
-    const absl::MutexLock lock(&mu_);
-    if (work_.empty()) {
-      return absl::InfiniteFuture();
-    }
-    Work work = std::move(work_.front());
-    work_.pop_front();
-    return work;
-  }
-  void Push(Work work) {
-    const absl::MutexLock lock(&mu_);
-    work_.push_back(std::move(work));
-  }
-
- private:
-  absl::Mutex mu_;
-  std::deque<Work> work_ ABSL_GUARDED_BY(mu_);
-};
 
 TEST(WorkerTest, TasksRunInTheOrderOfPosting) {
   std::vector<int> order;

@@ -49,7 +49,7 @@ absl::StatusOr<int64_t> ReadInteger(const InferParameter& parameter, absl::strin
   if (parameter.has_uint64_param() && parameter.uint64_param() <= kMost) {
     return static_cast<int64_t>(parameter.uint64_param());
   }
-  return Unfit(parameter, field, "an integer of 64 bits");
+  return Unfit(parameter, field, "an integer from -2^63 to 2^63 - 1");
 }
 
 absl::StatusOr<bool> ReadBool(const InferParameter& parameter, absl::string_view field) {

@@ -55,6 +55,12 @@ void ForEachSocket(int port, absl::FunctionRef<void(int)> visit) {
   }
 }
 
+int64_t UndeliveredBytesOf(int descriptor) {
+  int unacknowledged = 0;
+  return Connected(descriptor) && ioctl(descriptor, SIOCOUTQ, &unacknowledged) == 0 ? unacknowledged
+                                                                                    : 0;
+}
+
 }  // namespace
 
 void StopListening(int port) {
@@ -67,13 +73,16 @@ void StopListening(int port) {
 
 int64_t UndeliveredBytes(int port) {
   int64_t bytes = 0;
-  ForEachSocket(port, [&bytes](int descriptor) {
-    int unacknowledged = 0;
-    if (Connected(descriptor) && ioctl(descriptor, SIOCOUTQ, &unacknowledged) == 0) {
-      bytes += unacknowledged;
+  ForEachSocket(port, [&bytes](int descriptor) { bytes += UndeliveredBytesOf(descriptor); });
+  return bytes;
+}
+
+void EndUndelivered(int port) {
+  ForEachSocket(port, [](int descriptor) {
+    if (UndeliveredBytesOf(descriptor) > 0) {
+      shutdown(descriptor, SHUT_RDWR);
     }
   });
-  return bytes;
 }
 
 }  // namespace braid

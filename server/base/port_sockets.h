@@ -12,4 +12,7 @@ void StopListening(int port);
 // ends.
 int64_t UndeliveredBytes(int port);
 
+// Ends the port's connections of which something is undelivered: whoever writes to them is told so.
+void EndUndelivered(int port);
+
 }  // namespace braid

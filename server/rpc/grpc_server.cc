@@ -122,6 +122,7 @@ bool GrpcServer::WaitUntilDelivered(absl::Duration timeout) {
   return true;
 }
 
+void GrpcServer::EndUndelivered() { braid::EndUndelivered(port()); }
 void GrpcServer::Shutdown() { impl_->Shutdown(); }
 int GrpcServer::port() const { return impl_->port(); }
 

@@ -125,8 +125,10 @@ def test_reply_that_nobody_reads_does_not_keep_the_server(
 ) -> None:
     server = start_server("cpu*1", names=("identity_fp32",), flags=("--drain_timeout=2",))
     with reply_being_read(server, np.zeros(1 << 24, np.float32)) as (reader, reply):
+        started = time.monotonic()
         server.terminate()
         assert server.wait() == 0, server.log
+        assert time.monotonic() - started < 10  # gRPC alone would wait for the kernel's 20
         assert "replies that nobody reads" in server.log
         reader.die()
         assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE

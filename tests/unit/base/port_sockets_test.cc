@@ -41,6 +41,10 @@ class Socket {
     return connected ? 0 : errno;
   }
   int Accept() const { return accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC); }
+  // 0, or errno.
+  int Send() const {
+    return send(descriptor_, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : errno;
+  }
   int64_t SendWhatFits() const {
     const std::string block(1 << 16, 'x');
     int64_t sent = 0;
@@ -114,6 +118,23 @@ TEST(PortSocketsTest, WhatNobodyReadsIsUndelivered) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   EXPECT_EQ(UndeliveredBytes(port), 0);
+}
+
+TEST(PortSocketsTest, OnlyAConnectionThatIsNotReadIsEnded) {
+  const Socket listener;
+  const int port = listener.Listen();
+  const Socket stuck_client;
+  ASSERT_EQ(stuck_client.Connect(port), 0);
+  const Socket stuck(listener.Accept());
+  const Socket idle_client;
+  ASSERT_EQ(idle_client.Connect(port), 0);
+  const Socket idle(listener.Accept());
+  EXPECT_GT(stuck.SendWhatFits(), 0);
+
+  EndUndelivered(port);
+
+  EXPECT_EQ(stuck.Send(), EPIPE);
+  EXPECT_EQ(idle.Send(), 0);
 }
 
 }  // namespace

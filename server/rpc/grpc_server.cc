@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpc/grpc.h"
@@ -29,6 +30,13 @@ constexpr int kWatches = 4096;
 // How often it is looked whether clients' machines have acknowledged what was sent: nobody tells.
 constexpr absl::Duration kAcknowledgement = absl::Milliseconds(1);
 
+// The library is used until the process ends. To end it with the last server can take 20 seconds,
+// if a client did not read what was written to it.
+void KeepGrpc() {
+  static absl::once_flag once;
+  absl::call_once(once, grpc_init);
+}
+
 }  // namespace
 
 class GrpcServer::Impl {
@@ -44,6 +52,7 @@ class GrpcServer::Impl {
 
   absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {
     LogGrpcQuietly();
+    KeepGrpc();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;

@@ -152,12 +152,12 @@ def transport(bench: Bench) -> None:
 def overload(bench: Bench) -> None:
     # What refusals and their clients take of the two cores is lost to the model: the longer its
     # requests take, the fewer there are to refuse.
-    for model, line in (("linears", None), ("convolutions", 0.9)):
+    for model in ("linears", "convolutions"):
         with closing(bench.server(flags=("--max_requests=32",))) as braid:
-            offer(bench, braid, model, line)
+            offer(bench, braid, model)
 
 
-def offer(bench: Bench, braid: BraidServer, model: str, line: float | None) -> None:
+def offer(bench: Bench, braid: BraidServer, model: str) -> None:
     options = {"model": model, "shape": (1, 1024), "connections": 4}
 
     def best() -> float:
@@ -174,11 +174,11 @@ def offer(bench: Bench, braid: BraidServer, model: str, line: float | None) -> N
     took = 2e3 / capacity  # by two workers
     heading(f"{took:.0f} ms a request ({model}), of which 32 may be in flight", bench.rounds)
     row("best, requests/s, 16 in flight", [b for b, _, _ in results], ".0f")
-    for times, place, least in ((2, 1, None), (10, 2, line)):
+    for times, place, line in ((2, 1, None), (10, 2, 0.9)):
         done = [result[place] for result in results]
         rates = [each["completed"]["count"] / each["seconds"] for each in done]
         ratios = [rate / result[0] for rate, result in zip(rates, results)]
-        row(f"{times} × the capacity offered: completed, to the best", ratios, line=least)
+        row(f"{times} × the capacity offered: completed, to the best", ratios, line=line)
         row(f"{times} ×: cores of the client's", [d["cpu_seconds"] / d["seconds"] for d in done])
         rates = [each["refused"]["count"] / each["seconds"] for each in done]
         row(f"{times} ×: refused/s", rates, ".0f")

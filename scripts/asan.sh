@@ -11,7 +11,8 @@ ctest --preset asan
 scripts/setup_deploy.sh # the end-to-end tests have Prometheus among them
 # Left out are the tests that measure the server's memory, of which most would be the sanitizer's. Leaks at the end
 # are looked for in the unit tests.
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export BRAID_SERVER_BINARY=$PWD/build/asan/bin/braid-server
 # The sanitizer's dlopen() does not look where the program says that its libraries are.
 LD_LIBRARY_PATH=$(echo "$PWD"/.venv/lib/python3.*/site-packages/torch/lib)

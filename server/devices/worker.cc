@@ -101,7 +101,6 @@ bool Worker::RunHere(WorkSource& source) {
   const OnDevice on_device(options_.name);
   const absl::Duration time = Do(&choice);
   const absl::MutexLock lock(&mu_);
-  share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
   CountBatch(time);
   TakeBack();
   return true;
@@ -109,7 +108,7 @@ bool Worker::RunHere(WorkSource& source) {
 
 Worker::Choice Worker::Lend(WorkSource& source) {
   const absl::MutexLock lock(&mu_);
-  if (!asleep_.load() || lent_ || stop_ || !tasks_.empty()) {
+  if (!asleep_.load() || stop_ || !tasks_.empty()) {
     return {};
   }
   const auto place = std::find_if(sources_.begin(), sources_.end(), [&](const Source& s) {
@@ -196,7 +195,6 @@ void Worker::Run() {
     if (choice.kind == WorkKind::kTask) {
       share_.RecordTask(time, choice.by_credit);
     } else {
-      share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
       CountBatch(time);
     }
   }
@@ -278,6 +276,7 @@ WorkSource::Next Worker::TakeBatch(Sources::iterator source, WorkSource& from, a
 }
 
 void Worker::CountBatch(absl::Duration time) {
+  share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
   // Sources are only added behind it meanwhile.
   if (sources_.empty()) {
     return;  // stopped

@@ -131,13 +131,17 @@ void Worker::TakeBack() {
   lent_ = false;
   working_ = false;
   asleep_ = true;
+  if (stop_ || !tasks_.empty()) {
+    wake_.Signal();  // it chooses
+    return;
+  }
   WorkSource::Next next = TakeBatch(options_.clock->Now());
   if (std::holds_alternative<WorkSource::Work>(next)) {
     handed_over_ = std::get<WorkSource::Work>(std::move(next));
     working_ = true;
     asleep_ = false;
     wake_.Signal();
-  } else if (stop_ || !tasks_.empty() || std::get<absl::Time>(next) < absl::InfiniteFuture()) {
+  } else if (std::get<absl::Time>(next) < absl::InfiniteFuture()) {
     wake_.Signal();
   }
 }

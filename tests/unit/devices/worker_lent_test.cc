@@ -21,6 +21,7 @@
 namespace braid {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class WorkerLentTest : public ::testing::Test {
@@ -101,6 +102,23 @@ TEST_F(WorkerLentTest, WhatComesMeanwhileIsTheWorkers) {
   EXPECT_FALSE(overlaps);
   EXPECT_EQ(batch_thread, task_thread);
   EXPECT_NE(batch_thread, std::this_thread::get_id());
+}
+
+// As if the worker itself had kept it waiting.
+TEST_F(WorkerLentTest, ATaskThatWaitedMeanwhileHasItsShare) {
+  std::vector<std::string> order;
+  absl::BlockingCounter done(2);
+  const auto note = [&](const char* what) {
+    order.emplace_back(what);
+    done.DecrementCount();
+  };
+  source_->Push([&] {
+    worker().Post([&] { note("task"); });
+    source_->Push([&] { note("batch"); });
+  });
+  RunHere();
+  done.Wait();
+  EXPECT_THAT(order, ElementsAre("task", "batch"));
 }
 
 TEST_F(WorkerLentTest, StoppingWaitsForTheOneWhoHasIt) {

@@ -57,8 +57,8 @@ def requests(ok: str, bad: str, code: str) -> dict[str, str]:
     return {f'{name}"OK"}}': ok, f'{name}"{code}"}}': bad}
 
 
-def durations(fast: str, slow: str) -> dict[str, str]:
-    name = f'braid_request_duration_seconds_bucket{{{SERVER},method="ModelInfer",model="m",le='
+def durations(fast: str, slow: str, method: str = "ModelInfer") -> dict[str, str]:
+    name = f'braid_request_duration_seconds_bucket{{{SERVER},method="{method}",model="m",le='
     return {f'{name}"1"}}': fast, f'{name}"2"}}': slow, f'{name}"+Inf"}}': slow}
 
 
@@ -114,6 +114,19 @@ CASES = [
          "Inference of m is slow on Braid server a:1",
          "One request in a hundred takes longer than 1.98s."),
     Case("BraidSlowInference", durations("0+100x200", "0+100x200"), LATER),
+    # Nobody calls ModelInfer.
+    Case("BraidSlowInference", durations("0+50x200", "0+100x200", "ModelStreamInfer"), LATER,
+         {"model": "m"}, "Inference of m is slow on Braid server a:1",
+         "One request in a hundred takes longer than 1.98s."),
+    Case("BraidSlowInference", durations("0+100x200", "0+100x200", "ModelStreamInfer"), LATER),
+    # Of both together, one request in three.
+    Case("BraidSlowInference",
+         {**durations("0+100x200", "0+100x200"),
+          **durations("0x200", "0+50x200", "ModelStreamInfer")}, LATER,
+         {"model": "m"}, "Inference of m is slow on Braid server a:1",
+         "One request in a hundred takes longer than 1.97s."),
+    # What is not inference may take its time.
+    Case("BraidSlowInference", durations("0x200", "0+100x200", "Step"), LATER),
     Case("BraidQueueGrows", {QUEUE: "10+10x200"}, LATER, {"model": "m"},
          "The queue of m grows on Braid server a:1",
          "It has 100 rows more than ten minutes ago."),

@@ -116,6 +116,15 @@ def test_gpus_begin_with_their_utilization() -> None:
     assert "by (instance, gpu)" in first["targets"][0]["expr"]
 
 
+@each
+def test_inference_is_streamed_inference_too(path: Path) -> None:
+    """Whose clients use only one of the methods has graphs, too."""
+    for query in queries(read(path)):
+        for method in re.findall(r'method=~?"([^"]*)"', query):
+            assert re.fullmatch(method, "ModelInfer"), query
+            assert re.fullmatch(method, "ModelStreamInfer"), query
+
+
 def test_provisioning() -> None:
     [datasource] = yaml.safe_load(
         (GRAFANA / "provisioning/datasources/prometheus.yaml").read_text()

@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import braid
@@ -22,6 +22,9 @@ from e2e.waiting import wait_until
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
+# The model whose clients stream, and do nothing else.
+STREAMED = "smooth"
+WAITING = "inference: Part of the time spent waiting A"
 FAKE_NVML = BINARY.parents[1] / "lib/libfake_nvml.so"
 # Seconds that the server works under load, with a scrape in each.
 SCRAPES = 10
@@ -34,11 +37,12 @@ class Question(NamedTuple):
     query: str
 
 
-def dashboard_questions() -> Iterator[Question]:
+def dashboard_questions(**chosen: str) -> Iterator[Question]:
+    """chosen: of variables, by name; all the values of the others."""
     for path in DASHBOARDS:
         dashboard = json.loads(path.read_text())
         values = {
-            f"${variable['name']}": variable["allValue"]
+            f"${variable['name']}": chosen.get(variable["name"], variable["allValue"])
             for variable in dashboard["templating"]["list"]
             if "allValue" in variable
         }
@@ -48,6 +52,10 @@ def dashboard_questions() -> Iterator[Question]:
                 for name, value in (WINDOWS | values).items():
                     query = query.replace(name, value)
                 yield Question(f"{path.stem}: {panel['title']} {target['refId']}", query)
+
+
+def questions_about(model: str) -> list[Question]:
+    return sorted(set(dashboard_questions(model=model)) - set(dashboard_questions()))
 
 
 def variable_questions() -> Iterator[Question]:
@@ -67,7 +75,7 @@ def alert_questions() -> Iterator[Question]:
                     yield Question(f"{rule['alert']}: {selector.split('{')[0]}", selector)
 
 
-def named(questions: Iterator[Question]) -> pytest.MarkDecorator:
+def named(questions: Iterable[Question]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "question", list(dict.fromkeys(questions)), ids=lambda question: question.where
     )
@@ -76,6 +84,19 @@ def named(questions: Iterator[Question]) -> pytest.MarkDecorator:
 def infer(client: braid.Client) -> None:
     for rows in (1, 7, 64, 300):
         client.infer("mlp", {"x": np.zeros((rows, 784), np.float32)})
+
+
+def stream(stub: protocol.Stub, model: str) -> None:
+    """Requests that are answered, all in flight at once, and one that is refused."""
+    shapes = [(1, 784), (7, 784), (64, 784), (300, 784)] * 4
+    requests = []
+    for rows, columns in (*shapes, (1, 7)):
+        request = protocol.message("inference.ModelInferRequest")(model_name=model)
+        request.inputs.add(name="x", datatype="FP32", shape=(rows, columns))
+        request.raw_input_contents.append(np.zeros((rows, columns), np.float32).tobytes())
+        requests.append(request)
+    refused = [reply.error_message != "" for reply in stub.ModelStreamInfer(iter(requests))]
+    assert refused == [False] * len(shapes) + [True]
 
 
 def fail(client: braid.Client, stub: protocol.Stub) -> None:
@@ -135,7 +156,7 @@ def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPat
     (libraries / "libnvidia-ml.so.1").symlink_to(FAKE_NVML.resolve(strict=True))
     return start_server(
         "cpu*2",
-        names=("mlp", "chain", "waiting_words"),
+        names=("mlp", STREAMED, "chain", "waiting_words"),
         environment={"LD_LIBRARY_PATH": str(libraries)},
     )
 
@@ -169,13 +190,24 @@ def worked(server: Server, prometheus: Prometheus) -> float:
     ):
         trainer = client.create_trainer("chain", name="kept", clip_grad_norm=1.0, **options)
         stub = protocol.Stub(channel, "inference.GRPCInferenceService")
-        before = sum(prometheus.values(scrapes))
-        with Load(
+        works = (
             lambda: infer(client),
+            lambda: stream(stub, "mlp"),
+            lambda: stream(stub, STREAMED),
             lambda: fail(client, stub),
             lambda: train(trainer),
-        ):
-            wait_until(lambda: sum(prometheus.values(scrapes)) >= before + SCRAPES)
+        )
+
+        def await_scrapes(count: int) -> None:
+            before = sum(prometheus.values(scrapes))
+            wait_until(lambda: sum(prometheus.values(scrapes)) >= before + count)
+
+        # Series that begin with the load have no rate before their second scrape.
+        for work in works:
+            work()
+        await_scrapes(1)
+        with Load(*works):
+            await_scrapes(SCRAPES)
             return time.time()
 
 
@@ -183,6 +215,21 @@ def worked(server: Server, prometheus: Prometheus) -> float:
 def test_dashboards_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
     values = prometheus.values(question.query, worked)
     assert values and not all(math.isnan(value) for value in values)
+
+
+@named(questions_about(STREAMED))
+def test_streams_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
+    values = prometheus.values(question.query, worked)
+    assert values and not all(math.isnan(value) for value in values)
+
+
+@pytest.mark.parametrize("model", ["mlp", STREAMED])
+def test_requests_wait_for_a_part_of_their_time(
+    prometheus: Prometheus, worked: float, model: str
+) -> None:
+    [query] = [query for where, query in questions_about(model) if where == WAITING]
+    [part] = prometheus.values(query, worked)
+    assert 0 < part < 1
 
 
 @named(variable_questions())

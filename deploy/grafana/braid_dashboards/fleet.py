@@ -59,7 +59,7 @@ def now() -> list:
         number("Faults", RATIO,
                "RPCs that ended with a code that blames the server, or its load, over all.",
                Query(fault_ratio), limits=((0.001, YELLOW), (0.01, RED)), width=3),
-        number("Inference p99", SECONDS, "What 99 % of the ModelInfer calls did not exceed.",
+        number("Inference p99", SECONDS, "What 99 % of the inference requests did not exceed.",
                Query(p99), width=3),
     ]  # fmt: skip
 
@@ -79,7 +79,8 @@ def requests() -> list:
               "RPCs that ended with a code that blames the server, or its load, over all.",
               Query(q.ratio(_FAULTS, _REQUESTS, SERVER) + f" or 0 * {q.total(_REQUESTS, *SERVER)}",
                     by_server), limits=((0.01, RED),)),
-        graph("Inference by server", SECONDS, "ModelInfer, from arrival to reply: p50 and p99.",
+        graph("Inference by server", SECONDS,
+              "Inference requests, also streamed ones, from arrival to reply: p50 and p99.",
               Query(q.quantile(0.5, duration, q.INFERENCE, by=SERVER), "{{instance}} p50"),
               Query(q.quantile(0.99, duration, q.INFERENCE, by=SERVER), "{{instance}} p99")),
         graph("In flight", PLAIN, "Requests not answered yet. --max_requests is the limit.",

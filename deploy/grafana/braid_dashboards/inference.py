@@ -16,7 +16,7 @@ NAME = "{{model}}"
 DURATION = "braid_request_duration_seconds"
 WAIT = "braid_queue_duration_seconds"
 # Not those that named no model that is served.
-CALLS = (q.MODEL, 'model!=""', q.INFERENCE)
+REQUESTS = (q.MODEL, 'model!=""', q.INFERENCE)
 
 
 def dashboard() -> Dashboard:
@@ -35,18 +35,20 @@ def dashboard() -> Dashboard:
 
 
 def now() -> list:
-    faults = q.total(q.rate("braid_requests_total", *CALLS, q.FAULTS))
-    requests = q.total(q.rate("braid_requests_total", *CALLS))
+    faults = q.total(q.rate("braid_requests_total", *REQUESTS, q.FAULTS))
+    requests = q.total(q.rate("braid_requests_total", *REQUESTS))
     return [
-        number("Requests", PER_SECOND, "ModelInfer calls that ended.", Query(requests)),
+        number("Requests", PER_SECOND,
+               "Inference requests that ended: ModelInfer calls, and each request of a stream.",
+               Query(requests)),
         number("Rows", ROWS_PER_SECOND, "Rows that went through models.",
                Query(q.total(q.rate("braid_inference_samples_total", q.MODEL)))),
-        number("p50", SECONDS, "What half of the ModelInfer calls did not exceed.",
-               Query(q.quantile(0.5, DURATION, *CALLS, by=()))),
-        number("p99", SECONDS, "What 99 % of the ModelInfer calls did not exceed.",
-               Query(q.quantile(0.99, DURATION, *CALLS, by=()))),
+        number("p50", SECONDS, "What half of the requests did not exceed.",
+               Query(q.quantile(0.5, DURATION, *REQUESTS, by=()))),
+        number("p99", SECONDS, "What 99 % of the requests did not exceed.",
+               Query(q.quantile(0.99, DURATION, *REQUESTS, by=()))),
         number("Faults", RATIO,
-               "Calls that ended with a code that blames the server, or its load, over all.",
+               "Requests that ended with a code that blames the server, or its load, over all.",
                Query(f"({faults} or vector(0)) / {requests}"),
                limits=((0.001, YELLOW), (0.01, RED))),
         number("Rows that wait", PLAIN, "In the queues of all chosen models.",
@@ -55,26 +57,29 @@ def now() -> list:
 
 
 def replies() -> list:
-    codes = q.rate("braid_requests_total", q.MODEL, 'method=~"ModelInfer|ModelStreamInfer"',
-                   'code!="OK"')  # fmt: skip
+    codes = q.rate("braid_requests_total", q.MODEL, q.INFERENCE, 'code!="OK"')
     return [
-        graph("Duration", SECONDS, "ModelInfer, from arrival to reply: p50 and p99.",
-              Query(q.quantile(0.5, DURATION, *CALLS, by=MODEL), NAME + " p50"),
-              Query(q.quantile(0.99, DURATION, *CALLS, by=MODEL), NAME + " p99")),
-        graph("Requests", PER_SECOND, "ModelInfer calls that ended.",
-              Query(q.total(q.rate("braid_requests_total", *CALLS), *MODEL), NAME), stacked=True),
+        graph("Duration", SECONDS,
+              "From arrival to reply: p50 and p99. A streamed request is answered after those "
+              "before it on its stream.",
+              Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME + " p50"),
+              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME + " p99")),
+        graph("Requests", PER_SECOND,
+              "Inference requests that ended: ModelInfer calls, and each request of a stream.",
+              Query(q.total(q.rate("braid_requests_total", *REQUESTS), *MODEL), NAME),
+              stacked=True),
         graph("Errors by code", PER_SECOND,
               "Inference that did not end with OK. A model without a name: the request was "
               "refused before its model was found.",
               Query(q.total(codes, *MODEL, "code"), NAME + " {{code}}"), stacked=True),
-        spread("Durations", SECONDS, "How many ModelInfer calls took how long.",
-               Query(q.total(q.rise(f"{DURATION}_bucket", *CALLS), "le"), "{{le}}"), width=24),
+        spread("Durations", SECONDS, "How many requests took how long.",
+               Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=24),
     ]  # fmt: skip
 
 
 def queue() -> list:
     waited = q.total(q.rate(f"{WAIT}_sum", q.MODEL), *MODEL)
-    took = q.total(q.rate(f"{DURATION}_sum", *CALLS), *MODEL)
+    took = q.total(q.rate(f"{DURATION}_sum", *REQUESTS), *MODEL)
     sizes = "braid_batch_size_rows"
     return [
         graph("Rows that wait", PLAIN,

@@ -8,7 +8,8 @@ _SERVERS = ('job=~"$job"', 'instance=~"$instance"')
 MODEL = 'model=~"$model"'
 TRAINER = 'trainer=~"$trainer"'
 GPU = 'gpu=~"$gpu"'
-INFERENCE = 'method="ModelInfer"'
+# Of a stream each request is counted, as a call by itself is.
+INFERENCE = 'method=~"ModelInfer|ModelStreamInfer"'
 # Codes that say that the server is at fault or overloaded, not the client.
 FAULTS = 'code=~"DATA_LOSS|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED|UNAVAILABLE|UNKNOWN"'
 

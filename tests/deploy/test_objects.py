@@ -139,10 +139,34 @@ def test_scaled_object() -> None:
     manifests = render_minimal({"autoscaling": {**values, "queueMilliseconds": 250}})
     [trigger] = manifests.of("ScaledObject")["spec"]["triggers"]
     assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("Value", "0.25")
-    query = trigger["metadata"]["query"]
+    assert pods_asked_for(trigger["metadata"]["query"])
+
+
+def pods_asked_for(query: str) -> str:
     [pattern] = set(re.findall(r'{namespace="models",pod=~"([^"]*)"}', query))
-    assert re.fullmatch(pattern, "braid-7c9d8f6b5-x2x9z")
-    assert not re.fullmatch(pattern, "braid-other-7c9d8f6b5-x2x9z")
+    return pattern
+
+
+@pytest.mark.parametrize(
+    ("release", "pod", "scaled"),
+    [
+        ("braid", "braid-7d9f8b6c5d-x2x4x", True),
+        ("braid", "braid-84b7-bcdfg", True),
+        # A StatefulSet's and a Deployment's, each of another release.
+        ("braid", "braid-train-0", False),
+        ("braid", "braid-train-7d9f8b6c5d-x2x4x", False),
+        ("braid", "braid-2-7d9f8b6c5d-x2x4x", False),
+        ("braid-train", "braid-train-7d9f8b6c5d-x2x4x", True),
+        # Kubernetes cuts off what is beyond 58 characters before it adds the last five.
+        ("braid" * 10, "braid" * 10 + "-7d9f8b6x2x4x", True),
+    ],
+)
+def test_a_scaled_object_asks_for_its_own_pods(release: str, pod: str, scaled: bool) -> None:
+    values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090"}
+    manifests = render_minimal({"autoscaling": values}, release=release)
+    [trigger] = manifests.of("ScaledObject")["spec"]["triggers"]
+    pattern = pods_asked_for(trigger["metadata"]["query"])
+    assert (re.fullmatch(pattern, pod) is not None) is scaled
 
 
 def test_autoscaling_asks_for_metrics_that_the_server_has() -> None:

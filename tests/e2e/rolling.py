@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -46,15 +47,25 @@ SERVICE_CONFIGS = {
 
 @dataclass
 class Outcome:
-    """replies: how many were good. failures: of the others, when, code and details."""
+    """replies: how many were good. failures: of the others, when, code and details.
+    seconds: from the first request to the last reply, once that is there."""
 
     replies: int = 0
     failures: list[tuple[float, str]] = field(default_factory=list)
+    seconds: float = 0
+
+    @property
+    def rate(self) -> float:
+        """Good replies a second."""
+        return self.replies / self.seconds
 
 
 class Load:
     """As a context: sends inference requests, `rate` a second in all, to the servers at `addresses`
-    in turn; afterwards `outcome` says what came of them."""
+    in turn; afterwards `outcome` says what came of them.
+
+    At most THREADS wait for their replies at once. What is late for that is made up for as fast as
+    these come."""
 
     def __init__(self, addresses: list[str], client: str, rate: float = 1000) -> None:
         options = [
@@ -66,13 +77,16 @@ class Load:
         self.outcome = Outcome()
         self._channel = grpc.insecure_channel("ipv4:" + ",".join(addresses), options)
         self._stub = Stub(self._channel, "inference.GRPCInferenceService")
-        self._seconds = THREADS / rate
+        self._rate = rate
+        self._numbers = itertools.count()
+        self._began = 0.0
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._send) for _ in range(THREADS)]
 
     def __enter__(self) -> Load:
         grpc.channel_ready_future(self._channel).result(timeout=CALL_SECONDS)
+        self._began = time.monotonic()
         for thread in self._threads:
             thread.start()
         return self
@@ -81,14 +95,14 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+        self.outcome.seconds = time.monotonic() - self._began
         self._channel.close()
 
     def _send(self) -> None:
         request = message("inference.ModelInferRequest")(model_name="mlp")
         request.inputs.add(name="x", datatype="FP32", shape=(1, 784))
         request.raw_input_contents.append(np.zeros((1, 784), np.float32).tobytes())
-        due = time.monotonic()
-        while not self._stop.is_set():
+        while not self._stop.wait(self._seconds_until(next(self._numbers))):
             try:
                 self._stub.ModelInfer(request)
                 failure = None
@@ -99,9 +113,10 @@ class Load:
                     self.outcome.replies += 1
                 else:
                     self.outcome.failures.append((time.monotonic(), failure))
-            # Late ones are not made up for: a pause of the machine is no burst of requests.
-            due = max(due + self._seconds, time.monotonic())
-            self._stop.wait(due - time.monotonic())
+
+    def _seconds_until(self, number: int) -> float:
+        """Until a request is due; 0 for one that is late."""
+        return max(self._began + number / self._rate - time.monotonic(), 0)
 
 
 class Fleet:

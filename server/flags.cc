@@ -202,8 +202,7 @@ void AddNetworkFlags(CLI::App* app, Options* options) {
   app->add_option("--metrics_port", options->metrics_port, "0 picks a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app->add_flag("--refuse_compression", options->refuse_compression,
-                "Refuse compressed messages: a small one can get very large when it is unpacked");
+  app->add_flag("--refuse_compression", options->refuse_compression, "Refuse compressed messages");
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
                 "Clients on this machine may pass tensors in shared memory");
 }
@@ -232,8 +231,12 @@ void AddLimitFlags(CLI::App* app, Options* options) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app->add_option("--max_message_bytes", options->max_message_bytes,
-                  "Of a message that comes; a larger one is refused")
+                  "Of a message that comes, unpacked if it is compressed; a larger one is refused")
       ->check(CLI::Range(int{1024}, std::numeric_limits<int>::max()))
+      ->capture_default_str();
+  app->add_option("--max_trainers", options->max_trainers,
+                  "At work at once; more are refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
 }
 

@@ -86,6 +86,8 @@ struct Options {
   bool refuse_compression = false;
   // Of a request, or of a message of a stream; at most 2 GiB, as protobuf has it.
   int max_message_bytes = std::numeric_limits<int>::max();
+  // At work at once: each has threads, replicas and series of metrics of its own.
+  int64_t max_trainers = 64;
   // Whether clients may have the server read and write POSIX shared memory that its user may open.
   bool allow_client_shared_memory = false;
   // After which a client is asked to connect anew, so that it finds other servers.

@@ -328,7 +328,7 @@ class Server::Parts {
     }
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get()},
-        std::move(storage), ReadStoredSpec);
+        std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }
 

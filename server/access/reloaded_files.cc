@@ -18,6 +18,13 @@ namespace {
 constexpr std::streamsize kMostBytes = 16 << 20;
 
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::fifo) {
+    // To open one waits for who writes to it, for ever.
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", path, ": it is a pipe; expected a file"));
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string bytes(4096, '\0');

@@ -9,18 +9,14 @@
 #include <system_error>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 
 namespace braid {
 namespace {
 
-// Of an IP socket; -1: it is none.
-int LocalPort(int descriptor) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return -1;
-  }
+// Of an end of an IP socket; -1: it is none.
+int PortOf(const sockaddr_storage& address) {
   switch (address.ss_family) {
     case AF_INET:
       return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
@@ -29,6 +25,29 @@ int LocalPort(int descriptor) {
     default:
       return -1;
   }
+}
+
+int LocalPort(int descriptor) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  return getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0
+             ? PortOf(address)
+             : -1;
+}
+
+template <typename Bytes>
+absl::string_view View(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(&bytes), sizeof(bytes)};
+}
+
+// Whether it is at `ip`. An IPv4 client of an IPv6 socket has an address of either kind.
+bool IsAt(const sockaddr_storage& address, absl::string_view ip) {
+  if (address.ss_family == AF_INET) {
+    return View(reinterpret_cast<const sockaddr_in&>(address).sin_addr) == ip;
+  }
+  const in6_addr& wide = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return View(wide) == ip || (IN6_IS_ADDR_V4MAPPED(&wide) && ip.size() == sizeof(in_addr) &&
+                              absl::EndsWith(View(wide), ip));
 }
 
 bool Listens(int descriptor) {
@@ -81,6 +100,19 @@ void EndUndelivered(int port) {
   ForEachSocket(port, [](int descriptor) {
     if (UndeliveredBytesOf(descriptor) > 0) {
       shutdown(descriptor, SHUT_RDWR);
+    }
+  });
+}
+
+void EndConnection(int port, absl::string_view peer_address, int peer_port) {
+  ForEachSocket(port, [&](int descriptor) {
+    sockaddr_storage peer = {};
+    socklen_t size = sizeof(peer);
+    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
+        PortOf(peer) == peer_port && IsAt(peer, peer_address)) {
+      // As opposed to shutdown(), this drops what has come and has not been read, too.
+      const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
+      connect(descriptor, &nobody, sizeof(nobody));
     }
   });
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
+
 namespace braid {
 
 // Lets nobody connect any more; connections stay as they are.
@@ -14,5 +16,9 @@ int64_t UndeliveredBytes(int port);
 
 // Ends the port's connections of which something is undelivered: whoever writes to them is told so.
 void EndUndelivered(int port);
+
+// Ends the port's connection with the other end `peer_port` of `peer_address`, 4 or 16 bytes in the
+// order of the network. What has come and has not been read is dropped.
+void EndConnection(int port, absl::string_view peer_address, int peer_port);
 
 }  // namespace braid

@@ -13,9 +13,9 @@ struct ConnectionLimits {
   // Then its client is told to make another one, and calls on it go on until the grace is over.
   absl::Duration age = absl::InfiniteDuration();
   absl::Duration grace = absl::InfiniteDuration();
-  // Whether messages may be compressed: gRPC unpacks one before it looks how large it gets.
+  // Whether messages may be compressed.
   bool compression = true;
-  // Of a message that has come, once it is unpacked.
+  // Of a message that has come, while it is unpacked and then.
   int message_bytes = std::numeric_limits<int>::max();
   // Of all messages of all connections that are on their way: more than one of them.
   size_t buffer_bytes = size_t{4} << 30;

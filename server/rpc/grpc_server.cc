@@ -17,6 +17,7 @@
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/health_reporter.h"
 #include "server/rpc/inference_service.h"
+#include "server/rpc/reset_limit.h"
 #include "server/rpc/tls_credentials.h"
 #include "server/rpc/training_service.h"
 #include "server/rpc/transport.h"
@@ -25,8 +26,9 @@
 namespace braid {
 namespace {
 
-// 17 kB each.
+// 17 kB each. A balancer has one on each of its connections.
 constexpr int kWatches = 4096;
+constexpr int kWatchesOfAConnection = 16;
 // How often it is looked whether clients' machines have acknowledged what was sent: nobody tells.
 constexpr absl::Duration kAcknowledgement = absl::Milliseconds(1);
 
@@ -59,7 +61,7 @@ class GrpcServer::Impl {
     ConfigureTransport(limits, &builder);
     // Nobody is asked who watches health; balancers of clients do, each on its connections.
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
-    watches.push_back(std::make_unique<WatchLimit>(kWatches));
+    watches.push_back(std::make_unique<WatchLimit>(kWatches, kWatchesOfAConnection));
     builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
@@ -71,6 +73,7 @@ class GrpcServer::Impl {
           absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
     }
     reporter_.emplace(health_, server_->GetHealthCheckService());
+    resets_.emplace(limits.streams);
     return absl::OkStatus();
   }
 
@@ -102,8 +105,9 @@ class GrpcServer::Impl {
   int port_ = 0;
   // After what its calls use.
   std::unique_ptr<grpc::Server> server_;
-  // Last member: it tells the server's health service.
+  // It tells the server's health service.
   std::optional<HealthReporter> reporter_;
+  std::optional<ResetLimit> resets_;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/resource_quota.h"
+#include "server/rpc/unpack_limit.h"
 
 namespace braid {
 namespace {
@@ -45,6 +46,7 @@ void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* bui
   if (limits.grace != absl::InfiniteDuration()) {
     builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(limits.grace));
   }
+  LimitUnpacking(static_cast<size_t>(limits.message_bytes), limits.buffer_bytes);
   if (!limits.compression) {
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

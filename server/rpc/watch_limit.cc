@@ -1,6 +1,7 @@
 #include "server/rpc/watch_limit.h"
 
 #include <string_view>
+#include <utility>
 
 #include "grpcpp/server_context.h"
 
@@ -12,14 +13,21 @@ using grpc::experimental::InterceptionHookPoints;
 // Lives as long as its call.
 class Watch final : public grpc::experimental::Interceptor {
  public:
-  Watch(grpc::experimental::ServerRpcInfo* info, std::atomic<int>* open, int most)
-      : info_(info), open_(open), refused_(open->fetch_add(1) >= most) {}
-  ~Watch() override { --*open_; }
+  Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit)
+      : info_(info),
+        limit_(limit),
+        peer_(info->server_context()->peer()),
+        open_(limit->Open(peer_)) {}
+  ~Watch() override {
+    if (open_) {
+      limit_->Close(peer_);
+    }
+  }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (refused_ &&
+    if (!open_ &&
         methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
       info_->server_context()->TryCancel();
     }
@@ -28,8 +36,9 @@ class Watch final : public grpc::experimental::Interceptor {
 
  private:
   grpc::experimental::ServerRpcInfo* const info_;
-  std::atomic<int>* const open_;
-  const bool refused_;
+  WatchLimit* const limit_;
+  const std::string peer_;
+  const bool open_;
 };
 
 }  // namespace
@@ -37,7 +46,27 @@ class Watch final : public grpc::experimental::Interceptor {
 grpc::experimental::Interceptor* WatchLimit::CreateServerInterceptor(
     grpc::experimental::ServerRpcInfo* info) {
   const bool watch = std::string_view(info->method()) == "/grpc.health.v1.Health/Watch";
-  return watch ? new Watch(info, &open_, most_) : nullptr;  // gRPC's
+  return watch ? new Watch(info, this) : nullptr;  // gRPC's
+}
+
+bool WatchLimit::Open(const std::string& peer) {
+  const absl::MutexLock lock(&mu_);
+  const auto found = of_connection_.find(peer);
+  const int there = found == of_connection_.end() ? 0 : found->second;
+  if (open_ >= most_ || there >= most_of_connection_) {
+    return false;
+  }
+  ++open_;
+  of_connection_[peer] = there + 1;
+  return true;
+}
+
+void WatchLimit::Close(const std::string& peer) {
+  const absl::MutexLock lock(&mu_);
+  --open_;
+  if (const auto found = of_connection_.find(peer); --found->second == 0) {
+    of_connection_.erase(found);
+  }
 }
 
 }  // namespace braid

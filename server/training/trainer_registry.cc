@@ -81,10 +81,12 @@ absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
 }  // namespace
 
 TrainerRegistry::TrainerRegistry(const TrainerServices& services,
-                                 std::unique_ptr<TrainerStorage> storage, SpecReader read_spec)
+                                 std::unique_ptr<TrainerStorage> storage, SpecReader read_spec,
+                                 size_t most)
     : services_(services),
       storage_(std::move(storage)),
       read_spec_(std::move(read_spec)),
+      most_(most),
       thread_("trainers"),
       clock_([this] { RunClock(); }) {}
 
@@ -243,6 +245,16 @@ absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Make(
                          std::move(store), services_);
 }
 
+absl::Status TrainerRegistry::CheckRoom() const {
+  const absl::MutexLock lock(&mu_);
+  return trainers_.size() < most_
+             ? absl::OkStatus()
+             : absl::ResourceExhaustedError(absl::StrCat(
+                   "there are ", trainers_.size(), " trainers, and the server takes ", most_,
+                   " (--max_trainers): delete one that is not needed any more, or have idle ones "
+                   "expire (idle_timeout_seconds)"));
+}
+
 absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
                                                        const std::string& request) {
   if (spec.model.empty()) {
@@ -259,6 +271,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
                       info.spec.model == spec.model;
     return same ? absl::StatusOr<TrainerInfo>(std::move(info)) : NameIsTaken(spec.name);
   }
+  BRAID_RETURN_IF_ERROR(CheckRoom());
   const std::string name = spec.name;
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
                          services_.models->FindReplicas(spec.model, spec.base_version));
@@ -331,7 +344,9 @@ void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint
       done(NotFound(name));
       return;
     }
-    if (absl::Status status = RestoreOne(*stored, checkpoint); !status.ok()) {
+    absl::Status status = CheckRoom();
+    status.Update(status.ok() ? RestoreOne(*stored, checkpoint) : absl::OkStatus());
+    if (!status.ok()) {
       done(std::move(status));
       return;
     }

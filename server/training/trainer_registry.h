@@ -1,6 +1,7 @@
 // All trainers of the server, by name.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -58,8 +59,9 @@ class TrainerRegistry {
   using SpecReader = std::function<absl::StatusOr<TrainerSpec>(const std::string& request)>;
 
   // What `services` points to outlives the registry. `storage`: nullptr: trainers live in memory.
+  // `most`: trainers at work at once.
   TrainerRegistry(const TrainerServices& services, std::unique_ptr<TrainerStorage> storage,
-                  SpecReader read_spec);
+                  SpecReader read_spec, size_t most);
   ~TrainerRegistry();
 
   // Brings back the stored trainers, each where its newest checkpoint stands. Those that cannot be
@@ -72,11 +74,11 @@ class TrainerRegistry {
   // Creates a trainer; an empty name is the model's. `request` is kept, for RestoreStored().
   // NOT_FOUND for an unknown model, ALREADY_EXISTS for a name that is taken, unless
   // `spec.request_id` and the model say that it was this very call that took it, INVALID_ARGUMENT
-  // naming the field that is wrong.
+  // naming the field that is wrong, RESOURCE_EXHAUSTED if there are as many as there may be.
   void Create(TrainerSpec spec, std::string request, InfoDone done);
   // Waits for the trainer's running operation. NOT_FOUND if there is none of that name.
   void Delete(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // As Trainer's; brings back one that is on the disk alone.
+  // As Trainer's; brings back one that is on the disk alone, if there may be one more.
   void RestoreCheckpoint(std::string name, std::string checkpoint, CheckpointDone done)
       ABSL_LOCKS_EXCLUDED(mu_);
   // As Publisher's.
@@ -111,6 +113,7 @@ class TrainerRegistry {
  private:
   absl::StatusOr<TrainerInfo> CreateNow(TrainerSpec spec, const std::string& request)
       ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mu_);
   // A new trainer of `spec`, not listed yet. `stored`: nullptr: it is not on the disk.
   absl::StatusOr<std::shared_ptr<Trainer>> Make(TrainerSpec spec,
                                                 const std::shared_ptr<BatchQueue>& base,
@@ -135,6 +138,7 @@ class TrainerRegistry {
   const TrainerServices services_;
   const std::unique_ptr<TrainerStorage> storage_;  // used by the registry's thread
   const SpecReader read_spec_;
+  const size_t most_;
 
   mutable absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<Trainer>, std::less<>> trainers_ ABSL_GUARDED_BY(mu_);

@@ -8,9 +8,10 @@ import threading
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
-END_STREAM = ACK = 1
+ACK = 1
 _END_HEADERS = 4
 MAX_CONCURRENT_STREAMS = 3
+CANCEL = 8
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -29,11 +30,8 @@ def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
     return connection
 
 
-def begin_call(method: str, message_bytes: int, stream: int = 1, encoding: str = "") -> bytes:
-    """The frames that open `stream` for "/package.Service/Method" and announce one message.
-
-    encoding: how the message is compressed, "gzip"; "": it is not.
-    """
+def begin_call(method: str, message_bytes: int, stream: int = 1) -> bytes:
+    """The frames that open `stream` for "/package.Service/Method" and announce one message."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -41,11 +39,10 @@ def begin_call(method: str, message_bytes: int, stream: int = 1, encoding: str =
         ":authority": "localhost",
         "te": "trailers",
         "content-type": "application/grpc",
-        **({"grpc-encoding": encoding} if encoding else {}),
     }
     # Literal fields that nobody is to remember, with names and values as they are.
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
-    prefix = struct.pack(">BI", bool(encoding), message_bytes)
+    prefix = struct.pack(">BI", 0, message_bytes)
     return frame(HEADERS, _END_HEADERS, stream, block) + frame(DATA, 0, stream, prefix)
 
 

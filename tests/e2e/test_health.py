@@ -116,6 +116,31 @@ def test_a_flood_of_watches_keeps_no_probe_away(
         wait_until(lambda: watch(on) is not None)
 
 
+def test_watches_of_one_connection_keep_no_watch_away(server: Server) -> None:
+    """Five connections ask for 1,000 each, and get 16."""
+    address = f"127.0.0.1:{server.ready['grpc_port']}"
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    request = health_pb2.HealthCheckRequest(service="readiness")
+
+    def watch(on: grpc.Channel) -> grpc.Call:
+        return health_pb2_grpc.HealthStub(on).Watch(request, timeout=CALL_SECONDS)
+
+    def taken(call: grpc.Call) -> bool:
+        try:
+            return next(call).status == SERVING
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.CANCELLED
+            return False
+
+    floods = [grpc.insecure_channel(address, own) for _ in range(5)]
+    watches = [watch(on) for on in floods for _ in range(1000)]
+    assert sum(map(taken, watches)) == 5 * 16
+    with grpc.insecure_channel(address, own) as on:
+        assert taken(watch(on))
+    for on in floods:
+        on.close()
+
+
 def test_who_says_nothing_is_hung_up_on(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.ready["health_port"])) as silent:
         silent.settimeout(15)

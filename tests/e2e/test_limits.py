@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def models_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(models_directory: Path) -> Iterator[Server]:
-    flags = (f"--max_connection_streams={STREAMS}", "--refuse_compression")
+    flags = (f"--max_connection_streams={STREAMS}", "--refuse_compression", "--health_port=0")
     directory = models_directory.parent / "run"
     with Server(models_directory, "cpu*1", directory, flags) as running:
         yield running
@@ -119,32 +118,70 @@ def test_a_client_beyond_its_calls_waits(server: Server) -> None:
         assert done.qsize() == len(threads)
 
 
-def gzip_of_zeros(mebibytes: int) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(mebibytes)) + packer.flush()
-
-
-def test_a_bomb_is_not_unpacked(server: Server) -> None:
-    """A megabyte that would get a gibibyte."""
-    bomb = gzip_of_zeros(1024)
-    assert len(bomb) < 2 << 20
+@pytest.mark.parametrize("port", ["grpc_port", "health_port"])
+@pytest.mark.parametrize("method", [INFER, "/no.such/Method"])
+def test_calls_taken_back_without_end_close_the_connection(
+    server: Server, port: str, method: str
+) -> None:
+    """Each is opened and reset at once, so that no limit of open calls is met."""
     before = server.resident_bytes()
-    peak = 0
-    with http2.connect(server.address) as connection:
-        call = http2.begin_call(INFER, len(bomb), encoding="gzip")
-        connection.sendall(call)
-        try:
-            for at in range(0, len(bomb), 1 << 14):
-                connection.sendall(http2.data(bomb[at : at + (1 << 14)]))
-            connection.sendall(http2.frame(http2.DATA, http2.END_STREAM, 1))
-        except OSError:
-            pass  # It has been refused meanwhile.
-        ended = time.monotonic() + 3
-        while time.monotonic() < ended:
-            peak = max(peak, server.resident_bytes())
-            time.sleep(0.01)
-    assert peak - before < 64 << 20
+    sent = 0
+    with http2.connect(f"127.0.0.1:{server.ready[port]}") as connection, pytest.raises(
+        ConnectionError
+    ):
+        while sent < 200_000:
+            calls = b""
+            for number in range(sent, sent + 100):
+                stream = 2 * number + 1
+                calls += http2.begin_call(method, 0, stream)
+                calls += http2.frame(http2.RST_STREAM, 0, stream, struct.pack(">I", http2.CANCEL))
+            connection.sendall(calls)
+            sent += 100
+    assert server.resident_bytes() - before < 512 << 20
     assert answers(server.address)
+
+
+@pytest.mark.parametrize(
+    ("flag", "code"),
+    [
+        ("--max_message_bytes=1048576", grpc.StatusCode.INTERNAL),
+        ("--refuse_compression", grpc.StatusCode.UNIMPLEMENTED),
+    ],
+)
+def test_a_bomb_is_not_unpacked(
+    models_directory: Path, tmp_path: Path, flag: str, code: grpc.StatusCode
+) -> None:
+    """A quarter of a megabyte that would get a quarter of a gibibyte, and has no end before."""
+    with Server(models_directory, "cpu*1", tmp_path, (flag,)) as server, protocol.channel(
+        server.address
+    ) as on:
+        call = on.unary_unary(INFER, request_serializer=lambda message: message)
+        before, peak = server.resident_bytes(), 0
+        answer = call.future(bytes(1 << 28), timeout=60, compression=grpc.Compression.Gzip)
+        while not answer.done():
+            peak = max(peak, server.resident_bytes())
+            time.sleep(0.005)
+        assert answer.code() == code
+        assert peak - before < 64 << 20
+        assert answers(server.address)
+
+
+def test_messages_up_to_the_limit_are_unpacked(models_directory: Path, tmp_path: Path) -> None:
+    request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
+    flags = ("--max_message_bytes=1048576",)
+    with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
+        server.address
+    ) as on:
+        call = on.unary_unary(
+            "/inference.GRPCInferenceService/ModelReady",
+            request_serializer=lambda message: message.SerializeToString(),
+        )
+        request.name = "x" * ((1 << 20) - 100)
+        # What was unpacked before does not count.
+        for _ in range(10):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(request, timeout=30, compression=grpc.Compression.Gzip)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # read, and judged
 
 
 def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path: Path) -> None:

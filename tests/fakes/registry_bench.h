@@ -1,6 +1,7 @@
 // A registry of trainers over a bench.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@ namespace braid {
 // Model "m" on two workers. Start() again is a restart of the server.
 class RegistryTest : public ::testing::Test {
  protected:
+  static constexpr size_t kMost = 8;
+
   // Empty: trainers live in memory.
   explicit RegistryTest(std::string data_dir) : data_dir_(std::move(data_dir)) { Start(); }
 
@@ -29,14 +32,16 @@ class RegistryTest : public ::testing::Test {
       ASSERT_TRUE(opened.ok()) << opened.status();
       storage = *std::move(opened);
     }
-    registry_.emplace(bench_->services(), std::move(storage),
-                      [this](const std::string& request) -> absl::StatusOr<TrainerSpec> {
-                        const auto found = requests_.find(request);
-                        if (found == requests_.end()) {
-                          return absl::DataLossError("no request");
-                        }
-                        return found->second;
-                      });
+    registry_.emplace(
+        bench_->services(), std::move(storage),
+        [this](const std::string& request) -> absl::StatusOr<TrainerSpec> {
+          const auto found = requests_.find(request);
+          if (found == requests_.end()) {
+            return absl::DataLossError("no request");
+          }
+          return found->second;
+        },
+        kMost);
   }
   void Stop() {
     registry_.reset();

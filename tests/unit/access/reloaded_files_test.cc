@@ -1,5 +1,7 @@
 #include "server/access/reloaded_files.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <string>
 
@@ -72,6 +74,16 @@ TEST_F(ReloadedFilesTest, AFileThatCannotBeReadIsNamedWithItsFlag) {
   std::filesystem::remove(Path("b"));
   EXPECT_THAT(files_.Load(), StatusIs(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("--b: cannot read " + Path("b"))));
+}
+
+TEST_F(ReloadedFilesTest, APipeIsNotWaitedFor) {
+  ASSERT_THAT(files_.Load(), IsOk());
+  std::filesystem::remove(Path("b"));
+  ASSERT_EQ(mkfifo(Path("b").c_str(), 0600), 0);
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--b: cannot read " + Path("b") + ": it is a pipe"));
+  std::filesystem::remove(Path("b"));
+  dir_.Write("b", "two");
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--b: read again"));
 }
 
 TEST_F(ReloadedFilesTest, ASecretThatEverybodyMayReadIsWarnedOf) {

@@ -33,6 +33,24 @@ class Socket {
     EXPECT_EQ(getsockname(descriptor_, any, &size), 0);
     return ntohs(address.sin_port);
   }
+  // At a free port of every IPv6 and IPv4 address.
+  int ListenToAll() const {
+    const int no = 0;
+    EXPECT_EQ(setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)), 0);
+    sockaddr_in6 address = {};
+    address.sin6_family = AF_INET6;
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(descriptor_, 8), 0);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin6_port);
+  }
+  int Port() const {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin_port);
+  }
   // 0, or errno.
   int Connect(int port) const {
     const sockaddr_in address = Address(port);
@@ -135,6 +153,43 @@ TEST(PortSocketsTest, OnlyAConnectionThatIsNotReadIsEnded) {
 
   EXPECT_EQ(stuck.Send(), EPIPE);
   EXPECT_EQ(idle.Send(), 0);
+}
+
+TEST(PortSocketsTest, OnlyTheConnectionWithThatOtherEndIsEnded) {
+  const Socket listener;
+  const int port = listener.Listen();
+  const Socket client;
+  ASSERT_EQ(client.Connect(port), 0);
+  const Socket ended(listener.Accept());
+  const Socket other_client;
+  ASSERT_EQ(other_client.Connect(port), 0);
+  const Socket other(listener.Accept());
+  const std::string loopback("\x7F\0\0\x01", 4);
+
+  EndConnection(port, std::string("\x7F\0\0\x02", 4), client.Port());
+  EndConnection(client.Port(), loopback, client.Port());
+  EXPECT_EQ(ended.Send(), 0);
+
+  EndConnection(port, loopback, client.Port());
+
+  EXPECT_NE(ended.Send(), 0);
+  EXPECT_EQ(other.Send(), 0);
+}
+
+TEST(PortSocketsTest, AnIPv4ClientOfAnIPv6SocketHasEitherAddress) {
+  const std::string v4("\x7F\0\0\x01", 4);
+  for (const std::string& address : {v4, std::string(10, '\0') + "\xFF\xFF" + v4}) {
+    const Socket listener(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int port = listener.ListenToAll();
+    const Socket client;
+    ASSERT_EQ(client.Connect(port), 0);
+    const Socket accepted(listener.Accept());
+    ASSERT_EQ(accepted.Send(), 0);
+
+    EndConnection(port, address, client.Port());
+
+    EXPECT_NE(accepted.Send(), 0);
+  }
 }
 
 }  // namespace

@@ -60,6 +60,18 @@ TEST_F(StoredTrainersTest, ARestartBringsThemBack) {
   EXPECT_EQ(again.loss, lost.loss);
 }
 
+TEST_F(StoredTrainersTest, OneOnTheDiskComesBackWhenThereIsRoom) {
+  ASSERT_THAT(Create(Idle("idle")), IsOk());
+  ASSERT_TRUE(GoneSoon("idle"));
+  for (size_t t = 0; t < kMost; ++t) {
+    ASSERT_THAT(Create(Named(std::to_string(t))), IsOk());
+  }
+  EXPECT_THAT(RestoreCheckpoint("idle"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max_trainers")));
+  ASSERT_THAT(Delete("0"), IsOk());
+  EXPECT_THAT(RestoreCheckpoint("idle"), IsOk());
+}
+
 TEST_F(StoredTrainersTest, ARestartWithOtherDevicesBringsThemBackToo) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());

@@ -72,6 +72,21 @@ TEST_F(TrainerRegistryTest, TheSameCallSentTwiceReturnsItsTrainer) {
   EXPECT_EQ(Create(spec).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(TrainerRegistryTest, SoManyAreAtWorkAtOnce) {
+  TrainerSpec first = Named("0");
+  first.request_id = "one";
+  ASSERT_THAT(Create(first), IsOk());
+  for (size_t t = 1; t < kMost; ++t) {
+    ASSERT_THAT(Create(Named(std::to_string(t))), IsOk());
+  }
+  EXPECT_THAT(Create(Named("more")),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("there are 8 trainers"), HasSubstr("--max_trainers"))));
+  EXPECT_THAT(Create(first), IsOk());  // it is there
+  ASSERT_THAT(Delete("1"), IsOk());
+  EXPECT_THAT(Create(Named("more")), IsOk());
+}
+
 TEST_F(TrainerRegistryTest, ATrainerOfAnotherModelIsNotTold) {
   TrainerSpec spec = Named("a");
   spec.request_id = "one";

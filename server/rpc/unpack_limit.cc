@@ -1,0 +1,48 @@
+#include "server/rpc/unpack_limit.h"
+
+#include <dlfcn.h>
+#include <zlib.h>
+
+#include <atomic>
+#include <limits>
+
+namespace braid {
+namespace {
+
+std::atomic<size_t> most_of_message = std::numeric_limits<size_t>::max();
+std::atomic<size_t> most_of_all = std::numeric_limits<size_t>::max();
+std::atomic<size_t> unpacked = 0;  // by streams that have not ended
+
+// zlib's own function of that name.
+template <typename Function>
+Function* Next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+void LimitUnpacking(size_t message_bytes, size_t all_bytes) {
+  most_of_message = message_bytes;
+  most_of_all = all_bytes;
+}
+
+}  // namespace braid
+
+// In the place of zlib's own, which the dynamic linker finds second. gRPC calls the one for each
+// kilobyte that it unpacks, and gives a message up at the first error.
+extern "C" int inflate(z_streamp stream, int flush) {
+  static auto* const kInflate = braid::Next<decltype(inflate)>("inflate");
+  if (stream->total_out > braid::most_of_message || braid::unpacked > braid::most_of_all) {
+    return Z_MEM_ERROR;
+  }
+  const uLong before = stream->total_out;
+  const int result = kInflate(stream, flush);
+  braid::unpacked += stream->total_out - before;
+  return result;
+}
+
+extern "C" int inflateEnd(z_streamp stream) {
+  static auto* const kInflateEnd = braid::Next<decltype(inflateEnd)>("inflateEnd");
+  braid::unpacked -= stream->total_out;
+  return kInflateEnd(stream);
+}

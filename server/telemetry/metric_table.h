@@ -29,7 +29,8 @@ struct MetricTable {
                     {"method", "model", "code"},
                     "RPCs that ended, by gRPC status code; of ModelStreamInfer each request of a "
                     "stream; model: empty where the call names none that is served, directly or "
-                    "through its trainer."};
+                    "through its trainer. Calls that gRPC itself refuses, as for a message that "
+                    "is too large, do not reach it."};
   Histograms request_duration{
       &table,
       MetricGroup::kRequests,
@@ -133,7 +134,8 @@ struct MetricTable {
                        "braid_training_gradient_norm",
                        {"trainer"},
                        "Norm of the last update's gradients before clipping; there only where "
-                       "they are clipped by their norm, which measures it."};
+                       "they are clipped by their norm, which measures it: max_norm may be one "
+                       "that none reaches."};
   Counters replayed{&table,
                     MetricGroup::kTraining,
                     "braid_training_replayed_steps_total",

@@ -136,9 +136,12 @@ class Load {
     }
     stubs_[stub % stubs_.size()]->async()->ModelInfer(
         &call->context, &request_, &call->response, [this, call](const grpc::Status& status) {
-          const std::unique_ptr<Call> owned(call);
+          std::unique_ptr<Call> owned(call);
           Record(status, absl::ToDoubleSeconds(absl::Now() - owned->due));
           owned->then();
+          // It holds the channel, whose end, if this were the last to let go of it, would wait for
+          // the thread that this is.
+          owned.reset();
           const absl::MutexLock lock(&mu_);
           --open_;
         });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -47,9 +48,9 @@ class CallRecord {
     const absl::string_view code = CodeName(reply.error_code());
     metrics_->CountRequest(method_, model, code, duration);
     if (AccessLogOn()) {
-      LogAccess(
-          {method_, model, code, caller.identity(), caller.peer(), caller.trace_id(), duration},
-          facts_);
+      LogAccess({method_, std::string(model), code, caller.identity(), caller.peer(),
+                 caller.trace_id(), duration},
+                std::move(facts_));
     }
     return reply;
   }

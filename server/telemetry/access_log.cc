@@ -1,6 +1,7 @@
 #include "server/telemetry/access_log.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -80,9 +81,10 @@ bool IsLowerHex(char c) {
 
 bool AccessLogOn() { return Log(LogModule::kAccess).should_log(spdlog::level::info); }
 
-void LogAccess(const AccessEntry& entry, const CallFacts& facts) {
-  Log(LogModule::kAccess)
-      .info(GetLogFormat() == LogFormat::kJson ? ToJson(entry, facts) : ToText(entry, facts));
+void LogAccess(AccessEntry entry, CallFacts facts) {
+  LogAccessLater([entry = std::move(entry), facts = std::move(facts)] {
+    return GetLogFormat() == LogFormat::kJson ? ToJson(entry, facts) : ToText(entry, facts);
+  });
 }
 
 absl::string_view TraceIdOf(absl::string_view traceparent) {

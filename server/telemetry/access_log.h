@@ -21,19 +21,19 @@ struct CallFacts {
 };
 
 struct AccessEntry {
-  absl::string_view method;  // without the package
-  absl::string_view model;
-  absl::string_view code;
-  absl::string_view identity;  // empty: nobody was asked
-  absl::string_view peer;
-  absl::string_view trace_id;  // of a W3C traceparent; empty: there is none
+  absl::string_view method;  // without the package; lives as long as the program
+  std::string model;
+  absl::string_view code;  // as the method
+  std::string identity;    // empty: nobody was asked
+  std::string peer;
+  std::string trace_id;  // of a W3C traceparent; empty: there is none
   absl::Duration duration;
 };
 
 // Whether anybody reads them: what is for them alone need not be collected otherwise.
 bool AccessLogOn();
-// Any thread; does not wait for the disk.
-void LogAccess(const AccessEntry& entry, const CallFacts& facts);
+// Any thread; waits neither for the disk nor for the line's text.
+void LogAccess(AccessEntry entry, CallFacts facts);
 
 // The trace id of a W3C `traceparent`; empty if it is none.
 absl::string_view TraceIdOf(absl::string_view traceparent);

@@ -40,8 +40,9 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
      {"critical", level_enum::critical},
      {"off", level_enum::off}}};
 
-// Bytes of the access log that wait to be written; beyond, lines are lost.
-constexpr size_t kMostWaiting = size_t{16} << 20;
+constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
+// Lines of the access log that wait to be written; beyond, they are lost.
+constexpr size_t kMostWaiting = size_t{1} << 16;
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
 
@@ -119,7 +120,7 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
               spdlog::memory_buf_t& out) override {
     const absl::string_view payload = ViewOf(line.payload);
     std::string members(payload);
-    if (ViewOf(line.logger_name) != kModuleNames[static_cast<size_t>(LogModule::kAccess)]) {
+    if (ViewOf(line.logger_name) != kModuleNames[kAccess]) {
       using Json = nlohmann::json;
       members = absl::StrCat("\"message\":",
                              Json(members).dump(-1, ' ', true, Json::error_handler_t::replace));
@@ -140,61 +141,71 @@ std::unique_ptr<spdlog::formatter> MakeFormatter(LogFormat format) {
   return formatter;
 }
 
-// Lines that wait to be written, together, so that no call waits for the disk and a line costs no
-// system call.
-class BufferedSink final : public spdlog::sinks::sink {
+// Lines of the access log, made and written together, so that a call waits neither for the disk nor
+// for its text.
+class AccessLines {
  public:
-  void log(const spdlog::details::log_msg& line) override ABSL_LOCKS_EXCLUDED(mu_) {
+  using Message = absl::AnyInvocable<std::string()>;
+
+  void Add(Message message) ABSL_LOCKS_EXCLUDED(mu_) {
+    const spdlog::log_clock::time_point now = spdlog::log_clock::now();
     const absl::MutexLock lock(&mu_);
     if (waiting_.size() < kMostWaiting) {
-      formatter_->format(line, waiting_);
+      waiting_.push_back({now, std::move(message)});
     }
   }
-  void flush() override ABSL_LOCKS_EXCLUDED(mu_, write_mu_) {
+  void Write() ABSL_LOCKS_EXCLUDED(mu_, write_mu_) {
     const absl::MutexLock one_at_a_time(&write_mu_);
-    spdlog::memory_buf_t lines;
+    std::vector<Line> lines;
     {
       const absl::MutexLock lock(&mu_);
       std::swap(lines, waiting_);
+      waiting_.reserve(lines.size());  // as many as there will be, it seems
     }
-    std::fwrite(lines.data(), 1, lines.size(), stdout);
+    spdlog::memory_buf_t bytes;
+    for (Line& line : lines) {
+      const std::string message = line.message();
+      formatter_->format(
+          spdlog::details::log_msg(line.time, {}, kModuleNames[kAccess], level_enum::info, message),
+          bytes);
+    }
+    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
     std::fflush(stdout);
   }
-  void set_pattern(const std::string&) override {}
-  void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override
-      ABSL_LOCKS_EXCLUDED(mu_) {
-    const absl::MutexLock lock(&mu_);
+  void SetFormatter(std::unique_ptr<spdlog::formatter> formatter) ABSL_LOCKS_EXCLUDED(write_mu_) {
+    const absl::MutexLock lock(&write_mu_);
     formatter_ = std::move(formatter);
   }
 
  private:
+  struct Line {
+    spdlog::log_clock::time_point time;
+    Message message;
+  };
+
   absl::Mutex mu_;
-  std::unique_ptr<spdlog::formatter> formatter_ ABSL_GUARDED_BY(mu_);
-  spdlog::memory_buf_t waiting_ ABSL_GUARDED_BY(mu_);
+  std::vector<Line> waiting_ ABSL_GUARDED_BY(mu_);
   absl::Mutex write_mu_;
+  std::unique_ptr<spdlog::formatter> formatter_ ABSL_GUARDED_BY(write_mu_);
 };
 
 struct Loggers {
   Loggers() {
     const LogLevels levels = DefaultLogLevels();
     sink->set_formatter(MakeFormatter(LogFormat::kText));
-    access_sink->set_formatter(MakeFormatter(LogFormat::kText));
+    access.SetFormatter(MakeFormatter(LogFormat::kText));
     for (size_t m = 0; m < kLogModules; ++m) {
-      if (m == static_cast<size_t>(LogModule::kAccess)) {
-        of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], access_sink);
-      } else {
-        of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], sink);
-        of_module[m]->flush_on(level_enum::info);
-      }
+      of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], sink);
+      of_module[m]->flush_on(level_enum::info);
       of_module[m]->set_level(levels[m]);
     }
   }
 
   const std::shared_ptr<spdlog::sinks::sink> sink =
       std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
-  const std::shared_ptr<BufferedSink> access_sink = std::make_shared<BufferedSink>();
-  const spdlog::details::periodic_worker flusher{[this] { access_sink->flush(); },
-                                                 std::chrono::seconds(1)};
+  AccessLines access;
+  const spdlog::details::periodic_worker writer{[this] { access.Write(); },
+                                                std::chrono::seconds(1)};
   std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
   std::atomic<LogFormat> format = LogFormat::kText;
 };
@@ -232,7 +243,7 @@ absl::StatusOr<level_enum> ParseLevel(absl::string_view text) {
 LogLevels DefaultLogLevels() {
   LogLevels levels;
   levels.fill(level_enum::info);
-  levels[static_cast<size_t>(LogModule::kAccess)] = level_enum::off;
+  levels[kAccess] = level_enum::off;
   return levels;
 }
 
@@ -253,7 +264,7 @@ absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels level
                        absl::StrJoin(kModuleNames.begin(), end, ", ")));
     }
     if (all) {
-      std::fill_n(levels.begin(), static_cast<size_t>(LogModule::kAccess), *level);
+      std::fill_n(levels.begin(), kAccess, *level);
     } else {
       levels[static_cast<size_t>(named - kModuleNames.begin())] = *level;
     }
@@ -273,9 +284,13 @@ spdlog::logger& Log(LogModule module) {
   return *TheLoggers().of_module[static_cast<size_t>(module)];
 }
 
+void LogAccessLater(absl::AnyInvocable<std::string()> message) {
+  TheLoggers().access.Add(std::move(message));
+}
+
 void SetLogFormat(LogFormat format) {
   TheLoggers().sink->set_formatter(MakeFormatter(format));
-  TheLoggers().access_sink->set_formatter(MakeFormatter(format));
+  TheLoggers().access.SetFormatter(MakeFormatter(format));
   TheLoggers().format = format;
 }
 
@@ -297,8 +312,8 @@ LogLevels GetLogLevels() {
 
 void StopLog() {
   Loggers& loggers = TheLoggers();
-  loggers.of_module[static_cast<size_t>(LogModule::kAccess)]->set_level(level_enum::off);
-  loggers.access_sink->flush();
+  loggers.of_module[kAccess]->set_level(level_enum::off);
+  loggers.access.Write();
   loggers.sink->flush();
 }
 

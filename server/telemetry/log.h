@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "spdlog/logger.h"
@@ -29,9 +30,14 @@ absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels level
 // What ParseLogLevels() reads, every module named.
 std::string LogLevelsText(const LogLevels& levels);
 
-// Logs of `module`. Any thread. Characters that end or hide a line are escaped; a message of
-// kAccess is the members of a JSON object where the format is JSON.
+// Logs of `module`. Any thread. Characters that end or hide a line are escaped.
 spdlog::logger& Log(LogModule module);
+
+// A line of kAccess, of now, whatever its level. `message` is asked for it by the thread that
+// writes it, within a second: what it takes would be the call's time, and several times as much in
+// between all that a call does. Where the format is JSON it is the members of an object. Any
+// thread.
+void LogAccessLater(absl::AnyInvocable<std::string()> message);
 
 // From now on lines are in `format`: text until then. Times are UTC.
 void SetLogFormat(LogFormat format);

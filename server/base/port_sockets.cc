@@ -1,9 +1,11 @@
 #include "server/base/port_sockets.h"
 
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
@@ -62,14 +64,22 @@ bool Connected(int descriptor) {
   return getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
 }
 
-// Descriptors that others close meanwhile are no sockets of the port any more when they are asked.
+// A descriptor that others close meanwhile may be another socket's when it is acted on; a duplicate
+// of it cannot be.
 void ForEachSocket(int port, absl::FunctionRef<void(int)> visit) {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+  for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end;
+       !error && entry != end; entry.increment(error)) {
     int descriptor = -1;
-    if (absl::SimpleAtoi(entry.path().filename().string(), &descriptor) &&
-        LocalPort(descriptor) == port) {
-      visit(descriptor);
+    if (!absl::SimpleAtoi(entry->path().filename().string(), &descriptor) ||
+        LocalPort(descriptor) != port) {
+      continue;
+    }
+    if (const int duplicate = fcntl(descriptor, F_DUPFD_CLOEXEC, 0); duplicate >= 0) {
+      if (LocalPort(duplicate) == port) {
+        visit(duplicate);
+      }
+      close(duplicate);
     }
   }
 }
@@ -104,7 +114,8 @@ void EndUndelivered(int port) {
   });
 }
 
-void EndConnection(int port, absl::string_view peer_address, int peer_port) {
+bool EndConnection(int port, absl::string_view peer_address, int peer_port) {
+  bool ended = false;
   ForEachSocket(port, [&](int descriptor) {
     sockaddr_storage peer = {};
     socklen_t size = sizeof(peer);
@@ -112,9 +123,11 @@ void EndConnection(int port, absl::string_view peer_address, int peer_port) {
         PortOf(peer) == peer_port && IsAt(peer, peer_address)) {
       // As opposed to shutdown(), this drops what has come and has not been read, too.
       const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
-      connect(descriptor, &nobody, sizeof(nobody));
+      ended = connect(descriptor, &nobody, sizeof(nobody)) == 0 ||
+              shutdown(descriptor, SHUT_RDWR) == 0 || ended;
     }
   });
+  return ended;
 }
 
 }  // namespace braid

@@ -18,7 +18,7 @@ int64_t UndeliveredBytes(int port);
 void EndUndelivered(int port);
 
 // Ends the port's connection with the other end `peer_port` of `peer_address`, 4 or 16 bytes in the
-// order of the network. What has come and has not been read is dropped.
-void EndConnection(int port, absl::string_view peer_address, int peer_port);
+// order of the network. What has come and has not been read is dropped. Whether it was there.
+bool EndConnection(int port, absl::string_view peer_address, int peer_port);
 
 }  // namespace braid

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpc/grpc.h"
 #include "grpc/support/alloc.h"
 #include "nlohmann/json.hpp"
@@ -25,6 +26,9 @@ namespace {
 using nlohmann::json;
 
 constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(2);
+// As a multiple of what a look took.
+constexpr int kPauses = 10;
 // Connections are looked at when so many calls more have not succeeded on all together.
 constexpr int64_t kWorthLooking = 512;
 
@@ -92,27 +96,26 @@ void End(const json& connection) {
   const json& here = At(connection, {"local", "tcpip_address"});
   const json& there = At(connection, {"remote", "tcpip_address"});
   std::string address;
-  if (!absl::Base64Unescape(Text(At(there, {"ip_address"})), &address)) {
-    return;
+  // If it cannot be ended now, it is looked at again.
+  if (absl::Base64Unescape(Text(At(there, {"ip_address"})), &address) &&
+      EndConnection(static_cast<int>(Number(At(here, {"port"}))), address,
+                    static_cast<int>(Number(At(there, {"port"}))))) {
+    Log(LogModule::kRpc)
+        .warn("the connection of {} is ended: its client takes calls back without end",
+              Text(At(connection, {"ref", "name"})));
   }
-  Log(LogModule::kRpc)
-      .warn("the connection of {} is ended: its client takes calls back without end",
-            Text(At(connection, {"ref", "name"})));
-  EndConnection(static_cast<int>(Number(At(here, {"port"}))), address,
-                static_cast<int>(Number(At(there, {"port"}))));
 }
 
 }  // namespace
 
-bool RecentResets::TooMany(int64_t total, int64_t fresh, absl::Duration since, int streams) {
+bool RecentResets::TooMany(int64_t total, int64_t fresh, std::chrono::duration<double> since,
+                           int streams) {
   fresh = std::min(fresh, total - std::exchange(total_, total));
-  recent_ = std::max(
-      0.0, recent_ - kEachSecond * absl::ToDoubleSeconds(since) + static_cast<double>(fresh));
-  return recent_ > kAtOnce + streams && !std::exchange(said_, true);
+  recent_ = std::max(0.0, recent_ - kEachSecond * since.count() + static_cast<double>(fresh));
+  return recent_ > kAtOnce + streams;
 }
 
-ResetLimit::ResetLimit(int streams)
-    : streams_(streams), looked_(absl::Now()), thread_([this] { Run(); }) {
+ResetLimit::ResetLimit(int streams) : streams_(streams), thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), "reset_limit");
 }
 
@@ -125,14 +128,18 @@ ResetLimit::~ResetLimit() {
 }
 
 void ResetLimit::Run() {
+  absl::Duration pause = kPause;
   while (true) {
     {
       const absl::MutexLock lock(&mu_);
-      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kPause)) {
+      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), pause)) {
         return;
       }
     }
+    const absl::Time begin = absl::Now();
     Look();
+    // With thousands of connections a look takes a while, and others have work to do.
+    pause = std::clamp(kPauses * (absl::Now() - begin), kPause, kLongestPause);
   }
 }
 
@@ -148,12 +155,15 @@ void ResetLimit::Look() {
     total_ = std::min(total_, total);
     return;
   }
-  const absl::Time now = absl::Now();
-  const absl::Duration since = now - std::exchange(looked_, now);
-  const int64_t fresh = total - std::exchange(total_, total);
+  LookAtConnections(ids, total - std::exchange(total_, total));
+}
+
+void ResetLimit::LookAtConnections(const std::vector<int64_t>& servers, int64_t fresh) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto since = now - std::exchange(looked_, now);
   // Of connections that are gone nothing is kept.
   const auto before = std::exchange(connections_, {});
-  for (const int64_t server : ids) {
+  for (const int64_t server : servers) {
     ForEachConnection(server, [&](int64_t id, const json& connection) {
       const auto known = before.find(id);
       RecentResets& resets = connections_[id];

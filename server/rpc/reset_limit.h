@@ -1,13 +1,14 @@
 // Ends connections whose clients open calls and take them back without end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 
 namespace braid {
 
@@ -20,13 +21,12 @@ class RecentResets {
   static constexpr double kEachSecond = 2048;
 
   // `total`: that did not succeed since the connection began, of which at most `fresh` since the
-  // last call, `since` ago. Whether they are too many, where `streams` may be open: said once.
-  bool TooMany(int64_t total, int64_t fresh, absl::Duration since, int streams);
+  // last call, `since` ago. Whether they are too many, where `streams` may be open.
+  bool TooMany(int64_t total, int64_t fresh, std::chrono::duration<double> since, int streams);
 
  private:
   int64_t total_ = 0;
   double recent_ = 0;
-  bool said_ = false;
 };
 
 // Of all of the process's gRPC servers, from construction to destruction. gRPC 1.51 has no limit of
@@ -43,6 +43,7 @@ class ResetLimit {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Look();
+  void LookAtConnections(const std::vector<int64_t>& servers, int64_t fresh);
 
   const int streams_;
 
@@ -50,7 +51,8 @@ class ResetLimit {
   // them, and on each, by gRPC's ids.
   int64_t total_ = 0;
   absl::flat_hash_map<int64_t, RecentResets> connections_;
-  absl::Time looked_;
+  // Not of the clock on the wall, which may be set.
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
 
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

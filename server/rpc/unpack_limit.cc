@@ -4,14 +4,15 @@
 #include <zlib.h>
 
 #include <atomic>
+#include <cstdint>
 #include <limits>
 
 namespace braid {
 namespace {
 
 std::atomic<size_t> most_of_message = std::numeric_limits<size_t>::max();
-std::atomic<size_t> most_of_all = std::numeric_limits<size_t>::max();
-std::atomic<size_t> unpacked = 0;  // by streams that have not ended
+std::atomic<int64_t> most_of_all = std::numeric_limits<int64_t>::max();
+std::atomic<int64_t> unpacked = 0;  // by streams that have not ended
 
 // zlib's own function of that name.
 template <typename Function>
@@ -23,7 +24,7 @@ Function* Next(const char* name) {
 
 void LimitUnpacking(size_t message_bytes, size_t all_bytes) {
   most_of_message = message_bytes;
-  most_of_all = all_bytes;
+  most_of_all = static_cast<int64_t>(all_bytes);
 }
 
 }  // namespace braid
@@ -32,17 +33,23 @@ void LimitUnpacking(size_t message_bytes, size_t all_bytes) {
 // kilobyte that it unpacks, and gives a message up at the first error.
 extern "C" int inflate(z_streamp stream, int flush) {
   static auto* const kInflate = braid::Next<decltype(inflate)>("inflate");
+  if (stream == nullptr) {
+    return kInflate(stream, flush);
+  }
   if (stream->total_out > braid::most_of_message || braid::unpacked > braid::most_of_all) {
     return Z_MEM_ERROR;
   }
   const uLong before = stream->total_out;
   const int result = kInflate(stream, flush);
-  braid::unpacked += stream->total_out - before;
+  braid::unpacked += static_cast<int64_t>(stream->total_out - before);
   return result;
 }
 
 extern "C" int inflateEnd(z_streamp stream) {
   static auto* const kInflateEnd = braid::Next<decltype(inflateEnd)>("inflateEnd");
-  braid::unpacked -= stream->total_out;
-  return kInflateEnd(stream);
+  const int result = kInflateEnd(stream);
+  if (result == Z_OK) {  // and not one that had ended before
+    braid::unpacked -= static_cast<int64_t>(stream->total_out);
+  }
+  return result;
 }

@@ -82,6 +82,12 @@ bool IsLowerHex(char c) {
 bool AccessLogOn() { return Log(LogModule::kAccess).should_log(spdlog::level::info); }
 
 void LogAccess(AccessEntry entry, CallFacts facts) {
+  // What is too long to be told does not wait either.
+  for (std::string* text : {&entry.model, &entry.identity, &entry.peer, &facts.request_id}) {
+    if (const size_t told = Excerpt(*text).size(); told < text->size()) {
+      *text = text->substr(0, told);
+    }
+  }
   LogAccessLater([entry = std::move(entry), facts = std::move(facts)] {
     return GetLogFormat() == LogFormat::kJson ? ToJson(entry, facts) : ToText(entry, facts);
   });

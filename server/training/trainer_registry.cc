@@ -338,6 +338,11 @@ void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint
   }
   thread_.Post([this, name = std::move(name), checkpoint = std::move(checkpoint),
                 done = std::move(done)]() mutable {
+    // Somebody may have brought it back meanwhile.
+    if (const auto trainer = Find(name); trainer.ok()) {
+      (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
+      return;
+    }
     const std::optional<StoredTrainer> stored =
         storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : std::nullopt;
     if (!stored) {

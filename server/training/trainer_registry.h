@@ -59,7 +59,7 @@ class TrainerRegistry {
   using SpecReader = std::function<absl::StatusOr<TrainerSpec>(const std::string& request)>;
 
   // What `services` points to outlives the registry. `storage`: nullptr: trainers live in memory.
-  // `most`: trainers at work at once.
+  // `most`: trainers at work at once, but for those that RestoreStored() brings back.
   TrainerRegistry(const TrainerServices& services, std::unique_ptr<TrainerStorage> storage,
                   SpecReader read_spec, size_t most);
   ~TrainerRegistry();

@@ -166,11 +166,11 @@ TEST(PortSocketsTest, OnlyTheConnectionWithThatOtherEndIsEnded) {
   const Socket other(listener.Accept());
   const std::string loopback("\x7F\0\0\x01", 4);
 
-  EndConnection(port, std::string("\x7F\0\0\x02", 4), client.Port());
-  EndConnection(client.Port(), loopback, client.Port());
+  EXPECT_FALSE(EndConnection(port, std::string("\x7F\0\0\x02", 4), client.Port()));
+  EXPECT_FALSE(EndConnection(client.Port(), loopback, client.Port()));
   EXPECT_EQ(ended.Send(), 0);
 
-  EndConnection(port, loopback, client.Port());
+  EXPECT_TRUE(EndConnection(port, loopback, client.Port()));
 
   EXPECT_NE(ended.Send(), 0);
   EXPECT_EQ(other.Send(), 0);
@@ -186,7 +186,7 @@ TEST(PortSocketsTest, AnIPv4ClientOfAnIPv6SocketHasEitherAddress) {
     const Socket accepted(listener.Accept());
     ASSERT_EQ(accepted.Send(), 0);
 
-    EndConnection(port, address, client.Port());
+    EXPECT_TRUE(EndConnection(port, address, client.Port()));
 
     EXPECT_NE(accepted.Send(), 0);
   }

@@ -72,6 +72,20 @@ TEST_F(StoredTrainersTest, OneOnTheDiskComesBackWhenThereIsRoom) {
   EXPECT_THAT(RestoreCheckpoint("idle"), IsOk());
 }
 
+TEST_F(StoredTrainersTest, TwoWhoBringOneBackGetTheSame) {
+  ASSERT_THAT(Create(Idle("idle")), IsOk());
+  ASSERT_TRUE(GoneSoon("idle"));
+  for (size_t t = 1; t < kMost; ++t) {
+    ASSERT_THAT(Create(Named(std::to_string(t))), IsOk());
+  }
+  Pending<absl::StatusOr<CheckpointInfo>> first;
+  Pending<absl::StatusOr<CheckpointInfo>> second;
+  registry().RestoreCheckpoint("idle", "", first.done());
+  registry().RestoreCheckpoint("idle", "", second.done());
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(second.Wait(), IsOk());
+}
+
 TEST_F(StoredTrainersTest, ARestartWithOtherDevicesBringsThemBackToo) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());

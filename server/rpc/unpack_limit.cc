@@ -31,25 +31,25 @@ void LimitUnpacking(size_t message_bytes, size_t all_bytes) {
 
 // In the place of zlib's own, which the dynamic linker finds second. gRPC calls the one for each
 // kilobyte that it unpacks, and gives a message up at the first error.
-extern "C" int inflate(z_streamp stream, int flush) {
+extern "C" int inflate(z_streamp strm, int flush) {
   static auto* const kInflate = braid::Next<decltype(inflate)>("inflate");
-  if (stream == nullptr) {
-    return kInflate(stream, flush);
+  if (strm == nullptr) {
+    return kInflate(strm, flush);
   }
-  if (stream->total_out > braid::most_of_message || braid::unpacked > braid::most_of_all) {
+  if (strm->total_out > braid::most_of_message || braid::unpacked > braid::most_of_all) {
     return Z_MEM_ERROR;
   }
-  const uLong before = stream->total_out;
-  const int result = kInflate(stream, flush);
-  braid::unpacked += static_cast<int64_t>(stream->total_out - before);
+  const uLong before = strm->total_out;
+  const int result = kInflate(strm, flush);
+  braid::unpacked += static_cast<int64_t>(strm->total_out - before);
   return result;
 }
 
-extern "C" int inflateEnd(z_streamp stream) {
+extern "C" int inflateEnd(z_streamp strm) {
   static auto* const kInflateEnd = braid::Next<decltype(inflateEnd)>("inflateEnd");
-  const int result = kInflateEnd(stream);
+  const int result = kInflateEnd(strm);
   if (result == Z_OK) {  // and not one that had ended before
-    braid::unpacked -= static_cast<int64_t>(stream->total_out);
+    braid::unpacked -= static_cast<int64_t>(strm->total_out);
   }
   return result;
 }

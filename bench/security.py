@@ -1,7 +1,7 @@
 """What TLS, tokens and the access log cost inference: servers side by side, asked in turn.
 
 .venv/bin/python bench/security.py prints a table for bench/RESULTS.md, medians and quartiles, in some
-three minutes.
+four minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +25,11 @@ from e2e.certificates import Authority  # noqa: E402
 from e2e.server import Server  # noqa: E402
 
 LOAD = ROOT / "build/release/bin/braid-bench-load"
-ROUNDS, SECONDS = 100, 0.25
+ROUNDS, SECONDS = 50, 0.25
+IN_FLIGHT = (1, 8)
+PLAINTEXT = ("plaintext", "another")
+# The least of the plaintext servers' requests a second that are to be left.
+LINES = {"tokens, access log": 0.97, "TLS": 0.75}
 TOKEN = "made-for-the-benchmark"
 
 
@@ -33,15 +38,20 @@ def cpu_seconds(server: Server) -> float:
     return time.clock_gettime(~server.process.pid << 3 | 2)  # as clock_getcpuclockid() makes it
 
 
-def cost(server: Server, *flags: str) -> float:
-    """Microseconds of the server's CPU time for a request of one row, one at a time: those that wait
-    together are merged, the more of them the faster their client is. The time that passes would
-    also be that of the client, and of whoever else uses the machine."""
+@dataclass(frozen=True)
+class Measured:
+    cpu: float  # the server's for a request, in microseconds
+    rate: float  # requests a second
+
+
+def measure(server: Server, in_flight: int, *flags: str) -> Measured:
+    """Requests of one row, so many at a time."""
     command = [str(LOAD), f"--server={server.address}", "--model=mlp", "--shape=1,784"]
-    command += ["--in_flight=1", f"--seconds={SECONDS}", *flags]
+    command += [f"--in_flight={in_flight}", f"--seconds={SECONDS}", *flags]
     before = cpu_seconds(server)
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return 1e6 * (cpu_seconds(server) - before) / report["completed"]["count"]
+    completed = report["completed"]["count"]
+    return Measured(1e6 * (cpu_seconds(server) - before) / completed, completed / report["seconds"])
 
 
 def main() -> None:
@@ -58,39 +68,56 @@ def main() -> None:
         logged = ("--log_level=access=info", "--log_format=json")
         show, over = f"--token={TOKEN}", f"--ca={authority.certificate}"
         kinds = {
-            "plaintext": ((), ()),
+            # Two, which differ by what two servers do that are told the same.
+            **{kind: ((), ()) for kind in PLAINTEXT},
             "tokens": (tokens, (show,)),
             "tokens, access log": ((*tokens, *logged), (show,)),
             "TLS": (tls, (over,)),
-            "TLS, tokens": ((*tls, *tokens), (over, show)),
+            "TLS, tokens, access log": ((*tls, *tokens, *logged), (over, show)),
         }
         servers = {
             kind: stack.enter_context(
-                Server(directory / "models", "cpu*1", directory / "run" / kind, flags, data=False)
+                Server(
+                    directory / "models",
+                    "cpu*2",
+                    directory / "run" / kind,
+                    ("--cpu_threads=1", *flags),
+                    data=False,
+                )
             )
             for kind, (flags, _) in kinds.items()
         }
-        for kind, (_, flags) in kinds.items():
-            cost(servers[kind], *flags)  # warms up
-        costs: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for _ in range(ROUNDS):
-            # Whoever comes after an idle moment, or after another, may find the machine otherwise.
-            for kind in random.sample(list(kinds), len(kinds)):
-                costs[kind].append(cost(servers[kind], *kinds[kind][1]))
-        print("| | CPU of a request | ratio | of the least tenth |\n|---|---|---|---|")
-        for kind, measured in costs.items():
-            ratios = [one / base for one, base in zip(measured, costs["plaintext"])]
-            middle = statistics.quantiles(ratios, n=4)
-            undisturbed = least(measured) / least(costs["plaintext"])
-            print(
-                f"| {kind} | {statistics.median(measured):,.1f} µs "
-                f"| {middle[1]:.3f} ({middle[0]:.3f} to {middle[2]:.3f}) | {undisturbed:.3f} |"
-            )
+        for in_flight in IN_FLIGHT:
+            for kind, (_, flags) in kinds.items():
+                measure(servers[kind], in_flight, *flags)  # warms up
+            measured: dict[str, list[Measured]] = {kind: [] for kind in kinds}
+            for _ in range(ROUNDS):
+                # Whoever comes after an idle moment, or after another, may find the machine otherwise.
+                for kind in random.sample(list(kinds), len(kinds)):
+                    measured[kind].append(measure(servers[kind], in_flight, *kinds[kind][1]))
+            print_table(in_flight, measured)
 
 
-def least(measured: list[float]) -> float:
-    """The first decile: others on the machine only ever add."""
-    return statistics.quantiles(measured, n=10)[0]
+def print_table(in_flight: int, measured: dict[str, list[Measured]]) -> None:
+    print(f"\n| {in_flight} in flight | requests/s | ratio | line | server's CPU of one | ratio |")
+    print("|---|---|---|---|---|---|")
+    both = list(zip(*(measured[kind] for kind in PLAINTEXT)))
+    for kind, rounds in measured.items():
+        rate = statistics.median(one.rate for one in rounds)
+        cpu = statistics.median(one.cpu for one in rounds)
+        rates = [one.rate / statistics.mean(p.rate for p in base) for one, base in zip(rounds, both)]
+        cpus = [one.cpu / statistics.mean(p.cpu for p in base) for one, base in zip(rounds, both)]
+        line = f"≥ {LINES[kind]}" if kind in LINES else ""
+        print(
+            f"| {kind} | {rate:,.0f} | {quartiles(rates)} | {line} | {cpu:,.1f} µs "
+            f"| {quartiles(cpus)} |"
+        )
+
+
+def quartiles(ratios: list[float]) -> str:
+    """The median, and between what the half lies."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/functional/function_ref.h"
@@ -29,12 +30,17 @@ int PortOf(const sockaddr_storage& address) {
   }
 }
 
-int LocalPort(int descriptor) {
+// The one that `get`, getsockname() or getpeername(), tells; nothing if it tells none.
+std::optional<sockaddr_storage> AddressOf(int descriptor, int (*get)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
-  return getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0
-             ? PortOf(address)
-             : -1;
+  return get(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? std::optional(address)
+                                                                            : std::nullopt;
+}
+
+int LocalPort(int descriptor) {
+  const std::optional<sockaddr_storage> here = AddressOf(descriptor, getsockname);
+  return here ? PortOf(*here) : -1;
 }
 
 template <typename Bytes>
@@ -58,11 +64,7 @@ bool Listens(int descriptor) {
   return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
 }
 
-bool Connected(int descriptor) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  return getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-}
+bool Connected(int descriptor) { return AddressOf(descriptor, getpeername).has_value(); }
 
 // A descriptor that others close meanwhile may be another socket's when it is acted on; a duplicate
 // of it cannot be.
@@ -117,10 +119,8 @@ void EndUndelivered(int port) {
 bool EndConnection(int port, absl::string_view peer_address, int peer_port) {
   bool ended = false;
   ForEachSocket(port, [&](int descriptor) {
-    sockaddr_storage peer = {};
-    socklen_t size = sizeof(peer);
-    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
-        PortOf(peer) == peer_port && IsAt(peer, peer_address)) {
+    const std::optional<sockaddr_storage> peer = AddressOf(descriptor, getpeername);
+    if (peer && PortOf(*peer) == peer_port && IsAt(*peer, peer_address)) {
       // As opposed to shutdown(), this drops what has come and has not been read, too.
       const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
       ended = connect(descriptor, &nobody, sizeof(nobody)) == 0 ||

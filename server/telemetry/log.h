@@ -33,10 +33,9 @@ std::string LogLevelsText(const LogLevels& levels);
 // Logs of `module`. Any thread. Characters that end or hide a line are escaped.
 spdlog::logger& Log(LogModule module);
 
-// A line of kAccess, of now, whatever its level. `message` is asked for it by the thread that
-// writes it, within a second: what it takes would be the call's time, and several times as much in
-// between all that a call does. Where the format is JSON it is the members of an object. Any
-// thread.
+// A line of kAccess, of now, whatever its level. The thread that writes it, within a second, asks
+// `message` for its text, so that no call waits for that. Where the format is JSON it is the
+// members of an object. Any thread.
 void LogAccessLater(absl::AnyInvocable<std::string()> message);
 
 // From now on lines are in `format`: text until then. Times are UTC.

@@ -343,21 +343,21 @@ void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint
       (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
       return;
     }
-    const std::optional<StoredTrainer> stored =
-        storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : std::nullopt;
-    if (!stored) {
-      done(NotFound(name));
-      return;
-    }
-    absl::Status status = CheckRoom();
-    status.Update(status.ok() ? RestoreOne(*stored, checkpoint) : absl::OkStatus());
-    if (!status.ok()) {
-      done(std::move(status));
-      return;
-    }
-    const std::vector<CheckpointInfo> all = *(*Find(name))->ListCheckpoints();
-    done(all.back());
+    done(BringBack(name, checkpoint));
   });
+}
+
+absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& name,
+                                                          const std::string& checkpoint) {
+  const std::optional<StoredTrainer> stored =
+      storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : std::nullopt;
+  if (!stored) {
+    return NotFound(name);
+  }
+  BRAID_RETURN_IF_ERROR(CheckRoom());
+  BRAID_RETURN_IF_ERROR(RestoreOne(*stored, checkpoint));
+  const std::vector<CheckpointInfo> all = *(*Find(name))->ListCheckpoints();
+  return all.back();
 }
 
 absl::Status TrainerRegistry::DeleteNow(const std::string& name) {

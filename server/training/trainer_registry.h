@@ -118,6 +118,9 @@ class TrainerRegistry {
   absl::StatusOr<std::shared_ptr<Trainer>> Make(TrainerSpec spec,
                                                 const std::shared_ptr<BatchQueue>& base,
                                                 const StoredTrainer* stored);
+  // One that is on the disk alone.
+  absl::StatusOr<CheckpointInfo> BringBack(const std::string& name, const std::string& checkpoint)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DeleteNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RestoreOne(const StoredTrainer& stored, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);

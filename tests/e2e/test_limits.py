@@ -58,6 +58,14 @@ def answers(address: str) -> bool:
         return client.is_ready()
 
 
+def model_ready(on: grpc.Channel) -> grpc.UnaryUnaryMultiCallable:
+    """Takes requests, also compressed ones."""
+    return on.unary_unary(
+        "/inference.GRPCInferenceService/ModelReady",
+        request_serializer=lambda message: message.SerializeToString(),
+    )
+
+
 def test_pings_without_end_close_the_connection(server: Server) -> None:
     with http2.connect(server.address) as connection:
         ping = http2.frame(http2.PING, 0, 0, bytes(8))
@@ -179,10 +187,7 @@ def test_messages_up_to_the_limit_are_unpacked(models_directory: Path, tmp_path:
     with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
         server.address
     ) as on:
-        call = on.unary_unary(
-            "/inference.GRPCInferenceService/ModelReady",
-            request_serializer=lambda message: message.SerializeToString(),
-        )
+        call = model_ready(on)
         request.name = "x" * ((1 << 20) - 100)
         # What was unpacked before does not count.
         for _ in range(10):
@@ -196,10 +201,7 @@ def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path:
     with Server(
         models_directory, "cpu*1", tmp_path, ("--max_message_bytes=1048576",)
     ) as server, protocol.channel(server.address) as on:
-        call = on.unary_unary(
-            "/inference.GRPCInferenceService/ModelReady",
-            request_serializer=lambda message: message.SerializeToString(),
-        )
+        call = model_ready(on)
         # The one is read and judged, the other not taken.
         request.name = "x" * (1 << 19)
         with pytest.raises(grpc.RpcError) as caught:
@@ -243,10 +245,7 @@ def test_messages_on_their_way_have_a_limit(models_directory: Path, tmp_path: Pa
 def test_compression_is_refused_by_name(server: Server, algorithm: grpc.Compression) -> None:
     request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
     with protocol.channel(server.address) as on:
-        call = on.unary_unary(
-            "/inference.GRPCInferenceService/ModelReady",
-            request_serializer=lambda message: message.SerializeToString(),
-        )
+        call = model_ready(on)
         call(request, timeout=30)
         request.name = MODEL * 1000
         with pytest.raises(grpc.RpcError) as caught:

@@ -25,13 +25,10 @@ class Socket {
 
   // At a free port, which it returns.
   int Listen() const {
-    sockaddr_in address = Address(0);
-    socklen_t size = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(descriptor_, any, size), 0);
+    const sockaddr_in address = Address(0);
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(descriptor_, 8), 0);
-    EXPECT_EQ(getsockname(descriptor_, any, &size), 0);
-    return ntohs(address.sin_port);
+    return Port();
   }
   // At a free port of every IPv6 and IPv4 address.
   int ListenToAll() const {

@@ -183,14 +183,15 @@ def test_a_bomb_is_not_unpacked(
 
 def test_messages_up_to_the_limit_are_unpacked(models_directory: Path, tmp_path: Path) -> None:
     request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
-    flags = ("--max_message_bytes=1048576",)
+    # Of 65 MiB that may be unpacked together.
+    flags = ("--max_message_bytes=1048576", "--max_request_bytes=1048576")
     with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
         server.address
     ) as on:
         call = model_ready(on)
         request.name = "x" * ((1 << 20) - 100)
         # What was unpacked before does not count.
-        for _ in range(10):
+        for _ in range(100):
             with pytest.raises(grpc.RpcError) as caught:
                 call(request, timeout=30, compression=grpc.Compression.Gzip)
             assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # read, and judged

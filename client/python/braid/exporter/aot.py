@@ -15,7 +15,7 @@ from torch._dynamo.exc import UserError
 from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
-from braid.exporter import config, encoder_layers, rows, source
+from braid.exporter import config, convolutions, encoder_layers, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, check_rows, flatten
 from braid.exporter.state import device_of
@@ -123,7 +123,11 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
 
 def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
     # What would be compiled of an encoder layer takes longer than PyTorch's own operator.
-    with encoder_layers.as_one_operator(), torch._inductor.config.patch(_OPTIONS):
+    with (
+        encoder_layers.as_one_operator(),
+        convolutions.for_any_number_of_rows(),
+        torch._inductor.config.patch(_OPTIONS),
+    ):
         program = torch.export.export(module, (), examples, dynamic_shapes=shapes, strict=False)
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "nlohmann/json.hpp"
@@ -194,28 +195,28 @@ absl::StatusOr<std::unique_ptr<ExportedGraph>> PairPackage::Load(const std::stri
 
 absl::StatusOr<PairPackage::Tensors> PairPackage::ReadWeights() const {
   const c10::AutoGradMode no_grad(false);
-  BRAID_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(weights_path_));
-  std::map<std::string, const HostTensor*> found;
-  for (const HostTensor& tensor : file.tensors) {
-    found[tensor.name] = &tensor;
+  BRAID_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(weights_path_));
+  std::map<std::string, const SafetensorsEntry*> found;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    found[entry.name] = &entry;
   }
   Tensors weights;
   for (size_t i = 0; i < manifest_.state.size(); ++i) {
     const PairEntry& entry = manifest_.state[i];
-    const auto tensor = found.find(entry.name);
+    const auto stored = found.find(entry.name);
     if (entry.tensor != i) {
       weights.push_back(weights[entry.tensor]);
-    } else if (tensor == found.end()) {
+    } else if (stored == found.end()) {
       return absl::FailedPreconditionError(
           absl::StrCat("has no '", Excerpt(entry.name), "', which the model has"));
-    } else if (tensor->second->type != entry.type || tensor->second->shape != entry.shape) {
+    } else if (stored->second->type != entry.type || stored->second->shape != entry.shape) {
       return absl::FailedPreconditionError(
           absl::StrCat("'", Excerpt(entry.name), "' is ",
-                       Describe({tensor->second->type, tensor->second->shape}), "; the model's is ",
+                       Describe({stored->second->type, stored->second->shape}), "; the model's is ",
                        Describe({entry.type, entry.shape})));
     } else {
-      // Copied to where computing on it is fast, and so that the file's bytes can go.
-      weights.push_back(View(*tensor->second).clone());
+      weights.push_back(at::empty(entry.shape, ToScalarType(entry.type)));
+      BRAID_RETURN_IF_ERROR(file.Read(*stored->second, weights.back().mutable_data_ptr()));
     }
     found.erase(entry.name);
   }

@@ -1,9 +1,7 @@
 #include "server/storage/safetensors.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -12,8 +10,6 @@
 #include "absl/strings/string_view.h"
 #include "server/base/status.h"
 #include "server/storage/file_error.h"
-#include "server/storage/input_file.h"
-#include "server/storage/safetensors_header.h"
 
 namespace braid {
 namespace {
@@ -83,26 +79,6 @@ absl::StatusOr<std::shared_ptr<char>> Allocate(size_t bytes) {
   return memory;
 }
 
-// A tensor whose bytes are in `data`; in a copy where they are not aligned there.
-absl::StatusOr<HostTensor> TensorOf(const SafetensorsEntry& entry,
-                                    const std::shared_ptr<char>& data) {
-  HostTensor tensor;
-  tensor.name = entry.name;
-  tensor.type = entry.type;
-  tensor.shape = entry.shape;
-  tensor.bytes = entry.end - entry.begin;
-  std::shared_ptr<char> owner = data;
-  char* at = data.get() + entry.begin;
-  if (entry.begin % DataTypeSize(entry.type) != 0) {
-    BRAID_ASSIGN_OR_RETURN(owner, Allocate(tensor.bytes));
-    std::memcpy(owner.get(), at, tensor.bytes);
-    at = owner.get();
-  }
-  tensor.data = at;
-  tensor.owner = std::move(owner);
-  return tensor;
-}
-
 absl::StatusOr<std::string> ReadHeader(const InputFile& file) {
   const uint64_t bytes = static_cast<uint64_t>(file.bytes());
   if (bytes < kLengthBytes) {
@@ -141,8 +117,11 @@ absl::StatusOr<int64_t> SafetensorsBytes(const std::vector<HostTensor>& tensors,
   return static_cast<int64_t>(plan.head.size() + plan.data_bytes);
 }
 
-absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
-  BRAID_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+SafetensorsFile::SafetensorsFile(InputFile file, SafetensorsHeader header, size_t head_bytes)
+    : file_(std::move(file)), header_(std::move(header)), head_bytes_(head_bytes) {}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   BRAID_ASSIGN_OR_RETURN(const std::string text, ReadHeader(file));
   const size_t head_bytes = kLengthBytes + text.size();
   const size_t data_bytes = static_cast<size_t>(file.bytes()) - head_bytes;
@@ -150,15 +129,23 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   if (!header.ok()) {
     return InFile(path, header.status());
   }
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> data, Allocate(data_bytes));
-  BRAID_RETURN_IF_ERROR(file.Read(static_cast<int64_t>(head_bytes), data.get(), data_bytes));
-  SafetensorsFile read;
-  read.metadata = std::move(header->metadata);
-  for (const SafetensorsEntry& entry : header->entries) {
-    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, TensorOf(entry, data));
-    read.tensors.push_back(std::move(tensor));
+  return SafetensorsFile(std::move(file), *std::move(header), head_bytes);
+}
+
+absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, void* to) const {
+  return file_.Read(static_cast<int64_t>(head_bytes_ + entry.begin), to, entry.end - entry.begin);
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
+  std::vector<HostTensor> tensors;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    const size_t bytes = entry.end - entry.begin;
+    BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, Allocate(bytes));
+    BRAID_RETURN_IF_ERROR(file.Read(entry, memory.get()));
+    tensors.push_back({entry.name, entry.type, entry.shape, memory.get(), bytes, memory});
   }
-  return read;
+  return tensors;
 }
 
 }  // namespace braid

@@ -173,8 +173,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadFile(const std::map<std::string, std
   if (found == files.end()) {
     return absl::DataLossError(absl::StrCat(name, " is missing"));
   }
-  BRAID_ASSIGN_OR_RETURN(SafetensorsFile file, ReadSafetensors(found->second));
-  return std::move(file.tensors);
+  return ReadSafetensors(found->second);
 }
 
 // Their file has tensors in an order of its own; "2/y" is the third.

@@ -248,10 +248,10 @@ TEST_F(TrainerTest, AFileOfItHoldsItsWeights) {
   ASSERT_THAT(tensors.Wait(), IsOk());
   const TempDir dir;
   dir.Write("weights", *tensors.Wait());
-  BRAID_ASSERT_OK_AND_ASSIGN(const SafetensorsFile read,
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<HostTensor> read,
                              ReadSafetensors((dir.path() / "weights").string()));
   State state;
-  for (const HostTensor& tensor : read.tensors) {
+  for (const HostTensor& tensor : read) {
     state[tensor.name] = View(tensor).clone();
   }
   ExpectSameState(state, Weights(), 0);

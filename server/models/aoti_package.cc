@@ -171,6 +171,7 @@ AotiPackage::~AotiPackage() {
 
 absl::Status AotiPackage::Unpack(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
+  BRAID_RETURN_IF_ERROR(archive->CheckContents());
   using Records = std::map<std::string, std::string>;
   BRAID_ASSIGN_OR_RETURN(const Records records, RecordsOf(*archive));
   for (const std::string& record : archive->records()) {

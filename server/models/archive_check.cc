@@ -1,19 +1,25 @@
 #include "server/models/archive_check.h"
 
+#include <zip.h>
+#include <zlib.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "caffe2/serialize/inline_container.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 
 namespace braid {
 namespace {
@@ -44,6 +50,30 @@ absl::Status CheckStart(const std::string& path, const std::string& file) {
                            "AOTInductor write them");
 }
 
+// What the archive's directory says of each record, by its name without the folder that all are in.
+absl::StatusOr<std::map<std::string, uint32_t>> ReadChecksums(const std::string& path) {
+  int error = 0;
+  zip_t* const archive = zip_open(path.c_str(), ZIP_RDONLY, &error);
+  if (archive == nullptr) {
+    return absl::FailedPreconditionError("its directory cannot be read");
+  }
+  const absl::Cleanup close = [archive] { zip_discard(archive); };
+  std::map<std::string, uint32_t> checksums;
+  const zip_int64_t count = zip_get_num_entries(archive, 0);
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t entry;
+    zip_stat_init(&entry);
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_CRC;
+    if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
+        (entry.valid & kNeeded) != kNeeded) {
+      return absl::FailedPreconditionError("its directory cannot be read");
+    }
+    const std::string name = entry.name;
+    checksums[name.substr(name.find('/') + 1)] = entry.crc;
+  }
+  return checksums;
+}
+
 bool HoldsCompiled(const ModelArchive& archive) {
   return std::any_of(
       archive.records().begin(), archive.records().end(),
@@ -69,7 +99,7 @@ absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::stri
     return Wrong(file, "is empty");
   }
   BRAID_RETURN_IF_ERROR(CheckStart(path, file));
-  std::unique_ptr<ModelArchive> archive(new ModelArchive(file));
+  std::unique_ptr<ModelArchive> archive(new ModelArchive(path, file));
   try {
     archive->reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path);
     archive->records_ = archive->reader_->getAllRecords();
@@ -81,7 +111,8 @@ absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::stri
   return archive;
 }
 
-ModelArchive::ModelArchive(std::string file) : file_(std::move(file)) {}
+ModelArchive::ModelArchive(std::string path, std::string file)
+    : path_(std::move(path)), file_(std::move(file)) {}
 
 ModelArchive::~ModelArchive() = default;
 
@@ -104,13 +135,35 @@ bool ModelArchive::Has(const std::string& record) const {
 }
 
 absl::StatusOr<std::string> ModelArchive::Read(const std::string& name) {
+  BRAID_ASSIGN_OR_RETURN(const Bytes bytes, ReadBytes(name));
+  return std::string(static_cast<const char*>(bytes.data.get()), bytes.count);
+}
+
+absl::StatusOr<ModelArchive::Bytes> ModelArchive::ReadBytes(const std::string& name) {
   try {
-    const auto [data, bytes] = reader_->getRecord(name);
-    return std::string(static_cast<const char*>(data.get()), bytes);
+    auto [data, count] = reader_->getRecord(name);
+    return Bytes{std::move(data), count};
   } catch (const std::exception& failure) {
     const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
     return Wrong(file_, absl::StrCat("is damaged at '", name, "': ", first_line));
   }
+}
+
+absl::Status ModelArchive::CheckContents() {
+  const auto checksums = ReadChecksums(path_);
+  if (!checksums.ok()) {
+    return Wrong(file_, absl::StrCat("is damaged: ", checksums.status().message()));
+  }
+  for (const std::string& record : records_) {
+    BRAID_ASSIGN_OR_RETURN(const Bytes bytes, ReadBytes(record));
+    const auto wanted = checksums->find(record);
+    const auto* const data = static_cast<const Bytef*>(bytes.data.get());
+    if (wanted == checksums->end() || crc32_z(0, data, bytes.count) != wanted->second) {
+      return Wrong(file_, absl::StrCat("is damaged at '", Excerpt(record),
+                                       "': it is not what was written; copy the file again"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PackageKind> KindOfPackage(const std::string& path) {
@@ -131,7 +184,7 @@ absl::Status CheckTorchScriptArchive(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
   const std::string file = std::filesystem::path(path).filename();
   if (archive->Has("constants.pkl")) {
-    return absl::OkStatus();
+    return archive->CheckContents();
   }
   if (HoldsCompiled(*archive)) {
     return Wrong(file, "is an AOTInductor package: name it model.pt2");

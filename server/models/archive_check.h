@@ -1,6 +1,7 @@
 // Whether a model's file is what its name says, before a loader reads it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "c10/core/Allocator.h"
 
 namespace caffe2::serialize {
 class PyTorchStreamReader;
@@ -19,7 +21,7 @@ namespace braid {
 class ModelArchive {
  public:
   // FAILED_PRECONDITION that names the file, as `file` if that is not empty, and says what it is,
-  // if it is none, is damaged, or would be far larger unpacked than it is.
+  // if it is none, has no directory, or would be far larger unpacked than it is.
   static absl::StatusOr<std::unique_ptr<ModelArchive>> Open(const std::string& path,
                                                             std::string file = "");
   ~ModelArchive();
@@ -28,11 +30,20 @@ class ModelArchive {
   bool Has(const std::string& record) const;
   // What record `name` holds. FAILED_PRECONDITION if it is damaged.
   absl::StatusOr<std::string> Read(const std::string& name);
+  // Reads all of it: FAILED_PRECONDITION if a record is not what was written, which LibTorch's
+  // loaders do not ask.
+  absl::Status CheckContents();
 
  private:
-  explicit ModelArchive(std::string file);
+  ModelArchive(std::string path, std::string file);
   absl::Status CheckSizes(uint64_t file_bytes);
+  struct Bytes {
+    c10::DataPtr data;
+    size_t count = 0;
+  };
+  absl::StatusOr<Bytes> ReadBytes(const std::string& name);
 
+  const std::string path_;
   const std::string file_;  // its name, for messages
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
   std::vector<std::string> records_;
@@ -45,7 +56,8 @@ enum class PackageKind { kPair, kExportedProgram, kAoti };
 // kAoti for a folder, and for what is no package at all. FAILED_PRECONDITION if it is no archive.
 absl::StatusOr<PackageKind> KindOfPackage(const std::string& path);
 
-// FAILED_PRECONDITION that says what the file `path` is, if it is no TorchScript module.
+// FAILED_PRECONDITION that says what the file `path` is, if it is no TorchScript module, or a
+// damaged one.
 absl::Status CheckTorchScriptArchive(const std::string& path);
 
 }  // namespace braid

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "re2/re2.h"
@@ -93,6 +94,40 @@ nlohmann::json TreeOf(const std::string& text) {
   return tree.is_array() && tree.size() == 2 ? tree[1] : nlohmann::json();
 }
 
+// Whether the number that `argument` names can be below 0, by what the graph says of it.
+bool CanBeNegative(const JsonField& argument, const JsonField& numbers) {
+  const absl::StatusOr<JsonField> symbol = argument.Get("as_sym_int");
+  const absl::StatusOr<JsonField> as_name = symbol.ok() ? symbol->Get("as_name") : symbol;
+  if (!as_name.ok()) {
+    return false;
+  }
+  const std::string name = as_name->String().value_or("");
+  const absl::StatusOr<JsonField> number = numbers.Get(name.c_str());
+  const absl::StatusOr<JsonField> value = number.ok() ? number->Get("as_expr") : number;
+  const absl::StatusOr<JsonField> text = value.ok() ? value->Get("expr_str") : value;
+  return text.ok() && absl::StrContains(text->String().value_or(""), "Mul(Integer(-");
+}
+
+// LibTorch's interpreter rounds towards zero where Python rounds down.
+absl::Status CheckDivision(const JsonField& node, const std::string& target,
+                           const JsonField& numbers) {
+  if (target != "_operator.floordiv" && target != "_operator.mod") {
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField inputs, node.Get("inputs"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, inputs.Items());
+  for (const JsonField& item : items) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField argument, item.Get("arg"));
+    if (CanBeNegative(argument, numbers)) {
+      return node.Error(absl::StrCat(
+          "the program divides a size that may be negative (", target,
+          "), which is rounded in another way here: write (n + k - 1) // k for -(-n // k), and "
+          "(k - n % k) % k for -n % k, or export it with braid.export"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A program that writes to what it is given, or to its buffers, gives something else each time.
 absl::Status CheckNodes(const JsonField& graph) {
   BRAID_ASSIGN_OR_RETURN(const JsonField inputs, graph.Get("inputs"));
@@ -101,6 +136,7 @@ absl::Status CheckNodes(const JsonField& graph) {
   for (const JsonField& argument : given) {
     names.insert(NameOfTensor(argument));
   }
+  BRAID_ASSIGN_OR_RETURN(const JsonField numbers, graph.Get("sym_int_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField list, graph.Get("nodes"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> nodes, list.Items());
   for (const JsonField& node : nodes) {
@@ -111,6 +147,7 @@ absl::Status CheckNodes(const JsonField& graph) {
           "the program has a region of torch.autocast, which is not run here: save "
           "`program.run_decompositions({})`, where its casts are operators like others");
     }
+    BRAID_RETURN_IF_ERROR(CheckDivision(node, target, numbers));
     // As in torch.ops.aten.add_.Tensor.
     static const re2::RE2 kInPlace(R"(torch\.ops\.\w+\.\w*[a-z0-9]_\.\w+)");
     if (!RE2::FullMatch(target, kInPlace)) {
@@ -200,6 +237,7 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
   BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
                          ModelArchive::Open(file.path(), name));
+  BRAID_RETURN_IF_ERROR(archive->CheckContents());
   BRAID_ASSIGN_OR_RETURN(const std::string text,
                          archive->Read(absl::StrCat("models/", kProgram, ".json")));
   absl::StatusOr<ProgramDescription> description = DescribeProgram(text);

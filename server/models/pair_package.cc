@@ -176,6 +176,7 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
   BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
                          ModelArchive::Open(file.path(), name));
+  BRAID_RETURN_IF_ERROR(archive->CheckContents());
   BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kPairManifestRecord));
   absl::StatusOr<PairManifest> manifest = ParsePairManifest(text);
   if (!manifest.ok()) {

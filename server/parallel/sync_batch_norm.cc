@@ -21,6 +21,7 @@
 #include "ATen/ops/zeros_like.h"
 #include "c10/core/GradMode.h"
 #include "torch/csrc/autograd/custom_function.h"
+#include "torch/csrc/autograd/function.h"
 #include "torch/library.h"
 
 namespace braid {
@@ -249,7 +250,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ExportedBatchNormBackward(
     const MaybeTensor& weight, const MaybeTensor& running_mean, const MaybeTensor& running_var,
     const MaybeTensor& mean, const MaybeTensor& invstd, bool train, double eps,
     std::array<bool, 3> output_mask) {
-  if (seat_of_thread == nullptr || !train) {
+  // In an autograd graph it is an instance norm's: batch norms have another node there.
+  if (seat_of_thread == nullptr || !train || torch::autograd::get_current_node() != nullptr) {
     return at::_ops::native_batch_norm_backward::redispatch(
         BelowThreadKernels(keys), gradient, input, weight, running_mean, running_var, mean, invstd,
         train, eps, output_mask);

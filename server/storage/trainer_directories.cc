@@ -67,7 +67,11 @@ absl::Status TrainerDirectories::WriteSpec(const std::string& name, absl::string
 
 absl::StatusOr<std::string> TrainerDirectories::ReadSpec(const std::string& name) const {
   BRAID_ASSIGN_OR_RETURN(const std::string path, PathOf(root_, name));
-  return ReadFile(absl::StrCat(path, "/", kSpecName), kMaxSpec);
+  absl::StatusOr<std::string> spec = ReadFile(absl::StrCat(path, "/", kSpecName), kMaxSpec);
+  if (absl::IsNotFound(spec.status()) && IsDirectory(path)) {
+    return absl::DataLossError(absl::StrCat("'", path, "': has no ", kSpecName));
+  }
+  return spec;
 }
 
 absl::StatusOr<std::string> TrainerDirectories::CheckpointsOf(const std::string& name) const {

@@ -24,7 +24,7 @@ class TrainerDirectories {
 
   // Writes trainer.json, and makes the directory with it: there is none without.
   absl::Status WriteSpec(const std::string& name, absl::string_view spec) const;
-  // NOT_FOUND if there is no such trainer.
+  // NOT_FOUND if there is no such trainer, DATA_LOSS if it has lost its trainer.json.
   absl::StatusOr<std::string> ReadSpec(const std::string& name) const;
 
   // For CheckpointStore::Open.

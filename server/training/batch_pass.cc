@@ -199,6 +199,20 @@ absl::StatusOr<BatchPass::Tensors> BatchPass::GatherOutputs() const {
   return GatherSome(std::vector<bool>(outputs(), true));
 }
 
+BatchPass::Tensors BatchPass::ChunkOfOutputs(const Tensors& gathered, size_t chunk) const {
+  const StageRun& last = stages_.back();
+  Tensors outputs(gathered.size());
+  for (size_t o = 0; o < gathered.size(); ++o) {
+    outputs[o] = ChunkOf(gathered[o], last.outputs[chunk][o].dim() == 0, last.split, chunk);
+  }
+  return outputs;
+}
+
+uint64_t BatchPass::LossSeed(int64_t start) const {
+  // After the last stage's.
+  return MixSeed(MixSeed(batch_.seed, stages_.size()), static_cast<uint64_t>(start));
+}
+
 absl::StatusOr<std::vector<double>> BatchPass::SharesOf(int64_t start, int64_t rows,
                                                         const std::vector<double>& whole) const {
   if (whole.empty()) {
@@ -212,6 +226,10 @@ absl::StatusOr<std::vector<double>> BatchPass::SharesOf(int64_t start, int64_t r
 absl::Status BatchPass::CentralLoss(const std::vector<double>& whole, bool with_gradient) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<double> shares, SharesOf(start_, rows_, whole));
   BRAID_ASSIGN_OR_RETURN(const Tensors gathered, GatherSome(model_.objective->takes_output()));
+  std::optional<RandomSeedGuard> random;
+  if (model_.objective->has_module()) {
+    random.emplace(model_.roster->output_device, LossSeed(start_));
+  }
   BRAID_ASSIGN_OR_RETURN(ObjectiveValue value,
                          model_.objective->Compute(gathered, batch_.targets, start_, rows_, shares,
                                                    {with_gradient, batch_.gradient_scale}));
@@ -230,6 +248,10 @@ absl::Status BatchPass::ChunkLoss(size_t chunk, const std::vector<double>& whole
     // Of the chunks of this piece, which is weighted by its rows.
     const double pieces = static_cast<double>(rows_) / static_cast<double>(batch_.rows);
     shares.assign(shares.size(), pieces / static_cast<double>(last.split.size()));
+  }
+  std::optional<RandomSeedGuard> random;
+  if (model_.objective->has_module()) {
+    random.emplace(model_.stages.back()->worker(chunk).torch_device(), LossSeed(start));
   }
   BRAID_ASSIGN_OR_RETURN(ObjectiveValue value,
                          model_.objective->Compute(last.outputs[chunk], batch_.targets, start, rows,

@@ -93,6 +93,11 @@ class BatchPass {
   size_t outputs() const { return stages_.back().outputs.front().size(); }
   int64_t rows() const { return rows_; }
   size_t chunks(size_t stage) const { return stages_[stage].split.size(); }
+  // Of the last stage.
+  const std::vector<int64_t>& split() const { return stages_.back().split; }
+  // What chunk `chunk` of it gave of the gathered outputs: 0-dim as it was.
+  std::vector<at::Tensor> ChunkOfOutputs(const std::vector<at::Tensor>& gathered,
+                                         size_t chunk) const;
   // As the batch's report_split asked for; after Forward().
   std::vector<TrainingChunk> Report() const;
 
@@ -110,6 +115,8 @@ class BatchPass {
     std::unique_ptr<BatchNormExchange> exchange;
   };
 
+  // For a loss module that draws random numbers: of a part that begins with row `start`.
+  uint64_t LossSeed(int64_t start) const;
   // The replica of `stage` that is `rank`'s and has a chunk.
   std::optional<size_t> Active(size_t stage, size_t rank) const;
   int64_t StartOf(size_t stage, size_t chunk) const;

@@ -123,10 +123,10 @@ std::vector<int64_t> DataParallel::Pieces(int64_t rows) const {
   // Not their product, which may be more than there are numbers.
   const auto replicas = static_cast<int64_t>(fewest);
   const int64_t most = spec_.micro_batch >= rows ? rows : spec_.micro_batch * replicas;
-  std::vector<int64_t> pieces;
-  for (int64_t start = 0; start < rows; start += most) {
-    pieces.push_back(std::min(most, rows - start));
-  }
+  // As even as can be: what looks at all rows of a piece would not see one alone at the end.
+  const int64_t count = (rows + most - 1) / most;
+  std::vector<int64_t> pieces(static_cast<size_t>(count), rows / count);
+  std::fill_n(pieces.begin(), rows % count, rows / count + 1);
   return pieces;
 }
 

@@ -79,7 +79,7 @@ class DataParallel {
   int64_t accumulated() const { return accumulated_; }
   // A graph is kept for Backward().
   bool keeps_graph() const { return kept_ != nullptr; }
-  // An update failed halfway: the replicas differ.
+  // An update, or a restoration, failed halfway: the replicas differ.
   bool torn() const { return torn_; }
   const ParameterGroups& groups() const { return *groups_; }
   // What the loss is multiplied by before it is differentiated: 1 but for float16.
@@ -91,8 +91,10 @@ class DataParallel {
   absl::StatusOr<std::vector<StateTensor>> State();
   // All that a checkpoint holds; copies made on the devices, then on the host.
   absl::StatusOr<TrainingSnapshot> Snapshot();
-  // Goes on from `snapshot`, with any number of replicas. FAILED_PRECONDITION if it is of another
-  // model or optimizer: then nothing has changed.
+  // FAILED_PRECONDITION if `snapshot` is of another model or optimizer.
+  absl::Status CheckSnapshot(const TrainingSnapshot& snapshot) const;
+  // Goes on from `snapshot`, with any number of replicas. Nothing has changed if it fails the
+  // check.
   absl::Status Restore(const TrainingSnapshot& snapshot);
   // What it takes on each device.
   std::vector<DeviceMemory> memory() const;
@@ -136,8 +138,10 @@ class DataParallel {
   // What all replicas' gradients of flat buffer `buffer` add up to, on the primary's worker.
   at::Tensor SumOf(const Run& run, size_t s, size_t buffer) const;
   absl::Status Apply(Run& run, Gang& gang, size_t rank);
-  // Of Forward(): commits the buffers.
-  absl::Status ExamineBuffers(Gang& gang, size_t rank);
+  // Of Forward(): commits the buffers, if they may be.
+  absl::Status ExamineBuffers(Run& run, Gang& gang, size_t rank);
+  // Why Backward() may not use the graph up, if so.
+  absl::Status JudgeOutputGradients(const std::vector<HostTensor>& output_gradients) const;
   // Whether what was computed counts: the same for every rank.
   absl::StatusOr<Verdict> Judge(const Run& run) const;
 
@@ -154,6 +158,9 @@ class DataParallel {
                                  size_t first);
   static absl::Status RestoreStage(Stage& stage, const TrainingSnapshot& snapshot, size_t first);
   static void RestoreGradients(Stage& stage, const TrainingSnapshot& snapshot, size_t r);
+  // Of a model that computes its loss: that of each chunk.
+  absl::Status AddChunkLosses(const BatchPass& pass, const std::vector<at::Tensor>& outputs,
+                              Evaluation* evaluation) const;
   void CountBytes();
   // Goes back to the committed buffers and drops every graph.
   void RollBack();
@@ -187,6 +194,8 @@ class DataParallel {
   // Of Forward(keep_graph).
   std::unique_ptr<Batch> kept_batch_;
   std::unique_ptr<BatchPass> kept_;
+  // What it was made of is not finite: its Backward() is skipped.
+  bool kept_is_skipped_ = false;
 };
 
 }  // namespace braid

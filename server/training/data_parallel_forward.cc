@@ -62,9 +62,10 @@ absl::StatusOr<WorkResult> DataParallel::Forward(const Batch& batch, bool keep_g
             return absl::OkStatus();
           }));
         }
-        return training ? ExamineBuffers(gang, rank) : absl::OkStatus();
+        return training ? ExamineBuffers(run, gang, rank) : absl::OkStatus();
       });
-  if (!status.ok() || (!training && has_buffers())) {
+  const bool skipped = !run.buffers_stay_finite();
+  if (!status.ok() || skipped || (!training && has_buffers())) {
     RollBack();  // an evaluation changes nothing, whatever the model does in it
   }
   BRAID_RETURN_IF_ERROR(status);
@@ -75,6 +76,9 @@ absl::StatusOr<WorkResult> DataParallel::Forward(const Batch& batch, bool keep_g
   if (keep_graph) {
     kept_batch_ = std::move(kept);
     kept_ = std::move(run.passes.front());
+    kept_is_skipped_ = skipped;
+  } else {
+    result.skipped = skipped;
   }
   return result;
 }
@@ -94,22 +98,6 @@ std::vector<HostTensor> DataParallel::Export(
         ToHost(whole.to(ToScalarType(config_.outputs[o].type)), config_.outputs[o].name));
   }
   return outputs;
-}
-
-absl::Status DataParallel::ExamineBuffers(Gang& gang, size_t rank) {
-  const auto primary = [&](size_t s) { return roster_.replica[s][rank] == size_t{0}; };
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    if (primary(s)) {
-      BRAID_RETURN_IF_ERROR(stages_[s]->CheckBuffers());
-    }
-  }
-  BRAID_RETURN_IF_ERROR(gang.Meet(rank));
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    if (primary(s) && stages_[s]->has_buffers()) {
-      stages_[s]->CommitBuffers();
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<at::Tensor>> DataParallel::ReadOutputGradients(
@@ -151,6 +139,13 @@ absl::StatusOr<WorkResult> DataParallel::Backward(const std::vector<HostTensor>&
         "no graph is kept: call Forward with keep_graph just before Backward");
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<at::Tensor> gradients, ReadOutputGradients(output_gradients));
+  BRAID_RETURN_IF_ERROR(JudgeOutputGradients(output_gradients));
+  if (kept_is_skipped_) {
+    DropKept();
+    WorkResult skipped;
+    skipped.skipped = true;
+    return skipped;
+  }
   kept_->SetOutputGradients(std::move(gradients));
   Run run(*this, *kept_batch_);
   run.AddPass(std::move(kept_));
@@ -178,6 +173,21 @@ absl::StatusOr<WorkResult> DataParallel::Backward(const std::vector<HostTensor>&
   return result;
 }
 
+absl::Status DataParallel::AddChunkLosses(const BatchPass& pass,
+                                          const std::vector<at::Tensor>& outputs,
+                                          Evaluation* evaluation) const {
+  const std::vector<int64_t>& split = pass.split();
+  for (size_t chunk = 0; chunk < split.size(); ++chunk) {
+    // As the trainer weights them.
+    const double weight = spec_.unweighted_mean
+                              ? static_cast<double>(pass.rows()) / static_cast<double>(split.size())
+                              : static_cast<double>(split[chunk]);
+    BRAID_RETURN_IF_ERROR(
+        evaluation->AddChunk(pass.ChunkOfOutputs(outputs, chunk), split[chunk], weight));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) {
   DropKept();
   Run run(*this, batch);
@@ -192,7 +202,9 @@ absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) 
                 run.times.Measure(gang, rank, Phase::kLoss, [&]() -> absl::Status {
                   BRAID_ASSIGN_OR_RETURN(const std::vector<at::Tensor> outputs,
                                          pass->GatherOutputs());
-                  return evaluation->Add(outputs, batch.targets, start, pass->rows());
+                  return spec_.loss_mode == LossMode::kModel
+                             ? AddChunkLosses(*pass, outputs, evaluation)
+                             : evaluation->Add(outputs, batch.targets, start, pass->rows());
                 }));
             start += pass->rows();
           }

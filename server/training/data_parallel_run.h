@@ -20,6 +20,7 @@ struct DataParallel::Run {
         times(trained.roster_.workers.size()),
         shares(trained.roster_.workers.size(), 0),
         sum_finite(trained.roster_.workers.size(), 1),
+        buffers_finite(trained.roster_.workers.size(), 1),
         changing(trained.roster_.workers.size(), 0) {
     batch.gradient_scale = trained.gradient_scale();
   }
@@ -73,6 +74,11 @@ struct DataParallel::Run {
            std::all_of(sum_finite.begin(), sum_finite.end(), [](char finite) { return finite; });
   }
 
+  bool buffers_stay_finite() const {
+    return std::all_of(buffers_finite.begin(), buffers_finite.end(),
+                       [](char finite) { return finite; });
+  }
+
   // Sums are rounded.
   static constexpr double kSurelyFinite = 0.99;
 
@@ -80,6 +86,8 @@ struct DataParallel::Run {
   std::vector<double> shares;
   // Where that leaves a doubt: whether the sum over the replicas is finite.
   std::vector<char> sum_finite;
+  // Whether the buffers of which it has the primary's are, where they were before.
+  std::vector<char> buffers_finite;
   // It has begun to change what the trainer is.
   std::vector<char> changing;
 };

@@ -177,10 +177,8 @@ void DataParallel::RestoreGradients(Stage& stage, const TrainingSnapshot& snapsh
   }
 }
 
-absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
-  DropKept();
-  GradScaler scaler(spec_.grad_scaler);
-  BRAID_RETURN_IF_ERROR(scaler.Load(snapshot.grad_scaler));
+absl::Status DataParallel::CheckSnapshot(const TrainingSnapshot& snapshot) const {
+  BRAID_RETURN_IF_ERROR(GradScaler(spec_.grad_scaler).Load(snapshot.grad_scaler));
   size_t first = 0;
   for (const std::unique_ptr<Stage>& stage : stages_) {
     BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kLoad,
@@ -190,7 +188,16 @@ absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
   if (first != snapshot.parameters.size()) {
     return absl::FailedPreconditionError("it has other trainable parameters");
   }
-  first = 0;
+  return absl::OkStatus();
+}
+
+absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
+  BRAID_RETURN_IF_ERROR(CheckSnapshot(snapshot));
+  DropKept();
+  GradScaler scaler(spec_.grad_scaler);
+  BRAID_RETURN_IF_ERROR(scaler.Load(snapshot.grad_scaler));
+  torn_ = true;  // until all of it is there
+  size_t first = 0;
   for (const std::unique_ptr<Stage>& stage : stages_) {
     BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kLoad,
                                     [&](size_t) { return RestoreStage(*stage, snapshot, first); }));

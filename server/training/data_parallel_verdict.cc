@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/parallel/finite.h"
+#include "server/parallel/host_copy.h"
 #include "server/training/data_parallel.h"
 #include "server/training/data_parallel_run.h"
 
@@ -53,6 +54,39 @@ absl::Status DataParallel::CheckBuffers(size_t rank) const {
   for (size_t s = 0; s < stages_.size(); ++s) {
     if (roster_.replica[s][rank] == size_t{0}) {
       BRAID_RETURN_IF_ERROR(stages_[s]->CheckBuffers());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataParallel::ExamineBuffers(Run& run, Gang& gang, size_t rank) {
+  BRAID_RETURN_IF_ERROR(CheckBuffers(rank));
+  const auto primary = [&](size_t s) { return roster_.replica[s][rank] == size_t{0}; };
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (primary(s) && !stages_[s]->BuffersStayFinite()) {
+      run.buffers_finite[rank] = 0;
+    }
+  }
+  BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+  if (!run.buffers_stay_finite()) {
+    return spec_.non_finite == NonFinitePolicy::kFail
+               ? NotFinite("what the model keeps of the batch (a buffer)")
+               : absl::OkStatus();
+  }
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (primary(s) && stages_[s]->has_buffers()) {
+      stages_[s]->CommitBuffers();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataParallel::JudgeOutputGradients(
+    const std::vector<HostTensor>& output_gradients) const {
+  for (size_t i = 0; i < output_gradients.size(); ++i) {
+    if (spec_.non_finite == NonFinitePolicy::kFail &&
+        !std::isfinite(RangeShare(View(output_gradients[i])))) {
+      return NotFinite(absl::StrCat("output_gradients[", i, "]"));
     }
   }
   return absl::OkStatus();

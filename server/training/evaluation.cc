@@ -111,6 +111,21 @@ absl::Status Evaluation::AddLosses(const std::vector<at::Tensor>& outputs,
   return absl::OkStatus();
 }
 
+absl::Status Evaluation::AddChunk(const std::vector<at::Tensor>& outputs, int64_t rows,
+                                  double weight) {
+  const c10::AutoGradMode no_grad(false);
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    const Loss& loss = objective_->losses()[i];
+    const at::Tensor& output = outputs[loss.output_index()];
+    BRAID_ASSIGN_OR_RETURN(const at::Tensor value, loss.Compute(output, {}));
+    const double share = loss.spec().reduction == Reduction::kMean ? weight : 1;
+    losses_[i].sum += value.item<double>() * share;
+    losses_[i].count += share;
+  }
+  rows_ += rows;
+  return absl::OkStatus();
+}
+
 absl::Status Evaluation::CheckForm(size_t i, const at::Tensor& output,
                                    const HostTensor& target) const {
   std::vector<int64_t> shape = output.sizes().vec();

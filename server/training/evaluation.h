@@ -32,6 +32,10 @@ class Evaluation {
   absl::Status Add(const std::vector<at::Tensor>& outputs, const std::vector<HostTensor>& targets,
                    int64_t start, int64_t rows);
 
+  // A chunk's outputs, where the model computes its loss. `weight`: of their mean, against the
+  // other chunks'.
+  absl::Status AddChunk(const std::vector<at::Tensor>& outputs, int64_t rows, double weight);
+
   EvaluationResult Result() const;
 
  private:

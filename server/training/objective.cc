@@ -109,6 +109,11 @@ Objective::Objective(LossMode mode, std::vector<Loss> losses, size_t outputs)
   }
 }
 
+bool Objective::has_module() const {
+  return std::any_of(losses_.begin(), losses_.end(),
+                     [](const Loss& loss) { return loss.kind() == LossKind::kModule; });
+}
+
 std::string Objective::TargetNames() const {
   std::set<std::string> names;
   for (const Loss& loss : losses_) {

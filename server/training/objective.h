@@ -51,6 +51,8 @@ class Objective {
   // Which of the model's outputs the losses take.
   const std::vector<bool>& takes_output() const { return takes_output_; }
   const std::vector<Loss>& losses() const { return losses_; }
+  // One of the losses is a module, which may draw random numbers.
+  bool has_module() const;
 
   // Each loss's Denominator() over rows [start, start + rows). On any thread.
   absl::StatusOr<std::vector<double>> Denominators(const std::vector<HostTensor>& targets,

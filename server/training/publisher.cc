@@ -22,7 +22,11 @@ namespace {
 
 using nlohmann::json;
 
+// For each model that is to serve another version than its newest: that version, and the newest of
+// the data directory when that was decided.
 constexpr char kPinned[] = "serving.json";
+constexpr char kVersion[] = "version";
+constexpr char kNewest[] = "newest";
 
 std::map<std::string, std::string> Describe(const VersionOrigin& origin) {
   return {{"trainer", origin.trainer},
@@ -52,27 +56,41 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Open(ServedModels* models,
   return publisher;
 }
 
-int64_t Publisher::ReadPinned(const std::string& model) const {
-  const json pinned = ReadJson(absl::StrCat(data_dir_, "/", kPinned));
-  const auto found = pinned.find(model);
-  return found != pinned.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+int64_t Publisher::NewestStored(const std::vector<Source>& sources) {
+  const auto newest = std::find_if(sources.rbegin(), sources.rend(),
+                                   [](const Source& source) { return source.stored; });
+  return newest != sources.rend() ? newest->version : 0;
 }
 
-absl::Status Publisher::WritePinned(const std::string& model, int64_t version) const {
+int64_t Publisher::ReadPinned(const std::string& model, const std::vector<Source>& sources) const {
+  const json pins = ReadJson(absl::StrCat(data_dir_, "/", kPinned));
+  const auto pin = pins.find(model);
+  if (pin == pins.end() || !pin->is_object()) {
+    return 0;
+  }
+  // What was published since is newer than the decision to go back.
+  const auto number = [&](const char* key) {
+    return pin->contains(key) && pin->at(key).is_number_integer() ? pin->at(key).get<int64_t>() : 0;
+  };
+  return NewestStored(sources) > number(kNewest) ? 0 : number(kVersion);
+}
+
+absl::Status Publisher::WritePinned(const std::string& model, int64_t version,
+                                    const std::vector<Source>& sources) const {
   if (store_ == nullptr) {
     return absl::OkStatus();
   }
   const std::string path = absl::StrCat(data_dir_, "/", kPinned);
-  json pinned = ReadJson(path);
-  if (version == 0 && !pinned.contains(model)) {
+  json pins = ReadJson(path);
+  if (version == 0 && !pins.contains(model)) {
     return absl::OkStatus();
   }
   if (version == 0) {
-    pinned.erase(model);
+    pins.erase(model);
   } else {
-    pinned[model] = version;
+    pins[model] = {{kVersion, version}, {kNewest, NewestStored(sources)}};
   }
-  return WriteFileAtomically(path, pinned.dump(2) + "\n");
+  return WriteFileAtomically(path, pins.dump(2) + "\n");
 }
 
 absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::string& model) const {
@@ -123,7 +141,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
     return absl::OkStatus();
   }
   BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, sources.back().version));
-  const int64_t pinned = ReadPinned(model);
+  const int64_t pinned = ReadPinned(model, sources);
   const auto wanted = std::find_if(sources.begin(), sources.end(), [&](const Source& source) {
     return source.version == (pinned != 0 ? pinned : sources.back().version);
   });
@@ -183,14 +201,19 @@ absl::StatusOr<int64_t> Publisher::Publish(
     const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
-  if (version == 0) {
+  if (version != 0) {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
+    if (version < NewestStored(sources) || ReadPinned(model, sources) != 0) {
+      return version;  // It came again, and another has been chosen since.
+    }
+  } else {
     BRAID_ASSIGN_OR_RETURN(version, models_->NextVersion(model));
     if (store_ != nullptr) {
       BRAID_ASSIGN_OR_RETURN(std::vector<NewFile> written, files());
       BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(written)));
     }
   }
-  BRAID_RETURN_IF_ERROR(WritePinned(model, 0));
+  BRAID_RETURN_IF_ERROR(WritePinned(model, 0, {}));
   BRAID_RETURN_IF_ERROR(
       models_->ServeVersion(model, version, std::move(replicas), Describe(origin)));
   return version;
@@ -214,7 +237,8 @@ absl::StatusOr<int64_t> Publisher::Rollback(const std::string& model, int64_t ve
   if (version != before) {
     BRAID_RETURN_IF_ERROR(ServeSource(model, *wanted));
   }
-  BRAID_RETURN_IF_ERROR(WritePinned(model, version == sources.back().version ? 0 : version));
+  BRAID_RETURN_IF_ERROR(
+      WritePinned(model, version == sources.back().version ? 0 : version, sources));
   return before;
 }
 

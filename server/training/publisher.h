@@ -31,8 +31,9 @@ class Publisher {
   void ServeStored(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves `replicas` as the next version of `model`, and returns its number; the
-  // same number if the version of this very operation is there already. `files` gives the
-  // model's files, as Replica::Files() does.
+  // same number if the version of this very operation is there already, which then takes nobody's
+  // place that was published, or gone back to, since. `files` gives the model's files, as
+  // Replica::Files() does.
   absl::StatusOr<int64_t> Publish(
       const std::string& model, ReplicaSet replicas, const VersionOrigin& origin,
       const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) ABSL_LOCKS_EXCLUDED(mu_);
@@ -56,9 +57,12 @@ class Publisher {
   absl::Status ServeStoredModel(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ServeSource(const std::string& model, const Source& source);
   absl::StatusOr<int64_t> StoredAs(const std::string& model, const VersionOrigin& origin) const;
+  // 0: none is in the data directory.
+  static int64_t NewestStored(const std::vector<Source>& sources);
   // Which version a model is to serve although it is not its newest; 0: none.
-  int64_t ReadPinned(const std::string& model) const;
-  absl::Status WritePinned(const std::string& model, int64_t version) const;
+  int64_t ReadPinned(const std::string& model, const std::vector<Source>& sources) const;
+  absl::Status WritePinned(const std::string& model, int64_t version,
+                           const std::vector<Source>& sources) const;
 
   ServedModels* const models_;
   const std::string repository_;

@@ -1,6 +1,7 @@
 #include "server/training/stage.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
+#include "server/parallel/finite.h"
 
 namespace braid {
 namespace {
@@ -96,6 +98,17 @@ absl::Status Stage::CheckBuffers() const {
     }
   }
   return absl::OkStatus();
+}
+
+bool Stage::BuffersStayFinite() const {
+  const std::vector<at::Tensor> now = replica(0).buffers();
+  for (size_t b = 0; b < now.size(); ++b) {
+    if (now[b].is_floating_point() && !std::isfinite(RangeShare(now[b])) &&
+        std::isfinite(RangeShare(buffers_[b]))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void Stage::CommitBuffers() {

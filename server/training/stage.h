@@ -61,6 +61,8 @@ class Stage {
   // Whether those that the primary has now can be committed. FAILED_PRECONDITION if the model gave
   // one another shape or datatype.
   absl::Status CheckBuffers() const;
+  // Whether those that are finite as they are committed are so as the primary has them now.
+  bool BuffersStayFinite() const;
   // By the primary's worker: commits what the primary has now.
   void CommitBuffers();
 

@@ -304,6 +304,13 @@ absl::StatusOr<WorkResult> Trainer::RunWork(Operation& operation,
   return work;
 }
 
+absl::Status Trainer::Tear(absl::string_view what, const absl::Status& failure) {
+  const absl::MutexLock lock(&mu_);
+  torn_ = absl::DataLossError(absl::StrCat("trainer '", spec_.name, "' is lost: ", what,
+                                           " failed halfway: ", failure.message()));
+  return torn_;
+}
+
 absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
   if (operation.kind == OperationKind::kPublish) {
     return RunPublish(operation);
@@ -322,13 +329,7 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
     services_.profiler->End();
   }
   if (!work.ok()) {
-    if (!model_->torn()) {
-      return work.status();
-    }
-    const absl::MutexLock lock(&mu_);
-    torn_ = absl::DataLossError(absl::StrCat(
-        "trainer '", spec_.name, "' is lost: an update failed halfway: ", work.status().message()));
-    return torn_;
+    return model_->torn() ? Tear("an update", work.status()) : work.status();
   }
   Record(operation, values, *work, start);
   OperationResult result;

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -101,6 +102,9 @@ class Trainer {
   // OK unless the trainer has been deleted, or is torn.
   absl::Status CheckAlive() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The replicas may differ from now on. Returns what every operation is told.
+  absl::Status Tear(absl::string_view what, const absl::Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
+
   // On the trainer's thread.
   absl::StatusOr<OperationResult> Apply(Operation operation) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<OperationResult> Execute(Operation& operation);
@@ -153,7 +157,7 @@ class Trainer {
   bool deleted_ ABSL_GUARDED_BY(mu_) = false;
   bool tick_waits_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time last_used_ ABSL_GUARDED_BY(mu_) = absl::Now();
-  // Why the replicas may differ: an update was interrupted halfway.
+  // Why the replicas may differ: an update, or a restoration, was interrupted halfway.
   absl::Status torn_ ABSL_GUARDED_BY(mu_);
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t skipped_ ABSL_GUARDED_BY(mu_) = 0;

@@ -168,9 +168,13 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
   }
   Schedule schedule = schedule_;
   BRAID_RETURN_IF_ERROR(schedule.Load(progress.schedule));
-  BRAID_RETURN_IF_ERROR(model_->Restore(loaded.checkpoint.tensors));
+  BRAID_RETURN_IF_ERROR(model_->CheckSnapshot(loaded.checkpoint.tensors));
   if (!name.empty()) {
+    // Before anything changes: the disk may be full.
     BRAID_RETURN_IF_ERROR(checkpointer_->MakeNewest(loaded.info.name));
+  }
+  if (const absl::Status restored = model_->Restore(loaded.checkpoint.tensors); !restored.ok()) {
+    return Tear("a restoration", restored);
   }
   schedule_ = std::move(schedule);
   loss_sum_ = progress.loss_sum;

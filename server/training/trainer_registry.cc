@@ -48,6 +48,13 @@ absl::Status NameIsTaken(absl::string_view name) {
                    "RestoreCheckpoint, delete it, or give the new one another name"));
 }
 
+// Its checkpoints are whole, it may be: they are nobody else's.
+absl::Status IsDamaged(absl::string_view name, const absl::Status& damage) {
+  return absl::DataLossError(absl::StrCat(
+      "name: the trainer '", name, "' in the data directory is damaged (", damage.message(),
+      "): mend its trainer.json and start the server again, delete it, or take another name"));
+}
+
 std::string NewId() {
   std::random_device random;
   return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
@@ -125,11 +132,12 @@ void TrainerRegistry::Tick() {
 void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   const std::string name = trainer->spec().name;
   const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
-  const std::optional<StoredTrainer> stored = storage_->Find(name);
-  if (!saved.ok() || !stored) {
+  const absl::StatusOr<StoredTrainer> stored = storage_->Find(name);
+  if (!saved.ok() || !stored.ok()) {
+    const absl::Status& failure = saved.ok() ? stored.status() : saved.status();
     Log(LogModule::kTraining)
         .error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
-               std::string(saved.status().message()));
+               std::string(failure.message()));
     return;
   }
   if (!trainer->RetireAt(saved->sequence)) {
@@ -277,8 +285,10 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
                          services_.models->FindReplicas(spec.model, spec.base_version));
   std::optional<StoredTrainer> stored;
   if (storage_ != nullptr) {
-    if (storage_->Find(name)) {
+    if (const auto there = storage_->Find(name); there.ok()) {
       return NameIsTaken(name);
+    } else if (!absl::IsNotFound(there.status())) {
+      return IsDamaged(name, there.status());
     }
     stored = StoredTrainer{name, NewId(), request, base->version()};
     BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
@@ -349,10 +359,10 @@ void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint
 
 absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& name,
                                                           const std::string& checkpoint) {
-  const std::optional<StoredTrainer> stored =
-      storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : std::nullopt;
-  if (!stored) {
-    return NotFound(name);
+  const absl::StatusOr<StoredTrainer> stored =
+      storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : NotFound(name);
+  if (!stored.ok()) {
+    return absl::IsNotFound(stored.status()) ? NotFound(name) : IsDamaged(name, stored.status());
   }
   BRAID_RETURN_IF_ERROR(CheckRoom());
   BRAID_RETURN_IF_ERROR(RestoreOne(*stored, checkpoint));
@@ -362,8 +372,9 @@ absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& nam
 
 absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   std::shared_ptr<Trainer> trainer = Take(name);
-  const bool on_disk =
-      storage_ != nullptr && CheckName(name).ok() && storage_->Find(name).has_value();
+  // Also one that cannot be read: nothing else takes it away.
+  const bool on_disk = storage_ != nullptr && CheckName(name).ok() &&
+                       !absl::IsNotFound(storage_->Find(name).status());
   if (trainer == nullptr && !on_disk) {
     return NotFound(name);
   }

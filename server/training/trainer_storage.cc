@@ -42,9 +42,7 @@ absl::StatusOr<std::vector<StoredTrainer>> TrainerStorage::List() const {
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names, trainers_.List());
   std::vector<StoredTrainer> stored;
   for (const std::string& name : names) {
-    absl::StatusOr<std::string> text = trainers_.ReadSpec(name);
-    absl::StatusOr<StoredTrainer> trainer =
-        text.ok() ? Parse(name, *text) : absl::StatusOr<StoredTrainer>(text.status());
+    absl::StatusOr<StoredTrainer> trainer = Find(name);
     if (trainer.ok()) {
       stored.push_back(*std::move(trainer));
     } else {
@@ -56,13 +54,9 @@ absl::StatusOr<std::vector<StoredTrainer>> TrainerStorage::List() const {
   return stored;
 }
 
-std::optional<StoredTrainer> TrainerStorage::Find(const std::string& name) const {
-  const absl::StatusOr<std::string> text = trainers_.ReadSpec(name);
-  if (!text.ok()) {
-    return std::nullopt;
-  }
-  absl::StatusOr<StoredTrainer> trainer = Parse(name, *text);
-  return trainer.ok() ? std::optional<StoredTrainer>(*std::move(trainer)) : std::nullopt;
+absl::StatusOr<StoredTrainer> TrainerStorage::Find(const std::string& name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::string text, trainers_.ReadSpec(name));
+  return Parse(name, text);
 }
 
 absl::Status TrainerStorage::Write(const StoredTrainer& trainer) {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +32,8 @@ class TrainerStorage {
 
   // Those that can be read; the others are logged.
   absl::StatusOr<std::vector<StoredTrainer>> List() const;
-  std::optional<StoredTrainer> Find(const std::string& name) const;
+  // NOT_FOUND if there is none, DATA_LOSS if it cannot be read.
+  absl::StatusOr<StoredTrainer> Find(const std::string& name) const;
   absl::Status Write(const StoredTrainer& trainer);
   absl::Status Remove(const std::string& name) { return trainers_.Remove(name); }
   absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpoints(const std::string& name) const;

@@ -71,6 +71,12 @@ def exchanged(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 ARCHIVES = [
     archive("truncated", file_is(lambda old: old[: len(old) * 2 // 3]), "damaged"),
+    archive(
+        "flipped",
+        file_is(lambda old: old.replace(b'"inputs"', b'"hnputs"', 1)),
+        "damaged at 'models/",
+        "not what was written",
+    ),
     archive("cut_at_the_end", file_is(lambda old: old[:-10]), "damaged"),
     archive("empty_file", file_is(lambda _: b""), "is empty"),
     archive("no_archive", file_is(lambda _: b"no archive" * 100), "no zip archive"),

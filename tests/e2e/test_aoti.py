@@ -29,6 +29,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rewrite(package, directory / "other_machine/1/model.pt2", (b"x86_64", b"riscv64"))
     rewrite(package, directory / "other_processor/1/model.pt2", (b'ISA": "', b'ISA": "AMX_TILE '))
     rewrite(package, directory / "outside/1/model.pt2", None, ("inductor/model/", "inductor/model/../../"))
+    whole = package.read_bytes()
+    (directory / "flipped/1").mkdir(parents=True)
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    (directory / "flipped/1/model.pt2").write_bytes(flipped)
     (directory / "truncated/1").mkdir(parents=True)
     (directory / "truncated/1/model.pt2").write_bytes(package.read_bytes()[:100_000])
     (directory / "no_package/1").mkdir(parents=True)
@@ -95,6 +100,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("other_processor", "AMX_TILE"),
         ("outside", "is no name of a file"),
         ("truncated", "archive is damaged"),
+        ("flipped", "is not what was written"),
         ("no_package", "no zip archive"),
         ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
     ],

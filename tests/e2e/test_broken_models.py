@@ -34,6 +34,7 @@ BROKEN = {
     "misnamed": ("name", "chain"),
     "wrong_inputs": ("input",),
     "truncated": ("model.pt", "damaged"),
+    "flipped": ("model.pt", "damaged at 'data/0'", "not what was written"),
     "empty_file": ("model.pt", "is empty"),
     "tiny_file": ("model.pt", "shorter than any archive"),
     "a_directory": ("model.pt", "is no file"),
@@ -86,6 +87,9 @@ def write_files_that_are_no_models(repository: Path) -> None:
     chain = models.make("chain")
     module = torch.jit.script(chain).save_to_buffer()
     write_model(repository, "truncated", module[: len(module) * 2 // 3])
+    weight = next(chain.parameters()).detach().numpy().tobytes()
+    assert weight in module
+    write_model(repository, "flipped", module.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
     write_model(repository, "empty_file", b"")
     write_model(repository, "tiny_file", b"PK")
     write_model(repository, "random_bytes", np.random.default_rng(0).bytes(10_000))

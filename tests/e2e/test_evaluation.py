@@ -123,6 +123,29 @@ def test_loss_of_the_model(trainers: braid.Client) -> None:
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), abs=1e-12)
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("micro_batch", [None, 1, 2])
+def test_loss_of_the_model_that_is_one_number_a_chunk(
+    trainers: braid.Client, micro_batch: int | None, replicas: int
+) -> None:
+    """Chunks of other numbers of rows count for what they are."""
+    given = [({"x": rows(n, 6), "labels": classes(n, of=4)}, {}) for n in SIZES]
+    with new_trainer(
+        trainers,
+        "with_loss",
+        stages=on(replicas),
+        loss_mode="model",
+        loss={"output": "loss"},
+        optimizer=SGD,
+        micro_batch=micro_batch,
+    ) as trainer:
+        result = trainer.evaluate(given, metrics=())
+    module = training_models.make("with_loss")
+    losses = [module(inputs["x"], inputs["labels"])[1] for inputs, _ in given]
+    assert result.rows == sum(SIZES)
+    assert result.loss == pytest.approx(torch.cat(losses).mean().item(), abs=1e-12)
+
+
 def test_changes_nothing(trainers: braid.Client) -> None:
     """Weights, buffers, accumulated gradients, the sequence and what dropout draws next."""
     x, other = ({"input": rows(8, 10, seed=s)} for s in range(2))

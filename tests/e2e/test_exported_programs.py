@@ -32,6 +32,13 @@ class Counter(nn.Module):
         return x + self.calls
 
 
+class InPairs(nn.Module):
+    """How many pairs the rows make, rounded up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * -(-x.shape[0] // 2)
+
+
 class Autocast(nn.Module):
     """Switches to lower precision itself."""
 
@@ -87,6 +94,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rewrite(package, directory / "other_device/1/model.pt2", on_a_gpu)
     rows = [torch.zeros(5, 3)]
     programs.save(directory / "counter/1/model.pt2", Counter(), rows, programs.any_batch(rows))
+    programs.save(directory / "in_pairs/1/model.pt2", InPairs(), rows, programs.any_batch(rows))
     autocast = directory / "autocast/1/model.pt2"
     programs.save(autocast, Autocast(), rows, programs.any_batch(rows))
     (directory / "casts/1").mkdir(parents=True)
@@ -95,6 +103,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "truncated/1").mkdir(parents=True)
     whole = package.read_bytes()
     (directory / "truncated/1/model.pt2").write_bytes(whole[: len(whole) // 2])
+    (directory / "flipped/1").mkdir(parents=True)
+    flipped = whole.replace(b'"inputs"', b'"hnputs"', 1)
+    assert flipped != whole
+    (directory / "flipped/1/model.pt2").write_bytes(flipped)
     (directory / "as_torchscript/1").mkdir(parents=True)
     (directory / "as_torchscript/1/model.pt").write_bytes(whole)
     return directory
@@ -153,7 +165,9 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("other_device", "exported on a GPU"),
         ("counter", "changes its buffers"),
         ("autocast", "has a region of torch.autocast, which is not run here"),
+        ("in_pairs", "divides a size that may be negative"),
         ("truncated", "archive is damaged"),
+        ("flipped", "is not what was written"),
         ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
         ("as_torchscript", "name it model.pt2"),
     ],

@@ -102,9 +102,83 @@ def test_gradient_of_the_client_that_is_not_finite(trainers: braid.Client) -> No
     ) as trainer:
         before = trainer.state_dict()
         outputs = trainer.forward({"x": GOOD}, keep_graph=True).outputs["output__0"]
-        with pytest.raises(braid.FailedPrecondition, match="not finite"):
+        with pytest.raises(braid.FailedPrecondition, match=r"output_gradients\[0\] is not finite"):
             trainer.backward({"output__0": outputs * float("nan")})
         after = trainer.state_dict()
         assert (before["weight"] == after["weight"]).all()
         with pytest.raises(braid.FailedPrecondition, match="no gradients"):
             trainer.optim_step()
+
+
+def test_gradient_of_the_client_that_is_not_finite_leaves_the_graph(
+    trainers: braid.Client,
+) -> None:
+    with new_trainer(
+        trainers, "root", stages=on(2), loss_mode="client", optimizer=ADAM
+    ) as trainer:
+        outputs = trainer.forward({"x": GOOD}, keep_graph=True).outputs["output__0"]
+        with pytest.raises(braid.FailedPrecondition, match="not finite"):
+            trainer.backward({"output__0": outputs * float("nan")})
+        trainer.backward({"output__0": outputs})
+        trainer.optim_step()
+        assert trainer.info().step == 1
+
+
+def with_infinity_in(*places: int) -> dict:
+    x = training.rows(8, 6)
+    x[list(places), 0] = float("inf")
+    return {"x": x}
+
+
+def ones_like(outputs: dict) -> dict:
+    return {name: torch.ones(each.shape).double() for name, each in outputs.items()}
+
+
+@pytest.mark.parametrize("sync_batch_norm", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_batch_that_would_spoil_the_buffers_where_the_client_computes_the_loss(
+    trainers: braid.Client, replicas: int, sync_batch_norm: bool
+) -> None:
+    """Fails at once, with the buffers as they were."""
+    with new_trainer(
+        trainers,
+        "normed",
+        stages=on(replicas),
+        loss_mode="client",
+        optimizer=ADAM,
+        sync_batch_norm=sync_batch_norm,
+    ) as trainer:
+        trainer.forward(with_infinity_in())
+        before = trainer.state_dict()
+        for keep_graph in (False, True):
+            with pytest.raises(braid.FailedPrecondition, match="a buffer.*not finite"):
+                trainer.forward(with_infinity_in(0), keep_graph=keep_graph)
+        assert_unchanged(before, trainer.state_dict())
+        assert trainer.info().applied_sequence == 1
+
+
+@pytest.mark.parametrize("sync_batch_norm", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_skipped_where_the_client_computes_the_loss(
+    trainers: braid.Client, replicas: int, sync_batch_norm: bool
+) -> None:
+    with new_trainer(
+        trainers,
+        "normed",
+        stages=on(replicas),
+        loss_mode="client",
+        optimizer=ADAM,
+        sync_batch_norm=sync_batch_norm,
+        non_finite="skip",
+    ) as trainer:
+        trainer.forward(with_infinity_in())
+        before = trainer.state_dict()
+        outputs = trainer.forward(with_infinity_in(0), keep_graph=True).outputs
+        result = trainer.backward(ones_like(outputs))
+        assert result.skipped
+        assert_unchanged(before, trainer.state_dict())
+        info = trainer.info()
+        assert (info.applied_sequence, info.skipped, info.accumulated) == (3, 1, 0)
+        outputs = trainer.forward(with_infinity_in(), keep_graph=True).outputs
+        assert not trainer.backward(ones_like(outputs)).skipped
+        assert trainer.optim_step().step == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import braid
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from e2e import training, training_models
 from e2e.training import Run, classes, new_trainer, on, rows, same_bits
 
@@ -28,6 +30,28 @@ def test_same_seed_gives_the_same_bits(trainers: braid.Client, replicas: int) ->
     first = run(trainers, replicas, seed=7)
     assert same_bits(first, run(trainers, replicas, seed=7))
     assert not same_bits(first, run(trainers, replicas, seed=8))
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(output + torch.randn_like(output), target)
+
+
+@pytest.mark.parametrize("options", [{}, {"loss_mode": "per_replica"}, {"micro_batch": 2}], ids=str)
+def test_loss_module_draws_by_the_seed_too(trainers: braid.Client, options: dict) -> None:
+    """Anew for every operation and every part of a batch."""
+    batch = ({"x": torch.zeros(8, 10).double()}, {"target": torch.zeros(8, 5).double()})
+    with_noise = {"loss": torch.jit.script(Noisy()), "optimizer": {"name": "SGD", "lr": 0.0}}
+
+    def losses(seed: int) -> list[float]:
+        return training.run(
+            trainers, "net", [batch] * 4, 2, seed=seed, **with_noise, **options
+        ).losses
+
+    first = losses(7)
+    assert losses(7) == first
+    assert losses(8) != first
+    assert len(set(first)) == len(first)
 
 
 def test_seed_is_0_unless_given(trainers: braid.Client) -> None:

@@ -96,6 +96,15 @@ def test_micro_batches_accumulate_and_fail_as_one(trainers: braid.Client, mode: 
         training.assert_state(trainer, wanted, training.MANY_STEPS)
 
 
+def test_micro_batches_leave_no_row_alone(trainers: braid.Client) -> None:
+    """Batch norm has nothing to say of one row."""
+    with new_trainer(
+        trainers, "normed", stages=on(1), loss="mse", optimizer=ADAM, micro_batch=4
+    ) as trainer:
+        result = trainer.step({"x": rows(9, 6)}, {"target": rows(9, 4)}, report_split=True)
+    assert [chunk.rows for chunk in result.chunks] == [3, 3, 3]
+
+
 def test_micro_batch_is_the_most_rows_of_a_chunk(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "net", stages=on(2), loss="cross_entropy", optimizer=ADAM, micro_batch=3

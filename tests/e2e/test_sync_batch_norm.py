@@ -50,6 +50,22 @@ def test_row_14_training_is_that_of_the_whole_batch(
     )
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("count", [12, 11, 3])
+def test_row_14_norms_of_single_rows_stay_what_they_are(
+    trainers: braid.Client, count: int, replicas: int
+) -> None:
+    training.compare(
+        trainers,
+        "instance_normed",
+        batches(count),
+        SGD,
+        "cross_entropy",
+        replicas=replicas,
+        sync_batch_norm=True,
+    )
+
+
 @pytest.mark.parametrize("options", [{"loss_mode": "per_replica"}, {"sync": "all_reduce"}])
 def test_row_14_however_the_step_is_made(trainers: braid.Client, options: dict) -> None:
     training.compare(

@@ -94,6 +94,22 @@ class Normed(nn.Module):
         return self.untracked(self.last(y.flatten(1)))
 
 
+class InstanceNormed(nn.Module):
+    """Norms of single rows, beside one of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 4, 1)
+        self.row = nn.InstanceNorm1d(4, affine=True)
+        self.batch = nn.BatchNorm1d(4)
+        self.bare = nn.InstanceNorm1d(4)
+        self.last = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.row(self.conv(x.view(-1, 2, 3))).tanh()
+        return self.last(self.bare(self.batch(y)).flatten(1))
+
+
 class Tied(nn.Module):
     """One weight under two names: 6 → 6."""
 
@@ -210,6 +226,7 @@ _MODELS = {
     "nested": (Nested, _row(6)),
     "with_loss": (WithLoss, _WITH_LOSS),
     "normed": (Normed, torch.zeros(2, 6).double()),  # one row has no variance
+    "instance_normed": (InstanceNormed, torch.zeros(2, 6).double()),
     "tied": (Tied, _TIED),
     "branching": (Branching, _row(6)),
     "words": (lambda: Words(sparse=False), _word()),

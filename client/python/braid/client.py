@@ -267,7 +267,8 @@ class Client:
         seed: of dropout and the like.
         stages: dicts of "path", a submodule's, and "devices"; None: the whole model on all.
         output_device: where the loss is computed; None: the last stage's primary device.
-        micro_batch: the most rows that a replica works on at once; None: all of its chunk.
+        micro_batch: the most rows that a replica works on at once, but in a forward pass that keeps
+            its graph; None: all of its chunk.
         checkpoint_every, checkpoint_every_seconds: have checkpoints written in the background,
             after so many operations, and seconds; None: not. With either, training goes on
             after the server was started again.

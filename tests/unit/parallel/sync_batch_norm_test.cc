@@ -281,6 +281,23 @@ TEST(SyncBatchNormTest, InstanceNormIsOfEachRowAlone) {
       IsOk());
 }
 
+TEST(SyncBatchNormTest, TheGradientOfAnInstanceNormIsOfEachRowAlone) {
+  const at::Tensor gradient = Numbers({6, 4, 3}, 1.9);
+  const auto input_gradient = [&](double offset) {
+    const at::Tensor input = Numbers({6, 4, 3}, 0.9 + offset).requires_grad_(true);
+    const at::Tensor output =
+        at::instance_norm(input, {}, {}, {}, {}, /*use_input_stats=*/true, 0.1, 1e-5, false);
+    return torch::autograd::grad({output}, {input}, {gradient}).front();
+  };
+  const std::vector<at::Tensor> expected = {input_gradient(0), input_gradient(1)};
+  EXPECT_THAT(RunSynchronized(2,
+                              [&](size_t rank) {
+                                EXPECT_TRUE(at::equal(input_gradient(static_cast<double>(rank)),
+                                                      expected[rank]));
+                              }),
+              IsOk());
+}
+
 TEST(SyncBatchNormTest, ARankThatFailsBetweenLayersEndsTheOthers) {
   const Layer layer = MakeLayer(4);
   EXPECT_THAT(RunSynchronized(3,

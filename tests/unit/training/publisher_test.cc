@@ -118,6 +118,56 @@ TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
   EXPECT_EQ(*server->Publish(4), 3);
 }
 
+// What was decided since, on either side of a restart, is not undone.
+TEST_F(PublisherTest, APublishThatComesAgainTakesNobodysPlace) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_THAT(Save(server->trainer()), IsOk());
+    ASSERT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+    ASSERT_THAT(Restore(server->trainer()), IsOk());
+    EXPECT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(server->served(), 1);
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 1);
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(server->served(), 1);
+  server->Step(3);
+  EXPECT_EQ(*server->Publish(4), 3);
+  EXPECT_EQ(server->served(), 3);
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(server->served(), 3);
+}
+
+// The server fell after the version was written and before it was served.
+TEST_F(PublisherTest, AVersionThatIsWrittenEndsTheGoingBack) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  }
+  const std::filesystem::path pins = data_.path() / "serving.json";
+  const std::filesystem::path kept = data_.path() / "kept.json";
+  std::filesystem::copy_file(pins, kept);
+  {
+    const auto server = Start();
+    server->publisher().ServeStored("m");
+    EXPECT_EQ(server->served(), 1);
+    server->Step(1, /*rows=*/7);
+    ASSERT_EQ(*server->Publish(2), 3);
+  }
+  std::filesystem::copy_file(kept, pins, std::filesystem::copy_options::overwrite_existing);
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 3);
+}
+
 // The same number, but a trainer that went back and took another way.
 TEST_F(PublisherTest, OtherWeightsAreAnotherVersion) {
   const auto server = Start();

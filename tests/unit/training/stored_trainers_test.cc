@@ -136,6 +136,27 @@ TEST_F(StoredTrainersTest, ATrainerThatCouldNotBeMadeLeavesNothing) {
   EXPECT_THAT(Create(Named("a")), IsOk());
 }
 
+// Its checkpoints are not the next one's, whose retention would take them away.
+TEST_F(StoredTrainersTest, TheNameOfADamagedOneIsNotFree) {
+  ASSERT_THAT(Create(Named("cut")), IsOk());
+  ASSERT_THAT(Create(Named("gone")), IsOk());
+  std::filesystem::resize_file(DirectoryOf("cut") / "trainer.json", 10);
+  std::filesystem::remove(DirectoryOf("gone") / "trainer.json");
+  Start();
+  registry().RestoreStored();
+  EXPECT_TRUE(registry().List().empty());
+  for (const std::string name : {"cut", "gone"}) {
+    const auto damaged = StatusIs(absl::StatusCode::kDataLoss,
+                                  AllOf(HasSubstr("'" + name + "'"), HasSubstr("trainer.json")));
+    EXPECT_THAT(Create(Named(name)), damaged);
+    EXPECT_THAT(RestoreCheckpoint(name), damaged);
+    EXPECT_FALSE(std::filesystem::is_empty(DirectoryOf(name) / "checkpoints"));
+    EXPECT_THAT(Delete(name), IsOk());
+    EXPECT_FALSE(std::filesystem::exists(DirectoryOf(name)));
+    EXPECT_THAT(Create(Named(name)), IsOk());
+  }
+}
+
 TEST_F(StoredTrainersTest, OneThatIsIdleIsGoneAndComesBackWhenAskedFor) {
   ASSERT_THAT(Create(Idle("a")), IsOk());
   ASSERT_THAT(Create(Named("b")), IsOk());

@@ -197,6 +197,25 @@ TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
   ExpectSameState(after.state(), undisturbed.state(), 0);
 }
 
+// Else the next checkpoint would say that an older state is the newer one's.
+TEST_F(TrainerCheckpointsTest, GoingBackThatCannotBeWrittenDownChangesNothing) {
+  Life life(dir_);
+  life.Apply(1, 4);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo first, Save(*life));
+  life.Apply(5, 8);
+  const State before = life.state();
+  // Where the manifest would be written beside the old one.
+  std::filesystem::create_directories(life.bench().checkpoints() + "/" + first.name +
+                                      "/manifest.json.tmp/in the way");
+  EXPECT_FALSE(Restore(*life, first.name).ok());
+  EXPECT_EQ(life->info().applied_sequence, 8);
+  ExpectSameState(life.state(), before, 0);
+  life.Apply(9, 12);
+  Life undisturbed(other_);
+  undisturbed.Apply(1, 12);
+  ExpectSameState(life.state(), undisturbed.state(), 0);
+}
+
 TEST_F(TrainerCheckpointsTest, AnotherModelsOrOptimizersIsRefused) {
   {
     Life life(dir_);

@@ -1,7 +1,7 @@
 #include "server/models/archive_check.h"
 
+#include <libdeflate.h>
 #include <zip.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -135,14 +135,16 @@ bool ModelArchive::Has(const std::string& record) const {
 }
 
 absl::StatusOr<std::string> ModelArchive::Read(const std::string& name) {
-  BRAID_ASSIGN_OR_RETURN(const Bytes bytes, ReadBytes(name));
-  return std::string(static_cast<const char*>(bytes.data.get()), bytes.count);
+  std::vector<char> bytes;
+  BRAID_RETURN_IF_ERROR(ReadInto(name, &bytes));
+  return std::string(bytes.begin(), bytes.end());
 }
 
-absl::StatusOr<ModelArchive::Bytes> ModelArchive::ReadBytes(const std::string& name) {
+absl::Status ModelArchive::ReadInto(const std::string& name, std::vector<char>* bytes) {
   try {
-    auto [data, count] = reader_->getRecord(name);
-    return Bytes{std::move(data), count};
+    bytes->resize(reader_->getRecordSize(name));
+    reader_->getRecord(name, bytes->data(), bytes->size());
+    return absl::OkStatus();
   } catch (const std::exception& failure) {
     const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
     return Wrong(file_, absl::StrCat("is damaged at '", name, "': ", first_line));
@@ -154,11 +156,12 @@ absl::Status ModelArchive::CheckContents() {
   if (!checksums.ok()) {
     return Wrong(file_, absl::StrCat("is damaged: ", checksums.status().message()));
   }
+  std::vector<char> bytes;  // in the same memory again and again
   for (const std::string& record : records_) {
-    BRAID_ASSIGN_OR_RETURN(const Bytes bytes, ReadBytes(record));
+    BRAID_RETURN_IF_ERROR(ReadInto(record, &bytes));
     const auto wanted = checksums->find(record);
-    const auto* const data = static_cast<const Bytef*>(bytes.data.get());
-    if (wanted == checksums->end() || crc32_z(0, data, bytes.count) != wanted->second) {
+    if (wanted == checksums->end() ||
+        libdeflate_crc32(0, bytes.data(), bytes.size()) != wanted->second) {
       return Wrong(file_, absl::StrCat("is damaged at '", Excerpt(record),
                                        "': it is not what was written; copy the file again"));
     }

@@ -1,7 +1,6 @@
 // Whether a model's file is what its name says, before a loader reads it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "c10/core/Allocator.h"
 
 namespace caffe2::serialize {
 class PyTorchStreamReader;
@@ -37,11 +35,7 @@ class ModelArchive {
  private:
   ModelArchive(std::string path, std::string file);
   absl::Status CheckSizes(uint64_t file_bytes);
-  struct Bytes {
-    c10::DataPtr data;
-    size_t count = 0;
-  };
-  absl::StatusOr<Bytes> ReadBytes(const std::string& name);
+  absl::Status ReadInto(const std::string& name, std::vector<char>* bytes);
 
   const std::string path_;
   const std::string file_;  // its name, for messages

@@ -15,6 +15,7 @@
 #include "server/base/text.h"
 #include "server/models/archive_check.h"
 #include "server/models/exported_graph.h"
+#include "server/models/graph_form.h"
 #include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
 
@@ -202,6 +203,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(json));
+  BRAID_RETURN_IF_ERROR(CheckGraphForm(graph, signature));
   BRAID_RETURN_IF_ERROR(CheckNodes(graph));
   ProgramDescription description;
   PackageInterface& interface = description.interface;

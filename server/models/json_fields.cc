@@ -23,6 +23,13 @@ absl::StatusOr<JsonField> JsonField::Get(const char* name) const {
   return JsonField(*found, where_.empty() ? name : absl::StrCat(where_, ".", name));
 }
 
+absl::StatusOr<std::string> JsonField::OnlyKey() const {
+  if (!value_->is_object() || value_->size() != 1) {
+    return Error("expected an object of one entry");
+  }
+  return value_->begin().key();
+}
+
 absl::StatusOr<std::vector<JsonField>> JsonField::Items() const {
   if (!value_->is_array()) {
     return Error("expected a list");

@@ -22,6 +22,8 @@ class JsonField {
   // Of an object.
   bool Has(const char* name) const { return value_->is_object() && value_->contains(name); }
   absl::StatusOr<JsonField> Get(const char* name) const;
+  // Of an object of one entry: that one's name.
+  absl::StatusOr<std::string> OnlyKey() const;
   // Of a list.
   absl::StatusOr<std::vector<JsonField>> Items() const;
 

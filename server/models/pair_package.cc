@@ -15,6 +15,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/archive_check.h"
+#include "server/models/graph_form.h"
 #include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
 #include "server/parallel/host_copy.h"
@@ -107,6 +108,7 @@ class GraphCheck {
     BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
     BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
     BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
+    BRAID_RETURN_IF_ERROR(CheckGraphForm(body, signature));
     BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
                            SignatureArguments(signature, "input_specs", "user_input"));
     BRAID_RETURN_IF_ERROR(CompareSide(inputs, values, graph.inputs, "inputs"));

@@ -19,7 +19,6 @@ namespace {
 
 // What the file holds is anybody's guess, so what LibTorch says of it is the user's to know.
 absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Device device) {
-  BRAID_RETURN_IF_ERROR(CheckTorchScriptArchive(path));
   try {
     return torch::jit::load(path, device, /*load_debug_files=*/false);
   } catch (const std::exception& error) {
@@ -66,6 +65,8 @@ class TorchScriptModel final : public Model {
 absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
                                                        const std::string& name,
                                                        std::optional<ModelConfig> config) {
+  // Once, not for each replica: it reads all of the file.
+  BRAID_RETURN_IF_ERROR(CheckTorchScriptArchive(path));
   BRAID_ASSIGN_OR_RETURN(torch::jit::Module module, LoadModule(path, c10::kCPU));
   if (!module.find_method("forward")) {
     return absl::FailedPreconditionError("the module in model.pt has no forward method");

@@ -126,7 +126,9 @@ absl::Status BatchPass::ForwardChunk(Gang& gang, size_t rank, size_t stage, size
   const Tensors inputs =
       times->Measure(gang, rank, Phase::kCopyIn, [&] { return Inputs(stage, chunk, keep_graph); });
   return times->Measure(gang, rank, Phase::kForward, [&]() -> absl::Status {
-    if (chunk > 0) {
+    if (chunk > 0 && start_ > 0 && batch_.mode == Mode::kTrain) {
+      part.TakeHeldBuffers(chunk);
+    } else if (chunk > 0) {
       part.ResetBuffers(chunk);
     }
     Replica& replica = part.replica(chunk);
@@ -174,6 +176,12 @@ absl::Status BatchPass::Forward(Gang& gang, size_t rank, bool keep_graph, PhaseT
       BRAID_RETURN_IF_ERROR(ForwardChunk(gang, rank, s, *chunk, keep_graph, times));
     }
     BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+  }
+  const bool goes_on = batch_.mode == Mode::kTrain && start_ + rows_ < batch_.rows;
+  for (size_t s = 0; goes_on && s < stages_.size(); ++s) {
+    if (model_.roster->replica[s][rank] == size_t{0}) {
+      model_.stages[s]->HoldBuffers();
+    }
   }
   return absl::OkStatus();
 }

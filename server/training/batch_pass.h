@@ -57,7 +57,7 @@ class BatchPass {
   // One a stage: the ranks that have a chunk.
   std::vector<RankGroup> RankGroups() const;
 
-  // Ends with a meeting.
+  // Ends with a meeting. Another one is due before the batch's next piece begins.
   absl::Status Forward(Gang& gang, size_t rank, bool keep_graph, PhaseTimes* times);
   // The loss of these rows, weighted by their share of `whole`, what the losses divide by over the
   // whole batch; empty: these rows are all of it. Ends with a meeting.

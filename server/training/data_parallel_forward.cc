@@ -54,6 +54,8 @@ absl::StatusOr<WorkResult> DataParallel::Forward(const Batch& batch, bool keep_g
           if (with_loss) {
             BRAID_RETURN_IF_ERROR(run.passes[k]->Loss(gang, rank, run.whole,
                                                       /*with_gradient=*/false, &run.times));
+          } else {
+            BRAID_RETURN_IF_ERROR(gang.Meet(rank));
           }
         }
         if (rank == roster_.output_rank) {

@@ -111,6 +111,13 @@ bool Stage::BuffersStayFinite() const {
   return true;
 }
 
+void Stage::HoldBuffers() {
+  held_buffers_.clear();
+  for (const at::Tensor& buffer : replica(0).buffers()) {
+    held_buffers_.push_back(buffer.detach().clone());
+  }
+}
+
 void Stage::CommitBuffers() {
   const c10::AutoGradMode no_grad(false);
   const std::vector<at::Tensor> now = replica(0).buffers();

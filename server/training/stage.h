@@ -58,6 +58,10 @@ class Stage {
   bool has_buffers() const { return !buffers_.empty(); }
   // Gives replica r the committed ones.
   void ResetBuffers(size_t r) { replicas_.replica(r).SetBuffers(buffers_); }
+  // The same between the pieces of a batch, where none are committed: by the primary's worker those
+  // that it has now are held, and the other replicas take them.
+  void HoldBuffers();
+  void TakeHeldBuffers(size_t r) { replicas_.replica(r).SetBuffers(held_buffers_); }
   // Whether those that the primary has now can be committed. FAILED_PRECONDITION if the model gave
   // one another shape or datatype.
   absl::Status CheckBuffers() const;
@@ -93,7 +97,9 @@ class Stage {
   const ReplicaSet replicas_;
   const std::unique_ptr<Communicator> communicator_;  // kNccl
   std::vector<FlatParameters> flat_;
-  std::vector<at::Tensor> buffers_;  // on the primary device
+  // On the primary device.
+  std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> held_buffers_;
   OptimizerSpec optimizer_spec_;
   std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;

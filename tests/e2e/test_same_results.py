@@ -96,6 +96,20 @@ def test_micro_batches_accumulate_and_fail_as_one(trainers: braid.Client, mode: 
         training.assert_state(trainer, wanted, training.MANY_STEPS)
 
 
+def test_row_13_every_micro_batch_starts_from_the_primarys_buffers(
+    trainers: braid.Client,
+) -> None:
+    """The buffer counts passes; on both replicas the second one is the second."""
+    with new_trainer(
+        trainers, "counted", stages=on(2), loss="mse", optimizer=ADAM, micro_batch=2
+    ) as trainer:
+        outputs = trainer.forward({"x": rows(8, 3)}, mode="train").outputs["output__0"]
+        assert outputs.ravel().tolist() == [1] * 4 + [2] * 4
+        result = trainer.step({"x": rows(8, 3)}, {"target": torch.zeros(8, 1).double()})
+        assert result.loss == (4 * 3**2 + 4 * 4**2) / 8
+        assert trainer.state_dict()["calls"] == 4
+
+
 def test_micro_batches_leave_no_row_alone(trainers: braid.Client) -> None:
     """Batch norm has nothing to say of one row."""
     with new_trainer(

@@ -176,6 +176,20 @@ class Root(nn.Module):
         return (x * self.weight).sum(1, keepdim=True).sqrt()
 
 
+class Counted(nn.Module):
+    """Returns how often it was called in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return 0 * (x * self.weight).sum(1, keepdim=True) + self.calls
+
+
 class Hungry(nn.Module):
     """Takes 16 MiB for each row on its way."""
 
@@ -236,6 +250,7 @@ _MODELS = {
     "sparse_bags": (lambda: Bags(sparse=True), _word(4)),
     "dropout": (_dropout, _row(10)),
     "root": (Root, _row(3)),
+    "counted": (Counted, _row(3)),
     "hungry": (Hungry, _row(2)),
     "float32": (_half_precision, torch.zeros(1, 10)),
 }

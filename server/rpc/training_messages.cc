@@ -12,13 +12,21 @@
 namespace braid {
 namespace {
 
-// A batch: what Step, ForwardBackward and Forward share.
+// What all operations share.
 template <typename Request>
-absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) {
+Operation Begin(const Request& request, OperationKind kind) {
   Operation operation;
   operation.kind = kind;
   operation.sequence = request.sequence();
   operation.fingerprint = FingerprintOf(request);
+  operation.trainer_id = request.sender().trainer_id();
+  return operation;
+}
+
+// A batch: what Step, ForwardBackward and Forward share.
+template <typename Request>
+absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) {
+  Operation operation = Begin(request, kind);
   BRAID_ASSIGN_OR_RETURN(operation.inputs, ReadTensors(request.inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(operation.targets, ReadTensors(request.targets(), "targets"));
   operation.report_split = request.report_split();
@@ -89,10 +97,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardBackwardRequest&
 }
 
 absl::StatusOr<Operation> ReadOperation(const braid::v1::OptimStepRequest& request) {
-  Operation operation;
-  operation.kind = OperationKind::kOptimStep;
-  operation.sequence = request.sequence();
-  operation.fingerprint = FingerprintOf(request);
+  Operation operation = Begin(request, OperationKind::kOptimStep);
   operation.hyper_parameters = ReadHyperParameters(request.hyper_parameters());
   return operation;
 }
@@ -115,21 +120,14 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardRequest& request
 }
 
 absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& request) {
-  Operation operation;
-  operation.kind = OperationKind::kBackward;
-  operation.sequence = request.sequence();
-  operation.fingerprint = FingerprintOf(request);
+  Operation operation = Begin(request, OperationKind::kBackward);
   BRAID_ASSIGN_OR_RETURN(operation.output_gradients,
                          ReadTensors(request.output_gradients(), "output_gradients"));
   return operation;
 }
 
 absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request) {
-  Operation operation;
-  operation.kind = OperationKind::kPublish;
-  operation.sequence = request.sequence();
-  operation.fingerprint = FingerprintOf(request);
-  return operation;
+  return Begin(request, OperationKind::kPublish);
 }
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
@@ -137,6 +135,7 @@ void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
   for (const std::string& device : info.devices) {
     message->add_devices(device);
   }
+  message->set_id(info.id);
   message->set_step(info.step);
   message->set_applied_sequence(info.applied_sequence);
   message->set_durable_sequence(info.durable_sequence);

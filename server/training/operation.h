@@ -36,6 +36,8 @@ struct Operation {
   OperationKind kind = OperationKind::kStep;
   int64_t sequence = 0;
   Fingerprint fingerprint;
+  // Of the trainer that it is meant for; empty: of whichever has the name.
+  std::string trainer_id;
   std::vector<HostTensor> inputs;
   std::vector<HostTensor> targets;
   HyperParameters hyper_parameters;          // kStep, kOptimStep

@@ -21,7 +21,8 @@ absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
   }
   if (fingerprint != fingerprint_) {
     return absl::AbortedError(absl::StrCat("sequence: ", sequence,
-                                           " has been applied with another request; expected ",
+                                           " has been applied with another request, or by another "
+                                           "client; expected ",
                                            next, " for a new one"));
   }
   OperationResult replay = result_;

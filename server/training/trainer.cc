@@ -216,6 +216,11 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
   if (operation.dropped && operation.dropped()) {
     return absl::CancelledError("an operation before this one has failed");
   }
+  if (!operation.trainer_id.empty() && operation.trainer_id != id_) {
+    return absl::AbortedError(absl::StrCat(
+        "sender.trainer_id: trainer '", spec_.name,
+        "' is not the one that this client knows, which was deleted: attach to it anew"));
+  }
   BRAID_ASSIGN_OR_RETURN(std::optional<OperationResult> recorded,
                          sequence_.Admit(operation.sequence, operation.fingerprint));
   if (recorded) {
@@ -509,7 +514,7 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
 
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
-  return {spec_, devices_, step_, applied_, durable_, accumulated_, skipped_, lr_, memory_};
+  return {spec_, devices_, step_, applied_, durable_, accumulated_, skipped_, lr_, memory_, id_};
 }
 
 TrainerState Trainer::state() const {

@@ -277,6 +277,8 @@ struct TrainerInfo {
   int64_t skipped = 0;
   double lr = 0;
   std::vector<DeviceMemory> memory;
+  // Tells it from others that have had its name.
+  std::string id;
 };
 
 }  // namespace braid

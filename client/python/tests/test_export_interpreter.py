@@ -8,6 +8,7 @@ import braid  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._C._nativert import PyModelRunner  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 FUNCTIONS = {
     "norm": lambda y, weight: y / torch.linalg.norm(weight),
@@ -19,6 +20,17 @@ FUNCTIONS = {
     "root of rows": lambda y, weight: y * y.shape[0] ** 0.5,
     "most rows": lambda y, weight: y * torch.sym_max(torch.sym_min(y.shape[0], 5), 2),
     "mean of rows": lambda y, weight: y * (1.0 / y.shape[0]),
+    "half of rows, rounded up": lambda y, weight: y * (-(-y.shape[0] // 2)),
+    "rows to a multiple": lambda y, weight: y * ((-y.shape[0]) % 4 + 1),
+    "less than no rows": lambda y, weight: y * ((2 - y.shape[0]) // 3 + (5 - y.shape[0]) % 3),
+    "number by rows": lambda y, weight: y * (-7 // y.shape[0] + -7 % y.shape[0]),
+    "rows by less than nothing": lambda y, weight: y * (y.shape[0] // -4 + y.shape[0] % -4),
+    "padded": lambda y, weight: functional.pad(y, (0, 0, 0, (-y.shape[0]) % 8))[: y.shape[0]],
+    "in eights": lambda y, weight: functional.pad(y, (0, 0, 0, (-y.shape[0]) % 8))
+    .view(-1, 8, 4)
+    .tanh()
+    .view(-1, 4)[: y.shape[0]],
+    "ends": lambda y, weight: torch.cat([y[-(-y.shape[0] // 2) :], y[: -(-y.shape[0] // 2)].exp()]),
 }
 
 
@@ -38,17 +50,18 @@ def test_interpreted(tmp_path, name):
     module = Scaled(FUNCTIONS[name]).eval()
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
     pair = ExportedPair(result.path)
-    x = torch.randn(6, 4)
-    known = pair.state() | {("input", "x"): x}
-    y = run(result.path, pair.program("eval"), known)["output", "output__0"]
-    expected = module(x)
-    torch.testing.assert_close(y, expected.detach())
+    for rows in (1, 2, 6, 7):
+        x = torch.randn(rows, 4)
+        known = pair.state() | {("input", "x"): x}
+        y = run(result.path, pair.program("eval"), known)["output", "output__0"]
+        expected = module(x)
+        torch.testing.assert_close(y, expected.detach())
 
-    known |= run(result.path, pair.program("forward"), known)
-    known |= {("output_gradient", "output__0"): torch.ones_like(y)}
-    gradients = run(result.path, pair.program("backward"), known)
-    (wanted,) = torch.autograd.grad(expected.sum(), [module.layer.weight])
-    torch.testing.assert_close(gradients["parameter_gradient", "layer.weight"], wanted)
+        known |= run(result.path, pair.program("forward"), known)
+        known |= {("output_gradient", "output__0"): torch.ones_like(y)}
+        gradients = run(result.path, pair.program("backward"), known)
+        (wanted,) = torch.autograd.grad(expected.sum(), [module.layer.weight])
+        torch.testing.assert_close(gradients["parameter_gradient", "layer.weight"], wanted)
 
 
 def run(version, program, known):

@@ -14,6 +14,7 @@ from torch._export.serde.serialize import SerializeError
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.pt2_archive._package import load_pt2
+from torch.utils._sympy import functions
 
 from braid._export import ExportError
 from braid.exporter import package, plain_run, rows
@@ -63,13 +64,17 @@ class PackageReader:
 
 
 def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch: int) -> None:
-    shape = [int(sympy.sympify(size).subs("batch", batch)) for size in slot["shape"]]
+    shape = [_size(each, batch) for each in slot["shape"]]
     if list(tensor.shape) != shape or DATATYPES.get(tensor.dtype, slot["dtype"]) != slot["dtype"]:
         raise ExportError(
             f"{graph} gives {slot['role']} '{slot['name']}' as {tensor.dtype} of shape "
             f"{list(tensor.shape)} for {batch} rows; its shape was to be {slot['shape']} "
             f"of {slot['dtype']}"
         )
+
+
+def _size(said: int | str, batch: int) -> int:
+    return int(sympy.sympify(said, locals=vars(functions)).subs("batch", batch))
 
 
 def check_pair(folder: Path, pair: Pair) -> None:

@@ -21,7 +21,7 @@ from torch.export.exported_program import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braid._export import ExportError
-from braid.exporter import encoder_layers, guards, recurrent, refusals
+from braid.exporter import encoder_layers, guards, lines, recurrent, refusals
 from braid.exporter.signature import flatten
 from braid.exporter.state import StateEntry, holding
 
@@ -98,6 +98,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(in_mode(part.module, training))
         stack.enter_context(recurrent.with_dropout())
+        stack.enter_context(lines.noted(__file__))
         # Libraries ask before they look at values to warn or to take a short cut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):
             stack.enter_context(mock.patch.object(torch.compiler, flag, True))
@@ -115,6 +116,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         except Exception as error:
             raise refusals.of_trace(error) from error
         guards.check_batch_is_free(shapes, symbol, trace_rows(part))
+        lines.give_to_backward(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 

@@ -15,7 +15,7 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, interpreter, partition, ranges, rows
+from braid.exporter import exported_program, interpreter, lines, partition, ranges, rows, source
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.signature import DATATYPES
@@ -236,7 +236,7 @@ def check_operators(graph: GraphModule, device: torch.device) -> None:
     """ExportError if a server would not know how to run one of them."""
     for node in graph.graph.nodes:
         if node.op == "call_function" and not interpreter.has(node.target):
-            check_operator(node.target, device, lambda: "")
+            check_operator(node.target, device, lambda: source.at(lines.of(node)))
 
 
 def _origins(graph: GraphModule) -> list[Any]:

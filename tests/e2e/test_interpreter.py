@@ -87,6 +87,18 @@ class Booleans(nn.Module):
         return self.linear(x) + (x > 0) * 2.5
 
 
+class Numbers(nn.Module):
+    """Operators on tensors that are given Python's numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x) * (x // 0.5) + torch.mul(2, torch.arange(WIDTH) // 2)
+        return torch.div(2, 1 + y.abs()) + (y * (1 + 2j)).abs() + (1j / (y + 3j)).real
+
+
 class Padded(nn.Module):
     """Divides negative numbers of rows, so that a batch in two halves is the same as a whole one."""
 
@@ -109,8 +121,8 @@ MODELS = {
     "correlation": Correlation,
     "booleans": Booleans,
 }
-# torch.export takes no such numbers.
-PAIRS = MODELS | {"padded": Padded}
+# What torch.export makes of them the interpreter does not run.
+PAIRS = MODELS | {"numbers": Numbers, "padded": Padded}
 FORMATS = [(name, "pair") for name in PAIRS] + [(name, "saved") for name in MODELS]
 
 

@@ -1,5 +1,7 @@
 """Graphs are run by LibTorch's interpreter, which does not take all that PyTorch does."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,6 +34,20 @@ FUNCTIONS = {
     .view(-1, 4)[: y.shape[0]],
     "ends": lambda y, weight: torch.cat([y[-(-y.shape[0] // 2) :], y[: -(-y.shape[0] // 2)].exp()]),
 }
+# Python's numbers where the operator takes a tensor.
+NUMBERS = {
+    "floor of a quotient": lambda y, weight: y * (y.detach() // 3),
+    "floor of a number's quotient": lambda y, weight: y * (0.3 // y.detach()),
+    "whole numbers' quotient": lambda y, weight: y * (torch.arange(4) // 2),
+    "whole numbers by decimals": lambda y, weight: y * (torch.arange(4) // 1.5),
+    "small numbers' quotient": lambda y, weight: y * (torch.ones(4, dtype=torch.uint8) // 3),
+    "number times tensor": lambda y, weight: torch.mul(0.1, y) + torch.sub(2, y, alpha=3),
+    "number by tensor": lambda y, weight: y + torch.div(7, y.detach(), rounding_mode="floor"),
+    "number by sum": lambda y, weight: y * torch.div(2, weight.sum()),
+    "truth": lambda y, weight: torch.mul(True, y) * torch.mul(y > 0, True),
+    "by rows": lambda y, weight: y * (y.detach() // y.shape[0]),
+    "rows by": lambda y, weight: y * (y.shape[0] // y.detach()),
+}
 
 
 class Scaled(nn.Module):
@@ -46,12 +62,35 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_interpreted(tmp_path, name):
+    check(tmp_path, Scaled(FUNCTIONS[name]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(tmp_path, name, dtype):
+    check(tmp_path, Scaled(NUMBERS[name]).to(dtype))
+
+
+@pytest.mark.parametrize("function, reason", [
+    (lambda y, weight: (y ** 1j).abs(), "aten.pow.Tensor_Scalar the number 1j as 'exponent'"),
+    (lambda y, weight: (1j - y).abs(), "aten.rsub.Scalar the number 1j as 'other'"),
+])
+def test_refused_numbers(tmp_path, function, reason):
+    with pytest.raises(braid.ExportError, match=re.escape(reason)) as refused:
+        check(tmp_path, Scaled(function))
+    assert "lambda y, weight" in str(refused.value)
+
+
+def check(path, module):
     torch.manual_seed(4)
-    module = Scaled(FUNCTIONS[name]).eval()
-    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
+    module.layer.reset_parameters()
+    module.eval()
+    dtype = module.layer.weight.dtype
+    example = torch.randn(3, 4, dtype=dtype)
+    result = braid.export(module, (example,), path / "net", "pair", precisions=())
     pair = ExportedPair(result.path)
     for rows in (1, 2, 6, 7):
-        x = torch.randn(rows, 4)
+        x = torch.randn(rows, 4, dtype=dtype)
         known = pair.state() | {("input", "x"): x}
         y = run(result.path, pair.program("eval"), known)["output", "output__0"]
         expected = module(x)

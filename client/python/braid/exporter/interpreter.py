@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from braid._export import ExportError
 from braid.exporter import lines, source
 from braid.exporter.floor_division import divide_by_truncating
+from braid.exporter.numbers_as_tensors import put_tensors
 
 _aten = torch.ops.aten
 # Of numbers that are computed from the number of rows.
@@ -45,6 +46,8 @@ def adapt(module: GraphModule) -> None:
             _check_whole(node)
             if node.target in _DIVISIONS:
                 divide_by_truncating(module, node)
+        else:
+            put_tensors(module, node)
     module.recompile()
 
 

@@ -13,12 +13,12 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 _KEPT = ("partitioner_tag", "seq_nr", "model_line")
 
 
-def call(module: GraphModule, replaced: Node, target: Any, *args: Any) -> Node:
+def call(module: GraphModule, replaced: Node, target: Any, *args: Any, **options: Any) -> Node:
     """Adds what returns one tensor or number before `replaced`, in whose place it stands."""
     with module.graph.inserting_before(replaced):
-        node = module.graph.call_function(target, args)
+        node = module.graph.call_function(target, args, options)
     node.meta |= {key: replaced.meta[key] for key in _KEPT if key in replaced.meta}
-    value = target(*map_arg(args, lambda each: each.meta["val"]))
+    value = target(*map_arg(args, lambda each: each.meta["val"]), **options)
     node.meta["val"] = value
     if isinstance(value, torch.Tensor):
         node.meta["tensor_meta"] = _extract_tensor_metadata(value)

@@ -18,6 +18,7 @@ from braid._export import ExportError
 from braid.exporter import exported_program, interpreter, lines, partition, ranges, rows, source
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
+from braid.exporter.numbers_as_tensors import check_arguments
 from braid.exporter.signature import DATATYPES
 from braid.exporter.simplify import simplify
 from braid.exporter.stacking import stack_parts
@@ -237,6 +238,7 @@ def check_operators(graph: GraphModule, device: torch.device) -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function" and not interpreter.has(node.target):
             check_operator(node.target, device, lambda: source.at(lines.of(node)))
+            check_arguments(node)
 
 
 def _origins(graph: GraphModule) -> list[Any]:

@@ -130,21 +130,22 @@ class _Comparison:
                 allowed = max(allowed, 1e-2 * _tolerance(tensor, None) * largest)
             _check_same(f"{what}, {self._where}", tensor, got[what], allowed)
 
-    def _given(self) -> dict[tuple[str, str], torch.Tensor]:
+    def _given(self, training: bool) -> dict[tuple[str, str], torch.Tensor]:
         state = {
             (entry.kind, entry.name): entry.copy()
             for entry in self._plain.part.untied
         }
-        return state | {("input", name): each for name, each in self._plain.inputs.items()}
+        inputs = self._plain.part.as_given(self._plain.inputs, training, self._precision)
+        return state | {("input", name): each for name, each in inputs.items()}
 
     def _evaluation(self) -> Values:
         with rows.seeded(self._plain.device, SEED):
-            got = self._reader.run(self._program["eval"], self._given())
+            got = self._reader.run(self._program["eval"], self._given(False))
         names = self._plain.part.names
         return {plain_run.output(name, False): got["output", name] for name in names}
 
     def _training(self) -> Values:
-        part, given = self._plain.part, self._given()
+        part, given = self._plain.part, self._given(True)
         with rows.seeded(self._plain.device, SEED):
             after = self._reader.run(self._program["forward"], given)
         values = {plain_run.output(name, True): after["output", name] for name in part.names}
@@ -163,7 +164,7 @@ class _Comparison:
         if "backward" in self._program:
             got = self._reader.run(self._program["backward"], known)
         values = {}
-        for kind, name, tensor in self._plain.differentiated():
+        for kind, name, tensor in self._plain.differentiated(self._precision):
             gradient = got.pop((f"{kind}_gradient", name), None)
             value = torch.zeros_like(tensor) if gradient is None else gradient
             values[plain_run.gradient(kind, name)] = value

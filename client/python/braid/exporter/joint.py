@@ -34,6 +34,8 @@ class Part:
     inputs: examples by name. names: the outputs'.
     copied: of training and evaluation (by True and False), which outputs have to be copied to be
         tensors of their own.
+    datatypes: of training and evaluation under a precision of autocast, the inputs', where the
+        stage before computes them then.
     """
 
     path: str
@@ -43,10 +45,21 @@ class Part:
     input_gradients: bool = False
     names: list[str] = field(default_factory=list)
     copied: dict[bool, list[bool]] = field(default_factory=dict)
+    datatypes: dict[tuple[bool, torch.dtype], dict[str, torch.dtype]] = field(default_factory=dict)
 
     @property
     def untied(self) -> list[StateEntry]:
         return [entry for entry in self.entries if entry.tied_to is None]
+
+    def examples(self, training: bool, precision: torch.dtype | None) -> dict[str, torch.Tensor]:
+        return self.as_given(self.inputs, training, precision)
+
+    def as_given(
+        self, inputs: dict[str, torch.Tensor], training: bool, precision: torch.dtype | None
+    ) -> dict[str, torch.Tensor]:
+        """`inputs` in the datatypes that they have under `precision`."""
+        dtypes = self.datatypes.get((training, precision), {})
+        return {name: each.to(dtypes.get(name, each.dtype)) for name, each in inputs.items()}
 
     def run(self, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]) -> list:
         """The flat outputs of forward with `state`, which takes the changes of buffers."""
@@ -92,7 +105,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    fakes = _fakes(part, mode, training)
+    fakes = _fakes(part, mode, training, precision)
     symbol = fakes[-1].shape[0].node.expr
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
@@ -120,7 +133,9 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 
-def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tensor, ...]:
+def _fakes(
+    part: Part, mode: FakeTensorMode, training: bool, precision: torch.dtype | None
+) -> tuple[torch.Tensor, ...]:
     rows = trace_rows(part)
     dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
     batch = mode.from_tensor(torch.empty(rows), symbolic_context=dynamic).shape[0]
@@ -129,7 +144,7 @@ def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tens
         fake = mode.from_tensor(entry.copy(), static_shapes=True)
         tensors.append(fake.requires_grad_(training and entry.trainable))
     with mode:
-        for example in part.inputs.values():
+        for example in part.examples(training, precision).values():
             shape = (batch, *example.shape[1:])
             fake = torch.empty(shape, dtype=example.dtype, device=example.device)
             wanted = training and part.input_gradients and example.is_floating_point()

@@ -333,6 +333,27 @@ def test_refused_inputs(tmp_path, inputs, error, reason):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("format", ["auto", "pair", "torchscript"])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hook_of_a_parameter(tmp_path, register, format):
+    module = nn.Sequential(nn.Linear(4, 2))
+    hook = getattr(module[0].weight, register)(lambda gradient: None)
+    with pytest.raises(braid.ExportError, match=rf"parameter '0.weight' has a hook \({register}"):
+        braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", format)
+    assert list(tmp_path.iterdir()) == []
+    hook.remove()
+    braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", format, precisions=())
+
+
+@pytest.mark.parametrize("register", [
+    "register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hook_in_torchscript(tmp_path, register):
+    module = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
+    getattr(module[1], register)(lambda *_: None)
+    with pytest.raises(braid.ExportError, match="submodule '1' has a backward hook"):
+        braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", "torchscript")
+
+
 def test_inputs_of_unequal_batches(tmp_path):
     module, inputs = export_models.make("mixed")
     inputs["weights"] = inputs["weights"][:2]

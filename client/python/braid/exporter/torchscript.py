@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import config, rows, source
+from braid.exporter import config, hooks, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, check_rows, flatten
 from braid.exporter.state import device_of
@@ -31,6 +31,7 @@ class Script:
 
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     """Writes model.pt, and compares what is read back with the module."""
+    hooks.check_modules(module)
     script = _make(module, inputs)
     path = folder / "model.pt"
     script.module.save(str(path))

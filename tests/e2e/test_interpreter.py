@@ -99,8 +99,18 @@ class Numbers(nn.Module):
         return torch.div(2, 1 + y.abs()) + (y * (1 + 2j)).abs() + (1j / (y + 3j)).real
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(2, WIDTH, num_layers=2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (state, cell) = self.layer(x.unflatten(1, (2, 2)))
+        return state[-1] + cell.mean(0)
+
+
 class Padded(nn.Module):
-    """Divides negative numbers of rows, so that a batch in two halves is the same as a whole one."""
+    """Divides negative numbers of rows, with results that are the same for any of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,8 +131,8 @@ MODELS = {
     "correlation": Correlation,
     "booleans": Booleans,
 }
-# What torch.export makes of them the interpreter does not run.
-PAIRS = MODELS | {"numbers": Numbers, "padded": Padded}
+# What torch.export makes of most of them the interpreter does not run.
+PAIRS = MODELS | {"numbers": Numbers, "padded": Padded, "recurrent": Recurrent}
 FORMATS = [(name, "pair") for name in PAIRS] + [(name, "saved") for name in MODELS]
 
 

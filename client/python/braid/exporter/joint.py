@@ -110,7 +110,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(in_mode(part.module, training))
-        stack.enter_context(recurrent.with_dropout())
+        stack.enter_context(recurrent.corrected())
         stack.enter_context(lines.noted(__file__))
         # Libraries ask before they look at values to warn or to take a short cut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):

@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from braid._export import ExportError
 from braid.exporter import encoder_layers, guards, lines, recurrent, refusals
-from braid.exporter.signature import flatten
+from braid.exporter.signature import call, flatten
 from braid.exporter.state import StateEntry, holding
 
 
@@ -64,7 +64,7 @@ class Part:
     def run(self, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]) -> list:
         """The flat outputs of forward with `state`, which takes the changes of buffers."""
         with holding(self.module, self.entries, state):
-            result = self.module(**inputs)
+            result = call(self.module, inputs)
         return flatten(result)[1]
 
 

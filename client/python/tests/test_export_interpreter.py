@@ -1,5 +1,7 @@
 """Graphs are run by LibTorch's interpreter, which does not take all that PyTorch does."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,6 +10,7 @@ import braid  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._C._nativert import PyModelRunner  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 FUNCTIONS = {
     "norm": lambda y, weight: y / torch.linalg.norm(weight),
@@ -19,6 +22,37 @@ FUNCTIONS = {
     "root of rows": lambda y, weight: y * y.shape[0] ** 0.5,
     "most rows": lambda y, weight: y * torch.sym_max(torch.sym_min(y.shape[0], 5), 2),
     "mean of rows": lambda y, weight: y * (1.0 / y.shape[0]),
+    "third of rows": lambda y, weight: y * y * (y.shape[0] / 3),
+    "by half of rows": lambda y, weight: y * y / (y.shape[0] / 2),
+    "less a share": lambda y, weight: y * (1 - 1 / (y.shape[0] + 1)),
+    "share as a factor": lambda y, weight: torch.sub(y, y * y, alpha=1 / y.shape[0]),
+    "share of a remainder": lambda y, weight: y * ((y.shape[0] % 4) / 3 + y.shape[0] // 2 / 5),
+    "third of most rows": lambda y, weight: y * (torch.sym_max(y.shape[0] - 2, 1) / 3),
+    "half of rows, rounded up": lambda y, weight: y * (-(-y.shape[0] // 2)),
+    "rows to a multiple": lambda y, weight: y * ((-y.shape[0]) % 4 + 1),
+    "less than no rows": lambda y, weight: y * ((2 - y.shape[0]) // 3 + (5 - y.shape[0]) % 3),
+    "number by rows": lambda y, weight: y * (-7 // y.shape[0] + -7 % y.shape[0]),
+    "rows by less than nothing": lambda y, weight: y * (y.shape[0] // -4 + y.shape[0] % -4),
+    "padded": lambda y, weight: functional.pad(y, (0, 0, 0, (-y.shape[0]) % 8))[: y.shape[0]],
+    "in eights": lambda y, weight: functional.pad(y, (0, 0, 0, (-y.shape[0]) % 8))
+    .view(-1, 8, 4)
+    .tanh()
+    .view(-1, 4)[: y.shape[0]],
+    "ends": lambda y, weight: torch.cat([y[-(-y.shape[0] // 2) :], y[: -(-y.shape[0] // 2)].exp()]),
+}
+# Python's numbers where the operator takes a tensor.
+NUMBERS = {
+    "floor of a quotient": lambda y, weight: y * (y.detach() // 3),
+    "floor of a number's quotient": lambda y, weight: y * (0.3 // y.detach()),
+    "whole numbers' quotient": lambda y, weight: y * (torch.arange(4) // 2),
+    "whole numbers by decimals": lambda y, weight: y * (torch.arange(4) // 1.5),
+    "small numbers' quotient": lambda y, weight: y * (torch.ones(4, dtype=torch.uint8) // 3),
+    "number times tensor": lambda y, weight: torch.mul(0.1, y) + torch.sub(2, y, alpha=3),
+    "number by tensor": lambda y, weight: y + torch.div(7, y.detach(), rounding_mode="floor"),
+    "number by sum": lambda y, weight: y * torch.div(2, weight.sum()),
+    "truth": lambda y, weight: torch.mul(True, y) * torch.mul(y > 0, True),
+    "by rows": lambda y, weight: y * (y.detach() // y.shape[0]),
+    "rows by": lambda y, weight: y * (y.shape[0] // y.detach()),
 }
 
 
@@ -34,21 +68,45 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_interpreted(tmp_path, name):
-    torch.manual_seed(4)
-    module = Scaled(FUNCTIONS[name]).eval()
-    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
-    pair = ExportedPair(result.path)
-    x = torch.randn(6, 4)
-    known = pair.state() | {("input", "x"): x}
-    y = run(result.path, pair.program("eval"), known)["output", "output__0"]
-    expected = module(x)
-    torch.testing.assert_close(y, expected.detach())
+    check(tmp_path, Scaled(FUNCTIONS[name]))
 
-    known |= run(result.path, pair.program("forward"), known)
-    known |= {("output_gradient", "output__0"): torch.ones_like(y)}
-    gradients = run(result.path, pair.program("backward"), known)
-    (wanted,) = torch.autograd.grad(expected.sum(), [module.layer.weight])
-    torch.testing.assert_close(gradients["parameter_gradient", "layer.weight"], wanted)
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(tmp_path, name, dtype):
+    check(tmp_path, Scaled(NUMBERS[name]).to(dtype))
+
+
+@pytest.mark.parametrize("function, reason", [
+    (lambda y, weight: (y ** 1j).abs(), "aten.pow.Tensor_Scalar the number 1j as 'exponent'"),
+    (lambda y, weight: (1j - y).abs(), "aten.rsub.Scalar the number 1j as 'other'"),
+])
+def test_refused_numbers(tmp_path, function, reason):
+    with pytest.raises(braid.ExportError, match=re.escape(reason)) as refused:
+        check(tmp_path, Scaled(function))
+    assert "lambda y, weight" in str(refused.value)
+
+
+def check(path, module):
+    torch.manual_seed(4)
+    module.layer.reset_parameters()
+    module.eval()
+    dtype = module.layer.weight.dtype
+    example = torch.randn(3, 4, dtype=dtype)
+    result = braid.export(module, (example,), path / "net", "pair", precisions=())
+    pair = ExportedPair(result.path)
+    for rows in (1, 2, 6, 7):
+        x = torch.randn(rows, 4, dtype=dtype)
+        known = pair.state() | {("input", "x"): x}
+        y = run(result.path, pair.program("eval"), known)["output", "output__0"]
+        expected = module(x)
+        torch.testing.assert_close(y, expected.detach())
+
+        known |= run(result.path, pair.program("forward"), known)
+        known |= {("output_gradient", "output__0"): torch.ones_like(y)}
+        gradients = run(result.path, pair.program("backward"), known)
+        (wanted,) = torch.autograd.grad(expected.sum(), [module.layer.weight])
+        torch.testing.assert_close(gradients["parameter_gradient", "layer.weight"], wanted)
 
 
 def run(version, program, known):

@@ -82,3 +82,68 @@ def test_left_out_where_it_cannot_be_written(tmp_path, monkeypatch):
     pair = ExportedPair(result.path)
     given = pair.state() | {("input", "input"): torch.randn(2, 4)}
     assert pair.run(pair.program("eval"), given)["output", "output__0"].shape == (2, 2)
+
+
+class Halves(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+STAGES = {
+    # What autocast computes in half precision, and what it gives back in float32.
+    "linear": lambda: Halves(nn.Linear(4, 6), nn.Linear(6, 3)),
+    "tanh": lambda: Halves(nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3)),
+    "norm": lambda: Halves(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), nn.Linear(6, 3)),
+    "batch norm": lambda: Halves(
+        nn.Linear(4, 6), nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(0.0), nn.Linear(6, 3))
+    ),
+}
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_take_what_the_one_before_gives(tmp_path, name, precision):
+    torch.manual_seed(3)
+    module = STAGES[name]()
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair",
+                          stages=[["first", "second"]], precisions=[precision])
+    pair = ExportedPair(result.path)
+    x = torch.randn(7, 4)
+    with torch.autocast("cpu", dtype=getattr(torch, precision), cache_enabled=False):
+        expected = module.train()(x)
+    expected.float().square().sum().backward()
+
+    known = pair.state()
+    middle = take(known, pair, "forward", "first", precision, x)
+    y = take(known, pair, "forward", "second", precision, middle)
+    torch.testing.assert_close(y, expected.detach(), rtol=0, atol=0)
+    known["output_gradient", "output__0"] = 2 * y
+    gradients = pair.run(pair.program("backward", "second", precision), known)
+    given = gradients["input_gradient", "input"]
+    assert given.dtype == middle.dtype
+
+    take(known, pair, "forward", "first", precision, x)
+    known["output_gradient", "output__0"] = given
+    gradients |= pair.run(pair.program("backward", "first", precision), known)
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(
+            gradients["parameter_gradient", name], parameter.grad, rtol=0.02, atol=0.02
+        )
+
+    module.eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=getattr(torch, precision)):
+        expected = module(x)
+    middle = take(pair.state(), pair, "eval", "first", precision, x)
+    y = take(pair.state(), pair, "eval", "second", precision, middle)
+    assert y.dtype == expected.dtype
+
+
+def take(known, pair, kind, path, precision, given):
+    """What a stage's graph makes of `given`; `known` takes all that it returns."""
+    known["input", "input"] = given
+    known |= pair.run(pair.program(kind, path, precision), known)
+    return known["output", "output__0"]

@@ -118,6 +118,17 @@ def number_of_rows(module, x):
     return module.layer(x) * int(x.shape[0] * 0.5 + 1)
 
 
+def remainder_of_decimals(module, x):
+    return module.layer(x) * ((x.shape[0] + 0.5) % 1)
+
+
+def most_of_decimals(module, x):
+    return module.layer(x) * torch.sym_max(x.shape[0] / 3, 1.0)
+
+
+def divides_by_any_sign(module, x):
+    return module.layer(x) * (100 // (x.shape[0] - 3))
+
 
 def python_random(module, x):
     return module.layer(x) * random.random()
@@ -191,7 +202,11 @@ REFUSED = [
     (on_item, "makes a Python number of a tensor's values", "x.mean().item()"),
     (on_mask, "the shape of what aten.nonzero.default gives depends", "module.layer(x)[x[:, 0]"),
     (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
-    (rounded_rows, "forward computes a number from the number of rows with round, which", ""),
+    (rounded_rows, "forward computes a number from the number of rows with round, which",
+     "round(x.shape[0] / 3)"),
+    (remainder_of_decimals, "forward computes mod of a number with decimals", "+ 0.5) % 1"),
+    (most_of_decimals, "forward computes sym_max of a number with decimals", "torch.sym_max(x.sh"),
+    (divides_by_any_sign, "divides without decimals by rows - 3, which", "100 // (x.shape[0] - 3)"),
     (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
     (writes_view_of_input, "forward writes to the input 'x'", "x[:, 0] = 1.0"),
     (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
@@ -316,6 +331,27 @@ def test_refused_inputs(tmp_path, inputs, error, reason):
     with pytest.raises(error, match=reason):
         braid.export(nn.Linear(4, 2), inputs, tmp_path / "net")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["auto", "pair", "torchscript"])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hook_of_a_parameter(tmp_path, register, format):
+    module = nn.Sequential(nn.Linear(4, 2))
+    hook = getattr(module[0].weight, register)(lambda gradient: None)
+    with pytest.raises(braid.ExportError, match=rf"parameter '0.weight' has a hook \({register}"):
+        braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", format)
+    assert list(tmp_path.iterdir()) == []
+    hook.remove()
+    braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", format, precisions=())
+
+
+@pytest.mark.parametrize("register", [
+    "register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hook_in_torchscript(tmp_path, register):
+    module = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
+    getattr(module[1], register)(lambda *_: None)
+    with pytest.raises(braid.ExportError, match="submodule '1' has a backward hook"):
+        braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", "torchscript")
 
 
 def test_inputs_of_unequal_batches(tmp_path):

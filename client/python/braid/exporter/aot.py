@@ -17,7 +17,7 @@ from torch.fx.experimental import _config as symbolic_shapes
 from braid._export import ExportError
 from braid.exporter import config, convolutions, encoder_layers, rows, source
 from braid.exporter.joint import in_mode
-from braid.exporter.signature import DATATYPES, check_rows, flatten
+from braid.exporter.signature import DATATYPES, call, check_rows, flatten
 from braid.exporter.state import device_of
 
 BATCHES = (1, 2, 7, 33)
@@ -47,7 +47,7 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
             self.module = module
 
         def forward(self, **given: torch.Tensor) -> Any:
-            names, tensors = flatten(self.module(**given))
+            names, tensors = flatten(call(self.module, given))
             if all(name == f"output__{place}" for place, name in enumerate(names)):
                 return tuple(tensors)
             return dict(zip(names, tensors))
@@ -73,7 +73,7 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> C
                 name: rows.vary(each, batch, place)
                 for place, (name, each) in enumerate(inputs.items())
             }
-            names, expected = flatten(module(**given))
+            names, expected = flatten(call(module, given))
             _compare(names, expected, flatten(loaded(**given))[1], batch)
     return Compiled(
         [_tensor(name, each) for name, each in inputs.items()],

@@ -14,6 +14,7 @@ from torch._export.serde.serialize import SerializeError
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.pt2_archive._package import load_pt2
+from torch.utils._sympy import functions
 
 from braid._export import ExportError
 from braid.exporter import package, plain_run, rows
@@ -63,13 +64,17 @@ class PackageReader:
 
 
 def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch: int) -> None:
-    shape = [int(sympy.sympify(size).subs("batch", batch)) for size in slot["shape"]]
+    shape = [_size(each, batch) for each in slot["shape"]]
     if list(tensor.shape) != shape or DATATYPES.get(tensor.dtype, slot["dtype"]) != slot["dtype"]:
         raise ExportError(
             f"{graph} gives {slot['role']} '{slot['name']}' as {tensor.dtype} of shape "
             f"{list(tensor.shape)} for {batch} rows; its shape was to be {slot['shape']} "
             f"of {slot['dtype']}"
         )
+
+
+def _size(said: int | str, batch: int) -> int:
+    return int(sympy.sympify(said, locals=vars(functions)).subs("batch", batch))
 
 
 def check_pair(folder: Path, pair: Pair) -> None:
@@ -125,21 +130,22 @@ class _Comparison:
                 allowed = max(allowed, 1e-2 * _tolerance(tensor, None) * largest)
             _check_same(f"{what}, {self._where}", tensor, got[what], allowed)
 
-    def _given(self) -> dict[tuple[str, str], torch.Tensor]:
+    def _given(self, training: bool) -> dict[tuple[str, str], torch.Tensor]:
         state = {
             (entry.kind, entry.name): entry.copy()
             for entry in self._plain.part.untied
         }
-        return state | {("input", name): each for name, each in self._plain.inputs.items()}
+        inputs = self._plain.part.as_given(self._plain.inputs, training, self._precision)
+        return state | {("input", name): each for name, each in inputs.items()}
 
     def _evaluation(self) -> Values:
         with rows.seeded(self._plain.device, SEED):
-            got = self._reader.run(self._program["eval"], self._given())
+            got = self._reader.run(self._program["eval"], self._given(False))
         names = self._plain.part.names
         return {plain_run.output(name, False): got["output", name] for name in names}
 
     def _training(self) -> Values:
-        part, given = self._plain.part, self._given()
+        part, given = self._plain.part, self._given(True)
         with rows.seeded(self._plain.device, SEED):
             after = self._reader.run(self._program["forward"], given)
         values = {plain_run.output(name, True): after["output", name] for name in part.names}
@@ -158,7 +164,7 @@ class _Comparison:
         if "backward" in self._program:
             got = self._reader.run(self._program["backward"], known)
         values = {}
-        for kind, name, tensor in self._plain.differentiated():
+        for kind, name, tensor in self._plain.differentiated(self._precision):
             gradient = got.pop((f"{kind}_gradient", name), None)
             value = torch.zeros_like(tensor) if gradient is None else gradient
             values[plain_run.gradient(kind, name)] = value

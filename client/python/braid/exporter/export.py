@@ -16,6 +16,7 @@ from braid.exporter import (
     aot,
     attributes,
     config,
+    hooks,
     modes,
     package,
     pair,
@@ -76,6 +77,8 @@ def export_checked(
                 f"the module lies on {device}, but the input '{name}' on {tensor.device}"
             )
     wanted = _precisions(precisions, module)
+    if format != "aot":
+        hooks.check_parameters(module)
     with quiet(), modes.plain(), _left_as_found(module, device):
         inputs = {name: laid_out(each) for name, each in inputs.items()}
         return _export(_Request(module, inputs, wanted, chains), path, format)

@@ -21,8 +21,8 @@ from torch.export.exported_program import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braid._export import ExportError
-from braid.exporter import encoder_layers, guards, instance_norm, recurrent, refusals
-from braid.exporter.signature import flatten
+from braid.exporter import encoder_layers, guards, instance_norm, lines, recurrent, refusals
+from braid.exporter.signature import call, flatten
 from braid.exporter.state import StateEntry, holding
 
 
@@ -34,6 +34,8 @@ class Part:
     inputs: examples by name. names: the outputs'.
     copied: of training and evaluation (by True and False), which outputs have to be copied to be
         tensors of their own.
+    datatypes: of training and evaluation under a precision of autocast, the inputs', where the
+        stage before computes them then.
     """
 
     path: str
@@ -43,15 +45,26 @@ class Part:
     input_gradients: bool = False
     names: list[str] = field(default_factory=list)
     copied: dict[bool, list[bool]] = field(default_factory=dict)
+    datatypes: dict[tuple[bool, torch.dtype], dict[str, torch.dtype]] = field(default_factory=dict)
 
     @property
     def untied(self) -> list[StateEntry]:
         return [entry for entry in self.entries if entry.tied_to is None]
 
+    def examples(self, training: bool, precision: torch.dtype | None) -> dict[str, torch.Tensor]:
+        return self.as_given(self.inputs, training, precision)
+
+    def as_given(
+        self, inputs: dict[str, torch.Tensor], training: bool, precision: torch.dtype | None
+    ) -> dict[str, torch.Tensor]:
+        """`inputs` in the datatypes that they have under `precision`."""
+        dtypes = self.datatypes.get((training, precision), {})
+        return {name: each.to(dtypes.get(name, each.dtype)) for name, each in inputs.items()}
+
     def run(self, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]) -> list:
         """The flat outputs of forward with `state`, which takes the changes of buffers."""
         with holding(self.module, self.entries, state):
-            result = self.module(**inputs)
+            result = call(self.module, inputs)
         return flatten(result)[1]
 
 
@@ -92,13 +105,14 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    fakes = _fakes(part, mode, training)
+    fakes = _fakes(part, mode, training, precision)
     symbol = fakes[-1].shape[0].node.expr
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(in_mode(part.module, training))
-        stack.enter_context(recurrent.with_dropout())
+        stack.enter_context(recurrent.corrected())
         stack.enter_context(instance_norm.as_group_norm())
+        stack.enter_context(lines.noted(__file__))
         # Libraries ask before they look at values to warn or to take a short cut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):
             stack.enter_context(mock.patch.object(torch.compiler, flag, True))
@@ -116,10 +130,13 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         except Exception as error:
             raise refusals.of_trace(error) from error
         guards.check_batch_is_free(shapes, symbol, trace_rows(part))
+        lines.give_to_backward(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 
-def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tensor, ...]:
+def _fakes(
+    part: Part, mode: FakeTensorMode, training: bool, precision: torch.dtype | None
+) -> tuple[torch.Tensor, ...]:
     rows = trace_rows(part)
     dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
     batch = mode.from_tensor(torch.empty(rows), symbolic_context=dynamic).shape[0]
@@ -128,7 +145,7 @@ def _fakes(part: Part, mode: FakeTensorMode, training: bool) -> tuple[torch.Tens
         fake = mode.from_tensor(entry.copy(), static_shapes=True)
         tensors.append(fake.requires_grad_(training and entry.trainable))
     with mode:
-        for example in part.inputs.values():
+        for example in part.examples(training, precision).values():
             shape = (batch, *example.shape[1:])
             fake = torch.empty(shape, dtype=example.dtype, device=example.device)
             wanted = training and part.input_gradients and example.is_floating_point()

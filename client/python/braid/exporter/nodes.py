@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+# A partition goes by where a node was, and a message names its line.
+_KEPT = ("partitioner_tag", "seq_nr", "model_line")
 
-def call(module: GraphModule, replaced: Node, target: Any, *args: Any) -> Node:
-    """Adds an operator that returns one tensor before `replaced`, in whose place it stands."""
+
+def call(module: GraphModule, replaced: Node, target: Any, *args: Any, **options: Any) -> Node:
+    """Adds what returns one tensor or number before `replaced`, in whose place it stands."""
     with module.graph.inserting_before(replaced):
-        node = module.graph.call_function(target, args)
-    # A partition goes by where a node was, and by what it gives.
-    node.meta["partitioner_tag"] = replaced.meta.get("partitioner_tag")
-    value = target(*map_arg(args, lambda each: each.meta["val"]))
+        node = module.graph.call_function(target, args, options)
+    node.meta |= {key: replaced.meta[key] for key in _KEPT if key in replaced.meta}
+    value = target(*map_arg(args, lambda each: each.meta["val"]), **options)
     node.meta["val"] = value
-    node.meta["tensor_meta"] = _extract_tensor_metadata(value)
+    if isinstance(value, torch.Tensor):
+        node.meta["tensor_meta"] = _extract_tensor_metadata(value)
     return node

@@ -91,6 +91,7 @@ def make_pair(
     for name in precisions.names:
         try:
             with naming(name):
+                stages.learn_datatypes(parts, chains, DTYPES[name], device)
                 made.append([_trace(part, name, device) for part in parts])
         except PrecisionError as error:
             precisions.leave_out(error)
@@ -112,7 +113,7 @@ def _trace(part: Part, name: str, device: torch.device) -> Precision:
     evaluation = programs.evaluation(part, trace(part, False, dtype, device))
     forward = backward = None
     if part.path or any(entry.trainable for entry in part.entries):
-        forward, backward = programs.training(part, trace(part, True, dtype, device))
+        forward, backward = programs.training(part, trace(part, True, dtype, device), dtype)
     return Precision(name, evaluation, forward, backward)
 
 

@@ -24,7 +24,7 @@ def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphM
         static_lifetime_input_indices=[],
     )
     _drop_unused(backward)
-    _take_sizes_from_tensors(backward)
+    _compute_numbers(backward, {node.name: node for node in joint.graph.nodes})
     _keep_outputs(forward, forward_outputs, placeholders(backward))
     return forward, backward
 
@@ -70,17 +70,30 @@ def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:
     set_outputs(forward, nodes[:count] + saved)
 
 
-def _take_sizes_from_tensors(backward: GraphModule) -> None:
-    """Replaces what came as a number by a tensor's size, or an expression in one."""
+def _compute_numbers(backward: GraphModule, before: dict[str, Node]) -> None:
+    """Replaces what came as a number by what it was computed with, from tensors' sizes.
+
+    before: the joint graph's nodes.
+    """
     tensors = [node for node in placeholders(backward) if is_tensor(node)]
     first = next((n for n in backward.graph.nodes if n.op != "placeholder"), None)
     sizes: dict[sympy.Expr, Node] = {}
+    made: dict[Node, Node] = {}
+
+    def compute(number: Node) -> Node:
+        if number not in made:
+            if any(map(is_tensor, number.all_input_nodes)):
+                expression = sympy.sympify(number.meta["val"].node.expr)
+                made[number] = _size(backward, expression, tensors, sizes)
+            else:
+                made[number] = backward.graph.node_copy(number, compute)
+        return made[number]
+
     with backward.graph.inserting_before(first):
         for node in placeholders(backward):
             if is_tensor(node):
                 continue
-            expression = sympy.sympify(node.meta["val"].node.expr)
-            node.replace_all_uses_with(_size(backward, expression, tensors, sizes))
+            node.replace_all_uses_with(compute(before[node.name]))
             backward.graph.erase_node(node)
     backward.graph.eliminate_dead_code()
     backward.recompile()

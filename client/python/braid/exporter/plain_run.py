@@ -28,7 +28,10 @@ def gradient(kind: str, name: str) -> str:
 
 
 class PlainRun:
-    """Runs a part with one batch, made of its examples, again and again with the same result."""
+    """Runs a part with one batch, made of its examples, again and again with the same result.
+
+    inputs: as they are in the model's own precision.
+    """
 
     def __init__(self, part: Part, device: torch.device, batch: int) -> None:
         self.part = part
@@ -55,17 +58,19 @@ class PlainRun:
 
     def _evaluation(self, precision: torch.dtype | None) -> Values:
         state = {entry.name: entry.copy() for entry in self.part.untied}
+        inputs = self.part.as_given(self.inputs, False, precision)
         with torch.no_grad():
-            outputs = self._run(False, precision, state, self.inputs)
+            outputs = self._run(False, precision, state, inputs)
         return {output(name, False): tensor for name, tensor in zip(self.part.names, outputs)}
 
     def _training(self, precision: torch.dtype | None) -> Values:
-        leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated()}
+        leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated(precision)}
         state = {
             entry.name: leaves.get((entry.kind, entry.name), entry.copy())
             for entry in self.part.untied
         }
-        inputs = {name: leaves.get(("input", name), each) for name, each in self.inputs.items()}
+        given = self.part.as_given(self.inputs, True, precision)
+        inputs = {name: leaves.get(("input", name), each) for name, each in given.items()}
         outputs = self._run(True, precision, state, inputs)
         named = dict(zip(self.part.names, outputs))
         values = {output(name, True): tensor.detach() for name, tensor in named.items()}
@@ -85,12 +90,14 @@ class PlainRun:
             values[gradient(*key)] = torch.zeros_like(leaf) if found is None else found
         return values
 
-    def differentiated(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+    def differentiated(
+        self, precision: torch.dtype | None
+    ) -> Iterator[tuple[str, str, torch.Tensor]]:
         """Leaves to differentiate for: kind, name, and a copy of the tensor."""
         for entry in self.part.untied:
             if entry.trainable:
                 yield "parameter", entry.name, entry.copy().requires_grad_()
-        for name, tensor in self.inputs.items():
+        for name, tensor in self.part.as_given(self.inputs, True, precision).items():
             if self.part.input_gradients and tensor.is_floating_point():
                 yield "input", name, tensor.clone().requires_grad_()
 

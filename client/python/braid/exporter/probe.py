@@ -8,7 +8,7 @@ from braid._export import ExportError
 from braid.exporter import rows, source
 from braid.exporter.joint import Part, in_mode, trace_rows
 from braid.exporter.repetition import check_repeatable
-from braid.exporter.signature import flatten
+from braid.exporter.signature import call, flatten
 from braid.exporter.state import device_of, holding
 from braid.exporter.watch import Watch
 
@@ -51,7 +51,7 @@ def _run_watched(
     try:
         with rows.seeded(device, 0), holding(part.module, part.entries, state):
             with Watch(device, fixed, buffers, replaced):
-                return flatten(part.module(**inputs))
+                return flatten(call(part.module, inputs))
     except ExportError:
         raise
     except Exception as error:

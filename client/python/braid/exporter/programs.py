@@ -15,9 +15,10 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, interpreter, partition, ranges, rows
+from braid.exporter import exported_program, interpreter, lines, partition, ranges, rows, source
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
+from braid.exporter.numbers_as_tensors import check_arguments
 from braid.exporter.signature import DATATYPES
 from braid.exporter.simplify import simplify
 from braid.exporter.stacking import stack_parts
@@ -129,7 +130,9 @@ def _check_output(slot: Slot) -> None:
         raise ExportError(f"output '{slot.name}' is {slot.dtype}, a type that cannot be sent")
 
 
-def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
+def training(
+    part: Part, trace: Trace, precision: torch.dtype | None
+) -> tuple[Program, Program | None]:
     """Forward and backward, None if nothing has a gradient."""
     origins = _origins(trace.graph)
     tangents = {
@@ -148,7 +151,7 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
         forward, backward = partition.split(trace.graph, trace.forward_outputs)
         interpreter.adapt(backward)
         check_operators(backward, trace.device)
-        _correct_dtypes(part, forward, backward)
+        _correct_dtypes(part, forward, backward, precision)
     else:
         forward, backward = trace.graph, None
     namer = _Namer(trace.symbol)
@@ -178,13 +181,16 @@ def training(part: Part, trace: Trace) -> tuple[Program, Program | None]:
     return program, _backward(part, backward, known, gradients, namer, trace.symbol)
 
 
-def _correct_dtypes(part: Part, forward: GraphModule, backward: GraphModule) -> None:
+def _correct_dtypes(
+    part: Part, forward: GraphModule, backward: GraphModule, precision: torch.dtype | None
+) -> None:
     """Has the tensors that are saved say the dtypes that they have when the graph is run.
 
     A trace is told otherwise of some, as of batch norm's statistics in mixed precision.
     """
     given = [entry.copy() for entry in part.untied]
-    given += [rows.take(example, trace_rows(part)) for example in part.inputs.values()]
+    examples = part.examples(True, precision).values()
+    given += [rows.take(example, trace_rows(part)) for example in examples]
     with torch.no_grad(), rows.seeded(given[0].device, 0):
         values = forward(*given)
     taken = {node.name: node for node in partition.placeholders(backward)}
@@ -236,7 +242,8 @@ def check_operators(graph: GraphModule, device: torch.device) -> None:
     """ExportError if a server would not know how to run one of them."""
     for node in graph.graph.nodes:
         if node.op == "call_function" and not interpreter.has(node.target):
-            check_operator(node.target, device, lambda: "")
+            check_operator(node.target, device, lambda: source.at(lines.of(node)))
+            check_arguments(node)
 
 
 def _origins(graph: GraphModule) -> list[Any]:

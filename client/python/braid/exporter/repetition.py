@@ -19,7 +19,7 @@ from braid._export import ExportError
 from braid.exporter import rows, source
 from braid.exporter.attributes import Attributes, restored
 from braid.exporter.joint import Part, in_mode, trace_rows
-from braid.exporter.signature import flatten
+from braid.exporter.signature import call, flatten
 from braid.exporter.state import device_of, placed, preserved
 
 # Of the largest value: sums in another order are no other result.
@@ -74,7 +74,7 @@ def _run(part: Part, training: bool) -> list[torch.Tensor]:
     with in_mode(part.module, training), torch.set_grad_enabled(training):
         with rows.seeded(device_of(part.module), 0), placed(part.module, part.entries, state):
             try:
-                outputs = flatten(part.module(**inputs))[1]
+                outputs = flatten(call(part.module, inputs))[1]
             except ExportError:
                 raise
             except Exception as error:

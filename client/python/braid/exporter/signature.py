@@ -72,6 +72,24 @@ def _arguments(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     }
 
 
+def call(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+    """By position where forward's order allows: hooks see no arguments that have names."""
+    positional, named = arguments_of(module, inputs)
+    return module(*positional, **named)
+
+
+def arguments_of(
+    module: nn.Module, inputs: Mapping[str, torch.Tensor]
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    named = dict(inputs)
+    positional = []
+    for name in _positional(_arguments(module)):
+        if name not in named:
+            break
+        positional.append(named.pop(name))
+    return positional, named
+
+
 def positional_names(module: nn.Module, count: int, path: str) -> list[str]:
     """The names of the first `count` arguments of the forward of the submodule `path`."""
     names = _positional(inspect.signature(module.forward).parameters)

@@ -6,13 +6,17 @@ import sysconfig
 import textwrap
 import traceback
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
+import numpy
+import sympy
 import torch
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
-_NOT_THE_MODELS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+_LIBRARIES = [str(Path(each.__file__).parent) for each in (torch, sympy, numpy)]
+_NOT_THE_MODELS = (*_LIBRARIES, str(Path(__file__).parents[1]), "<")
 
 
 def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
@@ -24,6 +28,7 @@ def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
     return ""
 
 
+@cache
 def _is_library(filename: str) -> bool:
     installed = "site-packages" in filename or "dist-packages" in filename
     standard = filename.startswith(_STANDARD) and not installed
@@ -37,6 +42,18 @@ def here() -> str:
 def line_from(frame: FrameType) -> str:
     """Of what is being run in `frame`."""
     return line_of(traceback.extract_stack(frame))
+
+
+def called_from(frame: FrameType | None, outermost: str) -> traceback.FrameSummary | None:
+    """The model's innermost frame, from `frame` outwards to the file `outermost`."""
+    while frame is not None and frame.f_code.co_filename != outermost:
+        code = frame.f_code
+        if not _is_library(code.co_filename):
+            return traceback.FrameSummary(
+                code.co_filename, frame.f_lineno, code.co_name, lookup_line=False
+            )
+        frame = frame.f_back
+    return None
 
 
 def of_error(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 
 from braid._export import ExportError
 from braid.exporter import rows, source
-from braid.exporter.joint import Part, in_mode
+from braid.exporter.joint import Part, autocast, in_mode
 from braid.exporter.signature import flatten, positional_names
 from braid.exporter.state import StateEntry, holding, laid_out, state_of
 
@@ -56,6 +56,35 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
                     f"the batch as dim 0"
                 )
     return parts
+
+
+def learn_datatypes(
+    parts: list[Part], chains: list[list[str]], precision: torch.dtype, device: torch.device
+) -> None:
+    """Under autocast a stage may be given something else than the example of the stage before.
+
+    parts: the whole model, and the stages of the chains.
+    """
+    whole, *stages = parts
+    by_path = {part.path: part for part in stages}
+    for chain in chains:
+        for training in (False, True):
+            given = list(whole.inputs.values())
+            for path in chain:
+                part = by_path[path]
+                _set_datatypes(part, given, training, precision)
+                with torch.no_grad():
+                    given = _run([part.module], whole, given, training, device, precision)
+
+
+def _set_datatypes(
+    part: Part, given: list[torch.Tensor], training: bool, precision: torch.dtype
+) -> None:
+    dtypes = {name: each.dtype for name, each in zip(part.inputs, given)}
+    if part.datatypes.setdefault((training, precision), dtypes) != dtypes:
+        raise ExportError(
+            f"stage '{part.path}' is given other datatypes in one chain than in another"
+        )
 
 
 def check_paths(module: nn.Module, chains: list[list[str]]) -> None:
@@ -131,12 +160,13 @@ def _run(
     given: list[torch.Tensor],
     training: bool,
     device: torch.device,
+    precision: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
     """What the last of `modules` returns, each given what the one before returned."""
     state = {entry.name: entry.copy() for entry in whole.untied}
     flowing: list[Any] = list(given)
     with rows.seeded(device, _SEED), in_mode(whole.module, training):
-        with holding(whole.module, whole.entries, state):
+        with holding(whole.module, whole.entries, state), autocast(device, precision):
             for module in modules:
                 result = module(*flowing)
                 flowing = flatten(result)[1]

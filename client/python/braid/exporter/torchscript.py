@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import config, rows, source
+from braid.exporter import config, hooks, rows, source
 from braid.exporter.joint import in_mode
-from braid.exporter.signature import DATATYPES, check_rows, flatten
+from braid.exporter.signature import DATATYPES, arguments_of, call, check_rows, flatten
 from braid.exporter.state import device_of
 
 BATCHES = (1, 2, 7, 33)
@@ -31,6 +31,7 @@ class Script:
 
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     """Writes model.pt, and compares what is read back with the module."""
+    hooks.check_modules(module)
     script = _make(module, inputs)
     path = folder / "model.pt"
     script.module.save(str(path))
@@ -60,9 +61,11 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
         why = str(error).strip().splitlines()
     try:
         with in_mode(module, False):
-            traced = torch.jit.trace(
-                module, example_kwarg_inputs=dict(inputs), strict=False, check_trace=False
-            )
+            positional, named = arguments_of(module, inputs)
+            examples: dict[str, Any] = {"example_inputs": tuple(positional)}
+            if named:
+                examples = {"example_kwarg_inputs": dict(inputs)}
+            traced = torch.jit.trace(module, **examples, strict=False, check_trace=False)
     except Exception as error:
         raise ExportError(
             f"TorchScript can neither script nor trace it: {why[0] if why else ''}; "
@@ -77,7 +80,7 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
 
 def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
     try:
-        return flatten(module(**inputs))
+        return flatten(call(module, inputs))
     except ExportError:
         raise
     except Exception as error:

@@ -66,7 +66,7 @@ absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) 
   if (absl::Status status = CheckFree(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + policy_.timeout;
   Address(name_, log_.last() + 1, &operation);
-  if (log_.IsFull(operation.ByteSizeLong())) {
+  if (log_.IsFull(operation.ByteSizeLong(), operation.forward().keep_graph())) {
     absl::StatusOr<std::optional<int64_t>> durable = MakeDurable(deadline - absl::Now());
     if (!durable.ok()) return durable.status();
     Settle(*durable);

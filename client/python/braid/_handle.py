@@ -64,9 +64,10 @@ class Handle:
             request.trainer = self.name
             request.sequence = self.log.last + 1
             payload = _requests.serialize(request, tensors or {})
-            operation = Operation(request.sequence, method, payload)
+            keeps_graph = getattr(request, "keep_graph", False)
+            operation = Operation(request.sequence, method, payload, keeps_graph=keeps_graph)
             deadline = self.channel.deadline(timeout)
-            if self.log.is_full(operation.size):
+            if self.log.is_full(operation.size, keeps_graph):
                 self.log.settle(self.standing, self.make_durable(remaining(deadline)))
             reply = self._send_up_to(operation.sequence, operation, deadline)
             self.log.add(operation)

@@ -155,6 +155,8 @@ class Trainer:
         targets: as for `step`; with them the result carries the loss.
         mode: "train" (updates buffers, as batch norm's statistics) or "eval" (changes nothing).
         keep_graph: keep what `backward` needs, until the next operation. Only with mode "train".
+            No checkpoint holds it: one that is saved in between leaves the `backward` nothing to
+            be sent again on, after a restart of the server.
         """
         request = _requests.forward(mode, report_split, keep_graph)
         tensors = _requests.batch(inputs, targets)

@@ -57,7 +57,7 @@ Handle::Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy,
       heard_at_(std::chrono::steady_clock::now()) {}
 
 absl::Status Handle::CheckFree() const {
-  if (!streaming_) return absl::OkStatus();
+  if (pipeline_ == nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("trainer \"", name_, "\": a stream is open; operate through that"));
 }
@@ -66,13 +66,13 @@ absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) 
   if (absl::Status status = CheckFree(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + policy_.timeout;
   Address(name_, log_.last() + 1, &operation);
-  if (log_.IsFull(operation.ByteSizeLong())) {
+  if (log_.IsFull(operation.ByteSizeLong(), operation.forward().keep_graph())) {
     absl::StatusOr<std::optional<int64_t>> durable = MakeDurable(deadline - absl::Now());
     if (!durable.ok()) return durable.status();
     Settle(*durable);
   }
   const auto kept = std::make_shared<const v1::StreamRequest>(std::move(operation));
-  absl::StatusOr<v1::StreamResponse> reply = SendUpTo(*kept, deadline);
+  absl::StatusOr<v1::StreamResponse> reply = SendUpTo(SequenceOf(*kept), kept.get(), deadline);
   if (!reply.ok()) return reply;
   log_.Add(kept);
   log_.Settle(standing_, StatusOf(*reply).durable_sequence());
@@ -93,17 +93,17 @@ absl::StatusOr<v1::Trainer> Handle::Info(const CallPolicy& policy) const {
   return std::move(*reply->mutable_trainer());
 }
 
-absl::StatusOr<v1::Checkpoint> Handle::SaveCheckpoint(absl::Duration timeout) const {
+absl::StatusOr<v1::Checkpoint> Handle::WriteCheckpoint(bool keeps, absl::Duration timeout) const {
   v1::SaveCheckpointRequest request;
   request.set_trainer(name_);
   absl::StatusOr<v1::SaveCheckpointResponse> reply =
-      Call(*stubs_.training, &Stub::SaveCheckpoint, request, Patient(timeout));
+      Call(*stubs_.training, &Stub::SaveCheckpoint, request, Patient(keeps, timeout));
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_checkpoint());
 }
 
 absl::StatusOr<std::optional<int64_t>> Handle::MakeDurable(absl::Duration timeout) const {
-  absl::StatusOr<v1::Checkpoint> checkpoint = SaveCheckpoint(timeout);
+  absl::StatusOr<v1::Checkpoint> checkpoint = WriteCheckpoint(log_.keeps(), timeout);
   if (absl::IsFailedPrecondition(checkpoint.status())) return std::nullopt;
   if (!checkpoint.ok()) return checkpoint.status();
   return checkpoint->sequence();
@@ -114,31 +114,31 @@ void Handle::Settle(std::optional<int64_t> durable) {
   log_.Settle(standing_, durable.value_or(0));
 }
 
-void Handle::Heard() {
-  heard_at_ = std::chrono::steady_clock::now();
+void Handle::Heard(Moment moment) {
+  heard_at_ = moment;
   broke_ = false;
 }
 
-bool Handle::Restarted() const {
-  if (broke_) return true;
+bool Handle::Restarted() const { return broke_ || StartedAfter(heard_at_); }
+
+bool Handle::StartedAfter(Moment moment) const {
   absl::StatusOr<v1::ListDevicesResponse> reply =
       Call(*stubs_.devices, &v1::DeviceService::StubInterface::ListDevices,
            v1::ListDevicesRequest(), policy_);
   if (!reply.ok()) return false;
   const std::chrono::duration<double> uptime(reply->uptime_seconds());
-  return std::chrono::steady_clock::now() - uptime > heard_at_;
+  return std::chrono::steady_clock::now() - uptime > moment;
 }
 
-absl::StatusOr<v1::StreamResponse> Handle::SendUpTo(const v1::StreamRequest& operation,
+absl::StatusOr<v1::StreamResponse> Handle::SendUpTo(int64_t last, const v1::StreamRequest* asked,
                                                     absl::Time deadline) {
-  const int64_t asked = SequenceOf(operation);
-  while (true) {
+  const int64_t asked_number = asked == nullptr ? 0 : SequenceOf(*asked);
+  absl::StatusOr<v1::StreamResponse> reply = v1::StreamResponse();
+  while (standing_ < last) {
     const int64_t number = standing_ + 1;
-    absl::StatusOr<v1::StreamResponse> reply =
-        Send(number == asked ? operation : *log_.Get(number), deadline);
+    reply = Send(number == asked_number ? *asked : *log_.Get(number), deadline);
     if (reply.ok()) {
       standing_ = number;
-      if (number == asked) return reply;
       continue;
     }
     if (!absl::IsFailedPrecondition(reply.status())) return reply;
@@ -146,12 +146,15 @@ absl::StatusOr<v1::StreamResponse> Handle::SendUpTo(const v1::StreamRequest& ope
     policy.timeout = deadline - absl::Now();
     absl::StatusOr<v1::Trainer> info = Info(policy);
     if (!info.ok()) return info.status();
-    if (info->applied_sequence() == standing_) return OwnFailure(reply.status(), number, asked);
+    if (info->applied_sequence() == standing_) {
+      return OwnFailure(reply.status(), number, asked_number);
+    }
     absl::StatusOr<int64_t> next = ResumeAt(*info, {standing_, number, log_.base(), log_.keeps()},
                                             [&] { return Restarted(); });
     if (!next.ok()) return next.status();
     standing_ = *next - 1;
   }
+  return reply;
 }
 
 absl::StatusOr<v1::StreamResponse> Handle::Send(const v1::StreamRequest& operation,
@@ -159,19 +162,20 @@ absl::StatusOr<v1::StreamResponse> Handle::Send(const v1::StreamRequest& operati
   v1::StreamResponse reply;
   int attempts = 0;
   absl::Status status =
-      CallMethod(*stubs_.training, operation, Patient(deadline - absl::Now()), &reply, &attempts);
+      CallMethod(*stubs_.training, operation, Patient(log_.keeps(), deadline - absl::Now()), &reply,
+                 &attempts);
   if (status.ok()) {
-    Heard();
+    Heard(std::chrono::steady_clock::now());
     return reply;
   }
   if (attempts > 1 || absl::IsUnavailable(status)) Broke();
   return absl::IsAborted(status) ? ByAnotherClient(status) : status;
 }
 
-CallPolicy Handle::Patient(absl::Duration timeout) const {
+CallPolicy Handle::Patient(bool keeps, absl::Duration timeout) const {
   CallPolicy policy = policy_;
   policy.timeout = timeout;
-  if (log_.keeps()) {
+  if (keeps) {
     policy.max_attempts = std::numeric_limits<int>::max();
     policy.patience = patience_;
   }

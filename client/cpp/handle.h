@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -17,10 +18,15 @@
 
 namespace braid::client {
 
-// Thread-compatible. While a stream is open, its mutex guards what is not immutable, but for
-// `streaming`.
+class Pipeline;
+
+// Thread-compatible. While a stream is open, its pipeline's mutex guards what is not immutable, but
+// for the pipeline itself.
 class Handle {
  public:
+  // Steady: it is compared with the server's uptime.
+  using Moment = std::chrono::steady_clock::time_point;
+
   struct Stubs {
     std::shared_ptr<v1::TrainingService::StubInterface> training;
     std::shared_ptr<v1::DeviceService::StubInterface> devices;
@@ -35,19 +41,49 @@ class Handle {
   absl::Duration patience() const { return patience_; }
   v1::TrainingService::StubInterface& training() const { return *stubs_.training; }
 
-  bool streaming() const { return streaming_; }
-  void set_streaming(bool streaming) { streaming_ = streaming; }
+  // Of the stream that is open; null: none is.
+  void set_pipeline(Pipeline* pipeline) { pipeline_ = pipeline; }
   // FAILED_PRECONDITION while a stream is open.
   absl::Status CheckFree() const;
 
   // Sends `operation` with the next number, and first what a restart has undone.
   absl::StatusOr<v1::StreamResponse> Operate(v1::StreamRequest operation);
 
+  // Calls `read`, with the policy to call the server by, on a trainer that has all that was
+  // operated here: a restart would take it back without a word, so it is made up for first. Calls
+  // it again if there was one between that and its end.
+  absl::Status Read(absl::FunctionRef<absl::Status(const CallPolicy&)> read);
+  // As Read, of what cannot be called again: UNAVAILABLE where it would be.
+  absl::Status ReadOnce(absl::FunctionRef<absl::Status(const CallPolicy&)> read);
+  // Has the trainer stand where this client has seen it, or further on. Returns when the server
+  // that said so was there; what the next operation would, if the trainer has lost what cannot be
+  // sent again.
+  absl::StatusOr<Moment> BringUp(absl::Time deadline);
+
+  // What is known of the trainer, whether or not a restart has undone it.
+  struct Seen {
+    // The last number applied.
+    int64_t sequence;
+    // Its OperationLog::keeps().
+    bool keeps;
+  };
+  Seen seen() const;
+
+  // The trainer, and when the server that tells was asked, after it was started.
+  struct Look {
+    v1::Trainer info;
+    Moment asked;
+    // The server was away meanwhile.
+    bool broke = false;
+  };
+  absl::StatusOr<Look> LookUp(bool keeps, absl::Time deadline) const;
+
   // Takes the trainer to stand at `applied`. What is kept is forgotten if it is elsewhere.
   void GoOnFrom(int64_t applied);
 
   absl::StatusOr<v1::Trainer> Info(const CallPolicy& policy) const;
-  absl::StatusOr<v1::Checkpoint> SaveCheckpoint(absl::Duration timeout) const;
+  // A checkpoint that holds all that was operated here, written now.
+  absl::StatusOr<v1::Checkpoint> SaveCheckpoint();
   // Has a checkpoint written and returns its number; none of a server that writes none.
   absl::StatusOr<std::optional<int64_t>> MakeDurable(absl::Duration timeout) const;
   // Drops what MakeDurable has shown to be kept in vain.
@@ -59,19 +95,25 @@ class Handle {
   int64_t standing() const { return standing_; }
   void set_standing(int64_t sequence) { standing_ = sequence; }
 
-  // The server has replied to an operation.
-  void Heard();
+  // At `moment` the server was there, with a trainer that stands as was seen.
+  void Heard(Moment moment);
   // The connection broke, or could not be made.
   void Broke() { broke_ = true; }
   // Whether the server may be another instance than the one that replied last.
   bool Restarted() const;
+  // Whether the server was started after `moment`, as far as it tells.
+  bool StartedAfter(Moment moment) const;
 
  private:
-  absl::StatusOr<v1::StreamResponse> SendUpTo(const v1::StreamRequest& operation,
+  // Has all up to `last` applied: what was undone, and `asked`, unless null, which is not kept yet.
+  // Returns the last reply.
+  absl::StatusOr<v1::StreamResponse> SendUpTo(int64_t last, const v1::StreamRequest* asked,
                                               absl::Time deadline);
   absl::StatusOr<v1::StreamResponse> Send(const v1::StreamRequest& operation, absl::Time deadline);
   // The policy of a call that a server which comes back is waited for, if that is of use.
-  CallPolicy Patient(absl::Duration timeout) const;
+  CallPolicy Patient(bool keeps, absl::Duration timeout) const;
+  // A checkpoint of the trainer as it stands.
+  absl::StatusOr<v1::Checkpoint> WriteCheckpoint(bool keeps, absl::Duration timeout) const;
 
   // Immutable.
   const Stubs stubs_;
@@ -79,11 +121,10 @@ class Handle {
   const CallPolicy policy_;
   const absl::Duration patience_;
 
-  bool streaming_ = false;
+  Pipeline* pipeline_ = nullptr;
   OperationLog log_;
   int64_t standing_;
-  // Steady: it is compared with the server's uptime.
-  std::chrono::steady_clock::time_point heard_at_;
+  Moment heard_at_;
   bool broke_ = false;
 };
 

@@ -28,7 +28,9 @@ struct ForwardOptions {
   // Default: training mode, which updates buffers.
   v1::ForwardRequest::Mode mode = v1::ForwardRequest::MODE_TRAIN;
   bool report_split = false;
-  // Keeps what Backward needs, until the next operation. Only in training mode.
+  // Keeps what Backward needs, until the next operation. Only in training mode. No checkpoint holds
+  // it: one that is saved in between leaves the Backward nothing to be sent again on, after a
+  // restart of the server.
   bool keep_graph = false;
 };
 

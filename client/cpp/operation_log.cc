@@ -32,8 +32,9 @@ void OperationLog::Limit(size_t operations, int64_t bytes) {
   most_bytes_ = bytes;
 }
 
-bool OperationLog::IsFull(size_t bytes) const {
+bool OperationLog::IsFull(size_t bytes, bool keeps_graph) const {
   if (entries_.empty()) return false;
+  if (entries_.back().operation->forward().keep_graph() && !keeps_graph) return false;
   return entries_.size() >= most_operations_ || bytes_ + Size(bytes) > most_bytes_;
 }
 

@@ -54,8 +54,10 @@ class OperationLog {
   // The number of the last operation, also where it is no longer kept.
   int64_t last() const { return base_ + static_cast<int64_t>(entries_.size()); }
 
-  // Whether an operation of so many bytes more is too much. An empty log takes one of any size.
-  bool IsFull(size_t bytes) const;
+  // Whether an operation of so many bytes more is too much. An empty log takes one of any size. So
+  // does one that ends in a graph that is kept, unless what comes keeps another: room is made by a
+  // checkpoint, which holds no graph, and would lose it before its Backward.
+  bool IsFull(size_t bytes, bool keeps_graph = false) const;
   // `sequence` must be in (base, last].
   const Operation& Get(int64_t sequence) const;
   // Adds the one after the last.

@@ -47,6 +47,46 @@ void Pipeline::Submit(v1::StreamRequest operation, Done done) {
   if (call != nullptr) call->Pump();
 }
 
+absl::StatusOr<Handle::Moment> Pipeline::BringUp(absl::Time deadline) {
+  while (true) {
+    const Handle::Seen before = seen();
+    absl::StatusOr<Handle::Look> look = handle_.LookUp(before.keeps, deadline);
+    if (!look.ok()) return look.status();
+    if (look->info.applied_sequence() >= before.sequence) return look->asked;
+    absl::StatusOr<std::shared_ptr<StreamCall>> call = FallBack(before.sequence);
+    if (!call.ok()) return call.status();
+    if (*call != nullptr) (*call)->Cancel();
+    const absl::MutexLock lock(&mu_);
+    auto made_up = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return !open_ || (!fell_back_ && handle_.standing() >= before.sequence);
+    };
+    if (!mu_.AwaitWithDeadline(absl::Condition(&made_up), deadline)) {
+      return absl::DeadlineExceededError("what the server has lost is being sent again");
+    }
+  }
+}
+
+// Has what was lost sent again, though nothing may be pending, unless that is being done. Returns
+// the connection to be ended for it, if there is one.
+absl::StatusOr<std::shared_ptr<StreamCall>> Pipeline::FallBack(int64_t seen) {
+  const absl::MutexLock lock(&mu_);
+  if (absl::Status status = CheckOpen(); !status.ok()) return status;
+  if (handle_.standing() < seen) return nullptr;
+  fell_back_ = true;
+  progress_ = absl::Now();
+  broken_since_ = absl::InfiniteFuture();
+  return call_;
+}
+
+Handle::Seen Pipeline::seen() {
+  const absl::MutexLock lock(&mu_);
+  return {LastSeen(), log_->keeps()};
+}
+
+int64_t Pipeline::LastSeen() const {
+  return pending_.empty() ? log_->last() : pending_.front().sequence - 1;
+}
+
 absl::Status Pipeline::End() {
   std::shared_ptr<StreamCall> call;
   {
@@ -141,7 +181,7 @@ absl::Status Pipeline::TakeReply(v1::StreamResponse reply) {
     const int64_t sequence = to_answer_++;
     const v1::OperationStatus status = StatusOf(reply);
     handle_.set_standing(sequence);
-    handle_.Heard();
+    handle_.Heard(std::chrono::steady_clock::now());
     progress_ = absl::Now();
     broken_since_ = absl::InfiniteFuture();
     while (!pending_.empty() && pending_.front().sequence < sequence) {
@@ -154,6 +194,7 @@ absl::Status Pipeline::TakeReply(v1::StreamResponse reply) {
       pending_.pop_front();
     }
     log_->Settle(sequence, status.durable_sequence());
+    if (sequence >= LastSeen()) fell_back_ = false;
   }
   for (auto& [done, result] : results) done(std::move(result));
   return absl::OkStatus();
@@ -188,12 +229,10 @@ absl::StatusOr<bool> Pipeline::WaitForWork(int attempts, const absl::Status& end
   if (attempts > 0) {
     mu_.AwaitWithTimeout(absl::Condition(&left_), Backoff(handle_.policy(), attempts));
   }
-  auto decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return left_ || !open_ || !pending_.empty();
-  };
+  auto decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return left_ || !open_ || Awaited(); };
   mu_.Await(absl::Condition(&decided));
   if (left_) return Left();
-  if (pending_.empty()) return false;
+  if (pending_.empty() && !(open_ && fell_back_)) return false;
   if (!ended.ok() && absl::Now() >= Due()) return ended;
   return true;
 }
@@ -202,12 +241,14 @@ absl::StatusOr<bool> Pipeline::WaitForWork(int attempts, const absl::Status& end
 absl::Status Pipeline::Attend(absl::Status* ended) {
   int64_t first = 0;
   CallPolicy once = handle_.policy();
+  bool knows = ended->ok();
   {
     const absl::MutexLock lock(&mu_);
+    knows = knows && !fell_back_;
     first = handle_.standing() + 1;
     once.timeout = Due() - absl::Now();
   }
-  if (!ended->ok()) {
+  if (!knows) {
     once.max_attempts = 1;
     absl::StatusOr<v1::Trainer> info = handle_.Info(once);
     if (absl::IsUnavailable(info.status())) {
@@ -228,14 +269,17 @@ absl::StatusOr<int64_t> Pipeline::WhereToGoOn(const v1::Trainer& info, const abs
     const absl::MutexLock lock(&mu_);
     position = {handle_.standing(), sent_, log_->base(), log_->keeps()};
     if (absl::IsFailedPrecondition(ended) && info.applied_sequence() == position.seen) {
-      return OwnFailure(ended, position.seen + 1, pending_.front().sequence);
+      return OwnFailure(ended, position.seen + 1, pending_.empty() ? 0 : LastSeen() + 1);
     }
   }
   absl::StatusOr<int64_t> first = ResumeAt(info, position, [this] { return handle_.Restarted(); });
-  if (!first.ok() || *first > position.seen) return first;
+  if (!first.ok()) return first;
   const absl::MutexLock lock(&mu_);
-  sent_ = *first - 1;
-  handle_.set_standing(sent_);
+  if (*first <= position.seen) {
+    sent_ = *first - 1;
+    handle_.set_standing(sent_);
+  }
+  if (handle_.standing() >= LastSeen()) fell_back_ = false;
   return first;
 }
 
@@ -291,6 +335,10 @@ absl::Status Pipeline::Judge(const absl::Status& status, absl::Status* ended) {
         absl::StrCat("no reply in ", absl::FormatDuration(timeout_)));
   }
   if (absl::IsAborted(status)) return ByAnotherClient(status);
+  if (absl::IsCancelled(status) && fell_back_) {
+    *ended = absl::UnavailableError("the server was started again");
+    return absl::OkStatus();
+  }
   *ended = status;
   if (status.ok() && !pending_.empty()) {
     *ended = absl::UnavailableError("the server ended the stream");
@@ -321,7 +369,7 @@ void Pipeline::Fail(const absl::Status& failure) {
 }
 
 absl::Time Pipeline::Due() const {
-  if (pending_.empty()) return absl::InfiniteFuture();
+  if (!Awaited()) return absl::InfiniteFuture();
   return std::min(progress_ + timeout_, broken_since_ + handle_.patience());
 }
 

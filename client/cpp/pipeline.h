@@ -40,6 +40,9 @@ class Pipeline final : private StreamCall::Owner {
   // Waits for room, then hands `operation` over. `done` is called once, in the order of the calls;
   // it must not call this object.
   void Submit(v1::StreamRequest operation, Done done);
+  // As Handle's. What the pipeline failed with, if it has.
+  absl::StatusOr<Handle::Moment> BringUp(absl::Time deadline);
+  Handle::Seen seen();
   // Takes no more operations and waits for those under way. Returns what it failed with, if it did.
   absl::Status End();
   // Takes no more operations and ends what is under way.
@@ -58,6 +61,8 @@ class Pipeline final : private StreamCall::Owner {
   absl::Status Enqueue(v1::StreamRequest& operation, Done& done);
   absl::Status WaitForRoom(size_t bytes);
   absl::Status CheckOpen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  int64_t LastSeen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::shared_ptr<StreamCall>> FallBack(int64_t seen);
 
   // Only the thread runs what follows. `ended`: how the last connection ended; not OK: what to go
   // on after. What is returned, if not OK, is the end of it all.
@@ -70,7 +75,8 @@ class Pipeline final : private StreamCall::Owner {
   absl::Status Judge(const absl::Status& status, absl::Status* ended);
   void Fail(const absl::Status& failure);
 
-  // When what is pending is overdue.
+  // Whether a reply is waited for, and when it is overdue.
+  bool Awaited() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return fell_back_ || !pending_.empty(); }
   absl::Time Due() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   Handle& handle_;
@@ -87,6 +93,8 @@ class Pipeline final : private StreamCall::Owner {
   bool open_ ABSL_GUARDED_BY(mu_) = true;
   // Given up.
   bool left_ ABSL_GUARDED_BY(mu_) = false;
+  // BringUp has found that the trainer did, and waits until it is made up for.
+  bool fell_back_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   // When something was last replied, or became pending.
   absl::Time progress_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

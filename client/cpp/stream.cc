@@ -27,7 +27,9 @@ int64_t TakeVersion(Pipeline::Reply&& reply) { return ReadVersion(reply.message)
 
 Stream::Stream(std::shared_ptr<Handle> handle, const StreamOptions& options)
     : handle_(std::move(handle)),
-      pipeline_(*handle_, options.depth, options.timeout.value_or(handle_->policy().timeout)) {}
+      pipeline_(*handle_, options.depth, options.timeout.value_or(handle_->policy().timeout)) {
+  handle_->set_pipeline(&pipeline_);
+}
 
 Stream::~Stream() {
   pipeline_.GiveUp();
@@ -77,7 +79,7 @@ void Stream::Release() {
   if (finished_) return;
   finished_ = true;
   handle_->log().Limit(OperationLog::kAnyNumber, OperationLog::kDefaultBytes);
-  handle_->set_streaming(false);
+  handle_->set_pipeline(nullptr);
 }
 
 }  // namespace braid::client

@@ -81,7 +81,6 @@ absl::StatusOr<std::unique_ptr<Stream>> Trainer::OpenStream(const StreamOptions&
     return absl::InvalidArgumentError("a stream's depth and buffer must be at least 1");
   }
   if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
-  handle_->set_streaming(true);
   handle_->log().Limit(options.buffer_operations, options.buffer_bytes);
   return std::make_unique<Stream>(handle_, options);
 }
@@ -94,22 +93,24 @@ absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(
   request.set_trainer(handle_->name());
   request.mutable_metrics()->Add(options.metrics.begin(), options.metrics.end());
   request.set_k(options.k);
-  grpc::ClientContext context;
-  SetDeadline(context, absl::Now() + handle_->policy().timeout);
   v1::EvaluateResponse reply;
-  const auto stream = handle_->training().Evaluate(&context, &reply);
-  absl::Status unsendable;
-  for (; batch; batch = next()) {
-    MoveTo(std::move(batch->inputs), request.mutable_inputs());
-    MoveTo(std::move(batch->targets), request.mutable_targets());
-    unsendable = CheckSendable(request.ByteSizeLong());
-    if (!unsendable.ok()) context.TryCancel();
-    if (!unsendable.ok() || !stream->Write(request)) break;
-    request.Clear();
-  }
-  stream->WritesDone();
-  absl::Status status = ToAbsl(stream->Finish());
-  if (!unsendable.ok()) return unsendable;
+  absl::Status status = handle_->ReadOnce([&](const CallPolicy& policy) {
+    grpc::ClientContext context;
+    SetDeadline(context, absl::Now() + policy.timeout);
+    const auto stream = handle_->training().Evaluate(&context, &reply);
+    absl::Status unsendable;
+    for (; batch; batch = next()) {
+      MoveTo(std::move(batch->inputs), request.mutable_inputs());
+      MoveTo(std::move(batch->targets), request.mutable_targets());
+      unsendable = CheckSendable(request.ByteSizeLong());
+      if (!unsendable.ok()) context.TryCancel();
+      if (!unsendable.ok() || !stream->Write(request)) break;
+      request.Clear();
+    }
+    stream->WritesDone();
+    absl::Status finished = ToAbsl(stream->Finish());
+    return unsendable.ok() ? finished : unsendable;
+  });
   if (!status.ok()) return status;
   return reply;
 }
@@ -125,9 +126,7 @@ absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(std::vector<Batch> batche
       options);
 }
 
-absl::StatusOr<v1::Checkpoint> Trainer::SaveCheckpoint() {
-  return handle_->SaveCheckpoint(handle_->policy().timeout);
-}
+absl::StatusOr<v1::Checkpoint> Trainer::SaveCheckpoint() { return handle_->SaveCheckpoint(); }
 
 absl::StatusOr<std::vector<v1::Checkpoint>> Trainer::ListCheckpoints() {
   v1::ListCheckpointsRequest request;
@@ -140,11 +139,19 @@ absl::StatusOr<std::vector<v1::Checkpoint>> Trainer::ListCheckpoints() {
 
 absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& name) {
   if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
+  CallPolicy policy = handle_->policy();
+  const absl::Time deadline = absl::Now() + policy.timeout;
+  if (name.empty()) {
+    absl::Status up = handle_->BringUp(deadline).status();
+    // What cannot be sent again is given up by restoring, too.
+    if (!up.ok() && !absl::IsFailedPrecondition(up) && !absl::IsNotFound(up)) return up;
+  }
+  policy.timeout = deadline - absl::Now();
   v1::RestoreCheckpointRequest request;
   request.set_trainer(handle_->name());
   request.set_checkpoint(name);
   absl::StatusOr<v1::RestoreCheckpointResponse> reply =
-      Call(handle_->training(), &Stub::RestoreCheckpoint, request, handle_->policy());
+      Call(handle_->training(), &Stub::RestoreCheckpoint, request, policy);
   if (!reply.ok()) return reply.status();
   info_ = std::move(*reply->mutable_trainer());
   handle_->log().Reset(info_.applied_sequence());
@@ -156,15 +163,17 @@ absl::StatusOr<std::vector<StateEntry>> Trainer::StateDict() {
   v1::GetStateDictRequest request;
   request.set_trainer(handle_->name());
   StateDictAssembler assembler;
-  absl::Status fault;
-  absl::Status status = Attempt(handle_->policy(), [&](grpc::ClientContext* context) {
-    assembler = {};
-    fault = absl::OkStatus();
-    return ReadPieces<v1::GetStateDictResponse>(
-        context, *handle_->training().GetStateDict(context, request),
-        [&](const v1::GetStateDictResponse& piece) { return assembler.Add(piece); }, &fault);
+  absl::Status status = handle_->Read([&](const CallPolicy& policy) {
+    absl::Status fault;
+    absl::Status ended = Attempt(policy, [&](grpc::ClientContext* context) {
+      assembler = {};
+      fault = absl::OkStatus();
+      return ReadPieces<v1::GetStateDictResponse>(
+          context, *handle_->training().GetStateDict(context, request),
+          [&](const v1::GetStateDictResponse& piece) { return assembler.Add(piece); }, &fault);
+    });
+    return fault.ok() ? ended : fault;
   });
-  if (!fault.ok()) return fault;
   if (!status.ok()) return status;
   return assembler.Finish();
 }
@@ -176,15 +185,17 @@ absl::StatusOr<int64_t> Trainer::DownloadModel(const std::string& path,
   v1::DownloadModelRequest request;
   request.set_trainer(handle_->name());
   request.set_format(format);
-  absl::Status fault;
-  absl::Status status = Attempt(handle_->policy(), [&](grpc::ClientContext* context) {
-    fault = (*file)->Begin();
-    if (!fault.ok()) return grpc::Status::CANCELLED;
-    return ReadPieces<v1::DownloadModelResponse>(
-        context, *handle_->training().DownloadModel(context, request),
-        [&](const v1::DownloadModelResponse& piece) { return (*file)->Add(piece); }, &fault);
+  absl::Status status = handle_->Read([&](const CallPolicy& policy) {
+    absl::Status fault;
+    absl::Status ended = Attempt(policy, [&](grpc::ClientContext* context) {
+      fault = (*file)->Begin();
+      if (!fault.ok()) return grpc::Status::CANCELLED;
+      return ReadPieces<v1::DownloadModelResponse>(
+          context, *handle_->training().DownloadModel(context, request),
+          [&](const v1::DownloadModelResponse& piece) { return (*file)->Add(piece); }, &fault);
+    });
+    return fault.ok() ? ended : fault;
   });
-  if (!fault.ok()) return fault;
   if (!status.ok()) return status;
   return (*file)->Commit();
 }

@@ -38,9 +38,12 @@ struct EvaluateOptions {
 //
 // With a checkpoint policy operations survive the server's restart: it is waited for, as long as
 // ClientOptions::restart_timeout says, and what the trainer has lost is sent again, by the rule in
-// operation_log.h. For that every operation is kept until it is durable, in 512 MiB at most; when
-// they are full, the server is asked to write a checkpoint. What another client has operated is
-// never sent again: an operation out of turn is FAILED_PRECONDITION or ABORTED.
+// operation_log.h, before the next one and before the trainer's state is read: Evaluate, StateDict,
+// DownloadModel and SaveCheckpoint never find an older one than this object has seen, but are
+// FAILED_PRECONDITION where what was lost cannot be sent again. For that every operation is kept
+// until it is durable, in 512 MiB at most; when they are full, the server is asked to write a
+// checkpoint. What another client has operated is never sent again: an operation out of turn is
+// FAILED_PRECONDITION or ABORTED.
 class Trainer {
  public:
   // For Client's own use. `info`: as the server described the trainer.
@@ -85,7 +88,8 @@ class Trainer {
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint();
   // The oldest first.
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints();
-  // Has the trainer stand where a checkpoint stands, and goes on from there. Default: the newest.
+  // Has the trainer stand where a checkpoint stands, and goes on from there. Default: the newest,
+  // once what a restart has undone is sent again, if it can be: it may have checkpoints written.
   absl::StatusOr<v1::Checkpoint> RestoreCheckpoint(const std::string& name = {});
 
   // Parameters and buffers, in the module's order.

@@ -353,6 +353,26 @@ def test_a_kept_graph_outlives_the_server(
         assert_same_bits(trainers[0].state_dict(), client.trainer("undisturbed").state_dict())
 
 
+def test_a_kept_graph_outlives_the_server_where_the_buffer_is_full(
+    tmp_path: Path, format: str
+) -> None:
+    """The client has no checkpoint written between the two either."""
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
+        trainers = [
+            create(client, name, loss=None, loss_mode="client", checkpoint_every=1000)
+            for name in ("disturbed", "undisturbed")
+        ]
+        trainers[0]._handle.log.limit(None, 1)
+        for number in (0, 1):
+            for trainer in trainers:
+                outputs = trainer.forward(batch(number)[0], keep_graph=True).outputs
+                trainer.backward(outputs)
+            server.start_again()
+            for trainer in trainers:
+                trainer.optim_step()
+        assert_same_bits(trainers[0].state_dict(), trainers[1].state_dict())
+
+
 def test_saving_leaves_a_kept_graph_alone(client: braid.Client) -> None:
     trainer = create(client, "saved-between", loss=None, loss_mode="client")
     outputs = trainer.forward(batch(0)[0], keep_graph=True).outputs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from braid import _replay, _replies, _requests, errors
 from braid._channel import Channel, remaining
@@ -14,6 +14,11 @@ from braid._protocol import DEVICES, TRAINING
 from braid._replay import Operation, OperationLog
 from braid._requests import Tensors
 from braid.results import Checkpoint, TrainerInfo
+
+if TYPE_CHECKING:
+    from braid._pipeline import Pipeline
+
+Read = TypeVar("Read")
 
 
 class Handle:
@@ -27,7 +32,7 @@ class Handle:
         self.channel = channel
         self.name = info.name
         self.lock = threading.Lock()
-        self.streaming = False
+        self.pipeline: Pipeline | None = None  # Of the stream that is open.
         # Only with a policy: else nothing would ever make an operation durable.
         policy = ("checkpoint_every", "checkpoint_every_seconds")
         keeps = any(info.options.get(key) for key in policy)
@@ -40,7 +45,7 @@ class Handle:
 
     def check_free(self) -> None:
         """RuntimeError while a stream is open."""
-        if self.streaming:
+        if self.pipeline is not None:
             raise RuntimeError(f"trainer {self.name!r}: a stream is open; operate through that")
 
     def operate(
@@ -59,14 +64,62 @@ class Handle:
             request.trainer = self.name
             request.sequence = self.log.last + 1
             payload = _requests.serialize(request, tensors or {})
-            operation = Operation(request.sequence, method, payload)
+            keeps_graph = getattr(request, "keep_graph", False)
+            operation = Operation(request.sequence, method, payload, keeps_graph=keeps_graph)
             deadline = self.channel.deadline(timeout)
-            if self.log.is_full(operation.size):
+            if self.log.is_full(operation.size, keeps_graph):
                 self.log.settle(self.standing, self.make_durable(remaining(deadline)))
-            reply = self._send_up_to(operation, deadline)
+            reply = self._send_up_to(operation.sequence, operation, deadline)
             self.log.add(operation)
             self.log.settle(self.standing, reply.status.durable_sequence)
             return reply
+
+    def read(self, call: Callable[[float], Read], timeout: float | None) -> Read:
+        """What `call`, given its timeout, finds in a trainer that has all that was operated here.
+
+        A restart would take the trainer back without a word, so it is made up for first. `call`
+        is made again if there was one between that and its end.
+        """
+        deadline = self.channel.deadline(timeout)
+        while True:
+            checked = self.bring_up(deadline)
+            result = call(remaining(deadline))
+            if not self.started_after(checked):
+                return result
+
+    def read_once(self, call: Callable[[float], Read], timeout: float | None) -> Read:
+        """As `read`, of a call that cannot be made again: Unavailable where it would be."""
+        deadline = self.channel.deadline(timeout)
+        checked = self.bring_up(deadline)
+        result = call(remaining(deadline))
+        if self.started_after(checked):
+            raise errors.Unavailable("the server was started again meanwhile")
+        return result
+
+    def bring_up(self, deadline: float | None) -> float:
+        """Has the trainer stand where this handle has seen it, or further on.
+
+        Returns when the server that said so was there, by time.monotonic. Raises what the next
+        operation would, if the trainer has lost what cannot be sent again.
+        """
+        with self.lock:
+            if self.pipeline is None:
+                return self.bring_up_alone(deadline)
+            pipeline = self.pipeline
+        return pipeline.bring_up(deadline)
+
+    def bring_up_alone(self, deadline: float | None) -> float:
+        """`bring_up` by who holds the lock, while no stream is open."""
+        while True:
+            info, asked = self.look(deadline)
+            if info.applied_sequence >= self.standing == self.log.last:
+                self.heard(asked)
+                return asked
+            if info.applied_sequence < self.standing:
+                self.standing = -1 + _replay.resume_at(
+                    info, self.log, self.standing, self.standing, self.restarted
+                )
+            self._send_up_to(self.log.last, None, deadline)
 
     def go_on_from(self, applied: int) -> None:
         """Takes the trainer to stand at `applied`. What is kept is forgotten if it is elsewhere."""
@@ -80,7 +133,33 @@ class Handle:
         reply = self.channel.call(method, request, timeout, attempts=attempts)
         return _replies.trainer_info(reply.trainer)
 
+    def look(self, deadline: float | None) -> tuple[TrainerInfo, float]:
+        """The trainer, and when the server that tells was asked: after it was started."""
+        while True:
+            asked = time.monotonic()
+            try:
+                return self.info(remaining(deadline), attempts=1), asked
+            except errors.Unavailable:
+                self.broke()
+            self.info(remaining(deadline), self.patience)  # Waits for the server.
+
     def save_checkpoint(self, timeout: float | None) -> Checkpoint:
+        """A checkpoint that holds all that was operated here, written now."""
+        deadline = self.channel.deadline(timeout)
+        while True:
+            seen = self.seen()
+            checkpoint = self.write_checkpoint(remaining(deadline))
+            if checkpoint.sequence >= seen:
+                return checkpoint
+            self.bring_up(deadline)
+
+    def seen(self) -> int:
+        """The last number known to be applied, whether or not a restart has undone it."""
+        with self.lock:
+            return self.log.last if self.pipeline is None else self.pipeline.seen()
+
+    def write_checkpoint(self, timeout: float | None) -> Checkpoint:
+        """One of the trainer as it stands."""
         method = TRAINING["SaveCheckpoint"]
         request = method.request(trainer=self.name)
         reply = self.channel.call(method, request, timeout, attempts=self.patience)
@@ -92,7 +171,7 @@ class Handle:
         Of a server that writes none the log keeps no more from here on.
         """
         try:
-            return self.save_checkpoint(timeout).sequence
+            return self.write_checkpoint(timeout).sequence
         except errors.FailedPrecondition:
             self.log.keeps = False
             return 0
@@ -102,9 +181,9 @@ class Handle:
         """How often a call is sent at most: a server that comes back is waited for."""
         return math.inf if self.log.keeps else None
 
-    def heard(self) -> None:
-        """Notes that the server has replied to an operation."""
-        self._heard_at = time.monotonic()
+    def heard(self, moment: float) -> None:
+        """Notes that at `moment` the server was there, with a trainer that stands as was seen."""
+        self._heard_at = moment
         self._broke = False
 
     def broke(self) -> None:
@@ -113,33 +192,38 @@ class Handle:
 
     def restarted(self) -> bool:
         """Whether the server may be another instance than the one that replied last."""
-        if self._broke:
-            return True
+        return self._broke or self.started_after(self._heard_at)
+
+    def started_after(self, moment: float) -> bool:
+        """Whether the server was started after `moment`, by time.monotonic, as far as it tells."""
         method = DEVICES["ListDevices"]
         try:
             uptime = self.channel.call(method, method.request()).uptime_seconds
         except errors.BraidError:
             return False
-        return bool(time.monotonic() - uptime > self._heard_at)
+        return bool(time.monotonic() - uptime > moment)
 
-    def _send_up_to(self, operation: Operation, deadline: float | None) -> Any:
-        """Sends what has been undone, if anything, then `operation`, whose reply it returns."""
-        while True:
+    def _send_up_to(self, last: int, asked: Operation | None, deadline: float | None) -> Any:
+        """Has all up to `last` applied: what was undone, and `asked`, which is not kept yet.
+
+        Returns the last reply.
+        """
+        reply = None
+        while self.standing < last:
             number = self.standing + 1
-            current = operation if number == operation.sequence else self.log.get(number)
+            current = asked if asked and number == asked.sequence else self.log.get(number)
             try:
                 reply = self._send(current, deadline)
             except errors.FailedPrecondition as error:
                 info = self.info(remaining(deadline))
                 if info.applied_sequence == self.standing:
-                    raise own_failure(error, current, operation) from None
+                    raise own_failure(error, current, asked) from None
                 self.standing = -1 + _replay.resume_at(
                     info, self.log, self.standing, current.sequence, self.restarted
                 )
                 continue
             self.standing = current.sequence
-            if current is operation:
-                return reply
+        return reply
 
     def _send(self, operation: Operation, deadline: float | None) -> Any:
         method = TRAINING[operation.method]
@@ -153,7 +237,7 @@ class Handle:
             if isinstance(error, errors.Aborted):
                 raise _replay.by_another_client(error) from None
             raise
-        self.heard()
+        self.heard(time.monotonic())
         return reply
 
 

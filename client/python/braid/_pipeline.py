@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from braid import _replay, errors
+from braid._channel import remaining
 from braid._handle import Handle, own_failure
 from braid._protocol import TRAINING
 from braid._replay import Operation
@@ -77,6 +78,7 @@ class Pipeline:
         self._progress = 0.0  # When something was last replied, or became pending.
         self._open = False
         self._left = False  # By an exception.
+        self._fell_back = False  # A reader has found out, and waits until it is made up for.
         self.failure: BaseException | None = None
         self._done = threading.Event()
         self._threads = [
@@ -133,6 +135,47 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
 
+    def seen(self) -> int:
+        """As `Handle.seen`."""
+        with self._changed:
+            return self._seen()
+
+    def bring_up(self, deadline: float | None) -> float:
+        """As `Handle.bring_up`. Raises what the pipeline failed with, if it has."""
+        handle = self._handle
+        while True:
+            seen = self.seen()
+            info, asked = handle.look(deadline)
+            if info.applied_sequence >= seen:
+                return asked
+            with self._changed:
+                self._check_open()
+                if handle.standing >= seen:
+                    self._fall_back()
+                done = self._changed.wait_for(
+                    lambda: not (self._open and (self._fell_back or handle.standing < seen)),
+                    None if deadline is None else remaining(deadline),
+                )
+            if not done:
+                raise errors.DeadlineExceeded("what the server has lost is being sent again")
+
+    def _seen(self) -> int:
+        return self._pending[0].sequence - 1 if self._pending else self._handle.log.last
+
+    def _look_up(self) -> None:
+        """Tells who waits where the trainer stands now."""
+        if self._handle.standing >= self._seen():
+            self._fell_back = False
+        self._changed.notify_all()
+
+    def _fall_back(self) -> None:
+        """Has what was lost sent again, though nothing may be pending."""
+        self._fell_back = True
+        self._progress = time.monotonic()
+        if self._connection is not None:
+            self._connection.call.cancel()
+        self._changed.notify_all()
+
     def _wait_for_room(self, size: int) -> None:
         """Waits until less than `depth` operations are under way and the buffer has room."""
         log = self._handle.log
@@ -180,7 +223,7 @@ class Pipeline:
         self._done.set()
 
     def _wait_for_work(self, attempt: int, ended: errors.BraidError | None) -> bool:
-        """Waits until an operation is pending; False if there will be none.
+        """Waits until there is something to send; False if there will be nothing.
 
         Before another attempt it waits a little. Raises `ended` when the time for that is over.
         """
@@ -188,12 +231,14 @@ class Pipeline:
             if attempt > 0:
                 backoff = self._handle.channel.retry.backoff(attempt)
                 self._changed.wait_for(lambda: self._left, backoff)
-            self._changed.wait_for(lambda: self._left or not self._open or self._pending)
+            self._changed.wait_for(
+                lambda: self._left or not self._open or self._pending or self._fell_back
+            )
             if self._left:
                 raise errors.Cancelled("the stream was left")
-            if self._pending and ended is not None and self._remaining() <= 0:
+            if self._awaited() and ended is not None and self._remaining() <= 0:
                 raise ended
-            return bool(self._pending)
+            return bool(self._pending) or (self._open and self._fell_back)
 
     def _attend(self, ended: errors.BraidError | None) -> errors.BraidError | None:
         """One connection from its start to its end, after another that `ended` so.
@@ -202,21 +247,23 @@ class Pipeline:
         """
         handle = self._handle
         first = handle.standing + 1
-        if ended is not None:
+        if ended is not None or self._fell_back:
             try:
                 info = handle.info(max(self._remaining(), 0.0), attempts=1)
             except errors.Unavailable as unreachable:
                 return unreachable
             own = isinstance(ended, errors.FailedPrecondition)
             if own and info.applied_sequence == handle.standing:
-                asked = self._pending[0].sequence
+                asked = self._pending[0].sequence if self._pending else 0
                 failed = handle.log.get(first)
                 raise own_failure(ended, failed, failed if first == asked else None)
             first = _replay.resume_at(
                 info, handle.log, handle.standing, self._sent, handle.restarted
             )
-            if first <= handle.standing:
-                handle.standing = self._sent = first - 1
+            with self._changed:
+                if first <= handle.standing:
+                    handle.standing = self._sent = first - 1
+                self._look_up()
         return self._converse(_Connection(first))
 
     def _converse(self, connection: _Connection) -> errors.BraidError | None:
@@ -248,8 +295,10 @@ class Pipeline:
         with self._changed:
             if self._left:
                 raise errors.Cancelled("the stream was left")
-            if self._pending and self._remaining() <= 0 and isinstance(ended, errors.Cancelled):
+            if self._awaited() and self._remaining() <= 0 and isinstance(ended, errors.Cancelled):
                 raise errors.DeadlineExceeded(f"no reply in {self._timeout} seconds")
+            if self._fell_back and isinstance(ended, errors.Cancelled):
+                return errors.Unavailable("the server was started again")
             if ended is None and self._pending:
                 return errors.Unavailable("the server ended the stream")
         if isinstance(ended, errors.Aborted):
@@ -299,13 +348,13 @@ class Pipeline:
             inner = getattr(reply, field)
             connection.to_answer += 1
             handle.standing = operation.sequence
-            handle.heard()
             self._progress = time.monotonic()
+            handle.heard(self._progress)
             while self._pending and self._pending[0].sequence <= operation.sequence:
                 done.append(self._pending.popleft())
             handle.log.release(operation)
             handle.log.settle(operation.sequence, inner.status.durable_sequence)
-            self._changed.notify_all()
+            self._look_up()
         for pending in done:
             pending.resolve(operation.sequence, inner)
 
@@ -332,14 +381,18 @@ class Pipeline:
         wait = self._timeout
         while not self._done.wait(wait):
             with self._changed:
-                overdue = self._pending and self._remaining() <= 0
+                overdue = self._awaited() and self._remaining() <= 0
                 if overdue and self._connection is not None:
                     self._connection.call.cancel()
                 # Nothing can be overdue before.
-                wait = self._timeout if overdue or not self._pending else self._remaining()
+                wait = self._timeout if overdue or not self._awaited() else self._remaining()
+
+    def _awaited(self) -> bool:
+        """Whether a reply is waited for."""
+        return bool(self._pending) or self._fell_back
 
     def _remaining(self) -> float:
-        """Seconds until what is pending is overdue."""
+        """Seconds until what is awaited is overdue."""
         if self._timeout is None:
             return math.inf
         return self._progress + self._timeout - time.monotonic()

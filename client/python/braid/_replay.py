@@ -35,6 +35,7 @@ class Operation:
     """A numbered operation, serialized. `remake` gives the bytes where `payload` is None.
 
     start: where in the bytes the request begins. Before it they are those of a StreamRequest.
+    keeps_graph: a Backward may follow, which no checkpoint in between must part from it.
     """
 
     sequence: int
@@ -42,6 +43,7 @@ class Operation:
     payload: bytes | None
     remake: Callable[[], bytes] | None = None
     start: int = 0
+    keeps_graph: bool = False
 
     def request(self) -> bytes:
         """The request's bytes. Raises what `remake` raises."""
@@ -91,9 +93,15 @@ class OperationLog:
         """The number of the last operation, also where it is no longer kept."""
         return self.base + len(self._operations)
 
-    def is_full(self, size: int) -> bool:
-        """Whether `size` bytes more are too many. An empty log takes an operation of any size."""
+    def is_full(self, size: int, keeps_graph: bool = False) -> bool:
+        """Whether an operation of `size` bytes more is too much. An empty log takes any.
+
+        So does one that ends in a graph that is kept, unless what comes keeps another: room is
+        made by a checkpoint, which holds no graph, and would lose it before its Backward.
+        """
         if not self._operations:
+            return False
+        if self._operations[-1].keeps_graph and not keeps_graph:
             return False
         most = self._most_operations
         return (

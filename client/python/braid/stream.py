@@ -67,7 +67,7 @@ class Stream:
             if self._entered:
                 raise RuntimeError("a stream is entered once")
             self._entered = True
-            self._handle.streaming = True
+            self._handle.pipeline = self._pipeline
             self._handle.log.limit(*self._limits)
         self._pipeline.start()
         return self
@@ -85,7 +85,7 @@ class Stream:
             self._pipeline.give_up()
             with self._handle.lock:
                 self._handle.log.limit(None, None)
-                self._handle.streaming = False
+                self._handle.pipeline = None
         if kind is None and self._pipeline.failure is not None:
             raise self._pipeline.failure
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from braid import _download, _replies, _requests, _state_dict
+from braid._channel import remaining
 from braid._handle import Handle
 from braid._protocol import TRAINING
 from braid._requests import Tensors
+from braid.errors import FailedPrecondition, NotFound
 from braid.results import (
     Checkpoint,
     EvaluationResult,
@@ -41,12 +45,14 @@ class Trainer:
 
     With a checkpoint policy (`checkpoint_every`, `checkpoint_every_seconds` of `create_trainer`)
     a handle survives the server's restart: it waits for the server, up to the timeout, and sends
-    again what the trainer has lost. For that it keeps every operation until it is durable, in
-    512 MiB at most; when they are full, it has the server write a checkpoint. It never sends
-    again what another handle has operated: a trainer that stands further back is brought up only
-    if it stands at its durable number and the server was started again or the connection broke.
-    In every other case an operation out of turn raises FailedPrecondition, which names the number
-    expected, or Aborted.
+    again what the trainer has lost, before the next operation and before its state is read:
+    `state_dict`, `download`, `evaluate` and `save_checkpoint` never find an older one than the
+    handle has seen. For that it keeps every operation until it is durable, in 512 MiB at most;
+    when they are full, it has the server write a checkpoint. It never sends again what another
+    handle has operated: a trainer that stands further back is brought up only if it stands at its
+    durable number and the server was started again or the connection broke. In every other case,
+    and without a policy, it is FailedPrecondition, which names the number expected; an operation
+    out of turn is that or Aborted.
 
     Arrays are numpy arrays or torch tensors, on any device, and what `numpy.asarray` takes; all
     arrays of an operation have one dim 0, the batch. `timeout` is in seconds, all attempts
@@ -149,6 +155,8 @@ class Trainer:
         targets: as for `step`; with them the result carries the loss.
         mode: "train" (updates buffers, as batch norm's statistics) or "eval" (changes nothing).
         keep_graph: keep what `backward` needs, until the next operation. Only with mode "train".
+            No checkpoint holds it: one that is saved in between leaves the `backward` nothing to
+            be sent again on, after a restart of the server.
         """
         request = _requests.forward(mode, report_split, keep_graph)
         tensors = _requests.batch(inputs, targets)
@@ -228,9 +236,8 @@ class Trainer:
         ValueError if there are none.
         """
         requests = _evaluate_requests(self._name, batches, metrics, k)
-        return _replies.evaluation_result(
-            self._client._channel.call_feeding(TRAINING["Evaluate"], requests, timeout)
-        )
+        call = partial(self._client._channel.call_feeding, TRAINING["Evaluate"], requests)
+        return _replies.evaluation_result(self._handle.read_once(call, timeout))
 
     def save_checkpoint(self, *, timeout: float | None = None) -> Checkpoint:
         """Has the server write a checkpoint, and returns it once it is durable.
@@ -251,13 +258,19 @@ class Trainer:
     ) -> TrainerInfo:
         """Has the trainer stand where a checkpoint stands, and goes on from there.
 
-        name: None: the newest.
+        name: None: the newest. What a restart of the server has undone is sent again first, if it
+            can be: it may have checkpoints written.
         """
         method = TRAINING["RestoreCheckpoint"]
         request = method.request(trainer=self._name, checkpoint=name or "")
         with self._handle.lock:
             self._handle.check_free()
-            reply = self._client._channel.call(method, request, timeout)
+            deadline = self._client._channel.deadline(timeout)
+            if name is None:
+                # What cannot be sent again is given up by restoring, too.
+                with suppress(FailedPrecondition, NotFound):
+                    self._handle.bring_up_alone(deadline)
+            reply = self._client._channel.call(method, request, remaining(deadline))
             info = _replies.trainer_info(reply.trainer)
             self._handle.log.reset(info.applied_sequence)
             self._handle.go_on_from(info.applied_sequence)
@@ -270,9 +283,10 @@ class Trainer:
         """
         method = TRAINING["GetStateDict"]
         request = method.request(trainer=self._name)
-        state: dict[str, np.ndarray] = self._client._channel.call_streaming(
-            method, request, _state_dict.assemble, timeout
+        call = partial(
+            self._client._channel.call_streaming, method, request, _state_dict.assemble
         )
+        state: dict[str, np.ndarray] = self._handle.read(call, timeout)
         return state
 
     def download(
@@ -295,7 +309,8 @@ class Trainer:
         request = method.request(trainer=self._name, format=_FORMATS[format])
 
         def call(receive: _download.Receive) -> int:
-            size: int = self._client._channel.call_streaming(method, request, receive, timeout)
+            stream = partial(self._client._channel.call_streaming, method, request, receive)
+            size: int = self._handle.read(stream, timeout)
             return size
 
         if isinstance(file, (str, os.PathLike)):

@@ -34,6 +34,7 @@ class FakeTrainer:
         self.checkpoints = []
         self.lock = threading.RLock()
         self._last = (None, None)
+        self._keeps_graph = False
         self._version = 1
         self._states = {0: self._state()}
 
@@ -52,6 +53,7 @@ class FakeTrainer:
             if request.sequence != applied + 1:
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"expected {applied + 1}")
             reply = self._work(method, request, context)
+            self._keeps_graph = getattr(request, "keep_graph", False)
             self.history.append((request.sequence, method, payload))
             self.proto.applied_sequence = request.sequence
             every = self.proto.options.checkpoints.every_operations
@@ -86,6 +88,7 @@ class FakeTrainer:
             self.proto.CopyFrom(proto)
             self.proto.durable_sequence = durable
             self.history = [entry for entry in self.history if entry[0] <= sequence]
+            self._keeps_graph = False
 
     def _state(self):
         proto = _Trainer()
@@ -96,7 +99,7 @@ class FakeTrainer:
         reply = _protocol.TRAINING[method].response()
         if method == "OptimStep" and not self.proto.accumulated:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no gradients")
-        if method == "Backward" and not self._kept_graph():
+        if method == "Backward" and not self._keeps_graph:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no graph")
         if method in ("Step", "OptimStep"):
             self.proto.step += 1
@@ -114,12 +117,6 @@ class FakeTrainer:
         if getattr(request, "report_split", False):
             self._report(request.inputs[0].shape[0], reply.status)
         return reply
-
-    def _kept_graph(self):
-        if not self.history or self.history[-1][1] != "Forward":
-            return False
-        request = _protocol.TRAINING["Forward"].request.FromString(self.history[-1][2])
-        return request.keep_graph
 
     @staticmethod
     def _report(rows, status):

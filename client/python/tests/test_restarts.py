@@ -131,6 +131,51 @@ def test_a_full_buffer_has_a_checkpoint_written(server, client):
     assert batches(server) == list(range(9))
 
 
+@pytest.fixture
+def full(client):
+    """A trainer whose loss the client computes, and whose buffer one operation more than fills."""
+    trainer = client.create_trainer(
+        "fashion", loss_mode="client", optimizer="SGD", checkpoint_every=1000
+    )
+    trainer._handle.log.limit(None, 1)
+    return trainer
+
+
+def test_a_full_buffer_parts_no_forward_from_its_backward(server, full):
+    """No checkpoint holds a graph: where one is needed, it is written before or behind the two."""
+    x, _ = batch(0)
+    for _ in range(2):
+        full.forward(x, keep_graph=True)
+        full.backward(x)
+        full.optim_step()
+    assert [checkpoint.sequence for checkpoint in full.list_checkpoints()] == [2, 3, 5]
+    full.forward(x, keep_graph=True)
+    full.backward(x)
+    assert [checkpoint.sequence for checkpoint in full.list_checkpoints()][-1] == 6
+    server.restart()
+    full.optim_step()
+    assert [method for _, method, _ in server.trainers["fashion"].history[-3:]] == [
+        "Forward", "Backward", "OptimStep",
+    ]
+
+
+def test_what_fails_between_a_forward_and_its_backward_parts_them_neither(server, full):
+    x, _ = batch(0)
+    full.forward(x, keep_graph=True)
+    with pytest.raises(braid.FailedPrecondition, match="no gradients"):
+        full.optim_step()
+    full.backward(x)
+    server.restart()
+    full.optim_step()
+    assert len(server.trainers["fashion"].history) == 3
+
+
+def test_a_full_buffer_is_emptied_between_forwards_that_nothing_comes_of(server, full):
+    for _ in range(4):
+        full.forward(batch(0)[0], keep_graph=True)
+    assert [checkpoint.sequence for checkpoint in full.list_checkpoints()] == [1, 2, 3]
+
+
 def test_without_a_policy_what_is_lost_is_said(server, client):
     trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
     trainer.step(*batch(0))

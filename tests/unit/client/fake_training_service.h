@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "braid/v1/device.grpc.pb.h"
 #include "braid/v1/training.grpc.pb.h"
 #include "tests/unit/client/fake_trainer.h"
@@ -109,6 +112,11 @@ class FakeTrainingService final : public v1::TrainingService::Service {
   int streams() const {
     absl::MutexLock lock(&mu_);
     return streams_;
+  }
+  // For each call that read the trainer's state, the number at which it stood.
+  std::vector<int64_t> reads() const {
+    absl::MutexLock lock(&mu_);
+    return reads_;
   }
   int saved() const {
     absl::MutexLock lock(&mu_);
@@ -224,6 +232,10 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                         grpc::ServerReader<v1::EvaluateRequest>* reader,
                         v1::EvaluateResponse* reply) override {
     v1::EvaluateRequest request;
+    {
+      absl::MutexLock lock(&mu_);
+      reads_.push_back(trainer_.applied());
+    }
     while (reader->Read(&request)) {
       absl::MutexLock lock(&mu_);
       if (!refusal_.ok()) return refusal_;
@@ -239,6 +251,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                               v1::SaveCheckpointResponse* reply) override {
     absl::MutexLock lock(&mu_);
     ++saved_;
+    reads_.push_back(trainer_.applied());
     if (!can_be_durable_) return {grpc::StatusCode::FAILED_PRECONDITION, "no data directory"};
     *reply->mutable_checkpoint() = trainer_.Checkpoint();
     return grpc::Status::OK;
@@ -256,8 +269,11 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                                  const v1::RestoreCheckpointRequest* request,
                                  v1::RestoreCheckpointResponse* reply) override {
     absl::MutexLock lock(&mu_);
-    for (const v1::Checkpoint& checkpoint : trainer_.checkpoints()) {
-      if (checkpoint.name() != request->checkpoint()) continue;
+    const std::vector<v1::Checkpoint> checkpoints = trainer_.checkpoints();
+    for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
+      const v1::Checkpoint& checkpoint = *it;
+      const std::string& wanted = request->checkpoint();
+      if (!wanted.empty() && checkpoint.name() != wanted) continue;
       trainer_.GoBackTo(checkpoint.sequence());
       *reply->mutable_checkpoint() = checkpoint;
       *reply->mutable_trainer() = trainer_.Info();
@@ -279,6 +295,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                             const v1::GetStateDictRequest* /*request*/,
                             grpc::ServerWriter<v1::GetStateDictResponse>* writer) override {
     absl::MutexLock lock(&mu_);
+    reads_.push_back(trainer_.applied());
     return WritePieces(state_, *writer);
   }
   grpc::Status DownloadModel(grpc::ServerContext* /*context*/,
@@ -286,6 +303,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                              grpc::ServerWriter<v1::DownloadModelResponse>* writer) override {
     absl::MutexLock lock(&mu_);
     received_.push_back(absl::StrCat("download ", request->format()));
+    reads_.push_back(trainer_.applied());
     return WritePieces(file_, *writer);
   }
 
@@ -363,30 +381,36 @@ class FakeTrainingService final : public v1::TrainingService::Service {
   int streams_ ABSL_GUARDED_BY(mu_) = 0;
   int serving_ ABSL_GUARDED_BY(mu_) = 0;
   int saved_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<int64_t> reads_ ABSL_GUARDED_BY(mu_);
   bool exists_ ABSL_GUARDED_BY(mu_) = false;
   std::string created_by_ ABSL_GUARDED_BY(mu_);
   FakeTrainer trainer_ ABSL_GUARDED_BY(mu_);
 };
 
-// A server that has been up for as long as it says.
+// A server that has been up for as long as it says, or since it was started again.
 class FakeUptime final : public v1::DeviceService::Service {
  public:
   void SetSeconds(double seconds) {
     absl::MutexLock lock(&mu_);
     seconds_ = seconds;
   }
+  void Restart() {
+    absl::MutexLock lock(&mu_);
+    started_ = absl::Now();
+  }
 
   grpc::Status ListDevices(grpc::ServerContext* /*context*/,
                            const v1::ListDevicesRequest* /*request*/,
                            v1::ListDevicesResponse* reply) override {
     absl::MutexLock lock(&mu_);
-    reply->set_uptime_seconds(seconds_);
+    reply->set_uptime_seconds(started_ ? absl::ToDoubleSeconds(absl::Now() - *started_) : seconds_);
     return grpc::Status::OK;
   }
 
  private:
   absl::Mutex mu_;
   double seconds_ ABSL_GUARDED_BY(mu_) = 1e6;
+  std::optional<absl::Time> started_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace braid::client

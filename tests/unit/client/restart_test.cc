@@ -26,6 +26,18 @@ class RestartTest : public TrainerFixture {
       EXPECT_EQ(result->status.applied_sequence(), i + 1);
     }
   }
+
+  // On a new trainer whose own checkpoints are far away.
+  Handle MakeHandle() {
+    Create(1000);
+    v1::Trainer info;
+    service_.Edit([&info](FakeTrainer& fake) { info = fake.Info(); });
+    const std::shared_ptr<grpc::Channel> channel = server_->InProcessChannel({});
+    return {{v1::TrainingService::NewStub(channel), v1::DeviceService::NewStub(channel)},
+            info,
+            {.max_attempts = 3, .initial_backoff = absl::Milliseconds(1)},
+            absl::Minutes(1)};
+  }
 };
 
 class RestartAnywhereTest : public RestartTest,
@@ -124,12 +136,7 @@ TEST_F(RestartTest, AServerIsWaitedForAsLongAsTheOptionSays) {
 }
 
 TEST_F(RestartTest, AFullBufferHasACheckpointWritten) {
-  Create(1000);
-  v1::Trainer info;
-  service_.Edit([&info](FakeTrainer& fake) { info = fake.Info(); });
-  const std::shared_ptr<grpc::Channel> channel = server_->InProcessChannel({});
-  Handle handle({v1::TrainingService::NewStub(channel), v1::DeviceService::NewStub(channel)}, info,
-                CallPolicy(), absl::Minutes(1));
+  Handle handle = MakeHandle();
   handle.log().Limit(2, OperationLog::kDefaultBytes);
   for (const int saved : {0, 0, 1, 1, 2}) {
     ASSERT_TRUE(handle.Operate(StepMessage(Rows(0), Rows(0), {})).ok());
@@ -140,6 +147,27 @@ TEST_F(RestartTest, AFullBufferHasACheckpointWritten) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(handle.Operate(StepMessage(Rows(0), Rows(0), {})).ok());
   EXPECT_EQ(service_.saved(), 3);
   EXPECT_EQ(handle.log().base(), handle.log().last());
+}
+
+// No checkpoint holds a graph: where one is needed, it is written before or behind the two.
+TEST_F(RestartTest, AFullBufferPartsNoForwardFromItsBackward) {
+  Handle handle = MakeHandle();
+  handle.log().Limit(OperationLog::kAnyNumber, 1);
+  const ForwardOptions keep = {.keep_graph = true};
+  ASSERT_TRUE(handle.Operate(ForwardMessage(Rows(0), keep)).ok());
+  // What fails in between parts them neither.
+  EXPECT_FALSE(handle.Operate(OptimStepMessage({})).ok());
+  service_.Inject({Fault::kCrash});
+  ASSERT_TRUE(handle.Operate(BackwardMessage(Rows(0))).ok());
+  EXPECT_EQ(service_.saved(), 0);
+  ASSERT_TRUE(handle.Operate(OptimStepMessage({})).ok());
+  EXPECT_EQ(service_.saved(), 1);
+  EXPECT_THAT(service_.history(), ElementsAre("forward 1", "backward 2", "optim_step 3"));
+  // The room is made before the next forward, and between two of which nothing comes.
+  ASSERT_TRUE(handle.Operate(ForwardMessage(Rows(0), keep)).ok());
+  EXPECT_EQ(service_.saved(), 2);
+  ASSERT_TRUE(handle.Operate(ForwardMessage(Rows(0), keep)).ok());
+  EXPECT_EQ(service_.saved(), 3);
 }
 
 TEST_F(RestartTest, WithoutAPolicyWhatIsLostIsSaid) {

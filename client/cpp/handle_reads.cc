@@ -1,0 +1,94 @@
+// Reading a trainer's state: never an older one than was seen.
+#include <optional>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "client/cpp/handle.h"
+#include "client/cpp/pipeline.h"
+
+namespace braid::client {
+
+absl::Status Handle::Read(absl::FunctionRef<absl::Status(const CallPolicy&)> read) {
+  const absl::Time deadline = absl::Now() + policy_.timeout;
+  while (true) {
+    absl::StatusOr<Moment> checked = BringUp(deadline);
+    if (!checked.ok()) return checked.status();
+    CallPolicy policy = policy_;
+    policy.timeout = deadline - absl::Now();
+    absl::Status status = read(policy);
+    if (!status.ok() || !StartedAfter(*checked)) return status;
+  }
+}
+
+absl::Status Handle::ReadOnce(absl::FunctionRef<absl::Status(const CallPolicy&)> read) {
+  const absl::Time deadline = absl::Now() + policy_.timeout;
+  absl::StatusOr<Moment> checked = BringUp(deadline);
+  if (!checked.ok()) return checked.status();
+  CallPolicy policy = policy_;
+  policy.timeout = deadline - absl::Now();
+  absl::Status status = read(policy);
+  if (!status.ok() || !StartedAfter(*checked)) return status;
+  return absl::UnavailableError("the server was started again meanwhile");
+}
+
+absl::StatusOr<Handle::Moment> Handle::BringUp(absl::Time deadline) {
+  if (pipeline_ != nullptr) return pipeline_->BringUp(deadline);
+  while (true) {
+    absl::StatusOr<Look> look = LookUp(log_.keeps(), deadline);
+    if (!look.ok()) return look.status();
+    if (look->broke) Broke();
+    const int64_t stands = look->info.applied_sequence();
+    if (stands >= standing_ && standing_ == log_.last()) {
+      Heard(look->asked);
+      return look->asked;
+    }
+    if (stands < standing_) {
+      absl::StatusOr<int64_t> next =
+          ResumeAt(look->info, {standing_, standing_, log_.base(), log_.keeps()},
+                   [this] { return Restarted(); });
+      if (!next.ok()) return next.status();
+      standing_ = *next - 1;
+    }
+    absl::StatusOr<v1::StreamResponse> reply = SendUpTo(log_.last(), nullptr, deadline);
+    if (!reply.ok()) return reply.status();
+  }
+}
+
+Handle::Seen Handle::seen() const {
+  if (pipeline_ != nullptr) return pipeline_->seen();
+  return {log_.last(), log_.keeps()};
+}
+
+absl::StatusOr<Handle::Look> Handle::LookUp(bool keeps, absl::Time deadline) const {
+  Look look;
+  while (true) {
+    look.asked = std::chrono::steady_clock::now();
+    CallPolicy once = policy_;
+    once.timeout = deadline - absl::Now();
+    once.max_attempts = 1;
+    absl::StatusOr<v1::Trainer> info = Info(once);
+    if (info.ok()) {
+      look.info = *std::move(info);
+      return look;
+    }
+    if (!absl::IsUnavailable(info.status())) return info.status();
+    look.broke = true;
+    // Waits for the server.
+    info = Info(Patient(keeps, deadline - absl::Now()));
+    if (!info.ok()) return info.status();
+  }
+}
+
+absl::StatusOr<v1::Checkpoint> Handle::SaveCheckpoint() {
+  const absl::Time deadline = absl::Now() + policy_.timeout;
+  while (true) {
+    const Seen before = seen();
+    absl::StatusOr<v1::Checkpoint> checkpoint =
+        WriteCheckpoint(before.keeps, deadline - absl::Now());
+    if (!checkpoint.ok() || checkpoint->sequence() >= before.sequence) return checkpoint;
+    absl::StatusOr<Moment> up = BringUp(deadline);
+    if (!up.ok()) return up.status();
+  }
+}
+
+}  // namespace braid::client

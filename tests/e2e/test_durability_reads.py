@@ -1,0 +1,114 @@
+"""What reads a trainer's state after kill -9 finds all that its handle has operated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import braid
+import pytest
+from e2e import durable
+from e2e.durable import DurableServer, assert_same_bits, batch
+from safetensors.numpy import load_file
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
+    with durable.serving(tmp_path_factory.mktemp("reads")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: DurableServer) -> Iterator[braid.Client]:
+    with durable.connect(server) as client:
+        yield client
+
+
+@pytest.fixture
+def trainer(client: braid.Client, request: pytest.FixtureRequest) -> braid.Trainer:
+    """After STEPS steps, none of them durable."""
+    trainer = create(client, request.node.name.translate(str.maketrans("[]", "--")))
+    for number in range(STEPS):
+        trainer.step(*batch(number))
+    return trainer
+
+
+def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
+    options = {"checkpoint_every": 100, **options}
+    return client.create_trainer(
+        "noisy", name=name, loss="cross_entropy", optimizer="AdamW", **options
+    )
+
+
+def downloaded(trainer: braid.Trainer, directory: Path) -> dict[str, Any]:
+    trainer.download(directory / "weights", "safetensors")
+    return dict(sorted(load_file(directory / "weights").items()))
+
+
+def test_state_dict(server: DurableServer, trainer: braid.Trainer) -> None:
+    wanted = trainer.state_dict()
+    server.start_again()
+    assert_same_bits(trainer.state_dict(), wanted)
+    assert trainer.info().applied_sequence == STEPS
+
+
+def test_download(server: DurableServer, trainer: braid.Trainer, tmp_path: Path) -> None:
+    wanted = downloaded(trainer, tmp_path)
+    server.start_again()
+    assert_same_bits(downloaded(trainer, tmp_path), wanted)
+
+
+def test_evaluate(server: DurableServer, trainer: braid.Trainer) -> None:
+    wanted = trainer.evaluate([batch(0), batch(1)])
+    server.start_again()
+    assert trainer.evaluate([batch(0), batch(1)]) == wanted
+    assert wanted.step == STEPS
+
+
+def test_save_checkpoint(server: DurableServer, trainer: braid.Trainer) -> None:
+    server.start_again()
+    assert trainer.save_checkpoint().sequence == STEPS
+    server.start_again()
+    assert trainer.info().applied_sequence == STEPS
+
+
+def test_restore_checkpoint(server: DurableServer, client: braid.Client) -> None:
+    trainer = create(client, "restored")
+    for number in range(STEPS):
+        trainer.step(*batch(number))
+        if number == 1:
+            name = trainer.save_checkpoint().name
+    server.start_again()
+    assert trainer.restore_checkpoint(name).applied_sequence == 2
+    assert trainer.step(*batch(2)).sequence == 3
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_through_a_stream(server: DurableServer, client: braid.Client, left: bool) -> None:
+    trainer = create(client, f"streamed-{left}")
+    with trainer.stream(depth=2) as stream:
+        for number in range(STEPS):
+            future = stream.step(*batch(number))
+        future.result()
+        wanted = trainer.state_dict()
+        if not left:
+            server.start_again()
+            assert_same_bits(trainer.state_dict(), wanted)
+    if left:
+        server.start_again()
+        assert_same_bits(trainer.state_dict(), wanted)
+    assert trainer.step(*batch(STEPS)).sequence == STEPS + 1
+
+
+def test_without_a_policy_it_is_said(server: DurableServer, client: braid.Client) -> None:
+    trainer = create(client, "no-policy", checkpoint_every=None)
+    for number in range(STEPS):
+        trainer.step(*batch(number))
+    server.start_again()
+    with pytest.raises(braid.FailedPrecondition, match=f"has lost those up to {STEPS}"):
+        trainer.state_dict()
+    assert trainer.sync().step == 0
+    trainer.state_dict()

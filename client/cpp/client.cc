@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/cpp/channel.h"
+#include "client/cpp/random_id.h"
 
 namespace braid::client {
 namespace {
@@ -75,12 +75,6 @@ absl::StatusOr<InferResult> Result(inference::ModelInferResponse reply) {
     result.split = *std::move(chunks);
   }
   return result;
-}
-
-std::string RandomId() {
-  absl::BitGen random;
-  return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
-                      absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
 }
 
 }  // namespace

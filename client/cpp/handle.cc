@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cpp/messages.h"
+#include "client/cpp/random_id.h"
 
 namespace braid::client {
 namespace {
@@ -16,6 +17,15 @@ using Stub = v1::TrainingService::StubInterface;
 bool HasCheckpoints(const v1::Trainer& info) {
   const v1::CheckpointPolicy& policy = info.options().checkpoints();
   return policy.every_operations() > 0 || policy.every_seconds() > 0;
+}
+
+// Another handle's operations are not taken for this one's, nor another trainer of the name for
+// this one.
+v1::Sender NewSender(const v1::Trainer& info) {
+  v1::Sender sender;
+  sender.set_trainer_id(info.id());
+  sender.set_client_id(RandomId());
+  return sender;
 }
 
 // Calls the operation's own method.
@@ -50,6 +60,7 @@ Handle::Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy,
                absl::Duration patience)
     : stubs_(std::move(stubs)),
       name_(info.name()),
+      sender_(NewSender(info)),
       policy_(policy),
       patience_(patience),
       log_(info.applied_sequence(), HasCheckpoints(info)),
@@ -65,7 +76,7 @@ absl::Status Handle::CheckFree() const {
 absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) {
   if (absl::Status status = CheckFree(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + policy_.timeout;
-  Address(name_, log_.last() + 1, &operation);
+  Address(name_, sender_, log_.last() + 1, &operation);
   if (log_.IsFull(operation.ByteSizeLong(), operation.forward().keep_graph())) {
     absl::StatusOr<std::optional<int64_t>> durable = MakeDurable(deadline - absl::Now());
     if (!durable.ok()) return durable.status();

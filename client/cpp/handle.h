@@ -37,6 +37,8 @@ class Handle {
   Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy, absl::Duration patience);
 
   const std::string& name() const { return name_; }
+  // Who its operations are from, and which trainer they are for.
+  const v1::Sender& sender() const { return sender_; }
   const CallPolicy& policy() const { return policy_; }
   absl::Duration patience() const { return patience_; }
   v1::TrainingService::StubInterface& training() const { return *stubs_.training; }
@@ -118,6 +120,7 @@ class Handle {
   // Immutable.
   const Stubs stubs_;
   const std::string name_;
+  const v1::Sender sender_;
   const CallPolicy policy_;
   const absl::Duration patience_;
 

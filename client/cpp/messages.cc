@@ -95,11 +95,15 @@ v1::StreamRequest PublishMessage() {
   return operation;
 }
 
-void Address(const std::string& trainer, int64_t sequence, v1::StreamRequest* operation) {
+void Address(const std::string& trainer, const v1::Sender& sender, int64_t sequence,
+             v1::StreamRequest* operation) {
   Message* inner = operation->GetReflection()->MutableMessage(operation, SetField(*operation));
   const google::protobuf::Descriptor* type = inner->GetDescriptor();
   inner->GetReflection()->SetString(inner, type->FindFieldByName("trainer"), trainer);
   inner->GetReflection()->SetInt64(inner, type->FindFieldByName("sequence"), sequence);
+  inner->GetReflection()
+      ->MutableMessage(inner, type->FindFieldByName("sender"))
+      ->CopyFrom(sender);
 }
 
 int64_t SequenceOf(const v1::StreamRequest& operation) {

@@ -119,7 +119,7 @@ absl::Status Pipeline::Enqueue(v1::StreamRequest& operation, Done& done) {
   const absl::MutexLock lock(&mu_);
   if (absl::Status status = CheckOpen(); !status.ok()) return status;
   const int64_t sequence = log_->last() + 1;
-  Address(handle_.name(), sequence, &operation);
+  Address(handle_.name(), handle_.sender(), sequence, &operation);
   if (absl::Status status = CheckSendable(operation.ByteSizeLong()); !status.ok()) return status;
   if (pending_.empty()) {
     progress_ = absl::Now();

@@ -73,6 +73,31 @@ def test_number_taken_by_another_payload_is_aborted(trainer: RawTrainer) -> None
             assert str(trainer.sequence) in error.details()
 
 
+def test_another_clients_operation_is_not_ones_own_again(trainer: RawTrainer) -> None:
+    """Although it asks for the same."""
+    first = {"client_id": "a"}
+    for method, arguments, fields in operations():
+        trainer.apply(method, *arguments, **fields, sender=first)
+        trainer.sequence -= 1
+        other = trainer.request(method, *arguments, **fields, sender={"client_id": "b"})
+        own = trainer.request(method, *arguments, **fields, sender=first)
+        trainer.sequence += 1
+        error = refused(trainer, method, other)
+        assert error.code() == CODES.ABORTED
+        assert "another client" in error.details()
+        assert trainer.send(method, own).status.replayed
+
+
+def test_another_trainer_of_the_name_is_not_the_one_meant(trainer: RawTrainer) -> None:
+    batch = ({"x": X}, {"target": LABELS})
+    assert trainer.info().id
+    wrong = trainer.request("Step", *batch, sender={"trainer_id": "0" * 32})
+    error = refused(trainer, "Step", wrong)
+    assert error.code() == CODES.ABORTED
+    assert "sender.trainer_id" in error.details()
+    trainer.apply("Step", *batch, sender={"trainer_id": trainer.info().id})
+
+
 def test_same_payload_of_another_operation_is_aborted(trainer: RawTrainer) -> None:
     """Step and ForwardBackward take the same fields: the method belongs to the payload."""
     trainer.apply("Step", {"x": X}, {"target": LABELS})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,9 @@ class Handle:
     def __init__(self, channel: Channel, info: TrainerInfo) -> None:
         self.channel = channel
         self.name = info.name
+        # Another handle's operations are not taken for this one's, nor another trainer of the
+        # name for this one.
+        self._sender = {"trainer_id": info.id, "client_id": uuid.uuid4().hex}
         self.lock = threading.Lock()
         self.pipeline: Pipeline | None = None  # Of the stream that is open.
         # Only with a policy: else nothing would ever make an operation durable.
@@ -48,6 +52,13 @@ class Handle:
         if self.pipeline is not None:
             raise RuntimeError(f"trainer {self.name!r}: a stream is open; operate through that")
 
+    def address(self, request: Any, sequence: int) -> None:
+        """Has `request` say whose it is and which number it has."""
+        request.trainer = self.name
+        request.sequence = sequence
+        for field, value in self._sender.items():
+            setattr(request.sender, field, value)
+
     def operate(
         self,
         method: str,
@@ -61,8 +72,7 @@ class Handle:
         """
         with self.lock:
             self.check_free()
-            request.trainer = self.name
-            request.sequence = self.log.last + 1
+            self.address(request, self.log.last + 1)
             payload = _requests.serialize(request, tensors or {})
             keeps_graph = getattr(request, "keep_graph", False)
             operation = Operation(request.sequence, method, payload, keeps_graph=keeps_graph)

@@ -74,6 +74,7 @@ def trainer_info(proto: Any) -> TrainerInfo:
         skipped=proto.skipped,
         lr=proto.lr,
         memory=[DeviceMemory(m.device, m.current_bytes, m.peak_bytes) for m in proto.memory],
+        id=proto.id,
     )
 
 

@@ -96,7 +96,8 @@ class FailedPrecondition(BraidError):
 
 
 class Aborted(BraidError):
-    """The sequence number was used already, for another request."""
+    """The sequence number was used already, for another request or by another client of the
+    trainer; or another trainer has the name by now."""
 
     code = grpc.StatusCode.ABORTED
 

@@ -127,6 +127,7 @@ class TrainerInfo:
     skipped: batches and updates left out because a loss or gradient was not finite.
     lr: of the next update, for parameters outside groups.
     memory: one for each device that it uses.
+    id: tells it from others that have had its name.
     """
 
     name: str
@@ -143,6 +144,7 @@ class TrainerInfo:
     skipped: int
     lr: float
     memory: list[DeviceMemory]
+    id: str
 
     @property
     def loss(self) -> dict[str, Any]:

@@ -143,8 +143,7 @@ class Stream:
         batch: tuple[Tensors, Tensors] | None = None,
     ) -> Future[Any]:
         with self._submitting:
-            request.trainer = self._handle.name
-            request.sequence = self._pipeline.next_sequence()
+            self._handle.address(request, self._pipeline.next_sequence())
             operation = self._operation(method, request, batch)
             future = self._pipeline.submit(operation, result, lost)
             self._batches += batch is not None

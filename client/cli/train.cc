@@ -109,7 +109,7 @@ int RunTrainer(const TrainOptions& options, const TrainingPlan& plan, bool json,
   const absl::Time start = absl::Now();
   ProgressReporter progress(std::cout, ProgressStyle(json), plan.epochs,
                             StepsPerEpoch(plan, dataset.rows()), TerminalWidth(), start);
-  const int64_t made = trainer.info().step();
+  const int64_t made = BatchesTaken(trainer.info());
   progress.StartAfter(made);
   Announce(trainer.info(), progress);
   absl::Status status =
@@ -148,10 +148,10 @@ absl::Status CheckAttached(const TrainOptions& options, const v1::Trainer& info,
     return absl::InvalidArgumentError(absl::StrCat("the trainer ", info.name(), " is one of model ",
                                                    info.model(), ", not of ", options.model));
   }
-  if (info.step() >= options.epochs * steps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nothing is left to do: the trainer ", info.name(), " has made ", info.step(),
-                     " steps, --epochs ", options.epochs, " are ", options.epochs * steps));
+  if (BatchesTaken(info) >= options.epochs * steps) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "nothing is left to do: the trainer ", info.name(), " has taken ", BatchesTaken(info),
+        " batches, --epochs ", options.epochs, " are ", options.epochs * steps));
   }
   return absl::OkStatus();
 }

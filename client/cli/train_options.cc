@@ -200,8 +200,9 @@ void AddTrainOptions(CLI::App& app, TrainOptions& options) {
   AddDataOptions(app, options);
   const char* group = "Trainer";
   app.add_option("--attach", options.attach,
-                 "Go on with this trainer, up to --epochs of the data in all, from the step at "
-                 "which it stands. It stays on the server")
+                 "Go on with this trainer, up to --epochs of the data in all, behind as many "
+                 "batches as it has made steps or left out (non_finite=skip): the data's options "
+                 "must be those it was trained with. It stays on the server")
       ->type_name("NAME")
       ->group(group);
   CreationOptions creation(app, options);

@@ -58,6 +58,8 @@ int64_t StepsPerEpoch(const TrainingPlan& plan, int64_t rows) {
   return plan.drop_last ? rows / plan.batch_size : (rows + plan.batch_size - 1) / plan.batch_size;
 }
 
+int64_t BatchesTaken(const v1::Trainer& trainer) { return trainer.step() + trainer.skipped(); }
+
 absl::Status RunSteps(const TrainingPlan& plan, const Dataset& dataset, int64_t made,
                       client::Trainer& trainer, ProgressReporter& progress,
                       absl::FunctionRef<bool()> stop) {

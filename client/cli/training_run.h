@@ -6,6 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "braid/v1/training.pb.h"
 #include "client/cli/dataset.h"
 #include "client/cli/progress.h"
 #include "client/cpp/trainer.h"
@@ -26,6 +27,11 @@ struct TrainingPlan {
 
 // Batches in one epoch.
 int64_t StepsPerEpoch(const TrainingPlan& plan, int64_t rows);
+
+// How many batches a trainer has taken that this program's steps alone have trained: those that
+// were left out, for their loss or gradient was not finite, are no steps. Publications and other
+// operations take none. Where somebody accumulates gradients, this is the number of updates.
+int64_t BatchesTaken(const v1::Trainer& trainer);
 
 // Makes the plan's steps but for the first `made` of them, and reports each. OK also when `stop`
 // said, before a step, that it is enough. DATA_LOSS if the progress cannot be written.

@@ -62,7 +62,8 @@ class Trainer {
   absl::StatusOr<LossResult> ForwardBackward(std::vector<Tensor> inputs,
                                              std::vector<Tensor> targets,
                                              bool report_split = false);
-  // One update from the accumulated gradients. FAILED_PRECONDITION if there are none.
+  // One update from the accumulated gradients. FAILED_PRECONDITION if there are none. With
+  // LOSS_MODE_CLIENT a plateau schedule does not move without `metric`: there is no other loss.
   absl::StatusOr<OperationResult> OptimStep(const v1::HyperParameters& hyper_parameters = {});
   // The forward pass alone.
   absl::StatusOr<ForwardResult> Forward(std::vector<Tensor> inputs, ForwardOptions options = {});
@@ -77,8 +78,9 @@ class Trainer {
   // while another one is open.
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream(const StreamOptions& options = {});
 
-  // Loss and metrics over the batches that `next` gives, until it gives none, in eval mode. Changes
-  // nothing and takes no number. Sent once. INVALID_ARGUMENT without a batch.
+  // Loss and metrics over the batches that `next` gives, until it gives none, in eval mode, each
+  // with the weights as they are when its turn comes. Changes nothing and takes no number. Sent
+  // once. INVALID_ARGUMENT without a batch.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(absl::FunctionRef<std::optional<Batch>()> next,
                                                 const EvaluateOptions& options = {});
   absl::StatusOr<v1::EvaluateResponse> Evaluate(std::vector<Batch> batches,

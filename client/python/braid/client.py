@@ -255,7 +255,8 @@ class Client:
         parameter_groups: dicts of "pattern", found in parameters' names, and either "frozen" or
             any of "lr", "weight_decay", "momentum". A parameter belongs to the first that fits.
         schedule: a learning-rate scheduler's name, or a dict with "name" and parameters, counted
-            in updates, and maybe "warmup": {"steps": ..., "start_factor": ...}.
+            in updates, and maybe "warmup": {"steps": ..., "start_factor": ...}. With loss_mode
+            "client" "ReduceLROnPlateau" moves only by the `metric` of `optim_step`.
         clip_grad_norm: the largest norm, or a dict of "max_norm" and "norm_type".
         clip_grad_value: the largest absolute value.
         precision: "bfloat16" or "float16", as torch.autocast; None: the model's own.

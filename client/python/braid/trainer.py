@@ -134,7 +134,8 @@ class Trainer:
     ) -> OperationResult:
         """One update from the accumulated gradients, which it clears.
 
-        lr, weight_decay, momentum, group_lr, metric: as for `step`.
+        lr, weight_decay, momentum, group_lr, metric: as for `step`. With loss_mode "client" the
+            server knows no loss: without `metric` ReduceLROnPlateau does not move.
         FailedPrecondition if there are no gradients.
         """
         request = _requests.optim_step(lr, weight_decay, momentum, group_lr, metric)
@@ -231,9 +232,10 @@ class Trainer:
 
         metrics: any of "accuracy", "top_k" (with `k`), "confusion", of class indices; "mse",
             "mae", of a target like the output.
-        Changes nothing and takes no number; the weights are those at the first batch. It is sent
-        once: Unavailable if the connection breaks. `batches` is iterated in the calling thread.
-        ValueError if there are none.
+        Changes nothing and takes no number. Each batch is evaluated with the weights as they are
+        when its turn comes: what operates the trainer meanwhile goes on between them. The result's
+        `step` is that of the last one. It is sent once: Unavailable if the connection breaks.
+        `batches` is iterated in the calling thread. ValueError if there are none.
         """
         requests = _evaluate_requests(self._name, batches, metrics, k)
         call = partial(self._client._channel.call_feeding, TRAINING["Evaluate"], requests)

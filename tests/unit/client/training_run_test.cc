@@ -92,6 +92,15 @@ TEST_F(TrainingRunTest, GoesOnWhereAnEarlierRunEnded) {
   EXPECT_EQ(Events().back()["epoch"], 3);
 }
 
+TEST_F(TrainingRunTest, CountsBatchesThatWereLeftOut) {
+  v1::Trainer info;
+  info.set_step(7);
+  info.set_skipped(3);
+  // A publication, too.
+  info.set_applied_sequence(11);
+  EXPECT_EQ(BatchesTaken(info), 10);
+}
+
 TEST_F(TrainingRunTest, ReportsHowTheFirstBatchIsSplit) {
   client::Trainer trainer = Create();
   ASSERT_TRUE(Run({.batch_size = 2, .report_split = true}, 0, trainer).ok());

@@ -22,6 +22,7 @@ FUNCTIONS = {
     "root of rows": lambda y, weight: y * y.shape[0] ** 0.5,
     "taken along a dim": lambda y, weight: torch.take_along_dim(y, y.argsort(1)[:, :1], 1),
     "taken along rows": lambda y, weight: y + torch.take_along_dim(y, y.argsort(0)[:1], 0),
+    "chain of products": lambda y, weight: torch.chain_matmul(y, weight, weight),
     "dots": lambda y, weight: torch.linalg.multi_dot([y, weight, weight[:, :2]]),
     "deviation": lambda y, weight: torch.mul(*torch.std_mean(y, dim=1, keepdim=True)) * y,
     "deviation of all": lambda y, weight: torch.mul(*torch.std_mean(weight, (0, 1))) * y,

@@ -138,6 +138,11 @@ def asks_for_one_row(module, x):
     return module.layer(x) / max(x.shape[0] - 1, 1)
 
 
+def slices_from_the_end(module, x):
+    y, half = module.layer(x), x.shape[0] // 2
+    return torch.cat([y[-half:], y[:-half]])
+
+
 def python_random(module, x):
     return module.layer(x) * random.random()
 
@@ -234,6 +239,7 @@ REFUSED = [
     (iterates, "forward makes a Python number of the number of rows", "for row in module.layer(x)"),
     (asks_for_one_row, "batch of 1, precision model: is finite where the other is not; forward "
                        "asks whether there is one row", ""),
+    (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),

@@ -115,12 +115,21 @@ class _Comparison:
 
     def run(self) -> None:
         if self._evaluated:
-            self._compare(self._plain.evaluation, self._evaluation())
+            self._compare(self._plain.evaluation, self._evaluation)
         if self._trained:
-            self._compare(self._plain.training, self._training())
+            self._compare(self._plain.training, self._training)
 
-    def _compare(self, plain: Callable[[torch.dtype | None], Values], got: Values) -> None:
+    def _compare(
+        self, plain: Callable[[torch.dtype | None], Values], run: Callable[[], Values]
+    ) -> None:
         expected = plain(self._precision)
+        try:
+            got = run()
+        except RuntimeError as error:
+            raise ExportError(
+                f"the package is not the model: {self._where}: it fails: {error}"
+                + self._about_one_row
+            ) from error
         # How far rounding alone goes is what the precision changes.
         exact = plain(None) if self._precision is not None else expected
         largest = max((_largest(v) for k, v in expected.items() if "gradient" in k), default=0.0)

@@ -77,6 +77,7 @@ def _affine_grid_backward(
 
 RULES = {
     _aten.affine_grid_generator_backward.default: _affine_grid_backward,
+    _aten.chain_matmul.default: _multi_dot,
     _aten.linalg_multi_dot.default: _multi_dot,
     _aten.std_mean.dim: _std_mean,
     _aten.take_along_dim.default: _take_along_dim,

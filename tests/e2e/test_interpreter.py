@@ -96,7 +96,8 @@ class Numbers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x) * (x // 0.5) + torch.mul(2, torch.arange(WIDTH) // 2)
-        return torch.div(2, 1 + y.abs()) + (y * (1 + 2j)).abs() + (1j / (y + 3j)).real
+        turned = torch.view_as_real(torch.view_as_complex(y.unflatten(1, (2, 2))) * 1j).flatten(1)
+        return torch.div(2, 1 + turned.abs()) + (y * (1 + 2j)).abs() + (1j / (y + 3j)).real
 
 
 class Recurrent(nn.Module):

@@ -194,6 +194,15 @@ def test_compiled(tmp_path):
         torch.testing.assert_close(got["more.1"], expected["more"][1].detach())
 
 
+def test_compiled_with_random_numbers(tmp_path):
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(x, 0.5, training=True)
+
+    with pytest.raises(braid.ExportError, match="forward draws random numbers in evaluation"):
+        braid.export(Noisy(), (torch.randn(3, 64),), tmp_path / "net", "aot")
+
+
 def test_compiled_without_a_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     module, inputs = export_models.make("linear")

@@ -20,6 +20,18 @@ FUNCTIONS = {
     "sum": lambda y, weight: y / torch.sum(weight, dim=None),
     "mean": lambda y, weight: y / torch.mean(weight, dim=None),
     "root of rows": lambda y, weight: y * y.shape[0] ** 0.5,
+    "taken along a dim": lambda y, weight: torch.take_along_dim(y, y.argsort(1)[:, :1], 1),
+    "taken along rows": lambda y, weight: y + torch.take_along_dim(y, y.argsort(0)[:1], 0),
+    "chain of products": lambda y, weight: torch.chain_matmul(y, weight, weight),
+    "dots": lambda y, weight: torch.linalg.multi_dot([y, weight, weight[:, :2]]),
+    "deviation": lambda y, weight: torch.mul(*torch.std_mean(y, dim=1, keepdim=True)) * y,
+    "deviation of all": lambda y, weight: torch.mul(*torch.std_mean(weight, (0, 1))) * y,
+    "affine grid": lambda y, weight: functional.affine_grid(
+        y[:, None, :3].expand(-1, 2, 3), (y.shape[0], 1, 2, 2), align_corners=False
+    ),
+    "affine grid of three dims": lambda y, weight: functional.affine_grid(
+        y[:, None].expand(-1, 3, 4), (y.shape[0], 1, 2, 3, 2), align_corners=True
+    ),
     "most rows": lambda y, weight: y * torch.sym_max(torch.sym_min(y.shape[0], 5), 2),
     "mean of rows": lambda y, weight: y * (1.0 / y.shape[0]),
     "third of rows": lambda y, weight: y * y * (y.shape[0] / 3),
@@ -75,6 +87,14 @@ def test_interpreted(tmp_path, name):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers(tmp_path, name, dtype):
     check(tmp_path, Scaled(NUMBERS[name]).to(dtype))
+
+
+def test_drawn_around_an_output(tmp_path):
+    """PyTorch's gradient is zero there: the pair has none."""
+    module = Scaled(lambda y, weight: torch.normal(y, torch.ones_like(y)))
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
+    (program,) = ExportedPair(result.path).part()["programs"]
+    assert "forward" in program and "backward" not in program
 
 
 @pytest.mark.parametrize("function, reason", [

@@ -130,6 +130,19 @@ def divides_by_any_sign(module, x):
     return module.layer(x) * (100 // (x.shape[0] - 3))
 
 
+def iterates(module, x):
+    return torch.stack([row * 2 for row in module.layer(x)])
+
+
+def asks_for_one_row(module, x):
+    return module.layer(x) / max(x.shape[0] - 1, 1)
+
+
+def slices_from_the_end(module, x):
+    y, half = module.layer(x), x.shape[0] // 2
+    return torch.cat([y[-half:], y[:-half]])
+
+
 def python_random(module, x):
     return module.layer(x) * random.random()
 
@@ -223,6 +236,10 @@ REFUSED = [
     (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
     (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
     (number_of_rows, "forward makes a Python number of the number of rows", "int(x.shape[0] * 0.5"),
+    (iterates, "forward makes a Python number of the number of rows", "for row in module.layer(x)"),
+    (asks_for_one_row, "batch of 1, precision model: is finite where the other is not; forward "
+                       "asks whether there is one row", ""),
+    (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),

@@ -73,8 +73,10 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> C
                 name: rows.vary(each, batch, place)
                 for place, (name, each) in enumerate(inputs.items())
             }
+            before = rows.random_state(device)
             names, expected = flatten(call(module, given))
-            _compare(names, expected, flatten(loaded(**given))[1], batch)
+            drawn = not torch.equal(before, rows.random_state(device))
+            _compare(names, expected, flatten(loaded(**given))[1], batch, drawn)
     return Compiled(
         [_tensor(name, each) for name, each in inputs.items()],
         [_tensor(name, each) for name, each in zip(names, expected)],
@@ -133,7 +135,11 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
 
 
 def _compare(
-    names: list[str], expected: list[torch.Tensor], got: list[torch.Tensor], batch: int
+    names: list[str],
+    expected: list[torch.Tensor],
+    got: list[torch.Tensor],
+    batch: int,
+    drawn: bool,
 ) -> None:
     for name, one, other in zip(names, expected, got, strict=True):
         check_rows(name, one, batch)
@@ -144,4 +150,5 @@ def _compare(
             raise ExportError(
                 f"the compiled package is not the model: output '{name}' of a batch of {batch} "
                 f"is another"
+                + ("; forward draws random numbers in evaluation, and the package others" * drawn)
             )

@@ -23,7 +23,8 @@ from braid.exporter.plain_run import SEED, PlainRun, Values
 from braid.exporter.precisions import DTYPES, MODELS_OWN, naming
 from braid.exporter.signature import DATATYPES
 
-BATCHES = (1, 2, 7, 33)
+# One row last: what is found then is not so for more.
+BATCHES = (2, 7, 33, 1)
 # Which batches a graph holds for is not a matter of the precision.
 _LOW_BATCHES = (2, 7)
 # Of the largest value. The same operators run in another order at most.
@@ -108,16 +109,27 @@ class _Comparison:
         self._trained = "forward" in program and plain.batch >= exported.min_training_rows
         self._plain = plain
         self._precision = DTYPES.get(program["precision"])
+        # A trace is of two rows or more, and takes it for granted that there are.
+        self._about_one_row = "; forward asks whether there is one row" if plain.batch == 1 else ""
         self._where = f"batch of {plain.batch}, precision {program['precision']}"
 
     def run(self) -> None:
         if self._evaluated:
-            self._compare(self._plain.evaluation, self._evaluation())
+            self._compare(self._plain.evaluation, self._evaluation)
         if self._trained:
-            self._compare(self._plain.training, self._training())
+            self._compare(self._plain.training, self._training)
 
-    def _compare(self, plain: Callable[[torch.dtype | None], Values], got: Values) -> None:
+    def _compare(
+        self, plain: Callable[[torch.dtype | None], Values], run: Callable[[], Values]
+    ) -> None:
         expected = plain(self._precision)
+        try:
+            got = run()
+        except RuntimeError as error:
+            raise ExportError(
+                f"the package is not the model: {self._where}: it fails: {error}"
+                + self._about_one_row
+            ) from error
         # How far rounding alone goes is what the precision changes.
         exact = plain(None) if self._precision is not None else expected
         largest = max((_largest(v) for k, v in expected.items() if "gradient" in k), default=0.0)
@@ -128,7 +140,7 @@ class _Comparison:
             elif "gradient" in what:
                 # Where a gradient is zero but for rounding, as before a batch norm.
                 allowed = max(allowed, 1e-2 * _tolerance(tensor, None) * largest)
-            _check_same(f"{what}, {self._where}", tensor, got[what], allowed)
+            _check_same(f"{what}, {self._where}", tensor, got[what], allowed, self._about_one_row)
 
     def _given(self, training: bool) -> dict[tuple[str, str], torch.Tensor]:
         state = {
@@ -194,15 +206,18 @@ def _difference(expected: torch.Tensor, got: torch.Tensor) -> float:
     return (wide - mine).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf).max().item()
 
 
-def _check_same(where: str, expected: torch.Tensor, got: torch.Tensor, allowed: float) -> None:
+def _check_same(
+    where: str, expected: torch.Tensor, got: torch.Tensor, allowed: float, because: str
+) -> None:
     if expected.dtype != got.dtype or expected.shape != got.shape:
         raise ExportError(
             f"the package is not the model: {where}: {got.dtype} of shape {list(got.shape)} in "
-            f"place of {expected.dtype} of shape {list(expected.shape)}"
+            f"place of {expected.dtype} of shape {list(expected.shape)}" + because
         )
     difference = _difference(expected, got)
     if difference > allowed:
-        raise ExportError(
-            f"the package is not the model: {where}: differs by up to {difference:.3g} "
-            f"where the largest value is {_largest(expected):.3g}"
-        )
+        how = f"differs by up to {difference:.3g} where the largest value is "
+        how += f"{_largest(expected):.3g}"
+        if difference >= torch.finfo(torch.float64).max:
+            how = "is finite where the other is not"
+        raise ExportError(f"the package is not the model: {where}: {how}" + because)

@@ -6,8 +6,10 @@ condition as a guard. A package goes this way for all batches.
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import sympy
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuard
@@ -20,9 +22,26 @@ _FEWEST = 2
 _MOST = 1 << 20
 
 
-def check_batch_is_free(shapes: ShapeEnv, symbol: sympy.Symbol, traced: int) -> None:
+def note_fixed(shapes: ShapeEnv, outermost: str) -> dict[sympy.Symbol, str]:
+    """Takes the lines at which numbers that were any get a value. outermost: the file that calls
+    the model."""
+    lines: dict[sympy.Symbol, str] = {}
+    replace = shapes._set_replacement
+
+    def set_replacement(symbol: sympy.Symbol, *args: Any, **others: Any) -> None:
+        frame = source.called_from(sys._getframe(1), outermost)
+        lines.setdefault(symbol, source.line_of([frame] if frame else []))
+        replace(symbol, *args, **others)
+
+    shapes._set_replacement = set_replacement
+    return lines
+
+
+def check_batch_is_free(
+    shapes: ShapeEnv, symbol: sympy.Symbol, traced: int, fixed: Mapping[sympy.Symbol, str]
+) -> None:
     """ExportError, with the line, if the model decides on the number of rows. traced: how many
-    there were."""
+    there were. fixed: as `note_fixed` took it."""
     asked = {
         guard.expr: line
         for guard in shapes.guards
@@ -39,7 +58,7 @@ def check_batch_is_free(shapes: ShapeEnv, symbol: sympy.Symbol, traced: int) -> 
             f"for batches of any size" + source.at(line)
         )
     if shapes.replace(symbol) != symbol:
-        raise _made_a_number(traced, "")
+        raise _made_a_number(traced, fixed.get(symbol, ""))
 
 
 def _line(guard: ShapeGuard) -> str:

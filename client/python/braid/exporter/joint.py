@@ -21,7 +21,15 @@ from torch.export.exported_program import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braid._export import ExportError
-from braid.exporter import encoder_layers, guards, instance_norm, lines, recurrent, refusals
+from braid.exporter import (
+    decompositions,
+    encoder_layers,
+    guards,
+    instance_norm,
+    lines,
+    recurrent,
+    refusals,
+)
 from braid.exporter.signature import call, flatten
 from braid.exporter.state import StateEntry, holding
 
@@ -104,6 +112,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         )
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    fixed = guards.note_fixed(shapes, __file__)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     fakes = _fakes(part, mode, training, precision)
     symbol = fakes[-1].shape[0].node.expr
@@ -112,6 +121,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         stack.enter_context(in_mode(part.module, training))
         stack.enter_context(recurrent.corrected())
         stack.enter_context(instance_norm.as_group_norm())
+        stack.enter_context(decompositions.corrected())
         stack.enter_context(lines.noted(__file__))
         # Libraries ask before they look at values to warn or to take a short cut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):
@@ -129,7 +139,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             raise
         except Exception as error:
             raise refusals.of_trace(error) from error
-        guards.check_batch_is_free(shapes, symbol, trace_rows(part))
+        guards.check_batch_is_free(shapes, symbol, trace_rows(part), fixed)
         lines.give_to_backward(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
@@ -205,10 +215,12 @@ def _whole_operators() -> Any:
     table, _ = _split_decomp_table_to_cia_and_python_decomp({})
     # The rules for shapes of some losses take every reduction for one to a number. Norms without a
     # dim are too much for LibTorch's interpreter.
-    for operator in [each for each in table if _is_known_to_fail(each.name())]:
+    for operator in [each for each in table if _is_known_to_fail(each)]:
         del table[operator]
     return _override_composite_implicit_decomp(table)
 
 
-def _is_known_to_fail(operator: str) -> bool:
-    return "_loss" in operator or operator.startswith("aten::linalg_norm")
+def _is_known_to_fail(operator: Any) -> bool:
+    name = operator.name()
+    failing = "_loss" in name or name.startswith("aten::linalg_norm")
+    return failing or operator in decompositions.RULES

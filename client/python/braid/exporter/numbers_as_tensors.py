@@ -18,6 +18,12 @@ _aten = torch.ops.aten
 _TAKE_NUMBERS = (
     _aten.add.Tensor, _aten.div.Tensor, _aten.div.Tensor_mode, _aten.mul.Tensor, _aten.sub.Tensor,
 )  # fmt: skip
+_WITH_TENSORS = {
+    _aten.add.Scalar: _aten.add.Tensor,
+    _aten.div.Scalar: _aten.div.Tensor,
+    _aten.mul.Scalar: _aten.mul.Tensor,
+    _aten.sub.Scalar: _aten.sub.Tensor,
+}
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -25,6 +31,8 @@ _HALVES = (torch.bfloat16, torch.float16)
 def put_tensors(module: GraphModule, node: Node) -> None:
     if not isinstance(node.target, OpOverload):
         return
+    if node.target in _WITH_TENSORS and isinstance(node.args[1], complex):
+        node.target = _WITH_TENSORS[node.target]
     for place, argument in enumerate(node.target._schema.arguments):
         if place >= len(node.args) or not isinstance(argument.type, torch.TensorType):
             continue

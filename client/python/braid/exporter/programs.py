@@ -210,7 +210,7 @@ def _backward(
     origins: list[Any],
     namer: _Namer,
     symbol: sympy.Symbol,
-) -> Program:
+) -> Program | None:
     inputs = [namer.slot(*known[node.name], node) for node in partition.placeholders(graph)]
     reached = _reached(graph, known)
     roles = _roles(part)
@@ -224,6 +224,8 @@ def _backward(
         depends_on = [output for output in part.names if output in reached[node]]
         nodes.append(node)
         slots.append(namer.slot(f"{role}_gradient", name, node, depends_on))
+    if not nodes:
+        return None
     partition.set_outputs(graph, _own(graph, nodes))
     return Program(graph, inputs, slots, symbol)
 

@@ -26,6 +26,10 @@ def vary(example: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     return example.flatten()[choice.to(example.device)].reshape(repeated.shape)
 
 
+def random_state(device: torch.device) -> torch.Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
     """The same random numbers each time; what was drawn before goes on afterwards."""

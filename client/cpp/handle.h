@@ -62,6 +62,10 @@ class Handle {
   // sent again.
   absl::StatusOr<Moment> BringUp(absl::Time deadline);
 
+  // Sends again what a restart has undone, as far as it can be: the rest is to be given up. Not
+  // while a stream is open.
+  absl::Status MakeUp(absl::Time deadline);
+
   // What is known of the trainer, whether or not a restart has undone it.
   struct Seen {
     // The last number applied.

@@ -54,6 +54,12 @@ absl::StatusOr<Handle::Moment> Handle::BringUp(absl::Time deadline) {
   }
 }
 
+absl::Status Handle::MakeUp(absl::Time deadline) {
+  absl::Status status = BringUp(deadline).status();
+  const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return away ? status : absl::OkStatus();
+}
+
 Handle::Seen Handle::seen() const {
   if (pipeline_ != nullptr) return pipeline_->seen();
   return {log_.last(), log_.keeps()};

@@ -142,9 +142,7 @@ absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& nam
   CallPolicy policy = handle_->policy();
   const absl::Time deadline = absl::Now() + policy.timeout;
   if (name.empty()) {
-    absl::Status up = handle_->BringUp(deadline).status();
-    // What cannot be sent again is given up by restoring, too.
-    if (!up.ok() && !absl::IsFailedPrecondition(up) && !absl::IsNotFound(up)) return up;
+    if (absl::Status status = handle_->MakeUp(deadline); !status.ok()) return status;
   }
   policy.timeout = deadline - absl::Now();
   v1::RestoreCheckpointRequest request;
@@ -202,7 +200,11 @@ absl::StatusOr<int64_t> Trainer::DownloadModel(const std::string& path,
 
 absl::Status Trainer::Refresh() {
   if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
-  absl::StatusOr<v1::Trainer> info = handle_->Info(handle_->policy());
+  CallPolicy policy = handle_->policy();
+  const absl::Time deadline = absl::Now() + policy.timeout;
+  if (absl::Status status = handle_->MakeUp(deadline); !status.ok()) return status;
+  policy.timeout = deadline - absl::Now();
+  absl::StatusOr<v1::Trainer> info = handle_->Info(policy);
   if (!info.ok()) return info.status();
   info_ = *std::move(info);
   handle_->GoOnFrom(info_.applied_sequence());

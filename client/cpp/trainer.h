@@ -102,7 +102,8 @@ class Trainer {
       const std::string& path,
       v1::DownloadModelRequest::Format format = v1::DownloadModelRequest::FORMAT_TORCHSCRIPT);
 
-  // Asks the server where the trainer stands, and goes on from there.
+  // Asks the server where the trainer stands, and goes on from there, once what a restart has
+  // undone is sent again, if it can be.
   absl::Status Refresh();
   // Deletes the trainer on the server; after that, every operation is NOT_FOUND.
   absl::Status Delete();

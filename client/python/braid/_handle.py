@@ -131,6 +131,18 @@ class Handle:
                 )
             self._send_up_to(self.log.last, None, deadline)
 
+    def make_up(self, deadline: float | None) -> None:
+        """Sends again what a restart has undone, as far as it can be: the rest is to be given up.
+
+        By who holds the lock, while no stream is open.
+        """
+        try:
+            self.bring_up_alone(deadline)
+        except (errors.Unavailable, errors.DeadlineExceeded):
+            raise
+        except errors.BraidError:
+            pass
+
     def go_on_from(self, applied: int) -> None:
         """Takes the trainer to stand at `applied`. What is kept is forgotten if it is elsewhere."""
         if applied != self.log.last:

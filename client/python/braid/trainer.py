@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from braid._channel import remaining
 from braid._handle import Handle
 from braid._protocol import TRAINING
 from braid._requests import Tensors
-from braid.errors import FailedPrecondition, NotFound
 from braid.results import (
     Checkpoint,
     EvaluationResult,
@@ -269,9 +267,7 @@ class Trainer:
             self._handle.check_free()
             deadline = self._client._channel.deadline(timeout)
             if name is None:
-                # What cannot be sent again is given up by restoring, too.
-                with suppress(FailedPrecondition, NotFound):
-                    self._handle.bring_up_alone(deadline)
+                self._handle.make_up(deadline)
             reply = self._client._channel.call(method, request, remaining(deadline))
             info = _replies.trainer_info(reply.trainer)
             self._handle.log.reset(info.applied_sequence)
@@ -328,11 +324,13 @@ class Trainer:
 
         For going on with another operation after one whose outcome is not known, with a trainer
         that another handle has operated meanwhile, and with one that has lost operations that
-        this handle cannot send again.
+        this handle cannot send again. Those that it can are sent again first.
         """
         with self._handle.lock:
             self._handle.check_free()
-            info = self.info(timeout=timeout)
+            deadline = self._client._channel.deadline(timeout)
+            self._handle.make_up(deadline)
+            info = self.info(timeout=remaining(deadline))
             self._handle.go_on_from(info.applied_sequence)
             return info
 

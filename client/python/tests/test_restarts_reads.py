@@ -218,6 +218,39 @@ def test_restoring_leaves_what_cannot_be_sent_again(server, client):
     assert batches(server) == [0, 1, 22]
 
 
+def test_what_is_lost_is_sent_again_before_going_on_from_where_the_trainer_stands(server, trainer):
+    """An operation whose outcome is not known is given up, those that were replied to are not."""
+    steps(trainer, range(6))
+    server.stop()
+    with pytest.raises((braid.Unavailable, braid.DeadlineExceeded)):
+        trainer.step(*batch(6), timeout=0.2)
+    server.start_again()
+    assert trainer.sync().applied_sequence == 6
+    steps(trainer, [66])
+    assert batches(server) == [0, 1, 2, 3, 4, 5, 66]
+
+
+@pytest.mark.parametrize("code", [
+    grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED,
+])
+def test_going_on_leaves_what_cannot_be_sent_again(server, trainer, code):
+    steps(trainer, range(7))
+    server.restart()
+    server.fail("Step", code, skip=1)
+    assert trainer.sync().applied_sequence == 5
+    steps(trainer, [55])
+    assert batches(server) == [0, 1, 2, 3, 4, 55]
+
+
+def test_going_on_gives_nothing_up_while_the_server_is_away(server, trainer):
+    steps(trainer, range(7))
+    server.restart()
+    server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, skip=1)
+    with pytest.raises(braid.DeadlineExceeded):
+        trainer.sync()
+    assert trainer.sync().applied_sequence == 7
+
+
 def test_a_read_waits_for_the_server_no_longer_than_its_timeout(server, trainer):
     steps(trainer, range(2))
     server.stop()

@@ -220,6 +220,40 @@ TEST_F(ReadRestartTest, ANamedCheckpointNeedsNothingSentAgain) {
   EXPECT_EQ(service_.history(), StepsInOrder(6));
 }
 
+TEST_F(ReadRestartTest, RefreshSendsAgainFirst) {
+  Trainer trainer = Create(4);
+  Steps(trainer, 0, 6);
+  Restart();
+  ASSERT_TRUE(trainer.Refresh().ok());
+  EXPECT_EQ(trainer.sequence(), 6);
+  EXPECT_EQ(trainer.info().applied_sequence(), 6);
+  Steps(trainer, 6, 8);
+  EXPECT_EQ(service_.history(), StepsInOrder(8));
+}
+
+TEST_F(ReadRestartTest, RefreshLeavesWhatCannotBeSentAgain) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  Restart();
+  service_.Refuse({grpc::StatusCode::RESOURCE_EXHAUSTED, "no memory"});
+  ASSERT_TRUE(trainer.Refresh().ok());
+  EXPECT_EQ(trainer.sequence(), 0);
+}
+
+TEST_F(ReadRestartTest, RefreshGivesNothingUpWhileTheServerIsAway) {
+  MakeClient({.max_attempts = 2,
+              .initial_backoff = absl::Milliseconds(1),
+              .restart_timeout = absl::Milliseconds(20)});
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  Restart();
+  service_.Refuse({grpc::StatusCode::UNAVAILABLE, "away"});
+  EXPECT_TRUE(absl::IsUnavailable(trainer.Refresh()));
+  service_.Refuse(grpc::Status::OK);
+  ASSERT_TRUE(trainer.Refresh().ok());
+  EXPECT_EQ(trainer.sequence(), 2);
+}
+
 TEST_F(ReadRestartTest, RestoringLeavesWhatCannotBeSentAgain) {
   Trainer trainer = Create();
   Steps(trainer, 0, 2);

@@ -126,6 +126,8 @@ class _Comparison:
         try:
             got = run()
         except RuntimeError as error:
+            if not self._about_one_row:
+                raise
             raise ExportError(
                 f"the package is not the model: {self._where}: it fails: {error}"
                 + self._about_one_row

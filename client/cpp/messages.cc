@@ -101,9 +101,7 @@ void Address(const std::string& trainer, const v1::Sender& sender, int64_t seque
   const google::protobuf::Descriptor* type = inner->GetDescriptor();
   inner->GetReflection()->SetString(inner, type->FindFieldByName("trainer"), trainer);
   inner->GetReflection()->SetInt64(inner, type->FindFieldByName("sequence"), sequence);
-  inner->GetReflection()
-      ->MutableMessage(inner, type->FindFieldByName("sender"))
-      ->CopyFrom(sender);
+  inner->GetReflection()->MutableMessage(inner, type->FindFieldByName("sender"))->CopyFrom(sender);
 }
 
 int64_t SequenceOf(const v1::StreamRequest& operation) {

@@ -22,7 +22,8 @@ v1::StreamRequest ForwardMessage(std::vector<Tensor> inputs, ForwardOptions opti
 v1::StreamRequest BackwardMessage(std::vector<Tensor> output_gradients);
 v1::StreamRequest PublishMessage();
 
-// Whose operation it is, who sends it, and which it is. Of these functions' messages an operation is always set.
+// Whose operation it is, who sends it, and which it is. Of these functions' messages an operation
+// is always set.
 void Address(const std::string& trainer, const v1::Sender& sender, int64_t sequence,
              v1::StreamRequest* operation);
 int64_t SequenceOf(const v1::StreamRequest& operation);

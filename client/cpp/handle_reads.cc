@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cpp/handle.h"
 #include "client/cpp/pipeline.h"
@@ -73,6 +74,11 @@ absl::StatusOr<Handle::Look> Handle::LookUp(bool keeps, absl::Time deadline) con
     once.timeout = deadline - absl::Now();
     once.max_attempts = 1;
     absl::StatusOr<v1::Trainer> info = Info(once);
+    if (info.ok() && info->id() != sender_.trainer_id()) {
+      return absl::AbortedError(absl::StrCat("trainer \"", name_,
+                                             "\" was deleted, and another has its name: attach "
+                                             "anew"));
+    }
     if (info.ok()) {
       look.info = *std::move(info);
       return look;

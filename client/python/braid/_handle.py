@@ -160,7 +160,12 @@ class Handle:
         while True:
             asked = time.monotonic()
             try:
-                return self.info(remaining(deadline), attempts=1), asked
+                info = self.info(remaining(deadline), attempts=1)
+                if info.id != self._sender["trainer_id"]:
+                    raise errors.Aborted(
+                        f"trainer {self.name!r} was deleted, and another has its name: attach anew"
+                    )
+                return info, asked
             except errors.Unavailable:
                 self.broke()
             self.info(remaining(deadline), self.patience)  # Waits for the server.

@@ -7,6 +7,7 @@ the trainer back to the newest one, as a restart of a server does.
 from __future__ import annotations
 
 import threading
+import uuid
 
 import grpc
 
@@ -25,7 +26,7 @@ class FakeTrainer:
         self.proto = _Trainer(
             name=name, model=request.model, base_version=request.version or 1,
             losses=request.losses, optimizer=request.optimizer, options=request.options,
-            devices=["cpu:0", "cpu:1"], lr=0.1,
+            devices=["cpu:0", "cpu:1"], lr=0.1, id=uuid.uuid4().hex,
         )
         for loss in self.proto.losses:
             loss.ClearField("module")

@@ -126,6 +126,16 @@ def test_attaching_goes_on_with_the_next_number(client, trainer):
     assert trainer.step(X, Y).sequence == 3
 
 
+def test_another_trainer_of_the_name(client, server, trainer):
+    trainer.step(X, Y)
+    trainer.delete()
+    other = client.create_trainer("fashion", loss="cross_entropy", optimizer="SGD")
+    other.step(X, Y)
+    with pytest.raises(braid.Aborted, match="'fashion' was deleted, and another has its name"):
+        trainer.state_dict()
+    assert other.state_dict().keys()
+
+
 def test_attaching_to_none(client):
     with pytest.raises(braid.NotFound, match="other"):
         client.trainer("other")

@@ -43,8 +43,12 @@ std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manife
       return Promise{entry.type, entry.shape};
     }
     case PairRole::kInput:
-    case PairRole::kInputGradient:
-      return Promise{part.inputs[slot.index].type, part.inputs[slot.index].shape};
+    case PairRole::kInputGradient: {
+      const PairTensor& input = part.inputs[slot.index];
+      // Under autocast a stage is given what the one before it computes then.
+      const bool computed = autocast && !part.path.empty();
+      return Promise{computed ? std::nullopt : std::optional(input.type), input.shape};
+    }
     case PairRole::kOutput:
     case PairRole::kOutputGradient: {
       const PairTensor& output = part.outputs[slot.index];

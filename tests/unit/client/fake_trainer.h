@@ -59,12 +59,19 @@ class FakeTrainer {
     for (const Entry& entry : history_) history.push_back(entry.description);
     return history;
   }
+  // The last of them.
+  v1::StreamRequest last() const {
+    v1::StreamRequest operation;
+    operation.ParseFromString(history_.back().bytes);
+    return operation;
+  }
   const std::vector<v1::Checkpoint>& checkpoints() const { return checkpoints_; }
   int64_t applied() const { return static_cast<int64_t>(history_.size()); }
 
   v1::Trainer Info() const {
     v1::Trainer trainer;
     trainer.set_name("t");
+    trainer.set_id(id);
     trainer.set_model("toy");
     trainer.set_applied_sequence(applied());
     trainer.set_durable_sequence(durable_);
@@ -86,6 +93,7 @@ class FakeTrainer {
     return absl::StrCat(text, " of ", first);
   }
 
+  std::string id = "1";
   v1::TrainingOptions options;
   // Forward passes keep no graph from here on.
   bool loses_graph = false;

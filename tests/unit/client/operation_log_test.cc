@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 OperationLog::Operation Numbered(int64_t sequence, size_t bytes = 0) {
   v1::StreamRequest operation = StepMessage({{"x", "UINT8", {}, std::string(bytes, 'x')}}, {}, {});
-  Address("t", sequence, &operation);
+  Address("t", {}, sequence, &operation);
   return std::make_shared<const v1::StreamRequest>(std::move(operation));
 }
 

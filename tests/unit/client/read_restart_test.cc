@@ -185,6 +185,16 @@ INSTANTIATE_TEST_SUITE_P(
         Read{"SaveCheckpoint", [](Trainer& trainer) { return trainer.SaveCheckpoint().status(); }}),
     [](const auto& test) { return std::string(test.param.name); });
 
+TEST_F(ReadRestartTest, AnotherTrainerOfTheNameIsNotRead) {
+  Trainer trainer = Create();
+  Steps(trainer, 0, 2);
+  service_.Edit([](FakeTrainer& fake) { fake.id = "2"; });
+  const absl::Status status = trainer.StateDict().status();
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another has its name"));
+  EXPECT_THAT(service_.reads(), ElementsAre());
+}
+
 TEST_F(ReadRestartTest, AnOperationThatFailsWhenItIsSentAgainIsNamed) {
   Trainer trainer = Create(3);
   Steps(trainer, 0, 2);

@@ -103,7 +103,7 @@ TEST_F(StreamRestartTest, WhatABrokenConnectionStillAppliesIsNotAppliedTwice) {
   // The server works off what it has received while the client asks where it stands.
   service_.AtGetTrainer([](FakeTrainer& fake) {
     v1::StreamRequest operation = StepMessage(Rows(2), Rows(0), {});
-    Address("t", 3, &operation);
+    Address("t", fake.last().step().sender(), 3, &operation);
     v1::StreamResponse reply;
     EXPECT_TRUE(fake.Apply(operation, &reply).ok());
   });

@@ -1,7 +1,7 @@
 #include "server/models/archive_check.h"
 
-#include <libdeflate.h>
 #include <zip.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -161,7 +161,7 @@ absl::Status ModelArchive::CheckContents() {
     BRAID_RETURN_IF_ERROR(ReadInto(record, &bytes));
     const auto wanted = checksums->find(record);
     if (wanted == checksums->end() ||
-        libdeflate_crc32(0, bytes.data(), bytes.size()) != wanted->second) {
+        crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != wanted->second) {
       return Wrong(file_, absl::StrCat("is damaged at '", Excerpt(record),
                                        "': it is not what was written; copy the file again"));
     }

@@ -173,9 +173,8 @@ def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> No
         first = trainer.forward({"x": rows(1)})
         for _ in range(20):
             client.infer("echo", {"x": rows(50)})
-        again = client.trainer(trainer.info().name)
-        again._handle.go_on_from(0)  # as for a client whose reply was lost
-        replayed = again.forward({"x": rows(1)})
+        trainer._handle.go_on_from(0)  # as for a client whose reply was lost
+        replayed = trainer.forward({"x": rows(1)})
     assert replayed.replayed
     np.testing.assert_array_equal(first.outputs["x_again"], rows(1))
     np.testing.assert_array_equal(replayed.outputs["x_again"], rows(1))

@@ -147,7 +147,8 @@ absl::StatusOr<v1::StreamResponse> Handle::SendUpTo(int64_t last, const v1::Stre
   absl::StatusOr<v1::StreamResponse> reply = v1::StreamResponse();
   while (standing_ < last) {
     const int64_t number = standing_ + 1;
-    reply = Send(number == asked_number ? *asked : *log_.Get(number), deadline);
+    const bool is_asked = asked != nullptr && number == asked_number;
+    reply = Send(is_asked ? *asked : *log_.Get(number), deadline);
     if (reply.ok()) {
       standing_ = number;
       continue;

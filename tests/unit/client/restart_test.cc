@@ -181,6 +181,16 @@ TEST_F(RestartTest, WithoutAPolicyWhatIsLostIsSaid) {
   Steps(trainer, 0, 1);
 }
 
+TEST_F(RestartTest, AnotherClientThatAsksForTheSameIsNoticed) {
+  Trainer trainer = Create();
+  absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
+  ASSERT_TRUE(other.ok()) << other.status();
+  Steps(*other, 0, 1);
+  const absl::Status behind = trainer.Step(Rows(0), Rows(0)).status();
+  EXPECT_TRUE(absl::IsAborted(behind)) << behind;
+  EXPECT_EQ(service_.history(), StepsInOrder(1));
+}
+
 TEST_F(RestartTest, AnotherClientIsNoticed) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);

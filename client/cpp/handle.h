@@ -111,6 +111,9 @@ class Handle {
   bool StartedAfter(Moment moment) const;
 
  private:
+  // Calls `read` once; whether the server was started again before its end.
+  absl::StatusOr<bool> TryRead(absl::FunctionRef<absl::Status(const CallPolicy&)> read,
+                               absl::Time deadline);
   // Has all up to `last` applied: what was undone, and `asked`, unless null, which is not kept yet.
   // Returns the last reply.
   absl::StatusOr<v1::StreamResponse> SendUpTo(int64_t last, const v1::StreamRequest* asked,

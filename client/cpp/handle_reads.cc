@@ -12,24 +12,28 @@ namespace braid::client {
 absl::Status Handle::Read(absl::FunctionRef<absl::Status(const CallPolicy&)> read) {
   const absl::Time deadline = absl::Now() + policy_.timeout;
   while (true) {
-    absl::StatusOr<Moment> checked = BringUp(deadline);
-    if (!checked.ok()) return checked.status();
-    CallPolicy policy = policy_;
-    policy.timeout = deadline - absl::Now();
-    absl::Status status = read(policy);
-    if (!status.ok() || !StartedAfter(*checked)) return status;
+    absl::StatusOr<bool> restarted = TryRead(read, deadline);
+    if (!restarted.ok()) return restarted.status();
+    if (!*restarted) return absl::OkStatus();
   }
 }
 
 absl::Status Handle::ReadOnce(absl::FunctionRef<absl::Status(const CallPolicy&)> read) {
-  const absl::Time deadline = absl::Now() + policy_.timeout;
+  absl::StatusOr<bool> restarted = TryRead(read, absl::Now() + policy_.timeout);
+  if (!restarted.ok()) return restarted.status();
+  return *restarted ? absl::UnavailableError("the server was started again meanwhile")
+                    : absl::OkStatus();
+}
+
+absl::StatusOr<bool> Handle::TryRead(absl::FunctionRef<absl::Status(const CallPolicy&)> read,
+                                     absl::Time deadline) {
   absl::StatusOr<Moment> checked = BringUp(deadline);
   if (!checked.ok()) return checked.status();
   CallPolicy policy = policy_;
   policy.timeout = deadline - absl::Now();
   absl::Status status = read(policy);
-  if (!status.ok() || !StartedAfter(*checked)) return status;
-  return absl::UnavailableError("the server was started again meanwhile");
+  if (!status.ok()) return status;
+  return StartedAfter(*checked);
 }
 
 absl::StatusOr<Handle::Moment> Handle::BringUp(absl::Time deadline) {
@@ -74,12 +78,11 @@ absl::StatusOr<Handle::Look> Handle::LookUp(bool keeps, absl::Time deadline) con
     once.timeout = deadline - absl::Now();
     once.max_attempts = 1;
     absl::StatusOr<v1::Trainer> info = Info(once);
-    if (info.ok() && info->id() != sender_.trainer_id()) {
-      return absl::AbortedError(absl::StrCat("trainer \"", name_,
-                                             "\" was deleted, and another has its name: attach "
-                                             "anew"));
-    }
     if (info.ok()) {
+      if (info->id() != sender_.trainer_id()) {
+        return absl::AbortedError(absl::StrCat(
+            "trainer \"", name_, "\" was deleted, and another has its name: attach anew"));
+      }
       look.info = *std::move(info);
       return look;
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import braid
 import pytest
 import torch
@@ -124,6 +127,15 @@ def test_gradient_of_the_client_that_is_not_finite_leaves_the_graph(
         assert trainer.info().step == 1
 
 
+def new_normed(
+    client: braid.Client, replicas: int, **options: Any
+) -> AbstractContextManager[braid.Trainer]:
+    """Of a model with batch norm, whose loss the client computes."""
+    return new_trainer(
+        client, "normed", stages=on(replicas), loss_mode="client", optimizer=ADAM, **options
+    )
+
+
 def with_infinity_in(*places: int) -> dict:
     x = training.rows(8, 6)
     x[list(places), 0] = float("inf")
@@ -140,14 +152,7 @@ def test_batch_that_would_spoil_the_buffers_where_the_client_computes_the_loss(
     trainers: braid.Client, replicas: int, sync_batch_norm: bool
 ) -> None:
     """Fails at once, with the buffers as they were."""
-    with new_trainer(
-        trainers,
-        "normed",
-        stages=on(replicas),
-        loss_mode="client",
-        optimizer=ADAM,
-        sync_batch_norm=sync_batch_norm,
-    ) as trainer:
+    with new_normed(trainers, replicas, sync_batch_norm=sync_batch_norm) as trainer:
         trainer.forward(with_infinity_in())
         before = trainer.state_dict()
         for keep_graph in (False, True):
@@ -162,14 +167,8 @@ def test_batch_that_would_spoil_the_buffers_where_the_client_computes_the_loss(
 def test_skipped_where_the_client_computes_the_loss(
     trainers: braid.Client, replicas: int, sync_batch_norm: bool
 ) -> None:
-    with new_trainer(
-        trainers,
-        "normed",
-        stages=on(replicas),
-        loss_mode="client",
-        optimizer=ADAM,
-        sync_batch_norm=sync_batch_norm,
-        non_finite="skip",
+    with new_normed(
+        trainers, replicas, sync_batch_norm=sync_batch_norm, non_finite="skip"
     ) as trainer:
         trainer.forward(with_infinity_in())
         before = trainer.state_dict()

@@ -92,19 +92,24 @@ class Handle:
         """
         deadline = self.channel.deadline(timeout)
         while True:
-            checked = self.bring_up(deadline)
-            result = call(remaining(deadline))
-            if not self.started_after(checked):
+            result, restarted = self._try_read(call, deadline)
+            if not restarted:
                 return result
 
     def read_once(self, call: Callable[[float], Read], timeout: float | None) -> Read:
         """As `read`, of a call that cannot be made again: Unavailable where it would be."""
-        deadline = self.channel.deadline(timeout)
-        checked = self.bring_up(deadline)
-        result = call(remaining(deadline))
-        if self.started_after(checked):
+        result, restarted = self._try_read(call, self.channel.deadline(timeout))
+        if restarted:
             raise errors.Unavailable("the server was started again meanwhile")
         return result
+
+    def _try_read(
+        self, call: Callable[[float], Read], deadline: float | None
+    ) -> tuple[Read, bool]:
+        """What `call` finds, and whether the server was started again before its end."""
+        checked = self.bring_up(deadline)
+        result = call(remaining(deadline))
+        return result, self.started_after(checked)
 
     def bring_up(self, deadline: float | None) -> float:
         """Has the trainer stand where this handle has seen it, or further on.

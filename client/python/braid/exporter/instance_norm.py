@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -17,7 +18,7 @@ def as_group_norm() -> Iterator[None]:
         yield
 
 
-_batch_norm = torch.instance_norm
+_pytorchs = torch.instance_norm
 
 
 def _instance_norm(
@@ -32,14 +33,14 @@ def _instance_norm(
     cudnn_enabled: bool,
 ) -> torch.Tensor:
     if not use_input_stats:
-        return _batch_norm(
+        return _pytorchs(
             input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled
         )
     if running_mean is not None or running_var is not None:
         _update(input.detach(), running_mean, running_var, momentum)
     rows, channels, *sizes = input.shape
     return torch.native_group_norm(
-        input.contiguous(), weight, bias, rows, channels, _product(sizes), channels, eps
+        input.contiguous(), weight, bias, rows, channels, math.prod(sizes), channels, eps
     )[0]
 
 
@@ -54,10 +55,3 @@ def _update(
     for running, now in ((running_mean, mean), (running_var, variance)):
         if running is not None:
             running.copy_((1 - momentum) * running + momentum * now.mean(0))
-
-
-def _product(sizes: list[int]) -> int:
-    product = 1
-    for size in sizes:
-        product = product * size
-    return product

@@ -56,6 +56,8 @@ void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
       ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_flag("--exit_on_error", options->exit_on_error,
+                "End if a model cannot be loaded at the start; else the others are served");
   app->add_option("--model_allowlist", options->model_allowlist,
                   "Load only files whose SHA-256 is in it; lines as sha256sum prints them, paths "
                   "relative to the repository")

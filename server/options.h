@@ -21,6 +21,8 @@ struct Options {
   ControlMode model_control_mode = ControlMode::kNone;
   // In the explicit mode: those that are loaded at the start; '*': all.
   std::vector<std::string> load_models;
+  // A model that cannot be loaded at the start ends the server.
+  bool exit_on_error = false;
   // In the poll mode: how often the repository is looked at.
   absl::Duration repository_poll = absl::Seconds(15);
   // Files of the repository that may be loaded, as sha256sum prints them. Empty: all of them.

@@ -178,6 +178,7 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(
         NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
+    BRAID_RETURN_IF_ERROR(CheckModels());
     trainers_->RestoreStored();
     admission_.Open();
     health_.SetReady();
@@ -343,6 +344,16 @@ class Server::Parts {
             }},
         models_.get());
     control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
+  }
+
+  absl::Status CheckModels() const {
+    for (const ModelState& model : models_->List()) {
+      if (options_.exit_on_error && !model.ready && !model.reason.empty()) {
+        return absl::FailedPreconditionError(absl::StrCat("--exit_on_error: model '", model.name,
+                                                          "' is not loaded: ", model.reason));
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status WriteReadyFile() const {

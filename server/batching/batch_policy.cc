@@ -34,7 +34,9 @@ BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLim
     return TakeRows{rows};
   }
   const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
-  return TakeRows{preferred_share > 0 ? preferred_share : limits.preferred_rows.front()};
+  const int64_t share = preferred_share > 0 ? preferred_share : limits.preferred_rows.front();
+  // No request is cut for a size alone.
+  return TakeRows{shares == 1 ? std::max(share, std::min(queue.head_rows, most)) : share};
 }
 
 int64_t WorkersWanted(int64_t rows, int64_t min_chunk_rows, bool brief_batch_runs) {

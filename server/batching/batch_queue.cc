@@ -51,7 +51,7 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, Runner 
     request->Enter(shared_from_this(), {level, ordered ? ordered_answers_[level].Expect() : 0});
     CountQueued(before);
     wanted = WorkersWanted();
-    here = runner == Runner::kAnyThread && before == 0 && brief_ == 0 &&
+    here = runner == Runner::kAnyThread && before == 0 && halves_.empty() && brief_ == 0 &&
            cost_.Predict(batcher_.rows()) <= kBrief;
   }
   if (!here || !RunHere()) {
@@ -88,7 +88,7 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
   }
   result->queued = begun - arrival;
   result->computed = total - result->queued;
-  statistics_.RecordSuccess(total, result->queued);
+  statistics_.RecordSuccess(request.rows(), total, result->queued, result->durations);
   if (config_.preserve_ordering) {
     ordered_answers_[place.level].Bring(
         place.number, [done = std::move(done), result = std::move(result)]() mutable {
@@ -102,14 +102,27 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
 WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   Batcher::Next next;
   bool brief = false;
+  bool again = false;
   int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
-    next = batcher_.Take(now, Idle(worker));
+    int64_t rows = 0;
+    if (!halves_.empty()) {
+      again = true;
+      Batcher::Batch half{std::move(halves_.front()), {}};
+      halves_.pop_front();
+      for (const Batcher::Piece& piece : half.pieces) {
+        rows += piece.rows;
+      }
+      next = std::move(half);
+    } else {
+      next = batcher_.Take(now, Idle(worker));
+      rows = before - batcher_.rows();
+    }
     CountQueued(before);
     if (std::holds_alternative<Batcher::Batch>(next)) {
-      brief = cost_.Predict(before - batcher_.rows()) <= kBrief;
+      brief = cost_.Predict(rows) <= kBrief;
       brief_ += brief ? 1 : 0;
       wanted = WorkersWanted();
     }
@@ -119,10 +132,17 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
   }
   // What is left is for the other workers, who are woken from the work: here the caller holds its
   // lock.
-  return Work([self = shared_from_this(), replica = ReplicaOf(worker), wanted, brief,
+  return Work([self = shared_from_this(), replica = ReplicaOf(worker), wanted, brief, again,
                batch = std::get<Batcher::Batch>(std::move(next))] {
     self->WakeWorkers(wanted);
-    self->Run(replica, batch, brief);
+    if (again) {
+      self->RunOrHalve(replica, self->StillWanted(batch.pieces));
+    } else {
+      self->Run(replica, batch);
+    }
+    if (brief) {
+      self->EndBrief(replica);
+    }
   });
 }
 
@@ -141,7 +161,8 @@ void BatchQueue::CountQueued(int64_t before) {
 }
 
 int64_t BatchQueue::WorkersWanted() const {
-  return braid::WorkersWanted(batcher_.rows(), cost_.min_chunk_rows(), brief_ > 0);
+  return braid::WorkersWanted(batcher_.rows(), cost_.min_chunk_rows(), brief_ > 0) +
+         static_cast<int64_t>(halves_.size());
 }
 
 void BatchQueue::WakeWorkers(int64_t wanted) {
@@ -164,23 +185,66 @@ size_t BatchQueue::ReplicaOf(const Worker& worker) const {
   return static_cast<size_t>(std::find(workers.begin(), workers.end(), &worker) - workers.begin());
 }
 
-void BatchQueue::Run(size_t replica, const Batcher::Batch& batch, bool brief) {
-  for (const auto& request : batch.expired) {
-    request->Fail(absl::DeadlineExceededError(
-        absl::StrCat("the request waited for model '", config_.name,
-                     "' until its deadline, or for as long as it may")));
-  }
-  if (!batch.pieces.empty()) {
-    absl::Time oldest = absl::InfiniteFuture();
-    for (const Batcher::Piece& piece : batch.pieces) {
-      oldest = std::min(oldest, piece.request->schedule().arrival);
+absl::Status BatchQueue::Expired() const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("the request waited for model '", config_.name,
+                   "' until its deadline, or for as long as it may"));
+}
+
+BatchQueue::Pieces BatchQueue::StillWanted(const Pieces& half) const {
+  Pieces wanted;
+  for (const Batcher::Piece& piece : half) {
+    if (const absl::Status error = piece.request->error(); !error.ok()) {
+      piece.request->Fail(error);
+    } else if (piece.request->schedule().deadline <= absl::Now()) {
+      piece.request->Fail(Expired());
+    } else {
+      wanted.push_back(piece);
     }
-    replicas_.worker(replica).RecordQueued(DeviceWork::kInference, absl::Now() - oldest);
-    RunOrFail(replica, batch.pieces);
   }
-  if (!brief) {
+  return wanted;
+}
+
+void BatchQueue::Run(size_t replica, const Batcher::Batch& batch) {
+  for (const auto& request : batch.expired) {
+    request->Fail(Expired());
+  }
+  if (batch.pieces.empty()) {
     return;
   }
+  absl::Time oldest = absl::InfiniteFuture();
+  for (const Batcher::Piece& piece : batch.pieces) {
+    oldest = std::min(oldest, piece.request->schedule().arrival);
+  }
+  replicas_.worker(replica).RecordQueued(DeviceWork::kInference, absl::Now() - oldest);
+  RunOrHalve(replica, batch.pieces);
+}
+
+void BatchQueue::RunOrHalve(size_t replica, const Pieces& pieces) {
+  if (pieces.empty()) {
+    return;
+  }
+  const absl::Status together = RunPieces(replica, pieces);
+  if (together.ok()) {
+    return;
+  }
+  if (pieces.size() == 1) {
+    pieces.front().request->Fail(together);
+    return;
+  }
+  // Each takes its turn, as other models do: whoever sends bad rows holds no device up.
+  const auto middle = pieces.begin() + static_cast<std::ptrdiff_t>(pieces.size() / 2);
+  int64_t wanted = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    halves_.emplace_back(pieces.begin(), middle);
+    halves_.emplace_back(middle, pieces.end());
+    wanted = WorkersWanted();
+  }
+  WakeWorkers(wanted - 1);  // this one will ask by itself
+}
+
+void BatchQueue::EndBrief(size_t replica) {
   int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
@@ -192,23 +256,7 @@ void BatchQueue::Run(size_t replica, const Batcher::Batch& batch, bool brief) {
   WakeWorkers(elsewhere ? wanted : wanted - 1);
 }
 
-void BatchQueue::RunOrFail(size_t replica, const std::vector<Batcher::Piece>& pieces) {
-  const absl::Status together = RunPieces(replica, pieces);
-  if (together.ok()) {
-    return;
-  }
-  if (pieces.size() == 1) {
-    pieces.front().request->Fail(together);
-    return;
-  }
-  for (const Batcher::Piece& piece : pieces) {
-    if (const absl::Status status = RunPieces(replica, {piece}); !status.ok()) {
-      piece.request->Fail(status);
-    }
-  }
-}
-
-absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Batcher::Piece>& pieces) {
+absl::Status BatchQueue::RunPieces(size_t replica, const Pieces& pieces) {
   Worker& worker = replicas_.worker(replica);
   const absl::Time start = absl::Now();
   std::vector<BatchPart> parts;
@@ -222,7 +270,7 @@ absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Batcher::Pi
   BRAID_ASSIGN_OR_RETURN(BatchResult result,
                          RunBatch(config_, worker, replicas_.replica(replica), parts));
   const BatchDurations& durations = result.durations;
-  statistics_.RecordBatch(rows, static_cast<int64_t>(pieces.size()), start, durations);
+  statistics_.RecordBatch(rows, start, durations);
   metrics_.CountBatch(rows);
   worker.CountChunk(DeviceWork::kInference, rows);
   {
@@ -231,7 +279,7 @@ absl::Status BatchQueue::RunPieces(size_t replica, const std::vector<Batcher::Pi
   }
   for (size_t p = 0; p < pieces.size(); ++p) {
     pieces[p].request->Finish(pieces[p].start, pieces[p].rows, std::move(result.outputs[p]),
-                              worker.name(), version_);
+                              worker.name(), version_, durations);
   }
   return absl::OkStatus();
 }

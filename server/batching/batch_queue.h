@@ -1,10 +1,10 @@
 // One version of a model at work: its requests, the batches that its workers take, and the answers.
 //
-// A batch that fails is run again one request at a time, so that a request fails for its own input
-// only.
+// A batch that fails is run again in halves, until a request fails alone: for its own input only.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -54,22 +54,30 @@ class BatchQueue final : public RequestQueue,
   const std::vector<int64_t>& bytes() const { return bytes_; }
 
  private:
+  using Pieces = std::vector<Batcher::Piece>;
+
   IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts the rows that wait, which were `before`.
   void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // For the rows that wait now.
+  // For the rows that wait now, and what is to be run again.
   int64_t WorkersWanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeWorkers(int64_t wanted);
   // Runs the next batch on the calling thread, for a worker that is free; false: there is none.
   bool RunHere();
   size_t ReplicaOf(const Worker& worker) const;
-  // `brief`: counted among the brief ones.
-  void Run(size_t replica, const Batcher::Batch& batch, bool brief);
-  // Runs `pieces` as one batch, or, if that fails, each by itself.
-  void RunOrFail(size_t replica, const std::vector<Batcher::Piece>& pieces);
+  // The next half of a batch that failed, whose requests have begun.
+  Pieces TakeHalf() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What a request is told that has waited for too long.
+  absl::Status Expired() const;
+  // Lets go of those of `half` that failed or expired meanwhile; returns the others.
+  Pieces StillWanted(const Pieces& half) const;
+  void Run(size_t replica, const Batcher::Batch& batch) ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs `pieces` as one batch. If that fails its halves are to be run, or its only request fails.
+  void RunOrHalve(size_t replica, const Pieces& pieces) ABSL_LOCKS_EXCLUDED(mu_);
+  // A brief batch is over: wakes whom the rows want that came meanwhile.
+  void EndBrief(size_t replica) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs `pieces` as one batch; nobody is told of an error.
-  absl::Status RunPieces(size_t replica, const std::vector<Batcher::Piece>& pieces)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RunPieces(size_t replica, const Pieces& pieces) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Immutable after construction.
   const ModelConfig config_;
@@ -85,6 +93,7 @@ class BatchQueue final : public RequestQueue,
 
   absl::Mutex mu_;
   Batcher batcher_ ABSL_GUARDED_BY(mu_);
+  std::deque<Pieces> halves_ ABSL_GUARDED_BY(mu_);  // of batches that failed
   ChunkCost cost_ ABSL_GUARDED_BY(mu_);
   int64_t brief_ ABSL_GUARDED_BY(mu_) = 0;  // batches that run, and not for long
 };

@@ -68,12 +68,12 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
   if (rows_ > 0) {
     const BatchDecision decision = DecideBatch(View(idle), now, limits_);
     if (const auto* take = std::get_if<TakeRows>(&decision)) {
-      // Whoever asks for delays or sizes wants them made.
+      // Whoever asks for delays or sizes wants requests merged, whatever it gains.
       const bool as_told =
           limits_.max_delay > absl::ZeroDuration() || !limits_.preferred_rows.empty();
       const int64_t half = (take->rows + 1) / 2;
-      Cut(as_told ? Share{take->rows, take->rows, take->rows}
-                  : Share{take->rows, idle.merge_rows, half},
+      Cut(as_told ? Share{take->rows, take->rows, half, limits_.max_rows}
+                  : Share{take->rows, idle.merge_rows, half, take->rows},
           now, &batch);
     } else {
       until = std::get<WaitUntil>(decision).time;
@@ -172,7 +172,7 @@ void Batcher::Cut(const Share& share, absl::Time now, Batch* batch) {
           return;
         }
         const int64_t taken = share.rows - left;
-        if (taken >= share.enough && next->rows > left && next->rows <= share.rows) {
+        if (taken >= share.enough && next->rows > left && next->rows <= share.whole) {
           return;
         }
         if (!next->request->Begin(now)) {

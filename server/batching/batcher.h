@@ -84,7 +84,8 @@ class Batcher {
   struct Share {
     int64_t rows;        // at most
     int64_t merge_rows;  // with so many, no further request
-    int64_t enough;      // with so many, none that is too large for this batch but not for the next
+    int64_t enough;      // with so many, no part of one that the next batch can have whole
+    int64_t whole;       // rows of a request that it can
   };
   void Cut(const Share& share, absl::Time now, Batch* batch);
 

@@ -10,10 +10,11 @@
 namespace braid {
 namespace {
 
-// An argument of forward() that is one number. Others that every replica gets whole are not worth
-// comparing.
+// An argument of forward() that is one number, or None. Others that every replica gets whole are
+// not worth comparing.
 bool SameScalar(const HostTensor& a, const HostTensor& b) {
-  return a.broadcast && b.broadcast && a.shape.empty() && b.shape.empty() && a.bytes == b.bytes &&
+  const bool brief = a.broadcast && (a.shape.empty() || a.bytes == 0);
+  return brief && b.broadcast && a.shape == b.shape && a.bytes == b.bytes &&
          std::memcmp(a.data, b.data, a.bytes) == 0;
 }
 
@@ -53,18 +54,24 @@ bool InferenceRequest::Begin(absl::Time now) {
   return true;
 }
 
+absl::Status InferenceRequest::error() const {
+  const absl::MutexLock lock(&mu_);
+  return error_;
+}
+
 absl::Time InferenceRequest::begun() const {
   const absl::MutexLock lock(&mu_);
   return begun_;
 }
 
 void InferenceRequest::Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs,
-                              std::string device, int64_t version) {
+                              std::string device, int64_t version,
+                              const BatchDurations& durations) {
   {
     const absl::MutexLock lock(&mu_);
     --running_;
     rows_done_ += rows;
-    pieces_.push_back({start, rows, std::move(outputs), std::move(device)});
+    pieces_.push_back({start, rows, std::move(outputs), std::move(device), durations});
   }
   AnswerIfOver(version);
 }
@@ -127,6 +134,7 @@ absl::StatusOr<InferenceResult> InferenceRequest::Assemble(std::vector<Piece> pi
   result.version = version;
   for (const Piece& piece : pieces) {
     result.chunks.push_back({piece.device, piece.rows});
+    result.durations += piece.durations;
   }
   for (size_t o = 0; o < pieces.front().outputs.size(); ++o) {
     std::vector<HostTensor> parts;

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/base/host_tensor.h"
+#include "server/batching/model_statistics.h"
 
 namespace braid {
 
@@ -27,6 +28,8 @@ struct InferenceResult {
   std::vector<GatheredTensor> outputs;
   int64_t version = 0;
   std::vector<ChunkReport> chunks;
+  // Of all batches that it was in.
+  BatchDurations durations;
   // From its arrival until a worker took the first of its rows, and from then on.
   absl::Duration queued;
   absl::Duration computed;
@@ -84,11 +87,14 @@ class InferenceRequest {
   // A piece of the request is taken to be run; Finish() or Fail() follows. False: the request has
   // failed, and its inputs must not be read any more.
   bool Begin(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // Why it has failed, although pieces of it may still run; OK: it has not.
+  absl::Status error() const ABSL_LOCKS_EXCLUDED(mu_);
   // When its first piece was taken; InfiniteFuture: not yet.
   absl::Time begun() const ABSL_LOCKS_EXCLUDED(mu_);
-  // The outputs of `rows` rows from `start` on, in host memory. The last piece answers the request.
+  // The outputs of `rows` rows from `start` on, in host memory, of a batch that took `durations`.
+  // The last piece answers the request.
   void Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs, std::string device,
-              int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+              int64_t version, const BatchDurations& durations) ABSL_LOCKS_EXCLUDED(mu_);
   // A piece failed: the request is answered with the first error, once no other piece runs.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Nobody waits for it any more: what of it is not running will not be run, and it is answered
@@ -101,6 +107,7 @@ class InferenceRequest {
     int64_t rows = 0;
     std::vector<HostTensor> outputs;
     std::string device;
+    BatchDurations durations;
   };
 
   // Keeps `status` as its answer, if it is the first error, and takes it out of its queue.

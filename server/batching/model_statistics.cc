@@ -4,25 +4,20 @@
 
 namespace braid {
 
-void ModelStatistics::RecordBatch(int64_t rows, int64_t requests, absl::Time start,
-                                  const BatchDurations& durations) {
+void ModelStatistics::RecordBatch(int64_t rows, absl::Time start, const BatchDurations& durations) {
   const absl::MutexLock lock(&mu_);
   counts_.last_inference = std::max(counts_.last_inference, start);
-  counts_.rows += rows;
   ++counts_.batches;
-  Batches& same_rows = counts_.by_rows[rows];
-  same_rows.copy_in.Add(durations.copy_in);
-  same_rows.forward.Add(durations.forward);
-  same_rows.copy_out.Add(durations.copy_out);
-  counts_.request.copy_in.Add(durations.copy_in, requests);
-  counts_.request.forward.Add(durations.forward, requests);
-  counts_.request.copy_out.Add(durations.copy_out, requests);
+  counts_.by_rows[rows].Add(durations);
 }
 
-void ModelStatistics::RecordSuccess(absl::Duration total, absl::Duration queued) {
+void ModelStatistics::RecordSuccess(int64_t rows, absl::Duration total, absl::Duration queued,
+                                    const BatchDurations& durations) {
   const absl::MutexLock lock(&mu_);
+  counts_.rows += rows;
   counts_.success.Add(total);
   counts_.queue.Add(queued);
+  counts_.request.Add(durations);
 }
 
 void ModelStatistics::RecordFailure(absl::Duration total) {

@@ -22,6 +22,8 @@ namespace braid {
 namespace {
 
 constexpr absl::string_view kRange = "range.";
+// What ModelConfig tells of forward's numbers: the model says so itself.
+constexpr absl::string_view kScalar = "scalar.";
 
 std::string Field(absl::string_view key) {
   return absl::StrCat("parameters[\"", Excerpt(key), "\"]");
@@ -132,8 +134,16 @@ const std::map<absl::string_view, std::vector<absl::string_view>>& AsItIs() {
   static const auto* const kParameters =
       new std::map<absl::string_view, std::vector<absl::string_view>>{
           // No gradients in either mode, as there.
-          {"INFERENCE_MODE", {"true", "false"}}, {"DISABLE_OPTIMIZED_EXECUTION", {"false"}},
-          {"DISABLE_CUDNN", {"false"}},          {"ENABLE_WEIGHT_SHARING", {"false"}},
+          {"INFERENCE_MODE", {"true", "false"}},
+          // The optimizing executor is off (devices/thread_setup.cc). Who does not ask for that
+          // asks for nothing else: it is Triton's default.
+          {"DISABLE_OPTIMIZED_EXECUTION", {"true", "false"}},
+          {"ENABLE_JIT_EXECUTOR", {"false"}},
+          {"ENABLE_JIT_PROFILING", {"false"}},
+          {"ENABLE_NVFUSER", {"false"}},
+          {"ENABLE_TENSOR_FUSER", {"false"}},
+          {"DISABLE_CUDNN", {"false"}},
+          {"ENABLE_WEIGHT_SHARING", {"false"}},
           {"ENABLE_CACHE_CLEANING", {"false"}},
       };
   return *kParameters;
@@ -169,7 +179,7 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
       BRAID_RETURN_IF_ERROR(ReadChunkRows(value, config));
     } else if (absl::StartsWith(key, kRange)) {
       BRAID_RETURN_IF_ERROR(ReadRange(key, value, config));
-    } else {
+    } else if (!absl::StartsWith(key, kScalar)) {
       BRAID_RETURN_IF_ERROR(CheckTritons(key, value));
     }
   }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "ATen/ops/cat.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/scalar_tensor.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
@@ -74,8 +76,22 @@ bool IsBatched(const ExampleCall& call, const std::vector<at::Tensor>& inputs,
                      [](const OutputLeaf& output) { return output.value.dim() > 0; });
 }
 
+at::Tensor None() { return at::empty({0}, at::kDouble); }
+
 at::Tensor Held(const ScalarValue& value) {
-  return std::visit([](auto held) { return at::scalar_tensor(held, at::kDouble); }, value);
+  return std::visit(
+      [](auto held) {
+        if constexpr (std::is_same_v<decltype(held), std::monostate>) {
+          return None();
+        } else {
+          return at::scalar_tensor(held, at::kDouble);
+        }
+      },
+      value);
+}
+
+at::Tensor Held(const c10::IValue& value) {
+  return value.isNone() ? None() : at::scalar_tensor(value.toScalar(), at::kDouble);
 }
 
 absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bool batched) {
@@ -109,9 +125,7 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
   std::vector<at::Tensor> scalars;
   for (TensorSpec& spec : ScalarArguments(schema)) {
     const size_t place = schema.argumentIndexWithName(spec.name).value() - size_t{1};
-    scalars.push_back(place < example.size()
-                          ? at::scalar_tensor(example[place].toScalar(), at::kDouble)
-                          : Held(*spec.default_value));
+    scalars.push_back(place < example.size() ? Held(example[place]) : Held(*spec.default_value));
     config.inputs.push_back(std::move(spec));
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<ArgumentPlan> plans, PlanArguments(config.inputs, schema));

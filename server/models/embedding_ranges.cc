@@ -48,9 +48,14 @@ class Origins {
     const Node* node = value->node();
     const std::string kind = node->kind().toQualString();
     if (kind == "prim::If") {
-      const ArgumentPlan* then = PlanOf(node->blocks()[0]->outputs()[value->offset()]);
-      const ArgumentPlan* other = PlanOf(node->blocks()[1]->outputs()[value->offset()]);
-      return then == other ? then : nullptr;
+      const Value* then = node->blocks()[0]->outputs()[value->offset()];
+      const Value* other = node->blocks()[1]->outputs()[value->offset()];
+      // functional.embedding_bag swaps the two if the index is none.
+      if (IsWeight(then) || IsWeight(other)) {
+        return PlanOf(IsWeight(then) ? other : then);
+      }
+      const ArgumentPlan* plan = PlanOf(then);
+      return plan == PlanOf(other) ? plan : nullptr;
     }
     if (kind == "prim::TupleUnpack" || kind == "prim::ListUnpack") {
       const ArgumentPlan* whole = PlanOf(node->input());
@@ -71,6 +76,11 @@ class Origins {
       return module_._ivalue();
     }
     const Node* node = value->node();
+    if (node->kind() == torch::jit::prim::If) {
+      const auto then = AttributeOf(node->blocks()[0]->outputs()[value->offset()]);
+      const auto other = AttributeOf(node->blocks()[1]->outputs()[value->offset()]);
+      return then && other ? std::nullopt : then ? then : other;
+    }
     if (node->kind() != torch::jit::prim::GetAttr) {
       return torch::jit::toIValue(value);
     }
@@ -82,6 +92,10 @@ class Origins {
   }
 
  private:
+  bool IsWeight(const Value* value) const {
+    const std::optional<c10::IValue> attribute = AttributeOf(value);
+    return attribute && attribute->isTensor() && attribute->toTensor().is_floating_point();
+  }
   static const ArgumentPlan* PartAt(const ArgumentPlan& whole, int64_t index) {
     const auto count = static_cast<int64_t>(whole.parts.size());
     const int64_t place = index < 0 ? index + count : index;

@@ -124,7 +124,9 @@ HostTensor DefaultOf(const TensorSpec& spec) {
   tensor.name = spec.name;
   tensor.type = spec.type;
   tensor.data = std::visit([](const auto& held) -> const void* { return &held; }, *value);
-  tensor.bytes = DataTypeSize(spec.type);
+  const bool none = std::holds_alternative<std::monostate>(*value);
+  tensor.shape.resize(none ? 1 : 0);
+  tensor.bytes = none ? 0 : DataTypeSize(spec.type);
   tensor.owner = value;
   tensor.broadcast = true;
   return tensor;

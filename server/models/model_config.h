@@ -21,8 +21,9 @@ struct ValueRange {
   int64_t max = 0;
 };
 
-// The type of a scalar argument is BOOL, INT64 or FP64.
-using ScalarValue = std::variant<bool, int64_t, double>;
+// The type of a scalar argument is BOOL, INT64 or FP64; monostate: None, of one that is optional,
+// as a tensor one without elements.
+using ScalarValue = std::variant<std::monostate, bool, int64_t, double>;
 
 struct TensorSpec {
   std::string name;

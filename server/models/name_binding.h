@@ -23,17 +23,18 @@ struct OutputLeaf {
 std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs);
 
 // For each of `names`, the inputs of a package, the index of the one of `inputs` that it is: by
-// name, by the key of a dict that it is in, by NAME__<number>, or else by the order.
-// FAILED_PRECONDITION if there is not one for each.
+// name, by the key of a dict that it is in, by NAME__<number>, or else by the order, unless that
+// puts one that has such a name elsewhere. FAILED_PRECONDITION if there is not one for each.
 absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
                                                const std::vector<std::string>& names);
 
-// For each of `outputs` its place in `names`, found likewise. FAILED_PRECONDITION if one has none.
+// For each of `outputs` its place in `names`: by name or key, by NAME__<number>, or else, where
+// none has such a name, by the order. FAILED_PRECONDITION if one has none.
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<std::string>& names);
 
-// For each of `outputs` the index of its leaf: by path, by NAME__<number>, or else by the order.
-// FAILED_PRECONDITION if there is none or its datatype differs.
+// For each of `outputs` the index of its leaf, found likewise by its path. FAILED_PRECONDITION if
+// there is none or its datatype differs.
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves);
 

@@ -15,8 +15,11 @@ namespace {
 
 using Kind = ArgumentPlan::Kind;
 
+// Of a number, or of one that may be None.
 std::optional<DataType> ScalarTypeOf(const c10::Type& type) {
   switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      return ScalarTypeOf(*type.expectRef<c10::OptionalType>().getElementType());
     case c10::TypeKind::IntType:
       return DataType::kInt64;
     case c10::TypeKind::BoolType:
@@ -113,6 +116,38 @@ std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& sche
   return plans;
 }
 
+bool IsTensor(const c10::TypePtr& type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return (optional ? optional->getElementType() : type)->kind() == c10::TypeKind::TensorType;
+}
+
+// FAILED_PRECONDITION if one of `tensors`, which are taken as they come, has the name of another
+// argument than the one in its place.
+absl::Status CheckPlaces(const std::vector<TensorSpec>& tensors,
+                         const c10::FunctionSchema& schema) {
+  size_t place = 0;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    if (ScalarTypeOf(*argument.type())) {
+      continue;
+    }
+    if (!IsTensor(argument.type())) {
+      break;  // of several tensors: nobody knows where the next argument begins
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].name == argument.name() && i != place) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("input '", argument.name(),
+                         "' is an argument's, and others beside it are not; "
+                         "expected names, all of them, out of ",
+                         CallText(schema)));
+      }
+    }
+    ++place;
+  }
+  return absl::OkStatus();
+}
+
 // The tensors among `inputs` by their numbers, or as they come.
 absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
                                           const c10::FunctionSchema& schema) {
@@ -126,6 +161,7 @@ absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
   }
   const std::optional<std::vector<size_t>> numbers = NumberedPositions(tensors);
   if (!numbers) {
+    BRAID_RETURN_IF_ERROR(CheckPlaces(tensors, schema));
     return places;
   }
   std::vector<std::optional<size_t>> at(tensors.size());
@@ -178,6 +214,9 @@ c10::IValue MakeArgument(const ArgumentPlan& plan, const std::vector<at::Tensor>
     case Kind::kTensor:
       return inputs[plan.input];
     case Kind::kScalar: {
+      if (inputs[plan.input].numel() == 0) {
+        return {};
+      }
       const at::Scalar value = inputs[plan.input].item();
       return plan.type->kind() == c10::TypeKind::IntType    ? c10::IValue(value.toLong())
              : plan.type->kind() == c10::TypeKind::BoolType ? c10::IValue(value.toBool())
@@ -224,9 +263,12 @@ std::vector<TensorSpec> ScalarArguments(const c10::FunctionSchema& schema) {
     TensorSpec spec{argument.name(), *type, {}, /*broadcast=*/true};
     spec.scalar = true;
     if (const auto& value = argument.default_value()) {
-      spec.default_value = value->isInt()    ? ScalarValue(value->toInt())
+      spec.default_value = value->isNone()   ? ScalarValue()
+                           : value->isInt()  ? ScalarValue(value->toInt())
                            : value->isBool() ? ScalarValue(value->toBool())
                                              : ScalarValue(value->toDouble());
+    } else if (argument.type()->kind() == c10::TypeKind::OptionalType) {
+      spec.default_value = ScalarValue();
     }
     specs.push_back(std::move(spec));
   }

@@ -138,6 +138,9 @@ std::string DescribeScalar(const TensorSpec& spec) {
   if (!spec.default_value) {
     return std::string(type);
   }
+  if (std::holds_alternative<std::monostate>(*spec.default_value)) {
+    return absl::StrCat(type, ", default None");
+  }
   if (const bool* flag = std::get_if<bool>(&*spec.default_value)) {
     return absl::StrCat(type, ", default ", *flag ? "true" : "false");
   }

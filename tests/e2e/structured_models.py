@@ -58,6 +58,15 @@ class Scaled(nn.Module):
         return -y if negate else y
 
 
+class MaybeScaled(nn.Module):
+    """Numbers that may be None."""
+
+    def forward(self, x: Tensor, factor: float | None = None, shift: int | None = 3) -> Tensor:
+        if factor is not None:
+            x = x * factor
+        return x if shift is None else x + shift
+
+
 class Demanding(nn.Module):
     """As Scaled, but its number has no default."""
 
@@ -135,6 +144,7 @@ def _make_models() -> dict[str, Structured]:
         "scaled": Structured(scaled, x, (["x"], ["y"])),
         "scaled_by_default": Structured(scaled, x),
         "scaled_by_example": Structured(scaled, (*x, 2, 0.5, True)),
+        "maybe_scaled": Structured(MaybeScaled, x, (["x"], ["y"])),
         "demanding": Structured(Demanding, (*x, 2), (["x"], ["y"])),
         "leaves": Structured(Leaves, two),
     }
@@ -151,7 +161,9 @@ _HELD = {
     ],
     "pair": ["unmasked_by_example", "masked_by_example", "scaled_by_default", "leaves"],
     "exported": [
-        name for name in _MODELS if name not in ("nested", "scaled_by_example", "demanding")
+        name
+        for name in _MODELS
+        if name not in ("nested", "scaled_by_example", "maybe_scaled", "demanding")
     ],
     "aot": ["tupled_by_number"],
 }

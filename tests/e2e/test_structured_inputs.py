@@ -93,6 +93,7 @@ CASES = {
     # A number that is not given is its default.
     "scaled": ({"x": A}, {"y": scaled().numpy()}),
     "scaled_by_default": ({"x": A}, {"output__0": scaled().numpy()}),
+    "maybe_scaled": ({"x": A}, {"y": A + 3}),
     "scaled_by_example": ({"x": A}, {"output__0": scaled().numpy()}),
     "leaves": (
         {"a": A, "b": B},
@@ -149,6 +150,14 @@ def test_numbers_are_parameters_of_the_request(
 ) -> None:
     result = infer(triton_client, "scaled", {"x": A}, parameters={"power": 3, "negate": True})
     assert_close(result.as_numpy("y"), scaled(power=3, negate=True))
+
+
+def test_a_number_may_be_none(triton_client: triton.InferenceServerClient) -> None:
+    parameters = triton_client.get_model_config("maybe_scaled").config.parameters
+    assert parameters["scalar.factor"].string_value == "FP64, default None"
+    given = {"factor": 2.5, "shift": 1}
+    result = infer(triton_client, "maybe_scaled", {"x": A}, parameters=given)
+    assert_close(result.as_numpy("y"), torch.from_numpy(A * 2.5 + 1))
 
 
 def test_requests_with_other_numbers_keep_theirs(

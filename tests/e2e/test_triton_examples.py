@@ -302,7 +302,6 @@ REFUSED = {
             f'parameters["{key}"]',
         )
         for key, value in (
-            ("DISABLE_OPTIMIZED_EXECUTION", "true"),
             ("DISABLE_CUDNN", "true"),
             ("ENABLE_WEIGHT_SHARING", "true"),
             ("ENABLE_CACHE_CLEANING", "true"),
@@ -318,6 +317,16 @@ REFUSED = {
 }
 # And what says in so many words what is done here.
 OBEYED = {
+    **{
+        key.lower(): f'parameters: {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+        for key, value in (
+            ("DISABLE_OPTIMIZED_EXECUTION", "true"),
+            ("ENABLE_JIT_EXECUTOR", "false"),
+            ("ENABLE_JIT_PROFILING", "false"),
+            ("ENABLE_NVFUSER", "false"),
+            ("ENABLE_TENSOR_FUSER", "false"),
+        )
+    },
     "coupled": "model_transaction_policy { decoupled: False }",
     "uncached": "response_cache { enable: false }",
     "no_graphs": "optimization { cuda { graphs: false } }",

@@ -1,4 +1,6 @@
 // What a BatchQueue makes of requests that fail or expire.
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -29,6 +31,56 @@ TEST_F(FailingQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
   EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
                                    HasSubstr("model 'm' failed on them: negative")));
   EXPECT_THAT(ValuesOf<float>(last.Wait()->outputs[0]), ElementsAre(10, 12));
+}
+
+TEST_F(FailingQueueTest, WhoeverIsGivenUpMeanwhileIsNotRunAgain) {
+  std::shared_ptr<InferenceRequest> cancelled;
+  Start(PuppetConfig(16), [&](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    seen_.Add(inputs[0]);
+    if (const auto request = std::exchange(cancelled, nullptr)) {
+      request->Cancel();
+    }
+    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
+    return Tensors{inputs[0]};
+  });
+  const auto& first = Push(MakeRows("x", 2, 10));
+  PendingInference second;
+  cancelled = MakeRequest(MakeRows("x", 2, 100), &second);
+  ASSERT_THAT(queue_->Push(cancelled), IsOk());
+  const auto& bad = Push(MakeRows("x", 2, -1));
+  const auto& last = Push(MakeRows("x", 2, 20));
+  Open();
+  EXPECT_THAT(first.Wait(), IsOk());
+  EXPECT_THAT(second.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("negative")));
+  EXPECT_THAT(last.Wait(), IsOk());
+  EXPECT_THAT(seen_.sums(), ElementsAre(262, 21, 40, -1, 41));
+}
+
+TEST_F(FailingQueueTest, ABatchThatIsRunAgainLetsOthersHaveTheirTurn) {
+  std::vector<char> order;  // by the worker
+  PendingInference others;
+  const auto other = MakeQueue(&fleet_, PuppetConfig(16), [&](const Tensors& inputs) {
+    order.push_back('o');
+    return absl::StatusOr<Tensors>(inputs);
+  });
+  Start(PuppetConfig(16), [&](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    if (order.empty()) {
+      EXPECT_THAT(other->Push(MakeRequest(MakeRows("x", 1, 0), &others)), IsOk());
+    }
+    order.push_back('m');
+    TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
+    return Tensors{inputs[0]};
+  });
+  for (const double value : {1, 2, -1, 3}) {
+    Push(MakeRows("x", 1, value));
+  }
+  Open();
+  for (const auto& pending : pending_) {
+    pending->Wait();
+  }
+  EXPECT_THAT(others.Wait(), IsOk());
+  EXPECT_THAT(order, ElementsAre('m', 'o', 'm', 'm', 'm', 'm'));
 }
 
 TEST_F(FailingQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed) {

@@ -208,7 +208,7 @@ class Simulation {
         } else {
           piece.request->Finish(piece.start, piece.rows,
                                 {{"y", DataType::kFp32, {piece.rows, 1}, nullptr, 0, nullptr}},
-                                "cpu:0", 1);
+                                "cpu:0", 1, {});
         }
       }
       ++idle_workers_;

@@ -96,12 +96,25 @@ TEST_F(BatcherTest, ARequestIsCutForABatchThatWouldBeHalfEmptyWithoutIt) {
   EXPECT_THAT(Take(), ElementsAre(Pair(1, 2)));
 }
 
-TEST_F(BatcherTest, WhereADelayIsAskedForABatchIsFull) {
+TEST_F(BatcherTest, NorIsItWhereADelayIsAskedFor) {
   config_.max_batch_size = 8;
   config_.max_queue_delay = absl::Seconds(1);
-  ASSERT_THAT(Add(5), IsOk());
-  ASSERT_THAT(Add(5), IsOk());
-  EXPECT_THAT(Take(), ElementsAre(Pair(0, 5), Pair(1, 3)));
+  for (const int64_t rows : {5, 5, 2, 7}) {
+    ASSERT_THAT(Add(rows), IsOk());
+  }
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 5)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 5), Pair(2, 2)));
+}
+
+TEST_F(BatcherTest, NorForASizeThatIsPreferred) {
+  config_.max_batch_size = 8;
+  config_.preferred_batch_sizes = {4};
+  ASSERT_THAT(Add(3), IsOk());
+  ASSERT_THAT(Add(6), IsOk());
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 3)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 6)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(2, 1)));
 }
 
 TEST_F(BatcherTest, ALargeRequestKeepsASmallOneWaitingForOnePieceOnly) {

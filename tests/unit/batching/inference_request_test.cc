@@ -42,10 +42,10 @@ TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
   request_->Begin(kNow);
   request_->Begin(kNow);
   request_->Begin(kNow);
-  request_->Finish(6, 4, {MakeRows("y", 4, 106)}, "cpu:1", 3);
-  request_->Finish(0, 2, {MakeRows("y", 2, 100)}, "cpu:0", 3);
+  request_->Finish(6, 4, {MakeRows("y", 4, 106)}, "cpu:1", 3, {});
+  request_->Finish(0, 2, {MakeRows("y", 2, 100)}, "cpu:0", 3, {});
   EXPECT_EQ(answers_, 0);
-  request_->Finish(2, 4, {MakeRows("y", 4, 102)}, "cpu:0", 3);
+  request_->Finish(2, 4, {MakeRows("y", 4, 102)}, "cpu:0", 3, {});
   EXPECT_EQ(answers_, 1);
   ASSERT_THAT(result_, IsOk());
   EXPECT_EQ(result_->version, 3);
@@ -62,7 +62,7 @@ TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
 TEST_F(InferenceRequestTest, APieceThatIsAllIsNotCopied) {
   const HostTensor output = MakeRows("y", 10, 0);
   request_->Begin(kNow);
-  request_->Finish(0, 10, {output}, "cpu:0", 1);
+  request_->Finish(0, 10, {output}, "cpu:0", 1, {});
   ASSERT_THAT(result_, IsOk());
   EXPECT_EQ(result_->outputs[0].pieces[0].data, output.data);
 }
@@ -72,7 +72,7 @@ TEST_F(InferenceRequestTest, AnErrorWaitsForThePiecesThatRun) {
   request_->Begin(kNow);
   request_->Fail(absl::InternalError("first"));
   EXPECT_EQ(answers_, 0);
-  request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1);
+  request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1, {});
   EXPECT_EQ(answers_, 1);
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInternal, StrEq("first")));
 }
@@ -90,7 +90,7 @@ TEST_F(InferenceRequestTest, IsAnsweredOnce) {
   request_->Begin(kNow);
   request_->Fail(absl::InternalError("first"));
   request_->Fail(absl::InternalError("second"));
-  request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
+  request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1, {});
   EXPECT_EQ(answers_, 1);
 }
 
@@ -126,7 +126,7 @@ TEST_F(InferenceRequestTest, HoldsItsQueueUntilItIsAnswered) {
   request_->Enter(std::move(queue), {});
   EXPECT_FALSE(watch.expired());
   request_->Begin(kNow);
-  request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1);
+  request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1, {});
   EXPECT_TRUE(watch.expired());
   EXPECT_EQ(answers_, 1);
 }
@@ -139,9 +139,9 @@ TEST_F(InferenceRequestTest, IsAnsweredThroughItsQueue) {
   EXPECT_EQ(request_->begun(), absl::InfiniteFuture());
   request_->Begin(kNow);
   request_->Begin(kNow + absl::Seconds(1));
-  request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1);
+  request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1, {});
   EXPECT_EQ(queue->answers, 0);
-  request_->Finish(5, 5, {MakeRows("y", 5, 5)}, "cpu:0", 1);
+  request_->Finish(5, 5, {MakeRows("y", 5, 5)}, "cpu:0", 1, {});
   EXPECT_EQ(queue->answers, 1);
   EXPECT_EQ(queue->drops, 0);
   EXPECT_EQ(queue->begun, kNow);
@@ -167,7 +167,7 @@ TEST_F(InferenceRequestTest, ACancelledRequestWaitsForThePiecesThatRun) {
   request_->Cancel();
   EXPECT_EQ(queue->drops, 1);
   EXPECT_EQ(answers_, 0);  // its inputs are being read
-  request_->Finish(0, 4, {MakeRows("y", 4, 0)}, "cpu:0", 1);
+  request_->Finish(0, 4, {MakeRows("y", 4, 0)}, "cpu:0", 1, {});
   EXPECT_EQ(answers_, 1);
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
 }
@@ -175,8 +175,8 @@ TEST_F(InferenceRequestTest, ACancelledRequestWaitsForThePiecesThatRun) {
 TEST_F(InferenceRequestTest, OutputsThatCannotBeGatheredAreAnError) {
   request_->Begin(kNow);
   request_->Begin(kNow);
-  request_->Finish(0, 5, {MakeHost<float>("y", {5, 2}, std::vector<float>(10))}, "cpu:0", 1);
-  request_->Finish(5, 5, {MakeRows("y", 5, 0)}, "cpu:1", 1);
+  request_->Finish(0, 5, {MakeHost<float>("y", {5, 2}, std::vector<float>(10))}, "cpu:0", 1, {});
+  request_->Finish(5, 5, {MakeRows("y", 5, 0)}, "cpu:1", 1, {});
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInvalidArgument,
                                 ::testing::AllOf(HasSubstr("'y'"), HasSubstr("[5, 2]"),
                                                  HasSubstr("[5, 1]"))));
@@ -197,7 +197,8 @@ TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
     std::vector<std::thread> threads;
     for (int64_t p = 0; p < 4; ++p) {
       threads.emplace_back([&request, p] {
-        request->Finish(p * 10, 10, {MakeRows("y", 10, static_cast<double>(p) * 10)}, "cpu:0", 1);
+        request->Finish(p * 10, 10, {MakeRows("y", 10, static_cast<double>(p) * 10)}, "cpu:0", 1,
+                        {});
       });
     }
     for (std::thread& thread : threads) {

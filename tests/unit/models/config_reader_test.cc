@@ -193,7 +193,7 @@ TEST(ParseConfigTest, ReadsItsOwnParametersAndTritons) {
     EXPECT_THAT(with(key, value),
                 StatusIs(kInvalid, HasSubstr(absl::StrCat("parameters[\"", key, "\"]: "))));
   }
-  for (const auto& [key, value] : {std::pair{"DISABLE_OPTIMIZED_EXECUTION", "true"},
+  for (const auto& [key, value] : {std::pair{"DISABLE_CUDNN", "true"},
                                    {"ENABLE_WEIGHT_SHARING", "true"},
                                    {"INTRA_OP_THREAD_COUNT", "1"},
                                    {"anything", ""}}) {

@@ -37,6 +37,17 @@ TEST(FindRangesTest, OfWhatIsLookedUp) {
   EXPECT_EQ(MostOf("ids", "ids", "  return self.inner.forward(ids.flatten(1))"), 3);
 }
 
+TEST(FindRangesTest, WhereScriptedBagsSwapTheTableAndTheIndex) {
+  EXPECT_EQ(MostOf("ids", "ids",
+                   "  table = self.table\n"
+                   "  if table.dtype == 4 and torch.is_floating_point(ids):\n"
+                   "    table, ids = ids, table\n"
+                   "  if ids.dim() == 2:\n"
+                   "    ids = ids.reshape(-1)\n"
+                   "  return torch.embedding(table, ids)"),
+            9);
+}
+
 TEST(FindRangesTest, ThroughCallsWithoutTheOptimizerToo) {
   const torch::jit::GraphOptimizerEnabledGuard as_on_workers(false);
   torch::jit::Module module = NewModule();

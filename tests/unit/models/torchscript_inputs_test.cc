@@ -137,6 +137,36 @@ TEST(ScalarArgumentsTest, HaveTheirDefaults) {
   EXPECT_EQ(scalars[3].default_value, ScalarValue(int64_t{3}));
 }
 
+TEST(PlanArgumentsTest, ANameInAnothersPlaceIsRefused) {
+  EXPECT_THAT(PlanArguments(Specs({"x", "mask"}), Schema(", x, y")).status(), IsOk());
+  EXPECT_THAT(PlanArguments(Specs({"y", "mask"}), Schema(", x, y")).status(),
+              StatusIs(kFailed, AllOf(HasSubstr("input 'y'"), HasSubstr("forward(x, y)"))));
+}
+
+TEST(ScalarArgumentsTest, MayBeNone) {
+  const std::string arguments = ", x, m: Optional[float] = None, n: Optional[int] = 3";
+  torch::jit::Module module = ModuleOf(arguments, "x if m is None else x * m");
+  const c10::FunctionSchema schema = module.get_method("forward").function().getSchema();
+  const std::vector<TensorSpec> scalars = ScalarArguments(schema);
+  ASSERT_EQ(scalars.size(), 2);
+  EXPECT_EQ(scalars[0].type, DataType::kFp64);
+  EXPECT_EQ(scalars[0].default_value, ScalarValue());
+  EXPECT_EQ(scalars[1].type, DataType::kInt64);
+  EXPECT_EQ(scalars[1].default_value, ScalarValue(int64_t{3}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<ArgumentPlan> plans,
+                             PlanArguments({Specs({"x"})[0], scalars[0], scalars[1]}, schema));
+  const auto value = [&](const at::Tensor& m) {
+    std::vector<c10::IValue> values;
+    for (const ArgumentPlan& plan : plans) {
+      values.push_back(
+          MakeArgument(plan, {at::full({1}, 5.0), m, at::scalar_tensor(3, at::kLong)}));
+    }
+    return module.forward(values).toTensor().item<double>();
+  };
+  EXPECT_EQ(value(at::empty({0}, at::kDouble)), 5);
+  EXPECT_EQ(value(at::scalar_tensor(2.5, at::kDouble)), 12.5);
+}
+
 TEST(ScalarArgumentsTest, AreGivenAsNumbers) {
   torch::jit::Module module =
       ModuleOf(", x, n: int, flag: bool = False", "x * n if flag else x + n");

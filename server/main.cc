@@ -25,6 +25,8 @@ sigset_t BlockSignals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // A file that would get too large is an error of the write, not the process's end.
   std::signal(SIGXFSZ, SIG_IGN);
+  // So is a log whose reader is gone.
+  std::signal(SIGPIPE, SIG_IGN);
   return signals;
 }
 

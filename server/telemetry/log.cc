@@ -1,10 +1,13 @@
 #include "server/telemetry/log.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,9 +21,10 @@
 #include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
 #include "server/base/text.h"
+#include "server/telemetry/log_output.h"
 #include "spdlog/details/periodic_worker.h"
 #include "spdlog/pattern_formatter.h"
-#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/sinks/base_sink.h"
 
 namespace braid {
 namespace {
@@ -43,6 +47,8 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
 constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
 // Lines of the access log that wait to be written; beyond, they are lost.
 constexpr size_t kMostWaiting = size_t{1} << 16;
+// For who reads the log: a server that ends, or a call that is audited, waits no longer for it.
+constexpr absl::Duration kPatience = absl::Seconds(1);
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
 
@@ -136,16 +142,35 @@ std::unique_ptr<spdlog::formatter> MakeFormatter(LogFormat format) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
   formatter->add_flag<TextMessage>('T').add_flag<JsonMessage>('J');
   formatter->set_pattern(format == LogFormat::kText
-                             ? "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n: %T"
+                             ? "%Y-%m-%dT%H:%M:%S.%eZ %l %n: %T"
                              : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","module":"%n",%J})");
   return formatter;
 }
+
+absl::string_view ViewOf(const spdlog::memory_buf_t& bytes) { return {bytes.data(), bytes.size()}; }
+
+class OutputSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit OutputSink(LogOutput* output) : output_(output) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    spdlog::memory_buf_t bytes;
+    formatter_->format(line, bytes);
+    output_->Write(ViewOf(bytes));
+  }
+  void flush_() override {}
+
+  LogOutput* const output_;
+};
 
 // Lines of the access log, made and written together, so that a call waits neither for the disk nor
 // for its text.
 class AccessLines {
  public:
   using Message = absl::AnyInvocable<std::string()>;
+
+  explicit AccessLines(LogOutput* output) : output_(output) {}
 
   void Add(Message message) ABSL_LOCKS_EXCLUDED(mu_) {
     const spdlog::log_clock::time_point now = spdlog::log_clock::now();
@@ -169,8 +194,7 @@ class AccessLines {
           spdlog::details::log_msg(line.time, {}, kModuleNames[kAccess], level_enum::info, message),
           bytes);
     }
-    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-    std::fflush(stdout);
+    output_->Write(ViewOf(bytes));
   }
   void SetFormatter(std::unique_ptr<spdlog::formatter> formatter) ABSL_LOCKS_EXCLUDED(write_mu_) {
     const absl::MutexLock lock(&write_mu_);
@@ -182,6 +206,8 @@ class AccessLines {
     spdlog::log_clock::time_point time;
     Message message;
   };
+
+  LogOutput* const output_;
 
   absl::Mutex mu_;
   std::vector<Line> waiting_ ABSL_GUARDED_BY(mu_);
@@ -199,15 +225,24 @@ struct Loggers {
       of_module[m]->flush_on(level_enum::info);
       of_module[m]->set_level(levels[m]);
     }
+    writer.emplace([this] { Write(); }, std::chrono::seconds(1));
   }
 
-  const std::shared_ptr<spdlog::sinks::sink> sink =
-      std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
-  AccessLines access;
-  const spdlog::details::periodic_worker writer{[this] { access.Write(); },
-                                                std::chrono::seconds(1)};
+  // Once a second.
+  void Write() {
+    if (const int64_t lost = output.TakeLost(); lost > 0) {
+      of_module[static_cast<size_t>(LogModule::kServer)]->warn(
+          "{} lines of the log were lost: nobody read it", lost);
+    }
+    access.Write();
+  }
+
+  LogOutput output{STDOUT_FILENO, kPatience};
+  const std::shared_ptr<spdlog::sinks::sink> sink = std::make_shared<OutputSink>(&output);
+  AccessLines access{&output};
   std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
   std::atomic<LogFormat> format = LogFormat::kText;
+  std::optional<spdlog::details::periodic_worker> writer;
 };
 
 // Lives as long as the process: what is destroyed at its end logs too.

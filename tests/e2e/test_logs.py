@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -168,6 +169,30 @@ def test_calls_that_outlast_the_drain_are_logged_or_lost(
             assert server.wait() in (0, 1), server.log
     finally:
         server.kill()
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Path) -> None:
+    flags = ("--log_format=json", "--log_level=access=info")
+    server = Server(repository, "cpu*2", tmp_path, flags)
+    os.mkfifo(server.log_path)
+    reader = os.open(server.log_path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with server, braid.connect(server.address) as client:
+            for _ in range(1000):
+                client.infer("linear", {"input": np.zeros((1, 3), np.float32)})
+            for level in ("rpc=debug", "rpc=info"):
+                set_log_level(server, level)  # leaves lines that no thread of their own writes
+            read = b""
+
+            def is_told() -> bool:
+                nonlocal read
+                with contextlib.suppress(BlockingIOError):
+                    read += os.read(reader, 1 << 20)
+                return b"lines of the log were lost" in read
+
+            wait_until(is_told)
+    finally:
+        os.close(reader)
 
 
 def test_levels_that_make_no_sense_are_named(repository: Path) -> None:

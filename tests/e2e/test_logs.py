@@ -174,12 +174,16 @@ def test_calls_that_outlast_the_drain_are_logged_or_lost(
 def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Path) -> None:
     flags = ("--log_format=json", "--log_level=access=info")
     server = Server(repository, "cpu*2", tmp_path, flags)
+
+    def flood(client: braid.Client) -> None:
+        for _ in range(1000):
+            client.infer("linear", {"input": np.zeros((1, 3), np.float32)})
+
     os.mkfifo(server.log_path)
     reader = os.open(server.log_path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         with server, braid.connect(server.address) as client:
-            for _ in range(1000):
-                client.infer("linear", {"input": np.zeros((1, 3), np.float32)})
+            flood(client)
             for level in ("rpc=debug", "rpc=info"):
                 set_log_level(server, level)  # leaves lines that no thread of their own writes
             read = b""
@@ -191,6 +195,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Pa
                 return b"lines of the log were lost" in read
 
             wait_until(is_told)
+            flood(client)  # so that it ends without a reader
     finally:
         os.close(reader)
 

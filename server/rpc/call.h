@@ -37,7 +37,7 @@ class CallRecord {
   CallRecord(Metrics* metrics, absl::string_view method)
       : metrics_(metrics), method_(method), start_(absl::Now()) {}
 
-  // For the access log: to be filled in only while AccessLogOn().
+  // For the access log: what costs something is to be filled in only while AccessLogOn().
   CallFacts& facts() { return facts_; }
 
   // To be called once, before the reply goes out. `model`: that the call was about, as the client

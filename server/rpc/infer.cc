@@ -114,8 +114,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
                          ReadSchedule(config, request.parameters(), deadline));
   auto queued = std::make_shared<InferenceRequest>(
       std::move(inputs), rows, schedule,
-      [queue, &request, response, facts, wanted = std::move(wanted),
-       slices = std::move(slices),
+      [queue, &request, response, facts, wanted = std::move(wanted), slices = std::move(slices),
        done = std::move(done)](absl::StatusOr<InferenceResult> result) mutable {
         absl::Status status = result.status();
         status.Update(CheckWhole(slices));

@@ -40,10 +40,9 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
 
 // Checks `request` and queues it in `queue`; it fills `response`, and what was done in `facts`, for
-// the access log, before `done`. They live until then. The rows it tells `facts` at once, and writes
-// them no more. With Runner::kAnyThread `done` may be called before this
-// returns. Returns the request, for Cancel(). An error: nothing was queued, and `done` is not
-// called.
+// the access log, before `done`. They live until then. The rows it tells `facts` at once, and
+// writes them no more. With Runner::kAnyThread `done` may be called before this returns. Returns
+// the request, for Cancel(). An error: nothing was queued, and `done` is not called.
 absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
     const inference::ModelInferRequest& request, absl::Time deadline,

@@ -24,8 +24,8 @@ absl::Status Refused(absl::string_view field, const std::string& text) {
 }
 
 absl::Status TooMany(absl::string_view field, size_t entries) {
-  return InvalidField(
-      field, absl::StrCat("has ", entries, " entries; expected at most ", kMostEntries));
+  return InvalidField(field,
+                      absl::StrCat("has ", entries, " entries; expected at most ", kMostEntries));
 }
 
 absl::Status CheckParameters(const Parameters& parameters, absl::string_view field) {

@@ -20,7 +20,9 @@ inline constexpr char kLiveness[] = "liveness";
 inline constexpr char kReadiness[] = "readiness";
 
 // Whether it says so of the server itself by this name, which no model can then have.
-inline bool IsServersName(absl::string_view name) { return name == kLiveness || name == kReadiness; }
+inline bool IsServersName(absl::string_view name) {
+  return name == kLiveness || name == kReadiness;
+}
 
 // Who wants to be told. It is told under a lock, so that the last state is the last it hears: it
 // neither blocks nor calls Health.

@@ -93,6 +93,53 @@ def test_access_log_in_json(repository: Path, tmp_path: Path) -> None:
         assert calls("RepositoryIndex")
 
 
+def test_the_audit_in_json_says_what_was_done(repository: Path, tmp_path: Path) -> None:
+    with Server(repository, "cpu*1", tmp_path, ("--log_format=json",)) as server:
+        client = braid.connect(server.address)
+        optimizer = {"name": "SGD", "lr": 0.1}
+        trainer = client.create_trainer("linear", loss="mse", optimizer=optimizer)
+        batch = {"input": torch.zeros(2, 3)}, {"target": torch.zeros(2, 2)}
+        trainer.step(*batch)
+        saved = trainer.save_checkpoint().name
+        trainer.restore_checkpoint()
+        trainer.restore_checkpoint(saved)
+        with pytest.raises(braid.NotFound):
+            trainer.restore_checkpoint("nosuch")
+        assert trainer.publish() == 2
+        with trainer.stream() as stream:
+            assert stream.publish().result(timeout=60) == 3
+            stream.step(*batch)
+        client.rollback("linear", 1)
+        with pytest.raises(braid.NotFound):
+            client.rollback("linear", 7)
+        trainer.delete()
+        set_log_level(server, "info")
+        audited = json_lines(server, lambda line: line["module"] == "audit")
+    common = {"time", "level", "module", "peer"}
+    for line in audited:
+        assert line["peer"].startswith("ipv4:127.0.0.1:")
+        assert common <= line.keys() and "message" not in line
+    told = [
+        {name: line[name] for name in line.keys() - common}
+        for line in audited
+        if line["method"] != "Stream"  # whenever the server has seen that it ended
+    ]
+    ours = {"trainer": "linear"}
+    assert told == [
+        {"method": "CreateTrainer", "model": "linear", **ours, "outcome": "OK"},
+        {"method": "SaveCheckpoint", **ours, "checkpoint": saved, "outcome": "OK"},
+        {"method": "RestoreCheckpoint", **ours, "checkpoint": saved, "outcome": "OK"},
+        {"method": "RestoreCheckpoint", **ours, "checkpoint": saved, "outcome": "OK"},
+        {"method": "RestoreCheckpoint", **ours, "checkpoint": "nosuch", "outcome": "NOT_FOUND"},
+        {"method": "Publish", **ours, "version": 2, "outcome": "OK"},
+        {"method": "Publish", **ours, "version": 3, "outcome": "OK"},
+        {"method": "Rollback", "model": "linear", "version": 1, "outcome": "OK"},
+        {"method": "Rollback", "model": "linear", "version": 7, "outcome": "NOT_FOUND"},
+        {"method": "DeleteTrainer", **ours, "outcome": "OK"},
+        {"method": "LogSettings", "settings": "log_level=info", "outcome": "OK"},
+    ]
+
+
 def test_each_request_of_a_stream_has_a_line(repository: Path, tmp_path: Path) -> None:
     flags = ("--log_format=json", "--log_level=access=info")
     with Server(repository, "cpu*1", tmp_path, flags) as server:

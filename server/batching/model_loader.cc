@@ -11,6 +11,7 @@
 #include "server/base/status.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
+#include "server/telemetry/health.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
@@ -40,6 +41,17 @@ void LogLoaded(const LoadedVersion& version, absl::Duration time) {
             absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1))),
             Names(config.inputs, config.batched()), Names(config.outputs, config.batched()),
             config.max_batch_size, version.replicas.size());
+}
+
+// A model whose name is taken would be served without anybody learning of its health.
+absl::Status CheckName(const std::string& name) {
+  if (IsServersName(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the health service says by the name '", name,
+                     "' how the server itself is, so it can say nothing of a model of that name; "
+                     "expected a folder that is called otherwise"));
+  }
+  return absl::OkStatus();
 }
 
 // Which versions the policy serves, ascending.
@@ -73,6 +85,7 @@ ModelLoader::ModelLoader(Options options, ServedModels* models)
 
 absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
                                        const std::optional<std::string>& override_text) {
+  BRAID_RETURN_IF_ERROR(CheckName(entry.name));
   std::optional<ModelConfig> config;
   if (override_text) {
     BRAID_ASSIGN_OR_RETURN(config,

@@ -1,5 +1,6 @@
 #include "server/rpc/access.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -9,13 +10,9 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/telemetry/access_log.h"
-#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
-
-// Of an audited call's settings: all that there are, and a value or two that are none.
-constexpr size_t kSettings = 1024;
 
 enum class Denial { kNoCredentials, kBadCredentials, kRole };
 
@@ -223,19 +220,32 @@ std::string Caller::client() const {
   return identity_ != nullptr ? identity_->name : peer_.substr(0, peer_.rfind(':'));
 }
 
-void Caller::Audit(const absl::Status& outcome, absl::string_view part) const {
+void Caller::Did(const std::string& name, AuditValue value) {
+  if (!audited_) {
+    return;
+  }
+  const auto asked = std::find_if(details_.begin(), details_.end(),
+                                  [&name](const auto& detail) { return detail.first == name; });
+  if (asked != details_.end()) {
+    asked->second = std::move(value);
+  } else {
+    details_.emplace_back(name, std::move(value));
+  }
+}
+
+void Caller::Audit(const absl::Status& outcome) const {
+  AuditPart(rule_->method, details_, outcome);
+}
+
+void Caller::AuditPart(absl::string_view part, const AuditDetails& did,
+                       const absl::Status& outcome) const {
   // Who is nobody is counted, but leaves no line: it could write as many as it likes.
   if (!audited_ || (access_->control != nullptr && identity_ == nullptr)) {
     return;
   }
-  Log(LogModule::kAudit)
-      .info(
-          "identity={} peer={} method={} model={} trainer={}{} outcome={}",
-          QuotedExcerpt(identity_ == nullptr ? "" : identity_->name), QuotedExcerpt(peer_),
-          std::string(part.empty() ? rule_->method : part), QuotedExcerpt(audited_model_),
-          QuotedExcerpt(trainer_),
-          settings_.empty() ? "" : absl::StrCat(" settings=", QuotedExcerpt(settings_, kSettings)),
-          absl::StatusCodeToString(outcome.code()));
+  const std::string code = absl::StatusCodeToString(outcome.code());
+  LogAudit({identity_ == nullptr ? "" : identity_->name, peer_, part, audited_model_, trainer_, did,
+            code});
 }
 
 }  // namespace braid

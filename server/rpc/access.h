@@ -12,10 +12,11 @@
 #include "grpcpp/server_context.h"
 #include "server/access/access_control.h"
 #include "server/base/status.h"
+#include "server/rpc/audit_details.h"
 #include "server/rpc/method_rules.h"
 #include "server/rpc/request_names.h"
-#include "server/rpc/settings.h"
 #include "server/rpc/string_limits.h"
+#include "server/telemetry/audit_log.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
@@ -42,11 +43,11 @@ class Caller {
   // do may have changed.
   template <typename Request>
   absl::Status Check(const Request& request) {
-    if constexpr (requires { SettingsText(request); }) {
-      settings_ = SettingsText(request);
+    const Need need = NeedOf(request, rule_->need);
+    if (Audited(need)) {
+      details_ = DetailsOf(request, rule_->subject);
     }
-    BRAID_RETURN_IF_ERROR(
-        CheckNames(NeedOf(request, rule_->need), NamesIn(request, rule_->subject)));
+    BRAID_RETURN_IF_ERROR(CheckNames(need, NamesIn(request, rule_->subject)));
     return CheckStrings(request);
   }
   absl::Status CheckNames(const Names& names) { return CheckNames(rule_->need, names); }
@@ -66,8 +67,14 @@ class Caller {
   // For a limit: the identity, or else the address. Empty where there is no limit.
   std::string client() const;
 
-  // Tells the log of a call that is audited; `part`: of the operation of a stream that is one.
-  void Audit(const absl::Status& outcome, absl::string_view part = {}) const;
+  // For the audit: what was done, which the request may have left to the server. In place of what
+  // it asked for by that `name`.
+  void Did(const std::string& name, AuditValue value);
+  // Tells the log of a call that is audited.
+  void Audit(const absl::Status& outcome) const;
+  // The same of an operation of a stream, `part`, which is one; `did`: what it did.
+  void AuditPart(absl::string_view part, const AuditDetails& did,
+                 const absl::Status& outcome) const;
 
  private:
   absl::Status CheckNames(Need need, const Names& names);
@@ -96,7 +103,7 @@ class Caller {
   std::string trace_id_;
   std::string audited_model_;
   std::string trainer_;
-  std::string settings_;  // and their new values
+  AuditDetails details_;
 };
 
 }  // namespace braid

@@ -18,6 +18,7 @@
 #include "server/rpc/access.h"
 #include "server/rpc/status.h"
 #include "server/telemetry/access_log.h"
+#include "server/telemetry/audit_log.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
@@ -37,7 +38,7 @@ class CallRecord {
   CallRecord(Metrics* metrics, absl::string_view method)
       : metrics_(metrics), method_(method), start_(absl::Now()) {}
 
-  // For the access log: to be filled in only while AccessLogOn().
+  // For the access log: what costs something is to be filled in only while AccessLogOn().
   CallFacts& facts() { return facts_; }
 
   // To be called once, before the reply goes out. `model`: that the call was about, as the client
@@ -81,6 +82,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   }
   const Caller& caller() const { return caller_; }
   CallFacts& facts() { return record_.facts(); }
+  // For the audit, before Reply().
+  void Did(const std::string& name, AuditValue value) { caller_.Did(name, std::move(value)); }
   void Reply(const absl::Status& status) {
     // First, or the client's next request could be refused for this one's sake.
     ticket_.GiveBack();

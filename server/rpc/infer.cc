@@ -80,6 +80,12 @@ InferContext ForCaller(const InferContext& context, const Caller& caller) {
   return allowed;
 }
 
+void TellRequest(const inference::ModelInferRequest& request, CallFacts* facts) {
+  if (AccessLogOn()) {
+    facts->request_id = request.id();
+  }
+}
+
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request) {
   BRAID_ASSIGN_OR_RETURN(const int64_t version,
@@ -100,15 +106,15 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));
+  const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
+  facts->rows = rows;
   BRAID_ASSIGN_OR_RETURN(std::vector<RequestedOutput> wanted,
                          ReadRequestedOutputs(config, request, context.regions));
   BRAID_ASSIGN_OR_RETURN(const InferenceRequest::Schedule schedule,
                          ReadSchedule(config, request.parameters(), deadline));
-  const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
   auto queued = std::make_shared<InferenceRequest>(
       std::move(inputs), rows, schedule,
-      [queue, &request, response, facts, rows, wanted = std::move(wanted),
-       slices = std::move(slices),
+      [queue, &request, response, facts, wanted = std::move(wanted), slices = std::move(slices),
        done = std::move(done)](absl::StatusOr<InferenceResult> result) mutable {
         absl::Status status = result.status();
         status.Update(CheckWhole(slices));
@@ -116,10 +122,8 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
           status = FillResponse(queue->config(), request, *result, wanted, response);
           status.Update(CheckReplySize(response));
           if (AccessLogOn()) {
-            *facts = {request.id(),
-                      rows,
-                      static_cast<int64_t>(result->chunks.size()),
-                      {{"queue", result->queued}, {"compute", result->computed}}};
+            facts->chunks = static_cast<int64_t>(result->chunks.size());
+            facts->phases = {{"queue", result->queued}, {"compute", result->computed}};
           }
         }
         done(std::move(status));

@@ -27,6 +27,10 @@ struct InferContext {
 // Without the regions, which are everybody's, if `caller` may not use every model.
 InferContext ForCaller(const InferContext& context, const Caller& caller);
 
+// For the access log, of a request that has just come: what it is searched for by, whatever becomes
+// of it.
+void TellRequest(const inference::ModelInferRequest& request, CallFacts* facts);
+
 // The queue of the model and version that `request` names.
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request);
@@ -35,10 +39,10 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
 // block.
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
 
-// Checks `request` and queues it in `queue`; it fills `response`, and `facts` for the access log,
-// before `done`. They live until then. With Runner::kAnyThread `done` may be called before this
-// returns. Returns the request, for Cancel(). An error: nothing was queued, and `done` is not
-// called.
+// Checks `request` and queues it in `queue`; it fills `response`, and what was done in `facts`, for
+// the access log, before `done`. They live until then. The rows it tells `facts` at once, and
+// writes them no more. With Runner::kAnyThread `done` may be called before this returns. Returns
+// the request, for Cancel(). An error: nothing was queued, and `done` is not called.
 absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
     const inference::ModelInferRequest& request, absl::Time deadline,

@@ -20,6 +20,7 @@ InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
 absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               const inference::ModelInferRequest& request,
                               inference::ModelInferResponse* response) {
+  TellRequest(request, &facts());
   BRAID_RETURN_IF_ERROR(Admit(rpc, request));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
   InferContext allowed = ForCaller(infer, caller());

@@ -106,7 +106,7 @@ void InferStream::Count(Pending* pending, const absl::Status& status) {
   if (!pending->record) {
     return;
   }
-  // Until it is answered a worker may write them.
+  // Until it is answered a worker may write them; what was known at once the record has.
   if (pending->answered) {
     pending->record->facts() = std::move(pending->facts);
   }
@@ -157,6 +157,8 @@ void InferStream::OnReadDone(bool ok) {
     }
     received = reading_;
     received->record.emplace(rpc_.metrics, "ModelStreamInfer");
+    TellRequest(received->request, &received->facts);
+    received->record->facts() = received->facts;
     received->bytes = received->request.ByteSizeLong();
     status = caller_.Check(received->request);
     if (status.ok()) {
@@ -190,6 +192,9 @@ absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   {
     const absl::MutexLock lock(&mu_);
     pending->queued = queued;
+    if (pending->record) {
+      pending->record->facts().rows = pending->facts.rows;
+    }
     ended = ended_;
   }
   if (ended) {

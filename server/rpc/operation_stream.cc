@@ -127,7 +127,11 @@ void OperationStream::Answer(const std::shared_ptr<Pending>& pending, absl::Stat
   pending->status = std::move(status);
   pending->answered = true;
   if (pending->request.has_publish()) {
-    caller_.Audit(pending->status, "Publish");
+    AuditDetails did;
+    if (pending->status.ok()) {
+      did.emplace_back("version", pending->reply.publish().version());
+    }
+    caller_.AuditPart("Publish", did, pending->status);
   }
   if (!pending->status.ok()) {
     *failed_ = std::min(failed_->load(), pending->number);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/strings/string_view.h"
+#include "braid/v1/training.pb.h"
 #include "server/rpc/method_rules.h"
 
 namespace braid {
@@ -22,10 +23,18 @@ Names NamesIn(const Request& request, Subject subject) {
     names.model = request.model();
   }
   if constexpr (requires { request.name(); }) {
-    const bool is_model = subject == Subject::kModel && names.model.empty();
-    (is_model ? names.model : names.trainer) = request.name();
+    if (subject == Subject::kTrainer) {
+      names.trainer = request.name();
+    } else if (subject == Subject::kModel) {
+      names.model = request.name();
+    }
   }
   return names;
+}
+
+// The trainer that there is then: one that is given no name has its model's.
+inline Names NamesIn(const braid::v1::CreateTrainerRequest& request, Subject /*subject*/) {
+  return {request.model(), request.name().empty() ? request.model() : request.name()};
 }
 
 // Setting something needs more than reading it.

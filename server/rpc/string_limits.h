@@ -1,4 +1,5 @@
-// How long the strings of a request may be: names and ids are short, what is long is a tensor.
+// How long the strings of a request may be, and how many things it may list: names and ids are
+// short, what is long is a tensor.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +13,15 @@ namespace braid {
 // In bytes. A file's name has 255 at most; a request's id is kept until it is answered, and comes
 // back with the answer.
 inline constexpr size_t kLongestString = 1024;
+// Of one list: losses, groups of parameters, milestones, metrics. Of tensors there are as many as
+// the model has, and of numbers that are no integers as many as there are classes or groups.
+inline constexpr int kMostEntries = 1024;
 
-// INVALID_ARGUMENT with the field of `request` itself that is longer. Its parts are looked at by
-// who reads them.
+// INVALID_ARGUMENT with the field of `request`, at any depth, that is longer:
+// "options.parameter_groups[3].pattern". Contents of tensors, bytes and the model configuration
+// that comes with a request to load are left to who reads them.
 absl::Status CheckStrings(const google::protobuf::Message& request);
-// The same, with its parameters, and the names and parameters of its inputs and outputs.
+// The same, for the request that comes most often.
 absl::Status CheckStrings(const inference::ModelInferRequest& request);
 
 }  // namespace braid

@@ -86,6 +86,9 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
                           TellFacts(*result, &call->facts());
                           WriteReply(*result, with_chunks, response);
                           status = CheckReplySize(response);
+                          if constexpr (requires { response->version(); }) {
+                            call->Did("version", response->version());
+                          }
                         }
                         call->Reply(status);
                       });
@@ -201,6 +204,7 @@ TrainingService::Reactor* TrainingService::SaveCheckpoint(
                               [call, response](const absl::StatusOr<CheckpointInfo>& info) {
                                 if (info.ok()) {
                                   WriteCheckpoint(*info, response->mutable_checkpoint());
+                                  call->Did("checkpoint", info->name);
                                 }
                                 call->Reply(info.status());
                               });
@@ -218,6 +222,7 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
           absl::Status status = info.status();
           if (status.ok()) {
             WriteCheckpoint(*info, response->mutable_checkpoint());
+            call->Did("checkpoint", info->name);
             const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
             status = trainer.status();
             if (trainer.ok()) {

@@ -34,7 +34,10 @@ std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
     absl::StrAppend(&line, " ", name, "=", QuotedExcerpt(value));
   });
   if (facts.rows > 0) {
-    absl::StrAppend(&line, " rows=", facts.rows, " chunks=", facts.chunks);
+    absl::StrAppend(&line, " rows=", facts.rows);
+  }
+  if (facts.chunks > 0) {
+    absl::StrAppend(&line, " chunks=", facts.chunks);
   }
   for (const auto& [phase, time] : facts.phases) {
     absl::StrAppend(&line, " ", phase, "=",
@@ -62,7 +65,10 @@ std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
     absl::StrAppend(&json, ",\"", name, "\":", InQuotes(value));
   });
   if (facts.rows > 0) {
-    absl::StrAppend(&json, ",\"rows\":", facts.rows, ",\"chunks\":", facts.chunks);
+    absl::StrAppend(&json, ",\"rows\":", facts.rows);
+  }
+  if (facts.chunks > 0) {
+    absl::StrAppend(&json, ",\"chunks\":", facts.chunks);
   }
   absl::string_view between = ",\"phase_seconds\":{";
   for (const auto& [phase, time] : facts.phases) {

@@ -40,7 +40,7 @@ void Health::LoseDevice(absl::string_view why) {
 }
 
 void Health::SetModel(const std::string& model, bool ready) {
-  if (model == kLiveness || model == kReadiness) {
+  if (IsServersName(model)) {
     return;
   }
   const absl::MutexLock lock(&mu_);

@@ -19,6 +19,11 @@ namespace braid {
 inline constexpr char kLiveness[] = "liveness";
 inline constexpr char kReadiness[] = "readiness";
 
+// Whether it says so of the server itself by this name, which no model can then have.
+inline bool IsServersName(absl::string_view name) {
+  return name == kLiveness || name == kReadiness;
+}
+
 // Who wants to be told. It is told under a lock, so that the last state is the last it hears: it
 // neither blocks nor calls Health.
 class HealthListener {
@@ -42,7 +47,7 @@ class Health {
   void SetNotReady(absl::string_view does) ABSL_LOCKS_EXCLUDED(mu_);
   // Neither live nor ready, for good, whatever else is said: `why` has the device's name.
   void LoseDevice(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
-  // A model that is named as one of the server's own states is not told of.
+  // Nothing is said of a model that has one of the server's own names: it is not served.
   void SetModel(const std::string& model, bool ready) ABSL_LOCKS_EXCLUDED(mu_);
 
   // OK, or UNAVAILABLE with the reason.

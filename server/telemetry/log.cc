@@ -119,6 +119,11 @@ class TextMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
+// Whether what it logs is made of members already, where the format is JSON.
+bool LogsMembers(absl::string_view module) {
+  return module == kModuleNames[kAccess] || module == kModuleNames[kAudit];
+}
+
 // The message as members of the line's JSON object.
 class JsonMessage final : public spdlog::custom_flag_formatter {
  public:
@@ -126,7 +131,7 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
               spdlog::memory_buf_t& out) override {
     const absl::string_view payload = ViewOf(line.payload);
     std::string members(payload);
-    if (ViewOf(line.logger_name) != kModuleNames[kAccess]) {
+    if (!LogsMembers(ViewOf(line.logger_name))) {
       using Json = nlohmann::json;
       members = absl::StrCat("\"message\":",
                              Json(members).dump(-1, ' ', true, Json::error_handler_t::replace));

@@ -30,7 +30,8 @@ absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels level
 // What ParseLogLevels() reads, every module named.
 std::string LogLevelsText(const LogLevels& levels);
 
-// Logs of `module`. Any thread. Characters that end or hide a line are escaped.
+// Logs of `module`. Any thread. Characters that end or hide a line are escaped. Lines of kAudit are
+// LogAudit()'s: where the format is JSON they are the members of an object.
 spdlog::logger& Log(LogModule module);
 
 // A line of kAccess, of now, whatever its level. The thread that writes it, within a second, asks

@@ -2,6 +2,7 @@
 
 #include <re2/re2.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -13,6 +14,9 @@
 
 namespace braid {
 namespace {
+
+// Of a compiled pattern, in bytes: thousands of times what names of parameters need.
+constexpr int64_t kMostPatternMemory = int64_t{1} << 20;
 
 absl::Status CheckNumber(const std::string& field, std::optional<double> value, bool frozen) {
   if (!value) {
@@ -34,7 +38,10 @@ absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::string& pattern, const s
   if (pattern.empty()) {
     return InvalidField(field, "is empty; expected a regular expression");
   }
-  auto expression = std::make_unique<RE2>(pattern, RE2::Quiet);
+  RE2::Options options;
+  options.set_log_errors(false);  // they go to the client
+  options.set_max_mem(kMostPatternMemory);
+  auto expression = std::make_unique<RE2>(pattern, options);
   if (!expression->ok()) {
     return InvalidField(field, absl::StrCat("\"", Excerpt(pattern), "\" is no regular expression (",
                                             Excerpt(expression->error()), ")"));

@@ -30,7 +30,7 @@ LATER, LONG = "20m", "80m"
 
 @dataclass
 class Case:
-    """Series, each a sample a minute in promtool's notation, and what fires of them `at` a time.
+    """Series, each a sample an `every` in promtool's notation, and what fires of them `at` a time.
 
     fires: the labels of the alert beside those of the server; none: it does not fire.
     """
@@ -42,6 +42,7 @@ class Case:
     summary: str = ""
     description: str = ""
     server: bool = True
+    every: str = "1m"
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +73,13 @@ OPEN, MAY_OPEN = f"process_open_fds{{{SERVER}}}", f"process_max_fds{{{SERVER}}}"
 QUEUE = f"braid_queue_rows{{{SERVER},model='m'}}"
 DENIED = f"braid_access_denied_total{{{SERVER},reason='bad_credentials'}}"
 HEALTHY = f"braid_device_healthy{{{SERVER},device='cuda:0'}}"
+LOST_DEVICE = (
+    "Its context was gone within the last ten minutes, "
+    "and stays so until the server is started again."
+)
+# Lost four times, half an hour apart: each time the container is ended after four scrapes, and one
+# with a context of its own follows it a minute later.
+LOSSES = "1x39 " + "0 0 0 0 stale _x3 1x111 " * 4
 FAILED = f"braid_trainers{{{SERVER},state='failed'}}"
 WRITTEN = "checkpoint_last_written_timestamp_seconds"
 SENSOR = ',sensor="braid_gpu_power_watts"'
@@ -138,8 +146,15 @@ CASES = [
     Case("BraidBadCredentials", {DENIED: "0+1x200"}, LATER),
     Case("BraidDeviceLost", {HEALTHY: "1x5 0x200"}, LATER, {"device": "cuda:0"},
          "Braid server a:1 has lost its device cuda:0",
-         "Its context is gone. The server is not ready until it is started again."),
+         LOST_DEVICE),
     Case("BraidDeviceLost", {HEALTHY: "1x200"}, LATER),
+    *(case for loss in (10, 40, 70, 100) for case in (
+        Case("BraidDeviceLost", {HEALTHY: LOSSES}, f"{loss - 1}m", every="15s"),
+        *(Case("BraidDeviceLost", {HEALTHY: LOSSES}, at, {"device": "cuda:0"},
+               "Braid server a:1 has lost its device cuda:0",
+               LOST_DEVICE, every="15s")
+          for at in (f"{loss}m", f"{loss}m30s", f"{loss + 1}m", f"{loss + 9}m")),
+        Case("BraidDeviceLost", {HEALTHY: LOSSES}, f"{loss + 15}m", every="15s"))),
     Case("BraidGpuXid", gpu("xid_errors_total", "_x15 1x200", ',xid="79"'), LATER,
          {**OF_GPU, "xid": "79"}, "GPU 0 of a:1 reports XID 79",
          "The driver told of a critical error of GPU-a."),
@@ -228,7 +243,7 @@ def expected(case: Case) -> list[dict]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_alert(case: Case, tmp_path: Path) -> None:
     test = {
-        "interval": "1m",
+        "interval": case.every,
         "input_series": [{"series": name, "values": case.series[name]} for name in case.series],
         "alert_rule_test": [
             {"eval_time": case.at, "alertname": case.alert, "exp_alerts": expected(case)}
@@ -236,7 +251,8 @@ def test_alert(case: Case, tmp_path: Path) -> None:
     }
     rules = [str(path) for path in PROMETHEUS.glob("*.rules.yaml")]
     path = tmp_path / "test.yaml"
-    path.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "1m", "tests": [test]}))
+    tests = {"rule_files": rules, "evaluation_interval": case.every, "tests": [test]}
+    path.write_text(json.dumps(tests))
     done = subprocess.run([PROMTOOL, "test", "rules", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

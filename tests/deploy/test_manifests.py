@@ -112,8 +112,8 @@ def test_what_is_mounted_is_a_volume(values: Path) -> None:
 def test_selectors_select_the_servers_pods_and_no_others(values: Path) -> None:
     manifests = render(values)
     workload = manifests.workload()
-    labels = workload["spec"]["template"]["metadata"]["labels"]
-    assert labels == workload["spec"]["selector"]["matchLabels"]
+    labels = workload["spec"]["selector"]["matchLabels"]
+    assert workload["spec"]["template"]["metadata"]["labels"].items() >= labels.items()
     for service in (manifest for manifest in manifests if manifest["kind"] == "Service"):
         assert service["spec"]["selector"] == labels
     for kind, field in (("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):

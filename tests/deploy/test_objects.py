@@ -70,6 +70,49 @@ def test_services() -> None:
     }
 
 
+def test_who_reaches_the_load_balancer() -> None:
+    ranges = ["10.0.0.0/8", "fd00::/8"]
+    service = {"type": "LoadBalancer", "loadBalancerSourceRanges": ranges}
+    manifests = render_minimal({"service": service})
+    assert manifests.of("Service", "braid")["spec"]["loadBalancerSourceRanges"] == ranges
+    assert "loadBalancerSourceRanges" not in manifests.of("Service", "braid-headless")["spec"]
+    assert "loadBalancerSourceRanges" not in render_minimal().of("Service", "braid")["spec"]
+
+
+def test_pods_are_replaced_in_a_way_that_kubernetes_takes() -> None:
+    def strategy(values: dict) -> dict:
+        return render_minimal({"strategy": values}).of("Deployment")["spec"]["strategy"]
+
+    default = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    assert strategy({}) == default
+    # What the chart has for the other type would be refused beside this one.
+    assert strategy({"type": "Recreate"}) == {"type": "Recreate"}
+    surge = {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
+    assert strategy(surge) == {"type": "RollingUpdate", **surge}
+    # Of pods of a StatefulSet it says nothing.
+    still = {"rollingUpdate": {"maxUnavailable": 0}}
+    assert render_minimal({"strategy": still, "training": {"enabled": True}}).of("StatefulSet")
+
+
+def test_numbers_are_written_out() -> None:
+    large = {
+        "replicas": 3000000,
+        "drain": {"preStopSeconds": 5000000, "marginSeconds": 2000000},
+        "podDisruptionBudget": {"maxUnavailable": 1000000},
+    }
+    manifests = render_minimal(large)
+    assert manifests.workload()["spec"]["replicas"] == 3000000
+    assert manifests.server()["lifecycle"]["preStop"]["sleep"]["seconds"] == 5000000
+    assert manifests.of("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1000000
+    scaled = {"kind": "HorizontalPodAutoscaler", "maxReplicas": 2000000}
+    manifests = render_minimal({"autoscaling": {**scaled, "queueMilliseconds": 2000000}})
+    spec = manifests.of("HorizontalPodAutoscaler")["spec"]
+    assert spec["maxReplicas"] == 2000000
+    assert spec["metrics"][0]["pods"]["target"]["averageValue"] == "2000000m"
+    for manifest in [*render_minimal(large), *manifests]:
+        validate(manifest, KUBERNETES_VERSIONS[0])
+
+
 def ingress(policy: dict) -> dict[int, list]:
     """Who reaches which port."""
     return {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"] or []}

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from e2e.server import BINARY
 
-from deploy.rendering import CHART, MATRIX, merge, render, render_minimal
+from deploy.rendering import CHART, KUBERNETES_VERSIONS, MATRIX, merge, render, render_minimal
+from deploy.validation import validate
 
 
 def args(more: dict | None = None) -> list[str]:
@@ -54,11 +55,14 @@ def test_names_follow_the_release() -> None:
     assert named.workload()["metadata"]["name"] == "x"
 
 
-@pytest.mark.parametrize("seconds, failures", [(600, 120), (601, 121), (1, 1)])
+@pytest.mark.parametrize(
+    "seconds, failures", [(600, 120), (601, 121), (1, 1), (5000000, 1000000)]
+)
 def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
     manifests = render_minimal({"startup": {"seconds": seconds}})
     probe = manifests.server()["startupProbe"]
     assert (probe["periodSeconds"], probe["failureThreshold"]) == (5, failures)
+    assert isinstance(probe["failureThreshold"], int)
     assert manifests.workload()["spec"]["progressDeadlineSeconds"] > seconds
 
 
@@ -224,6 +228,31 @@ def test_what_is_added_comes_through() -> None:
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["imagePullSecrets"] == [{"name": "p"}]
     assert server["image"] == "r/b:7"
+
+
+def test_what_a_mesh_or_a_scheduler_looks_at() -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    selector = {"matchLabels": {"team": "vision"}}
+    added = {
+        "podAnnotations": {"sidecar.istio.io/proxyCPU": "100m"},
+        "podLabels": {"sidecar.istio.io/inject": "true"},
+        "priorityClassName": "serving",
+        "topologySpreadConstraints": [spread, {**spread, "labelSelector": selector}],
+    }
+    for training in (False, True):
+        manifests = render_minimal({**added, "training": {"enabled": training}})
+        spec = manifests.workload()["spec"]
+        metadata, pod = spec["template"]["metadata"], manifests.pod()
+        assert metadata["annotations"] == added["podAnnotations"]
+        ours = spec["selector"]["matchLabels"]
+        assert metadata["labels"] == {**ours, **added["podLabels"]}
+        assert pod["priorityClassName"] == "serving"
+        assert pod["topologySpreadConstraints"] == [
+            {**spread, "labelSelector": {"matchLabels": ours}},
+            {**spread, "labelSelector": selector},
+        ]
+        for manifest in manifests:
+            validate(manifest, KUBERNETES_VERSIONS[0])
 
 
 def test_an_image_by_its_digest() -> None:

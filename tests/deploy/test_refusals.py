@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
 
-from deploy.rendering import CHART, MATRIX, MINIMAL, Refused, render, render_minimal
+from deploy.rendering import CHART, MATRIX, MINIMAL, ROOT, Refused, render, render_minimal
 
 TEST = {
     "model": "a",
@@ -54,6 +55,54 @@ CONTRADICTIONS = [
     ({"server": {"devices": "cpu*4"}}, "would leave the pod's GPUs idle"),
     ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "leave it out of resources"),
     ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, "leave it out of resources"),
+    (
+        {"resources": {"limits": {"memory": "1Gi"}}},
+        "resources.requests.memory 8Gi is more than resources.limits.memory 1Gi",
+    ),
+    ({"resources": {"limits": {"memory": 8589934591}}}, "resources.limits.memory 8589934591:"),
+    ({"resources": {"limits": {"cpu": "1999m"}}}, "resources.requests.cpu 2 is more than"),
+    (
+        {"strategy": {"rollingUpdate": {"maxUnavailable": 0}}},
+        "strategy.rollingUpdate.maxSurge and maxUnavailable are both 0",
+    ),
+    ({"strategy": {"rollingUpdate": {"maxUnavailable": "0%"}}}, "are both 0"),
+    *(
+        ({"extraVolumeMounts": [{"name": "v", "mountPath": path}]}, f"extraVolumeMounts has {path}")
+        for path in ("/models", "/tmp", "/tmp/", "/dev/shm", "/etc/braid/tls", "/etc/braid/tokens")
+    ),
+    (
+        {
+            "training": {"enabled": True},
+            "extraVolumeMounts": [{"name": "v", "mountPath": "/data"}],
+        },
+        "extraVolumeMounts has /data",
+    ),
+    ({"extraVolumeMounts": [{"name": "v", "mountPath": "/v"}] * 2}, "extraVolumeMounts has /v"),
+    (
+        {
+            "models": {
+                "claimName": "",
+                "initContainers": [
+                    {
+                        "name": "a",
+                        "image": "b",
+                        "volumeMounts": [{"name": "v", "mountPath": "/models"}],
+                    }
+                ],
+            }
+        },
+        "models.initContainers[0].volumeMounts has /models",
+    ),
+    ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes has tmp"),
+    ({"extraVolumes": [{"name": "tokens", "emptyDir": {}}]}, "extraVolumes has tokens"),
+    (
+        {"podLabels": {"app.kubernetes.io/instance": "mine"}},
+        "podLabels may not have app.kubernetes.io/instance",
+    ),
+    (
+        {"service": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}},
+        "service.loadBalancerSourceRanges is for service.type LoadBalancer",
+    ),
     ({"training": {"data": {"existingClaim": "a"}}}, "is for training.enabled"),
     (
         {"replicas": 2, "training": {"enabled": True, "data": {"existingClaim": "a"}}},
@@ -89,12 +138,16 @@ NO_VALUES = [
     ({"image": {"digest": "sha256:0"}}, "/image/digest"),
     ({"server": {"devices": "gpu"}}, "/server/devices"),
     ({"server": {"devices": "auto"}}, "/server/devices"),
+    ({"server": {"devices": "cpu*65"}}, "/server/devices"),
     ({"server": {"modelControlMode": "all"}}, "/server/modelControlMode"),
     ({"server": {"extraArgs": ["tf32"]}}, "/server/extraArgs/0"),
     ({"server": {"logFormat": "xml"}}, "/server/logFormat"),
     ({"server": {"logLevel": "loud"}}, "/server/logLevel"),
     ({"server": {"logLevel": "info,access"}}, "/server/logLevel"),
+    ({"server": {"logLevel": "foo=info"}}, "/server/logLevel"),
+    ({"server": {"logLevel": "audit=off"}}, "/server/logLevel"),
     ({"server": {"maxConnectionAge": -1}}, "/server/maxConnectionAge"),
+    ({"server": {"maxClientRequestBytes": 1 << 61}}, "/server/maxClientRequestBytes"),
     ({"server": {"maxClientRequestBytes": -1}}, "/server/maxClientRequestBytes"),
     ({"models": {"claimName": "Not_A_Name"}}, "/models/claimName"),
     ({"fullnameOverride": "1abc"}, "/fullnameOverride"),
@@ -102,6 +155,22 @@ NO_VALUES = [
     ({"tls": {"terminatedInFront": "mesh"}}, "/tls/terminatedInFront"),
     ({"sharedMemory": {"sizeLimit": "1 GB"}}, "/sharedMemory/sizeLimit"),
     ({"drain": {"timeoutSeconds": 1.5}}, "/drain/timeoutSeconds"),
+    ({"drain": {"delaySeconds": 100000}}, "/drain/delaySeconds"),
+    ({"startup": {"seconds": 1 << 33}}, "/startup/seconds"),
+    ({"strategy": {"type": "OneByOne"}}, "/strategy/type"),
+    ({"strategy": {"recreate": True}}, "'recreate'"),
+    (
+        {"strategy": {"rollingUpdate": {"maxUnavailable": "101%"}}},
+        "/strategy/rollingUpdate/maxUnavailable",
+    ),
+    ({"podAnnotations": {"a": True}}, "/podAnnotations/a"),
+    ({"podLabels": {"a": "not a label"}}, "/podLabels/a"),
+    ({"priorityClassName": "Not_A_Name"}, "/priorityClassName"),
+    ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "/topologySpreadConstraints/0"),
+    (
+        {"service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.1"]}},
+        "/service/loadBalancerSourceRanges/0",
+    ),
     ({"autoscaling": {"kind": "HPA"}}, "/autoscaling/kind"),
     ({"autoscaling": {"minReplicas": 0}}, "/autoscaling/minReplicas"),
     ({"metrics": {"monitor": True}}, "/metrics/monitor"),
@@ -138,6 +207,53 @@ def test_the_schema(values: dict, key: str) -> None:
     assert key in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "limits", [{"memory": "8Gi"}, {"memory": 8589934592}, {"memory": "8.6G", "cpu": "2000m"}]
+)
+def test_a_limit_may_be_what_is_requested(limits: dict) -> None:
+    resources = render_minimal({"resources": {"limits": limits}}).server()["resources"]
+    assert resources["limits"].items() >= limits.items()
+
+
+FLAGS = (ROOT / "server/flags.cc").read_text()
+
+
+@pytest.mark.parametrize(
+    "flag, path",
+    [
+        ("repository_poll_seconds", "server.repositoryPollSeconds"),
+        ("max_connection_age", "server.maxConnectionAge"),
+        ("max_client_requests", "server.maxClientRequests"),
+        ("max_client_request_bytes", "server.maxClientRequestBytes"),
+        ("drain_delay", "drain.delaySeconds"),
+        ("drain_timeout", "drain.timeoutSeconds"),
+    ],
+)
+def test_ranges_are_the_servers(flag: str, path: str) -> None:
+    [(least, most)] = re.findall(
+        rf'"--{flag}".*?->check\((?:Between|CLI::Range)\(([^,]+), (.+?)\)\)', FLAGS, re.DOTALL
+    )
+    value = json.loads((CHART / "values.schema.json").read_text())
+    for key in path.split("."):
+        value = value["properties"][key]
+
+    def number(text: str) -> float:
+        base, _, shift = re.sub(r"int64_t\{(\d+)\}", r"\1", text).partition(" << ")
+        return float(base) * 2 ** int(shift or 0)
+
+    assert (value["minimum"], value["maximum"]) == (number(least), number(most))
+
+
+def test_modules_of_the_log_are_the_servers() -> None:
+    log = (ROOT / "server/telemetry/log.cc").read_text()
+    [names] = re.findall(r"kModuleNames = \{(.*?)\};", log, re.DOTALL)
+    *modules, audit = re.findall(r'"(\w+)"', names)
+    assert audit == "audit"  # which has no level
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    pattern = schema["properties"]["server"]["properties"]["logLevel"]["pattern"]
+    assert pattern.startswith(f"^(({'|'.join(modules)})=)?(")
+
+
 def test_nothing_said_is_refused() -> None:
     with pytest.raises(Refused, match="there are no models"):
         render({})
@@ -167,7 +283,7 @@ def test_every_value_is_described() -> None:
 
 def test_the_values_are_those_of_the_schema() -> None:
     def keys(node: object, path: str = "") -> set[str]:
-        if not isinstance(node, dict) or path.endswith(("strategy", "matchLabels")):
+        if not isinstance(node, dict) or path.endswith("matchLabels"):
             return {path}
         return {path}.union(*(keys(value, f"{path}.{key}") for key, value in node.items()))
 

@@ -81,6 +81,21 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         assert ask(client, "a") == 2
 
 
+def test_a_model_may_not_have_a_name_of_the_health_service(tmp_path: Path) -> None:
+    for name in ("a", "liveness", "readiness"):
+        write(tmp_path / "models", name, 1, 2)
+    with explicit(tmp_path, "--load_model=*") as running:
+        client = running.client
+        assert ask(client, "a") == 2
+        for name in ("liveness", "readiness"):
+            assert (name, "1", "UNAVAILABLE") in index(client)
+            assert f"by the name '{name}'" in reasons(client)[name, "1"]
+            with refused(grpc.StatusCode.INVALID_ARGUMENT, "health service", f"'{name}'"):
+                client.load_model(name)
+            # Which still is the server's.
+            assert running.healthy(name)
+
+
 def test_a_configuration_may_come_with_the_request(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     with explicit(tmp_path) as running:

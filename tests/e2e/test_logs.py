@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import shutil
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,11 @@ def set_log_level(server: Server, level: str) -> str:
         return stub.LogSettings(request, timeout=30).settings["log_level"].string_param
 
 
+def metrics_page(server: Server) -> str:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as page:
+        return page.read().decode()
+
+
 def json_lines(server: Server, select: Callable[[dict], bool]) -> list[dict]:
     return [line for line in map(json.loads, server.log.splitlines()) if select(line)]
 
@@ -83,7 +89,56 @@ def test_access_log_in_json(repository: Path, tmp_path: Path) -> None:
         assert phases["queue"] >= 0 and phases["compute"] > 0
         assert phases["queue"] + phases["compute"] <= answered["duration_seconds"]
         assert refused["code"] == "NOT_FOUND" and "rows" not in refused
+        # What one searches for are those that failed.
+        assert refused["request_id"] == HOSTILE_ID and refused["trace_id"] == TRACE_ID
         assert calls("RepositoryIndex")
+
+
+def test_the_audit_in_json_says_what_was_done(repository: Path, tmp_path: Path) -> None:
+    with Server(repository, "cpu*1", tmp_path, ("--log_format=json",)) as server:
+        client = braid.connect(server.address)
+        optimizer = {"name": "SGD", "lr": 0.1}
+        trainer = client.create_trainer("linear", loss="mse", optimizer=optimizer)
+        batch = {"input": torch.zeros(2, 3)}, {"target": torch.zeros(2, 2)}
+        trainer.step(*batch)
+        saved = trainer.save_checkpoint().name
+        trainer.restore_checkpoint()
+        trainer.restore_checkpoint(saved)
+        with pytest.raises(braid.NotFound):
+            trainer.restore_checkpoint("nosuch")
+        assert trainer.publish() == 2
+        with trainer.stream() as stream:
+            assert stream.publish().result(timeout=60) == 3
+            stream.step(*batch)
+        client.rollback("linear", 1)
+        with pytest.raises(braid.NotFound):
+            client.rollback("linear", 7)
+        trainer.delete()
+        set_log_level(server, "info")
+        audited = json_lines(server, lambda line: line["module"] == "audit")
+    common = {"time", "level", "module", "peer"}
+    for line in audited:
+        assert line["peer"].startswith("ipv4:127.0.0.1:")
+        assert common <= line.keys() and "message" not in line
+    told = [
+        {name: line[name] for name in line.keys() - common}
+        for line in audited
+        if line["method"] != "Stream"  # whenever the server has seen that it ended
+    ]
+    ours = {"trainer": "linear"}
+    assert told == [
+        {"method": "CreateTrainer", "model": "linear", **ours, "outcome": "OK"},
+        {"method": "SaveCheckpoint", **ours, "checkpoint": saved, "outcome": "OK"},
+        {"method": "RestoreCheckpoint", **ours, "checkpoint": saved, "outcome": "OK"},
+        {"method": "RestoreCheckpoint", **ours, "checkpoint": saved, "outcome": "OK"},
+        {"method": "RestoreCheckpoint", **ours, "checkpoint": "nosuch", "outcome": "NOT_FOUND"},
+        {"method": "Publish", **ours, "version": 2, "outcome": "OK"},
+        {"method": "Publish", **ours, "version": 3, "outcome": "OK"},
+        {"method": "Rollback", "model": "linear", "version": 1, "outcome": "OK"},
+        {"method": "Rollback", "model": "linear", "version": 7, "outcome": "NOT_FOUND"},
+        {"method": "DeleteTrainer", **ours, "outcome": "OK"},
+        {"method": "LogSettings", "settings": "log_level=info", "outcome": "OK"},
+    ]
 
 
 def test_each_request_of_a_stream_has_a_line(repository: Path, tmp_path: Path) -> None:
@@ -100,9 +155,66 @@ def test_each_request_of_a_stream_has_a_line(repository: Path, tmp_path: Path) -
             client.stop_stream()
     lines = json_lines(server, lambda line: line.get("method") == "ModelStreamInfer")
     assert [line["code"] for line in lines] == ["OK", "INVALID_ARGUMENT", "OK"]
-    assert [line.get("request_id") for line in lines] == ["r0", None, "r2"]
+    assert [line["request_id"] for line in lines] == ["r0", "r1", "r2"]
     assert [line.get("rows") for line in lines] == [1, None, 3]
     assert {line["model"] for line in lines} == {"linear"}
+
+
+WAITS = """
+max_batch_size: 64
+dynamic_batching { max_queue_delay_microseconds: 60000000 }
+input [ { name: "input" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "output" data_type: TYPE_FP32 dims: [ 2 ] } ]
+"""
+
+
+def request_named(request_id: str, rows: int) -> service_pb2.ModelInferRequest:
+    request = service_pb2.ModelInferRequest(model_name="waits", id=request_id)
+    request.inputs.add(name="input", datatype="FP32", shape=[rows, 3])
+    request.raw_input_contents.append(bytes(rows * 3 * 4))
+    return request
+
+
+def test_requests_that_are_not_answered_have_their_ids(tmp_path: Path) -> None:
+    """One that is cancelled, one that is late, one that is not admitted, and those of a stream
+    whose client goes."""
+    models.export(tmp_path / "models/waits", nn.Linear(3, 2), config=WAITS)
+    flags = ("--log_format=json", "--log_level=access=info", "--max_requests=1")
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run", flags) as server:
+
+        def ended() -> dict[str, dict]:
+            lines = json_lines(server, lambda line: line["module"] == "access")
+            return {line["request_id"]: line for line in lines}
+
+        with grpc.insecure_channel(server.address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            cancelled = stub.ModelInfer.future(request_named("cancelled", 2), timeout=60)
+            wait_until(lambda: 'braid_queue_rows{model="waits"} 2' in metrics_page(server))
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.ModelInfer(request_named("refused", 3), timeout=60)
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            cancelled.cancel()
+            wait_until(lambda: "cancelled" in ended())
+            with pytest.raises(grpc.RpcError) as late:
+                stub.ModelInfer(request_named("late", 4), timeout=1)
+            assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            wait_until(lambda: "late" in ended())
+            requests: queue.SimpleQueue = queue.SimpleQueue()
+            stream = stub.ModelStreamInfer(iter(requests.get, None), timeout=60)
+            requests.put(request_named("streamed", 5))
+            wait_until(lambda: 'braid_queue_rows{model="waits"} 5' in metrics_page(server))
+            stream.cancel()
+            requests.put(None)
+            wait_until(lambda: "streamed" in ended())
+    told = ended()
+    assert {name: (line["code"], line.get("rows")) for name, line in told.items()} == {
+        "cancelled": ("CANCELLED", 2),
+        "refused": ("RESOURCE_EXHAUSTED", None),
+        "late": ("DEADLINE_EXCEEDED", 4),
+        "streamed": ("CANCELLED", 5),
+    }
+    assert not any("chunks" in line or "phase_seconds" in line for line in told.values())
+    assert told["streamed"]["method"] == "ModelStreamInfer"
 
 
 def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path: Path) -> None:

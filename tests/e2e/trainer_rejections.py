@@ -77,6 +77,12 @@ def use(optimizer: str) -> Any:
 
 
 LOSS_ROWS = [
+    Rejection(
+        "output of megabytes",
+        assigner(losses__0__output="x" * 3000000),
+        ("3000000 bytes", "at most 1024"),
+        "losses[0].output",
+    ),
     number("losses[0].weight", math.inf),
     Rejection(
         "class weights",
@@ -316,6 +322,30 @@ OPTION_ROWS = [
         groups({"pattern": "bias"}, {"pattern": "(unclosed"}),
         ("(unclosed", "regular expression"),
         "parameter_groups[1].pattern",
+    ),
+    option(
+        "pattern of megabytes",
+        groups({"pattern": "bias"}, {"pattern": "(a|b)" * 600000}),
+        ("3000000 bytes", "at most 1024"),
+        "parameter_groups[1].pattern",
+    ),
+    option(
+        "pattern that takes much memory",
+        groups({"pattern": ".{1000}" * 5}),
+        ("pattern too large",),
+        "parameter_groups[0].pattern",
+    ),
+    option(
+        "many groups",
+        groups(*[{"pattern": "bias"}] * 1025),
+        ("1025 entries", "at most 1024"),
+        "parameter_groups",
+    ),
+    option(
+        "many milestones",
+        options(schedule__multi_step__milestones=list(range(1025))),
+        ("1025 entries", "at most 1024"),
+        "schedule.multi_step.milestones",
     ),
     option(
         "pattern of no parameter",

@@ -122,6 +122,21 @@ TEST_F(ModelLoaderTest, AModuleWithoutForwardSaysSo) {
   EXPECT_THAT(Reason("m"), HasSubstr("no forward method"));
 }
 
+TEST_F(ModelLoaderTest, ANameOfTheHealthServicesOwnIsRefused) {
+  for (const std::string name : {"liveness", "readiness"}) {
+    Save(name + "/1/model.pt", 2);
+  }
+  Save("Readiness/1/model.pt", 3);
+  ModelLoader loader = Loader();
+  ASSERT_THAT(loader.LoadAll(), IsOk());
+  for (const std::string name : {"liveness", "readiness"}) {
+    EXPECT_THAT(Reason(name), HasSubstr("health service says by the name '" + name + "'"));
+    EXPECT_THAT(loader.Load(name, std::nullopt),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is called otherwise")));
+  }
+  EXPECT_EQ(Ask("Readiness"), 3);
+}
+
 TEST_F(ModelLoaderTest, AnEmptyRepositoryIsFineAndAMissingOneIsNot) {
   EXPECT_THAT(Load(), IsOk());
   EXPECT_THAT(ModelLoader({dir_.path() / "missing", NoConfig, OneRow}, &models_).LoadAll(),

@@ -72,6 +72,11 @@ TEST(ParameterGroupsTest, PatternsThatAreNone) {
               RefusesField("parameter_groups[0].pattern", HasSubstr("is empty")));
 }
 
+TEST(ParameterGroupsTest, APatternThatTakesTooMuchMemory) {
+  EXPECT_THAT(Groups({{.pattern = ".{1000}.{1000}.{1000}.{1000}.{1000}"}}),
+              RefusesField("parameter_groups[0].pattern", HasSubstr("pattern too large")));
+}
+
 TEST(ParameterGroupsTest, APatternThatIsFoundNowhere) {
   EXPECT_THAT(Groups({{.pattern = "^weight"}}),
               RefusesField("parameter_groups[0].pattern", HasSubstr("\"^weight\" is found in no")));

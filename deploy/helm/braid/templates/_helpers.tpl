@@ -60,6 +60,11 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{/* Without what the values have for another type by default, which Kubernetes refuses. */}}
+{{- define "braid.strategy" -}}
+{{- toYaml (eq .type "Recreate" | ternary (dict "type" .type) .) }}
+{{- end }}
+
 {{/* Seconds from the decision to end a pod to SIGKILL. */}}
 {{- define "braid.gracePeriod" -}}
 {{- with .Values.drain -}}

@@ -17,8 +17,8 @@
 - --grpc_port=8001
 - --metrics_port=8002
 - --health_port=8003
-- --drain_delay={{ .Values.drain.delaySeconds }}
-- --drain_timeout={{ .Values.drain.timeoutSeconds }}
+- --drain_delay={{ int64 .Values.drain.delaySeconds }}
+- --drain_timeout={{ int64 .Values.drain.timeoutSeconds }}
 {{- with .Values.server.maxConnectionAge }}
 - --max_connection_age={{ . }}
 {{- end }}
@@ -42,7 +42,8 @@
   mountPath: /tmp
 {{- end }}
 
-{{- define "braid.volumeMounts" -}}
+{{/* Those of the chart itself, beside which users have theirs. */}}
+{{- define "braid.ownVolumeMounts" -}}
 - name: models
   mountPath: /models
   readOnly: true
@@ -57,12 +58,16 @@
 - name: shm
   mountPath: /dev/shm
 {{- include "braid.secretMounts" . }}
+{{- end }}
+
+{{- define "braid.volumeMounts" -}}
+{{ include "braid.ownVolumeMounts" . }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
 
-{{- define "braid.volumes" -}}
+{{- define "braid.ownVolumes" -}}
 - name: models
   {{- if .Values.models.claimName }}
   persistentVolumeClaim:
@@ -90,14 +95,23 @@
     medium: Memory
     sizeLimit: {{ .Values.sharedMemory.sizeLimit | quote }}
 {{- include "braid.secretVolumes" . }}
+{{- end }}
+
+{{- define "braid.volumes" -}}
+{{ include "braid.ownVolumes" . }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
 
+{{- define "braid.initMounts" -}}
+{{ include "braid.tmpMount" . }}
+- name: models
+  mountPath: /models
+{{- end }}
+
 {{- define "braid.initContainers" -}}
-{{- $mounts := include "braid.tmpMount" . | fromYamlArray }}
-{{- $mounts = append $mounts (dict "name" "models" "mountPath" "/models") }}
+{{- $mounts := include "braid.initMounts" . | fromYamlArray }}
 {{- $securityContext := include "braid.securityContext" . | fromYaml }}
 {{- range .Values.models.initContainers }}
 {{- $added := dict "securityContext" $securityContext }}
@@ -115,12 +129,27 @@
 {{- toYaml $resources }}
 {{- end }}
 
+{{/* Pods to spread are the release's, unless a constraint says which. */}}
+{{- define "braid.topologySpreadConstraints" -}}
+{{- $ours := dict "matchLabels" (include "braid.selectorLabels" . | fromYaml) }}
+{{- range .Values.topologySpreadConstraints }}
+{{ toYaml (list (hasKey . "labelSelector" | ternary . (merge (dict "labelSelector" $ours) .))) }}
+{{- end }}
+{{- end }}
+
 {{/* The template of the pods that a Deployment or StatefulSet makes. */}}
 {{- define "braid.podTemplate" -}}
 metadata:
   # None that changes with the chart's version: it would replace the pods.
   labels:
     {{- include "braid.selectorLabels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "braid.serviceAccountName" . | quote }}
   automountServiceAccountToken: false
@@ -131,6 +160,9 @@ spec:
   {{- with .Values.image.pullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with .Values.gpu.runtimeClassName }}
   runtimeClassName: {{ . | quote }}
@@ -166,7 +198,7 @@ spec:
           service: readiness
         periodSeconds: 5
         timeoutSeconds: 5
-        failureThreshold: {{ divf .Values.startup.seconds 5 | ceil }}
+        failureThreshold: {{ divf .Values.startup.seconds 5 | ceil | int64 }}
       readinessProbe:
         grpc:
           port: 8003
@@ -185,7 +217,7 @@ spec:
       lifecycle:
         preStop:
           sleep:
-            seconds: {{ . }}
+            seconds: {{ int64 . }}
       {{- end }}
       resources:
         {{- include "braid.resources" . | nindent 8 }}
@@ -206,5 +238,9 @@ spec:
   {{- with .Values.affinity }}
   affinity:
     {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if .Values.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- include "braid.topologySpreadConstraints" . | trim | nindent 4 }}
   {{- end }}
 {{- end }}

@@ -7,6 +7,11 @@
 {{- include "braid.validateServer" .Values.server }}
 {{- include "braid.validateGpus" .Values }}
 {{- include "braid.validateReplicas" .Values }}
+{{- include "braid.validateStrategy" .Values }}
+{{- include "braid.validatePod" . }}
+{{- include "braid.validateMounts" . }}
+{{- include "braid.validateResources" .Values.resources }}
+{{- include "braid.validateService" .Values.service }}
 {{- end }}
 
 {{/* A release may be called what no Service may. */}}

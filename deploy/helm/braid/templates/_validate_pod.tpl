@@ -1,0 +1,84 @@
+{{/* What Kubernetes would refuse of the pods, or what would never replace or start them. */}}
+{{- define "braid.validateStrategy" -}}
+{{- with .strategy.rollingUpdate }}
+{{- $none := list "0" "0%" }}
+{{- if and (eq $.strategy.type "RollingUpdate") (not $.training.enabled) (has (toString .maxSurge) $none) (has (toString .maxUnavailable) $none) }}
+{{- fail "strategy.rollingUpdate.maxSurge and maxUnavailable are both 0, so no pod could be replaced: set one of them to 1 or more" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.validatePod" -}}
+{{- range $label, $_ := include "braid.selectorLabels" . | fromYaml }}
+{{- if hasKey $.Values.podLabels $label }}
+{{- fail (printf "podLabels may not have %s, by which the release's pods are told from others" $label) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.validateMounts" -}}
+{{- $names := list }}
+{{- range include "braid.ownVolumes" . | fromYamlArray }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- /* Of a claim a pod, which is no volume of the template. */}}
+{{- if .Values.training.enabled }}{{ $names = append $names "data" }}{{ end }}
+{{- range .Values.extraVolumes }}
+{{- if has .name $names }}
+{{- fail (printf "extraVolumes has %s, which is there already: give it another name" .name) }}
+{{- end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- $own := include "braid.ownVolumeMounts" . | fromYamlArray }}
+{{- include "braid.validatePaths" (dict "own" $own "more" .Values.extraVolumeMounts "field" "extraVolumeMounts") }}
+{{- $own = include "braid.initMounts" . | fromYamlArray }}
+{{- range $i, $container := .Values.models.initContainers }}
+{{- include "braid.validatePaths" (dict "own" $own "more" $container.volumeMounts "field" (printf "models.initContainers[%d].volumeMounts" $i)) }}
+{{- end }}
+{{- end }}
+
+{{/* Takes {own, more, field}: the mounts of the chart, and those that are added to them. */}}
+{{- define "braid.validatePaths" -}}
+{{- $paths := list }}
+{{- range .own }}
+{{- $paths = append $paths .mountPath }}
+{{- end }}
+{{- range .more }}
+{{- $path := clean .mountPath }}
+{{- if has $path $paths }}
+{{- fail (printf "%s has %s, where something is mounted already: mount it elsewhere" $.field .mountPath) }}
+{{- end }}
+{{- $paths = append $paths $path }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.validateResources" -}}
+{{- $limits := .limits | default dict }}
+{{- range $name, $request := .requests | default dict }}
+{{- if hasKey $limits $name }}
+{{- $limit := get $limits $name }}
+{{- if gt (include "braid.amount" $request | float64) (include "braid.amount" $limit | float64) }}
+{{- fail (printf "resources.requests.%s %s is more than resources.limits.%s %s: lower the one or raise the other" $name (include "braid.quantity" $request) $name (include "braid.quantity" $limit)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A quantity as its writer has it. */}}
+{{- define "braid.quantity" -}}
+{{ kindIs "string" . | ternary . (printf "%d" (int64 .)) }}
+{{- end }}
+
+{{/* The number that a quantity is. */}}
+{{- define "braid.amount" -}}
+{{- $factors := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 }}
+{{- $text := include "braid.quantity" . }}
+{{- $suffix := regexFind "[A-Za-z]*$" $text }}
+{{- mulf (trimSuffix $suffix $text | float64) (get $factors $suffix) }}
+{{- end }}
+
+{{- define "braid.validateService" -}}
+{{- if and .loadBalancerSourceRanges (ne .type "LoadBalancer") }}
+{{- fail "service.loadBalancerSourceRanges is for service.type LoadBalancer" }}
+{{- end }}
+{{- end }}

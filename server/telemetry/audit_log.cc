@@ -1,0 +1,65 @@
+#include "server/telemetry/audit_log.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/base/text.h"
+#include "server/telemetry/log.h"
+
+namespace braid {
+namespace {
+
+// Of a detail: all settings that there are, and a value or two that are none.
+constexpr size_t kMostOfADetail = 1024;
+
+std::string ToText(const AuditEntry& entry) {
+  std::string line =
+      absl::StrCat("identity=", QuotedExcerpt(entry.identity), " peer=", QuotedExcerpt(entry.peer),
+                   " method=", entry.method, " model=", QuotedExcerpt(entry.model),
+                   " trainer=", QuotedExcerpt(entry.trainer));
+  for (const auto& [name, value] : entry.details) {
+    absl::StrAppend(&line, " ", name, "=");
+    if (const auto* number = std::get_if<int64_t>(&value)) {
+      absl::StrAppend(&line, *number);
+    } else {
+      absl::StrAppend(&line, QuotedExcerpt(std::get<std::string>(value), kMostOfADetail));
+    }
+  }
+  absl::StrAppend(&line, " outcome=", entry.outcome);
+  return line;
+}
+
+// The members of a JSON object, without its braces.
+std::string ToJson(const AuditEntry& entry) {
+  nlohmann::ordered_json line;
+  const auto add = [&line](const std::string& name, absl::string_view value, size_t most) {
+    if (!value.empty()) {
+      line[name] = std::string(Excerpt(value, most));
+    }
+  };
+  constexpr size_t kMostOfAName = 128;
+  add("identity", entry.identity, kMostOfAName);
+  add("peer", entry.peer, kMostOfAName);
+  add("method", entry.method, kMostOfAName);
+  add("model", entry.model, kMostOfAName);
+  add("trainer", entry.trainer, kMostOfAName);
+  for (const auto& [name, value] : entry.details) {
+    if (const auto* number = std::get_if<int64_t>(&value)) {
+      line[name] = *number;
+    } else {
+      add(name, std::get<std::string>(value), kMostOfADetail);
+    }
+  }
+  add("outcome", entry.outcome, kMostOfAName);
+  const std::string object =
+      line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+  return object.substr(1, object.size() - 2);
+}
+
+}  // namespace
+
+void LogAudit(const AuditEntry& entry) {
+  Log(LogModule::kAudit)
+      .info("{}", GetLogFormat() == LogFormat::kJson ? ToJson(entry) : ToText(entry));
+}
+
+}  // namespace braid

@@ -173,6 +173,13 @@ void Trainer::GetState(StateDone done) {
   Ask(std::move(done), [this] { return model_->State(); });
 }
 
+void Trainer::Export(ExportFormat format, ExportDone done) {
+  Ask(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+    return ExportNow(format, state);
+  });
+}
+
 absl::Status Trainer::CheckAlive() const {
   const absl::MutexLock lock(&mu_);
   if (deleted_) {

@@ -34,13 +34,6 @@ class StringSink final : public ByteSink {
 
 }  // namespace
 
-void Trainer::Export(ExportFormat format, ExportDone done) {
-  Ask(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
-    BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
-    return ExportNow(format, state);
-  });
-}
-
 absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const std::vector<StateTensor>& state) {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
                          services_.models->FindReplicas(spec_.model, 0));

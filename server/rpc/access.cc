@@ -66,12 +66,8 @@ std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
 
 Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
                absl::string_view method)
-    : access_(&access), rule_(&RuleOf(method)) {
-  const bool logged = AccessLogOn();
-  if (Audited(rule_->need) || logged || access.limits_clients) {
-    peer_ = context.peer();
-  }
-  if (logged) {
+    : arrived_(context.peer()), access_(&access), rule_(&RuleOf(method)) {
+  if (AccessLogOn()) {
     const auto traceparent = context.client_metadata().find("traceparent");
     if (traceparent != context.client_metadata().end()) {
       trace_id_ = std::string(TraceIdOf(View(traceparent->second)));
@@ -220,7 +216,7 @@ std::string Caller::client() const {
     return {};
   }
   // The address without the port, which is another for each connection.
-  return identity_ != nullptr ? identity_->name : peer_.substr(0, peer_.rfind(':'));
+  return identity_ != nullptr ? identity_->name : peer().substr(0, peer().rfind(':'));
 }
 
 void Caller::Audit(const absl::Status& outcome, absl::string_view part) const {
@@ -231,7 +227,7 @@ void Caller::Audit(const absl::Status& outcome, absl::string_view part) const {
   Log(LogModule::kAudit)
       .info(
           "identity={} peer={} method={} model={} trainer={}{} outcome={}",
-          QuotedExcerpt(identity_ == nullptr ? "" : identity_->name), QuotedExcerpt(peer_),
+          QuotedExcerpt(identity_ == nullptr ? "" : identity_->name), QuotedExcerpt(peer()),
           std::string(part.empty() ? rule_->method : part), QuotedExcerpt(audited_model_),
           QuotedExcerpt(trainer_),
           settings_.empty() ? "" : absl::StrCat(" settings=", QuotedExcerpt(settings_, kSettings)),

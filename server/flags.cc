@@ -101,6 +101,7 @@ void AddLogFlags(CLI::App* app, Options* options) {
 struct LifecycleSeconds {
   double max_connection_age = 0;        // 0: none
   double max_connection_age_grace = 0;  // 0: as long as it takes
+  double max_connection_idle = 0;       // 0: for ever
   double drain_delay = 0;
   double drain_timeout = 0;
 };
@@ -119,6 +120,10 @@ void AddLifecycleFlags(CLI::App* app, Options* options, LifecycleSeconds* second
       ->capture_default_str();
   app->add_option("--max_connection_age_grace", seconds->max_connection_age_grace,
                   "Seconds that its calls then have left; 0: as long as they take")
+      ->check(Between(0.0, 86400.0))
+      ->capture_default_str();
+  app->add_option("--max_connection_idle", seconds->max_connection_idle,
+                  "Seconds without a call after which a connection is closed; 0: never")
       ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--drain_delay", seconds->drain_delay,
@@ -246,7 +251,8 @@ void AddLimitFlags(CLI::App* app, Options* options) {
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
   Options options;
-  LifecycleSeconds seconds{0, 0, absl::ToDoubleSeconds(options.drain_delay),
+  LifecycleSeconds seconds{0, 0, absl::ToDoubleSeconds(options.max_connection_idle),
+                           absl::ToDoubleSeconds(options.drain_delay),
                            absl::ToDoubleSeconds(options.drain_timeout)};
   CLI::App app(kDescription, "braid-server");
   app.footer(kFooter);
@@ -277,6 +283,9 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   if (seconds.max_connection_age > 0) {
     options.max_connection_age = absl::Seconds(seconds.max_connection_age);
   }
+  options.max_connection_idle = seconds.max_connection_idle > 0
+                                    ? absl::Seconds(seconds.max_connection_idle)
+                                    : absl::InfiniteDuration();
   options.drain_delay = absl::Seconds(seconds.drain_delay);
   options.drain_timeout = absl::Seconds(seconds.drain_timeout);
   options.repository_poll = absl::Seconds(poll_seconds);

@@ -10,6 +10,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "server/base/descriptor_limit.h"
 #include "server/flags.h"
 #include "server/server.h"
 #include "server/telemetry/log.h"
@@ -78,6 +79,7 @@ int main(int argc, char** argv) {
   // The lock graph that Abseil keeps by default costs time at every lock; tests keep it.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
+  braid::RaiseDescriptorLimit();
   const sigset_t signals = BlockSignals();
   braid::SetLogFormat(options->log_format);
   braid::SetLogLevels(options->log_levels);

@@ -96,6 +96,8 @@ struct Options {
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // How long its calls may then go on.
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
+  // Without a call; then it is closed, and its client connects anew for the next one.
+  absl::Duration max_connection_idle = absl::Minutes(30);
   // How long requests are still taken after SIGTERM, while load balancers notice.
   absl::Duration drain_delay = absl::ZeroDuration();
   // How long SIGTERM waits for what is in flight, then.

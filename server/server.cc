@@ -95,6 +95,13 @@ size_t BufferBytes(const Options& options) {
                   static_cast<size_t>(options.max_message_bytes) + kRoom);
 }
 
+// How many calls may be on their way for long: as many as requests in flight, since more would be
+// refused when they are there, and not fewer than slow clients have together.
+int64_t ArrivingCalls(const Options& options) {
+  constexpr int64_t kLeast = 4096;
+  return std::max(options.max_requests, kLeast);
+}
+
 // INVALID_ARGUMENT where who can reach the server could do more than it was told to let them.
 absl::Status CheckExposure(const Options& options) {
   if (IsLoopback(options.listen)) {
@@ -162,8 +169,9 @@ class Server::Parts {
         GrpcServer::Create({options_.listen,
                             options_.grpc_port,
                             {options_.max_connection_streams, options_.max_connection_age,
-                             options_.max_connection_age_grace, !options_.refuse_compression,
-                             options_.max_message_bytes, BufferBytes(options_)},
+                             options_.max_connection_age_grace, options_.max_connection_idle,
+                             !options_.refuse_compression, options_.max_message_bytes,
+                             BufferBytes(options_), ArrivingCalls(options_)},
                             models_.get(),
                             control_.get(),
                             trainers_.get(),

@@ -3,16 +3,16 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
-#include <optional>
 #include <system_error>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 
 namespace braid {
@@ -38,24 +38,27 @@ std::optional<sockaddr_storage> AddressOf(int descriptor, int (*get)(int, sockad
                                                                             : std::nullopt;
 }
 
-int LocalPort(int descriptor) {
-  const std::optional<sockaddr_storage> here = AddressOf(descriptor, getsockname);
-  return here ? PortOf(*here) : -1;
-}
-
 template <typename Bytes>
 absl::string_view View(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(&bytes), sizeof(bytes)};
 }
 
-// Whether it is at `ip`. An IPv4 client of an IPv6 socket has an address of either kind.
-bool IsAt(const sockaddr_storage& address, absl::string_view ip) {
-  if (address.ss_family == AF_INET) {
-    return View(reinterpret_cast<const sockaddr_in&>(address).sin_addr) == ip;
+// An IPv4 client of an IPv6 socket has an address of either kind: of both it is IPv4's.
+std::string PlainAddress(absl::string_view ip) {
+  in6_addr wide = {};
+  if (ip.size() == sizeof(wide)) {
+    std::memcpy(&wide, ip.data(), sizeof(wide));
+    if (IN6_IS_ADDR_V4MAPPED(&wide)) {
+      ip.remove_prefix(sizeof(wide) - sizeof(in_addr));
+    }
   }
-  const in6_addr& wide = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  return View(wide) == ip || (IN6_IS_ADDR_V4MAPPED(&wide) && ip.size() == sizeof(in_addr) &&
-                              absl::EndsWith(View(wide), ip));
+  return std::string(ip);
+}
+
+std::string PlainAddress(const sockaddr_storage& address) {
+  return PlainAddress(address.ss_family == AF_INET
+                          ? View(reinterpret_cast<const sockaddr_in&>(address).sin_addr)
+                          : View(reinterpret_cast<const sockaddr_in6&>(address).sin6_addr));
 }
 
 bool Listens(int descriptor) {
@@ -66,24 +69,29 @@ bool Listens(int descriptor) {
 
 bool Connected(int descriptor) { return AddressOf(descriptor, getpeername).has_value(); }
 
-// A descriptor that others close meanwhile may be another socket's when it is acted on; a duplicate
-// of it cannot be.
-void ForEachSocket(int port, absl::FunctionRef<void(int)> visit) {
+void ForEachDescriptor(int port, absl::FunctionRef<void(int)> visit) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end;
        !error && entry != end; entry.increment(error)) {
     int descriptor = -1;
-    if (!absl::SimpleAtoi(entry->path().filename().string(), &descriptor) ||
-        LocalPort(descriptor) != port) {
-      continue;
+    if (absl::SimpleAtoi(entry->path().filename().string(), &descriptor) &&
+        LocalPort(descriptor) == port) {
+      visit(descriptor);
     }
+  }
+}
+
+// A descriptor that others close meanwhile may be another socket's when it is acted on; a duplicate
+// of it cannot be.
+void ForEachSocket(int port, absl::FunctionRef<void(int)> visit) {
+  ForEachDescriptor(port, [&](int descriptor) {
     if (const int duplicate = fcntl(descriptor, F_DUPFD_CLOEXEC, 0); duplicate >= 0) {
       if (LocalPort(duplicate) == port) {
         visit(duplicate);
       }
       close(duplicate);
     }
-  }
+  });
 }
 
 int64_t UndeliveredBytesOf(int descriptor) {
@@ -117,17 +125,52 @@ void EndUndelivered(int port) {
 }
 
 bool EndConnection(int port, absl::string_view peer_address, int peer_port) {
-  bool ended = false;
+  return EndConnections(port, {{std::string(peer_address), peer_port}}) > 0;
+}
+
+int64_t EndConnections(int port, const Peers& peers) {
+  Peers plain;
+  for (const auto& [address, peer_port] : peers) {
+    plain.emplace(PlainAddress(address), peer_port);
+  }
+  int64_t ended = 0;
   ForEachSocket(port, [&](int descriptor) {
     const std::optional<sockaddr_storage> peer = AddressOf(descriptor, getpeername);
-    if (peer && PortOf(*peer) == peer_port && IsAt(*peer, peer_address)) {
+    if (peer && plain.contains(std::pair(PlainAddress(*peer), PortOf(*peer)))) {
       // As opposed to shutdown(), this drops what has come and has not been read, too.
       const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
-      ended = connect(descriptor, &nobody, sizeof(nobody)) == 0 ||
-              shutdown(descriptor, SHUT_RDWR) == 0 || ended;
+      ended +=
+          connect(descriptor, &nobody, sizeof(nobody)) == 0 || shutdown(descriptor, SHUT_RDWR) == 0
+              ? 1
+              : 0;
     }
   });
   return ended;
+}
+
+int LocalPort(int descriptor) {
+  const std::optional<sockaddr_storage> here = AddressOf(descriptor, getsockname);
+  return here ? PortOf(*here) : -1;
+}
+
+std::vector<int> Listeners(int port) {
+  std::vector<int> listeners;
+  ForEachDescriptor(port, [&listeners](int descriptor) {
+    if (Listens(descriptor)) {
+      listeners.push_back(descriptor);
+    }
+  });
+  return listeners;
+}
+
+std::optional<int64_t> WaitingConnections(int descriptor, int port) {
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  if (LocalPort(descriptor) != port || !Listens(descriptor) ||
+      getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+    return std::nullopt;
+  }
+  return info.tcpi_unacked;  // which is that, of a socket that listens
 }
 
 }  // namespace braid

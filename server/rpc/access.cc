@@ -63,12 +63,8 @@ std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
 
 Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
                absl::string_view method)
-    : access_(&access), rule_(&RuleOf(method)) {
-  const bool logged = AccessLogOn();
-  if (Audited(rule_->need) || logged || access.limits_clients) {
-    peer_ = context.peer();
-  }
-  if (logged) {
+    : arrived_(context.peer()), access_(&access), rule_(&RuleOf(method)) {
+  if (AccessLogOn()) {
     const auto traceparent = context.client_metadata().find("traceparent");
     if (traceparent != context.client_metadata().end()) {
       trace_id_ = std::string(TraceIdOf(View(traceparent->second)));
@@ -217,7 +213,7 @@ std::string Caller::client() const {
     return {};
   }
   // The address without the port, which is another for each connection.
-  return identity_ != nullptr ? identity_->name : peer_.substr(0, peer_.rfind(':'));
+  return identity_ != nullptr ? identity_->name : peer().substr(0, peer().rfind(':'));
 }
 
 void Caller::Did(const std::string& name, AuditValue value) {
@@ -244,7 +240,7 @@ void Caller::AuditPart(absl::string_view part, const AuditDetails& did,
     return;
   }
   const std::string code = absl::StatusCodeToString(outcome.code());
-  LogAudit({identity_ == nullptr ? "" : identity_->name, peer_, part, audited_model_, trainer_, did,
+  LogAudit({identity_ == nullptr ? "" : identity_->name, peer(), part, audited_model_, trainer_, did,
             code});
 }
 

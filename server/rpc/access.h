@@ -12,6 +12,7 @@
 #include "grpcpp/server_context.h"
 #include "server/access/access_control.h"
 #include "server/base/status.h"
+#include "server/rpc/arrived_calls.h"
 #include "server/rpc/audit_details.h"
 #include "server/rpc/method_rules.h"
 #include "server/rpc/request_names.h"
@@ -30,7 +31,7 @@ struct CallAccess {
   Metrics* metrics = nullptr;   // counts who is refused
 };
 
-// Who makes one call. Thread-compatible.
+// Who makes one call, as long as it is there: the call counts as arrived. Thread-compatible.
 class Caller {
  public:
   Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
@@ -56,7 +57,7 @@ class Caller {
   const std::string& model() const { return model_; }
   // For the access log, if it was on when the call came: who called, where from, in what trace.
   const std::string& identity() const { return first_identity_; }
-  const std::string& peer() const { return peer_; }
+  const std::string& peer() const { return arrived_.peer(); }
   const std::string& trace_id() const { return trace_id_; }
 
   // For calls that list what there is. As at the last check.
@@ -87,6 +88,7 @@ class Caller {
   absl::Status Identify();
   absl::Status Refused(Role role, const std::string& for_what) const;
 
+  const ArrivedCall arrived_;
   const CallAccess* access_;
   const MethodRule* rule_;
   Credentials credentials_;
@@ -99,7 +101,6 @@ class Caller {
   // For the logs.
   bool audited_ = false;
   std::string first_identity_;
-  std::string peer_;
   std::string trace_id_;
   std::string audited_model_;
   std::string trainer_;

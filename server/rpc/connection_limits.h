@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 
 #include "absl/time/time.h"
@@ -13,12 +14,16 @@ struct ConnectionLimits {
   // Then its client is told to make another one, and calls on it go on until the grace is over.
   absl::Duration age = absl::InfiniteDuration();
   absl::Duration grace = absl::InfiniteDuration();
+  // Without a call; then it is closed.
+  absl::Duration idle = absl::InfiniteDuration();
   // Whether messages may be compressed.
   bool compression = true;
   // Of a message that has come, while it is unpacked and then.
   int message_bytes = std::numeric_limits<int>::max();
   // Of all messages of all connections that are on their way: more than one of them.
   size_t buffer_bytes = size_t{4} << 30;
+  // Calls of all connections whose message has begun to come and is not there, for long.
+  int64_t arriving = 4096;
 };
 
 }  // namespace braid

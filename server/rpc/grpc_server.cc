@@ -13,11 +13,12 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/base/port_sockets.h"
+#include "server/rpc/accept_limit.h"
+#include "server/rpc/connection_watch.h"
 #include "server/rpc/device_service.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/health_reporter.h"
 #include "server/rpc/inference_service.h"
-#include "server/rpc/reset_limit.h"
 #include "server/rpc/tls_credentials.h"
 #include "server/rpc/training_service.h"
 #include "server/rpc/transport.h"
@@ -29,6 +30,8 @@ namespace {
 // 17 kB each. A balancer has one on each of its connections.
 constexpr int kWatches = 4096;
 constexpr int kWatchesOfAConnection = 16;
+// A thread each, as long as it is open.
+constexpr int kReflections = 256;
 // How often it is looked whether clients' machines have acknowledged what was sent: nobody tells.
 constexpr absl::Duration kAcknowledgement = absl::Milliseconds(1);
 
@@ -45,6 +48,7 @@ class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
       : health_(options.health),
+        metrics_(options.metrics),
         credentials_(options.tls == nullptr ? grpc::InsecureServerCredentials()
                                             : MakeTlsCredentials(options.tls)),
         inference_(options.models, options.control, options.regions, options.health,
@@ -61,7 +65,10 @@ class GrpcServer::Impl {
     ConfigureTransport(limits, &builder);
     // Nobody is asked who watches health; balancers of clients do, each on its connections.
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
-    watches.push_back(std::make_unique<WatchLimit>(kWatches, kWatchesOfAConnection));
+    watches.push_back(
+        std::make_unique<WatchLimit>(WatchLimit::kHealth, kWatches, kWatchesOfAConnection));
+    watches.push_back(
+        std::make_unique<WatchLimit>(WatchLimit::kReflection, kReflections, kWatchesOfAConnection));
     builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
@@ -72,14 +79,19 @@ class GrpcServer::Impl {
       return absl::UnavailableError(
           absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
     }
+    LimitAccepting(port_);
     reporter_.emplace(health_, server_->GetHealthCheckService());
-    resets_.emplace(limits.streams);
+    watch_.emplace(
+        ConnectionWatch::Options{port_, limits.streams, limits.arriving, metrics_, health_});
     return absl::OkStatus();
   }
 
+  void StopListening() {
+    watch_->ExpectNoListener();
+    braid::StopListening(port_);
+  }
   void Shutdown() {
-    braid::StopListening(
-        port_);  // or those that are sent away could be back before it is shut down
+    StopListening();  // or those that are sent away could be back before it is shut down
     grpc_server_cancel_all_calls(server_->c_server());
     server_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
@@ -98,6 +110,7 @@ class GrpcServer::Impl {
   }
 
   Health* const health_;
+  Metrics* const metrics_;
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlives the server
   InferenceService inference_;
   TrainingService training_;
@@ -107,7 +120,7 @@ class GrpcServer::Impl {
   std::unique_ptr<grpc::Server> server_;
   // It tells the server's health service.
   std::optional<HealthReporter> reporter_;
-  std::optional<ResetLimit> resets_;
+  std::optional<ConnectionWatch> watch_;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {
@@ -122,7 +135,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& op
 GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcServer::~GrpcServer() { Shutdown(); }
 
-void GrpcServer::StopListening() { braid::StopListening(port()); }
+void GrpcServer::StopListening() { impl_->StopListening(); }
 
 bool GrpcServer::WaitUntilDelivered(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;

@@ -57,7 +57,8 @@ class HealthServer::Impl {
     quota.Resize(kBufferBytes);
     builder.SetResourceQuota(quota);
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
-    watches.push_back(std::make_unique<WatchLimit>(kWatches, kCallsOfAConnection));
+    watches.push_back(
+        std::make_unique<WatchLimit>(WatchLimit::kHealth, kWatches, kCallsOfAConnection));
     builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);

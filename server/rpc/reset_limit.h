@@ -1,14 +1,12 @@
-// Ends connections whose clients open calls and take them back without end.
+// Which connections have clients that open calls and take them back without end.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
+#include "server/rpc/channelz.h"
 
 namespace braid {
 
@@ -29,36 +27,28 @@ class RecentResets {
   double recent_ = 0;
 };
 
-// Of all of the process's gRPC servers, from construction to destruction. gRPC 1.51 has no limit of
-// its own, and keeps 20 kB of each such call for as long as more come without a pause
-// (CVE-2023-44487).
+// Of all of the process's gRPC servers. gRPC 1.51 has no limit of its own, and keeps 20 kB of each
+// such call for as long as more come without a pause (CVE-2023-44487). Thread-compatible.
 class ResetLimit {
  public:
   // streams: that a connection may have open.
-  explicit ResetLimit(int streams);
-  ~ResetLimit();
-  ResetLimit(const ResetLimit&) = delete;
-  ResetLimit& operator=(const ResetLimit&) = delete;
+  explicit ResetLimit(int streams) : streams_(streams) {}
+
+  // Whether the servers' counts are a reason to look at their connections.
+  bool WorthLooking(const std::vector<CountedServer>& servers);
+  // Those of `connections`, all of the servers', that have too many.
+  std::vector<CountedConnection> TooMany(const std::vector<CountedServer>& servers,
+                                         const std::vector<CountedConnection>& connections);
 
  private:
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  void Look();
-  void LookAtConnections(const std::vector<int64_t>& servers, int64_t fresh);
-
   const int streams_;
 
-  // Of the thread alone. What had not succeeded when connections were last looked at, on all of
-  // them, and on each, by gRPC's ids.
+  // What had not succeeded when connections were last looked at, on all of them, and on each, by
+  // gRPC's ids.
   int64_t total_ = 0;
   absl::flat_hash_map<int64_t, RecentResets> connections_;
   // Not of the clock on the wall, which may be set.
   std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
-
-  absl::Mutex mu_;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
-
-  // Last member: joined first.
-  std::thread thread_;
 };
 
 }  // namespace braid

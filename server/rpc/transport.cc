@@ -46,6 +46,9 @@ void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* bui
   if (limits.grace != absl::InfiniteDuration()) {
     builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(limits.grace));
   }
+  if (limits.idle != absl::InfiniteDuration()) {
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(limits.idle));
+  }
   LimitUnpacking(static_cast<size_t>(limits.message_bytes), limits.buffer_bytes);
   if (!limits.compression) {
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);

@@ -1,9 +1,8 @@
 #include "server/rpc/watch_limit.h"
 
-#include <string_view>
-#include <utility>
-
+#include "absl/strings/match.h"
 #include "grpcpp/server_context.h"
+#include "server/rpc/arrived_calls.h"
 
 namespace braid {
 namespace {
@@ -16,11 +15,11 @@ class Watch final : public grpc::experimental::Interceptor {
   Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit)
       : info_(info),
         limit_(limit),
-        peer_(info->server_context()->peer()),
-        open_(limit->Open(peer_)) {}
+        arrived_(info->server_context()->peer()),
+        open_(limit->Open(arrived_.peer())) {}
   ~Watch() override {
     if (open_) {
-      limit_->Close(peer_);
+      limit_->Close(arrived_.peer());
     }
   }
   Watch(const Watch&) = delete;
@@ -37,7 +36,7 @@ class Watch final : public grpc::experimental::Interceptor {
  private:
   grpc::experimental::ServerRpcInfo* const info_;
   WatchLimit* const limit_;
-  const std::string peer_;
+  const ArrivedCall arrived_;
   const bool open_;
 };
 
@@ -45,8 +44,7 @@ class Watch final : public grpc::experimental::Interceptor {
 
 grpc::experimental::Interceptor* WatchLimit::CreateServerInterceptor(
     grpc::experimental::ServerRpcInfo* info) {
-  const bool watch = std::string_view(info->method()) == "/grpc.health.v1.Health/Watch";
-  return watch ? new Watch(info, this) : nullptr;  // gRPC's
+  return absl::StartsWith(info->method(), methods_) ? new Watch(info, this) : nullptr;  // gRPC's
 }
 
 bool WatchLimit::Open(const std::string& peer) {

@@ -1,21 +1,28 @@
-// How many watches of health are open at once: nobody is asked who opens one, and each lasts.
+// How many calls are open at once that last, and for which nobody is asked who makes them: watches
+// of health, and reflection, which has a thread for each.
 #pragma once
 
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/server_interceptor.h"
 
 namespace braid {
 
-// Of one server: those beyond `most`, and of one connection beyond `most_of_connection`, are
-// CANCELLED. Calls of other methods are left alone.
+// Of one server, and of methods that begin so: those beyond `most`, and of one connection beyond
+// `most_of_connection`, are CANCELLED. Calls of other methods are left alone. All of them count as
+// arrived.
 class WatchLimit final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  WatchLimit(int most, int most_of_connection)
-      : most_(most), most_of_connection_(most_of_connection) {}
+  static constexpr absl::string_view kHealth = "/grpc.health.v1.Health/Watch";
+  static constexpr absl::string_view kReflection = "/grpc.reflection.";
+
+  // `methods` lives as long as the program.
+  WatchLimit(absl::string_view methods, int most, int most_of_connection)
+      : methods_(methods), most_(most), most_of_connection_(most_of_connection) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override;
@@ -25,6 +32,7 @@ class WatchLimit final : public grpc::experimental::ServerInterceptorFactoryInte
   void Close(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  const absl::string_view methods_;
   const int most_;
   const int most_of_connection_;
 

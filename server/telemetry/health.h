@@ -47,6 +47,8 @@ class Health {
   void SetNotReady(absl::string_view does) ABSL_LOCKS_EXCLUDED(mu_);
   // Neither live nor ready, for good, whatever else is said: `why` has the device's name.
   void LoseDevice(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same: nobody can connect any more, and `why` has the port.
+  void LosePort(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing is said of a model that has one of the server's own names: it is not served.
   void SetModel(const std::string& model, bool ready) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -55,14 +57,15 @@ class Health {
   absl::Status readiness() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  void Lose(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Readiness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellAll(HealthListener* listener) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Announce() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   std::vector<HealthListener*> listeners_ ABSL_GUARDED_BY(mu_);
-  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // OK: no device is
-  absl::Status ready_ ABSL_GUARDED_BY(mu_);  // but for devices
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // OK: nothing is
+  absl::Status ready_ ABSL_GUARDED_BY(mu_);  // but for what is lost
   std::map<std::string, bool> models_ ABSL_GUARDED_BY(mu_);
 };
 

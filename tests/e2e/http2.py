@@ -30,8 +30,8 @@ def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
     return connection
 
 
-def begin_call(method: str, message_bytes: int, stream: int = 1) -> bytes:
-    """The frames that open `stream` for "/package.Service/Method" and announce one message."""
+def open_call(method: str, stream: int) -> bytes:
+    """The frame that opens `stream` for "/package.Service/Method"."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -42,8 +42,13 @@ def begin_call(method: str, message_bytes: int, stream: int = 1) -> bytes:
     }
     # Literal fields that nobody is to remember, with names and values as they are.
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+    return frame(HEADERS, _END_HEADERS, stream, block)
+
+
+def begin_call(method: str, message_bytes: int, stream: int = 1) -> bytes:
+    """The frames that open `stream` for "/package.Service/Method" and announce one message."""
     prefix = struct.pack(">BI", 0, message_bytes)
-    return frame(HEADERS, _END_HEADERS, stream, block) + frame(DATA, 0, stream, prefix)
+    return open_call(method, stream) + frame(DATA, 0, stream, prefix)
 
 
 def _text(text: str) -> bytes:

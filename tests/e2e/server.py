@@ -24,6 +24,7 @@ class Server:
     flags: more flags, which come last.
     data: whether it has a data directory, for what outlives it.
     environment: variables beside those of this process.
+    open_files: how many it may have open, "SOFT:HARD"; default: as many as this process.
 
     As a context it runs, and must end well when it is left without an error.
     """
@@ -36,12 +37,15 @@ class Server:
         flags: tuple = (),
         data: bool = True,
         environment: dict[str, str] | None = None,
+        open_files: str | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.repository = repository
         self.log_path = directory / "log"
         self.ready_path = directory / "ready.json"
         self._command = [
+            # It becomes the server.
+            *(["prlimit", f"--nofile={open_files}"] if open_files else []),
             str(BINARY),
             f"--model_repository={repository}",
             *([f"--data_dir={directory / 'data'}"] if data else []),
@@ -103,6 +107,10 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
+
+    def open_files(self) -> set[int]:
+        """Its file descriptors."""
+        return {int(name) for name in os.listdir(f"/proc/{self.process.pid}/fd")}
 
     def terminate(self) -> None:
         """Asks the server to drain and end; returns at once."""

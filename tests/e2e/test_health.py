@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import time
 from collections.abc import Callable
 
 import grpc
 import pytest
+from e2e.probes import NOT_SERVING, SERVING, check, get, health
 from e2e.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.server import Server
 from e2e.waiting import wait_until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 PORTS = ["grpc_port", "health_port"]
 READY_NAMES = ["", "readiness", "mlp"]
 # It drains for as long as the tests look at it.
@@ -25,23 +23,6 @@ DELAY = ("--health_port=0", "--drain_delay=3600")
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server]) -> Server:
     return start_server("cpu*1", names=("mlp",), flags=("--health_port=0",))
-
-
-def health(server: Server, port: str) -> health_pb2_grpc.HealthStub:
-    return health_pb2_grpc.HealthStub(channel(f"127.0.0.1:{server.ready[port]}"))
-
-
-def check(server: Server, port: str, name: str) -> int:
-    request = health_pb2.HealthCheckRequest(service=name)
-    return health(server, port).Check(request, timeout=CALL_SECONDS).status
-
-
-def get(server: Server, path: str, method: str = "GET") -> tuple[int, str]:
-    """(status, body)"""
-    connection = http.client.HTTPConnection("127.0.0.1", server.ready["metrics_port"], timeout=30)
-    connection.request(method, path)
-    reply = connection.getresponse()
-    return reply.status, reply.read().decode()
 
 
 @pytest.mark.parametrize("port", PORTS)

@@ -122,17 +122,20 @@ TEST_F(FlagsTest, WhatAClientMayTake) {
   EXPECT_EQ(none->max_connection_streams, 1024);
   EXPECT_EQ(none->max_connection_age, absl::InfiniteDuration());
   EXPECT_EQ(none->max_connection_age_grace, absl::InfiniteDuration());
+  EXPECT_EQ(none->max_connection_idle, absl::Minutes(30));
   EXPECT_FALSE(none->refuse_compression);
-  const auto options =
-      Parse({"--max_client_requests=3", "--max_client_request_bytes=4",
-             "--max_connection_streams=5", "--max_connection_age=1.5",
-             "--max_connection_age_grace=0.5", "--refuse_compression", "--model_allowlist=f"});
+  const auto options = Parse({"--max_client_requests=3", "--max_client_request_bytes=4",
+                              "--max_connection_streams=5", "--max_connection_age=1.5",
+                              "--max_connection_age_grace=0.5", "--max_connection_idle=2.5",
+                              "--refuse_compression", "--model_allowlist=f"});
   ASSERT_TRUE(options) << stderr_;
   EXPECT_EQ(options->max_client_requests, 3);
   EXPECT_EQ(options->max_client_request_bytes, 4);
   EXPECT_EQ(options->max_connection_streams, 5);
   EXPECT_EQ(options->max_connection_age, absl::Milliseconds(1500));
   EXPECT_EQ(options->max_connection_age_grace, absl::Milliseconds(500));
+  EXPECT_EQ(options->max_connection_idle, absl::Milliseconds(2500));
+  EXPECT_EQ(Parse({"--max_connection_idle=0"})->max_connection_idle, absl::InfiniteDuration());
   EXPECT_TRUE(options->refuse_compression);
   EXPECT_EQ(options->model_allowlist, "f");
 }
@@ -170,6 +173,8 @@ TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
                                  "--drain_timeout=inf",
                                  "--training_share=nan",
                                  "--max_connection_age=-1",
+                                 "--max_connection_idle=-1",
+                                 "--max_connection_idle=inf",
                                  "--health_port=65536",
                                  "--load_model=a",
                                  "--model_control_mode=some",
@@ -199,7 +204,7 @@ TEST_F(FlagsTest, HelpListsEveryFlagAndEndsWith0) {
        {"--model_repository", "--data_dir", "--devices", "--cpu_threads", "--training_share",
         "--listen", "--grpc_port", "--metrics_port", "--ready_file", "--max_requests",
         "--max_request_bytes", "--drain_delay", "--drain_timeout", "--health_port",
-        "--max_connection_age", "--version"}) {
+        "--max_connection_age", "--max_connection_idle", "--version"}) {
     EXPECT_THAT(stdout_, HasSubstr(name));
   }
 }

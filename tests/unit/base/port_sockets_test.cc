@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/eventually.h"
 
 namespace braid {
 namespace {
@@ -42,6 +46,7 @@ class Socket {
     EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
     return ntohs(address.sin6_port);
   }
+  int descriptor() const { return descriptor_; }
   int Port() const {
     sockaddr_in address = {};
     socklen_t size = sizeof(address);
@@ -187,6 +192,51 @@ TEST(PortSocketsTest, AnIPv4ClientOfAnIPv6SocketHasEitherAddress) {
 
     EXPECT_NE(accepted.Send(), 0);
   }
+}
+
+TEST(PortSocketsTest, SeveralAreEndedTogether) {
+  const Socket listener;
+  const int port = listener.Listen();
+  const Socket clients[3];
+  std::vector<std::unique_ptr<Socket>> accepted;
+  for (const Socket& client : clients) {
+    ASSERT_EQ(client.Connect(port), 0);
+    accepted.push_back(std::make_unique<Socket>(listener.Accept()));
+  }
+  const std::string loopback("\x7F\0\0\x01", 4);
+
+  EXPECT_EQ(EndConnections(port, {{loopback, clients[0].Port()},
+                                  {loopback, clients[2].Port()},
+                                  {std::string("\x7F\0\0\x02", 4), clients[1].Port()}}),
+            2);
+
+  EXPECT_NE(accepted[0]->Send(), 0);
+  EXPECT_EQ(accepted[1]->Send(), 0);
+  EXPECT_NE(accepted[2]->Send(), 0);
+}
+
+TEST(PortSocketsTest, WhoListensIsFoundAndWhatWaitsIsCounted) {
+  const Socket listener;
+  const int port = listener.Listen();
+  const Socket before;
+  ASSERT_EQ(before.Connect(port), 0);
+  const Socket accepted(listener.Accept());
+  EXPECT_EQ(Listeners(port), std::vector<int>{listener.descriptor()});
+  EXPECT_EQ(WaitingConnections(listener.descriptor(), port), 0);
+
+  const Socket waiting[2];
+  for (const Socket& client : waiting) {
+    ASSERT_EQ(client.Connect(port), 0);
+  }
+  // The last word of a handshake may be on its way.
+  EXPECT_TRUE(Eventually([&] { return WaitingConnections(listener.descriptor(), port) == 2; }));
+  EXPECT_EQ(WaitingConnections(listener.descriptor(), port + 1), std::nullopt);
+  EXPECT_EQ(WaitingConnections(accepted.descriptor(), port), std::nullopt);
+
+  StopListening(port);
+
+  EXPECT_EQ(WaitingConnections(listener.descriptor(), port), std::nullopt);
+  EXPECT_EQ(Listeners(port), std::vector<int>());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/rpc/reset_limit.h"
 
 #include <chrono>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -49,6 +50,37 @@ TEST(RecentResetsTest, CallsThatSucceedAfterAllDoNotCount) {
     open = open == 0 ? kAtOnce : 0;
     ASSERT_FALSE(resets.TooMany(open, kAtOnce, 100ms, kStreams));
   }
+}
+
+// One server whose calls have not succeeded, and its connections with as many streams.
+std::vector<CountedServer> ServerWith(int64_t calls) {
+  return {{.id = 1, .calls = {.started = calls}}};
+}
+
+CountedConnection ConnectionWith(int64_t id, int64_t streams) {
+  return {.id = id, .name = {}, .streams = {.started = streams}, .peer_address = {}};
+}
+
+TEST(ResetLimitTest, FewMoreCallsAreNoReasonToLook) {
+  ResetLimit limit(kStreams);
+  EXPECT_FALSE(limit.WorthLooking(ServerWith(500)));
+  EXPECT_FALSE(limit.WorthLooking(ServerWith(0)));
+  EXPECT_TRUE(limit.WorthLooking(ServerWith(600)));
+}
+
+TEST(ResetLimitTest, OnlyTheConnectionThatHasTooManyIsNamed) {
+  ResetLimit limit(kStreams);
+  const auto too_many = limit.TooMany(ServerWith(kAtOnce + 600),
+                                      {ConnectionWith(7, 100), ConnectionWith(8, kAtOnce + 500)});
+  ASSERT_EQ(too_many.size(), 1);
+  EXPECT_EQ(too_many[0].id, 8);
+}
+
+TEST(ResetLimitTest, OfAConnectionThatIsGoneNothingIsKept) {
+  ResetLimit limit(kStreams);
+  EXPECT_TRUE(limit.TooMany(ServerWith(kAtOnce), {ConnectionWith(8, kAtOnce)}).empty());
+  EXPECT_TRUE(limit.TooMany(ServerWith(kAtOnce), {}).empty());
+  EXPECT_TRUE(limit.TooMany(ServerWith(2 * kAtOnce), {ConnectionWith(8, kAtOnce + 500)}).empty());
 }
 
 }  // namespace

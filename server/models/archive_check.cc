@@ -20,6 +20,8 @@
 #include "caffe2/serialize/inline_container.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/pickle_depth.h"
+#include "server/models/source_depth.h"
 
 namespace braid {
 namespace {
@@ -78,6 +80,25 @@ bool HoldsCompiled(const ModelArchive& archive) {
   return std::any_of(
       archive.records().begin(), archive.records().end(),
       [](const std::string& record) { return absl::StartsWith(record, "data/aotinductor/"); });
+}
+
+// LibTorch finds records whatever the case of their names.
+absl::Status CheckDepths(ModelArchive* archive, const std::string& file) {
+  for (const std::string& record : archive->records()) {
+    const bool code =
+        absl::StartsWithIgnoreCase(record, "code/") && absl::EndsWithIgnoreCase(record, ".py");
+    const bool pickle = absl::EqualsIgnoreCase(record, "data.pkl") ||
+                        absl::EqualsIgnoreCase(record, "constants.pkl");
+    if (!code && !pickle) {
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(record));
+    const absl::Status depth = code ? CheckSourceDepth(text) : CheckPickleDepth(text);
+    if (!depth.ok()) {
+      return Wrong(file, absl::StrCat("is refused: ", Excerpt(record), " ", depth.message()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -187,7 +208,8 @@ absl::Status CheckTorchScriptArchive(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
   const std::string file = std::filesystem::path(path).filename();
   if (archive->Has("constants.pkl")) {
-    return archive->CheckContents();
+    BRAID_RETURN_IF_ERROR(archive->CheckContents());
+    return CheckDepths(archive.get(), file);
   }
   if (HoldsCompiled(*archive)) {
     return Wrong(file, "is an AOTInductor package: name it model.pt2");

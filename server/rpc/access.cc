@@ -240,8 +240,8 @@ void Caller::AuditPart(absl::string_view part, const AuditDetails& did,
     return;
   }
   const std::string code = absl::StatusCodeToString(outcome.code());
-  LogAudit({identity_ == nullptr ? "" : identity_->name, peer(), part, audited_model_, trainer_, did,
-            code});
+  LogAudit({identity_ == nullptr ? "" : identity_->name, peer(), part, audited_model_, trainer_,
+            did, code});
 }
 
 }  // namespace braid

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from e2e import access
 from e2e.certificates import Authority, Pair
-from e2e.server import ROOT, Server
+from e2e.server import BINARY, Server
 
 MODEL = "mine"
-COMMAND = ROOT / "build/release/bin/braid"
+COMMAND = BINARY.with_name("braid")
 TOKEN = "a-token-of-ann"
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from e2e import durable
 from e2e.durable import DurableServer
-from e2e.server import ROOT
+from e2e.server import BINARY
 
-COMMAND = ROOT / "build/release/bin/braid"
+COMMAND = BINARY.with_name("braid")
 SECONDS = 60
 BATCHES, ROWS = 10, 8
 NOT_FINITE = 3

@@ -51,7 +51,7 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, Runner 
     request->Enter(shared_from_this(), {level, ordered ? ordered_answers_[level].Expect() : 0});
     CountQueued(before);
     wanted = WorkersWanted();
-    here = runner == Runner::kAnyThread && before == 0 && halves_.empty() && brief_ == 0 &&
+    here = runner == Runner::kAnyThread && before == 0 && again_.empty() && brief_ == 0 &&
            cost_.Predict(batcher_.rows()) <= kBrief;
   }
   if (!here || !RunHere()) {
@@ -108,14 +108,14 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
     int64_t rows = 0;
-    if (!halves_.empty()) {
+    if (!again_.empty()) {
       again = true;
-      Batcher::Batch half{std::move(halves_.front()), {}};
-      halves_.pop_front();
-      for (const Batcher::Piece& piece : half.pieces) {
+      Batcher::Batch part{std::move(again_.front()), {}};
+      again_.pop_front();
+      for (const Batcher::Piece& piece : part.pieces) {
         rows += piece.rows;
       }
-      next = std::move(half);
+      next = std::move(part);
     } else {
       next = batcher_.Take(now, Idle(worker));
       rows = before - batcher_.rows();
@@ -136,7 +136,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
                batch = std::get<Batcher::Batch>(std::move(next))] {
     self->WakeWorkers(wanted);
     if (again) {
-      self->RunOrHalve(replica, self->StillWanted(batch.pieces));
+      self->RunOrDivide(replica, self->StillWanted(batch.pieces));
     } else {
       self->Run(replica, batch);
     }
@@ -162,7 +162,7 @@ void BatchQueue::CountQueued(int64_t before) {
 
 int64_t BatchQueue::WorkersWanted() const {
   return braid::WorkersWanted(batcher_.rows(), cost_.min_chunk_rows(), brief_ > 0) +
-         static_cast<int64_t>(halves_.size());
+         static_cast<int64_t>(again_.size());
 }
 
 void BatchQueue::WakeWorkers(int64_t wanted) {
@@ -191,9 +191,9 @@ absl::Status BatchQueue::Expired() const {
                    "' until its deadline, or for as long as it may"));
 }
 
-BatchQueue::Pieces BatchQueue::StillWanted(const Pieces& half) const {
+BatchQueue::Pieces BatchQueue::StillWanted(const Pieces& part) const {
   Pieces wanted;
-  for (const Batcher::Piece& piece : half) {
+  for (const Batcher::Piece& piece : part) {
     if (const absl::Status error = piece.request->error(); !error.ok()) {
       piece.request->Fail(error);
     } else if (piece.request->schedule().deadline <= absl::Now()) {
@@ -217,10 +217,10 @@ void BatchQueue::Run(size_t replica, const Batcher::Batch& batch) {
     oldest = std::min(oldest, piece.request->schedule().arrival);
   }
   replicas_.worker(replica).RecordQueued(DeviceWork::kInference, absl::Now() - oldest);
-  RunOrHalve(replica, batch.pieces);
+  RunOrDivide(replica, batch.pieces);
 }
 
-void BatchQueue::RunOrHalve(size_t replica, const Pieces& pieces) {
+void BatchQueue::RunOrDivide(size_t replica, const Pieces& pieces) {
   if (pieces.empty()) {
     return;
   }
@@ -232,13 +232,18 @@ void BatchQueue::RunOrHalve(size_t replica, const Pieces& pieces) {
     pieces.front().request->Fail(together);
     return;
   }
-  // Each takes its turn, as other models do: whoever sends bad rows holds no device up.
-  const auto middle = pieces.begin() + static_cast<std::ptrdiff_t>(pieces.size() / 2);
+  // Each part takes its turn, as other models do: whoever sends bad rows holds no device up. Of
+  // what the model returns for several requests and cannot be cut, halves will not be any better.
+  const size_t parts = absl::IsFailedPrecondition(together) ? pieces.size() : 2;
+  const auto start_of = [&](size_t part) {
+    return pieces.begin() + static_cast<std::ptrdiff_t>(pieces.size() * part / parts);
+  };
   int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
-    halves_.emplace_back(pieces.begin(), middle);
-    halves_.emplace_back(middle, pieces.end());
+    for (size_t part = 0; part < parts; ++part) {
+      again_.emplace_back(start_of(part), start_of(part + 1));
+    }
     wanted = WorkersWanted();
   }
   WakeWorkers(wanted - 1);  // this one will ask by itself

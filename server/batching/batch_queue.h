@@ -65,15 +65,13 @@ class BatchQueue final : public RequestQueue,
   // Runs the next batch on the calling thread, for a worker that is free; false: there is none.
   bool RunHere();
   size_t ReplicaOf(const Worker& worker) const;
-  // The next half of a batch that failed, whose requests have begun.
-  Pieces TakeHalf() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a request is told that has waited for too long.
   absl::Status Expired() const;
-  // Lets go of those of `half` that failed or expired meanwhile; returns the others.
-  Pieces StillWanted(const Pieces& half) const;
+  // Lets go of those of `part` that failed or expired meanwhile; returns the others.
+  Pieces StillWanted(const Pieces& part) const;
   void Run(size_t replica, const Batcher::Batch& batch) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs `pieces` as one batch. If that fails its halves are to be run, or its only request fails.
-  void RunOrHalve(size_t replica, const Pieces& pieces) ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs `pieces` as one batch. If that fails parts of it are to be run, or its only request fails.
+  void RunOrDivide(size_t replica, const Pieces& pieces) ABSL_LOCKS_EXCLUDED(mu_);
   // A brief batch is over: wakes whom the rows want that came meanwhile.
   void EndBrief(size_t replica) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs `pieces` as one batch; nobody is told of an error.
@@ -93,7 +91,7 @@ class BatchQueue final : public RequestQueue,
 
   absl::Mutex mu_;
   Batcher batcher_ ABSL_GUARDED_BY(mu_);
-  std::deque<Pieces> halves_ ABSL_GUARDED_BY(mu_);  // of batches that failed
+  std::deque<Pieces> again_ ABSL_GUARDED_BY(mu_);  // parts of batches that failed
   ChunkCost cost_ ABSL_GUARDED_BY(mu_);
   int64_t brief_ ABSL_GUARDED_BY(mu_) = 0;  // batches that run, and not for long
 };

@@ -83,6 +83,21 @@ TEST_F(FailingQueueTest, ABatchThatIsRunAgainLetsOthersHaveTheirTurn) {
   EXPECT_THAT(order, ElementsAre('m', 'o', 'm', 'm', 'm', 'm'));
 }
 
+TEST_F(FailingQueueTest, RequestsWhoseResultsCannotBeCutAreRunAlone) {
+  Start(PuppetConfig(16), [this](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    seen_.Add(inputs[0]);
+    return Tensors{inputs[0].sum()};
+  });
+  for (int request = 0; request < 4; ++request) {
+    Push(MakeRows("x", 1, request));
+  }
+  Open();
+  for (const auto& pending : pending_) {
+    EXPECT_THAT(pending->Wait(), IsOk());
+  }
+  EXPECT_THAT(seen_.rows(), ElementsAre(4, 1, 1, 1, 1));
+}
+
 TEST_F(FailingQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed) {
   Start(PuppetConfig(8), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
     TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");

@@ -35,8 +35,9 @@ BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLim
   }
   const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
   const int64_t share = preferred_share > 0 ? preferred_share : limits.preferred_rows.front();
-  // No request is cut for a size alone.
-  return TakeRows{shares == 1 ? std::max(share, std::min(queue.head_rows, most)) : share};
+  // No request that a batch holds is cut for a size alone.
+  const bool whole = shares == 1 && queue.head_rows <= most;
+  return TakeRows{whole ? std::max(share, queue.head_rows) : share};
 }
 
 int64_t WorkersWanted(int64_t rows, int64_t min_chunk_rows, bool brief_batch_runs) {

@@ -85,46 +85,40 @@ std::optional<std::vector<size_t>> NamedPositions(const std::vector<TensorSpec>&
   return places ? places : PlacesOf(KeysOf(wanted), KeysOf(names));
 }
 
-// Where `name` is in `names`, if it is there once.
-std::optional<size_t> PlaceOf(const std::string& name, const std::vector<std::string>& names) {
-  const auto places = PlacesOf({name}, names);
-  return places ? std::optional(places->front()) : std::nullopt;
+std::vector<size_t> Positions(const std::vector<TensorSpec>& specs,
+                              const std::vector<std::string>& names) {
+  std::vector<size_t> ordered(specs.size());
+  std::iota(ordered.begin(), ordered.end(), size_t{0});
+  return NamedPositions(specs, names).value_or(NumberedPositions(specs).value_or(ordered));
 }
 
-// What a fall back to the order may do to those whose names are the model's.
-enum class Named { kMayStay, kMayNotBe };
-
-absl::StatusOr<std::vector<size_t>> Positions(const std::vector<TensorSpec>& specs,
-                                              const std::vector<std::string>& names, Named named) {
-  if (auto positions = NamedPositions(specs, names)) {
-    return *std::move(positions);
-  }
-  if (auto positions = NumberedPositions(specs)) {
-    return *std::move(positions);
-  }
+// FAILED_PRECONDITION if some of `outputs` are keys of what the model returns and others are not:
+// by the order those would be given what another key holds.
+absl::Status CheckKeys(const std::vector<TensorSpec>& outputs,
+                       const std::vector<std::string>& names) {
   const std::vector<std::string> keys = KeysOf(names);
-  std::vector<size_t> ordered;
-  for (const TensorSpec& spec : specs) {
-    const std::optional<size_t> exact = PlaceOf(spec.name, names);
-    const std::optional<size_t> place = exact ? exact : PlaceOf(spec.name, keys);
-    if (place && (named == Named::kMayNotBe || *place != ordered.size())) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("'", spec.name,
-                       "' of the configuration is the model's, and others beside it are not; "
-                       "expected names, all of them, out of ",
-                       absl::StrJoin(names, ", ")));
-    }
-    ordered.push_back(ordered.size());
+  const TensorSpec* stranger = nullptr;
+  bool any = false;
+  for (const TensorSpec& output : outputs) {
+    const bool there = PlacesOf({output.name}, names) || PlacesOf({output.name}, keys);
+    any = any || there;
+    stranger = there ? stranger : &output;
   }
-  return ordered;
+  if (!any || stranger == nullptr || NumberedPositions(outputs)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("output '", stranger->name,
+                   "' is not among what the model returns, as others "
+                   "are: ",
+                   absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
                                                const std::vector<std::string>& names) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> positions,
-                         Positions(inputs, names, Named::kMayStay));
+  const std::vector<size_t> positions = Positions(inputs, names);
   std::vector<size_t> order(names.size(), inputs.size());
   for (size_t i = 0; i < positions.size(); ++i) {
     if (positions[i] < order.size()) {
@@ -142,8 +136,8 @@ absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& in
 
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<std::string>& names) {
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> positions,
-                         Positions(outputs, names, Named::kMayNotBe));
+  BRAID_RETURN_IF_ERROR(CheckKeys(outputs, names));
+  std::vector<size_t> positions = Positions(outputs, names);
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (positions[o] >= names.size()) {
       return absl::FailedPreconditionError(absl::StrCat("output '", outputs[o].name,

@@ -23,8 +23,8 @@ struct OutputLeaf {
 std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs);
 
 // For each of `names`, the inputs of a package, the index of the one of `inputs` that it is: by
-// name, by the key of a dict that it is in, by NAME__<number>, or else by the order, unless that
-// puts one that has such a name elsewhere. FAILED_PRECONDITION if there is not one for each.
+// name, by the key of a dict that it is in, by NAME__<number>, or else by the order.
+// FAILED_PRECONDITION if there is not one for each.
 absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
                                                const std::vector<std::string>& names);
 

@@ -116,38 +116,6 @@ std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& sche
   return plans;
 }
 
-bool IsTensor(const c10::TypePtr& type) {
-  const auto optional = type->cast<c10::OptionalType>();
-  return (optional ? optional->getElementType() : type)->kind() == c10::TypeKind::TensorType;
-}
-
-// FAILED_PRECONDITION if one of `tensors`, which are taken as they come, has the name of another
-// argument than the one in its place.
-absl::Status CheckPlaces(const std::vector<TensorSpec>& tensors,
-                         const c10::FunctionSchema& schema) {
-  size_t place = 0;
-  for (size_t a = 1; a < schema.arguments().size(); ++a) {
-    const c10::Argument& argument = schema.arguments()[a];
-    if (ScalarTypeOf(*argument.type())) {
-      continue;
-    }
-    if (!IsTensor(argument.type())) {
-      break;  // of several tensors: nobody knows where the next argument begins
-    }
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].name == argument.name() && i != place) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("input '", argument.name(),
-                         "' is an argument's, and others beside it are not; "
-                         "expected names, all of them, out of ",
-                         CallText(schema)));
-      }
-    }
-    ++place;
-  }
-  return absl::OkStatus();
-}
-
 // The tensors among `inputs` by their numbers, or as they come.
 absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
                                           const c10::FunctionSchema& schema) {
@@ -161,7 +129,6 @@ absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
   }
   const std::optional<std::vector<size_t>> numbers = NumberedPositions(tensors);
   if (!numbers) {
-    BRAID_RETURN_IF_ERROR(CheckPlaces(tensors, schema));
     return places;
   }
   std::vector<std::optional<size_t>> at(tensors.size());

@@ -71,7 +71,7 @@ TEST(DecideBatchTest, APreferredSizeDoesNotWait) {
   EXPECT_EQ(DecideBatch(View(3), kNow, limits), BatchDecision(WaitUntil{due}));
   EXPECT_EQ(DecideBatch(View(3), due, limits), BatchDecision(TakeRows{3}));
   EXPECT_EQ(DecideBatch(View(4), kNow, limits), BatchDecision(TakeRows{4}));
-  EXPECT_EQ(DecideBatch(View(15), kNow, limits), BatchDecision(TakeRows{4}));
+  EXPECT_EQ(DecideBatch(View(15), kNow, limits), BatchDecision(TakeRows{15}));
   EXPECT_EQ(DecideBatch(View(16), kNow, limits), BatchDecision(TakeRows{16}));
   EXPECT_EQ(DecideBatch(View(100), kNow, limits), BatchDecision(TakeRows{16}));
 }

@@ -51,7 +51,7 @@ TEST_F(FailingQueueTest, WhoeverIsGivenUpMeanwhileIsNotRunAgain) {
   const auto& last = Push(MakeRows("x", 2, 20));
   Open();
   EXPECT_THAT(first.Wait(), IsOk());
-  EXPECT_THAT(second.Wait(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(second.Wait(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
   EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("negative")));
   EXPECT_THAT(last.Wait(), IsOk());
   EXPECT_THAT(seen_.sums(), ElementsAre(262, 21, 40, -1, 41));

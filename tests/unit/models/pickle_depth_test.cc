@@ -33,9 +33,9 @@ std::string Number(size_t value) {
   return bytes;
 }
 
-std::string Text(const std::string& text) { return "X" + Number(text.size()) + text; }
-std::string Put(size_t id) { return "r" + Number(id); }
-std::string Get(size_t id) { return "j" + Number(id); }
+std::string Text(const std::string& text) { return absl::StrCat("X", Number(text.size()), text); }
+std::string Put(size_t id) { return absl::StrCat("r", Number(id)); }
+std::string Get(size_t id) { return absl::StrCat("j", Number(id)); }
 
 absl::Status Check(const std::string& values) {
   return CheckPickleDepth(absl::StrCat(kProto, values, "."));
@@ -44,9 +44,9 @@ absl::Status Check(const std::string& values) {
 TEST(PickleDepthTest, NestedValuesAreBounded) {
   const std::string module = "c__torch__\nM\n)\x81}(" + Text("child");
   const std::vector<std::function<std::string(size_t)>> nested = {
-      [](size_t n) { return ")" + Times(n, "\x85"); },
-      [](size_t n) { return ")" + Times(n, "N\x86"); },
-      [](size_t n) { return ")" + Times(n, "NN\x87"); },
+      [](size_t n) { return absl::StrCat(")", Times(n, "\x85")); },
+      [](size_t n) { return absl::StrCat(")", Times(n, "N\x86")); },
+      [](size_t n) { return absl::StrCat(")", Times(n, "NN\x87")); },
       [](size_t n) { return Times(n, "(") + Times(n, "t"); },
       [](size_t n) { return Times(n, "(") + Times(n, "l"); },
       [](size_t n) { return Times(n, "](") + "N" + Times(n, "e"); },
@@ -92,13 +92,15 @@ TEST(PickleDepthTest, NamesOfTypesAreBounded) {
 
 TEST(PickleDepthTest, WhatIsLargeButNotDeepIsWell) {
   constexpr size_t kMany = 100'000;
-  EXPECT_THAT(Check("](" + Times(kMany, "K\x01") + "e"), IsOk());
-  EXPECT_THAT(Check("](" + Times(kMany, "(K\x01K\x02t") + "e"), IsOk());
-  EXPECT_THAT(Check("}(" + Times(kMany, "K\x01G12345678") + "u"), IsOk());
-  const std::string text = "\x8d" + Number(4) + Number(0) + "[[[[";
-  EXPECT_THAT(Check("](" + Times(kMany, text) + "e"), IsOk());
-  EXPECT_THAT(Check("]" + Text(Times(kMany, "([{")) + "\x86"), IsOk());
-  EXPECT_THAT(Check("(" + Times(kMany, ")q\x01") + Times(kMany, "h\x01") + "t"), IsOk());
+  const auto list = [](const std::string& value) {
+    return absl::StrCat("](", Times(kMany, value), "e");
+  };
+  EXPECT_THAT(Check(list("K\x01")), IsOk());
+  EXPECT_THAT(Check(list("(K\x01K\x02t")), IsOk());
+  EXPECT_THAT(Check(list(absl::StrCat("\x8d", Number(4), Number(0), "[[[["))), IsOk());
+  EXPECT_THAT(Check(absl::StrCat("}(", Times(kMany, "K\x01G12345678"), "u")), IsOk());
+  EXPECT_THAT(Check(absl::StrCat("]", Text(Times(kMany, "([{")), "\x86")), IsOk());
+  EXPECT_THAT(Check(absl::StrCat("(", Times(kMany, ")q\x01"), Times(kMany, "h\x01"), "t")), IsOk());
 }
 
 TEST(PickleDepthTest, ValuesThatAreNotThereAreMissed) {
@@ -129,8 +131,8 @@ TEST(PickleDepthTest, ValuesThatAreNotThereAreMissed) {
                                                             "\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
                                                             "ctorch",
                                                             "ctorch\nfoo",
-                                                            "N" + Put(1'000'000),
-                                                            "N" + Put(1) + Get(2)}) {
+                                                            absl::StrCat("N", Put(1'000'000)),
+                                                            absl::StrCat("N", Put(1), Get(2))}) {
     EXPECT_THAT(Check(values), StatusIs(kFailed, HasSubstr("not there"))) << values;
   }
   EXPECT_THAT(CheckPickleDepth("\x80"), StatusIs(kFailed, HasSubstr("damaged")));

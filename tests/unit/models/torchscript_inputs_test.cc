@@ -137,12 +137,6 @@ TEST(ScalarArgumentsTest, HaveTheirDefaults) {
   EXPECT_EQ(scalars[3].default_value, ScalarValue(int64_t{3}));
 }
 
-TEST(PlanArgumentsTest, ANameInAnothersPlaceIsRefused) {
-  EXPECT_THAT(PlanArguments(Specs({"x", "mask"}), Schema(", x, y")).status(), IsOk());
-  EXPECT_THAT(PlanArguments(Specs({"y", "mask"}), Schema(", x, y")).status(),
-              StatusIs(kFailed, AllOf(HasSubstr("input 'y'"), HasSubstr("forward(x, y)"))));
-}
-
 TEST(ScalarArgumentsTest, MayBeNone) {
   const std::string arguments = ", x, m: Optional[float] = None, n: Optional[int] = 3";
   torch::jit::Module module = ModuleOf(arguments, "x if m is None else x * m");

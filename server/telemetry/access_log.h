@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -17,7 +17,7 @@ struct CallFacts {
   int64_t rows = 0;
   int64_t chunks = 0;
   // By name: "queue", "forward".
-  std::vector<std::pair<std::string, absl::Duration>> phases;
+  absl::InlinedVector<std::pair<std::string, absl::Duration>, 2> phases;
 };
 
 struct AccessEntry {

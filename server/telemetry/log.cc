@@ -1,13 +1,13 @@
 #include "server/telemetry/log.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,7 +22,6 @@
 #include "nlohmann/json.hpp"
 #include "server/base/text.h"
 #include "server/telemetry/log_output.h"
-#include "spdlog/details/periodic_worker.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/base_sink.h"
 
@@ -47,6 +46,9 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
 constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
 // Lines of the access log that wait to be written; beyond, they are lost.
 constexpr size_t kMostWaiting = size_t{1} << 16;
+// As many are written at once, while the caches have them still; fewer after a while.
+constexpr size_t kWorthWriting = 256;
+constexpr absl::Duration kAWhile = absl::Seconds(1);
 // For who reads the log: a server that ends, or a call that is audited, waits no longer for it.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 
@@ -183,6 +185,14 @@ class AccessLines {
     if (waiting_.size() < kMostWaiting) {
       waiting_.push_back({now, std::move(message)});
     }
+    if (waiting_.size() == kWorthWriting) {
+      many_.Signal();
+    }
+  }
+  // Until it is time to write.
+  void Wait() ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    many_.WaitWithTimeout(&mu_, kAWhile);
   }
   void Write() ABSL_LOCKS_EXCLUDED(mu_, write_mu_) {
     const absl::MutexLock one_at_a_time(&write_mu_);
@@ -215,6 +225,7 @@ class AccessLines {
   LogOutput* const output_;
 
   absl::Mutex mu_;
+  absl::CondVar many_;
   std::vector<Line> waiting_ ABSL_GUARDED_BY(mu_);
   absl::Mutex write_mu_;
   std::unique_ptr<spdlog::formatter> formatter_ ABSL_GUARDED_BY(write_mu_);
@@ -230,16 +241,22 @@ struct Loggers {
       of_module[m]->flush_on(level_enum::info);
       of_module[m]->set_level(levels[m]);
     }
-    writer.emplace([this] { Write(); }, std::chrono::seconds(1));
+    std::thread([this] {
+      pthread_setname_np(pthread_self(), "log");
+      Write();
+    }).detach();
   }
 
-  // Once a second.
-  void Write() {
-    if (const int64_t lost = output.TakeLost(); lost > 0) {
-      of_module[static_cast<size_t>(LogModule::kServer)]->warn(
-          "{} lines of the log were lost: nobody read it", lost);
+  // As long as the process.
+  [[noreturn]] void Write() {
+    while (true) {
+      access.Wait();
+      access.Write();
+      if (const int64_t lost = output.TakeLost(); lost > 0) {
+        of_module[static_cast<size_t>(LogModule::kServer)]->warn(
+            "{} lines of the log were lost: nobody read it", lost);
+      }
     }
-    access.Write();
   }
 
   LogOutput output{STDOUT_FILENO, kPatience};
@@ -247,7 +264,6 @@ struct Loggers {
   AccessLines access{&output};
   std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
   std::atomic<LogFormat> format = LogFormat::kText;
-  std::optional<spdlog::details::periodic_worker> writer;
 };
 
 // Lives as long as the process: what is destroyed at its end logs too.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import queue
 import shutil
+import termios
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ from torch import nn
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+PIPE_BYTES = 1 << 16  # that it takes, by default
 HOSTILE_ID = 'a"b\nfake line\x1b[31m'
 
 
@@ -283,6 +286,11 @@ def test_calls_that_outlast_the_drain_are_logged_or_lost(
         server.kill()
 
 
+def unread(pipe: int) -> int:
+    """How many bytes it holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
+
+
 def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Path) -> None:
     flags = ("--log_format=json", "--log_level=access=info")
     server = Server(repository, "cpu*2", tmp_path, flags)
@@ -296,6 +304,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Pa
     try:
         with server, braid.connect(server.address) as client:
             flood(client)
+            wait_until(lambda: unread(reader) >= PIPE_BYTES)
             for level in ("rpc=debug", "rpc=info"):
                 set_log_level(server, level)  # leaves lines that no thread of their own writes
             read = b""

@@ -318,7 +318,7 @@ REFUSED = {
 # And what says in so many words what is done here.
 OBEYED = {
     **{
-        key.lower(): f'parameters: {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+        f"{key.lower()}_{value}": f'parameters: {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
         for key, value in (
             ("DISABLE_OPTIMIZED_EXECUTION", "true"),
             ("ENABLE_JIT_EXECUTOR", "false"),

@@ -331,7 +331,7 @@ OPTION_ROWS = [
     ),
     option(
         "pattern that takes much memory",
-        groups({"pattern": ".{1000}" * 5}),
+        groups({"pattern": ".{1000}" * 40}),
         ("pattern too large",),
         "parameter_groups[0].pattern",
     ),

@@ -1,5 +1,7 @@
 #include "server/rpc/watch_limit.h"
 
+#include <optional>
+
 #include "absl/strings/match.h"
 #include "grpcpp/server_context.h"
 #include "server/rpc/arrived_calls.h"
@@ -12,23 +14,23 @@ using grpc::experimental::InterceptionHookPoints;
 // Lives as long as its call.
 class Watch final : public grpc::experimental::Interceptor {
  public:
-  Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit)
-      : info_(info),
-        limit_(limit),
-        arrived_(info->server_context()->peer()),
-        open_(limit->Open(arrived_.peer())) {}
+  Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit) : info_(info), limit_(limit) {}
   ~Watch() override {
     if (open_) {
-      limit_->Close(arrived_.peer());
+      limit_->Close(arrived_->peer());
     }
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (!open_ &&
-        methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
-      info_->server_context()->TryCancel();
+    // Before, a call that is answered by a thread of its own has no peer.
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      arrived_.emplace(info_->server_context()->peer());
+      open_ = limit_->Open(arrived_->peer());
+      if (!open_) {
+        info_->server_context()->TryCancel();
+      }
     }
     methods->Proceed();
   }
@@ -36,8 +38,8 @@ class Watch final : public grpc::experimental::Interceptor {
  private:
   grpc::experimental::ServerRpcInfo* const info_;
   WatchLimit* const limit_;
-  const ArrivedCall arrived_;
-  const bool open_;
+  std::optional<ArrivedCall> arrived_;
+  bool open_ = false;
 };
 
 }  // namespace

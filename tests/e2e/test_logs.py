@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import queue
+import select
 import shutil
-import termios
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ from torch import nn
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
-PIPE_BYTES = 1 << 16  # that it takes, by default
 HOSTILE_ID = 'a"b\nfake line\x1b[31m'
 
 
@@ -210,10 +208,12 @@ def test_requests_that_are_not_answered_have_their_ids(tmp_path: Path) -> None:
             requests.put(None)
             wait_until(lambda: "streamed" in ended())
     told = ended()
+    # Its client cancels it when its time is up, which the server may learn before it sees so itself.
+    assert told["late"]["code"] in ("DEADLINE_EXCEEDED", "CANCELLED")
     assert {name: (line["code"], line.get("rows")) for name, line in told.items()} == {
         "cancelled": ("CANCELLED", 2),
         "refused": ("RESOURCE_EXHAUSTED", None),
-        "late": ("DEADLINE_EXCEEDED", 4),
+        "late": (told["late"]["code"], 4),
         "streamed": ("CANCELLED", 5),
     }
     assert not any("chunks" in line or "phase_seconds" in line for line in told.values())
@@ -286,9 +286,12 @@ def test_calls_that_outlast_the_drain_are_logged_or_lost(
         server.kill()
 
 
-def unread(pipe: int) -> int:
-    """How many bytes it holds."""
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
+def is_full(fifo: Path) -> bool:
+    writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        return not select.select([], [writer], [], 0)[1]
+    finally:
+        os.close(writer)
 
 
 def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Path) -> None:
@@ -304,7 +307,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Pa
     try:
         with server, braid.connect(server.address) as client:
             flood(client)
-            wait_until(lambda: unread(reader) >= PIPE_BYTES)
+            wait_until(lambda: is_full(server.log_path))
             for level in ("rpc=debug", "rpc=info"):
                 set_log_level(server, level)  # leaves lines that no thread of their own writes
             read = b""

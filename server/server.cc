@@ -355,8 +355,11 @@ class Server::Parts {
   }
 
   absl::Status CheckModels() const {
+    if (!options_.exit_on_error) {
+      return absl::OkStatus();
+    }
     for (const ModelState& model : models_->List()) {
-      if (options_.exit_on_error && !model.ready && !model.reason.empty()) {
+      if (!model.ready && !model.reason.empty()) {
         return absl::FailedPreconditionError(absl::StrCat("--exit_on_error: model '", model.name,
                                                           "' is not loaded: ", model.reason));
       }

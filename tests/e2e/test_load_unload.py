@@ -228,3 +228,12 @@ def test_a_trainer_outlives_its_model(tmp_path: Path) -> None:
             running.client.unload_model("a")
             running.client.load_model("a")
             assert ask(running.client, "a") == published
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server_where_asked(tmp_path: Path) -> None:
+    (tmp_path / "models/broken/1").mkdir(parents=True)
+    (tmp_path / "models/broken/1/model.pt").write_bytes(b"no model")
+    flags = (f"--model_repository={tmp_path / 'models'}", "--devices=cpu", "--grpc_port=0")
+    done = run_to_exit(*flags, "--metrics_port=0", "--exit_on_error")
+    assert done.returncode == 2
+    assert "--exit_on_error: model 'broken' is not loaded: model.pt" in done.stderr

@@ -174,6 +174,8 @@ TEST(ParseConfigTest, ReadsItsOwnParametersAndTritons) {
                      "parameters { key: \"", key, "\" value { string_value: \"", value, "\" } }"));
   };
   EXPECT_EQ(with("weight", "2.5")->weight, 2.5);
+  // As ModelConfig tells it, which may come back.
+  EXPECT_THAT(with("scalar.power", "INT64, default 1"), IsOk());
   EXPECT_EQ(with("preferred_chunk_rows", "4")->preferred_chunk_rows, 4);
   EXPECT_EQ(with("range.ids", "0,999")->inputs[0].range->max, 999);
   EXPECT_THAT(with("INFERENCE_MODE", "true"), IsOk());

@@ -1,4 +1,4 @@
-// A TCP socket of the loopback interface, for tests of who listens and who is accepted.
+// A TCP socket of the loopback interface, for tests of who listens, connects and is accepted.
 #pragma once
 
 #include <netinet/in.h>
@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <string>
 
 #include "gtest/gtest.h"
 
@@ -15,27 +16,71 @@ namespace braid {
 // Closed at the end.
 class LoopbackSocket {
  public:
-  explicit LoopbackSocket(int flags = 0)
-      : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0)) {}
+  // `flags`: of the socket, such as SOCK_NONBLOCK.
+  static int Make(int flags = 0) { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0); }
+
+  explicit LoopbackSocket(int descriptor = Make()) : descriptor_(descriptor) {}
   ~LoopbackSocket() { close(descriptor_); }
   LoopbackSocket(const LoopbackSocket&) = delete;
   LoopbackSocket& operator=(const LoopbackSocket&) = delete;
 
-  int descriptor() const { return descriptor_; }
   // At a free port, which it returns.
   int Listen() const {
-    sockaddr_in address = Address(0);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(descriptor_, any, size), 0);
+    const sockaddr_in address = Address(0);
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(descriptor_, 64), 0);
-    EXPECT_EQ(getsockname(descriptor_, any, &size), 0);
+    return Port();
+  }
+  // At a free port of every IPv6 and IPv4 address.
+  int ListenToAll() const {
+    const int no = 0;
+    EXPECT_EQ(setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)), 0);
+    sockaddr_in6 address = {};
+    address.sin6_family = AF_INET6;
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(descriptor_, 64), 0);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin6_port);
+  }
+  int descriptor() const { return descriptor_; }
+  int Port() const {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
     return ntohs(address.sin_port);
   }
-  void Connect(int port) const {
+  // 0, or errno.
+  int Connect(int port) const {
     const sockaddr_in address = Address(port);
-    EXPECT_EQ(connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
-              0);
+    const bool connected =
+        connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    return connected ? 0 : errno;
+  }
+  int Accept() const { return accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC); }
+  // 0, or errno.
+  int Send() const {
+    return send(descriptor_, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : errno;
+  }
+  int64_t SendWhatFits() const {
+    const std::string block(1 << 16, 'x');
+    int64_t sent = 0;
+    while (true) {
+      const ssize_t bytes = send(descriptor_, block.data(), block.size(), MSG_DONTWAIT);
+      if (bytes < 0) {
+        EXPECT_TRUE(errno == EAGAIN || errno == EWOULDBLOCK) << errno;
+        return sent;
+      }
+      sent += bytes;
+    }
+  }
+  void Receive(int64_t bytes) const {
+    std::string block(1 << 16, ' ');
+    while (bytes > 0) {
+      const ssize_t received = recv(descriptor_, block.data(), block.size(), 0);
+      ASSERT_GT(received, 0);
+      bytes -= received;
+    }
   }
   // Waits until the other end closes it.
   bool Closed() const {

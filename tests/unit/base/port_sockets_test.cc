@@ -1,8 +1,6 @@
 #include "server/base/port_sockets.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -14,89 +12,12 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/eventually.h"
+#include "tests/fakes/loopback_socket.h"
 
 namespace braid {
 namespace {
 
-// A TCP socket of the loopback interface, closed at the end.
-class Socket {
- public:
-  explicit Socket(int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))
-      : descriptor_(descriptor) {}
-  ~Socket() { close(descriptor_); }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  // At a free port, which it returns.
-  int Listen() const {
-    const sockaddr_in address = Address(0);
-    EXPECT_EQ(bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(descriptor_, 8), 0);
-    return Port();
-  }
-  // At a free port of every IPv6 and IPv4 address.
-  int ListenToAll() const {
-    const int no = 0;
-    EXPECT_EQ(setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)), 0);
-    sockaddr_in6 address = {};
-    address.sin6_family = AF_INET6;
-    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(descriptor_, 8), 0);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    return ntohs(address.sin6_port);
-  }
-  int descriptor() const { return descriptor_; }
-  int Port() const {
-    sockaddr_in address = {};
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    return ntohs(address.sin_port);
-  }
-  // 0, or errno.
-  int Connect(int port) const {
-    const sockaddr_in address = Address(port);
-    const bool connected =
-        connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-    return connected ? 0 : errno;
-  }
-  int Accept() const { return accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC); }
-  // 0, or errno.
-  int Send() const {
-    return send(descriptor_, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : errno;
-  }
-  int64_t SendWhatFits() const {
-    const std::string block(1 << 16, 'x');
-    int64_t sent = 0;
-    while (true) {
-      const ssize_t bytes = send(descriptor_, block.data(), block.size(), MSG_DONTWAIT);
-      if (bytes < 0) {
-        EXPECT_TRUE(errno == EAGAIN || errno == EWOULDBLOCK) << errno;
-        return sent;
-      }
-      sent += bytes;
-    }
-  }
-  void Receive(int64_t bytes) const {
-    std::string block(1 << 16, ' ');
-    while (bytes > 0) {
-      const ssize_t received = recv(descriptor_, block.data(), block.size(), 0);
-      ASSERT_GT(received, 0);
-      bytes -= received;
-    }
-  }
-
- private:
-  static sockaddr_in Address(int port) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    return address;
-  }
-
-  const int descriptor_;
-};
+using Socket = LoopbackSocket;
 
 TEST(PortSocketsTest, NobodyConnectsWhereNobodyListensAnyMore) {
   const Socket listener;

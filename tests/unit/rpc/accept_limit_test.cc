@@ -55,7 +55,7 @@ class AcceptLimitTest : public ::testing::Test {
   template <typename Clients>
   void Connect(const Clients& clients) const {
     for (const LoopbackSocket& client : clients) {
-      client.Connect(port_);
+      EXPECT_EQ(client.Connect(port_), 0);
     }
     const auto count = static_cast<int64_t>(std::size(clients));
     // The last word of a handshake may be on its way.
@@ -76,7 +76,7 @@ class AcceptLimitTest : public ::testing::Test {
     return accepted;
   }
 
-  const LoopbackSocket listener_{SOCK_NONBLOCK};
+  const LoopbackSocket listener_{LoopbackSocket::Make(SOCK_NONBLOCK)};
   const int port_ = listener_.Listen();
 
  private:

@@ -19,7 +19,7 @@ class ListenerWatchTest : public ::testing::Test {
  protected:
   // A connection that nobody has accepted.
   void Wait(const LoopbackSocket& client) const {
-    client.Connect(port_);
+    EXPECT_EQ(client.Connect(port_), 0);
     // The last word of the handshake may be on its way.
     ASSERT_TRUE(
         Eventually([this] { return WaitingConnections(listener_.descriptor(), port_) == 1; }));

@@ -20,8 +20,8 @@
 #include "caffe2/serialize/inline_container.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/definition_chain.h"
 #include "server/models/pickle_depth.h"
-#include "server/models/source_depth.h"
 
 namespace braid {
 namespace {
@@ -83,19 +83,43 @@ bool HoldsCompiled(const ModelArchive& archive) {
 }
 
 // LibTorch finds records whatever the case of their names.
-absl::Status CheckDepths(ModelArchive* archive, const std::string& file) {
+bool IsCode(const std::string& record) {
+  return absl::StartsWithIgnoreCase(record, "code/") && absl::EndsWithIgnoreCase(record, ".py");
+}
+
+bool IsPickle(const std::string& record) {
+  return absl::EqualsIgnoreCase(record, "data.pkl") ||
+         absl::EqualsIgnoreCase(record, "constants.pkl");
+}
+
+absl::Status Refused(absl::string_view file, const absl::Status& depth) {
+  return depth.ok() ? depth : Wrong(file, absl::StrCat("is refused: ", depth.message()));
+}
+
+absl::Status CheckCode(ModelArchive* archive, const std::string& file) {
+  DefinitionChain definitions;
   for (const std::string& record : archive->records()) {
-    const bool code =
-        absl::StartsWithIgnoreCase(record, "code/") && absl::EndsWithIgnoreCase(record, ".py");
-    const bool pickle = absl::EqualsIgnoreCase(record, "data.pkl") ||
-                        absl::EqualsIgnoreCase(record, "constants.pkl");
-    if (!code && !pickle) {
-      continue;
+    if (IsCode(record)) {
+      BRAID_RETURN_IF_ERROR(Refused(file, definitions.AddFile(record)));
     }
-    BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(record));
-    const absl::Status depth = code ? CheckSourceDepth(text) : CheckPickleDepth(text);
-    if (!depth.ok()) {
-      return Wrong(file, absl::StrCat("is refused: ", Excerpt(record), " ", depth.message()));
+  }
+  for (const std::string& record : archive->records()) {
+    if (IsCode(record)) {
+      BRAID_ASSIGN_OR_RETURN(std::string source, archive->Read(record));
+      BRAID_RETURN_IF_ERROR(Refused(file, definitions.Read(record, std::move(source))));
+    }
+  }
+  return Refused(file, definitions.Check());
+}
+
+absl::Status CheckPickles(ModelArchive* archive, const std::string& file) {
+  for (const std::string& record : archive->records()) {
+    if (IsPickle(record)) {
+      BRAID_ASSIGN_OR_RETURN(const std::string pickle, archive->Read(record));
+      const absl::Status depth = CheckPickleDepth(pickle);
+      if (!depth.ok()) {
+        return Wrong(file, absl::StrCat("is refused: ", Excerpt(record), " ", depth.message()));
+      }
     }
   }
   return absl::OkStatus();
@@ -209,7 +233,8 @@ absl::Status CheckTorchScriptArchive(const std::string& path) {
   const std::string file = std::filesystem::path(path).filename();
   if (archive->Has("constants.pkl")) {
     BRAID_RETURN_IF_ERROR(archive->CheckContents());
-    return CheckDepths(archive.get(), file);
+    BRAID_RETURN_IF_ERROR(CheckCode(archive.get(), file));
+    return CheckPickles(archive.get(), file);
   }
   if (HoldsCompiled(*archive)) {
     return Wrong(file, "is an AOTInductor package: name it model.pt2");

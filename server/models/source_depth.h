@@ -4,8 +4,13 @@
 
 #include <cstddef>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+
+namespace torch::jit {
+struct Token;
+}  // namespace torch::jit
 
 namespace braid {
 
@@ -18,5 +23,8 @@ inline constexpr size_t kMostEmptyLines = 1024;
 // FAILED_PRECONDITION that says what is too deep, and in what line, if `source`, a file of code in
 // an archive, is. What is no code is LibTorch's to refuse.
 absl::Status CheckSourceDepth(absl::string_view source);
+// The same, and gives each token on, until there is none that LibTorch's parser would take.
+absl::Status CheckSourceDepth(absl::string_view source,
+                              absl::FunctionRef<void(const torch::jit::Token&)> take);
 
 }  // namespace braid

@@ -64,6 +64,35 @@ PICKLES = {
 }
 
 
+# The definition of each number, which names the next.
+CHAINS = {
+    "functions": "def f{0}(x: Tensor) -> Tensor:\n  return __torch__.e2e.control.f{1}(x)\n",
+    "classes": "class f{0}(Module):\n  a : __torch__.e2e.control.f{1}\n",
+    "tuples": "class f{0}(NamedTuple):\n  a : List[__torch__.e2e.control.f{1}]\n",
+    "strings": "class f{0}:\n  a : '__torch__.e2e.' 'control.f{1}'\n",
+    "defaults": "def f{0}(x: int=__torch__.e2e.control.f{1}()) -> int:\n  return x\n",
+}
+LAST = "def f{0}(x: Tensor) -> Tensor:\n  return x\n"
+
+
+def chain(kind: str, count: int, last: str) -> Callable[[str], str]:
+    """f0, which the model names, names f1, and so on."""
+    links = "".join(CHAINS[kind].format(i, i + 1) for i in range(count))
+    named = expression("annotate(Optional[__torch__.e2e.control.f0], None)")
+    if "def " in CHAINS[kind]:
+        named = expression("__torch__.e2e.control.f0(" + ("x)" if kind == "functions" else ")"))
+    return lambda code: links + last.format(count) + named(code)
+
+
+def methods(count: int) -> Callable[[str], str]:
+    links = "".join(
+        f"  def m{i}(self, x: Tensor) -> Tensor:\n    return (self).m{i + 1}(x)\n"
+        for i in range(count)
+    )
+    last = f"  def m{count}(self, x: Tensor) -> Tensor:\n    return x\n"
+    return lambda code: expression("(self).m0(x)")(code) + links + last
+
+
 def rewritten(ending: str, change: Callable[[bytes], bytes]) -> bytes:
     """A module that is well but for what its record `ending` holds."""
     with warnings.catch_warnings():
@@ -112,6 +141,31 @@ def test_deep_code_is_refused(running: Running, name: str) -> None:
     assert_refused(
         running, name, with_code(SOURCES[name]), "code/__torch__/e2e/control.py", *words
     )
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_long_chains_of_definitions_are_refused(running: Running, kind: str) -> None:
+    module = with_code(chain(kind, 5_000, ""))
+    words = ("definitions that name each other, from __torch__.e2e.control.", " levels together")
+    assert_refused(running, f"chain_of_{kind}", module, *words)
+
+
+def test_long_chains_of_methods_are_refused(running: Running) -> None:
+    words = ("definitions that name each other", " levels together")
+    assert_refused(running, "chain_of_methods", with_code(methods(5_000)), *words)
+
+
+def test_a_module_in_a_variable_is_refused(running: Running) -> None:
+    change = expression("__torch__.e2e\n    z = y.control.f0(x)")
+    module = with_code(lambda code: chain("functions", 1, LAST)(change(code)))
+    words = (" names a module without what it uses of it",)
+    assert_refused(running, "hidden", module, *words)
+
+
+def test_a_hundred_functions_that_call_each_other_are_served(running: Running) -> None:
+    put(running, "hundred", with_code(chain("functions", 100, LAST)))
+    running.client.load_model("hundred")
+    assert ask(running.client, "hundred") == 2
 
 
 @pytest.mark.parametrize("record", ["data.pkl", "constants.pkl"])

@@ -87,9 +87,11 @@ bool IsCode(const std::string& record) {
   return absl::StartsWithIgnoreCase(record, "code/") && absl::EndsWithIgnoreCase(record, ".py");
 }
 
+// Where code comes from is read when it first fails.
 bool IsPickle(const std::string& record) {
   return absl::EqualsIgnoreCase(record, "data.pkl") ||
-         absl::EqualsIgnoreCase(record, "constants.pkl");
+         absl::EqualsIgnoreCase(record, "constants.pkl") ||
+         absl::EndsWithIgnoreCase(record, ".debug_pkl");
 }
 
 absl::Status Refused(absl::string_view file, const absl::Status& depth) {

@@ -168,7 +168,7 @@ def test_a_hundred_functions_that_call_each_other_are_served(running: Running) -
     assert ask(running.client, "hundred") == 2
 
 
-@pytest.mark.parametrize("record", ["data.pkl", "constants.pkl"])
+@pytest.mark.parametrize("record", ["data.pkl", "constants.pkl", "control.py.debug_pkl"])
 @pytest.mark.parametrize("name", PICKLES)
 def test_deep_pickles_are_refused(running: Running, name: str, record: str) -> None:
     pickle = PROTOCOL + b"(" + PICKLES[name] + b"t."

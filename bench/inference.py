@@ -20,8 +20,14 @@ from pathlib import Path
 import inference_models
 import parts
 from e2e.server import BINARY
-from inference_load import bare_cpu_seconds, load, perf_analyzer
-from inference_servers import PYTRITON_PYTHON, BraidServer, EchoServer, PyTritonServer
+from inference_load import Point, bare_cpu_seconds, load, perf_analyzer
+from inference_servers import (
+    PYTRITON_PYTHON,
+    BraidServer,
+    EchoServer,
+    LeastServer,
+    PyTritonServer,
+)
 from inference_table import alternate, heading, row
 
 MIB = 1 << 20
@@ -37,8 +43,10 @@ class Bench:
     requests: tuple[int, int]  # of the memory's two looks
 
     def server(self, workers: int = 2, flags: tuple = ()) -> BraidServer:
-        folder = Path(tempfile.mkdtemp(dir=self.folder))
-        return BraidServer(self.models, folder, workers, flags)
+        return BraidServer(self.models, self.new_folder(), workers, flags)
+
+    def new_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.folder))
 
     def alternate(self, *sides: Callable) -> list[tuple]:
         return alternate(self.rounds, *sides)
@@ -53,29 +61,48 @@ def peers(bench: Bench) -> None:
     with (
         closing(PyTritonServer(bench.mlp, inference_models.MAX_BATCH, bench.folder)) as pytriton,
         closing(bench.server()) as braid,
+        closing(LeastServer(bench.new_folder(), bench.mlp)) as least,
+        closing(LeastServer(bench.new_folder())) as grpc_alone,
     ):
+        servers = (braid, pytriton, least, grpc_alone)
         heading("Against PyTriton, perf_analyzer", bench.rounds)
         for (batch, clients), line in lines.items():
 
             def run(address: str) -> Callable:
                 return lambda: perf_analyzer(address, batch, clients, bench.seconds)
 
-            for each in (braid, pytriton):
+            for each in servers:
                 perf_analyzer(each.address, batch, clients, 0.5)
-            results = bench.alternate(run(braid.address), run(pytriton.address))
-            name = f"batch {batch}, {clients} client{'s' if clients > 1 else ''}"
-            rates = [(b.rate, p.rate) for b, p in results]
-            row(f"{name}: Braid, samples/s", [b for b, _ in rates], ".0f")
-            row(f"{name}: PyTriton, samples/s", [p for _, p in rates], ".0f")
-            row(f"{name}: samples/s, ratio", [b / p for b, p in rates], line=line)
-            row(
-                f"{name}: p50, ratio",
-                [b.p50 / p.p50 for b, p in results],
-                ".3f",
-                0.1 if (batch, clients) == (1, 1) else None,
-                "≤",
+            results = bench.alternate(*(run(each.address) for each in servers))
+            p50_line = 0.1 if (batch, clients) == (1, 1) else None
+            tell_point(
+                f"batch {batch}, {clients} client{'s' if clients > 1 else ''}",
+                dict(zip(("Braid", "PyTriton", "least server", "gRPC alone"), zip(*results))),
+                line,
+                p50_line,
             )
-            row(f"{name}: p99, ratio", [b.p99 / p.p99 for b, p in results], ".3f", 1, "≤")
+
+
+def tell_point(
+    name: str,
+    results: dict[str, tuple[Point, ...]],
+    rate_line: float | None,
+    p50_line: float | None,
+) -> None:
+    """results: each server's, by rounds; the ratios are to PyTriton's. The lines are Braid's."""
+
+    def tell(who: str, rate: float | None = None, p50: float | None = None) -> None:
+        pairs = list(zip(results[who], results["PyTriton"]))
+        row(f"{name}: {who}, samples/s", [a.rate for a, _ in pairs], ".0f")
+        row(f"{name}: {who}, samples/s, ratio", [a.rate / b.rate for a, b in pairs], line=rate)
+        row(f"{name}: {who}, p50, ratio", [a.p50 / b.p50 for a, b in pairs], ".3f", p50, "≤")
+
+    row(f"{name}: PyTriton, samples/s", [point.rate for point in results["PyTriton"]], ".0f")
+    tell("Braid", rate_line, p50_line)
+    pairs = zip(results["Braid"], results["PyTriton"])
+    row(f"{name}: Braid, p99, ratio", [a.p99 / b.p99 for a, b in pairs], ".3f", 1, "≤")
+    tell("least server")
+    tell("gRPC alone")
 
 
 def offers_shared_memory() -> bool:
@@ -87,13 +114,18 @@ def cpu(bench: Bench) -> None:
     shared = offers_shared_memory()
     flags = ("--allow_client_shared_memory",) if shared else ()
     heading("Server's CPU seconds a row, against a bare LibTorch loop's", bench.rounds)
-    with closing(bench.server(flags=flags)) as braid:
+    with (
+        closing(bench.server(flags=flags)) as braid,
+        closing(LeastServer(bench.new_folder())) as grpc_alone,
+    ):
 
-        def served(batch: int, clients: int, memory: bool) -> float:
-            before = braid.cpu_seconds()
+        def served(
+            server: BraidServer | LeastServer, batch: int, clients: int, memory: bool
+        ) -> float:
+            before = server.cpu_seconds()
             options = {"shape": (batch, 784), "in_flight": clients, "connections": clients}
-            done = load(braid.address, bench.seconds, shared_memory=memory, **options)
-            return (braid.cpu_seconds() - before) / (done["completed"]["count"] * batch)
+            done = load(server.address, bench.seconds, shared_memory=memory, **options)
+            return (server.cpu_seconds() - before) / (done["completed"]["count"] * batch)
 
         for batch, clients, memory, line in (
             (32, 8, False, 1.25),
@@ -105,15 +137,18 @@ def cpu(bench: Bench) -> None:
                 print(f"| batch {batch}, shared memory: the server does not offer it | | | | |")
                 continue
             results = bench.alternate(
-                lambda: served(batch, clients, memory),
+                lambda: served(braid, batch, clients, memory),
                 lambda: bare_cpu_seconds(bench.mlp, batch, 2, bench.seconds),
                 lambda: bare_cpu_seconds(bench.mlp, batch, 1, bench.seconds),
+                lambda: served(grpc_alone, batch, clients, memory),
             )
             name = f"batch {batch}, {clients} clients" + (", shared memory" if memory else "")
-            row(f"{name}: Braid, µs a row", [1e6 * b for b, _, _ in results])
-            both = [ours / bare for ours, bare, _ in results]
+            row(f"{name}: Braid, µs a row", [1e6 * b for b, _, _, _ in results])
+            both = [ours / bare for ours, bare, _, _ in results]
             row(f"{name}: to a loop in each of 2 threads", both, ".2f", line, "≤")
-            row(f"{name}: to a loop alone", [ours / bare for ours, _, bare in results])
+            row(f"{name}: to a loop alone", [ours / bare for ours, _, bare, _ in results])
+            both = [alone / bare for _, bare, _, alone in results]
+            row(f"{name}: gRPC alone, to a loop in each of 2 threads", both)
 
 
 def split(bench: Bench) -> None:
@@ -132,7 +167,7 @@ def split(bench: Bench) -> None:
 
 def transport(bench: Bench) -> None:
     heading("64 MiB through a model that returns its input, one at a time", bench.rounds)
-    with closing(bench.server()) as braid, closing(EchoServer(bench.folder)) as echo:
+    with closing(bench.server()) as braid, closing(EchoServer(bench.new_folder())) as echo:
 
         def run(address: str) -> Callable:
             options = {"model": "identity", "shape": (16 * MIB,), "in_flight": 1}

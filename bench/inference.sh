@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Inference through the server against PyTriton, a bare LibTorch loop and gRPC alone, as ratios in one
-# run. Prints tables with the lines to reach; bench/RESULTS.md holds what it printed. On loopback
-# alone; takes twelve minutes or so, half of them for a million requests, and with --short two.
+# run. Prints tables with the lines to reach, and what gRPC alone and a forward pass on its threads
+# come to beside them; bench/RESULTS.md holds what it printed. On loopback alone; takes a quarter of
+# an hour or so, six minutes of it for a million requests, and with --short three.
 #
 #   bench/inference.sh [--short] [peers] [cpu] [split] [transport] [overload] [memory]
 #
@@ -44,8 +45,8 @@ install_pytriton() {
 }
 
 if [[ -z ${BRAID_SERVER_BINARY:-} ]]; then
-  cmake --build build/release \
-    --target braid-server braid-bench-load braid-bench-bare braid-bench-echo >/dev/null
+  cmake --build build/release --target braid-server braid-bench-load braid-bench-bare \
+    braid-bench-echo braid-bench-least >/dev/null
 fi
 if [[ " $* " == *" peers "* || " $* " =~ ^\ (--short\ )?\ ?$ ]]; then
   install_pytriton

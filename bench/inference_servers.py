@@ -1,4 +1,4 @@
-"""The servers that bench/inference.py compares: Braid's, PyTriton's, and one that only echoes."""
+"""The servers that bench/inference.py compares: Braid, PyTriton, and those that do the least."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from e2e.server import BINARY, ROOT, Server
 START_SECONDS = 120
 STOP_SECONDS = 30
 ECHO = BINARY.with_name("braid-bench-echo")
+LEAST = BINARY.with_name("braid-bench-least")
 PYTRITON_PYTHON = ROOT / "build/pytriton/bin/python"
 
 
@@ -32,10 +33,7 @@ class BraidServer:
         self.address = self._server.address
 
     def cpu_seconds(self) -> float:
-        """Of all its threads, since it was started."""
-        stat = Path(f"/proc/{self._server.process.pid}/stat").read_text()
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_seconds(self._server.process.pid)
 
     def resident_bytes(self) -> int:
         return self._server.resident_bytes()
@@ -84,12 +82,25 @@ class ReadyFileServer:
 
 
 class EchoServer(ReadyFileServer):
-    """gRPC alone: replies with the bytes that it got. folder: for its files."""
+    """gRPC alone: replies with the bytes that it got. folder: new, for its files."""
 
     def __init__(self, folder: Path) -> None:
-        port = folder / "echo"
+        port = folder / "port"
         super().__init__([ECHO, port], port)
-        self.address = f"127.0.0.1:{port.read_text().strip()}"
+        self.address = _address(port)
+
+
+class LeastServer(ReadyFileServer):
+    """The forward pass of a model on gRPC's own threads; without a model gRPC alone, which replies
+    with zeros. folder: new, for its files."""
+
+    def __init__(self, folder: Path, model: Path | None = None) -> None:
+        port = folder / "port"
+        super().__init__([LEAST, port, *([model] if model else [])], port)
+        self.address = _address(port)
+
+    def cpu_seconds(self) -> float:
+        return _cpu_seconds(self._process.pid)
 
 
 class PyTritonServer(ReadyFileServer):
@@ -105,6 +116,15 @@ class PyTritonServer(ReadyFileServer):
             {"PYTRITON_HOME": str(folder / "home"), "PYTHONPATH": ""},
         )
         self.address = f"127.0.0.1:{ports[0]}"
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of all the process's threads, since it was started."""
+    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid() makes it
+
+
+def _address(port_file: Path) -> str:
+    return f"127.0.0.1:{port_file.read_text().strip()}"
 
 
 def _free_ports(count: int) -> list[int]:

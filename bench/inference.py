@@ -31,6 +31,7 @@ from inference_servers import (
 from inference_table import alternate, heading, row
 
 MIB = 1 << 20
+CORES = len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -193,33 +194,51 @@ def overload(bench: Bench) -> None:
 
 
 def offer(bench: Bench, braid: BraidServer, model: str) -> None:
-    options = {"model": model, "shape": (1, 1024), "connections": 4}
+    def run(seconds: float, **options: object) -> dict:
+        before = braid.cpu_seconds()
+        options |= {"model": model, "shape": (1, 1024), "connections": 4}
+        done = load(braid.address, seconds, **options)
+        return {**done, "server_cpu_seconds": braid.cpu_seconds() - before}
 
-    def best() -> float:
-        done = load(braid.address, bench.seconds, in_flight=16, **options)
-        return done["completed"]["count"] / done["seconds"]
+    def best() -> dict:
+        return run(bench.seconds, in_flight=16)
 
-    capacity = max(best() for _ in range(3))
+    capacity = max(completed_rate(best()) for _ in range(3))
 
     def offered(times: int) -> dict:
         # What is in flight at the end is answered after it: counted, and its time too.
-        return load(braid.address, 2 * bench.seconds, rate=times * capacity, **options)
+        return run(2 * bench.seconds, rate=times * capacity)
 
     results = bench.alternate(best, lambda: offered(2), lambda: offered(10))
     took = 2e3 / capacity  # by two workers
     heading(f"{took:.0f} ms a request ({model}), of which 32 may be in flight", bench.rounds)
-    row("best, requests/s, 16 in flight", [b for b, _, _ in results], ".0f")
+    row("best, requests/s, 16 in flight", [completed_rate(b) for b, _, _ in results], ".0f")
     for times, place, line in ((2, 1, None), (10, 2, 0.9)):
         done = [result[place] for result in results]
-        rates = [each["completed"]["count"] / each["seconds"] for each in done]
-        ratios = [rate / result[0] for rate, result in zip(rates, results)]
+        ratios = [completed_rate(result[place]) / completed_rate(result[0]) for result in results]
         row(f"{times} × the capacity offered: completed, to the best", ratios, line=line)
-        row(f"{times} ×: cores of the client's", [d["cpu_seconds"] / d["seconds"] for d in done])
+        cores = [each["cpu_seconds"] / each["seconds"] for each in done]
+        row(f"{times} ×: cores of the client's", cores)
+        row(f"{times} ×: at most, by the cores that it leaves", [1 - c / CORES for c in cores])
         rates = [each["refused"]["count"] / each["seconds"] for each in done]
         row(f"{times} ×: refused/s", rates, ".0f")
         refused = [each["refused"] for each in done]
         row(f"{times} ×: a refusal's p50, ms", [each["p50_ms"] for each in refused])
         row(f"{times} ×: a refusal's p99, ms", [each["p99_ms"] for each in refused])
+    costs = [refusal_ms(ten_times, best_run) for best_run, _, ten_times in results]
+    row("10 ×: a refusal's CPU time in the server, ms", costs, ".3f")
+
+
+def completed_rate(done: dict) -> float:
+    return done["completed"]["count"] / done["seconds"]
+
+
+def refusal_ms(done: dict, best: dict) -> float:
+    """The server's CPU time for each, if a completed request takes what it takes in `best`, where
+    none was refused."""
+    completed = best["server_cpu_seconds"] / best["completed"]["count"]
+    rest = done["server_cpu_seconds"] - done["completed"]["count"] * completed
+    return 1e3 * rest / done["refused"]["count"]
 
 
 def memory(bench: Bench) -> None:

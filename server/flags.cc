@@ -211,7 +211,7 @@ void AddNetworkFlags(CLI::App* app, Options* options) {
       ->capture_default_str();
   app->add_flag("--refuse_compression", options->refuse_compression, "Refuse compressed messages");
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
-                "Clients on this machine may pass tensors in shared memory");
+                "Clients on this machine may pass tensors in shared memory and in memory of GPUs");
 }
 
 void AddLimitFlags(CLI::App* app, Options* options) {

@@ -150,6 +150,9 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
     models_ = std::make_unique<ServedModels>(pool_->workers(), &metrics_);
+    if (options_.allow_client_shared_memory) {
+      regions_ = std::make_unique<SharedRegions>(DevicePool::gpu_memory());
+    }
     BRAID_RETURN_IF_ERROR(OpenStorage());
     // The ports first: one that is in use should not cost the time to load the models. Until the
     // models and trainers are there, nobody must be told that there are none.
@@ -179,7 +182,7 @@ class Server::Parts {
                             &streams_,
                             &metrics_,
                             &health_,
-                            options_.allow_client_shared_memory ? &regions_ : nullptr,
+                            regions_.get(),
                             tls_.get(),
                             access_.get(),
                             [this] { return pool_->View(); }}));
@@ -385,7 +388,7 @@ class Server::Parts {
   Metrics metrics_;
   Admission admission_;
   OpenStreams streams_;
-  SharedRegions regions_;
+  std::unique_ptr<SharedRegions> regions_;     // null: clients' shared memory is off
   std::unique_ptr<TlsFiles> tls_;              // null: plaintext
   std::unique_ptr<AccessControl> access_;      // null: everybody may do everything
   std::unique_ptr<ModelAllowlist> allowlist_;  // null: every file may be loaded

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/base/gpu_memory.h"
 #include "server/devices/communicator.h"
 #include "server/devices/device.h"
 
@@ -25,6 +27,9 @@ class CudaBackend {
   // A communicator over distinct GPUs, the primary's first. Its calls come from one thread.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
       std::vector<Worker*> workers) = 0;
+  // Memory that another process has exported from GPU `index`: a GpuMemoryOpener.
+  virtual absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string& handle,
+                                                                   int index) = 0;
 };
 
 // The backend, loaded at the first call, which has to come before any other use of LibTorch;

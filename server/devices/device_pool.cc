@@ -87,4 +87,14 @@ std::vector<DeviceSlotView> DevicePool::View() const {
   return views;
 }
 
+GpuMemorySource DevicePool::gpu_memory() {
+  CudaBackend* const cuda = LoadCudaBackend();
+  if (cuda == nullptr) {
+    return {};
+  }
+  return {cuda->gpus(), [cuda](const std::string& handle, int device) {
+            return cuda->OpenGpuMemory(handle, device);
+          }};
+}
+
 }  // namespace braid

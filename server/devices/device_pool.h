@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/base/clock.h"
+#include "server/base/gpu_memory.h"
 #include "server/devices/device_slot_view.h"
 #include "server/devices/device_spec.h"
 #include "server/devices/worker.h"
@@ -35,6 +36,8 @@ class DevicePool {
   std::vector<Worker*> workers() const;
   // What each slot has done so far.
   std::vector<DeviceSlotView> View() const;
+  // Of the GPUs that the process may use, whether they have slots or not.
+  static GpuMemorySource gpu_memory();
 
  private:
   std::vector<DeviceSlot> slots_;

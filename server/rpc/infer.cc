@@ -51,7 +51,7 @@ void CopyChecked(const ModelConfig& config, const std::vector<SharedSlice>& slic
         std::any_of(config.inputs.begin(), config.inputs.end(),
                     [&](const TensorSpec& spec) { return spec.range && spec.name == tensor.name; });
     const bool shared = std::any_of(slices.begin(), slices.end(), [&](const SharedSlice& slice) {
-      return slice.data() == tensor.data;
+      return slice.data() != nullptr && slice.data() == tensor.data;
     });
     if (checked && shared) {
       const std::shared_ptr<char[]> copy(new char[tensor.bytes]);

@@ -54,6 +54,9 @@ InferenceService::Reactor* InferenceService::ServerMetadata(
     }
     if (regions_ != nullptr) {
       response->add_extensions("system_shared_memory");
+      if (regions_->has_gpus()) {
+        response->add_extensions("cuda_shared_memory");
+      }
     }
     return absl::OkStatus();
   });

@@ -11,12 +11,6 @@
 namespace braid {
 namespace {
 
-absl::Status CudaMemoryIsNotOffered() {
-  return absl::UnimplementedError(
-      "CUDA shared memory is not offered by this server; system shared memory is, where the flag "
-      "--allow_client_shared_memory allows it");
-}
-
 // All versions of all models that `caller` may see; those of one model, or one version, if `name`
 // and `version` say so.
 absl::Status ListStatistics(const ServedModels& models, const Caller& caller,
@@ -60,13 +54,14 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryStatus(
     if (regions_ == nullptr) {
       return SharedMemoryIsOff();
     }
-    BRAID_ASSIGN_OR_RETURN(const auto regions, regions_->List(request->name()));
+    BRAID_ASSIGN_OR_RETURN(const auto regions,
+                           regions_->List(RegionKind::kSystem, request->name()));
     for (const auto& region : regions) {
       auto& status = (*response->mutable_regions())[region->name];
       status.set_name(region->name);
       status.set_key(region->key);
       status.set_offset(region->offset);
-      status.set_byte_size(region->mapping->bytes());
+      status.set_byte_size(region->bytes);
     }
     return absl::OkStatus();
   });
@@ -77,8 +72,8 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryRegister(
     inference::SystemSharedMemoryRegisterResponse*) {
   return Answer(rpc_, context, "SystemSharedMemoryRegister", *request, [&] {
     return regions_ == nullptr ? SharedMemoryIsOff()
-                               : regions_->Register(request->name(), request->key(),
-                                                    request->offset(), request->byte_size());
+                               : regions_->RegisterSystem(request->name(), request->key(),
+                                                          request->offset(), request->byte_size());
   });
 }
 
@@ -89,27 +84,45 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryUnregister(
     if (regions_ == nullptr) {
       return SharedMemoryIsOff();
     }
-    regions_->Unregister(request->name());
+    regions_->Unregister(RegionKind::kSystem, request->name());
     return absl::OkStatus();
   });
 }
 
 InferenceService::Reactor* InferenceService::CudaSharedMemoryStatus(
     Context* context, const inference::CudaSharedMemoryStatusRequest* request,
-    inference::CudaSharedMemoryStatusResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryStatus", *request, CudaMemoryIsNotOffered);
+    inference::CudaSharedMemoryStatusResponse* response) {
+  return Answer(rpc_, context, "CudaSharedMemoryStatus", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(CheckGpuMemory(regions_));
+    BRAID_ASSIGN_OR_RETURN(const auto regions, regions_->List(RegionKind::kGpu, request->name()));
+    for (const auto& region : regions) {
+      auto& status = (*response->mutable_regions())[region->name];
+      status.set_name(region->name);
+      status.set_device_id(static_cast<uint64_t>(region->gpu));
+      status.set_byte_size(region->bytes);
+    }
+    return absl::OkStatus();
+  });
 }
 
 InferenceService::Reactor* InferenceService::CudaSharedMemoryRegister(
     Context* context, const inference::CudaSharedMemoryRegisterRequest* request,
     inference::CudaSharedMemoryRegisterResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryRegister", *request, CudaMemoryIsNotOffered);
+  return Answer(rpc_, context, "CudaSharedMemoryRegister", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(CheckGpuMemory(regions_));
+    return regions_->RegisterGpu(request->name(), request->raw_handle(), request->device_id(),
+                                 request->byte_size());
+  });
 }
 
 InferenceService::Reactor* InferenceService::CudaSharedMemoryUnregister(
     Context* context, const inference::CudaSharedMemoryUnregisterRequest* request,
     inference::CudaSharedMemoryUnregisterResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryUnregister", *request, CudaMemoryIsNotOffered);
+  return Answer(rpc_, context, "CudaSharedMemoryUnregister", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(CheckGpuMemory(regions_));
+    regions_->Unregister(RegionKind::kGpu, request->name());
+    return absl::OkStatus();
+  });
 }
 
 InferenceService::Reactor* InferenceService::TraceSetting(

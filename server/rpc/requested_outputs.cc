@@ -1,7 +1,6 @@
 #include "server/rpc/requested_outputs.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -73,10 +72,10 @@ absl::Status WriteShared(const GatheredTensor& tensor, const SharedSlice& memory
                         absl::StrCat("is ", memory.bytes, " for output '", tensor.name,
                                      "'; expected at least ", tensor.bytes));
   }
-  char* end = memory.data();
+  size_t written = 0;
   for (const HostTensor& piece : tensor.pieces) {
-    std::memcpy(end, piece.data, piece.bytes);
-    end += piece.bytes;
+    BRAID_RETURN_IF_ERROR(memory.Write(written, piece.bytes, piece.data));
+    written += piece.bytes;
   }
   BRAID_RETURN_IF_ERROR(CheckWhole(memory));
   auto* output = AddOutput(tensor.name, DataTypeName(tensor.type), tensor.shape, response);

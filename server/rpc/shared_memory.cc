@@ -11,6 +11,17 @@ absl::Status SharedMemoryIsOff() {
       "--allow_client_shared_memory allows it to who has the role infer for every model");
 }
 
+absl::Status CheckGpuMemory(const SharedRegions* regions) {
+  if (regions == nullptr) {
+    return SharedMemoryIsOff();
+  }
+  if (!regions->has_gpus()) {
+    return absl::UnimplementedError(
+        "CUDA shared memory is not offered: this server has no GPU; system shared memory is");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SharedSlice> ReadSlice(const SharedRegions* regions, const Parameters& parameters,
                                       const std::string& field) {
   const inference::InferParameter* region = FindParameter(parameters, kSharedRegion);

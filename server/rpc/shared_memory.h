@@ -16,6 +16,10 @@ inline constexpr char kSharedBytes[] = "shared_memory_byte_size";
 // What calls say while client shared memory is off (`regions` null).
 absl::Status SharedMemoryIsOff();
 
+// UNIMPLEMENTED where GPU memory of clients is not offered: shared memory is off, or there is no
+// GPU.
+absl::Status CheckGpuMemory(const SharedRegions* regions);
+
 // Where `parameters` of the input or output `field` ("inputs[0]") say that it is; no region if they
 // do not. UNIMPLEMENTED if `regions` is null, INVALID_ARGUMENT for a region or range that is none.
 absl::StatusOr<SharedSlice> ReadSlice(const SharedRegions* regions, const Parameters& parameters,

@@ -1,6 +1,5 @@
 #include "server/rpc/tensor_codec.h"
 
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -96,13 +95,14 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
         absl::StrCat("is ", slice.bytes, " for '", tensor->name, "'; ", DataTypeName(tensor->type),
                      " ", ShapeString(tensor->shape), " takes ", tensor->bytes));
   }
-  if (reinterpret_cast<uintptr_t>(slice.data()) % DataTypeSize(tensor->type) == 0) {
+  if (slice.data() != nullptr &&
+      reinterpret_cast<uintptr_t>(slice.data()) % DataTypeSize(tensor->type) == 0) {
     tensor->data = slice.data();
     tensor->owner = slice.region;
     return absl::OkStatus();
   }
   const std::shared_ptr<char[]> copy(new char[slice.bytes]);
-  std::memcpy(copy.get(), slice.data(), slice.bytes);
+  BRAID_RETURN_IF_ERROR(slice.Read(copy.get()));
   tensor->data = copy.get();
   tensor->owner = copy;
   return absl::OkStatus();

@@ -18,7 +18,8 @@ namespace braid {
 
 // A request's inputs, from raw or typed contents. They point into `request`, which outlives them;
 // typed contents narrower on the wire's terms than in memory (INT8, BOOL, …) are copied. An input
-// in shared memory points there, is copied if it is not aligned, and adds itself to `slices`;
+// in shared memory points there, is copied if it is not aligned or a GPU's, and adds itself to
+// `slices`;
 // `regions` is ReadSlice()'s. INVALID_ARGUMENT naming the field for an unknown datatype, a negative
 // dimension, two kinds of contents, or a wrong count.
 absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,

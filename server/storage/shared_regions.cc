@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -28,11 +29,15 @@ absl::string_view ObjectOf(absl::string_view key) {
   return key;
 }
 
-absl::Status CheckNames(const std::string& name, const std::string& key) {
+absl::Status CheckName(const std::string& name) {
   if (name.empty() || name.size() > kLongestName) {
     return InvalidField("name",
                         absl::StrCat("has ", name.size(), " bytes; expected 1 to ", kLongestName));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckKey(const std::string& key) {
   const absl::string_view object = ObjectOf(key);
   const bool plain = !object.empty() && key.size() <= kLongestKey &&
                      !absl::StrContains(object, '/') && !absl::StrContains(object, "..") &&
@@ -73,44 +78,104 @@ absl::StatusOr<std::unique_ptr<GuardedMapping>> Open(const std::string& key, uin
   return GuardedMapping::Map(file.get(), offset, bytes);
 }
 
+RegionKind KindOf(const SharedRegion& region) {
+  return region.mapping != nullptr ? RegionKind::kSystem : RegionKind::kGpu;
+}
+
 }  // namespace
 
-absl::Status SharedRegions::Register(const std::string& name, const std::string& key,
-                                     uint64_t offset, uint64_t bytes) {
-  BRAID_RETURN_IF_ERROR(CheckNames(name, key));
-  const absl::MutexLock lock(&mu_);
+absl::Status SharedSlice::Read(void* to) const {
+  if (region->gpu_memory != nullptr) {
+    return region->gpu_memory->Read(offset, bytes, to);
+  }
+  std::memcpy(to, data(), bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SharedSlice::Write(size_t at, size_t count, const void* from) const {
+  if (region->gpu_memory != nullptr) {
+    return region->gpu_memory->Write(offset + at, count, from);
+  }
+  std::memcpy(data() + at, from, count);
+  return absl::OkStatus();
+}
+
+absl::Status SharedRegions::CheckFree(const std::string& name) const {
   if (regions_.contains(name)) {
     return absl::AlreadyExistsError(
         absl::StrCat("name: a shared memory region '", Excerpt(name), "' is registered already"));
   }
-  BRAID_ASSIGN_OR_RETURN(auto mapping, Open(key, offset, bytes));
-  regions_[name] =
-      std::make_shared<const SharedRegion>(SharedRegion{name, key, offset, std::move(mapping)});
+  if (regions_.size() >= GuardedMapping::kMost) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "name: ", regions_.size(), " shared memory regions are registered, which is the most"));
+  }
   return absl::OkStatus();
 }
 
-void SharedRegions::Unregister(absl::string_view name) {
-  std::map<std::string, std::shared_ptr<const SharedRegion>, std::less<>> gone;  // after the lock
+absl::Status SharedRegions::RegisterSystem(const std::string& name, const std::string& key,
+                                           uint64_t offset, uint64_t bytes) {
+  BRAID_RETURN_IF_ERROR(CheckName(name));
+  BRAID_RETURN_IF_ERROR(CheckKey(key));
   const absl::MutexLock lock(&mu_);
-  if (name.empty()) {
-    gone.swap(regions_);
-  } else if (const auto found = regions_.find(name); found != regions_.end()) {
-    gone.insert(regions_.extract(found));
+  BRAID_RETURN_IF_ERROR(CheckFree(name));
+  auto region = std::make_shared<SharedRegion>();
+  BRAID_ASSIGN_OR_RETURN(region->mapping, Open(key, offset, bytes));
+  region->name = name;
+  region->bytes = bytes;
+  region->key = key;
+  region->offset = offset;
+  regions_[name] = std::move(region);
+  return absl::OkStatus();
+}
+
+absl::Status SharedRegions::RegisterGpu(const std::string& name, const std::string& handle,
+                                        int64_t gpu, uint64_t bytes) {
+  BRAID_RETURN_IF_ERROR(CheckName(name));
+  if (gpu < 0 || gpu >= gpu_memory_.gpus) {
+    return InvalidField("device_id", absl::StrCat("is ", gpu, "; expected 0 to ",
+                                                  gpu_memory_.gpus - 1, ", the server's GPUs"));
+  }
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(CheckFree(name));
+  auto region = std::make_shared<SharedRegion>();
+  BRAID_ASSIGN_OR_RETURN(region->gpu_memory, gpu_memory_.open(handle, static_cast<int>(gpu)));
+  if (bytes == 0 || bytes > region->gpu_memory->bytes()) {
+    return InvalidField("byte_size",
+                        absl::StrCat("is ", bytes, "; expected 1 to ", region->gpu_memory->bytes(),
+                                     ", which the handle's allocation has"));
+  }
+  region->name = name;
+  region->bytes = bytes;
+  region->gpu = static_cast<int>(gpu);
+  regions_[name] = std::move(region);
+  return absl::OkStatus();
+}
+
+void SharedRegions::Unregister(RegionKind kind, absl::string_view name) {
+  std::vector<std::shared_ptr<const SharedRegion>> gone;  // closed after the lock
+  const absl::MutexLock lock(&mu_);
+  for (auto region = regions_.begin(); region != regions_.end();) {
+    if (KindOf(*region->second) == kind && (name.empty() || name == region->first)) {
+      gone.push_back(std::move(region->second));
+      region = regions_.erase(region);
+    } else {
+      ++region;
+    }
   }
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<const SharedRegion>>> SharedRegions::List(
-    absl::string_view name) const {
+    RegionKind kind, absl::string_view name) const {
   const absl::MutexLock lock(&mu_);
   std::vector<std::shared_ptr<const SharedRegion>> listed;
   for (const auto& [other, region] : regions_) {
-    if (name.empty() || name == other) {
+    if (KindOf(*region) == kind && (name.empty() || name == other)) {
       listed.push_back(region);
     }
   }
   if (listed.empty() && !name.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("name: there is no shared memory region '", Excerpt(name), "'"));
+        absl::StrCat("name: there is no shared memory region '", Excerpt(name), "' of this kind"));
   }
   return listed;
 }
@@ -128,7 +193,7 @@ absl::StatusOr<SharedSlice> SharedRegions::Find(absl::string_view name, int64_t 
     slice.region = found->second;
   }
   BRAID_RETURN_IF_ERROR(CheckWhole(slice));
-  const size_t size = slice.region->mapping->bytes();
+  const size_t size = slice.region->bytes;
   if (offset < 0 || bytes < 0 || static_cast<size_t>(offset) > size ||
       static_cast<size_t>(bytes) > size - static_cast<size_t>(offset)) {
     return InvalidField(field, absl::StrCat(bytes, " bytes at offset ", offset,
@@ -141,7 +206,7 @@ absl::StatusOr<SharedSlice> SharedRegions::Find(absl::string_view name, int64_t 
 }
 
 absl::Status CheckWhole(const SharedSlice& slice) {
-  if (!slice.region->mapping->damaged()) {
+  if (slice.region->mapping == nullptr || !slice.region->mapping->damaged()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(

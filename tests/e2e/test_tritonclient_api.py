@@ -220,7 +220,7 @@ def test_trace_settings(client: triton.InferenceServerClient) -> None:
 
 
 def test_cuda_shared_memory_says_why_not(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="CUDA shared memory") as caught:
+    with pytest.raises(InferenceServerException, match="allow_client_shared_memory") as caught:
         client.register_cuda_shared_memory("r", b"AAAA", 0, 100)
     assert status_of(caught) == "UNIMPLEMENTED"
 

@@ -136,6 +136,17 @@ def test_extension_is_named(client: triton.InferenceServerClient) -> None:
     assert "cuda_shared_memory" not in extensions
 
 
+def test_gpu_memory_needs_a_gpu(client: triton.InferenceServerClient) -> None:
+    for call in (
+        lambda: client.register_cuda_shared_memory("r", b"AAAA", 0, 100),
+        client.get_cuda_shared_memory_status,
+        client.unregister_cuda_shared_memory,
+    ):
+        with pytest.raises(InferenceServerException, match="has no GPU; system shared") as caught:
+            call()
+        assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+
+
 @pytest.mark.parametrize(
     ("key", "offset", "size"),
     [

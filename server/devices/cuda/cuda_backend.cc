@@ -14,6 +14,7 @@
 #include "c10/cuda/CUDAStream.h"
 #include "server/base/status.h"
 #include "server/devices/cuda/cuda_status.h"
+#include "server/devices/cuda/ipc_memory.h"
 #include "server/devices/cuda/nccl_communicator.h"
 
 namespace braid {
@@ -108,6 +109,11 @@ class RealCudaBackend final : public CudaBackend {
   absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
       std::vector<Worker*> workers) override {
     return MakeNccl(std::move(workers));
+  }
+
+  absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string& handle,
+                                                           int index) override {
+    return OpenIpcMemory(handle, index);
   }
 
  private:

@@ -1,0 +1,107 @@
+#include "server/devices/cuda/ipc_memory.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "cuda.h"
+#include "server/base/status.h"
+#include "server/devices/cuda/cuda_status.h"
+
+namespace braid {
+namespace {
+
+// What the driver knows of the allocation that `memory` begins. The driver's function comes by way
+// of the runtime, so that nothing here is linked with the driver.
+absl::StatusOr<size_t> AllocatedBytes(void* memory) {
+  constexpr unsigned int kSince = 3020;  // the CUDA version that gave the function this form
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDriverEntryPointByVersion(
+      "cuMemGetAddressRange", &function, kSince, cudaEnableDefault, &found)));
+  if (found != cudaDriverEntryPointSuccess || function == nullptr) {
+    return absl::InternalError("the CUDA driver has no cuMemGetAddressRange");
+  }
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  const CUresult result = reinterpret_cast<decltype(&cuMemGetAddressRange)>(function)(
+      &base, &bytes, reinterpret_cast<CUdeviceptr>(memory));
+  if (result != CUDA_SUCCESS) {
+    return absl::InternalError(
+        absl::StrCat("cuMemGetAddressRange: error ", static_cast<int>(result)));
+  }
+  return bytes;
+}
+
+class IpcMemory final : public GpuMemory {
+ public:
+  IpcMemory(int device, void* memory) : device_(device), memory_(static_cast<char*>(memory)) {}
+  IpcMemory(const IpcMemory&) = delete;
+  IpcMemory& operator=(const IpcMemory&) = delete;
+
+  ~IpcMemory() override {
+    const c10::cuda::CUDAGuard guard(device_);
+    if (stream_ != nullptr) {
+      cudaStreamDestroy(stream_);
+    }
+    cudaIpcCloseMemHandle(memory_);
+  }
+
+  absl::Status Open() {
+    BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
+    BRAID_ASSIGN_OR_RETURN(bytes_, AllocatedBytes(memory_));
+    return absl::OkStatus();
+  }
+
+  size_t bytes() const override { return bytes_; }
+
+  absl::Status Read(size_t offset, size_t bytes, void* to) const override {
+    return Copy(to, memory_ + offset, bytes, cudaMemcpyDeviceToHost);
+  }
+  absl::Status Write(size_t offset, size_t bytes, const void* from) const override {
+    return Copy(memory_ + offset, from, bytes, cudaMemcpyHostToDevice);
+  }
+
+ private:
+  absl::Status Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) const {
+    const c10::cuda::CUDAGuard guard(device_);
+    BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaMemcpyAsync(to, from, bytes, kind, stream_)));
+    return BRAID_CUDA(cudaStreamSynchronize(stream_));
+  }
+
+  const c10::DeviceIndex device_;
+  char* const memory_;
+  size_t bytes_ = 0;
+  // Its own, so that a copy waits for no model.
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuMemory>> OpenIpcMemory(const std::string& handle, int device) {
+  cudaIpcMemHandle_t exported;
+  if (handle.size() != sizeof(exported)) {
+    return InvalidField(
+        "raw_handle", absl::StrCat("has ", handle.size(), " bytes; expected the ", sizeof(exported),
+                                   " of what cudaIpcGetMemHandle() makes"));
+  }
+  std::memcpy(&exported, handle.data(), sizeof(exported));
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  void* memory = nullptr;
+  const cudaError_t opened =
+      cudaIpcOpenMemHandle(&memory, exported, cudaIpcMemLazyEnablePeerAccess);
+  if (opened != cudaSuccess) {
+    // The runtime keeps the error for whoever asks this thread next, who is not concerned.
+    static_cast<void>(cudaGetLastError());
+    return InvalidField(
+        "raw_handle",
+        absl::StrCat("cannot be opened on GPU ", device, ": ", cudaGetErrorString(opened),
+                     "; expected the handle of another process's memory there"));
+  }
+  auto ipc_memory = std::make_unique<IpcMemory>(device, memory);
+  BRAID_RETURN_IF_ERROR(ipc_memory->Open());
+  return ipc_memory;
+}
+
+}  // namespace braid

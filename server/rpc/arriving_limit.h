@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace braid {
 
 // Of all connections together. A call takes 12 kB from its first byte on, and is counted by no
@@ -21,14 +23,22 @@ class ArrivingLimit {
   // `most` calls may be on their way for as long as they like.
   explicit ArrivingLimit(int64_t most) : most_(most) {}
 
-  // `arriving`: how many calls are on their way now, `now`, on each connection. Which of these are
-  // to be ended, by their place: those with most, until the others keep to the limit.
-  std::vector<size_t> TooMany(const std::vector<int64_t>& arriving,
+  struct Connection {
+    int64_t id = 0;
+    int64_t arriving = 0;  // calls that are on their way now
+  };
+
+  // `connections`: all that there are `now`. Which of these are to be ended, by their place: those
+  // with most, until the others keep to the limit. One that was to be ended before is taken to be
+  // on its way out for a while, though gRPC may still be at it, call by call.
+  std::vector<size_t> TooMany(const std::vector<Connection>& connections,
                               std::chrono::steady_clock::time_point now);
 
  private:
   const int64_t most_;
   std::optional<std::chrono::steady_clock::time_point> since_;  // there have been more
+  // By their ids, since when.
+  absl::flat_hash_map<int64_t, std::chrono::steady_clock::time_point> on_their_way_out_;
 };
 
 }  // namespace braid

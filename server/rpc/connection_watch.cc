@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -107,19 +106,21 @@ void ConnectionWatch::Look() {
 void ConnectionWatch::LookAtConnections(const std::vector<CountedServer>& servers, int64_t open) {
   looked_at_connections_ = steady_clock::now();
   std::vector<CountedConnection> connections;
-  std::vector<int64_t> arriving;
+  std::vector<ArrivingLimit::Connection> arriving;
+  int64_t total = 0;
   for (const CountedServer& server : servers) {
     ForEachConnection(server.id, [&](const CountedConnection& connection) {
       const int64_t streams = connection.streams.open();
       // At once, or calls that end meanwhile would seem not to have arrived.
       const int64_t arrived = ArrivedCalls::OfProcess().Of(connection.peer());
-      arriving.push_back(std::max(int64_t{0}, streams - arrived));
+      arriving.push_back({connection.id, std::max(int64_t{0}, streams - arrived)});
+      total += arriving.back().arriving;
       connections.push_back(connection);
       open -= streams;
     });
   }
   never_over_ = open;
-  options_.metrics->SetArrivingCalls(std::accumulate(arriving.begin(), arriving.end(), int64_t{0}));
+  options_.metrics->SetArrivingCalls(total);
   EndThoseThatReset(servers, connections);
   EndThoseThatSendNothing(connections, arriving);
 }
@@ -135,13 +136,14 @@ void ConnectionWatch::EndThoseThatReset(const std::vector<CountedServer>& server
   }
 }
 
-void ConnectionWatch::EndThoseThatSendNothing(const std::vector<CountedConnection>& connections,
-                                              const std::vector<int64_t>& arriving) {
+void ConnectionWatch::EndThoseThatSendNothing(
+    const std::vector<CountedConnection>& connections,
+    const std::vector<ArrivingLimit::Connection>& arriving) {
   std::vector<CountedConnection> ended;
   int64_t calls = 0;
   for (const size_t place : arriving_.TooMany(arriving, steady_clock::now())) {
     ended.push_back(connections[place]);
-    calls += arriving[place];
+    calls += arriving[place].arriving;
   }
   if (const int64_t count = End(ended); count > 0) {
     Log(LogModule::kRpc)

@@ -46,7 +46,7 @@ class ConnectionWatch {
   void EndThoseThatReset(const std::vector<CountedServer>& servers,
                          const std::vector<CountedConnection>& connections);
   void EndThoseThatSendNothing(const std::vector<CountedConnection>& connections,
-                               const std::vector<int64_t>& arriving);
+                               const std::vector<ArrivingLimit::Connection>& arriving);
   // What takes no look at connections, once a second.
   void LookAtListener();
   void CountRefused();

@@ -65,7 +65,7 @@ TEST(ArrivingLimitTest, ThoseWithMostGoFirstAndNoMoreThanHaveTo) {
 
 TEST(ArrivingLimitTest, OneThatIsEndedCallByCallTakesNoOtherWithIt) {
   ArrivingLimit limit(kMost);
-  EXPECT_THAT(limit.TooMany(Connections({300, 50, 60}), kStart), IsEmpty());
+  EXPECT_THAT(limit.TooMany(Connections({300, 50, 40}), kStart), IsEmpty());
   const auto end = kStart + ArrivingLimit::kPatience;
   EXPECT_THAT(limit.TooMany(Connections({300, 50, 40}), end), ElementsAre(0));
   EXPECT_THAT(limit.TooMany(Connections({30, 50, 40}), end + 1s), IsEmpty());

@@ -10,6 +10,7 @@
 #include "ATen/ops/linear_ops.h"
 #include "c10/core/GradMode.h"
 #include "server/base/text.h"
+#include "server/parallel/few_rows_product.h"
 #include "server/parallel/onednn_product.h"
 #include "server/telemetry/log.h"
 #include "torch/library.h"
@@ -19,9 +20,6 @@ namespace {
 
 // Of fewer numbers a matrix is multiplied by before oneDNN has looked up how.
 constexpr int64_t kLeastNumbers = int64_t{1} << 18;
-// A row alone is a product with a vector, which waits for the matrix to come from memory.
-constexpr int64_t kLeastRows = 2;
-
 thread_local const PackedWeights* weights_of_thread = nullptr;
 
 bool CanBePacked(const at::Tensor& weight) {
@@ -42,16 +40,21 @@ at::Tensor Pack(const at::Tensor& weight) {
 bool IsWorthwhile(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   return CanBePacked(weight) && IsPlainFloat(input) && input.dim() >= 2 &&
-         input.size(-1) == weight.size(1) && input.numel() >= kLeastRows * weight.size(1) &&
+         input.size(-1) == weight.size(1) && input.numel() > kMostFewRows * weight.size(1) &&
          FitsAsBias(bias, weight.size(0));
 }
 
 at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-  if (weights_of_thread != nullptr && IsFreeOfModes() && IsWorthwhile(input, weight, bias)) {
-    const at::Tensor* packed = weights_of_thread->Find(weight);
-    if (packed != nullptr) {
-      return OneDnnLinear(input, *packed, bias);
+  if (weights_of_thread != nullptr && IsFreeOfModes()) {
+    if (AreFewRows(input, weight, bias)) {
+      return FewRowsLinear(input, weight, bias);
+    }
+    if (IsWorthwhile(input, weight, bias)) {
+      const at::Tensor* packed = weights_of_thread->Find(weight);
+      if (packed != nullptr) {
+        return OneDnnLinear(input, *packed, bias);
+      }
     }
   }
   return at::_ops::linear::redispatch(BelowThreadKernels(keys), input, weight, bias);

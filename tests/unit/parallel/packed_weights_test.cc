@@ -45,7 +45,7 @@ class PackedWeightsTest : public ::testing::Test {
 
 TEST_F(PackedWeightsTest, GiveWhatLinearGives) {
   const PackedWeights weights(Replicas({weight_}));
-  for (const int64_t rows : {2, 3, 7, 33, 256}) {
+  for (const int64_t rows : {5, 7, 33, 256}) {
     const at::Tensor input = at::randn({rows, 768});
     const at::Tensor expected = at::linear(input, weight_, bias_);
     const at::Tensor without = at::linear(input, weight_);

@@ -1,8 +1,8 @@
 // Linear layers on a CPU whose weights do not change, faster.
 //
-// oneDNN multiplies by a matrix that it has laid out for itself once. Of a batch of a few rows this
-// takes about half the time that LibTorch's own product takes, of hundreds nine tenths; of one row,
-// or by a small matrix, it takes longer.
+// oneDNN multiplies by a matrix that it has laid out for itself once. Of a batch of a dozen rows
+// this takes about half the time that LibTorch's own product takes, of hundreds nine tenths; by a
+// small matrix it takes longer. Of a few rows it is FewRowsLinear(), by the matrix as it is.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class PackedWeights {
   // count, and it is not seen.
   explicit PackedWeights(const ReplicaSet& replicas);
 
-  // The linear layers of the calling thread take `weights`, which outlive it, for its scope: where
-  // they are, and where that is faster.
+  // The linear layers of the calling thread take `weights`, which outlive it, for its scope, where
+  // they are and where that is faster; those of few rows take FewRowsLinear().
   class Use {
    public:
     explicit Use(const PackedWeights& weights);

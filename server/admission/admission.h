@@ -67,6 +67,7 @@ class Admission {
   // while the gate is closed. A request larger than a limit of bytes is let in when it is alone.
   // `client`: whose it is, if clients have a limit.
   absl::StatusOr<Ticket> Admit(size_t bytes, std::string client = {}) ABSL_LOCKS_EXCLUDED(mu_);
+  size_t most_bytes() const { return limits_.bytes; }
   bool limits_clients() const { return limits_.client_requests > 0 || limits_.client_bytes > 0; }
 
   // Lets nobody in any more, as the server `does` something else, until Open().

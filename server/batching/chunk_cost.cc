@@ -14,9 +14,6 @@ constexpr double kHandOverMicroseconds = 50;
 constexpr double kWorth = 3;
 // Batches of a size that tell what one costs.
 constexpr int64_t kFewestBatches = 4;
-// Of what batches of its size take: one that seems to take more was interrupted, for milliseconds
-// if others use the machine, which says nothing about what it costs.
-constexpr double kInterrupted = 4;
 // No chunk is held to be worth less than this many rows, however cheap they are.
 constexpr double kLargestMinChunk = 4096;
 
@@ -25,17 +22,14 @@ constexpr double kLargestMinChunk = 4096;
 void ChunkCost::Record(int64_t rows, absl::Duration time) {
   constexpr double kMemory = 0.99;
   const auto n = static_cast<double>(rows);
-  Size& size = sizes_[SizeOf(rows)];
-  double t = absl::ToDoubleMicroseconds(time);
-  if (size.batches >= kFewestBatches) {
-    t = std::min(t, kInterrupted * std::max(size.row_time * n, kHandOverMicroseconds));
-  }
+  const double t = absl::ToDoubleMicroseconds(time);
   weights_ = weights_ * kMemory + 1;
   rows_ = rows_ * kMemory + n;
   times_ = times_ * kMemory + t;
   rows_squared_ = rows_squared_ * kMemory + n * n;
   rows_times_ = rows_times_ * kMemory + n * t;
   if (const std::optional<Line> line = Fit()) line_ = line;
+  Size& size = sizes_[SizeOf(rows)];
   ++size.batches;
   const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kMemory);
   size.row_time += (t / n - size.row_time) * share;

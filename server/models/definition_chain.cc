@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
@@ -38,6 +39,9 @@ class DefinitionChain::Reader {
   void Take(const torch::jit::Token& token) {
     TakeStrings(token);
     FollowName(token);
+    if (last_kind_ == '.' && token.kind == torch::jit::TK_IDENT) {
+      chain_->attributes_.insert(std::string(View(token)));
+    }
     if (blocks_ == 0 &&
         (token.kind == torch::jit::TK_DEF || token.kind == torch::jit::TK_CLASS_DEF)) {
       EndDefinition();
@@ -48,6 +52,8 @@ class DefinitionChain::Reader {
     } else if (part_ && is_class_ && blocks_ == 1 && token.kind == torch::jit::TK_DEF) {
       EndFunction();
       part_ = *part_ | 1;
+    } else if (part_ && last_kind_ == torch::jit::TK_DEF && token.kind == torch::jit::TK_IDENT) {
+      method_ = std::string(View(token));
     } else if (part_ && last_kind_ != '.' && chain_->names_.BeginsName(View(token))) {
       BeginName(token);
     }
@@ -76,6 +82,9 @@ class DefinitionChain::Reader {
     if (part_ && !string_.empty() && chain_->names_.BeginsName(first)) {
       chain_->texts_.push_back(string_);
       chain_->parts_[*part_].mentions.push_back({.text = chain_->texts_.back()});
+    }
+    if (!string_.empty()) {
+      chain_->attributes_.insert(std::move(string_));
     }
     string_.clear();
   }
@@ -110,8 +119,12 @@ class DefinitionChain::Reader {
 
   void EndFunction() {
     if (part_) {
-      size_t& depth = chain_->parts_[*part_].depth;
-      depth = (*part_ & 1) == 0 ? std::max(depth, depth_) : depth + depth_;
+      Part& part = chain_->parts_[*part_];
+      if ((*part_ & 1) == 0) {
+        part.depth = std::max(part.depth, depth_);
+      } else {
+        part.methods.emplace_back(method_, depth_);
+      }
     }
     depth_ = 0;
     meter_ = DepthMeter();
@@ -130,6 +143,7 @@ class DefinitionChain::Reader {
   bool is_begun_ = false;
   bool is_class_ = false;
   std::optional<size_t> part_;  // once its name was read
+  std::string method_;          // its name, if it is one of a class's
   size_t blocks_ = 0;           // that are open
   DepthMeter meter_;            // of the function, the method, or what a class has before methods
   size_t depth_ = 0;            // the deepest of that
@@ -162,7 +176,7 @@ absl::Status DefinitionChain::Read(const std::string& record, std::string source
 absl::Status DefinitionChain::Check() {
   std::vector<GraphNode> graph(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i) {
-    graph[i].weight = parts_[i].depth;
+    graph[i].weight = DepthOf(parts_[i]);
     if ((i & 1) == 0) {
       graph[i].next.push_back(i | 1);
     }
@@ -181,6 +195,20 @@ size_t DefinitionChain::Define(size_t module, absl::string_view name) {
   const size_t part = 2 * names_.Define(module, name);
   parts_.resize(std::max(parts_.size(), part + 2));
   return part;
+}
+
+size_t DefinitionChain::DepthOf(const Part& part) const {
+  size_t called = 0;
+  size_t other = 0;
+  for (const auto& [name, depth] : part.methods) {
+    // Operators and properties are called by what stands for them.
+    if (absl::StartsWith(name, "__") || attributes_.contains(name)) {
+      called += depth;
+    } else {
+      other = std::max(other, depth);
+    }
+  }
+  return part.depth + called + other;
 }
 
 absl::Status DefinitionChain::Link(size_t part, GraphNode* node) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/models/definition_names.h"
@@ -37,19 +38,23 @@ class DefinitionChain {
   class Reader;
 
   // A definition has two: the first is a function, or what a class has, the second its methods,
-  // which are compiled later, and may each call the next, so that they count together.
+  // which are compiled later.
   struct Part {
     size_t depth = 0;
+    // Those that are called may each call the next, and count together; of the others the deepest.
+    std::vector<std::pair<std::string, size_t>> methods = {};
     std::vector<DefinitionNames::Mention> mentions = {};
   };
 
   size_t Define(size_t module, absl::string_view name);
+  size_t DepthOf(const Part& part) const;
   absl::Status Link(size_t part, GraphNode* node) const;
 
   DefinitionNames names_;
   absl::flat_hash_map<std::string, size_t> modules_;  // by record
   std::vector<Part> parts_;
-  std::deque<std::string> texts_;  // what mentions refer to
+  absl::flat_hash_set<std::string> attributes_;  // whatever stands after a dot, or in a string
+  std::deque<std::string> texts_;                // what mentions refer to
 };
 
 }  // namespace braid

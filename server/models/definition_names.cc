@@ -6,7 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "server/base/text.h"
 
@@ -50,10 +50,11 @@ absl::StatusOr<size_t> DefinitionNames::AddModule(absl::string_view path) {
         modules_[module].modules.try_emplace(absl::AsciiStrToLower(part), modules_.size());
     const size_t next = found->second;
     if (added) {
-      modules_.push_back({.name = std::string(part), .parent = module});
+      modules_.emplace_back();
     }
     module = next;
   }
+  modules_[module].path = absl::StrReplaceAll(path, {{"/", "."}});
   return module;
 }
 
@@ -77,14 +78,14 @@ absl::StatusOr<std::vector<size_t>> DefinitionNames::Resolve(const Mention& ment
   std::vector<size_t> definitions;
   absl::string_view text = mention.text;
   bool goes_on = mention.goes_on;
-  bool is_exact = true;
   size_t module = 0;
+  absl::string_view path;  // of the module, as the mention has it
   while (true) {
     const auto definition = modules_[module].definitions.find(Prefix(text, IsWord));
     if (definition != modules_[module].definitions.end()) {
       // LibTorch makes a file's name of the text of a type: by a name in another case, or with '/'
       // in it, it finds the same file, and compiles what is in it once more.
-      if (!is_exact) {
+      if (path != modules_[module].path) {
         return absl::FailedPreconditionError(
             absl::StrCat("names ", Excerpt(FullName(definition->second)), " in another way"));
       }
@@ -100,10 +101,9 @@ absl::StatusOr<std::vector<size_t>> DefinitionNames::Resolve(const Mention& ment
       return definitions;
     }
     module = next->second;
-    is_exact = is_exact && part == modules_[module].name;
     text.remove_prefix(part.size());
+    path = mention.text.substr(0, mention.text.size() - text.size());
     if (absl::StartsWith(text, ".") || absl::StartsWith(text, "/")) {
-      is_exact = is_exact && text[0] == '.';
       text.remove_prefix(1);
       goes_on = goes_on || text.empty();
     } else {
@@ -113,13 +113,8 @@ absl::StatusOr<std::vector<size_t>> DefinitionNames::Resolve(const Mention& ment
 }
 
 std::string DefinitionNames::FullName(size_t definition) const {
-  std::vector<absl::string_view> parts = {definitions_[definition].name};
-  for (size_t module = definitions_[definition].module; module != 0;
-       module = modules_[module].parent) {
-    parts.push_back(modules_[module].name);
-  }
-  std::reverse(parts.begin(), parts.end());
-  return absl::StrJoin(parts, ".");
+  const Definition& named = definitions_[definition];
+  return absl::StrCat(modules_[named.module].path, ".", named.name);
 }
 
 }  // namespace braid

@@ -39,9 +39,8 @@ class DefinitionNames {
  private:
   // What holds definitions, or other modules, or both: a tree.
   struct Module {
-    std::string name;  // the last part
-    size_t parent = 0;
-    absl::flat_hash_map<std::string, size_t> modules = {};  // by their names in lower case
+    std::string path = {};  // torch.nn, as its file has it; empty: it has none
+    absl::flat_hash_map<std::string, size_t> modules = {};  // by their last parts in lower case
     absl::flat_hash_map<std::string, size_t> definitions = {};
   };
   struct Definition {

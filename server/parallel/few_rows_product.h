@@ -33,7 +33,7 @@ enum class VectorWidth { k16, k8, k4 };
 std::vector<VectorWidth> VectorWidths();
 
 // For tests and measurements: y [rows, out] = x [rows, in] · w [out, in]ᵀ + bias [out], row-major;
-// `bias` may be null. rows: 1 to kMostFewRows.
+// `bias` may be null. rows: 1 to kMostFewRows; in: at least 1.
 void FewRowsProduct(VectorWidth width, const float* x, const float* w, const float* bias, float* y,
                     int64_t rows, int64_t in, int64_t out);
 

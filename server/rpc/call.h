@@ -74,10 +74,12 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   // For who starts it: it may be answered, and gone, while it is being started.
   std::shared_ptr<UnaryCall> self() const { return self_; }
   // Whether the caller may; then takes a place among the requests in flight, until the reply.
+  // `beside`: bytes that count and are not in the request.
   template <typename Request>
-  absl::Status Admit(const RpcContext& rpc, const Request& request) {
+  absl::Status Admit(const RpcContext& rpc, const Request& request, size_t beside = 0) {
     BRAID_RETURN_IF_ERROR(caller_.Check(request));
-    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(request.ByteSizeLong(), caller_.client()));
+    BRAID_ASSIGN_OR_RETURN(ticket_,
+                           rpc.admission->Admit(request.ByteSizeLong() + beside, caller_.client()));
     return absl::OkStatus();
   }
   const Caller& caller() const { return caller_; }

@@ -39,7 +39,8 @@ int64_t End(const std::vector<CountedConnection>& connections) {
   }
   int64_t ended = 0;
   for (const auto& [port, peers] : by_port) {
-    ended += EndConnections(port, peers);  // one that cannot be ended now is looked at again
+    ended +=
+        EndConnections(port, peers);  // one that cannot be ended now counts again after a while
   }
   return ended;
 }

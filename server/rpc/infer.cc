@@ -13,6 +13,7 @@
 #include "server/rpc/infer_parameters.h"
 #include "server/rpc/model_messages.h"
 #include "server/rpc/requested_outputs.h"
+#include "server/rpc/shared_memory.h"
 #include "server/rpc/tensor_codec.h"
 #include "server/rpc/transport.h"
 
@@ -44,8 +45,8 @@ absl::Status FillResponse(const ModelConfig& config, const inference::ModelInfer
 
 // A client may change its memory after it was checked, so inputs whose values are checked are
 // copied out of it first: an index that slips through could cost a GPU's context.
-void CopyChecked(const ModelConfig& config, const std::vector<SharedSlice>& slices,
-                 std::vector<HostTensor>* tensors) {
+absl::Status CopyChecked(const ModelConfig& config, const std::vector<SharedSlice>& slices,
+                         std::vector<HostTensor>* tensors) {
   for (HostTensor& tensor : *tensors) {
     const bool checked =
         std::any_of(config.inputs.begin(), config.inputs.end(),
@@ -54,12 +55,13 @@ void CopyChecked(const ModelConfig& config, const std::vector<SharedSlice>& slic
       return slice.data() != nullptr && slice.data() == tensor.data;
     });
     if (checked && shared) {
-      const std::shared_ptr<char[]> copy(new char[tensor.bytes]);
+      BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, MakeCopyRoom(tensor.bytes));
       std::memcpy(copy.get(), tensor.data, tensor.bytes);
       tensor.data = copy.get();
       tensor.owner = copy;
     }
   }
+  return absl::OkStatus();
 }
 
 // The regions of the inputs that are in shared memory.
@@ -102,7 +104,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   std::vector<SharedSlice> slices;
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
                          ReadInputs(request, context.regions, &slices));
-  CopyChecked(config, slices, &tensors);
+  BRAID_RETURN_IF_ERROR(CopyChecked(config, slices, &tensors));
   BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/base/status.h"
+#include "server/rpc/shared_memory.h"
 
 namespace braid {
 
@@ -21,7 +22,9 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               const inference::ModelInferRequest& request,
                               inference::ModelInferResponse* response) {
   TellRequest(request, &facts());
-  BRAID_RETURN_IF_ERROR(Admit(rpc, request));
+  const size_t shared = SharedInputBytes(request);
+  BRAID_RETURN_IF_ERROR(Admit(rpc, request, shared));
+  BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc.admission->most_bytes()));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
   InferContext allowed = ForCaller(infer, caller());
   allowed.runner = Runner::kAnyThread;  // this one waits for nothing else

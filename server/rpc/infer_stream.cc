@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/rpc/parameter.h"
+#include "server/rpc/shared_memory.h"
 
 namespace braid {
 namespace {
@@ -181,7 +182,10 @@ void InferStream::OnReadDone(bool ok) {
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
-  BRAID_ASSIGN_OR_RETURN(pending->ticket, rpc_.admission->Admit(pending->bytes, caller_.client()));
+  const size_t shared = SharedInputBytes(pending->request);
+  BRAID_ASSIGN_OR_RETURN(pending->ticket,
+                         rpc_.admission->Admit(pending->bytes + shared, caller_.client()));
+  BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->most_bytes()));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
                          StartInfer(ForCaller(infer_, caller_), queue, pending->request, deadline_,
                                     pending->reply.mutable_infer_response(), &pending->facts,

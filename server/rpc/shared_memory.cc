@@ -1,9 +1,19 @@
 #include "server/rpc/shared_memory.h"
 
+#include <algorithm>
+#include <new>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 
 namespace braid {
+namespace {
+
+// Sums stay below it, so that they do not overflow.
+constexpr size_t kMostBytes = size_t{1} << 62;
+
+}  // namespace
 
 absl::Status SharedMemoryIsOff() {
   return absl::UnimplementedError(
@@ -20,6 +30,38 @@ absl::Status CheckGpuMemory(const SharedRegions* regions) {
         "CUDA shared memory is not offered: this server has no GPU; system shared memory is");
   }
   return absl::OkStatus();
+}
+
+size_t SharedInputBytes(const inference::ModelInferRequest& request) {
+  size_t total = 0;
+  for (const auto& input : request.inputs()) {
+    const inference::InferParameter* bytes =
+        input.parameters().empty() ? nullptr : FindParameter(input.parameters(), kSharedBytes);
+    // What is no size is refused when it is read.
+    const absl::StatusOr<int64_t> size = bytes == nullptr ? 0 : ReadInteger(*bytes, kSharedBytes);
+    if (size.ok() && *size > 0) {
+      total = std::min(total + static_cast<size_t>(*size), kMostBytes);
+    }
+  }
+  return total;
+}
+
+absl::Status CheckSharedInputs(size_t shared, size_t most) {
+  if (shared <= most) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the inputs take ", shared, " bytes of shared memory; expected at most ", most,
+                   ", what --max_request_bytes lets all requests together take"));
+}
+
+absl::StatusOr<std::shared_ptr<char[]>> MakeCopyRoom(size_t bytes) {
+  std::shared_ptr<char[]> room(new (std::nothrow) char[bytes]);
+  if (room == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there is no memory for ", bytes, " bytes of shared memory"));
+  }
+  return room;
 }
 
 absl::StatusOr<SharedSlice> ReadSlice(const SharedRegions* regions, const Parameters& parameters,

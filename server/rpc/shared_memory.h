@@ -1,9 +1,13 @@
 // Tensors of a request that are in its client's shared memory.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "inference/grpc_service.pb.h"
 #include "server/rpc/parameter.h"
 #include "server/storage/shared_regions.h"
 
@@ -19,6 +23,17 @@ absl::Status SharedMemoryIsOff();
 // UNIMPLEMENTED where GPU memory of clients is not offered: shared memory is off, or there is no
 // GPU.
 absl::Status CheckGpuMemory(const SharedRegions* regions);
+
+// What the inputs of a request take in shared memory, by what it says: they count among the bytes
+// in flight as if they had been sent, for they may have to be copied.
+size_t SharedInputBytes(const inference::ModelInferRequest& request);
+
+// RESOURCE_EXHAUSTED if `shared`, as above, is more than `most`, which all requests together may
+// take.
+absl::Status CheckSharedInputs(size_t shared, size_t most);
+
+// Memory for `bytes` bytes of such an input. RESOURCE_EXHAUSTED if there is none.
+absl::StatusOr<std::shared_ptr<char[]>> MakeCopyRoom(size_t bytes);
 
 // Where `parameters` of the input or output `field` ("inputs[0]") say that it is; no region if they
 // do not. UNIMPLEMENTED if `regions` is null, INVALID_ARGUMENT for a region or range that is none.

@@ -101,7 +101,7 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
     tensor->owner = slice.region;
     return absl::OkStatus();
   }
-  const std::shared_ptr<char[]> copy(new char[slice.bytes]);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, MakeCopyRoom(slice.bytes));
   BRAID_RETURN_IF_ERROR(slice.Read(copy.get()));
   tensor->data = copy.get();
   tensor->owner = copy;

@@ -135,9 +135,8 @@ absl::Status SharedRegions::RegisterGpu(const std::string& name, const std::stri
     return InvalidField("device_id", absl::StrCat("is ", gpu, "; expected 0 to ",
                                                   gpu_memory_.gpus - 1, ", the server's GPUs"));
   }
-  const absl::MutexLock lock(&mu_);
-  BRAID_RETURN_IF_ERROR(CheckFree(name));
   auto region = std::make_shared<SharedRegion>();
+  // Before the lock, which requests wait for: a GPU that was not used before takes a while.
   BRAID_ASSIGN_OR_RETURN(region->gpu_memory, gpu_memory_.open(handle, static_cast<int>(gpu)));
   if (bytes == 0 || bytes > region->gpu_memory->bytes()) {
     return InvalidField("byte_size",
@@ -147,6 +146,8 @@ absl::Status SharedRegions::RegisterGpu(const std::string& name, const std::stri
   region->name = name;
   region->bytes = bytes;
   region->gpu = static_cast<int>(gpu);
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(CheckFree(name));
   regions_[name] = std::move(region);
   return absl::OkStatus();
 }

@@ -51,8 +51,7 @@ struct SharedSlice {
   absl::Status Write(size_t at, size_t count, const void* from) const;
 };
 
-// Thread-safe; a region is opened and closed under its lock. Names are of all regions, whatever
-// their kind.
+// Thread-safe. Names are of all regions, whatever their kind.
 class SharedRegions {
  public:
   explicit SharedRegions(GpuMemorySource gpu_memory = {}) : gpu_memory_(std::move(gpu_memory)) {}

@@ -26,7 +26,8 @@ LOGITS_BYTES = 200 * 10 * 4
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server]) -> Server:
     names = ("mlp", "slow", "identity_fp32", "two_inputs", "two_outputs")
-    return start_server("cpu*2", names, ("--allow_client_shared_memory",))
+    flags, no_gpu = ("--allow_client_shared_memory",), {"CUDA_VISIBLE_DEVICES": ""}
+    return start_server("cpu*2", names, flags, no_gpu)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_input_and_output_in_gpu_memory(
 def test_registrations_are_checked(
     client: triton.InferenceServerClient, allocate: Callable[[int], Allocation]
 ) -> None:
-    allocation = allocate(1 << 20)
+    allocation = allocate(4 << 20)
     wrong = base64.b64encode(b"\1" * 64)
     for handle, gpu, size, what in (
         (base64.b64encode(b"short"), 0, 100, "raw_handle"),
@@ -113,6 +113,7 @@ def test_registrations_are_checked(
         (allocation.handle, 1000, 100, "device_id"),
         (allocation.handle, 0, 0, "byte_size"),
         (allocation.handle, 0, 1 << 40, "byte_size"),
+        (allocation.handle, 0, (4 << 20) + 1, "byte_size"),
     ):
         with pytest.raises(InferenceServerException, match=what):
             client.register_cuda_shared_memory("r", handle, gpu, size)

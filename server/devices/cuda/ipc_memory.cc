@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "c10/cuda/CUDAGuard.h"
 #include "cuda.h"
 #include "server/base/status.h"
 #include "server/devices/cuda/cuda_status.h"
@@ -12,8 +11,8 @@
 namespace braid {
 namespace {
 
-// What the driver knows of the allocation that `memory` begins. The driver's function comes by way
-// of the runtime, so that nothing here is linked with the driver.
+// From `memory` to the end of what the driver knows as one allocation. The driver's function comes
+// by way of the runtime, so that nothing here is linked with the driver.
 absl::StatusOr<size_t> AllocatedBytes(void* memory) {
   constexpr unsigned int kSince = 3020;  // the CUDA version that gave the function this form
   void* function = nullptr;
@@ -31,8 +30,30 @@ absl::StatusOr<size_t> AllocatedBytes(void* memory) {
     return absl::InternalError(
         absl::StrCat("cuMemGetAddressRange: error ", static_cast<int>(result)));
   }
-  return bytes;
+  return bytes - (reinterpret_cast<CUdeviceptr>(memory) - base);
 }
+
+// The thread's GPU for its scope: LibTorch's own guard throws where a GPU is lost.
+class OnGpu {
+ public:
+  explicit OnGpu(int gpu) {
+    status_ = BRAID_CUDA(cudaGetDevice(&outer_));
+    status_.Update(BRAID_CUDA(cudaSetDevice(gpu)));
+  }
+  ~OnGpu() {
+    cudaSetDevice(outer_);
+    // The runtime keeps an error for whoever asks this thread next, who is not concerned.
+    static_cast<void>(cudaGetLastError());
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  int outer_ = 0;
+  absl::Status status_;
+};
 
 class IpcMemory final : public GpuMemory {
  public:
@@ -41,7 +62,7 @@ class IpcMemory final : public GpuMemory {
   IpcMemory& operator=(const IpcMemory&) = delete;
 
   ~IpcMemory() override {
-    const c10::cuda::CUDAGuard guard(device_);
+    const OnGpu on_gpu(device_);
     if (stream_ != nullptr) {
       cudaStreamDestroy(stream_);
     }
@@ -65,12 +86,13 @@ class IpcMemory final : public GpuMemory {
 
  private:
   absl::Status Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) const {
-    const c10::cuda::CUDAGuard guard(device_);
+    const OnGpu on_gpu(device_);
+    BRAID_RETURN_IF_ERROR(on_gpu.status());
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaMemcpyAsync(to, from, bytes, kind, stream_)));
     return BRAID_CUDA(cudaStreamSynchronize(stream_));
   }
 
-  const c10::DeviceIndex device_;
+  const int device_;
   char* const memory_;
   size_t bytes_ = 0;
   // Its own, so that a copy waits for no model.
@@ -87,13 +109,12 @@ absl::StatusOr<std::unique_ptr<GpuMemory>> OpenIpcMemory(const std::string& hand
                                    " of what cudaIpcGetMemHandle() makes"));
   }
   std::memcpy(&exported, handle.data(), sizeof(exported));
-  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  const OnGpu on_gpu(device);
+  BRAID_RETURN_IF_ERROR(on_gpu.status());
   void* memory = nullptr;
   const cudaError_t opened =
       cudaIpcOpenMemHandle(&memory, exported, cudaIpcMemLazyEnablePeerAccess);
   if (opened != cudaSuccess) {
-    // The runtime keeps the error for whoever asks this thread next, who is not concerned.
-    static_cast<void>(cudaGetLastError());
     return InvalidField(
         "raw_handle",
         absl::StrCat("cannot be opened on GPU ", device, ": ", cudaGetErrorString(opened),

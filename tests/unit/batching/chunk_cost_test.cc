@@ -54,26 +54,6 @@ TEST(ChunkCostTest, PredictsWhatItHasLearnt) {
   EXPECT_NEAR(absl::ToDoubleMicroseconds(cost.Predict(100)), 1080, 5);
 }
 
-// As they are where others use the machine: every twentieth batch waits for its turn.
-TEST(ChunkCostTest, InterruptedBatchesHardlyCount) {
-  ChunkCost cost;
-  for (int batch = 0; batch < 1000; ++batch) {
-    cost.Record(1, batch % 20 == 10 ? absl::Milliseconds(20) : absl::Microseconds(80));
-    EXPECT_LT(batch < 10 ? absl::ZeroDuration() : cost.Predict(1), absl::Microseconds(120));
-  }
-}
-
-TEST(ChunkCostTest, LearnsThatBatchesTakeLongerNow) {
-  ChunkCost cost;
-  for (int batch = 0; batch < 100; ++batch) {
-    cost.Record(1, absl::ZeroDuration());
-  }
-  for (int batch = 0; batch < 1000; ++batch) {
-    cost.Record(1, absl::Milliseconds(20));
-  }
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(cost.Predict(1)), 20, 0.1);
-}
-
 TEST(ChunkCostTest, ForgetsWhatIsLongAgo) {
   ChunkCost cost = Learnt(absl::ZeroDuration(), absl::Milliseconds(20));
   for (int64_t batch = 0; batch < 2000; ++batch) {

@@ -119,6 +119,33 @@ TEST(DefinitionChainTest, MethodsOfAClassAddUp) {
   EXPECT_THAT(Check({{kFile, source}}), TooDeep());
 }
 
+// As those that a module exports for who calls it from outside.
+TEST(DefinitionChainTest, MethodsThatNobodyCallsDoNot) {
+  std::string source = "class C(Module):\n  a : int\n";
+  for (size_t i = 0; i < kMany; ++i) {
+    absl::StrAppend(&source, "  def m", i, "(self) -> int:\n    return (self).forward()\n");
+  }
+  EXPECT_THAT(Check({{kFile, source}}), IsOk());
+  std::string called;
+  std::string quoted;
+  for (size_t i = 0; i < kMany; ++i) {
+    absl::StrAppend(&called, "    x = (y).m", i, "(x)\n");
+    absl::StrAppend(&quoted, "    x = getattr(y, 'm", i, "')(x)\n");
+  }
+  for (const std::string& calls : {called, quoted}) {
+    const std::string other = absl::StrCat("def f(x: int) -> int:\n", calls, "    return x\n");
+    EXPECT_THAT(Check({{kFile, source}, {"code/__torch__/b.py", other}}), TooDeep());
+  }
+}
+
+TEST(DefinitionChainTest, MethodsThatOperatorsCallAddUp) {
+  std::string source = "class C(Module):\n  a : int\n";
+  for (size_t i = 0; i < kMany; ++i) {
+    absl::StrAppend(&source, "  def __m", i, "__(self) -> int:\n    return (self) + 1\n");
+  }
+  EXPECT_THAT(Check({{kFile, source}}), TooDeep());
+}
+
 TEST(DefinitionChainTest, WhatIsWideButNotDeepIsWell) {
   std::string all = "class All(Module):\n";
   std::string source;
@@ -220,6 +247,23 @@ TEST(DefinitionChainTest, NamesThatHideDefinitionsAreRefused) {
                 StatusIs(kFailed, "__torch__.D names a module without what it uses of it"))
         << module;
   }
+}
+
+// nets/UNet.py and nets/unet/blocks.py, Models/a.py and models/b.py.
+TEST(DefinitionChainTest, FoldersMayDifferFromOthersInTheCaseOfLetters) {
+  const std::string source = "class C:\n  a : int\n";
+  const std::string both = "class D:\n  c : __torch__.nets.UNet.C\n  d : __torch__.nets.unet.b.C\n";
+  EXPECT_THAT(Check({{"code/__torch__/nets/UNet.py", source},
+                     {"code/__torch__/nets/unet/b.py", source},
+                     {"code/__torch__.py", both}}),
+              IsOk());
+  EXPECT_THAT(Check({{"code/__torch__/Models/a.py", source},
+                     {"code/__torch__/models/b.py", "class D:\n  c : __torch__.Models.a.C\n"},
+                     {"code/__torch__.py", "class E:\n  d : __torch__.models.b.D\n"}}),
+              IsOk());
+  EXPECT_THAT(Check({{"code/__torch__/Models/a.py", source},
+                     {"code/__torch__/models/b.py", "class D:\n  c : __torch__.models.a.C\n"}}),
+              StatusIs(kFailed, HasSubstr("names __torch__.Models.a.C in another way")));
 }
 
 // There are a class __torch__.a.B and a file of the module __torch__.a.b.

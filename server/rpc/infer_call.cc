@@ -22,7 +22,7 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               const inference::ModelInferRequest& request,
                               inference::ModelInferResponse* response) {
   TellRequest(request, &facts());
-  const size_t shared = SharedInputBytes(request);
+  const size_t shared = SharedInputBytes(infer.regions, request);
   BRAID_RETURN_IF_ERROR(Admit(rpc, request, shared));
   BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc.admission->most_bytes()));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));

@@ -182,7 +182,7 @@ void InferStream::OnReadDone(bool ok) {
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
-  const size_t shared = SharedInputBytes(pending->request);
+  const size_t shared = SharedInputBytes(infer_.regions, pending->request);
   BRAID_ASSIGN_OR_RETURN(pending->ticket,
                          rpc_.admission->Admit(pending->bytes + shared, caller_.client()));
   BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->most_bytes()));

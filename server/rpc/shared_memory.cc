@@ -32,15 +32,12 @@ absl::Status CheckGpuMemory(const SharedRegions* regions) {
   return absl::OkStatus();
 }
 
-size_t SharedInputBytes(const inference::ModelInferRequest& request) {
+size_t SharedInputBytes(const SharedRegions* regions, const inference::ModelInferRequest& request) {
   size_t total = 0;
   for (const auto& input : request.inputs()) {
-    const inference::InferParameter* bytes =
-        input.parameters().empty() ? nullptr : FindParameter(input.parameters(), kSharedBytes);
-    // What is no size is refused when it is read.
-    const absl::StatusOr<int64_t> size = bytes == nullptr ? 0 : ReadInteger(*bytes, kSharedBytes);
-    if (size.ok() && *size > 0) {
-      total = std::min(total + static_cast<size_t>(*size), kMostBytes);
+    if (const Parameters& parameters = input.parameters(); !parameters.empty()) {
+      const absl::StatusOr<SharedSlice> slice = ReadSlice(regions, parameters, "inputs");
+      total = std::min(total + (slice.ok() ? slice->bytes : 0), kMostBytes);
     }
   }
   return total;

@@ -24,9 +24,9 @@ absl::Status SharedMemoryIsOff();
 // GPU.
 absl::Status CheckGpuMemory(const SharedRegions* regions);
 
-// What the inputs of a request take in shared memory, by what it says: they count among the bytes
-// in flight as if they had been sent, for they may have to be copied.
-size_t SharedInputBytes(const inference::ModelInferRequest& request);
+// What the inputs of a request take in shared memory: they count among the bytes in flight as if
+// they had been sent, for they may have to be copied. What ReadSlice() refuses takes none.
+size_t SharedInputBytes(const SharedRegions* regions, const inference::ModelInferRequest& request);
 
 // RESOURCE_EXHAUSTED if `shared`, as above, is more than `most`, which all requests together may
 // take.

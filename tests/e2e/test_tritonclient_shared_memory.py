@@ -131,6 +131,22 @@ def test_status_and_unregister(
     assert not client.get_system_shared_memory_status().regions
 
 
+def test_inputs_count_among_the_bytes_in_flight(start_server: Callable[..., Server]) -> None:
+    flags = ("--allow_client_shared_memory", f"--max_request_bytes={X.nbytes - 1}")
+    server = start_server("cpu*1", ("mlp",), flags)
+    with triton.InferenceServerClient(server.address) as client:
+        source = Region(client, "in", X.nbytes)
+        try:
+            shm.set_shared_memory_region(source.handle, [X])
+            with pytest.raises(InferenceServerException, match="max_request_bytes") as caught:
+                client.infer("mlp", [shared_input("x", X.shape, "in", X.nbytes)])
+            assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+            result = client.infer("mlp", [shared_input("x", (199, 784), "in", 199 * 784 * 4)])
+            assert_close(result.as_numpy("logits"), expected(models.make("mlp"), X[:199]))
+        finally:
+            source.close()
+
+
 def test_extension_is_named(client: triton.InferenceServerClient) -> None:
     extensions = client.get_server_metadata().extensions
     assert "system_shared_memory" in extensions

@@ -182,12 +182,13 @@ void InferStream::OnReadDone(bool ok) {
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
-  const size_t shared = SharedInputBytes(infer_.regions, pending->request);
+  const InferContext allowed = ForCaller(infer_, caller_);
+  const size_t shared = SharedInputBytes(allowed.regions, pending->request);
   BRAID_ASSIGN_OR_RETURN(pending->ticket,
                          rpc_.admission->Admit(pending->bytes + shared, caller_.client()));
   BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->most_bytes()));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
-                         StartInfer(ForCaller(infer_, caller_), queue, pending->request, deadline_,
+                         StartInfer(allowed, queue, pending->request, deadline_,
                                     pending->reply.mutable_infer_response(), &pending->facts,
                                     [stream = self_, pending](const absl::Status& status) {
                                       stream->Answer(pending, status);

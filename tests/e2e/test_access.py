@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -318,6 +319,36 @@ def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None
         "infer": "INVALID_ARGUMENT",
         "admin": "INVALID_ARGUMENT",
     }
+
+
+def test_who_may_not_use_regions_learns_nothing_of_them(channel: grpc.Channel) -> None:
+    """Not even that there is one, which is larger than all requests in flight may be together."""
+    size = 5 << 30
+    object_ = Path(f"/dev/shm/e2e_access_{secrets.token_hex(8)}")
+    with object_.open("wb") as sparse:
+        sparse.truncate(size)
+    try:
+        register = protocol.message("inference.SystemSharedMemoryRegisterRequest")(
+            name="large", key=f"/{object_.name}", byte_size=size
+        )
+        registering = access.METHODS["SystemSharedMemoryRegister"]
+        access.call(channel, registering, register, as_("admin"))
+        method = access.METHODS["ModelInfer"]
+        request = access.request_naming(method, MINE, "")
+        request.inputs.add(name="x", datatype="FP32", shape=[1, 10])
+        parameters = request.inputs[0].parameters
+        parameters["shared_memory_region"].string_param = "large"
+        parameters["shared_memory_byte_size"].int64_param = size
+        codes = {
+            identity: access.outcome(channel, method, request, as_(identity))[0]
+            for identity in ("infer-mine", "infer")
+        }
+        assert codes == {"infer-mine": "UNIMPLEMENTED", "infer": "RESOURCE_EXHAUSTED"}
+    finally:
+        unregistering = access.METHODS["SystemSharedMemoryUnregister"]
+        unregister = protocol.message("inference.SystemSharedMemoryUnregisterRequest")(name="large")
+        access.call(channel, unregistering, unregister, as_("admin"))
+        object_.unlink()
 
 
 def test_who_is_refused_is_counted(server: Server, channel: grpc.Channel) -> None:

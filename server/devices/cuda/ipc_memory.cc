@@ -1,7 +1,6 @@
 #include "server/devices/cuda/ipc_memory.h"
 
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cuda.h"

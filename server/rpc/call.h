@@ -74,12 +74,18 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   // For who starts it: it may be answered, and gone, while it is being started.
   std::shared_ptr<UnaryCall> self() const { return self_; }
   // Whether the caller may; then takes a place among the requests in flight, until the reply.
-  // `beside`: bytes that count and are not in the request.
   template <typename Request>
-  absl::Status Admit(const RpcContext& rpc, const Request& request, size_t beside = 0) {
-    BRAID_RETURN_IF_ERROR(caller_.Check(request));
-    BRAID_ASSIGN_OR_RETURN(ticket_,
-                           rpc.admission->Admit(request.ByteSizeLong() + beside, caller_.client()));
+  absl::Status Admit(const RpcContext& rpc, const Request& request) {
+    BRAID_RETURN_IF_ERROR(Check(request));
+    return TakePlace(rpc, request.ByteSizeLong());
+  }
+  // The two by themselves: what the caller may beyond the call is known after the first.
+  template <typename Request>
+  absl::Status Check(const Request& request) {
+    return caller_.Check(request);
+  }
+  absl::Status TakePlace(const RpcContext& rpc, size_t bytes) {
+    BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes, caller_.client()));
     return absl::OkStatus();
   }
   const Caller& caller() const { return caller_; }

@@ -22,10 +22,11 @@ absl::Status InferCall::Start(const InferContext& infer, const RpcContext& rpc,
                               const inference::ModelInferRequest& request,
                               inference::ModelInferResponse* response) {
   TellRequest(request, &facts());
+  BRAID_RETURN_IF_ERROR(Check(request));
   InferContext allowed = ForCaller(infer, caller());
   allowed.runner = Runner::kAnyThread;  // this one waits for nothing else
   const size_t shared = SharedInputBytes(allowed.regions, request);
-  BRAID_RETURN_IF_ERROR(Admit(rpc, request, shared));
+  BRAID_RETURN_IF_ERROR(TakePlace(rpc, request.ByteSizeLong() + shared));
   BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc.admission->most_bytes()));
   BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*infer.models, request));
   BRAID_ASSIGN_OR_RETURN(

@@ -2,11 +2,11 @@
 // bench/inference.py holds the server's against. Prints one number.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <string>
 
 #include "absl/time/time.h"
 #include "bench/bare_loop.h"
+#include "bench/run_main.h"
 
 namespace {
 
@@ -30,11 +30,4 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bare: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return braid::bench::RunMain("bare", Main, argc, argv); }

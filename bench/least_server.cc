@@ -3,11 +3,11 @@
 // that and replies with zeros: gRPC alone. Answers what Triton's perf_analyzer asks before it
 // measures. Writes the port to the file that it is given and serves until SIGTERM.
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 
 #include "bench/forward.h"
+#include "bench/run_main.h"
 #include "bench/serve.h"
 #include "inference/grpc_service.grpc.pb.h"
 
@@ -115,10 +115,5 @@ int Main(int argc, char** argv) {
 }  // namespace braid::bench
 
 int main(int argc, char** argv) {
-  try {
-    return braid::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "least: %s\n", error.what());
-    return 1;
-  }
+  return braid::bench::RunMain("least", braid::bench::Main, argc, argv);
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "bench/load_generator.h"
+#include "bench/run_main.h"
 
 namespace braid::bench {
 namespace {
@@ -81,10 +81,5 @@ int Main(int argc, char** argv) {
 }  // namespace braid::bench
 
 int main(int argc, char** argv) {
-  try {
-    return braid::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "load: %s\n", error.what());
-    return 1;
-  }
+  return braid::bench::RunMain("load", braid::bench::Main, argc, argv);
 }

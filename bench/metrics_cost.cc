@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "bench/bare_loop.h"
+#include "bench/run_main.h"
 #include "server/telemetry/device_metrics.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/model_metrics.h"
@@ -101,10 +101,5 @@ int Main(int argc, char** argv) {
 }  // namespace braid::bench
 
 int main(int argc, char** argv) {
-  try {
-    return braid::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "metrics: %s\n", error.what());
-    return 1;
-  }
+  return braid::bench::RunMain("metrics", braid::bench::Main, argc, argv);
 }

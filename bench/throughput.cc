@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/bare_loop.h"
+#include "bench/run_main.h"
 #include "client/cpp/client.h"
 
 namespace braid::bench {
@@ -176,10 +176,5 @@ int Main(int argc, char** argv) {
 }  // namespace braid::bench
 
 int main(int argc, char** argv) {
-  try {
-    return braid::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "throughput: %s\n", error.what());
-    return 1;
-  }
+  return braid::bench::RunMain("throughput", braid::bench::Main, argc, argv);
 }

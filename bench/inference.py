@@ -154,16 +154,29 @@ def cpu(bench: Bench) -> None:
 
 def split(bench: Bench) -> None:
     heading("One request of 4,096 rows, one at a time", bench.rounds)
-    with closing(bench.server(workers=1)) as one, closing(bench.server(workers=2)) as two:
+    with (
+        closing(bench.server(workers=1)) as one,
+        closing(bench.server(workers=2)) as two,
+        closing(LeastServer(bench.new_folder())) as grpc_alone,
+    ):
 
         def run(address: str) -> Callable:
             options = {"shape": (4096, 784), "in_flight": 1}
             return lambda: load(address, bench.seconds, **options)["completed"]["p50_ms"]
 
-        results = bench.alternate(run(one.address), run(two.address))
-    row("1 worker, ms", [o for o, _ in results])
-    row("2 workers, ms", [t for _, t in results])
-    row("2 workers, speed-up", [o / t for o, t in results], line=1.8)
+        def bare(batch: int, threads: int) -> Callable:
+            return lambda: bare_cpu_seconds(bench.mlp, batch, threads, bench.seconds)
+
+        results = bench.alternate(
+            run(one.address), run(two.address), run(grpc_alone.address), bare(4096, 1), bare(2048, 2)
+        )
+    row("1 worker, ms", [o for o, _, _, _, _ in results])
+    row("2 workers, ms", [t for _, t, _, _, _ in results])
+    row("2 workers, speed-up", [o / t for o, t, _, _, _ in results], line=1.8)
+    row("gRPC alone, ms", [g for _, _, g, _, _ in results])
+    row("a bare loop in each of 2 threads, to one", [2 * a / b for _, _, _, a, b in results])
+    most = [o / (g + (o - g) * b / (2 * a)) for o, _, g, a, b in results]
+    row("at most: that speed-up of all but gRPC alone", most)
 
 
 def transport(bench: Bench) -> None:

@@ -31,7 +31,7 @@ BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLim
   const int64_t shares = std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(queue.idle.count, 1));
   const int64_t rows = std::min((queue.rows + shares - 1) / shares, most);
   if (preferred == 0) {
-    return TakeRows{rows};
+    return TakeRows{queue.idle.count > 1 ? std::min(rows, queue.idle.max_chunk_rows) : rows};
   }
   const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
   const int64_t share = preferred_share > 0 ? preferred_share : limits.preferred_rows.front();

@@ -18,6 +18,8 @@ struct IdleWorkers {
   int64_t min_chunk_rows = 1;
   // One of so many rows gains nothing by another request's.
   int64_t merge_rows = std::numeric_limits<int64_t>::max();
+  // Where there are several, none gets more.
+  int64_t max_chunk_rows = std::numeric_limits<int64_t>::max();
 };
 
 struct QueueView {

@@ -122,6 +122,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
     }
     CountQueued(before);
     if (std::holds_alternative<Batcher::Batch>(next)) {
+      cost_.Begin(rows);
       brief = cost_.Predict(rows) <= kBrief;
       brief_ += brief ? 1 : 0;
       wanted = WorkersWanted();
@@ -147,7 +148,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
 }
 
 IdleWorkers BatchQueue::Idle(const Worker& asking) {
-  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.merge_rows()};
+  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.merge_rows(), cost_.max_chunk_rows()};
   for (const Worker* worker : replicas_.workers()) {
     idle.count += worker != &asking && worker->free() ? 1 : 0;
   }

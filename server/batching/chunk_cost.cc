@@ -19,20 +19,24 @@ constexpr double kLargestMinChunk = 4096;
 
 }  // namespace
 
+void ChunkCost::Begin(int64_t rows) {
+  since_few_ = rows <= kDefaultMinChunkRows ? 0 : since_few_ + 1;
+}
+
 void ChunkCost::Record(int64_t rows, absl::Duration time) {
   constexpr double kMemory = 0.99;
-  const auto n = static_cast<double>(rows);
-  const double t = absl::ToDoubleMicroseconds(time);
+  const double part = 1 / static_cast<double>(rows);
+  const double row_time = absl::ToDoubleMicroseconds(time) * part;
   weights_ = weights_ * kMemory + 1;
-  rows_ = rows_ * kMemory + n;
-  times_ = times_ * kMemory + t;
-  rows_squared_ = rows_squared_ * kMemory + n * n;
-  rows_times_ = rows_times_ * kMemory + n * t;
+  parts_ = parts_ * kMemory + part;
+  row_times_ = row_times_ * kMemory + row_time;
+  parts_squared_ = parts_squared_ * kMemory + part * part;
+  parts_times_ = parts_times_ * kMemory + part * row_time;
   if (const std::optional<Line> line = Fit()) line_ = line;
   Size& size = sizes_[SizeOf(rows)];
   ++size.batches;
   const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kMemory);
-  size.row_time += (t / n - size.row_time) * share;
+  size.row_time += (row_time - size.row_time) * share;
 }
 
 int64_t ChunkCost::merge_rows() {
@@ -58,19 +62,21 @@ std::optional<ChunkCost::Line> ChunkCost::Fit() const {
   if (weights_ < kFewest) {
     return std::nullopt;
   }
-  const double mean_rows = rows_ / weights_;
-  const double mean_time = times_ / weights_;
-  const double variance = rows_squared_ / weights_ - mean_rows * mean_rows;
+  const double mean_part = parts_ / weights_;
+  const double mean_row_time = row_times_ / weights_;
+  const double variance = parts_squared_ / weights_ - mean_part * mean_part;
   // Batches all of about one size do not tell what a row costs.
-  if (variance < std::max(0.1, 0.01 * mean_rows * mean_rows)) {
+  if (variance < 0.01 * mean_part * mean_part) {
     return std::nullopt;
   }
-  const double row = (rows_times_ / weights_ - mean_rows * mean_time) / variance;
+  const double fixed =
+      std::max((parts_times_ / weights_ - mean_part * mean_row_time) / variance, 0.0);
+  const double row = mean_row_time - fixed * mean_part;
   // Rows that seem to cost less than nothing, or as good as nothing, do not tell either.
-  if (row * mean_rows < 1e-6 * mean_time) {
+  if (row < 1e-6 * mean_row_time) {
     return std::nullopt;
   }
-  return Line{std::max(mean_time - row * mean_rows, 0.0), row};
+  return Line{fixed, row};
 }
 
 absl::Duration ChunkCost::Predict(int64_t rows) const {
@@ -94,6 +100,10 @@ int64_t ChunkCost::min_chunk_rows() const {
   }
   const double chunk = kWorth * (kHandOverMicroseconds + line_->fixed) / line_->row;
   return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kLargestMinChunk)));
+}
+
+int64_t ChunkCost::max_chunk_rows() const {
+  return since_few_ < kTryFewAfter ? std::numeric_limits<int64_t>::max() : kDefaultMinChunkRows;
 }
 
 }  // namespace braid

@@ -17,7 +17,9 @@ inline constexpr int64_t kDefaultMinChunkRows = 8;
 // Not thread-safe.
 class ChunkCost {
  public:
-  // A batch of `rows` rows took `time`.
+  // A batch of `rows` rows is about to run.
+  void Begin(int64_t rows);
+  // One took `time`.
   void Record(int64_t rows, absl::Duration time);
 
   // Of a batch of `rows` rows; InfiniteDuration: not known yet.
@@ -30,6 +32,11 @@ class ChunkCost {
   // Of the chunks that a batch is split into for idle workers. A chunk's rows cost at least three
   // times what it costs without any, a worker's waking included: to split wastes a quarter at most.
   int64_t min_chunk_rows() const;
+
+  // Of the next batch, where another worker is idle. Mostly as many as there are; few if none of
+  // the last batches had few: what a batch costs without any rows cannot be told from large ones,
+  // of which two that run side by side take longer than one alone.
+  int64_t max_chunk_rows() const;
 
  private:
   // Of batches of 2^k to 2^(k+1) - 1 rows.
@@ -51,14 +58,19 @@ class ChunkCost {
   std::optional<Line> Fit() const;
 
   // For least squares over the last hundred batches or so: sums, each batch weighed less the longer
-  // it is ago; times in microseconds.
+  // it is ago. A row's time, in microseconds, over the part of the batch that the row is: so an
+  // error counts by what part of the batch's time it is, and what few rows took is not lost beside
+  // many.
   double weights_ = 0;
-  double rows_ = 0;
-  double times_ = 0;
-  double rows_squared_ = 0;
-  double rows_times_ = 0;
+  double parts_ = 0;
+  double row_times_ = 0;
+  double parts_squared_ = 0;
+  double parts_times_ = 0;
 
   std::optional<Line> line_;  // the last that batches told
+
+  static constexpr int64_t kTryFewAfter = 32;
+  int64_t since_few_ = kTryFewAfter - 8;  // batches begun since one of few rows; at first, soon
 };
 
 }  // namespace braid

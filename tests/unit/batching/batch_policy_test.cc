@@ -1,5 +1,7 @@
 #include "server/batching/batch_policy.h"
 
+#include <limits>
+
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 
@@ -44,6 +46,19 @@ TEST(DecideBatchTest, AShareIsNotSmallerThanItsWorth) {
   EXPECT_EQ(Decide(2 * kMinChunk - 1, 4, 64), BatchDecision(TakeRows{2 * kMinChunk - 1}));
   EXPECT_EQ(Decide(kMinChunk - 1, 4, 64), BatchDecision(TakeRows{kMinChunk - 1}));
   EXPECT_EQ(Decide(20, 4, 3), BatchDecision(TakeRows{3}));
+}
+
+TEST(DecideBatchTest, AShareIsNotLargerThanAskedWhereAnotherIsIdle) {
+  constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
+  const BatchLimits limits{64, absl::ZeroDuration()};
+  const IdleWorkers two{2, kMinChunk, kEverything, 8};
+  EXPECT_EQ(DecideBatch(View(60, two), kNow, limits), BatchDecision(TakeRows{8}));
+  EXPECT_EQ(DecideBatch(View(5, two), kNow, limits), BatchDecision(TakeRows{5}));
+  const IdleWorkers one{1, kMinChunk, kEverything, 8};
+  EXPECT_EQ(DecideBatch(View(60, one), kNow, limits), BatchDecision(TakeRows{60}));
+  // Nor are preferred sizes left for it.
+  const BatchLimits preferred{64, absl::ZeroDuration(), {16}};
+  EXPECT_EQ(DecideBatch(View(60, two), kNow, preferred), BatchDecision(TakeRows{16}));
 }
 
 TEST(DecideBatchTest, ABatchThatIsNotFullWaitsAsLongAsTheLimitsSay) {

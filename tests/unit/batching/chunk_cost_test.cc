@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <variant>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "server/batching/batch_policy.h"
 
 namespace braid {
 namespace {
+
+constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 
 // Batches of 1 to 64 rows that cost `fixed` and `row` a row.
 ChunkCost Learnt(absl::Duration fixed, absl::Duration row) {
@@ -71,7 +77,63 @@ TEST(ChunkCostTest, BatchesOfOneSizeDoNotMakeItForget) {
   EXPECT_NEAR(cost.min_chunk_rows(), 39, 1);
 }
 
-constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
+TEST(ChunkCostTest, FewRowsAreTriedWhereThereWereNone) {
+  ChunkCost cost;
+  int few = 0;
+  for (int batch = 0; batch < 660; ++batch) {
+    const int64_t rows = std::min<int64_t>(cost.max_chunk_rows(), 1000);
+    few += rows < 1000 ? 1 : 0;
+    cost.Begin(rows);
+  }
+  EXPECT_EQ(few, 20);  // one soon, then one after 32 others
+  for (int batch = 0; batch < 100; ++batch) {
+    EXPECT_EQ(cost.max_chunk_rows(), kEverything);
+    cost.Begin(batch % 2 == 0 ? 1 : 1000);
+  }
+}
+
+// Requests of 4,096 rows, one at a time, that two workers share. Beside another a chunk takes a
+// third longer than alone, as two cores of one memory do: large batches alone look as if they cost
+// that much without any rows. Returns how many of the last 100 of
+// 1,000 were shared.
+int SharedOfLast(ChunkCost* cost) {
+  constexpr int kRequests = 1000;
+  int shared = 0;
+  for (int request = 0; request < kRequests; ++request) {
+    int64_t left = 4096;
+    std::vector<int64_t> chunks;
+    while (left > 0 && chunks.size() < 2) {
+      const IdleWorkers idle{2 - static_cast<int64_t>(chunks.size()), cost->min_chunk_rows(),
+                             kEverything, cost->max_chunk_rows()};
+      const BatchDecision decision = DecideBatch({left, absl::UnixEpoch(), left, idle},
+                                                 absl::UnixEpoch(), {4096, absl::ZeroDuration()});
+      chunks.push_back(std::get<TakeRows>(decision).rows);
+      cost->Begin(chunks.back());
+      left -= chunks.back();
+    }
+    EXPECT_EQ(left, 0);
+    const bool halves = chunks.size() == 2 && chunks[0] == chunks[1];
+    shared += request >= kRequests - 100 && halves ? 1 : 0;
+    for (const int64_t rows : chunks) {
+      cost->Record(rows, absl::Microseconds(30) + rows * absl::Microseconds(halves ? 20 : 15));
+    }
+  }
+  return shared;
+}
+
+TEST(ChunkCostTest, LargeBatchesAreSharedWhateverItBeganWith) {
+  ChunkCost cost;
+  EXPECT_GE(SharedOfLast(&cost), 90);  // but those with a try, one of 16
+
+  ChunkCost unlucky;  // at first workers were busy at times, and requests stayed whole
+  for (int batch = 0; batch < 12; ++batch) {
+    const bool whole = batch % 4 == 0;
+    unlucky.Record(whole ? 4096 : 2048,
+                   whole ? 4096 * absl::Microseconds(15) : 2048 * absl::Microseconds(20));
+  }
+  ASSERT_GT(unlucky.min_chunk_rows(), 2048);
+  EXPECT_GE(SharedOfLast(&unlucky), 90);
+}
 
 // What merge_rows() says most of the time.
 int64_t MergeRows(ChunkCost* cost) {

@@ -12,6 +12,14 @@ int64_t LargestUpTo(const std::vector<int64_t>& sizes, int64_t rows) {
   return after == sizes.begin() ? 0 : *std::prev(after);
 }
 
+// Not where the sizes of batches are configured, nor where the rest would not hide what it costs.
+bool TriesFew(const QueueView& queue, const BatchLimits& limits) {
+  constexpr int64_t kManyMore = 8;
+  return queue.idle.try_rows > 0 && queue.idle.count > 1 && limits.chunk_rows == 0 &&
+         limits.max_delay == absl::ZeroDuration() &&
+         std::min(queue.rows, limits.max_rows) >= kManyMore * queue.idle.try_rows;
+}
+
 }  // namespace
 
 BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLimits& limits) {
@@ -31,7 +39,7 @@ BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLim
   const int64_t shares = std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(queue.idle.count, 1));
   const int64_t rows = std::min((queue.rows + shares - 1) / shares, most);
   if (preferred == 0) {
-    return TakeRows{queue.idle.count > 1 ? std::min(rows, queue.idle.max_chunk_rows) : rows};
+    return TakeRows{TriesFew(queue, limits) ? queue.idle.try_rows : rows};
   }
   const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
   const int64_t share = preferred_share > 0 ? preferred_share : limits.preferred_rows.front();

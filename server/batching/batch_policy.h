@@ -18,8 +18,9 @@ struct IdleWorkers {
   int64_t min_chunk_rows = 1;
   // One of so many rows gains nothing by another request's.
   int64_t merge_rows = std::numeric_limits<int64_t>::max();
-  // Where there are several, none gets more.
-  int64_t max_chunk_rows = std::numeric_limits<int64_t>::max();
+  // Not 0: where there are several, and far more rows, so many are taken alone, for what they cost
+  // to be seen.
+  int64_t try_rows = 0;
 };
 
 struct QueueView {

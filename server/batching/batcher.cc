@@ -72,9 +72,12 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
       const bool as_told =
           limits_.max_delay > absl::ZeroDuration() || !limits_.preferred_rows.empty();
       const int64_t half = (take->rows + 1) / 2;
+      const int64_t before = rows_;
       Cut(as_told ? Share{take->rows, take->rows, half, limits_.max_rows}
                   : Share{take->rows, idle.merge_rows, half, take->rows},
           now, &batch);
+      const int64_t due = before >= limits_.max_rows ? limits_.max_rows : released_;
+      released_ = std::clamp<int64_t>(due - (before - rows_), 0, rows_);
     } else {
       until = std::get<WaitUntil>(decision).time;
     }
@@ -123,6 +126,7 @@ void Batcher::Forget(Line::iterator waiting) {
   ClearAlarm(waiting);
   places_.erase(waiting->request.get());
   LineOf(waiting).erase(waiting);
+  released_ = std::min(released_, rows_);
 }
 
 void Batcher::Expire(absl::Time now, Batch* batch) {
@@ -155,8 +159,8 @@ QueueView Batcher::View(const IdleWorkers& idle) const {
       view.oldest = std::min(view.oldest, line->front().request->schedule().arrival);
     }
   }
-  if (begun_ > 0) {
-    view.oldest = absl::InfinitePast();  // the rest of a request has waited long enough
+  if (begun_ > 0 || released_ > 0) {
+    view.oldest = absl::InfinitePast();  // the rest of a request, or batch, has waited enough
   }
   return view;
 }

@@ -96,6 +96,8 @@ class Batcher {
   absl::btree_set<std::pair<absl::Time, const InferenceRequest*>> alarms_;
   int64_t rows_ = 0;
   int64_t begun_ = 0;  // requests of which a piece has been taken and another waits
+  // Of a batch that was full, and of which workers take shares, what is left: it waits no more.
+  int64_t released_ = 0;
 };
 
 }  // namespace braid

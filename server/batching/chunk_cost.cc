@@ -69,14 +69,25 @@ std::optional<ChunkCost::Line> ChunkCost::Fit() const {
   if (variance < 0.01 * mean_part * mean_part) {
     return std::nullopt;
   }
-  const double fixed =
-      std::max((parts_times_ / weights_ - mean_part * mean_row_time) / variance, 0.0);
+  const double slope = (parts_times_ / weights_ - mean_part * mean_row_time) / variance;
+  const double fixed = std::clamp(slope, 0.0, MostFixed());
   const double row = mean_row_time - fixed * mean_part;
-  // Rows that seem to cost less than nothing, or as good as nothing, do not tell either.
-  if (row < 1e-6 * mean_row_time) {
+  const double least = 1e-6 * mean_row_time;
+  // Rows that seem to cost nothing, or less: so it is, unless all batches are of a similar size.
+  if (row < least && variance < 0.25 * mean_part * mean_part) {
     return std::nullopt;
   }
-  return Line{fixed, row};
+  return Line{fixed, std::max(row, least)};
+}
+
+double ChunkCost::MostFixed() const {
+  double most = std::numeric_limits<double>::infinity();
+  for (size_t k = 0; k < sizes_.size(); ++k) {
+    if (sizes_[k].batches >= kFewestBatches) {
+      most = std::min(most, sizes_[k].row_time * std::ldexp(2.0, static_cast<int>(k)));
+    }
+  }
+  return most;
 }
 
 absl::Duration ChunkCost::Predict(int64_t rows) const {
@@ -102,8 +113,13 @@ int64_t ChunkCost::min_chunk_rows() const {
   return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kLargestMinChunk)));
 }
 
-int64_t ChunkCost::max_chunk_rows() const {
-  return since_few_ < kTryFewAfter ? std::numeric_limits<int64_t>::max() : kDefaultMinChunkRows;
+int64_t ChunkCost::try_rows() const {
+  const size_t few = SizeOf(kDefaultMinChunkRows);
+  int64_t seen = 0;
+  for (size_t k = 0; k <= few; ++k) {
+    seen = std::max(seen, sizes_[k].batches);
+  }
+  return seen < kFewestBatches && since_few_ >= kTryAfter ? kDefaultMinChunkRows : 0;
 }
 
 }  // namespace braid

@@ -33,10 +33,10 @@ class ChunkCost {
   // times what it costs without any, a worker's waking included: to split wastes a quarter at most.
   int64_t min_chunk_rows() const;
 
-  // Of the next batch, where another worker is idle. Mostly as many as there are; few if none of
-  // the last batches had few: what a batch costs without any rows cannot be told from large ones,
-  // of which two that run side by side take longer than one alone.
-  int64_t max_chunk_rows() const;
+  // As many rows as are to be taken alone, where another worker is idle and there are many more; 0:
+  // none. So a few times, until some batches of few rows have run: large ones do not tell what one
+  // costs without any, for two that run side by side take longer than one alone.
+  int64_t try_rows() const;
 
  private:
   // Of batches of 2^k to 2^(k+1) - 1 rows.
@@ -56,6 +56,8 @@ class ChunkCost {
   };
   // What the last batches lie on; nullopt: they do not tell.
   std::optional<Line> Fit() const;
+  // What a batch may cost without any rows, at most, by what those of each size have taken.
+  double MostFixed() const;
 
   // For least squares over the last hundred batches or so: sums, each batch weighed less the longer
   // it is ago. A row's time, in microseconds, over the part of the batch that the row is: so an
@@ -69,8 +71,8 @@ class ChunkCost {
 
   std::optional<Line> line_;  // the last that batches told
 
-  static constexpr int64_t kTryFewAfter = 32;
-  int64_t since_few_ = kTryFewAfter - 8;  // batches begun since one of few rows; at first, soon
+  static constexpr int64_t kTryAfter = 32;
+  int64_t since_few_ = kTryAfter - 8;  // batches begun since one of few rows; at first, soon
 };
 
 }  // namespace braid

@@ -33,6 +33,27 @@ absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::
   return OpenPackage(std::move(package), name, config, device);
 }
 
+struct OpenedModel {
+  std::shared_ptr<const Model> model;
+  ReplicaSet replicas;
+};
+
+absl::StatusOr<OpenedModel> OpenOn(const std::vector<Worker*>& workers, const std::string& path,
+                                   const std::string& name,
+                                   const std::optional<ModelConfig>& config) {
+  std::shared_ptr<const Model> model;
+  BRAID_RETURN_IF_ERROR(RunOnEach({workers.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(model, Open(path, name, config, workers.front()->torch_device()));
+    return absl::OkStatus();
+  }));
+  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
+  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(workers[r]->torch_device()));
+    return absl::OkStatus();
+  }));
+  return OpenedModel{std::move(model), ReplicaSet(workers, std::move(replicas))};
+}
+
 }  // namespace
 
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
@@ -42,20 +63,15 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
   if (config) {
     BRAID_ASSIGN_OR_RETURN(placed, PlaceReplicas(config->instance_groups, workers));
   }
-  std::shared_ptr<const Model> model;
-  BRAID_RETURN_IF_ERROR(RunOnEach({placed.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(model,
-                           Open(file.path, file.model, config, placed.front()->torch_device()));
-    return absl::OkStatus();
-  }));
-  std::vector<std::unique_ptr<Replica>> replicas(placed.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(placed, Phase::kLoad, [&](size_t r) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(placed[r]->torch_device()));
-    return absl::OkStatus();
-  }));
-  ReplicaSet set(std::move(placed), std::move(replicas));
-  BRAID_RETURN_IF_ERROR(WarmUp(model->config(), file.folder, set));
-  return LoadedVersion{std::move(model), file.version, std::move(set)};
+  BRAID_ASSIGN_OR_RETURN(OpenedModel opened, OpenOn(placed, file.path, file.model, config));
+  BRAID_RETURN_IF_ERROR(WarmUp(opened.model->config(), file.folder, opened.replicas));
+  return LoadedVersion{std::move(opened.model), file.version, std::move(opened.replicas)};
+}
+
+absl::StatusOr<ReplicaSet> LoadReplicas(const std::string& path, const ModelConfig& config,
+                                        const std::vector<Worker*>& workers) {
+  BRAID_ASSIGN_OR_RETURN(OpenedModel opened, OpenOn(workers, path, config.name, config));
+  return std::move(opened.replicas);
 }
 
 }  // namespace braid

@@ -41,4 +41,8 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);
 
+// Of the model's file at `path` a replica on each of `workers`, as LoadVersion(), not warmed up.
+absl::StatusOr<ReplicaSet> LoadReplicas(const std::string& path, const ModelConfig& config,
+                                        const std::vector<Worker*>& workers);
+
 }  // namespace braid

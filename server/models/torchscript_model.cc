@@ -1,5 +1,6 @@
 #include "server/models/torchscript_model.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -31,14 +32,19 @@ absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Devi
 // A configuration names the tensors; the other arguments tell of themselves.
 absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) {
   for (TensorSpec& scalar : ScalarArguments(schema)) {
-    for (const TensorSpec& input : config->inputs) {
-      if (input.name == scalar.name) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "input '", scalar.name, "' is no tensor but a number in ", CallText(schema),
-            ": remove it from config.pbtxt; requests give it as a parameter"));
-      }
+    const auto known =
+        std::find_if(config->inputs.begin(), config->inputs.end(),
+                     [&scalar](const TensorSpec& input) { return input.name == scalar.name; });
+    if (known == config->inputs.end()) {
+      config->inputs.push_back(std::move(scalar));
+    } else if (known->scalar) {
+      // Another version's, whose configuration has been through here.
+      *known = std::move(scalar);
+    } else {
+      return absl::FailedPreconditionError(
+          absl::StrCat("input '", scalar.name, "' is no tensor but a number in ", CallText(schema),
+                       ": remove it from config.pbtxt; requests give it as a parameter"));
     }
-    config->inputs.push_back(std::move(scalar));
   }
   return absl::OkStatus();
 }

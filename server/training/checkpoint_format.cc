@@ -244,6 +244,7 @@ std::string WriteState(const TrainerCheckpoint& checkpoint) {
                       {"parameters", tensors.parameters},
                       {"updates", tensors.updates},
                       {"accumulated", tensors.accumulated},
+                      {"left_out", tensors.left_out},
                       {"overflow", tensors.overflow},
                       {"grad_scaler", HexList(tensors.grad_scaler)},
                       {kBuffers, buffers}};
@@ -289,6 +290,9 @@ absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(
   checkpoint.tensors.parameters = fields.Get<std::vector<std::string>>("parameters");
   checkpoint.tensors.updates = fields.Get<std::vector<int64_t>>("updates");
   checkpoint.tensors.accumulated = fields.Get<int64_t>("accumulated");
+  // Earlier checkpoints do not tell.
+  checkpoint.tensors.left_out =
+      fields.Find("left_out") == nullptr ? 0 : fields.Get<int64_t>("left_out");
   checkpoint.tensors.overflow = fields.Get<bool>("overflow");
   checkpoint.tensors.grad_scaler = fields.GetHexList("grad_scaler");
   const auto buffers = fields.Get<std::vector<std::string>>(kBuffers);

@@ -1,46 +1,17 @@
 #include "server/training/checkpointer.h"
 
-#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "c10/core/GradMode.h"
 #include "server/base/status.h"
-#include "server/devices/run_on.h"
-#include "server/parallel/host_copy.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
 
-absl::Status LoadState(const std::vector<StateTensor>& state, Replica& replica) {
-  const c10::AutoGradMode no_grad(false);
-  std::map<std::string, at::Tensor> values;
-  for (const StateTensor& entry : state) {
-    values[entry.tensor.name] = View(entry.tensor);
-  }
-  for (const StateEntry& entry : replica.state()) {
-    const auto found = values.find(entry.name);
-    if (found == values.end()) {
-      continue;  // outside the stages that are trained
-    }
-    if (found->second.sizes() != entry.value.sizes()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("'", entry.name, "' has shape ", ShapeString(entry.value.sizes().vec()),
-                       " in the served model and ", ShapeString(found->second.sizes().vec()),
-                       " in the trainer"));
-    }
-    entry.value.copy_(found->second);
-  }
-  return absl::OkStatus();
-}
-
-Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store,
-                           std::unique_ptr<Replica> exporter, int64_t keep)
-    : store_(std::move(store)),
-      exporter_(std::move(exporter)),
-      keep_(keep),
-      thread_("checkpoints") {}
+Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep)
+    : store_(std::move(store)), model_(model), keep_(keep), thread_("checkpoints") {}
 
 void Checkpointer::Write(TrainerCheckpoint checkpoint, Done done) {
   const absl::MutexLock lock(&mu_);
@@ -62,17 +33,15 @@ int64_t Checkpointer::waiting() const {
 
 absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& checkpoint) {
   absl::StatusOr<CheckpointInfo> info;
-  const absl::Status caught = CatchTorch([&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(LoadState(checkpoint.tensors.model, *exporter_));
+  BRAID_RETURN_IF_ERROR(model_->With(checkpoint.tensors.model, [&](const Replica& whole) {
     std::vector<NewFile> files = CheckpointFiles(checkpoint);
-    for (NewFile& file : exporter_->Files()) {
+    for (NewFile& file : whole.Files()) {
       files.push_back(std::move(file));
     }
     info = store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
                          WriteState(checkpoint), files);
     return info.status();
-  });
-  BRAID_RETURN_IF_ERROR(caught);
+  }));
   if (const absl::Status retained = store_->Retain(keep_); !retained.ok()) {
     Log(LogModule::kTraining).warn("old checkpoints stay: {}", std::string(retained.message()));
   }

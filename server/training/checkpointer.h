@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/base/task_thread.h"
-#include "server/parallel/replica.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/training/checkpoint_format.h"
+#include "server/training/host_model.h"
 
 namespace braid {
 
@@ -23,9 +23,8 @@ class Checkpointer {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
 
-  // `exporter`: a whole replica in host memory, for the model file. `keep`: how many are kept.
-  Checkpointer(std::unique_ptr<CheckpointStore> store, std::unique_ptr<Replica> exporter,
-               int64_t keep);
+  // `model`: for the model's files; outlives it. `keep`: how many are kept.
+  Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep);
 
   // Queues `checkpoint`. `done` is called by the background thread.
   void Write(TrainerCheckpoint checkpoint, Done done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -48,7 +47,7 @@ class Checkpointer {
   absl::StatusOr<CheckpointInfo> WriteNow(const TrainerCheckpoint& checkpoint);
 
   const std::unique_ptr<CheckpointStore> store_;
-  const std::unique_ptr<Replica> exporter_;  // used by the thread
+  HostModel* const model_;
   const int64_t keep_;
 
   mutable absl::Mutex mu_;
@@ -57,9 +56,5 @@ class Checkpointer {
   // Last member: joined first.
   TaskThread thread_;
 };
-
-// Gives `replica` the weights in `state`, by name. FAILED_PRECONDITION if it has others. Throws
-// what LibTorch throws.
-absl::Status LoadState(const std::vector<StateTensor>& state, Replica& replica);
 
 }  // namespace braid

@@ -289,6 +289,8 @@ absl::StatusOr<WorkResult> DataParallel::ForwardBackward(const Batch& batch,
     if (run.update != nullptr) {
       ConcludeUpdate(run, &result);
     }
+  } else if (update == nullptr) {
+    ++left_out_;
   }
   Report(run, &result);
   return result;
@@ -346,6 +348,7 @@ void DataParallel::ConcludeUpdate(Run& run, WorkResult* result) {
     scaler_.Update(overflow_);
   }
   accumulated_ = 0;
+  left_out_ = 0;
   overflow_ = false;
   holding_.assign(stages_.size(), 0);
 }
@@ -362,9 +365,14 @@ void DataParallel::Report(const Run& run, WorkResult* result) const {
 
 absl::StatusOr<WorkResult> DataParallel::Update(const std::vector<GroupValues>& values) {
   DropKept();
+  WorkResult result;
+  if (accumulated_ == 0) {
+    left_out_ = 0;
+    result.skipped = true;
+    return result;
+  }
   const Batch none;
   Run run(*this, none);
-  WorkResult result;
   if (!overflow_) {
     BRAID_RETURN_IF_ERROR(MakeUpdate(run, holding_, values));
     BRAID_RETURN_IF_ERROR(Recover(run, RunGang(roster_.workers, {}, [&](Gang& gang, size_t rank) {
@@ -399,9 +407,21 @@ void DataParallel::RollBack() {
   for (const std::unique_ptr<Stage>& stage : stages_) {
     RunOnEach(stage->workers(), Phase::kBroadcast, [&](size_t r) {
       stage->replica(r).DropGraph();
-      stage->ResetBuffers(r);
       return absl::OkStatus();
     }).IgnoreError();
+  }
+  ResetBuffers();
+}
+
+void DataParallel::ResetBuffers() {
+  if (!has_buffers()) {
+    return;
+  }
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    RunOnEach(stage->workers(), Phase::kBroadcast, [&](size_t r) {
+      stage->ResetBuffers(r);
+      return absl::OkStatus();
+    }).IgnoreError();  // writes into memory that is there
   }
 }
 

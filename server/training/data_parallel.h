@@ -63,20 +63,23 @@ class DataParallel {
   absl::StatusOr<WorkResult> ForwardBackward(const Batch& batch,
                                              const std::vector<GroupValues>* update);
   // Forward alone, and the loss where there are targets. In training mode it updates the buffers.
-  // `keep_graph`: for Backward(), until any other call.
+  // `keep_graph`: for Backward(), until any other call but Evaluate().
   absl::StatusOr<WorkResult> Forward(const Batch& batch, bool keep_graph);
   // From the outputs' gradients, by name: adds to the accumulated gradients. FAILED_PRECONDITION if
   // no graph was kept, INVALID_ARGUMENT naming output_gradients[i].
   absl::StatusOr<WorkResult> Backward(const std::vector<HostTensor>& output_gradients);
   // No Backward() comes any more.
   void DropKept();
-  // One update from the accumulated gradients, which it clears.
+  // One update from the accumulated gradients, which it clears; none, skipped, if all batches since
+  // the last one were left out.
   absl::StatusOr<WorkResult> Update(const std::vector<GroupValues>& values);
-  // Forward in eval mode; its loss and metrics are added to `evaluation`.
+  // Forward in eval mode; its loss and metrics are added to `evaluation`. Changes nothing.
   absl::Status Evaluate(const Batch& batch, Evaluation* evaluation);
 
   // Batches accumulated since the last update.
   int64_t accumulated() const { return accumulated_; }
+  // Batches left out since then, for what was not finite.
+  int64_t left_out() const { return left_out_; }
   // A graph is kept for Backward().
   bool keeps_graph() const { return kept_ != nullptr; }
   // An update, or a restoration, failed halfway: the replicas differ.
@@ -164,6 +167,8 @@ class DataParallel {
   void CountBytes();
   // Goes back to the committed buffers and drops every graph.
   void RollBack();
+  // Goes back to the committed buffers.
+  void ResetBuffers();
 
   // Immutable after Init().
   const ModelConfig config_;
@@ -175,6 +180,7 @@ class DataParallel {
 
   // Touched only by the trainer's thread, or while it waits for a gang.
   int64_t accumulated_ = 0;
+  int64_t left_out_ = 0;
   // By stage: replicas that hold accumulated gradients.
   std::vector<size_t> holding_;
   // A gradient of those that were accumulated has overflowed float16: the update is to be left out.

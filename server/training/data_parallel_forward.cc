@@ -144,6 +144,7 @@ absl::StatusOr<WorkResult> DataParallel::Backward(const std::vector<HostTensor>&
   BRAID_RETURN_IF_ERROR(JudgeOutputGradients(output_gradients));
   if (kept_is_skipped_) {
     DropKept();
+    ++left_out_;
     WorkResult skipped;
     skipped.skipped = true;
     return skipped;
@@ -170,6 +171,8 @@ absl::StatusOr<WorkResult> DataParallel::Backward(const std::vector<HostTensor>&
     ++accumulated_;
     holding_ = std::move(holding);
     overflow_ = overflow_ || verdict.overflow;
+  } else {
+    ++left_out_;
   }
   Report(run, &result);
   return result;
@@ -191,7 +194,6 @@ absl::Status DataParallel::AddChunkLosses(const BatchPass& pass,
 }
 
 absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) {
-  DropKept();
   Run run(*this, batch);
   run.AddPasses(*this);
   int64_t start = 0;
@@ -213,9 +215,8 @@ absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) 
         }
         return absl::OkStatus();
       });
-  if (!status.ok() || has_buffers()) {
-    RollBack();
-  }
+  // A graph that is kept for Backward() stays.
+  ResetBuffers();
   return status;
 }
 

@@ -125,6 +125,7 @@ absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
     BRAID_RETURN_IF_ERROR(SnapshotStage(*stages_[s], holding_[s], &snapshot));
   }
   snapshot.accumulated = accumulated_;
+  snapshot.left_out = left_out_;
   snapshot.overflow = overflow_;
   snapshot.grad_scaler = scaler_.state();
   return snapshot;
@@ -213,6 +214,7 @@ absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
   }
   scaler_ = scaler;
   accumulated_ = snapshot.accumulated;
+  left_out_ = snapshot.left_out;
   overflow_ = snapshot.overflow;
   for (size_t s = 0; s < stages_.size(); ++s) {
     holding_[s] = snapshot.accumulated > 0 ? stages_[s]->size() : 0;

@@ -25,6 +25,16 @@ bool NeedsClasses(LossKind kind) {
   return kind == LossKind::kCrossEntropy || kind == LossKind::kNll;
 }
 
+// Of a target of `shape` that holds no class indices: what its mean divides by, for each row.
+double NumbersOfRow(LossKind kind, const std::vector<int64_t>& shape) {
+  double numbers = 1;
+  for (size_t d = 1; d < shape.size(); ++d) {
+    // A distribution over the classes counts once.
+    numbers *= d == 1 && NeedsClasses(kind) ? 1 : static_cast<double>(shape[d]);
+  }
+  return numbers;
+}
+
 // As an argument of ATen's losses: absent if there are none.
 std::optional<at::Tensor> WeightsFor(const at::Tensor& output, const std::vector<double>& weights) {
   if (weights.empty()) {
@@ -72,8 +82,11 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
   if (spec_.reduction == Reduction::kSum) {
     return 1.0;
   }
-  if (rows.target == nullptr || !HoldsClasses(kind_, *rows.target)) {
+  if (rows.target == nullptr || kind_ == LossKind::kModule) {
     return static_cast<double>(rows.rows);
+  }
+  if (!HoldsClasses(kind_, *rows.target)) {
+    return static_cast<double>(rows.rows) * NumbersOfRow(kind_, rows.target->shape);
   }
   const std::vector<double>& weights = spec_.class_weights;
   const ClassIndices indices(rows);

@@ -28,8 +28,9 @@ class Loss {
   static absl::StatusOr<Loss> Create(LossSpec spec, LossMode mode, const std::string& field,
                                      const ModelConfig& config);
 
-  // What a mean over these rows divides by, but for a factor that all rows share: the rows, or with
-  // class indices the sum of the class weights of those that count. 1 with reduction "sum".
+  // What a mean over these rows divides by: their numbers; with class indices the sum of the class
+  // weights of those that count, with class probabilities the numbers of one class; rows where a
+  // module or the model makes the loss. 1 with reduction "sum".
   absl::StatusOr<double> Denominator(const TargetRows& rows) const;
 
   // The loss, 0-dim, of the same rows of `output`, with a gradient where gradients are on and

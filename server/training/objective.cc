@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ATen/ops/full_like.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/GradMode.h"
@@ -217,6 +218,13 @@ absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>&
   result.output_gradients.resize(outputs.size());
   if (gradient.wanted) {
     result.output_gradients = Differentiate(values, factors, gradient.scale, leaves);
+    // None of the targets counts: the gradient is zero, which updates what it reaches all the same.
+    for (size_t i = 0; i < losses_.size(); ++i) {
+      at::Tensor& of_output = result.output_gradients[losses_[i].output_index()];
+      if (!of_output.defined()) {
+        of_output = at::zeros_like(outputs[losses_[i].output_index()]);
+      }
+    }
   }
   for (size_t i = 0; i < values.size(); ++i) {
     result.loss += factors[i] * values[i].item<double>();

@@ -21,6 +21,7 @@ struct TrainingSnapshot {
   // "<replica>/<parameter>": of each replica, so that a sum goes on in the same order.
   std::vector<HostTensor> gradients;
   int64_t accumulated = 0;
+  int64_t left_out = 0;
   bool overflow = false;
   std::vector<double> grad_scaler;
 };

@@ -74,33 +74,32 @@ absl::Status CheckUnstored(const TrainerSpec& spec) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::string id,
-                                                         const std::shared_ptr<BatchQueue>& base,
+                                                         const BaseModel& base,
                                                          std::unique_ptr<CheckpointStore> store,
                                                          const TrainerServices& services) {
-  const ModelConfig& config = base->config();
   BRAID_RETURN_IF_ERROR(CheckSpec(spec));
   if (store == nullptr) {
     BRAID_RETURN_IF_ERROR(CheckUnstored(spec));
   }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Objective> objective,
-                         Objective::Create(&spec, config));
+                         Objective::Create(&spec, base.config));
   if (spec.base_version == 0) {
-    spec.base_version = base->version();
+    spec.base_version = base.version;
   }
-  BRAID_ASSIGN_OR_RETURN(Placement placement, Place(base->replicas(), &spec));
+  BRAID_ASSIGN_OR_RETURN(Placement placement, Place(base.replicas, &spec));
   std::vector<std::string> devices = DevicesOf(placement);
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<DataParallel> model,
-                         DataParallel::Create(config, spec, objective, std::move(placement)));
+                         DataParallel::Create(base.config, spec, objective, std::move(placement)));
   BRAID_ASSIGN_OR_RETURN(Schedule schedule,
                          Schedule::Create(spec.schedule, spec.optimizer, model->groups()));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<HostModel> host_model, HostModel::CopyOf(base.replicas));
   const int64_t keep = spec.checkpoints.keep;
-  std::unique_ptr<Trainer> trainer(new Trainer(std::move(spec), std::move(id), config,
-                                               std::move(devices), std::move(objective),
-                                               std::move(schedule), std::move(model), services));
+  std::unique_ptr<Trainer> trainer(new Trainer(
+      std::move(spec), std::move(id), base.config, std::move(devices), std::move(objective),
+      std::move(schedule), std::move(model), std::move(host_model), services));
   if (store != nullptr) {
-    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Replica> exporter, trainer->MakeExporter());
     trainer->checkpointer_ =
-        std::make_unique<Checkpointer>(std::move(store), std::move(exporter), keep);
+        std::make_unique<Checkpointer>(std::move(store), trainer->host_model_.get(), keep);
   }
   return trainer;
 }
@@ -108,13 +107,14 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
 Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
                  std::vector<std::string> devices, std::shared_ptr<const Objective> objective,
                  Schedule schedule, std::unique_ptr<DataParallel> model,
-                 const TrainerServices& services)
+                 std::unique_ptr<HostModel> host_model, const TrainerServices& services)
     : spec_(std::move(spec)),
       id_(std::move(id)),
       config_(std::move(config)),
       devices_(std::move(devices)),
       objective_(std::move(objective)),
       services_(services),
+      host_model_(std::move(host_model)),
       model_metrics_(services_.metrics, spec_.model),
       metrics_(services_.metrics, spec_.name),
       schedule_(std::move(schedule)),
@@ -256,7 +256,7 @@ absl::StatusOr<Batch> Trainer::MakeBatch(Operation& operation) const {
 absl::StatusOr<WorkResult> Trainer::RunWork(Operation& operation,
                                             const std::vector<GroupValues>& values) {
   if (operation.kind == OperationKind::kOptimStep) {
-    if (model_->accumulated() == 0) {
+    if (model_->accumulated() == 0 && model_->left_out() == 0) {
       return absl::FailedPreconditionError(
           absl::StrCat("trainer '", spec_.name,
                        "' has no gradients to update from; call ForwardBackward first"));

@@ -17,7 +17,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/base/task_thread.h"
-#include "server/batching/batch_queue.h"
 #include "server/batching/served_models.h"
 #include "server/models/model_config.h"
 #include "server/telemetry/model_metrics.h"
@@ -25,6 +24,7 @@
 #include "server/training/checkpointer.h"
 #include "server/training/data_parallel.h"
 #include "server/training/evaluation.h"
+#include "server/training/host_model.h"
 #include "server/training/operation.h"
 #include "server/training/publisher.h"
 #include "server/training/schedule.h"
@@ -34,16 +34,24 @@
 
 namespace braid {
 
+// What a trainer begins from, or goes on with after a restart.
+struct BaseModel {
+  const ModelConfig& config;
+  int64_t version = 0;
+  // One on every worker that a placement may name.
+  const ReplicaSet& replicas;
+};
+
 // Thread-safe. Operations run one after the other on the trainer's own thread, which waits for
 // workers.
 class Trainer {
  public:
-  // Starts from the weights of `base`. `store`: for its checkpoints; nullptr: it has none. `id`
-  // tells it from others of its name, before and after. Blocks: the workers copy the replicas.
-  // INVALID_ARGUMENT naming the field of `spec` that is wrong, FAILED_PRECONDITION as
+  // Starts from the code and the weights of `base`. `store`: for its checkpoints; nullptr: it has
+  // none. `id` tells it from others of its name, before and after. Blocks: the workers copy the
+  // replicas. INVALID_ARGUMENT naming the field of `spec` that is wrong, FAILED_PRECONDITION as
   // DataParallel says.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(TrainerSpec spec, std::string id,
-                                                         const std::shared_ptr<BatchQueue>& base,
+                                                         const BaseModel& base,
                                                          std::unique_ptr<CheckpointStore> store,
                                                          const TrainerServices& services);
   // Waits for the operation that runs and for checkpoints that are being written; operations that
@@ -92,7 +100,8 @@ class Trainer {
  private:
   Trainer(TrainerSpec spec, std::string id, ModelConfig config, std::vector<std::string> devices,
           std::shared_ptr<const Objective> objective, Schedule schedule,
-          std::unique_ptr<DataParallel> model, const TrainerServices& services);
+          std::unique_ptr<DataParallel> model, std::unique_ptr<HostModel> host_model,
+          const TrainerServices& services);
 
   // Posts `task` to the thread, unless too many wait.
   absl::Status Enqueue(TaskThread::Task task) ABSL_LOCKS_EXCLUDED(mu_);
@@ -111,13 +120,11 @@ class Trainer {
   absl::StatusOr<Batch> MakeBatch(Operation& operation) const;
   absl::StatusOr<WorkResult> RunWork(Operation& operation, const std::vector<GroupValues>& values);
   absl::StatusOr<OperationResult> RunPublish(const Operation& operation);
-  // The served model's replicas, on its workers, with the weights in `state`.
-  absl::StatusOr<ReplicaSet> MakeReplicas(const std::vector<StateTensor>& state);
-  // The served model in host memory.
-  absl::StatusOr<std::unique_ptr<Replica>> MakeExporter();
+  // Copies of `whole` on the workers that serve the model.
+  absl::StatusOr<ReplicaSet> MakeReplicas(const Replica& whole);
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
-  // The files of the model with these weights.
-  absl::StatusOr<std::vector<NewFile>> ExportFiles(const std::vector<StateTensor>& state);
+  // The model's own file of `whole` in `format`.
+  absl::Status WriteFile(const Replica& whole, ExportFormat format, ByteSink* sink) const;
   // Counts what was done since `start`: losses, updates, schedule.
   void Record(const Operation& operation, const std::vector<GroupValues>& values,
               const WorkResult& work, absl::Time start) ABSL_LOCKS_EXCLUDED(mu_);
@@ -139,6 +146,7 @@ class Trainer {
   const TrainerServices services_;
 
   // Provide their own synchronization.
+  const std::unique_ptr<HostModel> host_model_;
   const ModelMetrics model_metrics_;  // keeps the requests of a model that is served no more
   TrainerMetrics metrics_;
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
+#include "server/batching/batch_queue.h"
 #include "server/devices/run_on.h"
 #include "server/storage/checksum.h"
 #include "server/storage/model_files.h"
@@ -34,29 +35,20 @@ class StringSink final : public ByteSink {
 
 }  // namespace
 
-absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const std::vector<StateTensor>& state) {
+absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const Replica& whole) {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
                          services_.models->FindReplicas(spec_.model, 0));
-  const ReplicaSet& set = served->replicas();
-  std::vector<std::unique_ptr<Replica>> replicas(set.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(set.workers(), Phase::kLoad, [&](size_t r) {
-    replicas[r] = set.replica(r).Clone();
-    return LoadState(state, *replicas[r]);
-  }));
-  return ReplicaSet(set.workers(), std::move(replicas));
-}
-
-absl::StatusOr<std::unique_ptr<Replica>> Trainer::MakeExporter() {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
-                         services_.models->FindReplicas(spec_.model, 0));
-  std::unique_ptr<Replica> exporter;
-  BRAID_RETURN_IF_ERROR(
-      RunOnEach(served->replicas().first_workers(1), Phase::kLoad, [&](size_t) -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(exporter,
-                               served->replicas().replica(0).CloneStage(StageRole(), c10::kCPU));
-        return absl::OkStatus();
-      }));
-  return exporter;
+  const std::vector<Worker*>& workers = served->replicas().workers();
+  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
+  for (size_t r = 0; r < workers.size(); ++r) {
+    // One after the other: a replica is one thread's.
+    BRAID_RETURN_IF_ERROR(RunOnEach({workers[r]}, Phase::kLoad, [&](size_t) -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(replicas[r],
+                             whole.CloneStage(StageRole(), workers[r]->torch_device()));
+      return absl::OkStatus();
+    }));
+  }
+  return ReplicaSet(workers, std::move(replicas));
 }
 
 absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
@@ -68,11 +60,17 @@ absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
       tensors.push_back(entry.tensor);
     }
     BRAID_RETURN_IF_ERROR(WriteSafetensors(&sink, tensors));
-    return std::move(sink.text);
+  } else {
+    BRAID_RETURN_IF_ERROR(host_model_->With(
+        state, [&](const Replica& whole) { return WriteFile(whole, format, &sink); }));
   }
+  return std::move(sink.text);
+}
+
+absl::Status Trainer::WriteFile(const Replica& whole, ExportFormat format, ByteSink* sink) const {
+  const std::vector<NewFile> files = whole.Files();
   const absl::string_view wanted =
       format == ExportFormat::kTorchScript ? kTorchScriptFile : kPackageFile;
-  BRAID_ASSIGN_OR_RETURN(const std::vector<NewFile> files, ExportFiles(state));
   if (files.front().name != wanted) {
     return InvalidField("format",
                         absl::StrCat("model '", spec_.model, "' is ",
@@ -81,25 +79,11 @@ absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
                                          : "a TorchScript module; expected TORCHSCRIPT or "
                                            "SAFETENSORS"));
   }
-  BRAID_RETURN_IF_ERROR(files.front().write(&sink));
-  return std::move(sink.text);
-}
-
-absl::StatusOr<std::vector<NewFile>> Trainer::ExportFiles(const std::vector<StateTensor>& state) {
-  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> exporter, MakeExporter());
-  std::vector<NewFile> files;
-  const absl::Status loaded = CatchTorch([&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(LoadState(state, *exporter));
-    files = exporter->Files();
-    return absl::OkStatus();
-  });
-  BRAID_RETURN_IF_ERROR(loaded);
-  return files;
+  return files.front().write(sink);
 }
 
 absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
-  BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(state));
   VersionOrigin origin;
   origin.trainer = spec_.name;
   origin.trainer_id = id_;
@@ -120,9 +104,13 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
   }
   OperationResult result;
   result.model = spec_.model;
-  BRAID_ASSIGN_OR_RETURN(result.version,
-                         services_.publisher->Publish(spec_.model, std::move(replicas), origin,
-                                                      [&] { return ExportFiles(state); }));
+  BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas(whole));
+    BRAID_ASSIGN_OR_RETURN(result.version,
+                           services_.publisher->Publish(spec_.model, std::move(replicas), origin,
+                                                        [&whole] { return whole.Files(); }));
+    return absl::OkStatus();
+  }));
   model_->DropKept();
   return result;
 }

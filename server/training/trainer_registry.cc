@@ -12,6 +12,9 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/batching/batch_queue.h"
+#include "server/batching/load_model.h"
+#include "server/storage/checkpoint_store.h"
+#include "server/storage/model_files.h"
 #include "server/storage/names.h"
 #include "server/telemetry/log.h"
 #include "server/training/evaluation.h"
@@ -78,6 +81,20 @@ Result WaitFor(Ask ask) {
 bool IsUnborn(const TrainerStorage& storage, const std::string& name) {
   const auto store = storage.OpenCheckpoints(name);
   return store.ok() && (*store)->List().empty() && (*store)->damaged().empty();
+}
+
+// The model of checkpoint `name`, the newest for an empty name, on the workers of `served`.
+absl::StatusOr<ReplicaSet> LoadCheckpointed(CheckpointStore& store, const std::string& name,
+                                            const BatchQueue& served) {
+  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded,
+                         name.empty() ? store.ReadNewest() : store.Read(name));
+  for (const char* file : {kPackageFile, kTorchScriptFile}) {
+    if (const auto found = loaded.files.find(file); found != loaded.files.end()) {
+      return LoadReplicas(found->second, served.config(), served.replicas().workers());
+    }
+  }
+  return absl::DataLossError(
+      absl::StrCat("checkpoint '", loaded.info.name, "' holds no model's file"));
 }
 
 absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
@@ -243,16 +260,6 @@ void TrainerRegistry::Rollback(std::string model, int64_t version,
   });
 }
 
-absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Make(
-    TrainerSpec spec, const std::shared_ptr<BatchQueue>& base, const StoredTrainer* stored) {
-  std::unique_ptr<CheckpointStore> store;
-  if (stored != nullptr) {
-    BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(stored->name));
-  }
-  return Trainer::Create(std::move(spec), stored != nullptr ? stored->id : NewId(), base,
-                         std::move(store), services_);
-}
-
 absl::Status TrainerRegistry::CheckRoom() const {
   const absl::MutexLock lock(&mu_);
   return trainers_.size() < most_
@@ -293,8 +300,16 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
     stored = StoredTrainer{name, NewId(), request, base->version()};
     BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
   }
-  absl::StatusOr<std::shared_ptr<Trainer>> trainer =
-      Make(std::move(spec), base, stored ? &*stored : nullptr);
+  const auto create = [&]() -> absl::StatusOr<std::shared_ptr<Trainer>> {
+    std::unique_ptr<CheckpointStore> store;
+    if (stored) {
+      BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(name));
+    }
+    return Trainer::Create(std::move(spec), stored ? stored->id : NewId(),
+                           {base->config(), base->version(), base->replicas()}, std::move(store),
+                           services_);
+  };
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = create();
   absl::Status status = trainer.status();
   if (status.ok() && stored) {
     // A trainer is durable from its start.
@@ -318,15 +333,21 @@ absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
   BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
   spec.name = stored.name;
   spec.base_version = stored.base_version;
-  // Its weights are in the checkpoint: any version of the model has the form of them.
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served,
                          services_.models->FindReplicas(spec.model, 0));
-  if (LeaveOutMissingDevices(base->replicas(), &spec)) {
+  if (LeaveOutMissingDevices(served->replicas(), &spec)) {
     Log(LogModule::kTraining)
         .warn("trainer '{}' was on devices that this server has not, and goes on on others",
               spec.name);
   }
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer, Make(std::move(spec), base, &stored));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
+                         storage_->OpenCheckpoints(stored.name));
+  // The version that it began from may be served no more, or be another by now.
+  BRAID_ASSIGN_OR_RETURN(const ReplicaSet replicas, LoadCheckpointed(*store, checkpoint, *served));
+  BRAID_ASSIGN_OR_RETURN(
+      std::shared_ptr<Trainer> trainer,
+      Trainer::Create(std::move(spec), stored.id, {served->config(), served->version(), replicas},
+                      std::move(store), services_));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
                           trainer->RestoreCheckpoint(checkpoint, std::move(done));
                         }).status());

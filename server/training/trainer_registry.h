@@ -114,10 +114,6 @@ class TrainerRegistry {
   absl::StatusOr<TrainerInfo> CreateNow(TrainerSpec spec, const std::string& request)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mu_);
-  // A new trainer of `spec`, not listed yet. `stored`: nullptr: it is not on the disk.
-  absl::StatusOr<std::shared_ptr<Trainer>> Make(TrainerSpec spec,
-                                                const std::shared_ptr<BatchQueue>& base,
-                                                const StoredTrainer* stored);
   // One that is on the disk alone.
   absl::StatusOr<CheckpointInfo> BringBack(const std::string& name, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -48,17 +48,19 @@ TEST(DecideBatchTest, AShareIsNotSmallerThanItsWorth) {
   EXPECT_EQ(Decide(20, 4, 3), BatchDecision(TakeRows{3}));
 }
 
-TEST(DecideBatchTest, AShareIsNotLargerThanAskedWhereAnotherIsIdle) {
+TEST(DecideBatchTest, FewRowsAreTriedWhereFarMoreAreLeftForAnother) {
   constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
   const BatchLimits limits{64, absl::ZeroDuration()};
   const IdleWorkers two{2, kMinChunk, kEverything, 8};
-  EXPECT_EQ(DecideBatch(View(60, two), kNow, limits), BatchDecision(TakeRows{8}));
-  EXPECT_EQ(DecideBatch(View(5, two), kNow, limits), BatchDecision(TakeRows{5}));
+  EXPECT_EQ(DecideBatch(View(64, two), kNow, limits), BatchDecision(TakeRows{8}));
+  EXPECT_EQ(DecideBatch(View(63, two), kNow, limits), BatchDecision(TakeRows{32}));
   const IdleWorkers one{1, kMinChunk, kEverything, 8};
-  EXPECT_EQ(DecideBatch(View(60, one), kNow, limits), BatchDecision(TakeRows{60}));
-  // Nor are preferred sizes left for it.
-  const BatchLimits preferred{64, absl::ZeroDuration(), {16}};
-  EXPECT_EQ(DecideBatch(View(60, two), kNow, preferred), BatchDecision(TakeRows{16}));
+  EXPECT_EQ(DecideBatch(View(64, one), kNow, limits), BatchDecision(TakeRows{64}));
+  // Nor are sizes left for it that somebody asked for.
+  const absl::Duration none = absl::ZeroDuration();
+  EXPECT_EQ(DecideBatch(View(64, two), kNow, {64, none, {16}}), BatchDecision(TakeRows{16}));
+  EXPECT_EQ(DecideBatch(View(64, two), kNow, {64, none, {}, 32}), BatchDecision(TakeRows{32}));
+  EXPECT_EQ(DecideBatch(View(64, two), kNow, {64, absl::Seconds(1)}), BatchDecision(TakeRows{32}));
 }
 
 TEST(DecideBatchTest, ABatchThatIsNotFullWaitsAsLongAsTheLimitsSay) {

@@ -17,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::SizeIs;
 using Schedule = InferenceRequest::Schedule;
 
 constexpr absl::Time kNow = absl::FromUnixSeconds(3600);
@@ -65,6 +66,35 @@ class BatcherTest : public ::testing::Test {
   std::vector<size_t> expired_;
   absl::Time until_;
 };
+
+TEST_F(BatcherTest, WhatFillsABatchWaitsForNothingMore) {
+  config_.max_batch_size = 8;
+  config_.max_queue_delay = absl::Seconds(1);
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_THAT(Add(1), IsOk());
+  }
+  const IdleWorkers two{2, 1};
+  EXPECT_THAT(Take(kNow, two), SizeIs(4));  // a share for each
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(kNow, {1, 1}), SizeIs(5));
+  // What came later and is alone waits.
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(kNow, two), IsEmpty());
+  EXPECT_EQ(until_, kNow + absl::Seconds(1));
+}
+
+TEST_F(BatcherTest, WhatIsTakenBackIsNotWaitedFor) {
+  config_.max_batch_size = 4;
+  config_.max_queue_delay = absl::Seconds(1);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_THAT(Add(1), IsOk());
+  }
+  EXPECT_THAT(Take(kNow, {2, 1}), SizeIs(2));
+  batcher().Remove(*requests_[2]);
+  batcher().Remove(*requests_[3]);
+  ASSERT_THAT(Add(1), IsOk());
+  EXPECT_THAT(Take(kNow, {2, 1}), IsEmpty());
+}
 
 TEST_F(BatcherTest, SmallRequestsAreMerged) {
   ASSERT_THAT(Add(1), IsOk());

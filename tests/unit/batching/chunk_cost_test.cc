@@ -48,9 +48,23 @@ TEST(ChunkCostTest, BatchesOfOneSizeTeachNothing) {
   EXPECT_EQ(cost.min_chunk_rows(), kDefaultMinChunkRows);
 }
 
-TEST(ChunkCostTest, RowsThatCostNothingTeachNothing) {
-  EXPECT_EQ(Learnt(absl::Milliseconds(1), absl::ZeroDuration()).min_chunk_rows(),
-            kDefaultMinChunkRows);
+TEST(ChunkCostTest, RowsThatCostNothingAreNotWorthASplit) {
+  EXPECT_GE(Learnt(absl::Milliseconds(1), absl::ZeroDuration()).min_chunk_rows(), 4096);
+  ChunkCost falling;  // a package that runs fewer than 16 rows as 16, less well than 64
+  for (int batch = 0; batch < 200; ++batch) {
+    const bool few = batch % 2 == 0;
+    falling.Record(few ? 8 : 64, absl::Microseconds(few ? 400 : 300));
+  }
+  EXPECT_GE(falling.min_chunk_rows(), 4096);
+}
+
+TEST(ChunkCostTest, BatchesOfSimilarSizesDoNotTellThatRowsCostNothing) {
+  ChunkCost cost;
+  for (int batch = 0; batch < 200; ++batch) {
+    const bool few = batch % 2 == 0;
+    cost.Record(few ? 24 : 32, absl::Microseconds(few ? 310 : 300));
+  }
+  EXPECT_EQ(cost.min_chunk_rows(), kDefaultMinChunkRows);
 }
 
 TEST(ChunkCostTest, PredictsWhatItHasLearnt) {
@@ -77,19 +91,39 @@ TEST(ChunkCostTest, BatchesOfOneSizeDoNotMakeItForget) {
   EXPECT_NEAR(cost.min_chunk_rows(), 39, 1);
 }
 
-TEST(ChunkCostTest, FewRowsAreTriedWhereThereWereNone) {
+TEST(ChunkCostTest, FewRowsAreTriedUntilSomeHaveRun) {
   ChunkCost cost;
-  int few = 0;
-  for (int batch = 0; batch < 660; ++batch) {
-    const int64_t rows = std::min<int64_t>(cost.max_chunk_rows(), 1000);
-    few += rows < 1000 ? 1 : 0;
+  std::vector<int> tries;
+  for (int batch = 0; batch < 1000; ++batch) {
+    const int64_t tried = cost.try_rows();
+    if (tried > 0) {
+      tries.push_back(batch);
+    }
+    const int64_t rows = tried > 0 ? tried : 1000;
     cost.Begin(rows);
+    cost.Record(rows, rows * absl::Microseconds(10));
   }
-  EXPECT_EQ(few, 20);  // one soon, then one after 32 others
+  EXPECT_EQ(tries, (std::vector<int>{8, 41, 74, 107}));
+  ChunkCost small;
   for (int batch = 0; batch < 100; ++batch) {
-    EXPECT_EQ(cost.max_chunk_rows(), kEverything);
-    cost.Begin(batch % 2 == 0 ? 1 : 1000);
+    small.Begin(batch < 4 ? 1 : 1000);
+    small.Record(batch < 4 ? 1 : 1000, absl::Milliseconds(1));
+    EXPECT_EQ(small.try_rows(), 0);
   }
+}
+
+TEST(ChunkCostTest, NoRowsCostNoMoreThanFewDid) {
+  ChunkCost cost;
+  for (int batch = 0; batch < 400; ++batch) {
+    const bool whole = batch % 2 == 0;
+    cost.Record(batch < 4 ? 8
+                : whole   ? 4096
+                          : 2048,
+                batch < 4 ? absl::Microseconds(150)
+                          : (whole ? 4096 : 2048) * absl::Microseconds(whole ? 15 : 20));
+  }
+  // As if it were 20 ms, by those of the last hundred.
+  EXPECT_LT(cost.min_chunk_rows(), 100);
 }
 
 // Requests of 4,096 rows, one at a time, that two workers share. Beside another a chunk takes a
@@ -104,7 +138,7 @@ int SharedOfLast(ChunkCost* cost) {
     std::vector<int64_t> chunks;
     while (left > 0 && chunks.size() < 2) {
       const IdleWorkers idle{2 - static_cast<int64_t>(chunks.size()), cost->min_chunk_rows(),
-                             kEverything, cost->max_chunk_rows()};
+                             kEverything, cost->try_rows()};
       const BatchDecision decision = DecideBatch({left, absl::UnixEpoch(), left, idle},
                                                  absl::UnixEpoch(), {4096, absl::ZeroDuration()});
       chunks.push_back(std::get<TakeRows>(decision).rows);
@@ -123,7 +157,7 @@ int SharedOfLast(ChunkCost* cost) {
 
 TEST(ChunkCostTest, LargeBatchesAreSharedWhateverItBeganWith) {
   ChunkCost cost;
-  EXPECT_GE(SharedOfLast(&cost), 90);  // but those with a try, one of 16
+  EXPECT_EQ(SharedOfLast(&cost), 100);
 
   ChunkCost unlucky;  // at first workers were busy at times, and requests stayed whole
   for (int batch = 0; batch < 12; ++batch) {
@@ -132,7 +166,7 @@ TEST(ChunkCostTest, LargeBatchesAreSharedWhateverItBeganWith) {
                    whole ? 4096 * absl::Microseconds(15) : 2048 * absl::Microseconds(20));
   }
   ASSERT_GT(unlucky.min_chunk_rows(), 2048);
-  EXPECT_GE(SharedOfLast(&unlucky), 90);
+  EXPECT_EQ(SharedOfLast(&unlucky), 100);
 }
 
 // What merge_rows() says most of the time.

@@ -3,19 +3,22 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <fstream>
-#include <limits>
-#include <string>
+#include <atomic>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/core/impl/alloc_cpu.h"
 #include "c10/util/Exception.h"
+#include "server/devices/host_memory.h"
 
 namespace braid {
 namespace {
+
+// From here on it is looked whether a tensor fits: to read the kernel's files takes far less time
+// than to touch so much.
+constexpr size_t kLarge = 32 << 20;
+// For smaller tensors, and for what the server has besides.
+constexpr int64_t kReserve = 256 << 20;
 
 struct Counter {
   int64_t bytes = 0;
@@ -28,53 +31,69 @@ void Count(int64_t bytes) {
   counter.peak = std::max(counter.peak, counter.bytes);
 }
 
+// Of all threads, with what has been promised to one. Nothing else is ordered by it.
+std::atomic<int64_t> alive = 0;
+
 void Free(void* data) {
   if (data != nullptr) {
-    Count(-static_cast<int64_t>(malloc_usable_size(data)));
+    const auto bytes = static_cast<int64_t>(malloc_usable_size(data));
+    Count(-bytes);
+    alive.fetch_sub(bytes, std::memory_order_relaxed);
     c10::free_cpu(data);
   }
 }
 
-class HostAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t bytes) override {
-    void* data = nullptr;
-    try {
-      data = c10::alloc_cpu(bytes);
-    } catch (const c10::Error&) {
-      C10_THROW_ERROR(OutOfMemoryError,
-                      absl::StrCat("out of host memory: ", bytes, " bytes were wanted, ",
-                                   FreeHostBytes(), " are free"));
-    }
-    if (data != nullptr) {
-      Count(static_cast<int64_t>(malloc_usable_size(data)));
-    }
-    return {data, data, &Free, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
-  void copy_data(void* destination, const void* source, size_t bytes) const override {
-    default_copy_data(destination, source, bytes);
-  }
-};
+[[noreturn]] void ThrowOutOfMemory(size_t wanted, int64_t free) {
+  C10_THROW_ERROR(OutOfMemoryError,
+                  absl::StrCat("out of host memory: ", wanted, " bytes were wanted, ",
+                               std::max<int64_t>(free, 0), " are free"));
+}
 
-// The number in `path`, or after `key` in it; `missing` if there is none.
-int64_t ReadNumber(const std::string& path, const std::string& key, int64_t missing) {
-  std::ifstream file(path);
-  std::string word;
-  while (file >> word) {
-    if (!key.empty() && word != key) {
-      continue;
+// What tensors may have in all.
+int64_t Room(const std::filesystem::path& root) { return ReachableHostBytes(root) - kReserve; }
+
+// Counts the tensor as alive before it is, so that of two at a time one is refused if both do not
+// fit.
+void Promise(size_t bytes, const std::filesystem::path& root) {
+  const int64_t room = Room(root);
+  int64_t before = alive.load(std::memory_order_relaxed);
+  do {
+    const int64_t free = room - before;
+    if (free < 0 || bytes > static_cast<size_t>(free)) {
+      ThrowOutOfMemory(bytes, free);
     }
-    int64_t value = 0;
-    if (!key.empty()) {
-      file >> word;
-    }
-    return absl::SimpleAtoi(word, &value) ? value : missing;
-  }
-  return missing;
+  } while (!alive.compare_exchange_weak(before, before + static_cast<int64_t>(bytes),
+                                        std::memory_order_relaxed));
 }
 
 }  // namespace
+
+c10::DataPtr HostAllocator::allocate(size_t bytes) {
+  int64_t promised = 0;
+  if (bytes >= kLarge) {
+    Promise(bytes, root_);
+    promised = static_cast<int64_t>(bytes);
+  }
+  void* data = nullptr;
+  try {
+    data = c10::alloc_cpu(bytes);
+  } catch (const c10::Error&) {
+    const int64_t others = alive.fetch_sub(promised, std::memory_order_relaxed) - promised;
+    ThrowOutOfMemory(bytes, Room(root_) - others);
+  }
+  if (data != nullptr) {
+    const auto taken = static_cast<int64_t>(malloc_usable_size(data));
+    Count(taken);
+    alive.fetch_add(taken - promised, std::memory_order_relaxed);
+  }
+  return {data, data, &Free, c10::Device(c10::kCPU)};
+}
+
+c10::DeleterFnPtr HostAllocator::raw_deleter() const { return &Free; }
+
+void HostAllocator::copy_data(void* destination, const void* source, size_t bytes) const {
+  default_copy_data(destination, source, bytes);
+}
 
 void InstallHostAllocator() {
   // A step frees what the next one allocates again. Given back to the system in between, every page
@@ -84,20 +103,12 @@ void InstallHostAllocator() {
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
   // NOLINTEND(concurrency-mt-unsafe)
   // Never destroyed: tensors outlive main().
-  static HostAllocator& allocator = *new HostAllocator;
+  static HostAllocator& allocator = *new HostAllocator("/");
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
 }
 
 int64_t HostBytes() { return counter.bytes; }
 int64_t HostPeak() { return counter.peak; }
 void ResetHostPeak() { counter.peak = counter.bytes; }
-
-int64_t FreeHostBytes() {
-  constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-  const int64_t machine = ReadNumber("/proc/meminfo", "MemAvailable:", 0) * 1024;
-  const int64_t limit = ReadNumber("/sys/fs/cgroup/memory.max", "", kUnlimited);
-  const int64_t used = ReadNumber("/sys/fs/cgroup/memory.current", "", 0);
-  return std::min(machine, limit == kUnlimited ? limit : std::max<int64_t>(limit - used, 0));
-}
 
 }  // namespace braid

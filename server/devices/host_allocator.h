@@ -1,13 +1,33 @@
-// LibTorch's memory on the CPU, counted for each thread.
+// LibTorch's memory on the CPU, counted for each thread, and refused where there is none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <utility>
+
+#include "c10/core/Allocator.h"
 
 namespace braid {
 
-// Has LibTorch allocate through a counter from now on, and malloc keep what is freed. Where there
-// is no memory to be had it throws c10::OutOfMemoryError, which says what was wanted and what there
-// is. Before any other use of LibTorch; once.
+// Where there is no memory to be had, it throws c10::OutOfMemoryError, which says what was wanted
+// and what there is. malloc alone would not: Linux lends more than there is, and kills who uses it.
+// So large tensors are asked for only while all that live, touched or not, fit.
+class HostAllocator final : public c10::Allocator {
+ public:
+  // root: as of ReachableHostBytes.
+  explicit HostAllocator(std::filesystem::path root) : root_(std::move(root)) {}
+
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* destination, const void* source, size_t bytes) const override;
+
+ private:
+  const std::filesystem::path root_;
+};
+
+// Has LibTorch allocate through a HostAllocator from now on, and malloc keep what is freed. Before
+// any other use of LibTorch; once.
 void InstallHostAllocator();
 
 // Of the calling thread: what it allocated less what it freed, and the most of it since
@@ -15,8 +35,5 @@ void InstallHostAllocator();
 int64_t HostBytes();
 int64_t HostPeak();
 void ResetHostPeak();
-
-// What the machine, or the container's limit, has left, in bytes.
-int64_t FreeHostBytes();
 
 }  // namespace braid

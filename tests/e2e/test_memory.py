@@ -14,6 +14,7 @@ from e2e import models, training, training_models
 from e2e.reference import Reference
 from e2e.server import Server
 from e2e.training import batches, new_trainer, on, rows
+from torch import Tensor, nn
 
 MIB = 1 << 20
 ADAM = {"name": "Adam", "lr": 0.1}
@@ -110,3 +111,54 @@ def test_micro_batch_makes_it_fit(short_of_memory: braid.Client) -> None:
         training.assert_state(trainer, wanted, 1e-9)
         peak = max(each.peak_bytes for each in trainer.info().memory)
     assert 2 * 16 * MIB <= peak < ROWS // 2 * 16 * MIB
+
+
+class Vast(nn.Module):
+    """Holds memory for each row but the first two, and touches none of it."""
+
+    def __init__(self, bytes_per_row: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.bytes_per_row = bytes_per_row
+
+    def forward(self, x: Tensor) -> Tensor:
+        held: list[Tensor] = []
+        for _ in range(x.size(0) - 2):
+            held.append(torch.empty([self.bytes_per_row], dtype=torch.uint8))
+        return self.linear(x) / (1 + len(held))
+
+
+def available_bytes() -> int:
+    """What the machine has, or the container may have."""
+    meminfo = dict(re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text()))
+    available = [(int(meminfo["MemAvailable"]) + int(meminfo["SwapFree"])) * 1024]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limit = Path("/sys/fs/cgroup") / name
+        if limit.exists() and limit.read_text().strip().isdigit():
+            available.append(int(limit.read_text()))
+    return min(available)
+
+
+def test_memory_is_not_lent_twice(tmp_path: Path) -> None:
+    """What a step wants is refused before it is used, when the system would only kill for it."""
+    bytes_per_row = available_bytes() // 8
+    module = Vast(bytes_per_row).double()
+    example = torch.zeros(1, 2, dtype=torch.float64)
+    models.export(tmp_path / "models/vast", module, inputs=[example])
+    small = {"x": rows(2, 2)}, {"target": rows(2, 1)}
+    with Server(tmp_path / "models", "cpu*2", tmp_path / "run", data=False) as server:
+        with (
+            braid.connect(server.address) as client,
+            new_trainer(client, "vast", stages=on(2), loss="mse", optimizer=ADAM) as trainer,
+        ):
+            trainer.step(*small)
+            before = trainer.state_dict()
+            with pytest.raises(braid.ResourceExhausted) as caught:
+                trainer.step(*big())
+            message = caught.value.message
+            told = re.search(r"cpu:[01]: .* (\d+) bytes were wanted, (\d+) are free", message)
+            assert told, message
+            assert int(told[1]) == bytes_per_row > int(told[2])
+            training.assert_unchanged(before, trainer.state_dict())
+            # As much again is there as before.
+            trainer.step({"x": rows(6, 2)}, {"target": rows(6, 1)})

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import braid
 import numpy as np
 import pytest
 import torch
 from e2e import training, training_models
+from e2e.models import export
 from e2e.reference import loss_of
+from e2e.server import Server
 from e2e.training import classes, new_trainer, on, rows
+from torch import Tensor, nn
 
 SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}
 SIZES = [11, 1, 20]
 WEIGHTS = [0.5, 2.0, 0.25, 1.0, 3.0]
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(0.5).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 def batches() -> list:
@@ -83,6 +97,32 @@ def test_metrics_of_values(trainers: braid.Client) -> None:
             "mse": loss_of("mse", outputs, target).item(),
         }
     )
+
+
+@pytest.mark.parametrize(
+    "loss", ["mse", "l1", "kl_div", "bce_with_logits", "cross_entropy", "classes"]
+)
+def test_a_mean_is_over_all_numbers_however_many_a_row_has(tmp_path: Path, loss: str) -> None:
+    """Sequences of one length a batch: the whole is no mean of the batches' means by rows."""
+    config = """max_batch_size: 8
+    input [ { name: "x" data_type: TYPE_FP64 dims: [ 3, -1 ] } ]
+    output [ { name: "y" data_type: TYPE_FP64 dims: [ 3, -1 ] } ]"""
+    export(tmp_path / "models/scaled", Scaled(), config=config)
+    batches, outputs, targets = [], [], []
+    for length in (2, 50):
+        x = rows(4, 3 * length, seed=length).reshape(4, 3, length)
+        target = rows(4, 3 * length, seed=length + 1).reshape(4, 3, length).softmax(1)
+        target = target.argmax(1) if loss == "classes" else target
+        batches.append(({"x": x}, {"target": target}))
+        outputs.append((x * 0.5).movedim(1, -1).flatten(0, 1))
+        targets.append(target.flatten() if loss == "classes" else target.movedim(1, -1).flatten(0, 1))
+    name = "cross_entropy" if loss == "classes" else loss
+    with Server(tmp_path / "models", "cpu*2", tmp_path / "server", data=False) as server:
+        with braid.connect(server.address) as client:
+            trainer = client.create_trainer("scaled", loss=name, optimizer=SGD)
+            result = trainer.evaluate(batches)
+    wanted = loss_of(name, torch.cat(outputs), torch.cat(targets)).item()
+    assert result.loss == pytest.approx(wanted, abs=1e-12)
 
 
 def test_several_losses_and_the_first_ones_metrics(trainers: braid.Client) -> None:
@@ -168,6 +208,27 @@ def test_changes_nothing(trainers: braid.Client) -> None:
     with_it, without = run(evaluate=True), run(evaluate=False)
     assert training.same_bits(with_it[0], without[0])
     assert with_it[1] == without[1] == 6
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_leaves_a_graph_that_is_kept(trainers: braid.Client, replicas: int) -> None:
+    """Somebody may look on while the client computes a gradient."""
+    x = rows(6, 6)
+    gradient = {"output__0": torch.ones(6, 6).double()}
+    states = []
+    for evaluated in (False, True):
+        with new_trainer(
+            trainers, "normed", stages=on(replicas), loss="mse", optimizer=SGD
+        ) as trainer:
+            trainer.forward({"x": x}, keep_graph=True)
+            if evaluated:
+                trainer.evaluate([({"x": x * 2}, {"target": x})])
+                with pytest.raises(braid.InvalidArgument):
+                    trainer.evaluate([({"x": x}, {"target": x[:, :2]})])
+            trainer.backward(gradient)
+            trainer.optim_step()
+            states.append(trainer.state_dict())
+    training.assert_unchanged(*states)
 
 
 def test_weights_are_those_of_the_steps_before(trainers: braid.Client) -> None:

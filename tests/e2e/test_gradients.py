@@ -186,6 +186,33 @@ def test_row_12_unreached_parameters_stay(
 
 
 @pytest.mark.not_in("pair", model="branching", reason="its course depends on values")
+@pytest.mark.parametrize(
+    "options", [{}, {"loss_mode": "per_replica"}, {"micro_batch": 2}], ids=str
+)
+def test_row_12_reached_by_targets_that_do_not_count(
+    trainers: braid.Client, options: dict
+) -> None:
+    """Its gradient is zero: weight decay and momentum go on."""
+    x = reaching([-1.0, -1.0, 1.0, 1.0])
+    labels = {"target": torch.tensor([0, 1, -100, -100])}
+    wanted = Reference("branching", SGD, "cross_entropy")
+    module = wanted.module
+    wanted.outputs = lambda inputs: {
+        "output__0": torch.cat([module(chunk) for chunk in inputs["x"].chunk(2)])
+    }
+    replicas = 1 if "micro_batch" in options else 2
+    with new_trainer(
+        trainers, "branching", stages=on(replicas), loss="cross_entropy", optimizer=SGD, **options
+    ) as trainer:
+        for _ in range(2):
+            trainer.step({"x": x}, labels)
+            wanted.step({"x": x}, labels)
+        training.assert_state(trainer, wanted, MANY_STEPS)
+    start = Reference("branching", SGD, "cross_entropy").state()["sometimes.bias"]
+    assert (wanted.state()["sometimes.bias"] != start).all()
+
+
+@pytest.mark.not_in("pair", model="branching", reason="its course depends on values")
 def test_row_12_reached_by_one_of_two_accumulated_batches(trainers: braid.Client) -> None:
     labels = {"target": classes(4, of=4)}
     wanted = Reference("branching", SGD, "cross_entropy")

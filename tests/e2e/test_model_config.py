@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 from e2e.control import CONFIG, Running, ask, index, reasons, refused, write
-from e2e.inference import infer
+from e2e.inference import infer, infer_input
+from e2e.protocol import CALL_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,20 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
             assert "model_warmup[0] ('first')" in why[name, "1"]
             assert word in why[name, "1"]
         assert ask(running.client, "zeros") == 2
+
+
+def test_a_full_batch_does_not_wait(tmp_path: Path) -> None:
+    """Whether one worker takes it or several take shares."""
+    delay = "dynamic_batching { max_queue_delay_microseconds: 600000000 }"
+    write(tmp_path / "models", "a", 1, 2, config=CONFIG.format(rows=32) + delay)
+    with Running(tmp_path) as running:
+        answers: queue.Queue = queue.Queue()
+        x = [infer_input("x", np.ones((1, 4), np.float32))]
+        for _ in range(10):
+            for _ in range(32):
+                running.client.async_infer("a", x, lambda *answer: answers.put(answer))
+            errors = [answers.get(timeout=CALL_SECONDS)[1] for _ in range(32)]
+            assert errors == [None] * 32
 
 
 def test_instance_groups_place_replicas(tmp_path: Path) -> None:

@@ -99,6 +99,30 @@ def test_skipping_leaves_the_batch_out(
         training.assert_state(trainer, wanted, MANY_STEPS)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_update_whose_batches_were_all_left_out_is_skipped(
+    trainers: braid.Client, bad: torch.Tensor, replicas: int
+) -> None:
+    """As Step's is: a stream of both operations goes on."""
+    with new_trainer(
+        trainers, "root", stages=on(replicas), loss=LOSS, optimizer=ADAM, non_finite="skip"
+    ) as trainer:
+        before = trainer.state_dict()
+        with trainer.stream() as stream:
+            assert stream.forward_backward({"x": bad}, shifted(-1)).result().skipped
+            result = stream.optim_step().result()
+            assert (result.skipped, result.step, result.lr) == (True, 0, None)
+            assert_unchanged(before, trainer.state_dict())
+            stream.forward_backward({"x": GOOD}, shifted(-1))
+            stream.forward_backward({"x": bad}, shifted(-1))
+            assert stream.optim_step().result().step == 1
+        info = trainer.info()
+        assert (info.step, info.skipped, info.applied_sequence) == (1, 3, 5)
+        # Nothing was left out since.
+        with pytest.raises(braid.FailedPrecondition, match="no gradients"):
+            trainer.optim_step()
+
+
 def test_gradient_of_the_client_that_is_not_finite(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "root", stages=on(2), loss_mode="client", optimizer=ADAM
@@ -178,6 +202,7 @@ def test_skipped_where_the_client_computes_the_loss(
         assert_unchanged(before, trainer.state_dict())
         info = trainer.info()
         assert (info.applied_sequence, info.skipped, info.accumulated) == (3, 1, 0)
+        assert trainer.optim_step().skipped
         outputs = trainer.forward(with_infinity_in(), keep_graph=True).outputs
         assert not trainer.backward(ones_like(outputs)).skipped
         assert trainer.optim_step().step == 1

@@ -12,16 +12,22 @@ from pathlib import Path
 import braid
 import numpy as np
 import pytest
+import torch
 import tritonclient.grpc as triton
-from e2e import durable
+from e2e import durable, models, structured_models
 from e2e.durable import DurableServer, batch
-from e2e.inference import infer
+from e2e.inference import infer, outputs_of
 from e2e.protocol import Stub, channel, message
 from e2e.raw_trainer import RawTrainer
 
 SECONDS = 60
 X = batch(0)[0]["x"]
 SGD = {"name": "SGD", "lr": 0.5}
+SCALED_CONFIG = """
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
+"""
 
 
 @pytest.fixture
@@ -299,3 +305,27 @@ def test_requests_while_versions_come_and_go(server: DurableServer, client: brai
         for version, values in requester.replies:
             # Merged with others, the same rows may differ in the last bit.
             np.testing.assert_allclose(values.ravel(), wanted[version], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [None, SCALED_CONFIG], ids=["derived", "config"])
+def test_a_model_that_takes_numbers_goes_back(tmp_path: Path, config: str | None) -> None:
+    """They are inputs of the configuration that is served, and of the file that is loaded."""
+    x = np.ones((2, 2), np.float32)
+    inputs = [torch.zeros(1, 2)] if config is None else None
+    for version in (1, 2):
+        module = structured_models.scaled()
+        module.linear.bias.data.fill_(version)
+        models.export(
+            tmp_path / "models/scaled", module, inputs=inputs, config=config, version=version
+        )
+    with DurableServer(tmp_path / "models", "cpu*2", tmp_path / "run") as server:
+        with braid.connect(server.address) as client, triton.InferenceServerClient(
+            server.address
+        ) as stock:
+            name = client.model_metadata("scaled").inputs[0].name
+            newest = infer(stock, "scaled", {name: x}, parameters={"power": 1, "negate": True})
+            assert client.rollback("scaled", 1) == 2
+            older = infer(stock, "scaled", {name: x}, parameters={"power": 1, "negate": True})
+    assert older.get_response().model_version == "1"
+    (new,), (old,) = outputs_of(newest).values(), outputs_of(older).values()
+    np.testing.assert_allclose(old, new + 1, atol=1e-6)

@@ -42,12 +42,12 @@ absl::StatusOr<OpenedModel> OpenOn(const std::vector<Worker*>& workers, const st
                                    const std::string& name,
                                    const std::optional<ModelConfig>& config) {
   std::shared_ptr<const Model> model;
-  BRAID_RETURN_IF_ERROR(RunOnEach({workers.front()}, Phase::kLoad, [&](size_t) -> absl::Status {
+  BRAID_RETURN_IF_ERROR(RunBesideEach({workers.front()}, [&](size_t) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(model, Open(path, name, config, workers.front()->torch_device()));
     return absl::OkStatus();
   }));
   std::vector<std::unique_ptr<Replica>> replicas(workers.size());
-  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) -> absl::Status {
+  BRAID_RETURN_IF_ERROR(RunBesideEach(workers, [&](size_t r) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(workers[r]->torch_device()));
     return absl::OkStatus();
   }));

@@ -36,7 +36,8 @@ struct ModelFile {
 
 // Replicas on those of `workers` that the configuration chooses, warmed up; of whatever package it
 // is if the file's name ends in .pt2, else of a TorchScript module. Errors and `config` are those
-// of what opens it, PlaceReplicas()'s and WarmUp()'s. Blocks: the workers load.
+// of what opens it, PlaceReplicas()'s and WarmUp()'s. Blocks, but of the workers it has only the
+// runs of the warm-up.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);

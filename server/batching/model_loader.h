@@ -15,9 +15,9 @@
 
 namespace braid {
 
-// Used by one thread at a time, which it blocks: the workers load. A model that is loaded again is
-// served all the while: its new versions take the place of the old ones when all of them are ready,
-// and if one fails the old ones stay.
+// Used by one thread at a time, which it blocks, but not the workers. A model that is loaded again
+// is served all the while: its new versions take the place of the old ones when all of them are
+// ready, and if one fails the old ones stay.
 class ModelLoader {
  public:
   struct Options {

@@ -103,19 +103,13 @@ absl::StatusOr<std::vector<HostTensor>> MakeInputs(const ModelConfig& config, co
 absl::Status Run(const ModelConfig& config, const Warmup& warmup, const std::string& folder,
                  const ReplicaSet& replicas) {
   std::vector<HostTensor> inputs;
-  // On a worker, for it computes.
-  BRAID_RETURN_IF_ERROR(
-      RunOnEach(replicas.first_workers(1), Phase::kLoad, [&](size_t) -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(inputs, MakeInputs(config, warmup, folder));
-        return absl::OkStatus();
-      }));
-  const BatchPart part{&inputs, 0, config.batched() ? warmup.batch_size : 1};
-  return RunOnEach(replicas.workers(), Phase::kLoad, [&](size_t r) -> absl::Status {
-    for (int64_t i = 0; i < warmup.count; ++i) {
-      BRAID_RETURN_IF_ERROR(
-          RunBatch(config, replicas.worker(r), replicas.replica(r), {part}).status());
-    }
+  BRAID_RETURN_IF_ERROR(RunBesideEach(replicas.first_workers(1), [&](size_t) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(inputs, MakeInputs(config, warmup, folder));
     return absl::OkStatus();
+  }));
+  const BatchPart part{&inputs, 0, config.batched() ? warmup.batch_size : 1};
+  return RepeatOnEach(replicas.workers(), Phase::kLoad, warmup.count, [&](size_t r) {
+    return RunBatch(config, replicas.worker(r), replicas.replica(r), {part}).status();
   });
 }
 

@@ -10,7 +10,8 @@
 namespace braid {
 
 // `folder`: the model's, with the files of inputs in warmup/. The first error of a request that
-// does not fit the model, or that a replica fails on. Blocks: the workers compute.
+// does not fit the model, or that a replica fails on. Blocks; the workers do what else they have to
+// between two runs.
 absl::Status WarmUp(const ModelConfig& config, const std::string& folder,
                     const ReplicaSet& replicas);
 

@@ -26,7 +26,8 @@ struct AllocatorMemory {
   int64_t kept = 0;  // for the next ones
 };
 
-// Used by its worker's thread alone, but for the accessors of what never changes.
+// Used by its worker's thread. Threads beside it (Worker::Enter()) use Enter() and Synchronize(),
+// at any time, and every thread the accessors of what never changes.
 class Device {
  public:
   virtual ~Device() = default;
@@ -41,7 +42,7 @@ class Device {
   virtual absl::Status Synchronize() = 0;
 
   // The most memory that this slot's work has held at once since ResetPeakMemory(), beyond what it
-  // held then, in bytes. On a GPU with several slots: of all of them together.
+  // held then, in bytes. On a GPU: of all its slots together, and of what is loaded meanwhile.
   virtual void ResetPeakMemory() = 0;
   virtual int64_t PeakMemory() = 0;
 

@@ -16,7 +16,8 @@ namespace braid {
 // operator was given one; guards nest. A backward pass that LibTorch hands to another thread, and
 // what a model forks, draw from the process's generator.
 // On a GPU the guard only seeds the device's generator, because LibTorch's fused kernels know no
-// other: it stays where the draws leave it, and workers that share a GPU share it.
+// other: it stays where the draws leave it, and workers that share a GPU share it, as does a model
+// that draws while it is loaded.
 class RandomSeedGuard {
  public:
   RandomSeedGuard(c10::Device device, uint64_t seed);

@@ -1,7 +1,12 @@
 #include "server/devices/run_on.h"
 
+#include <pthread.h>
+
 #include <exception>
+#include <functional>
 #include <new>
+#include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -47,6 +52,27 @@ absl::Status Failure(absl::string_view message) {
   return IsOutOfMemory(message) ? OutOfMemory(message) : absl::InternalError(message);
 }
 
+// What comes of `work` for `worker`, on a thread that has entered its device or does so in it.
+absl::Status RunFor(Worker& worker, absl::FunctionRef<absl::Status()> work) {
+  absl::Status done = worker.healthy() ? CatchTorch(work) : worker.LostStatus();
+  // Also after an error: what was begun has to end.
+  const absl::Status ended = worker.Synchronize();
+  if (!worker.healthy()) {
+    return worker.LostStatus();  // whatever came of it
+  }
+  done.Update(ended);
+  return done;
+}
+
+absl::Status FirstError(const std::vector<absl::Status>& results) {
+  for (const absl::Status& result : results) {
+    if (!result.ok()) {
+      return result;
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work) {
@@ -65,32 +91,52 @@ absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work) {
 
 absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
                        absl::FunctionRef<absl::Status(size_t)> work) {
+  return RepeatOnEach(workers, phase, /*times=*/1, work);
+}
+
+absl::Status RepeatOnEach(const std::vector<Worker*>& workers, Phase phase, int64_t times,
+                          absl::FunctionRef<absl::Status(size_t)> work) {
   std::vector<absl::Status> results(workers.size());
   absl::BlockingCounter running(static_cast<int>(workers.size()));
-  for (size_t i = 0; i < workers.size(); ++i) {
-    workers[i]->Post([&, i] {
+  const std::function<void(size_t, int64_t)> post = [&](size_t i, int64_t left) {
+    workers[i]->Post([&, i, left] {
       Worker& worker = *workers[i];
-      results[i] = worker.Measure(phase, [&] {
-        absl::Status done =
-            worker.healthy() ? CatchTorch([&] { return work(i); }) : worker.LostStatus();
-        // Also after an error: what was begun has to end.
-        absl::Status ended = worker.Synchronize();
-        if (!worker.healthy()) {
-          return ended;  // whatever came of it
-        }
-        done.Update(ended);
-        return done;
-      });
-      running.DecrementCount();
+      results[i] = worker.Measure(phase, [&] { return RunFor(worker, [&] { return work(i); }); });
+      if (results[i].ok() && left > 1) {
+        post(i, left - 1);
+      } else {
+        running.DecrementCount();
+      }
     });
+  };
+  for (size_t i = 0; i < workers.size(); ++i) {
+    post(i, times);
   }
   running.Wait();
-  for (absl::Status& result : results) {
-    if (!result.ok()) {
-      return result;
+  return FirstError(results);
+}
+
+absl::Status RunBesideEach(const std::vector<Worker*>& workers,
+                           absl::FunctionRef<absl::Status(size_t)> work) {
+  std::vector<absl::Status> results(workers.size());
+  const auto run = [&](size_t i) {
+    Worker& worker = *workers[i];
+    const std::string name = absl::StrCat("load ", worker.name());
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    results[i] = RunFor(worker, [&] {
+      worker.Enter();
+      return work(i);
+    });
+  };
+  // Threads may be what is not to be had; those that have begun are joined all the same.
+  const absl::Status started = CatchTorch([&] {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      threads.emplace_back(run, i);
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  });
+  return started.ok() ? FirstError(results) : started;
 }
 
 }  // namespace braid

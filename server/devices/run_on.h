@@ -1,7 +1,8 @@
-// Fan out to workers and wait for all of them.
+// Fan out to workers, or to threads beside them, and wait for all.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -15,6 +16,17 @@ namespace braid {
 // error in the order of the workers. Not to be called by a worker.
 absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
                        absl::FunctionRef<absl::Status(size_t)> work);
+
+// The same `times` times, at least once, on each until it fails there. Each run is a task, posted
+// when the one before has ended: what else a worker has to do comes in between, by its turns.
+absl::Status RepeatOnEach(const std::vector<Worker*>& workers, Phase phase, int64_t times,
+                          absl::FunctionRef<absl::Status(size_t)> work);
+
+// As RunOnEach(), but each on a thread of its own that has entered the worker's device, while the
+// worker does what it has to do: for what takes long and computes little, such as to read a file
+// and to copy it to the device. It is no time of the worker's, so no phase counts it.
+absl::Status RunBesideEach(const std::vector<Worker*>& workers,
+                           absl::FunctionRef<absl::Status(size_t)> work);
 
 // `work()` as the calling thread's, with what LibTorch throws as a Status: RESOURCE_EXHAUSTED,
 // naming the device that the thread computes for, for memory that is not to be had, else INTERNAL

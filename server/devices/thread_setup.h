@@ -1,4 +1,4 @@
-// LibTorch's per-thread settings, which every worker thread needs.
+// LibTorch's per-thread settings, which every thread that computes for a device needs.
 #pragma once
 
 namespace braid {

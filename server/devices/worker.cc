@@ -154,7 +154,9 @@ absl::Status Worker::Synchronize() {
   if (!absl::IsUnavailable(status)) {
     return status;
   }
-  healthy_ = false;
+  if (!healthy_.exchange(false)) {
+    return LostStatus();  // another thread has told of it
+  }
   const std::string why = absl::StrCat("device ", options_.name, " is lost: ", status.message());
   Log(LogModule::kDevices).critical("{}", why);
   if (options_.on_lost) {
@@ -185,10 +187,14 @@ absl::Duration Worker::busy(Phase phase) const {
       busy_nanoseconds_[static_cast<size_t>(phase)].load(std::memory_order_relaxed));
 }
 
-void Worker::Run() {
+void Worker::Enter() {
   SetUpWorkerThread();
   device_->Enter();
-  const OnDevice on_device(options_.name);
+  device_of_thread = options_.name;
+}
+
+void Worker::Run() {
+  Enter();
   while (true) {
     Choice choice = Choose();
     if (!choice.work) {

@@ -1,7 +1,8 @@
-// The thread that owns a device slot: everything on that device runs on it.
+// The thread that owns a device slot: what that device computes runs on it. What a model that is
+// loaded brings there comes from a thread beside it (Enter()).
 //
-// Two kinds of work reach it. Tasks are posted to this worker by name (a training step's share, the
-// loading of a replica) and run in the order of posting. Batches are pulled: when the worker is
+// Two kinds of work reach it. Tasks are posted to this worker by name (a training step's share, a
+// run of a warm-up) and run in the order of posting. Batches are pulled: when the worker is
 // free it asks its sources, the queues of the models that it holds a replica of, for the next one,
 // first the source that has had the least of its time.
 // Batches go first; `training_share` of the time for which both kinds wait is the tasks' all the
@@ -68,7 +69,7 @@ class Worker {
     double training_share = 0.25;
     const Clock* clock = nullptr;  // outlives the worker
     Metrics* metrics = nullptr;    // outlives the worker
-    // Called once, by the worker, when its device is lost. Must not block.
+    // Called once, by the thread that notices, when its device is lost. Must not block.
     std::function<void(const absl::Status& why)> on_lost = nullptr;
   };
 
@@ -112,8 +113,13 @@ class Worker {
   // What it does next has waited for `queued`. It counts tasks itself.
   void RecordQueued(DeviceWork work, absl::Duration queued) { metrics_.RecordQueued(work, queued); }
 
-  // Device::Synchronize(), for the worker's thread. Once it was UNAVAILABLE it always is, and
-  // the worker healthy no more: what it is given has to be refused.
+  // Makes the calling thread, for as long as it lasts, the device's beside the worker's own: set up
+  // as that is, and with the same stream, so that neither sees memory that the other still uses. It
+  // ends before the worker goes, and enters no other's device.
+  void Enter();
+
+  // Device::Synchronize(), for a thread that has entered the device. Once it was UNAVAILABLE it
+  // always is, and the worker healthy no more: what it is given has to be refused.
   absl::Status Synchronize();
   bool healthy() const { return healthy_.load(); }
   // What Synchronize() says of a worker that is not healthy. Any thread.

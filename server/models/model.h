@@ -15,8 +15,8 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // A replica with the file's weights on `device`, in eval mode. Called on the device's worker; may
-  // throw what LibTorch throws.
+  // A replica with the file's weights on `device`, in eval mode. Called on a thread that has
+  // entered the device, beside its worker (RunBesideEach()); may throw what LibTorch throws.
   virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const = 0;
 };
 

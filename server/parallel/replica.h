@@ -46,7 +46,8 @@ struct StageRole {
   bool sync_batch_norm = false;
 };
 
-// Used by its worker's thread alone. Methods may throw what LibTorch throws: RunOnEach() catches.
+// Made by any thread that has entered its device; from then on used by its worker's thread alone.
+// Methods may throw what LibTorch throws: RunOnEach() catches.
 class Replica {
  public:
   virtual ~Replica() = default;

@@ -106,8 +106,8 @@ struct MetricTable {
                           "braid_device_queue_duration_seconds",
                           {"device", "work"},
                           "Time that work waited for a device: an inference batch, since the "
-                          "oldest of its requests came; a training operation, or a replica to be "
-                          "loaded, until its turn.",
+                          "oldest of its requests came; a training operation, or a run of a "
+                          "warm-up, until its turn.",
                           Seconds()};
 
   Counters steps{

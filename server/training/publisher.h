@@ -17,7 +17,7 @@
 
 namespace braid {
 
-// Thread-safe. Blocks: workers load, files are written.
+// Thread-safe. Blocks: files are loaded and written.
 class Publisher {
  public:
   // `models` outlives it. `repository`: the directory of the models' files. `data_dir`: where

@@ -60,9 +60,15 @@ def write(
     shutil.rmtree(made)
 
 
-def ask(client: triton.InferenceServerClient, name: str, version: str = "") -> float:
-    """What the model makes of 1."""
-    result = infer(client, name, {"x": np.ones((1, 4), np.float32)}, model_version=version)
+def ask(
+    client: triton.InferenceServerClient,
+    name: str,
+    version: str = "",
+    seconds: float = CALL_SECONDS,
+) -> float:
+    """What the model makes of 1. seconds: the request's deadline."""
+    x = np.ones((1, 4), np.float32)
+    result = infer(client, name, {"x": x}, seconds=seconds, model_version=version)
     return float(result.as_numpy("y")[0, 0])
 
 
@@ -84,9 +90,11 @@ def refused(code: grpc.StatusCode, *words: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def load_on(server: Server, name: str, clients: int = 4) -> Iterator[set[float]]:
+def load_on(
+    server: Server, name: str, clients: int = 4, seconds: float = CALL_SECONDS
+) -> Iterator[set[float]]:
     """Clients that ask `name` all the while, each with a stock client of its own; the factors that
-    came back. A request that fails fails the test."""
+    came back. A request that fails, or has no reply after `seconds`, fails the test."""
     answers: set[float] = set()
     failures: list[Exception] = []
     end = threading.Event()
@@ -95,7 +103,7 @@ def load_on(server: Server, name: str, clients: int = 4) -> Iterator[set[float]]
         with triton.InferenceServerClient(server.address) as client:
             while not end.is_set():
                 try:
-                    answers.add(ask(client, name))
+                    answers.add(ask(client, name, seconds=seconds))
                 except InferenceServerException as error:
                     failures.append(error)
                     return

@@ -32,11 +32,15 @@ def infer_input(name: str, array: np.ndarray, datatype: str | None = None) -> tr
 
 
 def infer(
-    client: triton.InferenceServerClient, model: str, inputs: dict[str, np.ndarray], **options
+    client: triton.InferenceServerClient,
+    model: str,
+    inputs: dict[str, np.ndarray],
+    seconds: float = CALL_SECONDS,
+    **options,
 ) -> triton.InferResult:
-    """One ModelInfer. options: as InferenceServerClient.infer's."""
+    """One ModelInfer. seconds: its deadline. options: as InferenceServerClient.infer's."""
     tensors = [infer_input(name, array) for name, array in inputs.items()]
-    return client.infer(model, tensors, client_timeout=CALL_SECONDS, **options)
+    return client.infer(model, tensors, client_timeout=seconds, **options)
 
 
 def outputs_of(result: triton.InferResult) -> dict[str, np.ndarray]:

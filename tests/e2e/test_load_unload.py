@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import braid
 import grpc
 import numpy as np
 import pytest
+import torch
 import tritonclient.grpc as triton
 from e2e import models
 from e2e.control import (
@@ -148,6 +150,55 @@ def test_a_reload_fails_no_request(tmp_path: Path) -> None:
                 assert ask(running.client, "a") == factor
         assert answers <= {float(factor) for factor in range(1, 22)}
         assert len(answers) > 10
+
+
+class Slow(Times):
+    """Times, after products of matrices that take some milliseconds."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(factor)
+        self.register_buffer("one", torch.eye(256))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product = self.one
+        for _ in range(5):
+            product = product @ self.one
+        return x * self.factor * product[0, 0]
+
+
+def runs_within(seconds: float) -> int:
+    """How often Slow runs in that time, on one thread."""
+    module, x = Slow(1).eval(), torch.ones(1, 4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            runs, start = 0, time.monotonic()
+            while time.monotonic() - start < seconds / 10:
+                module(x)
+                runs += 10
+    finally:
+        torch.set_num_threads(threads)
+    return runs
+
+
+def test_a_long_warm_up_keeps_no_request_waiting(tmp_path: Path) -> None:
+    warm_up_seconds, deadline = 3, 1
+    config = CONFIG.format(rows=8)
+    warm_up = f"""model_warmup [ {{
+      name: "long" batch_size: 1 count: {runs_within(warm_up_seconds)}
+      inputs {{ key: "x" value {{ data_type: TYPE_FP32 dims: [ 4 ] zero_data: true }} }}
+    }} ]"""
+    models.export(tmp_path / "models/a", Slow(1), config=config)
+    with explicit(tmp_path, "--load_model=a") as running:
+        models.export(tmp_path / "models/a", Slow(2), config=config + warm_up, version=2)
+        with load_on(running.server, "a", clients=1, seconds=deadline) as answers:
+            wait_until(lambda: len(answers) > 0)
+            start = time.monotonic()
+            running.client.load_model("a")
+            assert time.monotonic() - start > deadline
+            assert ask(running.client, "a") == 2
+        assert answers <= {1.0, 2.0}
 
 
 def test_several_clients_may_load_and_unload_one_model(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/served_models.h"
@@ -84,6 +86,23 @@ TEST_F(ModelLoaderTest, ServesTheNewestVersionOnEveryWorker) {
     EXPECT_EQ(ValuesOf<float>(pending.Wait()->outputs[0])[0], 15);
     EXPECT_EQ(pending.Wait()->chunks[0].device, fleet_.worker(1 - busy).name());
   }
+}
+
+TEST_F(ModelLoaderTest, ALoadDoesNotWaitForTheWorkersNorTheyForIt) {
+  Save("m/1/model.pt", 2);
+  absl::Notification loaded;
+  std::thread loading;
+  {
+    const WorkerBlock first(fleet_.worker(0));
+    const WorkerBlock second(fleet_.worker(1));
+    loading = std::thread([&] {
+      EXPECT_THAT(Load(), IsOk());
+      loaded.Notify();
+    });
+    EXPECT_TRUE(loaded.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  }
+  loading.join();
+  EXPECT_EQ(Ask("m"), 2);
 }
 
 TEST_F(ModelLoaderTest, OneThatFailsStopsNoOther) {

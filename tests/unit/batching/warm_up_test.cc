@@ -1,6 +1,7 @@
 #include "server/batching/warm_up.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/puppet_queue.h"
+#include "tests/fakes/queue_source.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 
@@ -55,6 +57,25 @@ TEST_F(WarmUpTest, EveryReplicaRunsTheRequestAsOftenAsAsked) {
   ASSERT_EQ(seen_.size(), 6);
   EXPECT_THAT(seen_[0].sizes().vec(), ElementsAre(2, 3));
   EXPECT_EQ(seen_[0].abs().sum().item<float>(), 0);
+}
+
+TEST_F(WarmUpTest, AnotherModelsBatchRunsBetweenTwoRuns) {
+  Worker& worker = fleet_.worker(0);
+  const auto other = std::make_shared<QueueSource>();
+  worker.AddSource(other);
+  std::vector<std::string> order;
+  std::vector<std::unique_ptr<Replica>> replicas;
+  replicas.push_back(std::make_unique<PuppetReplica>([&](const Tensors& inputs) {
+    order.emplace_back("run");
+    if (order.size() == 1) {
+      other->Push([&] { order.emplace_back("batch"); });
+    }
+    return absl::StatusOr<Tensors>(inputs);
+  }));
+  ModelConfig config = PuppetConfig(4);
+  config.warmups = {{"w", 2, {{"x", {DataType::kFp32, {3}, Warmup::Fill::kZero}}}, /*count=*/3}};
+  ASSERT_THAT(WarmUp(config, dir_.path(), ReplicaSet({&worker}, std::move(replicas))), IsOk());
+  EXPECT_THAT(order, ElementsAre("run", "batch", "run", "run"));
 }
 
 TEST_F(WarmUpTest, RandomNumbersAreOfTheRange) {

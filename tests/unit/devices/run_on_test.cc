@@ -4,19 +4,26 @@
 #include <memory>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "ATen/Parallel.h"
 #include "absl/synchronization/barrier.h"
+#include "absl/time/clock.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/fake_device.h"
+#include "tests/fakes/queue_source.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/worker_fleet.h"
+#include "torch/csrc/jit/runtime/graph_executor.h"
 
 namespace braid {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StrEq;
 
@@ -107,6 +114,118 @@ TEST(RunOnEachTest, AFaultOfTheDeviceShowsAtItsSynchronization) {
   fake.set_fault(absl::InternalError("the device is lost"));
   EXPECT_THAT(RunOnEach({&worker}, Phase::kForward, work),
               StatusIs(absl::StatusCode::kInternal, StrEq("the device is lost")));
+}
+
+TEST(RepeatOnEachTest, EachRunsAsOftenAsAskedOrUntilItFails) {
+  const WorkerFleet fleet(3);
+  std::vector<int> ran(3);
+  const absl::Status status = RepeatOnEach(fleet.workers(), Phase::kForward, 5, [&](size_t i) {
+    return ++ran[i] == 2 && i == 1 ? absl::AbortedError("the second") : absl::OkStatus();
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, StrEq("the second")));
+  EXPECT_THAT(ran, ElementsAre(5, 2, 5));
+}
+
+TEST(RepeatOnEachTest, WhatElseTheWorkerHasToDoComesInBetween) {
+  const WorkerFleet fleet(1);
+  Worker& worker = fleet.worker(0);
+  const auto source = std::make_shared<QueueSource>();
+  worker.AddSource(source);
+  std::vector<std::string> order;
+  int runs = 0;
+  EXPECT_THAT(RepeatOnEach(fleet.workers(), Phase::kForward, 3,
+                           [&](size_t) {
+                             order.emplace_back("run");
+                             if (++runs == 1) {
+                               source->Push([&] { order.emplace_back("batch"); });
+                             } else if (runs == 2) {
+                               worker.Post([&] { order.emplace_back("task"); });
+                             }
+                             return absl::OkStatus();
+                           }),
+              IsOk());
+  EXPECT_THAT(order, ElementsAre("run", "batch", "run", "task", "run"));
+}
+
+// For about a millisecond.
+void Spin() {
+  const absl::Time start = absl::Now();
+  while (absl::Now() - start < absl::Milliseconds(1)) {
+  }
+}
+
+// Always has a batch.
+class EndlessSource final : public WorkSource {
+ public:
+  Next Take(const Worker& /*worker*/, absl::Time /*now*/) override { return Work(&Spin); }
+};
+
+TEST(RepeatOnEachTest, RunsAndBatchesWithoutEndShareTheWorker) {
+  const WorkerFleet fleet(1);
+  const auto source = std::make_shared<EndlessSource>();
+  fleet.worker(0).AddSource(source);
+  const absl::Time start = absl::Now();
+  absl::Duration runs;
+  EXPECT_THAT(RepeatOnEach(fleet.workers(), Phase::kForward, 30,
+                           [&](size_t) {
+                             const absl::Time begun = absl::Now();
+                             Spin();
+                             runs += absl::Now() - begun;
+                             return absl::OkStatus();
+                           }),
+              IsOk());  // hangs, if they got nothing
+  // Three quarters are the batches'.
+  EXPECT_GT(absl::Now() - start - runs, runs);
+}
+
+TEST(RunBesideEachTest, RunsAllAtTheSameTimeWhileTheWorkersAreAtWork) {
+  const WorkerFleet fleet(2);
+  const WorkerBlock first(fleet.worker(0));
+  const WorkerBlock second(fleet.worker(1));
+  absl::Barrier* all_there = new absl::Barrier(2);  // the last one through deletes it
+  std::vector<std::string> devices(2);
+  const absl::Status status = RunBesideEach(fleet.workers(), [&](size_t i) {
+    if (all_there->Block()) {
+      delete all_there;
+    }
+    devices[i] = std::string(DeviceOfThread());
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
+  EXPECT_THAT(devices, ElementsAre("cpu:0", "cpu:1"));
+  EXPECT_EQ(DeviceOfThread(), "");
+  EXPECT_EQ(fleet.worker(0).busy(Phase::kLoad), absl::ZeroDuration());
+}
+
+TEST(RunBesideEachTest, TheThreadIsSetUpAsTheWorkersIs) {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(MakeCpuDevice(/*threads=*/3));
+  const WorkerFleet fleet(std::move(devices));
+  int threads = 0;
+  bool optimizes = true;
+  EXPECT_THAT(RunBesideEach(fleet.workers(),
+                            [&](size_t) {
+                              threads = at::get_num_threads();
+                              optimizes = torch::jit::getGraphExecutorOptimize();
+                              return absl::OkStatus();
+                            }),
+              IsOk());
+  EXPECT_EQ(threads, 3);
+  EXPECT_FALSE(optimizes);
+}
+
+TEST(RunBesideEachTest, WaitsForAllAndReturnsTheFirstErrorInOrder) {
+  const WorkerFleet fleet(3);
+  std::atomic<int> ran = 0;
+  const absl::Status status = RunBesideEach(fleet.workers(), [&](size_t i) -> absl::Status {
+    ++ran;
+    if (i == 1) {
+      throw std::bad_alloc();
+    }
+    return i == 0 ? absl::OkStatus() : absl::AbortedError("the last");
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cpu:1: ")));
+  EXPECT_EQ(ran, 3);
 }
 
 }  // namespace

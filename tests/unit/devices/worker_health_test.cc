@@ -86,6 +86,25 @@ TEST_F(WorkerHealthTest, ALostDeviceStaysLostAndIsToldOfOnce) {
   EXPECT_EQ(ran_, 1);  // what came later was refused
 }
 
+TEST_F(WorkerHealthTest, AThreadBesideItNoticesAndIsRefusedToo) {
+  const auto beside = [&] {
+    return RunBesideEach({worker_.get()}, [&](size_t) {
+      ++ran_;
+      return absl::OkStatus();
+    });
+  };
+  EXPECT_THAT(Run(absl::OkStatus()), IsOk());
+  device_->set_fault(absl::UnavailableError("assert"));
+  EXPECT_THAT(beside(), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_FALSE(worker_->healthy());
+  EXPECT_EQ(lost_, 1);
+  EXPECT_EQ(device_->entered(), 2);  // by the worker, and by this thread
+  EXPECT_THAT(beside(), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_EQ(lost_, 1);
+  EXPECT_EQ(ran_, 2);
+}
+
 TEST_F(WorkerHealthTest, WhatFailedBecauseOfItIsUnavailableToo) {
   device_->set_fault(absl::UnavailableError("assert"));
   EXPECT_THAT(Run(absl::InternalError("device-side assert")),

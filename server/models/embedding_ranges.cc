@@ -1,11 +1,14 @@
 #include "server/models/embedding_ranges.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "server/models/argument_tensors.h"
 #include "torch/csrc/jit/api/function_impl.h"
+#include "torch/csrc/jit/ir/alias_analysis.h"
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"
 #include "torch/csrc/jit/passes/inliner.h"
@@ -13,41 +16,49 @@
 namespace braid {
 namespace {
 
+using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-// Give values of their first input and no others.
-const std::set<std::string>& KeepValues() {
-  static const auto* const kKinds = new std::set<std::string>(
-      {"aten::to",        "aten::long",           "aten::int",
-       "aten::type_as",   "aten::contiguous",     "aten::view",
-       "aten::reshape",   "aten::flatten",        "aten::clone",
-       "aten::detach",    "aten::unsqueeze",      "aten::squeeze",
-       "aten::t",         "aten::select",         "aten::transpose",
-       "aten::permute",   "aten::slice",          "aten::expand",
-       "aten::narrow",    "aten::view_as",        "aten::alias",
-       "aten::unflatten", "aten::ravel",          "aten::numpy_T",
-       "aten::expand_as", "prim::unchecked_cast", "aten::__getitem__.Tensor"});
-  return *kKinds;
+// Whether `node` makes its input a type that cannot hold each index, such as bool.
+bool Narrows(const Node* node) {
+  const auto type =
+      node->hasNamedInput("dtype") ? torch::jit::toIValue(node->namedInput("dtype")) : std::nullopt;
+  return type && type->isInt() && type->toInt() != static_cast<int64_t>(at::kInt) &&
+         type->toInt() != static_cast<int64_t>(at::kLong);
 }
 
-// Where in the arguments a value is from.
+// Whether `node` gives all values of its first input and no others. Not one that takes a part of
+// it: what is true of the part need not be of the rest.
+bool KeepsValues(const Node* node) {
+  static const auto* const kKinds = new std::set<std::string>(
+      {"aten::to",         "aten::long",      "aten::int",           "aten::type_as",
+       "aten::contiguous", "aten::view",      "aten::reshape",       "aten::flatten",
+       "aten::clone",      "aten::detach",    "aten::unsqueeze",     "aten::squeeze",
+       "aten::t",          "aten::transpose", "aten::permute",       "aten::expand",
+       "aten::view_as",    "aten::alias",     "aten::unflatten",     "aten::ravel",
+       "aten::numpy_T",    "aten::expand_as", "prim::unchecked_cast"});
+  return kKinds->contains(node->kind().toQualString()) && !node->inputs().empty() && !Narrows(node);
+}
+
+// Where in the module or the arguments a value is from.
 class Origins {
  public:
-  Origins(const torch::jit::Module& module, const torch::jit::Graph& graph,
+  Origins(const torch::jit::Module& module, const std::shared_ptr<Graph>& graph,
           const std::vector<ArgumentPlan>& arguments)
-      : module_(module), graph_(graph), arguments_(arguments) {}
+      : module_(module), graph_(*graph), tensors_(graph, arguments), aliases_(AliasesIn(graph)) {}
 
-  // The part of the arguments whose values `value` has.
+  // The tensor of the arguments whose values `value` has. Null if there is none, or if anything
+  // that holds them on the way is written to, wherever that is.
   const ArgumentPlan* PlanOf(const Value* value) const {
-    for (size_t a = 1; a < graph_.inputs().size(); ++a) {
-      if (graph_.inputs()[a] == value) {
-        return &arguments_[a - 1];
-      }
+    if (aliases_.hasWriters(value)) {
+      return nullptr;
+    }
+    if (const ArgumentPlan* plan = tensors_.At(value)) {
+      return plan;
     }
     const Node* node = value->node();
-    const std::string kind = node->kind().toQualString();
-    if (kind == "prim::If") {
+    if (node->kind() == torch::jit::prim::If) {
       const Value* then = node->blocks()[0]->outputs()[value->offset()];
       const Value* other = node->blocks()[1]->outputs()[value->offset()];
       // functional.embedding_bag swaps the two if the index is none.
@@ -57,17 +68,7 @@ class Origins {
       const ArgumentPlan* plan = PlanOf(then);
       return plan == PlanOf(other) ? plan : nullptr;
     }
-    if (kind == "prim::TupleUnpack" || kind == "prim::ListUnpack") {
-      const ArgumentPlan* whole = PlanOf(node->input());
-      return whole == nullptr ? nullptr : PartAt(*whole, static_cast<int64_t>(value->offset()));
-    }
-    if (kind == "prim::TupleIndex" || kind == "aten::__getitem__") {
-      const ArgumentPlan* whole = PlanOf(node->inputs()[0]);
-      const auto key = torch::jit::toIValue(node->inputs()[1]);
-      return whole == nullptr || !key ? nullptr : PartFor(*whole, *key);
-    }
-    return KeepValues().contains(kind) && !node->inputs().empty() ? PlanOf(node->inputs()[0])
-                                                                  : nullptr;
+    return KeepsValues(node) ? PlanOf(node->inputs()[0]) : nullptr;
   }
 
   // The attribute of the module that `value` is.
@@ -96,25 +97,11 @@ class Origins {
     const std::optional<c10::IValue> attribute = AttributeOf(value);
     return attribute && attribute->isTensor() && attribute->toTensor().is_floating_point();
   }
-  static const ArgumentPlan* PartAt(const ArgumentPlan& whole, int64_t index) {
-    const auto count = static_cast<int64_t>(whole.parts.size());
-    const int64_t place = index < 0 ? index + count : index;
-    return place >= 0 && place < count ? &whole.parts[static_cast<size_t>(place)] : nullptr;
-  }
-  static const ArgumentPlan* PartFor(const ArgumentPlan& whole, const c10::IValue& key) {
-    if (key.isInt()) {
-      return PartAt(whole, key.toInt());
-    }
-    const auto found = key.isString()
-                           ? std::find(whole.keys.begin(), whole.keys.end(), key.toStringRef())
-                           : whole.keys.end();
-    return found == whole.keys.end() ? nullptr
-                                     : PartAt(whole, std::distance(whole.keys.begin(), found));
-  }
 
   const torch::jit::Module& module_;
-  const torch::jit::Graph& graph_;
-  const std::vector<ArgumentPlan>& arguments_;
+  const Graph& graph_;
+  const ArgumentTensors tensors_;
+  const torch::jit::AliasDb aliases_;  // with the tensors in their places
 };
 
 bool IsCall(const Node* node) {
@@ -123,7 +110,7 @@ bool IsCall(const Node* node) {
 }
 
 // Without the optimizer, as on workers, each round inlines one level of calls.
-void InlineAll(torch::jit::Graph& graph) {
+void InlineAll(Graph& graph) {
   constexpr int kDeepest = 100;
   for (int depth = 0; depth < kDeepest; ++depth) {
     torch::jit::Inline(graph);
@@ -143,7 +130,7 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
   const auto graph =
       torch::jit::toGraphFunction(module.get_method("forward").function()).graph()->copy();
   InlineAll(*graph);
-  const Origins origins(module, *graph, arguments);
+  const Origins origins(module, graph, arguments);
   std::vector<std::optional<ValueRange>> found(inputs->size());
   // Not what is in the branches of the program, which may be there for inputs of another kind.
   for (const Node* node : graph->nodes()) {
@@ -153,8 +140,7 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
     }
     const ArgumentPlan* plan = origins.PlanOf(node->inputs()[1]);
     const std::optional<c10::IValue> weight = origins.AttributeOf(node->inputs()[0]);
-    if (plan == nullptr || plan->kind != ArgumentPlan::Kind::kTensor || !weight ||
-        !weight->isTensor() || weight->toTensor().dim() == 0) {
+    if (plan == nullptr || !weight || !weight->isTensor() || weight->toTensor().dim() == 0) {
       continue;
     }
     const int64_t last = weight->toTensor().size(0) - 1;

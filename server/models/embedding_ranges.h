@@ -10,7 +10,9 @@
 namespace braid {
 
 // Sets the range of each integer input that has none and that forward() always looks up in an
-// embedding, as it came or in another shape or integer type. `arguments`: forward's, from `inputs`.
+// embedding, whole, as it came or in another shape or integer type. What forward() writes to in
+// place has none: the writing may be what puts its values in the range. `arguments`: forward's,
+// from `inputs`.
 void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan>& arguments,
                 std::vector<TensorSpec>* inputs);
 

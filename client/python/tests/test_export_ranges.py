@@ -22,6 +22,27 @@ class Lookups(torch.nn.Module):
         )
 
 
+class Parts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4)
+
+    def forward(self, column, slice, padded, clamped):
+        filled = padded.clone()
+        filled[filled == -100] = 0
+        return (
+            self.table(column[:, 0]) + self.table(slice[:, 1:]).sum(1)
+            + self.table(filled).sum(1) + self.table(clamped.clone().clamp_(0, 9)).sum(1)
+        )
+
+
+def test_a_part_and_what_is_written_in_place_ask_nothing_of_the_input(tmp_path):
+    words = torch.zeros(4, 3, dtype=torch.int64)
+    inputs = {name: words for name in ("column", "slice", "padded", "clamped")}
+    result = braid.export(Parts(), inputs, tmp_path / "m", "pair", precisions=())
+    assert all("range" not in each for each in ExportedPair(result.path).part()["inputs"])
+
+
 def test_the_fewest_rows_count_and_what_is_computed_does_not(tmp_path):
     word = torch.zeros(4, dtype=torch.int64)
     inputs = {

@@ -1,0 +1,136 @@
+"""What a request's indices may be because of the embeddings that look them up: what PyTorch answers is
+answered, and what no table has is refused before anything is run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+from e2e import models
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+from torch import Tensor, nn
+
+FEW, MANY = 10, 1000
+CONFIG = """
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_INT64 dims: [ 2 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]
+"""
+
+
+class Tables(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.few = nn.Embedding(FEW, 3)
+        self.many = nn.Embedding(MANY, 3)
+
+
+class Columns(Tables):
+    """A table for each column."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.few(x[:, 0]) + self.many(x[:, 1])
+
+
+class Counted(Tables):
+    """A column that is no index."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.few(x[:, 0]) + x[:, 1:2].float()
+
+
+class Padded(Tables):
+    def forward(self, x: Tensor) -> Tensor:
+        x[x == -100] = 0
+        return self.few(x).sum(1)
+
+
+class PaddedCopy(Tables):
+    def forward(self, x: Tensor) -> Tensor:
+        copy = x.clone()
+        copy[copy == -100] = 0
+        return self.few(copy).sum(1)
+
+
+class Clamped(Tables):
+    def forward(self, x: Tensor) -> Tensor:
+        x.clamp_(0, 9)
+        return self.few(x).sum(1)
+
+
+class Whole(Tables):
+    """A column beside all of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.few(x[:, 0]) + self.many(x).sum(1)
+
+
+MODELS = {
+    "columns": (Columns, [[9, 999], [0, 10]]),
+    "counted": (Counted, [[9, 12345], [0, -1]]),
+    "padded": (Padded, [[9, -100], [-100, 0]]),
+    "padded_copy": (PaddedCopy, [[9, -100], [-100, 0]]),
+    "clamped": (Clamped, [[-5, 12345], [3, 4]]),
+    "whole": (Whole, [[9, 999], [0, 10]]),
+}
+# A pair's forward writes to no input.
+HELD = {
+    "torchscript": tuple(MODELS),
+    "pair": ("columns", "counted", "padded_copy", "whole"),
+}
+
+
+def make(name: str) -> nn.Module:
+    torch.manual_seed(7)
+    return MODELS[name][0]()
+
+
+def write(directory: Path, format: str) -> None:
+    example = {"x": torch.zeros(3, 2, dtype=torch.int64)}
+    for name in HELD[format]:
+        if format == "pair":
+            models.export_pair(directory / name, make(name), example, CONFIG)
+        else:
+            models.export(directory / name, make(name), config=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def client_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], braid.Client]]:
+    """client_of(format): of one server of the models in that format."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def get(format: str) -> braid.Client:
+            directory = tmp_path_factory.mktemp(f"ranges-{format}")
+            write(directory / "models", format)
+            server = Server(directory / "models", "cpu*2", directory / "run", data=False)
+            stack.enter_context(server)
+            return stack.enter_context(braid.connect(server.address))
+
+        yield get
+
+
+@pytest.mark.parametrize(("format", "name"), [(f, name) for f in HELD for name in HELD[f]])
+def test_what_pytorch_answers_is_answered(
+    client_of: Callable[[str], braid.Client], format: str, name: str
+) -> None:
+    x = np.array(MODELS[name][1], dtype=np.int64)
+    outputs = client_of(format).infer(name, {"x": x})
+    assert_close(outputs["y"], expected(make(name), x.copy()))
+
+
+@pytest.mark.parametrize("format", HELD)
+@pytest.mark.parametrize("index", [-1, MANY])
+def test_what_is_looked_up_whole_is_checked_all_of_it(
+    client_of: Callable[[str], braid.Client], format: str, index: int
+) -> None:
+    x = np.array([[0, 1], [2, index]], dtype=np.int64)
+    with pytest.raises(braid.InvalidArgument, match=f"{index} at index 3.*0 to {MANY - 1}"):
+        client_of(format).infer("whole", {"x": x})

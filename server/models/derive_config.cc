@@ -29,13 +29,17 @@ class ExampleCall {
   ExampleCall(Module& module, std::vector<ArgumentPlan> plans, std::vector<at::Tensor> scalars)
       : module_(module), plans_(std::move(plans)), scalars_(std::move(scalars)) {}
 
+  // The tensors that it returns: what is None is no output.
   absl::StatusOr<std::vector<OutputLeaf>> Run(std::vector<at::Tensor> tensors) const {
     tensors.insert(tensors.end(), scalars_.begin(), scalars_.end());
     std::vector<c10::IValue> arguments;
     for (const ArgumentPlan& plan : plans_) {
       arguments.push_back(MakeArgument(plan, tensors));
     }
-    return Flatten(module_.forward(std::move(arguments)));
+    BRAID_ASSIGN_OR_RETURN(std::vector<OutputLeaf> leaves,
+                           Flatten(module_.forward(std::move(arguments))));
+    std::erase_if(leaves, [](const OutputLeaf& leaf) { return !leaf.value.defined(); });
+    return leaves;
   }
 
  private:

@@ -24,6 +24,10 @@ std::optional<size_t> PositionOf(const std::string& name) {
 }
 
 absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
+  if (!value.defined()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("output '", spec.name, "' of the model is None"));
+  }
   const bool shorter = IsFloatingPoint(spec.type) && value.is_floating_point() &&
                        at::autocast::is_autocast_enabled(value.device().type());
   if (shorter || value.scalar_type() == ToScalarType(spec.type)) {
@@ -151,14 +155,28 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves) {
   std::vector<std::string> paths;
-  for (const OutputLeaf& leaf : leaves) {
-    paths.push_back(leaf.path);
+  std::vector<std::string> paths_of_tensors;
+  std::vector<size_t> tensors;
+  for (size_t l = 0; l < leaves.size(); ++l) {
+    paths.push_back(leaves[l].path);
+    if (leaves[l].value.defined()) {
+      paths_of_tensors.push_back(leaves[l].path);
+      tensors.push_back(l);
+    }
   }
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> positions, BindOutputs(outputs, paths));
+  // Among all: else a key that holds None would be given, by the order, what another holds.
+  BRAID_RETURN_IF_ERROR(CheckKeys(outputs, paths));
+  std::optional<std::vector<size_t>> bound = NamedPositions(outputs, paths);
+  if (!bound) {
+    BRAID_ASSIGN_OR_RETURN(bound, BindOutputs(outputs, paths_of_tensors));
+    for (size_t& position : *bound) {
+      position = tensors[position];
+    }
+  }
   for (size_t o = 0; o < outputs.size(); ++o) {
-    BRAID_RETURN_IF_ERROR(CheckType(outputs[o], leaves[positions[o]].value));
+    BRAID_RETURN_IF_ERROR(CheckType(outputs[o], leaves[(*bound)[o]].value));
   }
-  return positions;
+  return *std::move(bound);
 }
 
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,

@@ -16,7 +16,7 @@ namespace braid {
 struct OutputLeaf {
   // The keys on the way to it, joined by '.'; empty where there is no dict on the way.
   std::string path;
-  at::Tensor value;
+  at::Tensor value;  // undefined where the model returns a None in its place
 };
 
 // For each of `specs` the number in NAME__<number>, if all are so named.
@@ -33,8 +33,8 @@ absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& in
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<std::string>& names);
 
-// For each of `outputs` the index of its leaf, found likewise by its path. FAILED_PRECONDITION if
-// there is none or its datatype differs.
+// For each of `outputs` the index of its leaf, found likewise by its path; the number and the order
+// count no None. FAILED_PRECONDITION if there is none, if it is None or its datatype differs.
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves);
 

@@ -13,13 +13,22 @@ std::string Join(const std::string& path, const std::string& key) {
 absl::Status FlattenInto(const c10::IValue& value, const std::string& path,
                          std::vector<OutputLeaf>* leaves);
 
+absl::Status FlattenElement(const c10::IValue& element, const std::string& path,
+                            std::vector<OutputLeaf>* leaves) {
+  if (element.isNone()) {
+    leaves->push_back({path, at::Tensor()});
+    return absl::OkStatus();
+  }
+  return FlattenInto(element, path, leaves);
+}
+
 template <typename Elements>
 absl::Status FlattenSequence(const Elements& elements, const std::string& path,
                              std::vector<OutputLeaf>* leaves) {
   int64_t index = 0;
   for (const c10::IValue& element : elements) {
     const std::string inner = path.empty() ? path : Join(path, absl::StrCat(index));
-    BRAID_RETURN_IF_ERROR(FlattenInto(element, inner, leaves));
+    BRAID_RETURN_IF_ERROR(FlattenElement(element, inner, leaves));
     ++index;
   }
   return absl::OkStatus();
@@ -43,7 +52,7 @@ absl::Status FlattenInto(const c10::IValue& value, const std::string& path,
         return absl::FailedPreconditionError("the model returns a dict whose keys are no strings");
       }
       BRAID_RETURN_IF_ERROR(
-          FlattenInto(entry.value(), Join(path, entry.key().toStringRef()), leaves));
+          FlattenElement(entry.value(), Join(path, entry.key().toStringRef()), leaves));
     }
     return absl::OkStatus();
   }

@@ -9,7 +9,8 @@
 
 namespace braid {
 
-// All tensors of `result`, in order. FAILED_PRECONDITION if it holds anything else.
+// All tensors of `result`, in order, and each None that is an element of a tuple, list or dict, as
+// an undefined one. FAILED_PRECONDITION if it holds anything else.
 absl::StatusOr<std::vector<OutputLeaf>> Flatten(const c10::IValue& result);
 
 }  // namespace braid

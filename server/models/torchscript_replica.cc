@@ -260,6 +260,10 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Call(
   std::vector<at::Tensor> outputs;
   if (!outputs_) {
     for (const OutputLeaf& leaf : leaves) {
+      if (!leaf.value.defined()) {
+        return absl::FailedPreconditionError(
+            "a stage returns a None; expected tensors, or tuples, lists or dicts of them");
+      }
       outputs.push_back(leaf.value);
     }
     return outputs;

@@ -97,6 +97,34 @@ class Leaves(nn.Module):
         return {"both": (a + b, a - b), "swapped": (b, a)}
 
 
+class Outputs(NamedTuple):
+    """As torchvision's GoogLeNet returns them, scripted."""
+
+    logits: Tensor
+    aux: Optional[Tensor]  # noqa: UP045
+    last: Tensor
+
+
+class Auxiliary(nn.Module):
+    """What is None in evaluation stands between what is not."""
+
+    def forward(self, x: Tensor) -> Outputs:
+        aux: Optional[Tensor] = None  # noqa: UP045
+        if self.training:
+            aux = x * 3
+        return Outputs(x * 2, aux, x - 1)
+
+
+class KeyedAuxiliary(nn.Module):
+    """As Auxiliary, by keys."""
+
+    def forward(self, x: Tensor) -> dict[str, Optional[Tensor]]:  # noqa: UP045
+        outputs: dict[str, Optional[Tensor]] = {}  # noqa: UP045
+        outputs["aux"] = x * 3 if self.training else None
+        outputs["logits"] = x * 2
+        return outputs
+
+
 def _rows(count: int) -> list[Tensor]:
     """Each of its own: torch.export takes a tensor that is given twice for one input."""
     return [torch.zeros(2, 2) for _ in range(count)]
@@ -147,12 +175,18 @@ def _make_models() -> dict[str, Structured]:
         "maybe_scaled": Structured(MaybeScaled, x, (["x"], ["y"])),
         "demanding": Structured(Demanding, (*x, 2), (["x"], ["y"])),
         "leaves": Structured(Leaves, two),
+        "auxiliary": Structured(Auxiliary, x, (["x"], ["logits", "last"])),
+        "auxiliary_by_example": Structured(Auxiliary, x),
+        "keyed_auxiliary": Structured(KeyedAuxiliary, x, (["x"], ["logits"])),
+        "keyed_auxiliary_by_example": Structured(KeyedAuxiliary, x),
+        "absent": Structured(KeyedAuxiliary, x, (["x"], ["aux"])),
     }
 
 
 _MODELS = _make_models()
 # A pair's inputs are tensors, under names of their own. torch.export knows no NamedTuple that
-# nobody registered, and makes a constant of a number. One compiled stands for all: each takes 5 s.
+# that nobody registered, and makes a constant of a number or None. One compiled stands for all: each takes 5 s.
+_WITH_NONE = [name for name in _MODELS if "auxiliary" in name or name == "absent"]
 _HELD = {
     "torchscript": [
         name
@@ -163,7 +197,7 @@ _HELD = {
     "exported": [
         name
         for name in _MODELS
-        if name not in ("nested", "scaled_by_example", "maybe_scaled", "demanding")
+        if name not in ("nested", "scaled_by_example", "maybe_scaled", "demanding", *_WITH_NONE)
     ],
     "aot": ["tupled_by_number"],
 }

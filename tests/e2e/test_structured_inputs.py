@@ -99,6 +99,11 @@ CASES = {
         {"a": A, "b": B},
         {"both.0": A + B, "both.1": A - B, "swapped.0": B, "swapped.1": A},
     ),
+    # What is None is no output.
+    "auxiliary": ({"x": A}, {"logits": A * 2, "last": A - 1}),
+    "auxiliary_by_example": ({"x": A}, {"output__0": A * 2, "output__1": A - 1}),
+    "keyed_auxiliary": ({"x": A}, {"logits": A * 2}),
+    "keyed_auxiliary_by_example": ({"x": A}, {"logits": A * 2}),
 }
 
 
@@ -108,7 +113,7 @@ CASES = {
         (format, model)
         for format in models.FORMATS
         for model in structured_models.names_in(format)
-        if model != "demanding"
+        if model not in ("demanding", "absent")
     ],
 )
 def test_every_leaf_has_a_name(
@@ -125,6 +130,11 @@ def test_every_leaf_has_a_name(
 def test_a_missing_leaf_is_named(client: braid.Client) -> None:
     with pytest.raises(braid.InvalidArgument, match=r"'pair\.1' is missing"):
         client.infer("tupled", {"pair.0": A, "x": C})
+
+
+def test_an_output_that_is_none_is_named(client: braid.Client) -> None:
+    with pytest.raises(braid.FailedPrecondition, match="output 'aux' of the model is None"):
+        client.infer("absent", {"x": A})
 
 
 def test_numbers_are_no_inputs_but_parameters_of_the_configuration(

@@ -64,6 +64,26 @@ TEST(DeriveConfigTest, OutputsByKeyForADict) {
   EXPECT_EQ(config.outputs[1].name, "sum");
 }
 
+TEST(DeriveConfigTest, NoneIsNoOutput) {
+  const std::string example = "torch.zeros([2, 3])";
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig sequence,
+                             DeriveFrom("return None, x.sum(1), None, x", example));
+  EXPECT_TRUE(sequence.batched());
+  ASSERT_EQ(sequence.outputs.size(), 2);
+  EXPECT_EQ(sequence.outputs[0].name, "output__0");
+  EXPECT_THAT(sequence.outputs[0].dims, IsEmpty());
+  EXPECT_EQ(sequence.outputs[1].name, "output__1");
+  EXPECT_THAT(sequence.outputs[1].dims, ElementsAre(3));
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig dict,
+                             DeriveFrom("outputs: Dict[str, Optional[Tensor]] = {}\n"
+                                        "  outputs['aux'] = None\n"
+                                        "  outputs['logits'] = x\n"
+                                        "  return outputs",
+                                        example));
+  ASSERT_EQ(dict.outputs.size(), 1);
+  EXPECT_EQ(dict.outputs[0].name, "logits");
+}
+
 TEST(DeriveConfigTest, AModelIsBatchedIfTwiceTheRowsGiveTwiceTheRows) {
   const std::string example = "torch.zeros([1, 3])";
   EXPECT_TRUE(DeriveFrom("return x * 2", example)->batched());
@@ -108,6 +128,8 @@ TEST(DeriveConfigTest, AnExampleOfOtherArgumentsIsRefused) {
 
 TEST(DeriveConfigTest, AModelThatReturnsNoTensorIsRefused) {
   EXPECT_THAT(DeriveFrom("xs: List[Tensor] = []\n  return xs", "torch.zeros([2, 3])"),
+              StatusIs(kFailed, HasSubstr("returns no tensor")));
+  EXPECT_THAT(DeriveFrom("return None, None", "torch.zeros([2, 3])"),
               StatusIs(kFailed, HasSubstr("returns no tensor")));
 }
 

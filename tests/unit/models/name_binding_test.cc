@@ -74,6 +74,36 @@ TEST(BindOutputsTest, OneThatTheModelDoesNotReturnIsRefused) {
               StatusIs(kFailed, HasSubstr("'y__3'")));
 }
 
+// As Leaves(), but for what is at `nones`.
+std::vector<OutputLeaf> LeavesBut(const std::vector<std::string>& paths,
+                                  const std::vector<size_t>& nones) {
+  std::vector<OutputLeaf> leaves = Leaves(paths);
+  for (const size_t none : nones) {
+    leaves[none].value = at::Tensor();
+  }
+  return leaves;
+}
+
+TEST(BindOutputsTest, NoneIsPassedOver) {
+  const std::vector<OutputLeaf> sequence = LeavesBut({"", "", ""}, {1});
+  EXPECT_THAT(*BindOutputs(Specs({"a", "b"}), sequence), ElementsAre(0, 2));
+  EXPECT_THAT(*BindOutputs(Specs({"y__1", "y__0"}), sequence), ElementsAre(2, 0));
+  EXPECT_THAT(*BindOutputs(Specs({"b"}), LeavesBut({"aux", "b"}, {0})), ElementsAre(1));
+  EXPECT_THAT(*BindOutputs(Specs({"y__0"}), LeavesBut({"aux", "b"}, {0})), ElementsAre(1));
+}
+
+TEST(BindOutputsTest, AnOutputThatIsNoneIsRefused) {
+  EXPECT_THAT(BindOutputs(Specs({"aux"}), LeavesBut({"aux", "b"}, {0})),
+              StatusIs(kFailed, HasSubstr("output 'aux' of the model is None")));
+  EXPECT_THAT(BindOutputs(Specs({"b", "aux"}), LeavesBut({"aux", "b"}, {0})),
+              StatusIs(kFailed, HasSubstr("'aux'")));
+  // 'other' is no key, so 'aux' is not the first of those that are left either.
+  EXPECT_THAT(BindOutputs(Specs({"aux", "other"}), LeavesBut({"aux", "b", "c"}, {0})),
+              StatusIs(kFailed, HasSubstr("'other'")));
+  EXPECT_THAT(BindOutputs(Specs({"a", "b"}), LeavesBut({"", ""}, {1})),
+              StatusIs(kFailed, AllOf(HasSubstr("'b'"), HasSubstr("the 1 tensors"))));
+}
+
 TEST(BindOutputsTest, OneOfAnotherDatatypeIsRefused) {
   EXPECT_THAT(BindOutputs({{"y", DataType::kFp16, {}}}, Leaves({""})),
               StatusIs(kFailed, AllOf(HasSubstr("'y'"), HasSubstr("Float"), HasSubstr("FP16"))));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/script_modules.h"
@@ -19,14 +20,14 @@ using ::testing::HasSubstr;
 
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
-// What a module whose forward() is `body` returns, as paths and values.
+// The paths of what a module whose forward() is `body` returns; after that of a None an "=None".
 absl::StatusOr<std::vector<std::string>> Paths(const std::string& body) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self):\n  x = torch.zeros([1])\n  return " + body + "\n");
   BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> leaves, Flatten(module.forward({})));
   std::vector<std::string> paths;
   for (const OutputLeaf& leaf : leaves) {
-    paths.push_back(leaf.path);
+    paths.push_back(leaf.value.defined() ? leaf.path : absl::StrCat(leaf.path, "=None"));
   }
   return paths;
 }
@@ -44,6 +45,12 @@ TEST(FlattenTest, DictsGiveTheirKeys) {
   EXPECT_THAT(*Paths("{'a': {'b': x}, 'c': {'b': x}}"), ElementsAre("a.b", "c.b"));
   EXPECT_THAT(*Paths("{'a': (x, x)}"), ElementsAre("a.0", "a.1"));
   EXPECT_THAT(*Paths("(x, {'a': x})"), ElementsAre("", "a"));
+}
+
+TEST(FlattenTest, NoneKeepsItsPlaceAmongOthers) {
+  EXPECT_THAT(*Paths("(x, None, x)"), ElementsAre("", "=None", ""));
+  EXPECT_THAT(*Paths("([x, None], x)"), ElementsAre("", "=None", ""));
+  EXPECT_THAT(*Paths("{'a': (x, None, x)}"), ElementsAre("a.0", "a.1=None", "a.2"));
 }
 
 TEST(FlattenTest, WhatIsNoTensorIsRefused) {

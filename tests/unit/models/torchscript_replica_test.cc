@@ -306,6 +306,16 @@ TEST(TorchScriptReplicaTest, AFileThatCannotBeWrittenIsTold) {
               StatusIs(absl::StatusCode::kResourceExhausted, StrEq("the disk is full")));
 }
 
+TEST(TorchScriptReplicaTest, NoneAmongWhatItReturnsIsPassedOver) {
+  torch::jit::Module module = NewModule();
+  module.define("def forward(self, x):\n  return None, x * 2, None\n");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs,
+                             replica->Forward({at::ones({1, 2})}, Mode::kEval));
+  ASSERT_EQ(outputs.size(), 1);
+  EXPECT_TRUE(at::equal(outputs[0], at::full({1, 2}, 2.0)));
+}
+
 // A module of two parts: x → (x · w, x) → the product of both.
 torch::jit::Module InParts() {
   torch::jit::Module first("First");
@@ -347,6 +357,20 @@ TEST(CloneStageTest, PartsTakeAndGiveTensorsInTheirOrder) {
   EXPECT_TRUE(at::equal(outputs[0], whole[0]));
   first->BindParameter(0, at::zeros({2}));  // a copy's own
   EXPECT_TRUE(at::equal((*replica->Forward({x}, Mode::kTrain))[0], whole[0]));
+}
+
+// Without it the next stage's arguments would be others.
+TEST(CloneStageTest, NoneBetweenStagesIsRefused) {
+  torch::jit::Module module = NewModule();
+  torch::jit::Module first = NewModule();
+  first.define("def forward(self, x):\n  return None, x\n");
+  module.register_module("first", first);
+  module.define("def forward(self, x):\n  return self.first.forward(x)[1]\n");
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const auto stage,
+      MakeReplica(module, Config())->CloneStage({"first", true, false}, c10::kCPU));
+  EXPECT_THAT(stage->Forward({at::ones({1, 2})}, Mode::kTrain),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("returns a None")));
 }
 
 TEST(CloneStageTest, WhatIsNoPartIsRefused) {

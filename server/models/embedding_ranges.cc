@@ -7,11 +7,10 @@
 #include <string>
 
 #include "server/models/argument_tensors.h"
-#include "torch/csrc/jit/api/function_impl.h"
+#include "server/models/inlined_forward.h"
 #include "torch/csrc/jit/ir/alias_analysis.h"
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"
-#include "torch/csrc/jit/passes/inliner.h"
 
 namespace braid {
 namespace {
@@ -104,32 +103,13 @@ class Origins {
   const torch::jit::AliasDb aliases_;  // with the tensors in their places
 };
 
-bool IsCall(const Node* node) {
-  return node->kind() == torch::jit::prim::CallMethod ||
-         node->kind() == torch::jit::prim::CallFunction;
-}
-
-// Without the optimizer, as on workers, each round inlines one level of calls.
-void InlineAll(Graph& graph) {
-  constexpr int kDeepest = 100;
-  for (int depth = 0; depth < kDeepest; ++depth) {
-    torch::jit::Inline(graph);
-    const auto nodes = graph.nodes();
-    if (std::none_of(nodes.begin(), nodes.end(), IsCall)) {
-      return;
-    }
-  }
-}
-
 bool IsInteger(DataType type) { return !IsFloatingPoint(type) && type != DataType::kBool; }
 
 }  // namespace
 
 void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan>& arguments,
                 std::vector<TensorSpec>* inputs) {
-  const auto graph =
-      torch::jit::toGraphFunction(module.get_method("forward").function()).graph()->copy();
-  InlineAll(*graph);
+  const auto graph = InlinedForward(module);
   const Origins origins(module, graph, arguments);
   std::vector<std::optional<ValueRange>> found(inputs->size());
   // Not what is in the branches of the program, which may be there for inputs of another kind.

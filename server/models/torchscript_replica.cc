@@ -12,7 +12,9 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/devices/run_on.h"
 #include "server/models/batch_size_check.h"
+#include "server/models/module_state.h"
 #include "server/models/stage_chain.h"
 #include "server/models/torchscript_io.h"
 #include "server/storage/model_files.h"
@@ -192,6 +194,10 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
     ReclaimBuffers();
   }
   return outputs;
+}
+
+absl::Status TorchScriptReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
+  return CatchTorch([&] { return CheckChangesOnlyBuffers(module_); });
 }
 
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(

@@ -23,6 +23,8 @@ class TorchScriptReplica final : public Replica {
 
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
+  // A model may change its buffers: nothing else of it is kept as training wants it.
+  absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) override;
   absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,

@@ -9,6 +9,7 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
+#include "server/models/module_state.h"
 #include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
@@ -56,6 +57,23 @@ absl::Status CheckForward(const torch::jit::Module& module, const std::string& f
                           "; expected forward(self, output: Tensor, target: Tensor) -> Tensor"));
 }
 
+// A module in evaluation mode, as it always runs.
+absl::Status CheckStateless(const torch::jit::Module& module, const std::string& field) {
+  std::vector<StateChange> changes;
+  const absl::Status status = CatchTorch([&] {
+    changes = StateChanges(module, Reach::kEvaluation);
+    return absl::OkStatus();
+  });
+  BRAID_RETURN_IF_ERROR(Named(field, "cannot be followed: ", status));
+  if (changes.empty()) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      field, absl::StrCat("keeps state: its forward ", Describe(changes.front()),
+                          "; expected one that changes nothing of the module: a local variable, or "
+                          "a loss that the model computes, with a buffer"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LossModule>> LossModule::Load(std::string bytes, std::string field) {
@@ -67,6 +85,7 @@ absl::StatusOr<std::unique_ptr<LossModule>> LossModule::Load(std::string bytes, 
   });
   BRAID_RETURN_IF_ERROR(Named(loaded->field_, "cannot be loaded as TorchScript: ", status));
   BRAID_RETURN_IF_ERROR(CheckForward(copy->module, loaded->field_));
+  BRAID_RETURN_IF_ERROR(CheckStateless(copy->module, loaded->field_));
   loaded->GiveBack(*std::move(copy));
   return loaded;
 }

@@ -1,4 +1,5 @@
-// A loss that a client brings: a TorchScript module, forward(output, target) -> Tensor.
+// A loss that a client brings: a TorchScript module, forward(output, target) -> Tensor. It holds no
+// state across calls.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ namespace braid {
 class LossModule {
  public:
   // INVALID_ARGUMENT naming `field` ("losses[0].module") if `bytes` are no TorchScript file, or its
-  // forward does not take two tensors and return one.
+  // forward does not take two tensors and return one, or changes an attribute of the module.
   static absl::StatusOr<std::unique_ptr<LossModule>> Load(std::string bytes, std::string field);
 
   // The module's value, 0-dim, in evaluation mode. It may keep or change what it is given. With

@@ -1,6 +1,7 @@
 #include "server/models/torchscript_replica.h"
 
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -271,6 +272,36 @@ TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
   const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
   EXPECT_THAT(replica->Forward({at::ones({1})}, Mode::kEval),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'y'")));
+}
+
+// The module's forward has `line` before it computes x · w.
+absl::Status CheckTrainable(const std::string& line) {
+  torch::jit::Module module = NewModule();
+  module.register_parameter("w", Trainable(3), /*is_buffer=*/false);
+  module.register_buffer("count", at::zeros({}));
+  module.register_attribute("n", c10::IntType::get(), 0);
+  module.define("def forward(self, x):\n  " + line + "\n  return x * self.w\n");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  EXPECT_THAT(replica->Forward({at::ones({1, 2})}, Mode::kEval), IsOk());
+  return replica->CheckTrainable(std::nullopt);
+}
+
+TEST(CheckTrainableTest, WhatAForwardPassMayChange) {
+  EXPECT_THAT(CheckTrainable("self.count = self.count + 1"), IsOk());
+  EXPECT_THAT(CheckTrainable("self.count.add_(self.n)"), IsOk());
+  EXPECT_THAT(CheckTrainable("x.add_(1)"), IsOk());
+  EXPECT_THAT(CheckTrainable("self.n += 1"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("assigns 'n', which is no buffer"),
+                             HasSubstr("expected a tensor that is registered with "
+                                       "register_buffer(), or a local variable"))));
+  EXPECT_THAT(CheckTrainable("self.w.detach().mul_(0.9)"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("changes in place (aten::mul_) 'w', a parameter"),
+                             HasSubstr("only the optimizer may change"))));
+  // The buffer before it is no reason to look no further.
+  EXPECT_THAT(CheckTrainable("self.count.add_(1)\n  self.n = 0"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("assigns 'n'")));
 }
 
 struct TextSink final : ByteSink {

@@ -1,5 +1,6 @@
-// The bytes of a tensor that are copied between the message and the model, and back. Before that they
-// are gathered once, by protobuf: on the wire a message comes in frames, and a tensor is in one piece.
+// The bytes of a tensor that are copied between the message and the model, and back. Before that
+// they are gathered once, by protobuf: on the wire a message comes in frames, and a tensor is in
+// one piece.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -138,19 +138,58 @@ TEST(LossModuleTest, AFailureLeavesItUsable) {
   EXPECT_THAT(module->Compute(Output(), Target()), IsOk());
 }
 
-// The module counts its calls while it runs: two at a time on one copy would miscount.
-TEST(LossModuleTest, CallsAtOnceDoNotMeet) {
-  torch::jit::Module counting("Loss");
-  counting.register_attribute("rows", c10::IntType::get(), int64_t{0});
-  counting.define(
-      "def forward(self, output, target):\n"
-      "  self.rows = 0\n"
-      "  for i in range(output.size(0)):\n"
-      "    self.rows = self.rows + 1\n"
-      "  return output.sum() * self.rows\n");
+// A loss of 2 rows whose module has an int `n`, a tensor `t`, a buffer `b` and a parameter `p`.
+absl::Status LoadWithState(const std::string& body) {
+  torch::jit::Module inner("Inner");
+  inner.register_attribute("training", c10::BoolType::get(), true);
+  inner.register_attribute("n", c10::IntType::get(), 0);
+  inner.define("def forward(self):\n  self.n += 1\n  return self.n\n");
+  torch::jit::Module module("Loss");
+  module.register_attribute("training", c10::BoolType::get(), true);
+  module.register_module("inner", inner);
+  module.register_attribute("t", c10::TensorType::get(), at::zeros({2}));
+  module.register_buffer("b", at::zeros({2}));
+  module.register_parameter("p", at::zeros({2}), /*is_buffer=*/false);
+  module.define("def forward(self, output, target):\n  " + body + "\n  return output.sum()\n");
   std::ostringstream file;
-  counting.save(file);
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto module, Load(file.str()));
+  module.save(file);
+  return Load(file.str()).status();
+}
+
+TEST(LossModuleTest, RefusesStateOfItsOwn) {
+  const auto refuses = [](const std::string& what) {
+    return RefusesField("losses[1].module",
+                        AllOf(HasSubstr("keeps state: its forward " + what),
+                              HasSubstr("expected one that changes nothing of the module")));
+  };
+  EXPECT_THAT(LoadWithState("self.t = self.t * 0.9 + output.mean(0)"), refuses("assigns 't'"));
+  EXPECT_THAT(LoadWithState("self.b = self.b * 0.9 + output.mean(0)"), refuses("assigns 'b'"));
+  EXPECT_THAT(LoadWithState("self.b[0].add_(1)"), refuses("changes in place (aten::add_) 'b'"));
+  EXPECT_THAT(LoadWithState("self.t.zero_()"), refuses("changes in place (aten::zero_) 't'"));
+  EXPECT_THAT(LoadWithState("self.p.detach().add_(1)"),
+              refuses("changes in place (aten::add_) 'p'"));
+  EXPECT_THAT(LoadWithState("n = self.inner.forward()"), refuses("assigns 'inner.n'"));
+}
+
+TEST(LossModuleTest, MayReadWhatItHoldsAndChangeWhatItIsGiven) {
+  EXPECT_THAT(LoadWithState("target.mul_(2)\n  a = self.b + self.t * self.p\n  a.add_(1)"), IsOk());
+}
+
+// As in a network whose features a loss compares: it always runs in evaluation mode.
+TEST(LossModuleTest, MayChangeStateInTrainingModeThatItIsNeverIn) {
+  EXPECT_THAT(LoadWithState("if self.training:\n    self.b.add_(1)\n"
+                            "  y = torch.batch_norm(output, None, None, self.b, self.b, "
+                            "self.training, 0.1, 1e-5, False)"),
+              IsOk());
+}
+
+// Each has a copy of its own, and all take from and give back to the same ones.
+TEST(LossModuleTest, CallsAtOnceDoNotMeet) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto module,
+                             Load(LossModuleOf("rows = 0\n"
+                                               "  for i in range(output.size(0)):\n"
+                                               "    rows = rows + 1\n"
+                                               "  return output.sum() * rows")));
   constexpr int kCalls = 60;
   std::vector<int> right(4);
   std::latch start(static_cast<std::ptrdiff_t>(right.size()));

@@ -73,10 +73,10 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
           limits_.max_delay > absl::ZeroDuration() || !limits_.preferred_rows.empty();
       const int64_t half = (take->rows + 1) / 2;
       const int64_t before = rows_;
+      const int64_t due = before >= limits_.max_rows ? limits_.max_rows : released_;
       Cut(as_told ? Share{take->rows, take->rows, half, limits_.max_rows}
                   : Share{take->rows, idle.merge_rows, half, take->rows},
           now, &batch);
-      const int64_t due = before >= limits_.max_rows ? limits_.max_rows : released_;
       released_ = std::clamp<int64_t>(due - (before - rows_), 0, rows_);
     } else {
       until = std::get<WaitUntil>(decision).time;

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <utility>
 
-#include "ATen/ops/equal.h"
+#include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -320,12 +320,10 @@ std::vector<at::Tensor> TorchScriptReplica::buffers() const {
 void TorchScriptReplica::SetBuffers(const std::vector<at::Tensor>& values) {
   const c10::AutoGradMode no_grad(false);
   for (size_t b = 0; b < buffers_.size(); ++b) {
-    const BufferSlot& buffer = buffers_[b];
-    // A graph that is kept may need what it holds: written to, even with the same, it would be
-    // lost.
-    const bool same = buffer.own.is_same(values[b]) ||
-                      (!graph_outputs_.empty() && at::equal(buffer.own, values[b]));
-    if (!same) {
+    BufferSlot& buffer = buffers_[b];
+    if (!buffer.own.is_same(values[b])) {
+      // A graph that is kept may need what it holds: written to, it would be lost.
+      buffer.own = graph_outputs_.empty() ? buffer.own : at::empty_like(buffer.own);
       buffer.own.copy_(values[b]);
     }
     buffer.owner->setSlot(buffer.slot, buffer.own);

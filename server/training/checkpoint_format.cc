@@ -230,24 +230,26 @@ std::string WriteState(const TrainerCheckpoint& checkpoint) {
       buffers.push_back(entry.tensor.name);
     }
   }
-  const json state = {{"model", progress.model},
-                      {"optimizer", progress.optimizer},
-                      {"step", progress.step},
-                      {"skipped", progress.skipped},
-                      {"sequence", progress.sequence},
-                      {"fingerprint_low", progress.fingerprint.low},
-                      {"fingerprint_high", progress.fingerprint.high},
-                      {"schedule", HexList(progress.schedule)},
-                      {"loss_sum", Hex(progress.loss_sum)},
-                      {"losses", progress.losses},
-                      {"reply", WriteReply(progress.reply)},
-                      {"parameters", tensors.parameters},
-                      {"updates", tensors.updates},
-                      {"accumulated", tensors.accumulated},
-                      {"left_out", tensors.left_out},
-                      {"overflow", tensors.overflow},
-                      {"grad_scaler", HexList(tensors.grad_scaler)},
-                      {kBuffers, buffers}};
+  json state = {{"model", progress.model},
+                {"optimizer", progress.optimizer},
+                {"step", progress.step},
+                {"skipped", progress.skipped},
+                {"sequence", progress.sequence},
+                {"fingerprint_low", progress.fingerprint.low},
+                {"fingerprint_high", progress.fingerprint.high},
+                {"schedule", HexList(progress.schedule)},
+                {"loss_sum", Hex(progress.loss_sum)},
+                {"losses", progress.losses},
+                {"reply", WriteReply(progress.reply)},
+                {"parameters", tensors.parameters},
+                {"updates", tensors.updates},
+                {"accumulated", tensors.accumulated},
+                {"overflow", tensors.overflow},
+                {"grad_scaler", HexList(tensors.grad_scaler)},
+                {kBuffers, buffers}};
+  if (tensors.left_out > 0) {
+    state["left_out"] = tensors.left_out;
+  }
   return state.dump();
 }
 
@@ -290,7 +292,6 @@ absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(
   checkpoint.tensors.parameters = fields.Get<std::vector<std::string>>("parameters");
   checkpoint.tensors.updates = fields.Get<std::vector<int64_t>>("updates");
   checkpoint.tensors.accumulated = fields.Get<int64_t>("accumulated");
-  // Earlier checkpoints do not tell.
   checkpoint.tensors.left_out =
       fields.Find("left_out") == nullptr ? 0 : fields.Get<int64_t>("left_out");
   checkpoint.tensors.overflow = fields.Get<bool>("overflow");

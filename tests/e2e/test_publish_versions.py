@@ -311,7 +311,7 @@ def test_requests_while_versions_come_and_go(server: DurableServer, client: brai
 def test_a_model_that_takes_numbers_goes_back(tmp_path: Path, config: str | None) -> None:
     """They are inputs of the configuration that is served, and of the file that is loaded."""
     x = np.ones((2, 2), np.float32)
-    inputs = [torch.zeros(1, 2)] if config is None else None
+    inputs = [torch.zeros(1, 2), 1, 1.0, False] if config is None else None
     for version in (1, 2):
         module = structured_models.scaled()
         module.linear.bias.data.fill_(version)

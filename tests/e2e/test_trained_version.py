@@ -91,11 +91,6 @@ def create(client: braid.Client) -> braid.Trainer:
     )
 
 
-@pytest.fixture(params=["torchscript", "pair"])
-def format(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
 def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
     """Of version 1 alone; not started yet."""

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
 #include "server/batching/served_models.h"
 #include "server/training/publisher.h"
@@ -102,7 +103,9 @@ class TrainerBench {
     if (!data_dir_.empty()) {
       BRAID_ASSIGN_OR_RETURN(store, CheckpointStore::Open(checkpoints()));
     }
-    return Trainer::Create(spec, "id", *models_.FindReplicas("m", 0), std::move(store), services());
+    BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base, models_.FindReplicas("m", 0));
+    return Trainer::Create(spec, "id", {base->config(), base->version(), base->replicas()},
+                           std::move(store), services());
   }
   std::unique_ptr<Trainer> MustCreate(const TrainerSpec& spec) {
     auto trainer = Create(spec);

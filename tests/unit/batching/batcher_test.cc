@@ -75,8 +75,9 @@ TEST_F(BatcherTest, WhatFillsABatchWaitsForNothingMore) {
   }
   const IdleWorkers two{2, 1};
   EXPECT_THAT(Take(kNow, two), SizeIs(4));  // a share for each
+  EXPECT_THAT(Take(kNow, two), SizeIs(2));  // the first has not begun yet
   ASSERT_THAT(Add(1), IsOk());
-  EXPECT_THAT(Take(kNow, {1, 1}), SizeIs(5));
+  EXPECT_THAT(Take(kNow, {1, 1}), SizeIs(3));
   // What came later and is alone waits.
   ASSERT_THAT(Add(1), IsOk());
   EXPECT_THAT(Take(kNow, two), IsEmpty());

@@ -177,6 +177,19 @@ TEST_F(CheckpointFormatTest, WhatAReplyHasNotItHasNotAfterwards) {
   EXPECT_THAT(read.tensors.model, IsEmpty());
 }
 
+TEST_F(CheckpointFormatTest, BatchesThatWereLeftOutComeBack) {
+  TrainerCheckpoint checkpoint = Whole();
+  for (const int64_t left_out : {0, 3}) {
+    checkpoint.tensors.left_out = left_out;
+    BRAID_ASSERT_OK_AND_ASSIGN(const TrainerCheckpoint read, RoundTrip(checkpoint));
+    EXPECT_EQ(read.tensors.left_out, left_out);
+  }
+  json state = json::parse(WriteState(checkpoint));
+  state["left_out"] = "three";
+  EXPECT_THAT(ReadTrainerCheckpoint(state.dump(), Write(checkpoint)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'left_out'")));
+}
+
 TEST_F(CheckpointFormatTest, EveryFieldIsNeededAndOfItsKind) {
   const auto files = Write(Whole());
   const json whole = json::parse(WriteState(Whole()));

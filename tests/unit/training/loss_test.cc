@@ -304,10 +304,16 @@ TEST(LossComputeTest, IgnoreIndexDoesNotGoWithProbabilities) {
               RefusesField("targets[1].datatype", HasSubstr("ignore_index 1")));
 }
 
-TEST(LossDenominatorTest, IsTheRows) {
+TEST(LossDenominatorTest, IsTheNumbers) {
   const HostTensor values = Values();
   const HostTensor classes = Classes({0, 1, 2, 0});
-  EXPECT_EQ(*Make({.name = "mse"}).Denominator({&values, 1, 3}), 3);
+  EXPECT_EQ(*Make({.name = "mse"}).Denominator({&values, 1, 3}), 9);
+  const HostTensor flat = MakeHost<double>("targets[0]", {3}, {0, 1, 0});
+  EXPECT_EQ(*Make({.name = "l1"}).Denominator({&flat, 1, 2}), 2);
+  // A distribution over 3 classes counts once, in each of 4 places.
+  const HostTensor places = MakeHost<double>("targets[0]", {2, 3, 4}, std::vector<double>(24));
+  EXPECT_EQ(*Make({.name = "cross_entropy"}).Denominator({&places, 0, 2}), 8);
+  EXPECT_EQ(*Make({.name = "kl_div"}).Denominator({&places, 0, 2}), 24);
   EXPECT_EQ(
       *Make({.name = "cross_entropy", .class_weights = {1, 2, 3}}).Denominator({&values, 0, 2}), 2);
   EXPECT_EQ(*Make({.name = "nll"}).Denominator({&classes, 1, 3}), 3);

@@ -19,15 +19,6 @@ bool HasCheckpoints(const v1::Trainer& info) {
   return policy.every_operations() > 0 || policy.every_seconds() > 0;
 }
 
-// Another handle's operations are not taken for this one's, nor another trainer of the name for
-// this one.
-v1::Sender NewSender(const v1::Trainer& info) {
-  v1::Sender sender;
-  sender.set_trainer_id(info.id());
-  sender.set_client_id(RandomId());
-  return sender;
-}
-
 // Calls the operation's own method.
 absl::Status CallMethod(Stub& stub, const v1::StreamRequest& operation, const CallPolicy& policy,
                         v1::StreamResponse* reply, int* attempts) {
@@ -60,11 +51,14 @@ Handle::Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy,
                absl::Duration patience)
     : stubs_(std::move(stubs)),
       name_(info.name()),
-      sender_(NewSender(info)),
+      trainer_id_(info.id()),
+      client_id_(RandomId()),
       policy_(policy),
       patience_(patience),
       log_(info.applied_sequence(), HasCheckpoints(info)),
       standing_(info.applied_sequence()),
+      begun_(info.applied_sequence()),
+      follows_(info.last_operator()),
       heard_at_(std::chrono::steady_clock::now()) {}
 
 absl::Status Handle::CheckFree() const {
@@ -76,7 +70,8 @@ absl::Status Handle::CheckFree() const {
 absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) {
   if (absl::Status status = CheckFree(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + policy_.timeout;
-  Address(name_, sender_, log_.last() + 1, &operation);
+  const int64_t sequence = log_.last() + 1;
+  Address(name_, SenderOf(sequence), sequence, &operation);
   if (log_.IsFull(operation.ByteSizeLong(), operation.forward().keep_graph())) {
     absl::StatusOr<std::optional<int64_t>> durable = MakeDurable(deadline - absl::Now());
     if (!durable.ok()) return durable.status();
@@ -90,9 +85,38 @@ absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) 
   return reply;
 }
 
-void Handle::GoOnFrom(int64_t applied) {
-  if (applied != log_.last()) log_.Reset(applied);
-  standing_ = applied;
+// Another client's operations are not taken for this one's, nor another trainer of the name for
+// this one.
+v1::Sender Handle::SenderOf(int64_t sequence) const {
+  v1::Sender sender;
+  sender.set_trainer_id(trainer_id_);
+  sender.set_client_id(client_id_);
+  sender.set_last_operator(OperatorOf(sequence - 1));
+  return sender;
+}
+
+const std::string& Handle::OperatorOf(int64_t sequence) const {
+  return sequence > begun_ ? client_id_ : follows_;
+}
+
+absl::Status Handle::CheckOperator(const v1::Trainer& info) const {
+  const int64_t applied = info.applied_sequence();
+  if (applied < begun_ || applied > log_.last()) return absl::OkStatus();
+  const std::string& expected = OperatorOf(applied);
+  const bool told = !expected.empty() && !info.last_operator().empty();
+  return told && expected != info.last_operator() ? OperatedByAnother(info) : absl::OkStatus();
+}
+
+void Handle::GoOnFrom(const v1::Trainer& info) {
+  if (info.applied_sequence() != log_.last() || !CheckOperator(info).ok()) BeginAt(info);
+  standing_ = info.applied_sequence();
+}
+
+void Handle::BeginAt(const v1::Trainer& info) {
+  log_.Reset(info.applied_sequence());
+  standing_ = info.applied_sequence();
+  begun_ = info.applied_sequence();
+  follows_ = info.last_operator();
 }
 
 absl::StatusOr<v1::Trainer> Handle::Info(const CallPolicy& policy) const {
@@ -158,6 +182,7 @@ absl::StatusOr<v1::StreamResponse> Handle::SendUpTo(int64_t last, const v1::Stre
     policy.timeout = deadline - absl::Now();
     absl::StatusOr<v1::Trainer> info = Info(policy);
     if (!info.ok()) return info.status();
+    if (absl::Status status = CheckOperator(*info); !status.ok()) return status;
     if (info->applied_sequence() == standing_) {
       return OwnFailure(reply.status(), number, asked_number);
     }

@@ -37,8 +37,8 @@ class Handle {
   Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy, absl::Duration patience);
 
   const std::string& name() const { return name_; }
-  // Who its operations are from, and which trainer they are for.
-  const v1::Sender& sender() const { return sender_; }
+  // Who an operation is from, which trainer it is for, and whom it follows.
+  v1::Sender SenderOf(int64_t sequence) const;
   const CallPolicy& policy() const { return policy_; }
   absl::Duration patience() const { return patience_; }
   v1::TrainingService::StubInterface& training() const { return *stubs_.training; }
@@ -84,8 +84,12 @@ class Handle {
   };
   absl::StatusOr<Look> LookUp(bool keeps, absl::Time deadline) const;
 
-  // Takes the trainer to stand at `applied`. What is kept is forgotten if it is elsewhere.
-  void GoOnFrom(int64_t applied);
+  // Takes the trainer to stand as `info` says. What is kept is forgotten if it is elsewhere.
+  void GoOnFrom(const v1::Trainer& info);
+  // Operates the trainer from where `info` says on, and forgets what it has operated.
+  void BeginAt(const v1::Trainer& info);
+  // FAILED_PRECONDITION if another has operated the trainer in place of this client.
+  absl::Status CheckOperator(const v1::Trainer& info) const;
 
   absl::StatusOr<v1::Trainer> Info(const CallPolicy& policy) const;
   // A checkpoint that holds all that was operated here, written now.
@@ -111,6 +115,8 @@ class Handle {
   bool StartedAfter(Moment moment) const;
 
  private:
+  // Who made that operation, as this client knows, which has begun there or before it.
+  const std::string& OperatorOf(int64_t sequence) const;
   // Calls `read` once; whether the server was started again before its end.
   absl::StatusOr<bool> TryRead(absl::FunctionRef<absl::Status(const CallPolicy&)> read,
                                absl::Time deadline);
@@ -127,13 +133,17 @@ class Handle {
   // Immutable.
   const Stubs stubs_;
   const std::string name_;
-  const v1::Sender sender_;
+  const std::string trainer_id_;
+  const std::string client_id_;
   const CallPolicy policy_;
   const absl::Duration patience_;
 
   Pipeline* pipeline_ = nullptr;
   OperationLog log_;
   int64_t standing_;
+  // Where this client began to operate: after which operation, and after whom.
+  int64_t begun_;
+  std::string follows_;
   Moment heard_at_;
   bool broke_ = false;
 };

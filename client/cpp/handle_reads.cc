@@ -42,6 +42,7 @@ absl::StatusOr<Handle::Moment> Handle::BringUp(absl::Time deadline) {
     absl::StatusOr<Look> look = LookUp(log_.keeps(), deadline);
     if (!look.ok()) return look.status();
     if (look->broke) Broke();
+    if (absl::Status status = CheckOperator(look->info); !status.ok()) return status;
     const int64_t stands = look->info.applied_sequence();
     if (stands >= standing_ && standing_ == log_.last()) {
       Heard(look->asked);
@@ -79,7 +80,7 @@ absl::StatusOr<Handle::Look> Handle::LookUp(bool keeps, absl::Time deadline) con
     once.max_attempts = 1;
     absl::StatusOr<v1::Trainer> info = Info(once);
     if (info.ok()) {
-      if (info->id() != sender_.trainer_id()) {
+      if (info->id() != trainer_id_) {
         return absl::AbortedError(absl::StrCat(
             "trainer \"", name_, "\" was deleted, and another has its name: attach anew"));
       }

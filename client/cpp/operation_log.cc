@@ -92,6 +92,13 @@ absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& positi
   return stands + 1;
 }
 
+absl::Status OperatedByAnother(const v1::Trainer& info) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "trainer \"", info.name(), "\" stands at another operation ", info.applied_sequence(),
+      " than this client knows: another client has operated it, or restored a checkpoint; ",
+      kRefresh));
+}
+
 absl::Status ByAnotherClient(const absl::Status& status) {
   return WithMessage(status, absl::StrCat(status.message(), kOtherClient, kRefresh));
 }

@@ -13,6 +13,10 @@
 //   after that number is sent again. If too few are, that is an error;
 // - further back otherwise: another client has restored a checkpoint, which is an error.
 //
+// Numbers can meet by chance, so the trainer says who made it stand where it does, and an operation
+// says whom it follows. Where that is another than the client knows, it is an error, wherever the
+// trainer stands.
+//
 // A client never sends what it did not operate itself. Internal.
 #pragma once
 
@@ -97,6 +101,9 @@ struct Position {
 // FAILED_PRECONDITION where nothing may be sent. `restarted` is asked only where it matters.
 absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& position,
                                  absl::FunctionRef<bool()> restarted);
+
+// What to return where operation `info.applied_sequence()` is not the one that a client knows.
+absl::Status OperatedByAnother(const v1::Trainer& info);
 
 // `status`, saying that another client is the likely cause.
 absl::Status ByAnotherClient(const absl::Status& status);

@@ -52,6 +52,7 @@ absl::StatusOr<Handle::Moment> Pipeline::BringUp(absl::Time deadline) {
     const Handle::Seen before = seen();
     absl::StatusOr<Handle::Look> look = handle_.LookUp(before.keeps, deadline);
     if (!look.ok()) return look.status();
+    if (absl::Status status = CheckOperator(look->info); !status.ok()) return status;
     if (look->info.applied_sequence() >= before.sequence) return look->asked;
     absl::StatusOr<std::shared_ptr<StreamCall>> call = FallBack(before.sequence);
     if (!call.ok()) return call.status();
@@ -76,6 +77,11 @@ absl::StatusOr<std::shared_ptr<StreamCall>> Pipeline::FallBack(int64_t seen) {
   progress_ = absl::Now();
   broken_since_ = absl::InfiniteFuture();
   return call_;
+}
+
+absl::Status Pipeline::CheckOperator(const v1::Trainer& info) {
+  const absl::MutexLock lock(&mu_);
+  return handle_.CheckOperator(info);
 }
 
 Handle::Seen Pipeline::seen() {
@@ -119,7 +125,7 @@ absl::Status Pipeline::Enqueue(v1::StreamRequest& operation, Done& done) {
   const absl::MutexLock lock(&mu_);
   if (absl::Status status = CheckOpen(); !status.ok()) return status;
   const int64_t sequence = log_->last() + 1;
-  Address(handle_.name(), handle_.sender(), sequence, &operation);
+  Address(handle_.name(), handle_.SenderOf(sequence), sequence, &operation);
   if (absl::Status status = CheckSendable(operation.ByteSizeLong()); !status.ok()) return status;
   if (pending_.empty()) {
     progress_ = absl::Now();
@@ -267,6 +273,7 @@ absl::StatusOr<int64_t> Pipeline::WhereToGoOn(const v1::Trainer& info, const abs
   Position position;
   {
     const absl::MutexLock lock(&mu_);
+    if (absl::Status status = handle_.CheckOperator(info); !status.ok()) return status;
     position = {handle_.standing(), sent_, log_->base(), log_->keeps()};
     if (absl::IsFailedPrecondition(ended) && info.applied_sequence() == position.seen) {
       return OwnFailure(ended, position.seen + 1, pending_.empty() ? 0 : LastSeen() + 1);

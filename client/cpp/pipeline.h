@@ -63,6 +63,7 @@ class Pipeline final : private StreamCall::Owner {
   absl::Status CheckOpen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   int64_t LastSeen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<StreamCall>> FallBack(int64_t seen);
+  absl::Status CheckOperator(const v1::Trainer& info);
 
   // Only the thread runs what follows. `ended`: how the last connection ended; not OK: what to go
   // on after. What is returned, if not OK, is the end of it all.

@@ -152,8 +152,7 @@ absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& nam
       Call(handle_->training(), &Stub::RestoreCheckpoint, request, policy);
   if (!reply.ok()) return reply.status();
   info_ = std::move(*reply->mutable_trainer());
-  handle_->log().Reset(info_.applied_sequence());
-  handle_->GoOnFrom(info_.applied_sequence());
+  handle_->BeginAt(info_);
   return std::move(*reply->mutable_checkpoint());
 }
 
@@ -207,7 +206,7 @@ absl::Status Trainer::Refresh() {
   absl::StatusOr<v1::Trainer> info = handle_->Info(policy);
   if (!info.ok()) return info.status();
   info_ = *std::move(info);
-  handle_->GoOnFrom(info_.applied_sequence());
+  handle_->GoOnFrom(info_);
   return absl::OkStatus();
 }
 

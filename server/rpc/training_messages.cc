@@ -20,6 +20,8 @@ Operation Begin(const Request& request, OperationKind kind) {
   operation.sequence = request.sequence();
   operation.fingerprint = FingerprintOf(request);
   operation.trainer_id = request.sender().trainer_id();
+  operation.client_id = request.sender().client_id();
+  operation.last_operator = request.sender().last_operator();
   return operation;
 }
 
@@ -136,6 +138,7 @@ void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
     message->add_devices(device);
   }
   message->set_id(info.id);
+  message->set_last_operator(info.last_operator);
   message->set_step(info.step);
   message->set_applied_sequence(info.applied_sequence);
   message->set_durable_sequence(info.durable_sequence);

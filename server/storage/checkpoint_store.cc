@@ -137,11 +137,12 @@ absl::StatusOr<LoadedCheckpoint> CheckpointStore::ReadNewest() {
   }
 }
 
-absl::Status CheckpointStore::MakeNewest(absl::string_view name) {
+absl::Status CheckpointStore::MakeNewest(absl::string_view name, std::string state) {
   BRAID_ASSIGN_OR_RETURN(const std::string known, Find(name));
   const std::string path = PathOf(known);
   BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOf(path, known));
   manifest.numbers[kSerial] = next_serial_;
+  manifest.state = std::move(state);
   BRAID_RETURN_IF_ERROR(ReplaceManifest(path, manifest));
   ++next_serial_;
   PutLast(InfoOf(manifest));

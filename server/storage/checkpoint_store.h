@@ -69,9 +69,10 @@ class CheckpointStore {
   // further on that is not damaged, but cannot be read by this server, is not passed over.
   absl::StatusOr<LoadedCheckpoint> ReadNewest() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Has `name` be the newest: to be called after a return to it, lest the next start go on from one
-  // that was left behind. NOT_FOUND as Read().
-  absl::Status MakeNewest(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has `name` be the newest, with `state` in place of its own: to be called after a return to it,
+  // lest the next start go on from one that was left behind. NOT_FOUND as Read(), INVALID_ARGUMENT
+  // as Write().
+  absl::Status MakeNewest(absl::string_view name, std::string state) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Removes all but the newest `keep`; 0 keeps all. Those that are damaged stay, and do not count.
   absl::Status Retain(int64_t keep) ABSL_LOCKS_EXCLUDED(mu_);

@@ -58,6 +58,7 @@ std::string OriginText(const VersionOrigin& origin) {
   const Json json = {
       {"trainer", origin.trainer},
       {"trainer_id", origin.trainer_id},
+      {"last_operator", origin.last_operator},
       {"step", origin.step},
       {"sequence", origin.sequence},
       {"weights_checksum", origin.weights_checksum},
@@ -77,6 +78,10 @@ absl::StatusOr<VersionOrigin> ParseOrigin(absl::string_view text) {
       return absl::DataLossError(absl::StrCat("has no \"", name, "\""));
     }
     *to = json[name].get<std::string>();
+  }
+  // Versions that were published before it was kept have none.
+  if (const auto found = json.find("last_operator"); found != json.end() && found->is_string()) {
+    origin.last_operator = found->get<std::string>();
   }
   for (const auto& [name, to] :
        {std::pair("step", &origin.step), std::pair("sequence", &origin.sequence)}) {

@@ -24,6 +24,9 @@ struct VersionOrigin {
   std::string trainer;
   // Tells it from other trainers that have had its name.
   std::string trainer_id;
+  // Who made the operation before the publication, as the trainer tells: another since a checkpoint
+  // was restored, so that one which is made then is not taken for this one, sent again.
+  std::string last_operator;
   int64_t step = 0;
   int64_t sequence = 0;
   // Of parameters and buffers: a trainer that went back has the same numbers again.

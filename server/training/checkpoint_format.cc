@@ -26,6 +26,7 @@ constexpr char kReply[] = "reply.safetensors";
 constexpr char kStatePrefix[] = "state/";
 constexpr char kGradientPrefix[] = "gradient/";
 constexpr char kBuffers[] = "buffers";
+constexpr char kLastOperator[] = "last_operator";
 
 std::string Hex(double value) { return absl::StrFormat("%a", value); }
 
@@ -164,6 +165,9 @@ TrainerProgress ReadProgress(Fields* state) {
   progress.losses = state->Get<int64_t>("losses");
   progress.reply = ReadReply(state);
   progress.reply.applied_sequence = progress.sequence;
+  if (state->Find(kLastOperator) != nullptr) {
+    progress.last_operator = state->Get<std::string>(kLastOperator);
+  }
   return progress;
 }
 
@@ -246,6 +250,7 @@ std::string WriteState(const TrainerCheckpoint& checkpoint) {
                 {"accumulated", tensors.accumulated},
                 {"overflow", tensors.overflow},
                 {"grad_scaler", HexList(tensors.grad_scaler)},
+                {kLastOperator, progress.last_operator},
                 {kBuffers, buffers}};
   if (tensors.left_out > 0) {
     state["left_out"] = tensors.left_out;

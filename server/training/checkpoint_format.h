@@ -32,6 +32,7 @@ struct TrainerProgress {
   int64_t sequence = 0;
   Fingerprint fingerprint;
   OperationResult reply;
+  std::string last_operator;  // empty also where none was kept
   std::vector<double> schedule;
   // The losses since the last update.
   double loss_sum = 0;

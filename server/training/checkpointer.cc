@@ -65,11 +65,11 @@ absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name)
   return result;
 }
 
-absl::Status Checkpointer::MakeNewest(const std::string& name) {
+absl::Status Checkpointer::MakeNewest(const std::string& name, const std::string& state) {
   absl::Status result;
   absl::Notification made;
   thread_.Post([&] {
-    result = store_->MakeNewest(name);
+    result = store_->MakeNewest(name, state);
     made.Notify();
   });
   made.WaitForNotification();

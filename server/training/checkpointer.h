@@ -37,8 +37,9 @@ class Checkpointer {
     TrainerCheckpoint checkpoint;
   };
   absl::StatusOr<Loaded> Read(const std::string& name);
-  // The trainer stands at `name` again: a restart is to go on from there.
-  absl::Status MakeNewest(const std::string& name);
+  // The trainer stands at `name` again, with `state` in place of its own: a restart is to go on
+  // from there.
+  absl::Status MakeNewest(const std::string& name, const std::string& state);
 
   // The oldest first.
   std::vector<CheckpointInfo> List() const { return store_->List(); }

@@ -38,6 +38,9 @@ struct Operation {
   Fingerprint fingerprint;
   // Of the trainer that it is meant for; empty: of whichever has the name.
   std::string trainer_id;
+  // Who makes it, and who is to have made the one before; empty: not told, anybody.
+  std::string client_id;
+  std::string last_operator;
   std::vector<HostTensor> inputs;
   std::vector<HostTensor> targets;
   HyperParameters hyper_parameters;          // kStep, kOptimStep

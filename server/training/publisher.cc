@@ -188,7 +188,8 @@ absl::StatusOr<int64_t> Publisher::StoredAs(const std::string& model,
   for (const int64_t version : versions) {
     const absl::StatusOr<VersionOrigin> stored = store_->ReadOrigin(model, version);
     if (stored.ok() && stored->trainer == origin.trainer &&
-        stored->trainer_id == origin.trainer_id && stored->sequence == origin.sequence &&
+        stored->trainer_id == origin.trainer_id && stored->last_operator == origin.last_operator &&
+        stored->sequence == origin.sequence &&
         stored->weights_checksum == origin.weights_checksum) {
       return version;
     }

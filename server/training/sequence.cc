@@ -1,19 +1,27 @@
 #include "server/training/sequence.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 
 namespace braid {
 
 absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
-    int64_t sequence, const Fingerprint& fingerprint) const {
+    int64_t sequence, const Fingerprint& fingerprint, absl::string_view last_operator) const {
   const int64_t next = applied_ + 1;
   if (sequence < 1) {
     return InvalidField("sequence",
                         absl::StrCat(sequence, "; operations are counted from 1: expected ", next));
   }
   if (sequence == next) {
-    return std::nullopt;
+    const bool follows =
+        last_operator.empty() || last_operator_.empty() || last_operator == last_operator_;
+    return follows ? absl::StatusOr<std::optional<OperationResult>>(std::nullopt)
+                   : absl::FailedPreconditionError(absl::StrCat(
+                         "sender.last_operator: operation ", applied_,
+                         " is not the one that this client knows: another client has operated the "
+                         "trainer, or restored a checkpoint"));
   }
   if (sequence != applied_) {
     return absl::FailedPreconditionError(
@@ -31,10 +39,11 @@ absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
 }
 
 void Sequence::Record(int64_t sequence, const Fingerprint& fingerprint,
-                      const OperationResult& result) {
+                      const OperationResult& result, std::string last_operator) {
   applied_ = sequence;
   fingerprint_ = fingerprint;
   result_ = result;
+  last_operator_ = std::move(last_operator);
 }
 
 }  // namespace braid

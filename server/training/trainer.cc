@@ -198,8 +198,9 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
         "sender.trainer_id: trainer '", spec_.name,
         "' is not the one that this client knows, which was deleted: attach to it anew"));
   }
-  BRAID_ASSIGN_OR_RETURN(std::optional<OperationResult> recorded,
-                         sequence_.Admit(operation.sequence, operation.fingerprint));
+  BRAID_ASSIGN_OR_RETURN(
+      std::optional<OperationResult> recorded,
+      sequence_.Admit(operation.sequence, operation.fingerprint, operation.last_operator));
   if (recorded) {
     metrics_.CountReplay();
     const absl::MutexLock lock(&mu_);
@@ -212,11 +213,12 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
   {
     const absl::MutexLock lock(&mu_);
     applied_ = operation.sequence;
+    last_operator_ = operation.client_id;
     UpdateInfo();
     result.step = step_;
     result.durable_sequence = durable_;
   }
-  sequence_.Record(operation.sequence, operation.fingerprint, result);
+  sequence_.Record(operation.sequence, operation.fingerprint, result, operation.client_id);
   ++operations_since_checkpoint_;
   StartCheckpointIfDue(absl::Now());
   return result;
@@ -398,7 +400,8 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
 
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
-  return {spec_, devices_, step_, applied_, durable_, accumulated_, skipped_, lr_, memory_, id_};
+  return {spec_,    devices_, step_,   applied_, durable_,      accumulated_,
+          skipped_, lr_,      memory_, id_,      last_operator_};
 }
 
 TrainerState Trainer::state() const {

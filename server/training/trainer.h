@@ -78,8 +78,11 @@ class Trainer {
   // Writes a checkpoint; `done` when it is durable. FAILED_PRECONDITION without a store.
   using SaveDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
   void SaveCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Stands where a checkpoint stands; the newest for an empty name.
+  // Stands where a checkpoint stands; the newest for an empty name. What a client makes after what
+  // it knows is refused from now on, unless it is told.
   void RestoreCheckpoint(std::string name, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Goes on from the newest checkpoint as if nothing had happened.
+  void Resume(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
   // What is due by the clock: a checkpoint in the background.
   void Tick(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
@@ -136,7 +139,10 @@ class Trainer {
   // Begins a checkpoint; the pause that it costs is counted.
   void StartCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<CheckpointInfo> RestoreNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  // `resumes`: it is no return to what was left behind.
+  void Restore(std::string name, bool resumes, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<CheckpointInfo> RestoreNow(const std::string& name, bool resumes)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const TrainerSpec spec_;
   const std::string id_;
@@ -170,7 +176,11 @@ class Trainer {
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t skipped_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t applied_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string last_operator_ ABSL_GUARDED_BY(mu_);
   int64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
+  // The one written or restored last. Others are of operations before it, or of such as were left
+  // behind by a return to it.
+  CheckpointInfo checkpoint_ ABSL_GUARDED_BY(mu_);
   int64_t accumulated_ ABSL_GUARDED_BY(mu_) = 0;
   bool keeps_graph_ ABSL_GUARDED_BY(mu_) = false;
   double lr_ ABSL_GUARDED_BY(mu_) = 0;

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/base/random_id.h"
 #include "server/base/status.h"
 #include "server/telemetry/log.h"
 #include "server/training/optimizer_spec.h"
@@ -27,6 +28,7 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint() {
   progress.sequence = sequence_.applied();
   progress.fingerprint = sequence_.fingerprint();
   progress.reply = sequence_.result();
+  progress.last_operator = sequence_.last_operator();
   progress.schedule = schedule_.state();
   progress.loss_sum = loss_sum_;
   progress.losses = losses_;
@@ -52,6 +54,7 @@ void Trainer::StartCheckpoint(SaveDone done) {
     if (info.ok()) {
       const absl::MutexLock lock(&mu_);
       durable_ = info->sequence;
+      checkpoint_ = *info;
       metrics_.SetLastCheckpoint(info->created);
     } else {
       Log(LogModule::kTraining)
@@ -133,28 +136,34 @@ absl::StatusOr<std::vector<CheckpointInfo>> Trainer::ListCheckpoints() const {
 }
 
 void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {
+  Restore(std::move(name), /*resumes=*/false, std::move(done));
+}
+
+void Trainer::Resume(SaveDone done) { Restore("", /*resumes=*/true, std::move(done)); }
+
+void Trainer::Restore(std::string name, bool resumes, SaveDone done) {
   if (checkpointer_ == nullptr) {
     done(NoStore(spec_.name));
     return;
   }
   auto shared = std::make_shared<SaveDone>(std::move(done));
   // Also of a trainer that is torn: that is the way back.
-  const absl::Status queued = Enqueue([this, shared, name = std::move(name)] {
+  const absl::Status queued = Enqueue([this, shared, name = std::move(name), resumes] {
     bool deleted = false;
     {
       const absl::MutexLock lock(&mu_);
       deleted = deleted_;
     }
-    (*shared)(deleted ? absl::StatusOr<CheckpointInfo>(CheckAlive()) : RestoreNow(name));
+    (*shared)(deleted ? absl::StatusOr<CheckpointInfo>(CheckAlive()) : RestoreNow(name, resumes));
   });
   if (!queued.ok()) {
     (*shared)(queued);
   }
 }
 
-absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
+absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool resumes) {
   BRAID_ASSIGN_OR_RETURN(Checkpointer::Loaded loaded, checkpointer_->Read(name));
-  const TrainerProgress& progress = loaded.checkpoint.progress;
+  TrainerProgress& progress = loaded.checkpoint.progress;
   const auto other = [&](const char* what, const std::string& theirs, absl::string_view ours) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint '", loaded.info.name, "' is of ",
                                                       what, " '", theirs, "', the trainer of '",
@@ -169,9 +178,11 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
   Schedule schedule = schedule_;
   BRAID_RETURN_IF_ERROR(schedule.Load(progress.schedule));
   BRAID_RETURN_IF_ERROR(model_->CheckSnapshot(loaded.checkpoint.tensors));
-  if (!name.empty()) {
+  if (!resumes) {
+    progress.last_operator = RandomId();
     // Before anything changes: the disk may be full.
-    BRAID_RETURN_IF_ERROR(checkpointer_->MakeNewest(loaded.info.name));
+    BRAID_RETURN_IF_ERROR(
+        checkpointer_->MakeNewest(loaded.info.name, WriteState(loaded.checkpoint)));
   }
   if (const absl::Status restored = model_->Restore(loaded.checkpoint.tensors); !restored.ok()) {
     return Tear("a restoration", restored);
@@ -183,15 +194,15 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name) {
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = absl::Now();
   sequence_ = Sequence();
-  if (progress.sequence > 0) {
-    sequence_.Record(progress.sequence, progress.fingerprint, progress.reply);
-  }
+  sequence_.Record(progress.sequence, progress.fingerprint, progress.reply, progress.last_operator);
   const absl::MutexLock lock(&mu_);
   torn_ = absl::OkStatus();
   step_ = progress.step;
   skipped_ = progress.skipped;
   applied_ = progress.sequence;
+  last_operator_ = progress.last_operator;
   durable_ = progress.sequence;
+  checkpoint_ = loaded.info;
   UpdateInfo();
   metrics_.SetLearningRate(lr_);
   metrics_.SetLastCheckpoint(loaded.info.created);

@@ -88,18 +88,15 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
   origin.trainer = spec_.name;
   origin.trainer_id = id_;
   origin.sequence = operation.sequence;
+  origin.last_operator = sequence_.last_operator();
   origin.weights_checksum = ChecksumOfState(state);
   origin.created = absl::Now();
   {
     const absl::MutexLock lock(&mu_);
     origin.step = step_;
-  }
-  if (checkpointer_ != nullptr) {
-    for (const CheckpointInfo& info : checkpointer_->List()) {
-      // The operation itself changes no weights.
-      if (info.sequence == operation.sequence - 1) {
-        origin.checkpoint = info.name;
-      }
+    // The operation itself changes no weights.
+    if (checkpoint_.sequence == operation.sequence - 1) {
+      origin.checkpoint = checkpoint_.name;
     }
   }
   OperationResult result;

@@ -1,14 +1,13 @@
 #include "server/training/trainer_registry.h"
 
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "server/base/random_id.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/batching/batch_queue.h"
@@ -56,11 +55,6 @@ absl::Status IsDamaged(absl::string_view name, const absl::Status& damage) {
   return absl::DataLossError(absl::StrCat(
       "name: the trainer '", name, "' in the data directory is damaged (", damage.message(),
       "): mend its trainer.json and start the server again, delete it, or take another name"));
-}
-
-std::string NewId() {
-  std::random_device random;
-  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
 }
 
 // Waits for what `ask` gives its callback.
@@ -297,7 +291,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
     } else if (!absl::IsNotFound(there.status())) {
       return IsDamaged(name, there.status());
     }
-    stored = StoredTrainer{name, NewId(), request, base->version()};
+    stored = StoredTrainer{name, RandomId(), request, base->version()};
     BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
   }
   const auto create = [&]() -> absl::StatusOr<std::shared_ptr<Trainer>> {
@@ -305,7 +299,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
     if (stored) {
       BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(name));
     }
-    return Trainer::Create(std::move(spec), stored ? stored->id : NewId(),
+    return Trainer::Create(std::move(spec), stored ? stored->id : RandomId(),
                            {base->config(), base->version(), base->replicas()}, std::move(store),
                            services_);
   };
@@ -349,7 +343,11 @@ absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
       Trainer::Create(std::move(spec), stored.id, {served->config(), served->version(), replicas},
                       std::move(store), services_));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
-                          trainer->RestoreCheckpoint(checkpoint, std::move(done));
+                          if (checkpoint.empty()) {
+                            trainer->Resume(std::move(done));
+                          } else {
+                            trainer->RestoreCheckpoint(checkpoint, std::move(done));
+                          }
                         }).status());
   if (stored.expired) {
     StoredTrainer back = stored;

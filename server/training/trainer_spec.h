@@ -279,6 +279,8 @@ struct TrainerInfo {
   std::vector<DeviceMemory> memory;
   // Tells it from others that have had its name.
   std::string id;
+  // Who made it stand where it does, as Sequence::last_operator().
+  std::string last_operator;
 };
 
 }  // namespace braid

@@ -329,3 +329,38 @@ def test_a_model_that_takes_numbers_goes_back(tmp_path: Path, config: str | None
     assert older.get_response().model_version == "1"
     (new,), (old,) = outputs_of(newest).values(), outputs_of(older).values()
     np.testing.assert_allclose(old, new + 1, atol=1e-6)
+
+
+def test_the_origin_names_no_checkpoint_that_was_left_behind(
+    server: DurableServer, client: braid.Client
+) -> None:
+    """Its number is the state's, its weights are not."""
+    trainer = create(client)
+    step(trainer, 0, 1)
+    early = trainer.save_checkpoint()
+    step(trainer, 2, 3)
+    trainer.save_checkpoint()
+    trainer.restore_checkpoint(early.name)
+    step(trainer, 4, 5)
+    trainer.publish()
+    assert origin(server) == ("publisher", "4", "")
+    saved = trainer.save_checkpoint()
+    trainer.publish()
+    assert origin(server) == ("publisher", "4", saved.name)
+
+
+def test_what_is_published_again_after_a_return_is_served(
+    server: DurableServer, client: braid.Client
+) -> None:
+    """It has the number and the weights of a publication that was rolled back."""
+    trainer = create(client)
+    step(trainer, 0, 1)
+    early = trainer.save_checkpoint()
+    version = trainer.publish()
+    served = outputs(client)
+    client.rollback("noisy", 1)
+    assert outputs(client) != served
+    trainer.restore_checkpoint(early.name)
+    assert trainer.publish() == version + 1
+    assert served_version(server) == version + 1
+    assert outputs(client) == served

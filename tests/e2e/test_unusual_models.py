@@ -170,10 +170,11 @@ def test_an_output_may_be_the_input(
 def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> None:
     """A model's output may be its input, whose memory goes with the request."""
     with training.new_trainer(client, "echo", loss="cross_entropy", optimizer=SGD) as trainer:
+        start = trainer.info()
         first = trainer.forward({"x": rows(1)})
         for _ in range(20):
             client.infer("echo", {"x": rows(50)})
-        trainer._handle.go_on_from(0)  # as for a client whose reply was lost
+        trainer._handle.begin_at(start)  # as for a client whose reply was lost
         replayed = trainer.forward({"x": rows(1)})
     assert replayed.replayed
     np.testing.assert_array_equal(first.outputs["x_again"], rows(1))

@@ -34,7 +34,8 @@ class Handle:
         self.name = info.name
         # Another handle's operations are not taken for this one's, nor another trainer of the
         # name for this one.
-        self._sender = {"trainer_id": info.id, "client_id": uuid.uuid4().hex}
+        self._trainer_id = info.id
+        self._client_id = uuid.uuid4().hex
         self.lock = threading.Lock()
         self.pipeline: Pipeline | None = None  # Of the stream that is open.
         # Only with a policy: else nothing would ever make an operation durable.
@@ -44,6 +45,7 @@ class Handle:
         # The last number applied, as far as is known. Less than log.last while what a restart of
         # the server has undone is being sent again.
         self.standing = info.applied_sequence
+        self.begin_at(info)
         self._heard_at = time.monotonic()
         self._broke = False
 
@@ -56,8 +58,13 @@ class Handle:
         """Has `request` say whose it is and which number it has."""
         request.trainer = self.name
         request.sequence = sequence
-        for field, value in self._sender.items():
-            setattr(request.sender, field, value)
+        request.sender.trainer_id = self._trainer_id
+        request.sender.client_id = self._client_id
+        request.sender.last_operator = self._operator_of(sequence - 1)
+
+    def _operator_of(self, sequence: int) -> str:
+        """Who made that operation, as this handle knows, which has begun there or before it."""
+        return self._client_id if sequence > self._begun else self._follows
 
     def operate(
         self,
@@ -148,11 +155,32 @@ class Handle:
         except errors.BraidError:
             pass
 
-    def go_on_from(self, applied: int) -> None:
-        """Takes the trainer to stand at `applied`. What is kept is forgotten if it is elsewhere."""
-        if applied != self.log.last:
-            self.log.reset(applied)
+    def go_on_from(self, info: TrainerInfo) -> None:
+        """Takes the trainer to stand as `info` says. What is kept is forgotten if it is elsewhere."""
+        applied = info.applied_sequence
+        if applied != self.log.last or self._is_anothers(info):
+            self.begin_at(info)
         self.standing = applied
+
+    def begin_at(self, info: TrainerInfo) -> None:
+        """Operates the trainer from where `info` says on, and forgets what it has operated."""
+        self.log.reset(info.applied_sequence)
+        self.standing = info.applied_sequence
+        # After which operation, and after whom.
+        self._begun = info.applied_sequence
+        self._follows = info.last_operator
+
+    def _is_anothers(self, info: TrainerInfo) -> bool:
+        """Whether what the trainer applied last is another's, where this handle knows whose it is."""
+        applied, operator = info.applied_sequence, info.last_operator
+        known = self._begun <= applied <= self.log.last
+        expected = self._operator_of(applied) if known else operator
+        return bool(operator and expected and operator != expected)
+
+    def check_operator(self, info: TrainerInfo) -> None:
+        """FailedPrecondition if another has operated the trainer in place of this handle."""
+        if self._is_anothers(info):
+            raise _replay.operated_by_another(info)
 
     def info(self, timeout: float | None, attempts: float | None = None) -> TrainerInfo:
         method = TRAINING["GetTrainer"]
@@ -166,10 +194,11 @@ class Handle:
             asked = time.monotonic()
             try:
                 info = self.info(remaining(deadline), attempts=1)
-                if info.id != self._sender["trainer_id"]:
+                if info.id != self._trainer_id:
                     raise errors.Aborted(
                         f"trainer {self.name!r} was deleted, and another has its name: attach anew"
                     )
+                self.check_operator(info)
                 return info, asked
             except errors.Unavailable:
                 self.broke()
@@ -248,6 +277,7 @@ class Handle:
                 reply = self._send(current, deadline)
             except errors.FailedPrecondition as error:
                 info = self.info(remaining(deadline))
+                self.check_operator(info)
                 if info.applied_sequence == self.standing:
                     raise own_failure(error, current, asked) from None
                 self.standing = -1 + _replay.resume_at(

@@ -252,6 +252,7 @@ class Pipeline:
                 info = handle.info(max(self._remaining(), 0.0), attempts=1)
             except errors.Unavailable as unreachable:
                 return unreachable
+            handle.check_operator(info)
             own = isinstance(ended, errors.FailedPrecondition)
             if own and info.applied_sequence == handle.standing:
                 asked = self._pending[0].sequence if self._pending else 0

@@ -12,6 +12,10 @@ before training goes on. The rule, where the trainer stands elsewhere than the h
   operations after that number is sent again. If it keeps too few, that is an error;
 - further back otherwise: another client has restored a checkpoint, which is an error.
 
+Numbers can meet by chance, so the trainer says who made it stand where it does, and an operation
+says whom it follows. Where that is another than the handle knows, it is an error, wherever the
+trainer stands.
+
 A handle never sends what it did not operate itself.
 """
 
@@ -171,6 +175,14 @@ def resume_at(
             f"has lost those up to {seen}, and {why} {log.base + 1}; {_SYNC}"
         )
     return stands + 1
+
+
+def operated_by_another(info: TrainerInfo) -> FailedPrecondition:
+    """What to raise where operation `info.applied_sequence` is not the one that a handle knows."""
+    return FailedPrecondition(
+        f"trainer {info.name!r} stands at another operation {info.applied_sequence} than this "
+        f"handle knows: another client has operated it, or restored a checkpoint; {_SYNC}"
+    )
 
 
 def by_another_client(error: BraidError) -> BraidError:

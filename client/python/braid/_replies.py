@@ -75,6 +75,7 @@ def trainer_info(proto: Any) -> TrainerInfo:
         lr=proto.lr,
         memory=[DeviceMemory(m.device, m.current_bytes, m.peak_bytes) for m in proto.memory],
         id=proto.id,
+        last_operator=proto.last_operator,
     )
 
 

@@ -128,6 +128,8 @@ class TrainerInfo:
     lr: of the next update, for parameters outside groups.
     memory: one for each device that it uses.
     id: tells it from others that have had its name.
+    last_operator: who made it stand where it does: the client of the operation applied last, or,
+        since a checkpoint was restored, a text of the server's own; "": nobody, or not told.
     """
 
     name: str
@@ -145,6 +147,7 @@ class TrainerInfo:
     lr: float
     memory: list[DeviceMemory]
     id: str
+    last_operator: str
 
     @property
     def loss(self) -> dict[str, Any]:

@@ -270,8 +270,7 @@ class Trainer:
                 self._handle.make_up(deadline)
             reply = self._client._channel.call(method, request, remaining(deadline))
             info = _replies.trainer_info(reply.trainer)
-            self._handle.log.reset(info.applied_sequence)
-            self._handle.go_on_from(info.applied_sequence)
+            self._handle.begin_at(info)
             return info
 
     def state_dict(self, *, timeout: float | None = None) -> dict[str, np.ndarray]:
@@ -331,7 +330,7 @@ class Trainer:
             deadline = self._client._channel.deadline(timeout)
             self._handle.make_up(deadline)
             info = self.info(timeout=remaining(deadline))
-            self._handle.go_on_from(info.applied_sequence)
+            self._handle.go_on_from(info)
             return info
 
     def delete(self, *, timeout: float | None = None) -> None:

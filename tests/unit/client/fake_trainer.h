@@ -25,8 +25,15 @@ class FakeTrainer {
     if (sequence != applied() + 1) {
       return {grpc::StatusCode::FAILED_PRECONDITION, absl::StrCat("expected ", applied() + 1)};
     }
+    const v1::Sender sender = SenderOf(operation);
+    if (!sender.last_operator().empty() && !last_operator_.empty() &&
+        sender.last_operator() != last_operator_) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, "sender.last_operator: another"};
+    }
     if (auto status = Work(operation, reply); !status.ok()) return status;
-    history_.push_back({Describe(operation), operation.SerializeAsString(), *reply, step_});
+    last_operator_ = sender.client_id();
+    history_.push_back(
+        {Describe(operation), operation.SerializeAsString(), *reply, step_, last_operator_});
     const int64_t every = options.checkpoints().every_operations();
     if (every > 0 && applied() % every == 0) Checkpoint();
     SetStatus(operation, false, reply);
@@ -48,6 +55,14 @@ class FakeTrainer {
   void GoBackTo(int64_t sequence) {
     history_.resize(static_cast<size_t>(sequence));
     step_ = history_.empty() ? 0 : history_.back().step;
+    last_operator_ = history_.empty() ? "" : history_.back().last_operator;
+  }
+  // The same for a client that asks for it: others are to notice.
+  void Restore(int64_t sequence) {
+    GoBackTo(sequence);
+    durable_ = sequence;
+    last_operator_ = absl::StrCat("restored ", ++restored_);
+    if (!history_.empty()) history_.back().last_operator = last_operator_;
   }
   // Goes back to the newest checkpoint, as a restart of a server does.
   void Restart() { GoBackTo(durable_); }
@@ -76,6 +91,7 @@ class FakeTrainer {
     trainer.set_applied_sequence(applied());
     trainer.set_durable_sequence(durable_);
     trainer.set_step(step_);
+    trainer.set_last_operator(last_operator_);
     *trainer.mutable_options() = options;
     return trainer;
   }
@@ -93,6 +109,18 @@ class FakeTrainer {
     return absl::StrCat(text, " of ", first);
   }
 
+  // Who sends it.
+  static v1::Sender SenderOf(const v1::StreamRequest& operation) {
+    const auto* kind =
+        operation.GetDescriptor()->FindFieldByNumber(static_cast<int>(operation.operation_case()));
+    const google::protobuf::Message& inner =
+        operation.GetReflection()->GetMessage(operation, kind);
+    v1::Sender sender;
+    sender.CopyFrom(inner.GetReflection()->GetMessage(
+        inner, inner.GetDescriptor()->FindFieldByName("sender")));
+    return sender;
+  }
+
   std::string id = "1";
   v1::TrainingOptions options;
   // Forward passes keep no graph from here on.
@@ -104,6 +132,7 @@ class FakeTrainer {
     std::string bytes;
     v1::StreamResponse reply;
     int64_t step;
+    std::string last_operator;
   };
 
   grpc::Status Replay(const v1::StreamRequest& operation, v1::StreamResponse* reply) const {
@@ -174,6 +203,8 @@ class FakeTrainer {
   std::vector<v1::Checkpoint> checkpoints_;
   int64_t durable_ = 0;
   int64_t step_ = 0;
+  std::string last_operator_;
+  int restored_ = 0;
 };
 
 }  // namespace braid::client

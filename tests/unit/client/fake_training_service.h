@@ -274,7 +274,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
       const v1::Checkpoint& checkpoint = *it;
       const std::string& wanted = request->checkpoint();
       if (!wanted.empty() && checkpoint.name() != wanted) continue;
-      trainer_.GoBackTo(checkpoint.sequence());
+      trainer_.Restore(checkpoint.sequence());
       *reply->mutable_checkpoint() = checkpoint;
       *reply->mutable_trainer() = trainer_.Info();
       return grpc::Status::OK;

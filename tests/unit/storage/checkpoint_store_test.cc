@@ -118,11 +118,12 @@ TEST_F(CheckpointStoreTest, TheSameStepIsReplaced) {
 
 TEST_F(CheckpointStoreTest, OneThatWasReturnedToBecomesTheNewest) {
   WriteThree();
-  ASSERT_THAT(store_->MakeNewest(kFirst), IsOk());
+  ASSERT_THAT(store_->MakeNewest(kFirst, R"({"returned":true})"), IsOk());
   EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst));
   Reopen();
   EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst));
   BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(loaded.state, R"({"returned":true})");
   EXPECT_EQ(Contents(loaded.files.at("model.bin")), "first");
   Write(4, "fourth");
   EXPECT_EQ(store_->newest()->step, 4);
@@ -137,7 +138,8 @@ TEST_F(CheckpointStoreTest, OnlyNamesThatAreListedAreRead) {
     EXPECT_THAT(store_->Read(name),
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is no checkpoint")))
         << name;
-    EXPECT_THAT(store_->MakeNewest(name), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no")));
+    EXPECT_THAT(store_->MakeNewest(name, "{}"),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("no")));
   }
   EXPECT_THAT(store_->Read(kFirst), IsOk());
 }

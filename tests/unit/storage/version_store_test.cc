@@ -23,6 +23,7 @@ using ::testing::SizeIs;
 
 const VersionOrigin kOrigin = {"fashion",
                                "id",
+                               "somebody",
                                120,
                                131,
                                "sum",
@@ -59,6 +60,7 @@ TEST_F(VersionStoreTest, ReadsWhatWasWritten) {
   BRAID_ASSERT_OK_AND_ASSIGN(const VersionOrigin quick, Open().ReadOrigin("my model", 2));
   for (const VersionOrigin& origin : {read.origin, quick}) {
     EXPECT_EQ(origin.trainer, kOrigin.trainer);
+    EXPECT_EQ(origin.last_operator, kOrigin.last_operator);
     EXPECT_EQ(origin.step, kOrigin.step);
     EXPECT_EQ(origin.sequence, kOrigin.sequence);
     EXPECT_EQ(origin.checkpoint, kOrigin.checkpoint);

@@ -40,6 +40,7 @@ TrainerCheckpoint Whole() {
   progress.skipped = 2;
   progress.sequence = 7;
   progress.fingerprint = {0xfedcba9876543210, 0x8000000000000001};
+  progress.last_operator = "some \"client\"";
   progress.schedule = {0.1, -0.0, kInfinity, -kInfinity, 5e-324};
   progress.loss_sum = 1.0 / 3;
   progress.losses = 4;
@@ -105,6 +106,7 @@ TEST_F(CheckpointFormatTest, ProgressComesBackWithEveryBit) {
   EXPECT_EQ(progress.skipped, 2);
   EXPECT_EQ(progress.sequence, 7);
   EXPECT_EQ(progress.fingerprint, expected.fingerprint);
+  EXPECT_EQ(progress.last_operator, expected.last_operator);
   EXPECT_EQ(progress.schedule, expected.schedule);
   EXPECT_TRUE(std::signbit(progress.schedule[1]));
   EXPECT_EQ(progress.loss_sum, expected.loss_sum);

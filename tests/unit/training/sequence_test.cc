@@ -23,7 +23,7 @@ Sequence After(int64_t applied, double loss) {
   OperationResult result;
   result.applied_sequence = applied;
   result.loss = loss;
-  sequence.Record(applied, kThis, result);
+  sequence.Record(applied, kThis, result, "ann");
   return sequence;
 }
 
@@ -53,6 +53,23 @@ TEST(SequenceTest, TheLastWithTheSameRequestReturnsItsReply) {
 TEST(SequenceTest, TheLastWithAnotherRequestIsAborted) {
   EXPECT_THAT(After(7, 0.5).Admit(7, kOther),
               StatusIs(absl::StatusCode::kAborted, AllOf(HasSubstr("7"), HasSubstr("expected 8"))));
+}
+
+TEST(SequenceTest, TheNextFollowsWhomItSays) {
+  for (const char* operated : {"ann", ""}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto recorded, After(7, 0.5).Admit(8, kOther, operated));
+    EXPECT_FALSE(recorded.has_value());
+  }
+  EXPECT_THAT(After(7, 0.5).Admit(8, kOther, "bob"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("sender.last_operator"), HasSubstr("7"))));
+  // One that is sent again says whom it followed.
+  EXPECT_THAT(After(7, 0.5).Admit(7, kThis, "bob"), IsOk());
+  // Whoever has restored a checkpoint of the start.
+  Sequence restored;
+  restored.Record(0, Fingerprint(), OperationResult(), "bob");
+  EXPECT_THAT(restored.Admit(1, kThis, "ann"), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(restored.Admit(1, kThis, "bob"), IsOk());
 }
 
 TEST(SequenceTest, AnyOtherIsOutOfOrder) {

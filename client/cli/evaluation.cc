@@ -33,7 +33,7 @@ std::vector<std::vector<int64_t>> Confusion(const v1::EvaluateResponse& result) 
 
 std::string FormatEvaluation(const v1::EvaluateResponse& result) {
   std::vector<std::vector<std::string>> rows = {{"metric", "value"}};
-  rows.push_back({"loss", absl::StrCat(result.loss())});
+  if (result.has_loss()) rows.push_back({"loss", absl::StrCat(result.loss())});
   for (const auto& [name, value] : Metrics(result)) rows.push_back({name, absl::StrCat(value)});
   rows.push_back({"rows", absl::StrCat(result.rows())});
   rows.push_back({"step", absl::StrCat(result.step())});
@@ -51,10 +51,11 @@ std::string FormatEvaluation(const v1::EvaluateResponse& result) {
 }
 
 nlohmann::ordered_json EvaluationJson(const v1::EvaluateResponse& result) {
-  nlohmann::ordered_json json = {{"loss", result.loss()},
-                                 {"rows", result.rows()},
-                                 {"step", result.step()},
-                                 {"metrics", nlohmann::ordered_json::object()}};
+  nlohmann::ordered_json json;
+  if (result.has_loss()) json["loss"] = result.loss();
+  json["rows"] = result.rows();
+  json["step"] = result.step();
+  json["metrics"] = nlohmann::ordered_json::object();
   for (const auto& [name, value] : Metrics(result)) json["metrics"][name] = value;
   if (result.confusion_size() > 0) json["confusion"] = Confusion(result);
   return json;

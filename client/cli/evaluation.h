@@ -12,7 +12,8 @@ namespace braid::cli {
 // class, a column for each class predicted.
 std::string FormatEvaluation(const v1::EvaluateResponse& result);
 
-// Loss, rows, step, the metrics as an object, the confusion matrix as an array of its rows.
+// Loss, if there is one, rows, step, the metrics as an object, the confusion matrix as an array of
+// its rows.
 nlohmann::ordered_json EvaluationJson(const v1::EvaluateResponse& result);
 
 }  // namespace braid::cli

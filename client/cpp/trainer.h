@@ -80,7 +80,8 @@ class Trainer {
 
   // Loss and metrics over the batches that `next` gives, until it gives none, in eval mode, each
   // with the weights as they are when its turn comes. Changes nothing and takes no number. Sent
-  // once. INVALID_ARGUMENT without a batch.
+  // once. Without a loss, and FAILED_PRECONDITION without a metric, where the client computes the
+  // loss. INVALID_ARGUMENT without a batch.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(absl::FunctionRef<std::optional<Batch>()> next,
                                                 const EvaluateOptions& options = {});
   absl::StatusOr<v1::EvaluateResponse> Evaluate(std::vector<Batch> batches,

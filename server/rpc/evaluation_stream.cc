@@ -111,7 +111,9 @@ absl::Status EvaluationStream::WriteResult() {
     return InvalidField("inputs", "are missing: the stream has no batch; expected at least one");
   }
   const EvaluationResult result = TrainerRegistry::Result(*run_);
-  response_->set_loss(result.loss);
+  if (result.loss) {
+    response_->set_loss(*result.loss);
+  }
   response_->set_rows(result.rows);
   for (const auto& [name, value] : result.metrics) {
     (*response_->mutable_metrics())[name] = value;

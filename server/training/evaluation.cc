@@ -26,15 +26,18 @@ std::string FieldOf(size_t i) { return absl::StrCat("metrics[", i, "]"); }
 
 absl::StatusOr<Evaluation> Evaluation::Create(const std::vector<std::string>& metrics, int64_t k,
                                               std::shared_ptr<const Objective> objective) {
-  if (objective->losses().empty()) {
-    return absl::FailedPreconditionError("the client computes this trainer's loss");
+  const bool of_client = objective->losses().empty();
+  if (of_client && metrics.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the client computes this trainer's loss, so metrics alone can be evaluated; ",
+                     "expected at least one of ", absl::StrJoin(kNames, ", ")));
   }
-  const LossKind kind = objective->losses().front().kind();
+  const bool of_model = !of_client && objective->losses().front().kind() == LossKind::kModel;
   std::vector<Metric> kinds;
   for (size_t i = 0; i < metrics.size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(const Metric metric, MetricOf(metrics, i));
     kinds.push_back(metric);
-    if (kind == LossKind::kModel) {
+    if (of_model) {
       return absl::FailedPreconditionError(absl::StrCat(
           FieldOf(i), ": there is no target to measure by where the model computes the loss"));
     }
@@ -70,11 +73,12 @@ absl::Status Evaluation::Add(const std::vector<at::Tensor>& outputs,
   if (metrics_.empty()) {
     return absl::OkStatus();
   }
-  const at::Tensor& output = outputs[objective_->losses().front().output_index()];
+  const at::Tensor& output = outputs[objective_->measured_output()];
   const TargetRows measured{&targets.front(), start, rows};
   bool classes = false;
   bool errors = false;
   for (size_t i = 0; i < metrics_.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(CheckRows(i, output, rows));
     BRAID_RETURN_IF_ERROR(CheckForm(i, output, targets.front()));
     if (metrics_[i] == Metric::kConfusion) {
       BRAID_RETURN_IF_ERROR(GrowConfusion(i, output.size(1)));
@@ -84,8 +88,7 @@ absl::Status Evaluation::Add(const std::vector<at::Tensor>& outputs,
     classes = classes || !error;
   }
   if (classes) {
-    BRAID_RETURN_IF_ERROR(
-        CheckClasses(objective_->losses().front().spec(), output.size(1), measured));
+    BRAID_RETURN_IF_ERROR(CheckClasses(objective_->measured(), output.size(1), measured));
     AddClasses(output, measured);
   }
   if (errors) {
@@ -126,6 +129,15 @@ absl::Status Evaluation::AddChunk(const std::vector<at::Tensor>& outputs, int64_
   return absl::OkStatus();
 }
 
+absl::Status Evaluation::CheckRows(size_t i, const at::Tensor& output, int64_t rows) const {
+  if (output.dim() == 0 || output.size(0) != rows) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        FieldOf(i), ": ", NameOf(metrics_[i]), " is of an output that has a row for ",
+        "each of the inputs' ", rows, "; this one has shape ", ShapeString(output.sizes().vec())));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Evaluation::CheckForm(size_t i, const at::Tensor& output,
                                    const HostTensor& target) const {
   std::vector<int64_t> shape = output.sizes().vec();
@@ -134,9 +146,9 @@ absl::Status Evaluation::CheckForm(size_t i, const at::Tensor& output,
   absl::string_view expected = "numbers";
   if (metrics_[i] != Metric::kMse && metrics_[i] != Metric::kMae) {
     if (output.dim() < 2) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(FieldOf(i), ": ", NameOf(metrics_[i]), " is of an output [rows, classes]; ",
-                       "the first loss's has shape ", ShapeString(shape)));
+      return absl::FailedPreconditionError(absl::StrCat(FieldOf(i), ": ", NameOf(metrics_[i]),
+                                                        " is of an output [rows, classes]; ",
+                                                        "this one has shape ", ShapeString(shape)));
     }
     shape.erase(shape.begin() + 1);
     fits = target.type == DataType::kInt64;
@@ -146,10 +158,9 @@ absl::Status Evaluation::CheckForm(size_t i, const at::Tensor& output,
     return absl::OkStatus();
   }
   return InvalidField(
-      FieldOf(i),
-      absl::StrCat(NameOf(metrics_[i]), " is measured by ", expected, " ", ShapeString(shape),
-                   "; target '", objective_->losses().front().spec().target, "' is ",
-                   DataTypeName(target.type), " ", ShapeString(target.shape)));
+      FieldOf(i), absl::StrCat(NameOf(metrics_[i]), " is measured by ", expected, " ",
+                               ShapeString(shape), "; target '", objective_->measured().target,
+                               "' is ", DataTypeName(target.type), " ", ShapeString(target.shape)));
 }
 
 absl::Status Evaluation::GrowConfusion(size_t i, int64_t classes) {
@@ -181,7 +192,7 @@ void Evaluation::AddClasses(const at::Tensor& output, const TargetRows& rows) {
   const int64_t* predicted = best.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < indices.size(); ++i) {
     const int64_t index = indices[i];
-    if (index == objective_->losses().front().spec().ignore_index) {
+    if (index == objective_->measured().ignore_index) {
       continue;
     }
     const int64_t* begin = top.const_data_ptr<int64_t>() + i * top.size(1);
@@ -211,7 +222,8 @@ EvaluationResult Evaluation::Result() const {
   result.confusion = confusion_;
   for (size_t i = 0; i < losses_.size(); ++i) {
     const LossSpec& spec = objective_->losses()[i].spec();
-    result.loss +=
+    result.loss =
+        result.loss.value_or(0) +
         spec.weight * (spec.reduction == Reduction::kSum ? losses_[i].sum : losses_[i].value());
   }
   for (const Metric metric : metrics_) {

@@ -19,9 +19,9 @@ namespace braid {
 // Thread-compatible.
 class Evaluation {
  public:
-  // `metrics`: of "accuracy", "top_k", "confusion", "mse" and "mae", of the first loss's output and
-  // target; `k` is top_k's. INVALID_ARGUMENT naming metrics[i] or k; FAILED_PRECONDITION where the
-  // client computes the loss, or for a metric where the model does.
+  // `metrics`: of "accuracy", "top_k", "confusion", "mse" and "mae", of Objective's measured()
+  // output and target; `k` is top_k's. INVALID_ARGUMENT naming metrics[i] or k; FAILED_PRECONDITION
+  // for no metric where the client computes the loss, and for one where the model does.
   static absl::StatusOr<Evaluation> Create(const std::vector<std::string>& metrics, int64_t k,
                                            std::shared_ptr<const Objective> objective);
 
@@ -59,6 +59,8 @@ class Evaluation {
 
   absl::Status AddLosses(const std::vector<at::Tensor>& outputs,
                          const std::vector<HostTensor>& targets, int64_t start, int64_t rows);
+  // Which losses have checked already, where the server computes one.
+  absl::Status CheckRows(size_t i, const at::Tensor& output, int64_t rows) const;
   absl::Status CheckForm(size_t i, const at::Tensor& output, const HostTensor& target) const;
   absl::Status GrowConfusion(size_t i, int64_t classes);
   void AddClasses(const at::Tensor& output, const TargetRows& rows);

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace braid {
 
 struct EvaluationResult {
-  double loss = 0;  // NaN where nothing counts
+  std::optional<double> loss;  // NaN where nothing counts; none where the client computes it
   int64_t rows = 0;
   // By name; NaN where nothing counts.
   std::map<std::string, double> metrics;

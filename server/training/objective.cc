@@ -15,6 +15,9 @@
 namespace braid {
 namespace {
 
+// What PyTorch's losses leave out unless told otherwise.
+constexpr int64_t kIgnored = -100;
+
 absl::Status CheckCount(const TrainerSpec& spec) {
   if (spec.unweighted_mean && spec.loss_mode != LossMode::kModel) {
     return InvalidField("unweighted_mean", "goes with a loss that the model computes");
@@ -47,6 +50,15 @@ absl::Status CheckParts(const TrainerSpec& spec) {
     }
   }
   return absl::OkStatus();
+}
+
+// Each once.
+std::string Quoted(const std::vector<std::string>& names) {
+  std::set<std::string> quoted;
+  for (const std::string& name : names) {
+    quoted.insert(absl::StrCat("'", name, "'"));
+  }
+  return absl::StrJoin(quoted, ", ");
 }
 
 TargetRows RowsOfTarget(const std::vector<HostTensor>& targets, size_t i, int64_t start,
@@ -105,6 +117,8 @@ absl::StatusOr<std::shared_ptr<const Objective>> Objective::Create(TrainerSpec* 
 
 Objective::Objective(LossMode mode, std::vector<Loss> losses, size_t outputs)
     : mode_(mode), losses_(std::move(losses)), takes_output_(outputs, false) {
+  client_.target = "target";
+  client_.ignore_index = kIgnored;
   for (const Loss& loss : losses_) {
     takes_output_[loss.output_index()] = true;
   }
@@ -115,23 +129,35 @@ bool Objective::has_module() const {
                      [](const Loss& loss) { return loss.kind() == LossKind::kModule; });
 }
 
-std::string Objective::TargetNames() const {
-  std::set<std::string> names;
-  for (const Loss& loss : losses_) {
-    names.insert(absl::StrCat("'", loss.spec().target, "'"));
+const LossSpec& Objective::measured() const {
+  return mode_ == LossMode::kClient ? client_ : losses_.front().spec();
+}
+
+size_t Objective::measured_output() const {
+  return mode_ == LossMode::kClient ? 0 : losses_.front().output_index();
+}
+
+std::vector<std::string> Objective::TargetNames() const {
+  if (mode_ == LossMode::kClient) {
+    return {client_.target};
   }
-  return names.empty() ? "none" : absl::StrJoin(names, ", ");
+  std::vector<std::string> names;
+  for (const Loss& loss : losses_) {
+    names.push_back(loss.spec().target);
+  }
+  return names;
 }
 
 absl::Status Objective::CheckOne(const std::vector<HostTensor>& targets, size_t i,
                                  int64_t rows) const {
   const HostTensor& target = targets[i];
   const std::string field = absl::StrCat("targets[", i, "]");
-  const auto takes = [&](const Loss& loss) { return loss.spec().target == target.name; };
-  if (std::none_of(losses_.begin(), losses_.end(), takes)) {
-    return InvalidField(field + ".name",
-                        absl::StrCat("no loss takes a target '", Excerpt(target.name),
-                                     "'; expected ", TargetNames()));
+  const std::vector<std::string> names = TargetNames();
+  if (std::find(names.begin(), names.end(), target.name) == names.end()) {
+    return InvalidField(
+        field + ".name",
+        absl::StrCat("no ", mode_ == LossMode::kClient ? "metric" : "loss", " takes a target '",
+                     Excerpt(target.name), "'; expected ", Quoted(names)));
   }
   const auto same = [&](const HostTensor& other) { return other.name == target.name; };
   const auto end = targets.begin() + static_cast<std::ptrdiff_t>(i);
@@ -156,13 +182,13 @@ absl::StatusOr<std::vector<HostTensor>> Objective::PickTargets(
   for (size_t i = 0; i < targets.size(); ++i) {
     BRAID_RETURN_IF_ERROR(CheckOne(targets, i, rows));
   }
-  for (const Loss& loss : losses_) {
-    const std::string& name = loss.spec().target;
+  const std::vector<std::string> names = TargetNames();
+  for (const std::string& name : names) {
     const auto found = std::find_if(targets.begin(), targets.end(),
                                     [&](const HostTensor& target) { return target.name == name; });
     if (found == targets.end()) {
       return InvalidField("targets",
-                          absl::StrCat("target '", name, "' is missing; expected ", TargetNames()));
+                          absl::StrCat("target '", name, "' is missing; expected ", Quoted(names)));
     }
     picked.push_back(*found);
     picked.back().name = absl::StrCat("targets[", found - targets.begin(), "]");

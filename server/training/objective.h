@@ -41,16 +41,21 @@ class Objective {
   static absl::StatusOr<std::shared_ptr<const Objective>> Create(TrainerSpec* spec,
                                                                  const ModelConfig& config);
 
-  // One target for each loss, in the losses' order, from a request's `targets`; each is named by
-  // its place there, "targets[1]", which is how the functions below name it. INVALID_ARGUMENT for a
-  // target that no loss takes, is there twice, missing, or not of `rows` rows. None with
-  // LossMode::kModel, where the targets are inputs of the model and not looked at.
+  // One target for each loss, in the losses' order, or with LossMode::kClient measured()'s alone,
+  // from a request's `targets`; each is named by its place there, "targets[1]", which is how the
+  // functions below name it. INVALID_ARGUMENT for a target that is not one of them, is there twice,
+  // missing, or not of `rows` rows. None with LossMode::kModel, where the targets are inputs of the
+  // model and not looked at.
   absl::StatusOr<std::vector<HostTensor>> PickTargets(const std::vector<HostTensor>& targets,
                                                       int64_t rows) const;
 
   // Which of the model's outputs the losses take.
   const std::vector<bool>& takes_output() const { return takes_output_; }
   const std::vector<Loss>& losses() const { return losses_; }
+  // Whose target metrics are measured by, and the output that they are of: the first loss's; with
+  // LossMode::kClient "target" and the first output.
+  const LossSpec& measured() const;
+  size_t measured_output() const;
   // One of the losses is a module, which may draw random numbers.
   bool has_module() const;
 
@@ -74,12 +79,14 @@ class Objective {
  private:
   Objective(LossMode mode, std::vector<Loss> losses, size_t outputs);
 
+  // In PickTargets()'s order.
+  std::vector<std::string> TargetNames() const;
   absl::Status CheckOne(const std::vector<HostTensor>& targets, size_t i, int64_t rows) const;
-  std::string TargetNames() const;
 
   const LossMode mode_;
   const std::vector<Loss> losses_;
   std::vector<bool> takes_output_;
+  LossSpec client_;  // what is known of the client's loss
 };
 
 }  // namespace braid

@@ -133,13 +133,19 @@ absl::Status Schedule::CheckMomentum(double momentum) const {
   return absl::OkStatus();
 }
 
-void Schedule::Advance(std::optional<double> loss, std::optional<double> metric) {
+void Schedule::AdvancePlateau(std::optional<double> loss, std::optional<double> metric) {
   const bool warm = updates_ >= spec_.warmup.steps;
   if (plateau_ && warm && plateau_->Advance(loss, metric)) {
     for (double& lr : lrs_) {
       lr = plateau_->Reduced(lr);
     }
   }
+}
+
+void Schedule::Look(double metric) { AdvancePlateau(std::nullopt, metric); }
+
+void Schedule::Advance(std::optional<double> loss, std::optional<double> metric) {
+  AdvancePlateau(loss, metric);
   ++updates_;
   for (size_t g = 0; g < lrs_.size(); ++g) {
     lrs_[g] = NextLr(spec_, updates_, lrs_[g], base_[g].lr);

@@ -36,6 +36,8 @@ class Schedule {
   // After an update. `loss`: the mean of the losses since the last one, if it is known; `metric`:
   // the client's.
   void Advance(std::optional<double> loss, std::optional<double> metric);
+  // The client's metric, with an update that was skipped: only a plateau looks at it.
+  void Look(double metric);
 
   // All that a checkpoint needs to go on from here, bit for bit. May hold infinities.
   std::vector<double> state() const;
@@ -47,6 +49,7 @@ class Schedule {
 
   absl::Status Check(const HyperParameters& changes) const;
   absl::Status CheckMomentum(double momentum) const;
+  void AdvancePlateau(std::optional<double> loss, std::optional<double> metric);
 
   // Not changed after Create().
   ScheduleSpec spec_;

@@ -342,9 +342,14 @@ void Trainer::Record(const Operation& operation, const std::vector<GroupValues>&
         losses_ > 0 ? std::optional<double>(loss_sum_ / static_cast<double>(losses_))
                     : std::nullopt;
     schedule_.Advance(loss, operation.hyper_parameters.metric);
+    metrics_.SetLearningRate(values.front().lr);
+  } else if (operation.hyper_parameters.metric) {
+    schedule_.Look(*operation.hyper_parameters.metric);
+  }
+  if (model_->accumulated() == 0) {
+    // Gone with the gradients, whether an update was made of them or skipped.
     loss_sum_ = 0;
     losses_ = 0;
-    metrics_.SetLearningRate(values.front().lr);
   }
   const bool evaluates = operation.kind == OperationKind::kForward && operation.mode == Mode::kEval;
   CountWork(work, evaluates ? absl::ZeroDuration() : absl::Now() - start);
@@ -388,10 +393,12 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
   Ask(std::move(done),
       [this, evaluation = std::move(evaluation),
        operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
-        if (operation.targets.empty() && spec_.loss_mode != LossMode::kModel) {
-          return InvalidField("targets", "are missing; expected the losses' targets");
+        std::vector<HostTensor> measured;
+        if (spec_.loss_mode != LossMode::kModel) {
+          measured = std::exchange(operation.targets, {});
         }
-        BRAID_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(operation));
+        BRAID_ASSIGN_OR_RETURN(Batch batch, MakeBatch(operation));
+        BRAID_ASSIGN_OR_RETURN(batch.targets, objective_->PickTargets(measured, batch.rows));
         BRAID_RETURN_IF_ERROR(model_->Evaluate(batch, evaluation.get()));
         const absl::MutexLock lock(&mu_);
         return step_;

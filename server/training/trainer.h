@@ -160,7 +160,7 @@ class Trainer {
   Schedule schedule_;
   const std::unique_ptr<DataParallel> model_;
   Sequence sequence_;
-  double loss_sum_ = 0;  // since the last update
+  double loss_sum_ = 0;  // of the batches whose gradients are accumulated
   int64_t losses_ = 0;
   absl::Duration step_time_;  // of the operations since the last update
   int64_t operations_since_checkpoint_ = 0;

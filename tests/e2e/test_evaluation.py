@@ -296,7 +296,64 @@ def test_bad_batch_is_refused(trainers: braid.Client) -> None:
         assert trainer.evaluate([good]).rows == SIZES[0]
 
 
-def test_client_that_computes_the_loss_evaluates_itself(trainers: braid.Client) -> None:
+@pytest.mark.parametrize("micro_batch", [None, 2])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_metrics_where_the_client_computes_the_loss(
+    trainers: braid.Client, replicas: int, micro_batch: int | None
+) -> None:
+    """Of the weights that its gradients have made. A target of -100 does not count."""
+    reference = training.Reference("net", SGD, "cross_entropy")
+    inputs, targets = batches()[0]
+    given = batches()
+    given[0][1]["target"][:3] = -100
+    with new_trainer(
+        trainers,
+        "net",
+        loss_mode="client",
+        stages=on(replicas),
+        optimizer=SGD,
+        micro_batch=micro_batch,
+    ) as trainer:
+        output = torch.tensor(trainer.forward(inputs, keep_graph=True).outputs["output__0"])
+        output.requires_grad_()
+        loss_of("cross_entropy", output, targets["target"]).backward()
+        trainer.backward({"output__0": output.grad})
+        trainer.optim_step()
+        reference.step(inputs, targets)
+        result = trainer.evaluate(given, metrics=["accuracy", "top_k", "confusion"], k=2)
+        wanted = [{"target": rows(size, 5, seed=size)} for size in SIZES]
+        errors = trainer.evaluate(
+            [(batch[0], target) for batch, target in zip(given, wanted)], metrics=["mse", "mae"]
+        )
+    with torch.no_grad():
+        outputs = reference.module.eval()(torch.cat([batch[0]["x"] for batch in given]))
+    target = torch.cat([batch[1]["target"] for batch in given])
+    counts = target != -100
+    right = (outputs.argmax(1) == target)[counts].double().mean().item()
+    hits = outputs[counts].topk(2).indices == target[counts].unsqueeze(1)
+    confusion = np.zeros((5, 5), np.int64)
+    for expected, predicted in zip(target[counts], outputs[counts].argmax(1)):
+        confusion[expected, predicted] += 1
+    assert (result.loss, result.rows, result.step) == (None, sum(SIZES), 1)
+    assert result.metrics == pytest.approx(
+        {"accuracy": right, "top_k": hits.any(1).double().mean().item()}
+    )
+    np.testing.assert_array_equal(result.confusion, confusion)
+    values = torch.cat([target["target"] for target in wanted])
+    assert errors.loss is None
+    assert errors.metrics == pytest.approx(
+        {
+            "mae": loss_of("l1", outputs, values).item(),
+            "mse": loss_of("mse", outputs, values).item(),
+        }
+    )
+
+
+def test_client_that_computes_the_loss_asks_for_metrics(trainers: braid.Client) -> None:
+    inputs, targets = batches()[0]
     with new_trainer(trainers, "net", loss_mode="client", optimizer=SGD) as trainer:
-        with pytest.raises(braid.FailedPrecondition, match="client computes"):
-            trainer.evaluate(batches())
+        with pytest.raises(braid.FailedPrecondition, match="client computes.*metrics alone"):
+            trainer.evaluate(batches(), metrics=[])
+        with pytest.raises(braid.InvalidArgument, match="no metric takes a target 'y'") as caught:
+            trainer.evaluate([(inputs, {"y": targets["target"]})])
+        assert caught.value.field == "targets[0].name"

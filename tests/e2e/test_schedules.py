@@ -6,9 +6,10 @@ from __future__ import annotations
 import braid
 import numpy as np
 import pytest
+import torch
 from e2e import training
 from e2e.reference import Reference
-from e2e.training import MANY_STEPS, batches, new_trainer, on
+from e2e.training import MANY_STEPS, batches, new_trainer, on, rows
 
 STEPS = 40
 ROWS = 5
@@ -148,6 +149,68 @@ def test_row_10_plateau_of_the_clients_metric(trainers: braid.Client, name: str)
                 wanted.scheduler.step(metric)
         np.testing.assert_allclose(lrs, wanted_lrs, rtol=1e-9)
         training.assert_state(trainer, wanted, MANY_STEPS)
+
+
+def test_row_10_plateau_of_a_metric_that_comes_with_a_skipped_update(
+    trainers: braid.Client,
+) -> None:
+    """As a loop calls scheduler.step(metric), whatever GradScaler or the loop has left out."""
+    schedule = {**PLATEAU, "patience": 0}
+    wanted = Reference("net", SGD, "cross_entropy", (), schedule)
+    inputs, targets = batches(1, ROWS)[0]
+    bad = {"x": inputs["x"] * float("nan")}
+    lrs, wanted_lrs = [], []
+    with new_trainer(
+        trainers,
+        "net",
+        loss="cross_entropy",
+        optimizer=SGD,
+        schedule=schedule,
+        stages=on(2),
+        non_finite="skip",
+    ) as trainer:
+        for given, metric in ((inputs, 1.0), (bad, 5.0), (inputs, 0.5), (bad, 5.0), (inputs, 0.4)):
+            assert trainer.step(given, targets, metric=metric).skipped == (given is bad)
+            lrs.append(trainer.info().lr)
+            if given is not bad:
+                wanted.accumulate(given, targets)
+                wanted.stepper.step()
+                wanted.stepper.zero_grad()
+            wanted.scheduler.step(metric)
+            wanted_lrs.append(wanted.stepper.param_groups[0]["lr"])
+        training.assert_state(trainer, wanted, MANY_STEPS)
+    assert wanted_lrs == [0.1, 0.05, 0.05, 0.025, 0.025]
+    np.testing.assert_allclose(lrs, wanted_lrs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("accumulates", [False, True], ids=["step", "optim_step"])
+def test_row_10_plateau_forgets_the_losses_of_an_update_that_overflows(
+    trainers: braid.Client, accumulates: bool
+) -> None:
+    """Gone with the gradients: the mean of the next update is its own batches'."""
+    schedule = {**PLATEAU, "patience": 0, "threshold": 0.0}
+    inputs = {"x": rows(ROWS, 10).float()}
+    # Each better than the one before, but for the one that overflows.
+    values = [20.0, 3e4, 19.0, 18.0, 17.0]
+    with new_trainer(
+        trainers,
+        "float32",
+        loss="mse",
+        optimizer={"name": "SGD", "lr": 1e-6},
+        schedule={**schedule, "eps": 0.0},
+        precision="float16",
+        grad_scaler={"init_scale": 1024.0},
+        stages=on(2),
+    ) as trainer:
+        for value in values:
+            targets = {"target": torch.full((ROWS, 5), value)}
+            if accumulates:
+                trainer.forward_backward(inputs, targets)
+                result = trainer.optim_step()
+            else:
+                result = trainer.step(inputs, targets)
+            assert result.skipped == (value == 3e4)
+        assert trainer.info().lr == 1e-6
 
 
 def test_row_10_plateau_looks_at_means_over_an_interval(trainers: braid.Client) -> None:

@@ -99,7 +99,7 @@ def evaluation_result(reply: Any) -> EvaluationResult:
             raise Internal(f"the server sent a confusion matrix of {len(reply.confusion)} numbers")
         confusion = np.array(reply.confusion, np.int64).reshape(classes, classes)
     return EvaluationResult(
-        loss=reply.loss,
+        loss=reply.loss if reply.HasField("loss") else None,
         rows=reply.rows,
         metrics=dict(sorted(reply.metrics.items())),
         confusion=confusion,

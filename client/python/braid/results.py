@@ -74,13 +74,14 @@ class ForwardResult(OperationResult):
 class EvaluationResult:
     """Loss and metrics over all rows of an evaluation.
 
+    loss: None where the client computes it.
     metrics: by name, those that were asked for and are one number.
     confusion: int64 [C, C], of target class t predicted as class p at [t, p]; None unless asked
         for.
     step: updates that the trainer had made.
     """
 
-    loss: float
+    loss: float | None
     rows: int
     metrics: dict[str, float]
     confusion: np.ndarray | None

@@ -229,7 +229,8 @@ class Trainer:
         """Loss and metrics over `batches` of (inputs, targets), in eval mode, in one pass.
 
         metrics: any of "accuracy", "top_k" (with `k`), "confusion", of class indices; "mse",
-            "mae", of a target like the output.
+            "mae", of a target like the output. Of the first loss's output and target; with
+            loss_mode="client", where there is no loss, of the first output and "target".
         Changes nothing and takes no number. Each batch is evaluated with the weights as they are
         when its turn comes: what operates the trainer meanwhile goes on between them. The result's
         `step` is that of the last one. It is sent once: Unavailable if the connection breaks.

@@ -49,6 +49,7 @@ class FakeServer(grpc.GenericRpcHandler):
     def __init__(self):
         self.calls = []
         self.ready = True
+        self.evaluates_loss = True
         self.state = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}
         self.trainers = {}
         self.edit_pieces = lambda pieces: pieces
@@ -285,8 +286,10 @@ class FakeServer(grpc.GenericRpcHandler):
             if fault is not None:
                 self._abort(context, fault)
         reply = _protocol.TRAINING["Evaluate"].response(
-            loss=0.5, rows=sum(message.inputs[0].shape[0] for message in messages), step=3,
+            rows=sum(message.inputs[0].shape[0] for message in messages), step=3,
         )
+        if self.evaluates_loss:
+            reply.loss = 0.5
         for metric in messages[0].metrics:
             if metric == "confusion":
                 reply.confusion.extend([1, 2, 3, 4])

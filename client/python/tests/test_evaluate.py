@@ -38,6 +38,12 @@ def test_confusion_is_a_matrix(trainer):
     assert result.metrics == {}
 
 
+def test_a_loss_that_is_absent_is_none(server, trainer):
+    server.evaluates_loss = False
+    result = trainer.evaluate([(X, Y)])
+    assert (result.loss, result.metrics) == (None, {"accuracy": 0.75})
+
+
 def test_batches_are_taken_one_by_one_in_the_callers_thread(server, trainer):
     def batches():
         for _ in range(20):

@@ -30,6 +30,18 @@ TEST(EvaluationTest, ALineForEachFigure) {
             "step          7\n");
 }
 
+TEST(EvaluationTest, WithoutALoss) {
+  v1::EvaluateResponse result = Result({});
+  result.clear_loss();
+  EXPECT_EQ(FormatEvaluation(result),
+            "metric    value\n"
+            "accuracy  0.875\n"
+            "top_k         1\n"
+            "rows        100\n"
+            "step          7\n");
+  EXPECT_FALSE(EvaluationJson(result).contains("loss"));
+}
+
 TEST(EvaluationTest, TheConfusionMatrixIsBelow) {
   const std::string text = FormatEvaluation(Result({50, 2, 3, 45}));
   EXPECT_EQ(text.substr(text.find("\n\n") + 2),

@@ -65,7 +65,7 @@ TEST_P(ChunkedModelTest, SyncedBatchNormIsThatOfTheWholeBatch) {
                                trained.Evaluate(Inputs(5), Classes(5)));
     BRAID_ASSERT_OK_AND_ASSIGN(const EvaluationResult theirs,
                                whole.Evaluate(Inputs(5), Classes(5)));
-    EXPECT_NEAR(ours.loss, theirs.loss, kDouble);
+    EXPECT_NEAR(*ours.loss, *theirs.loss, kDouble);
   }
 }
 

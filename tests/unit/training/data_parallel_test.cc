@@ -153,7 +153,7 @@ TEST_P(OnWorkersTest, EvaluationIsThatOfTheWholeBatch) {
   BRAID_ASSERT_OK_AND_ASSIGN(const EvaluationResult result,
                              trained.Evaluate(sample.x, sample.target));
   const at::Tensor y = reference.forward({sample.x}).toTensor().detach();
-  EXPECT_NEAR(result.loss, at::cross_entropy_loss(y, sample.target).item<double>(), kDouble);
+  EXPECT_NEAR(*result.loss, at::cross_entropy_loss(y, sample.target).item<double>(), kDouble);
   EXPECT_EQ(result.metrics.at("accuracy"),
             y.argmax(1).eq(sample.target).to(at::kDouble).mean().item<double>());
   EXPECT_EQ(result.rows, 7);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,13 +122,13 @@ TEST(EvaluationTest, TheLossIsThatOfOneBatch) {
       at::cross_entropy_loss(Scores(), target, at::tensor({0.5, 1.0, 4.0}, at::kDouble))
           .item<double>();
   const double sum = at::nll_loss(Scores(), target, {}, at::Reduction::Sum).item<double>();
-  EXPECT_NEAR(evaluation.Result().loss, 0.5 * mean + 2 * sum, 1e-14);
+  EXPECT_NEAR(*evaluation.Result().loss, 0.5 * mean + 2 * sum, 1e-14);
 }
 
 TEST(EvaluationTest, OverNothingIsNan) {
   Evaluation evaluation = Of({"accuracy"}, {{.name = "cross_entropy"}});
   ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({-100, -100, -100, -100})}, 0, 4), IsOk());
-  EXPECT_TRUE(std::isnan(evaluation.Result().loss));
+  EXPECT_TRUE(std::isnan(*evaluation.Result().loss));
   EXPECT_TRUE(std::isnan(evaluation.Result().metrics["accuracy"]));
   EXPECT_EQ(evaluation.Result().rows, 4);
 }
@@ -138,7 +139,7 @@ TEST(EvaluationTest, AModelsOwnLossIsAMeanOverRows) {
       Evaluation::Create({}, 5, Make({{.output = "score"}}, LossMode::kModel)));
   ASSERT_THAT(evaluation.Add({{}, at::scalar_tensor(2.0, at::kDouble)}, {}, 0, 3), IsOk());
   ASSERT_THAT(evaluation.Add({{}, at::scalar_tensor(6.0, at::kDouble)}, {}, 3, 1), IsOk());
-  EXPECT_DOUBLE_EQ(evaluation.Result().loss, 3);
+  EXPECT_DOUBLE_EQ(*evaluation.Result().loss, 3);
 }
 
 TEST(EvaluationTest, MeasuresClassesOfAModulesLoss) {
@@ -162,9 +163,35 @@ TEST(EvaluationTest, RefusesUnknownMetrics) {
   EXPECT_THAT(Evaluation::Create({"accuracy"}, 0, objective), IsOk());
 }
 
-TEST(EvaluationTest, NeedsALossAndATarget) {
+TEST(EvaluationTest, WhereTheClientComputesTheLossThereAreMetricsAlone) {
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      Evaluation evaluation,
+      Evaluation::Create({"accuracy", "confusion"}, 5, Make({}, LossMode::kClient)));
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({2, 1, -100, 2})}, 0, 4), IsOk());
+  const EvaluationResult result = evaluation.Result();
+  EXPECT_EQ(result.loss, std::nullopt);
+  EXPECT_EQ(result.rows, 4);
+  EXPECT_THAT(result.metrics, ElementsAre(Pair("accuracy", 2.0 / 3)));
+  EXPECT_THAT(result.confusion, ElementsAre(0, 0, 0,  //
+                                            1, 0, 0,  //
+                                            0, 0, 2));
+}
+
+// No loss has looked at the output before.
+TEST(EvaluationTest, AMetricIsOfAnOutputWithARowForEachOfTheBatch) {
+  for (const at::Tensor& output : {at::scalar_tensor(1.0), at::zeros({2, 3}, at::kDouble)}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(Evaluation evaluation,
+                               Evaluation::Create({"mse"}, 5, Make({}, LossMode::kClient)));
+    const HostTensor target = MakeHost<double>("targets[0]", {4}, {0, 4, -1, 2});
+    EXPECT_THAT(evaluation.Add(Outputs(output), {target}, 0, 4),
+                StatusIs(kFailed, HasSubstr("metrics[0]: mse is of an output that has a row")));
+  }
+}
+
+TEST(EvaluationTest, NeedsALossOrAMetricAndATarget) {
   EXPECT_THAT(Evaluation::Create({}, 5, Make({}, LossMode::kClient)),
-              StatusIs(kFailed, HasSubstr("the client computes")));
+              StatusIs(kFailed, AllOf(HasSubstr("the client computes"),
+                                      HasSubstr("at least one of accuracy, top_k"))));
   EXPECT_THAT(Evaluation::Create({"mse"}, 5, Make({}, LossMode::kModel)),
               StatusIs(kFailed, HasSubstr("metrics[0]: there is no target")));
 }

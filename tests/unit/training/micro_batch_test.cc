@@ -89,7 +89,7 @@ TEST_P(MicroBatchTest, ForwardAndEvaluationAreThoseOfTheWhole) {
                              trained.Evaluate(Inputs(9), Classes(9)));
   BRAID_ASSERT_OK_AND_ASSIGN(const EvaluationResult expected,
                              whole.Evaluate(Inputs(9), Classes(9)));
-  EXPECT_NEAR(evaluated.loss, expected.loss, kDouble);
+  EXPECT_NEAR(*evaluated.loss, *expected.loss, kDouble);
   EXPECT_EQ(evaluated.metrics, expected.metrics);
   EXPECT_EQ(evaluated.rows, 9);
 }

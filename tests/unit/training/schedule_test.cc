@@ -166,6 +166,16 @@ TEST(ScheduleTest, PlateauLooksAtTheMetric) {
   EXPECT_EQ(schedule.Next({})->at(0).lr, 0.5);
 }
 
+TEST(ScheduleTest, PlateauLooksAtAMetricWithoutAnUpdate) {
+  Schedule schedule = Made({{1, 0.5}, PlateauScheduleSpec{.factor = 0.5, .patience = 0}});
+  schedule.Look(1);  // forgotten: warming up
+  schedule.Advance(std::nullopt, std::nullopt);
+  schedule.Look(10);
+  EXPECT_EQ(schedule.Next({})->at(0).lr, 1);
+  schedule.Look(10);
+  EXPECT_EQ(schedule.Next({})->at(0).lr, 0.5);
+}
+
 TEST(ScheduleTest, GroupsHaveTheirOwnOrTheOptimizers) {
   Schedule schedule = Made(
       {{}, ExponentialScheduleSpec{0.5}}, SgdSpec{.lr = 1, .momentum = 0.9, .weight_decay = 0.1},

@@ -55,7 +55,7 @@ void ExpectTrainsAsOne(const torch::jit::Module& module, int workers, const Trai
                              trained.Evaluate(Inputs(9), Classes(9)));
   BRAID_ASSERT_OK_AND_ASSIGN(const EvaluationResult expected,
                              whole.Evaluate(Inputs(9), Classes(9)));
-  EXPECT_NEAR(evaluated.loss, expected.loss, kDouble);
+  EXPECT_NEAR(*evaluated.loss, *expected.loss, kDouble);
   EXPECT_EQ(evaluated.metrics, expected.metrics);
   ExpectSameState(trained.state(), whole.state(), kDouble);
 }

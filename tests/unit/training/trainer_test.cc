@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -214,6 +215,28 @@ TEST_F(TrainerTest, APlateauLooksAtTheLossesOrAtTheClientsMetric) {
   EXPECT_EQ(trainer_->info().lr, 0.5e-9);
 }
 
+TEST_F(TrainerTest, APlateauLooksAtAMetricThatComesWithASkippedUpdate) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+  spec.non_finite = NonFinitePolicy::kSkip;
+  spec.schedule.kind = PlateauScheduleSpec{.factor = 0.5, .patience = 0};
+  trainer_ = bench_.MustCreate(spec);
+  Operation good = BatchOperation(1, 20);
+  good.hyper_parameters.metric = 1;
+  ASSERT_THAT(Do(std::move(good)), IsOk());
+  Operation bad = BatchOperation(2, 20);
+  bad.inputs = {ToHost(Inputs(20) * std::numeric_limits<double>::infinity(), "x")};
+  bad.hyper_parameters.metric = 5;
+  EXPECT_TRUE(Do(std::move(bad))->skipped);
+  EXPECT_EQ(trainer_->info().lr, 0.05);
+  bad = BatchOperation(3, 20, OperationKind::kForwardBackward);
+  bad.inputs = {ToHost(Inputs(20) * std::numeric_limits<double>::infinity(), "x")};
+  EXPECT_TRUE(Do(std::move(bad))->skipped);
+  Operation update = OptimStep(4);
+  update.hyper_parameters.metric = 5;
+  EXPECT_TRUE(Do(std::move(update))->skipped);
+  EXPECT_EQ(trainer_->info().lr, 0.025);
+}
+
 TEST_F(TrainerTest, EvaluationChangesNothingAndTakesNoNumber) {
   ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
   const State before = Weights();
@@ -296,6 +319,21 @@ TEST_F(ClientTrainerTest, WhatComesBetweenDropsTheGraph) {
   ASSERT_THAT(Do(*trainer_, Publish(2)), IsOk());
   EXPECT_THAT(Do(*trainer_, Backward(3)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("keep_graph")));
+}
+
+TEST_F(ClientTrainerTest, EvaluationMeasuresWithoutALoss) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto evaluation, trainer_->StartEvaluation({"accuracy"}, 1));
+  const auto evaluate = [&](std::vector<HostTensor> targets) {
+    Pending<absl::StatusOr<int64_t>> pending;
+    trainer_->Evaluate(evaluation, {ToHost(Inputs(5), "x")}, std::move(targets), pending.done());
+    return pending.Wait();
+  };
+  ASSERT_THAT(evaluate({ToHost(Classes(5), "target")}), IsOk());
+  EXPECT_EQ(evaluation->Result().loss, std::nullopt);
+  EXPECT_EQ(evaluation->Result().rows, 5);
+  EXPECT_THAT(evaluate({}), RefusesField("targets", HasSubstr("'target' is missing")));
+  EXPECT_THAT(evaluate({ToHost(Classes(5), "labels")}),
+              RefusesField("targets[0].name", HasSubstr("no metric takes a target 'labels'")));
 }
 
 TEST_F(ClientTrainerTest, OnlyTrainingKeepsAGraph) {

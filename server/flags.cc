@@ -62,6 +62,11 @@ void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
                   "Load only files whose SHA-256 is in it; lines as sha256sum prints them, paths "
                   "relative to the repository")
       ->type_name("FILE");
+  app->add_option("--operator_libraries", options->operator_libraries,
+                  "Shared libraries with operators that TorchScript models use, loaded in their "
+                  "order; commas between")
+      ->type_name("FILE,...")
+      ->delimiter(',');
   app->add_option("--repository_poll_seconds", *poll_seconds,
                   "In the mode poll: how often the repository is looked at")
       ->check(Between(0.05, 86400.0))

@@ -27,6 +27,8 @@ struct Options {
   absl::Duration repository_poll = absl::Seconds(15);
   // Files of the repository that may be loaded, as sha256sum prints them. Empty: all of them.
   std::string model_allowlist;
+  // Shared libraries with operators for TorchScript models, loaded in their order.
+  std::vector<std::string> operator_libraries;
   // Where the server keeps what outlives it. Made if it is not there. Empty: nothing is kept.
   std::string data_dir;
   // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.

@@ -27,6 +27,7 @@
 #include "server/devices/numerics.h"
 #include "server/devices/torch_log.h"
 #include "server/models/config_reader.h"
+#include "server/models/operator_libraries.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/health_server.h"
 #include "server/rpc/stored_spec.h"
@@ -144,6 +145,8 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
     LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);
+    BRAID_RETURN_IF_ERROR(
+        NameFlag("--operator_libraries", LoadOperatorLibraries(options_.operator_libraries)));
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_,
          [this](const absl::Status& why) { health_.LoseDevice(why.message()); }});

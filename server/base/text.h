@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -19,6 +20,12 @@ inline absl::string_view Excerpt(absl::string_view text, size_t most = 128) {
     --most;
   }
   return text.substr(0, most);
+}
+
+// The first line of `text` that is not empty: what LibTorch has to say may begin with a line break.
+inline absl::string_view FirstLine(absl::string_view text) {
+  text = absl::StripLeadingAsciiWhitespace(text);
+  return text.substr(0, text.find('\n'));
 }
 
 // `text` for a line of the log: an excerpt in double quotes, with what would end line or quotes

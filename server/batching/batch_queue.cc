@@ -27,12 +27,14 @@ std::vector<int64_t> BytesOfAll(const ReplicaSet& replicas) {
 
 }  // namespace
 
-BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics)
+BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics,
+                       ExpiryThread* expiries)
     : config_(std::move(config)),
       version_(version),
       replicas_(std::move(replicas)),
       bytes_(BytesOfAll(replicas_)),
       packed_(replicas_),
+      expiries_(expiries),
       metrics_(metrics, config_.name),
       batcher_(config_) {
   if (config_.preserve_ordering) {
@@ -43,21 +45,58 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
 absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, Runner runner) {
   int64_t wanted = 0;
   bool here = false;
+  std::vector<std::shared_ptr<InferenceRequest>> expired;
+  bool expires = false;
+  absl::Status added;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
-    BRAID_ASSIGN_OR_RETURN(const size_t level, batcher_.Add(request));
-    const bool ordered = config_.preserve_ordering;
-    request->Enter(shared_from_this(), {level, ordered ? ordered_answers_[level].Expect() : 0});
+    expired = batcher_.Expire(request->schedule().arrival);  // they take nobody's place any more
+    const int64_t waiting = batcher_.rows();
+    const absl::StatusOr<size_t> level = batcher_.Add(request);
+    added = level.status();
+    if (added.ok()) {
+      const bool ordered = config_.preserve_ordering;
+      request->Enter(shared_from_this(), {*level, ordered ? ordered_answers_[*level].Expect() : 0});
+    }
     CountQueued(before);
     wanted = WorkersWanted();
-    here = runner == Runner::kAnyThread && before == 0 && again_.empty() && brief_ == 0 &&
+    here = runner == Runner::kAnyThread && waiting == 0 && again_.empty() && brief_ == 0 &&
            cost_.Predict(batcher_.rows()) <= kBrief;
+    expires = batcher_.next_expiry() < look_;
   }
+  FailExpired(expired);
+  BRAID_RETURN_IF_ERROR(added);
   if (!here || !RunHere()) {
     WakeWorkers(wanted);
+    // Only now: of what ran here there is nothing left to expire.
+    if (expires && expiries_ != nullptr) {
+      expiries_->Add(NextLook(), weak_from_this());
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Time BatchQueue::NextLook() {
+  const absl::MutexLock lock(&mu_);
+  if (batcher_.next_expiry() >= look_) {
+    return absl::InfiniteFuture();  // somebody looks before it
+  }
+  look_ = batcher_.next_expiry();
+  return look_;
+}
+
+absl::Time BatchQueue::Expire(absl::Time now) {
+  std::vector<std::shared_ptr<InferenceRequest>> expired;
+  {
+    const absl::MutexLock lock(&mu_);
+    const int64_t before = batcher_.rows();
+    expired = batcher_.Expire(now);
+    CountQueued(before);
+    look_ = look_ <= now ? absl::InfiniteFuture() : look_;
+  }
+  FailExpired(expired);
+  return NextLook();
 }
 
 void BatchQueue::Drop(const InferenceRequest& request) {
@@ -186,6 +225,12 @@ size_t BatchQueue::ReplicaOf(const Worker& worker) const {
   return static_cast<size_t>(std::find(workers.begin(), workers.end(), &worker) - workers.begin());
 }
 
+void BatchQueue::FailExpired(const std::vector<std::shared_ptr<InferenceRequest>>& expired) const {
+  for (const auto& request : expired) {
+    request->Fail(Expired());
+  }
+}
+
 absl::Status BatchQueue::Expired() const {
   return absl::DeadlineExceededError(
       absl::StrCat("the request waited for model '", config_.name,
@@ -207,9 +252,7 @@ BatchQueue::Pieces BatchQueue::StillWanted(const Pieces& part) const {
 }
 
 void BatchQueue::Run(size_t replica, const Batcher::Batch& batch) {
-  for (const auto& request : batch.expired) {
-    request->Fail(Expired());
-  }
+  FailExpired(batch.expired);
   if (batch.pieces.empty()) {
     return;
   }

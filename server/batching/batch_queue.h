@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/batching/batcher.h"
 #include "server/batching/chunk_cost.h"
+#include "server/batching/expiry_thread.h"
 #include "server/batching/inference_request.h"
 #include "server/batching/ordered_answers.h"
 #include "server/batching/request_queue.h"
@@ -29,10 +30,13 @@ namespace braid {
 class BatchQueue final : public RequestQueue,
                          public WorkSource,
                          public InferenceRequest::Queue,
+                         public Expiring,
                          public std::enable_shared_from_this<BatchQueue> {
  public:
-  // `replicas`: one a worker. `metrics` outlives the queue.
-  BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics);
+  // `replicas`: one a worker. `metrics` outlives the queue, `expiries` the last Push(); without
+  // them a request that expires is answered when a worker asks, or another request comes.
+  BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics,
+             ExpiryThread* expiries = nullptr);
 
   absl::Status Push(std::shared_ptr<InferenceRequest> request,
                     Runner runner = Runner::kWorker) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -40,6 +44,9 @@ class BatchQueue final : public RequestQueue,
   // For Worker: the next batch.
   Next Take(const Worker& worker, absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
   double weight() const override { return config_.weight; }
+
+  // For ExpiryThread: answers what has expired.
+  absl::Time Expire(absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
 
   // For InferenceRequest.
   void Drop(const InferenceRequest& request) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -65,7 +72,11 @@ class BatchQueue final : public RequestQueue,
   // Runs the next batch on the calling thread, for a worker that is free; false: there is none.
   bool RunHere();
   size_t ReplicaOf(const Worker& worker) const;
-  // What a request is told that has waited for too long.
+  // When expiries_ has to look beside the times that it knows already; InfiniteFuture: it need not.
+  absl::Time NextLook() ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells those that have waited for too long.
+  void FailExpired(const std::vector<std::shared_ptr<InferenceRequest>>& expired) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Expired() const;
   // Lets go of those of `part` that failed or expired meanwhile; returns the others.
   Pieces StillWanted(const Pieces& part) const;
@@ -83,6 +94,7 @@ class BatchQueue final : public RequestQueue,
   const ReplicaSet replicas_;
   const std::vector<int64_t> bytes_;
   const PackedWeights packed_;
+  ExpiryThread* const expiries_;
 
   // Provide their own synchronization.
   ModelMetrics metrics_;
@@ -91,7 +103,8 @@ class BatchQueue final : public RequestQueue,
 
   absl::Mutex mu_;
   Batcher batcher_ ABSL_GUARDED_BY(mu_);
-  std::deque<Pieces> again_ ABSL_GUARDED_BY(mu_);  // parts of batches that failed
+  absl::Time look_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // the next that expiries_ has
+  std::deque<Pieces> again_ ABSL_GUARDED_BY(mu_);                  // parts of batches that failed
   ChunkCost cost_ ABSL_GUARDED_BY(mu_);
   int64_t brief_ ABSL_GUARDED_BY(mu_) = 0;  // batches that run, and not for long
 };

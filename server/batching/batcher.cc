@@ -62,8 +62,7 @@ void Batcher::Remove(const InferenceRequest& request) {
 }
 
 Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
-  Batch batch;
-  Expire(now, &batch);
+  Batch batch{{}, Expire(now)};
   absl::Time until = absl::InfiniteFuture();
   if (rows_ > 0) {
     const BatchDecision decision = DecideBatch(View(idle), now, limits_);
@@ -85,7 +84,7 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
   if (!batch.pieces.empty() || !batch.expired.empty()) {
     return batch;
   }
-  return alarms_.empty() ? until : std::min(until, alarms_.begin()->first);
+  return std::min(until, next_expiry());
 }
 
 absl::Time Batcher::GiveUpTime(const Waiting& waiting) const {
@@ -129,7 +128,8 @@ void Batcher::Forget(Line::iterator waiting) {
   released_ = std::min(released_, rows_);
 }
 
-void Batcher::Expire(absl::Time now, Batch* batch) {
+std::vector<std::shared_ptr<InferenceRequest>> Batcher::Expire(absl::Time now) {
+  std::vector<std::shared_ptr<InferenceRequest>> expired;
   while (!alarms_.empty() && alarms_.begin()->first <= now) {
     const Line::iterator waiting = places_.find(alarms_.begin()->second)->second;
     Level& level = levels_[waiting->level];
@@ -142,10 +142,11 @@ void Batcher::Expire(absl::Time now, Batch* batch) {
       continue;
     }
     if (waiting->request->Begin(now)) {
-      batch->expired.push_back(waiting->request);
+      expired.push_back(waiting->request);
     }
     Forget(waiting);
   }
+  return expired;
 }
 
 QueueView Batcher::View(const IdleWorkers& idle) const {

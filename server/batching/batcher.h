@@ -47,6 +47,13 @@ class Batcher {
   // Forgets what of `request` waits, if anything does.
   void Remove(const InferenceRequest& request);
 
+  // Deals with the requests whose time has come: those that are over have begun, for Fail().
+  std::vector<std::shared_ptr<InferenceRequest>> Expire(absl::Time now);
+  // When that is due next.
+  absl::Time next_expiry() const {
+    return alarms_.empty() ? absl::InfiniteFuture() : alarms_.begin()->first;
+  }
+
   // The next batch; or, if there is none, the time from which there may be one.
   using Next = std::variant<Batch, absl::Time>;
   Next Take(absl::Time now, const IdleWorkers& idle);
@@ -77,8 +84,6 @@ class Batcher {
   void ClearAlarm(Line::iterator waiting);
   void Forget(Line::iterator waiting);
   Line& LineOf(Line::iterator waiting);
-  // Deals with the requests whose time has come.
-  void Expire(absl::Time now, Batch* batch);
   QueueView View(const IdleWorkers& idle) const;
   // What to cut off the lines.
   struct Share {

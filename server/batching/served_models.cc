@@ -26,8 +26,8 @@ std::shared_ptr<BatchQueue> ServedModels::MakeQueue(
     std::map<std::string, std::string> origin) const {
   ModelConfig config = model.config();
   config.origin = std::move(origin);
-  auto queue =
-      std::make_shared<BatchQueue>(std::move(config), version, std::move(replicas), metrics_);
+  auto queue = std::make_shared<BatchQueue>(std::move(config), version, std::move(replicas),
+                                            metrics_, expiries_.get());
   for (Worker* worker : queue->replicas().workers()) {
     worker->AddSource(queue);
   }

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "server/batching/expiry_thread.h"
 #include "server/batching/request_queue.h"
 #include "server/telemetry/metrics.h"
 
@@ -119,6 +120,7 @@ class ServedModels {
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;
+  const std::unique_ptr<ExpiryThread> expiries_ = std::make_unique<ExpiryThread>();
 
   mutable absl::Mutex mu_;
   std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mu_);

@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/devices/cuda_backend.h"
 #include "server/models/aoti_interface.h"
 #include "server/models/archive_check.h"
@@ -251,7 +252,7 @@ absl::StatusOr<std::unique_ptr<PackageRunner>> AotiPackage::MakeRunner(c10::Devi
     return std::make_unique<AotiRunner>(make->second(library_, /*num_models=*/1, device.str(),
                                                      folder_, /*run_single_threaded=*/false));
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
+    const absl::string_view first_line = FirstLine(failure.what());
     return Wrong(absl::StrCat("cannot be loaded from '", folder_, "': ", first_line,
                               "; the folder (TMPDIR) has to allow execution"));
   }

@@ -15,7 +15,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "caffe2/serialize/inline_container.h"
 #include "server/base/status.h"
@@ -152,7 +151,7 @@ absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::stri
     archive->records_ = archive->reader_->getAllRecords();
     BRAID_RETURN_IF_ERROR(archive->CheckSizes(bytes));
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
+    const absl::string_view first_line = FirstLine(failure.what());
     return Wrong(file, absl::StrCat("cannot be loaded: its archive is damaged: ", first_line));
   }
   return archive;
@@ -193,7 +192,7 @@ absl::Status ModelArchive::ReadInto(const std::string& name, std::vector<char>* 
     reader_->getRecord(name, bytes->data(), bytes->size());
     return absl::OkStatus();
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = *absl::StrSplit(failure.what(), '\n').begin();
+    const absl::string_view first_line = FirstLine(failure.what());
     return Wrong(file_, absl::StrCat("is damaged at '", name, "': ", first_line));
   }
 }

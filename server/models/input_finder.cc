@@ -48,7 +48,15 @@ std::optional<size_t> InputsInOrder::Find(const std::string& path) {
       return i;
     }
   }
-  return next_ < order_.size() ? std::optional(order_[next_++]) : std::nullopt;
+  if (next_ == order_.size()) {
+    return std::nullopt;
+  }
+  const size_t input = order_[next_++];
+  const std::string& name = inputs_[input].name;
+  if (path == name || absl::EndsWith(path, absl::StrCat(".", name))) {
+    in_place_.insert(input);
+  }
+  return input;
 }
 
 std::vector<std::string> InputsInOrder::Keys(const std::string&, bool list, bool) {

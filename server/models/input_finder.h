@@ -29,6 +29,7 @@ class InputsByName final : public InputFinder {
   std::optional<size_t> Find(const std::string& path) override;
   std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) override;
   bool all_found() const { return found_.size() == inputs_.size(); }
+  bool found(size_t input) const { return found_.count(input) > 0; }
 
  private:
   const std::vector<TensorSpec>& inputs_;
@@ -44,12 +45,15 @@ class InputsInOrder final : public InputFinder {
   std::optional<size_t> Find(const std::string& path) override;
   std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) override;
   bool all_found() const { return next_ == order_.size(); }
+  // Whether a tensor was found where its name, or the key that it is, says.
+  bool in_place(size_t input) const { return in_place_.count(input) > 0; }
 
  private:
   const std::vector<TensorSpec>& inputs_;
   const std::vector<size_t> order_;
   size_t spare_;  // what a list or dict may take
   size_t next_ = 0;
+  std::set<size_t> in_place_;
 };
 
 }  // namespace braid

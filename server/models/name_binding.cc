@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "server/base/status.h"
 #include "server/parallel/host_copy.h"
 
@@ -96,32 +97,50 @@ std::vector<size_t> Positions(const std::vector<TensorSpec>& specs,
   return NamedPositions(specs, names).value_or(NumberedPositions(specs).value_or(ordered));
 }
 
-// FAILED_PRECONDITION if some of `outputs` are keys of what the model returns and others are not:
-// by the order those would be given what another key holds.
-absl::Status CheckKeys(const std::vector<TensorSpec>& outputs,
-                       const std::vector<std::string>& names) {
+// FAILED_PRECONDITION if some of `specs` are named as `names` are, or numbered, and others are not:
+// by the order those would be another tensor. `what` they are, in words, and where `names` are.
+absl::Status CheckNames(const std::vector<TensorSpec>& specs, const std::vector<std::string>& names,
+                        absl::string_view what, absl::string_view where) {
+  if (NamedPositions(specs, names) || NumberedPositions(specs)) {
+    return absl::OkStatus();
+  }
   const std::vector<std::string> keys = KeysOf(names);
   const TensorSpec* stranger = nullptr;
   bool any = false;
-  for (const TensorSpec& output : outputs) {
-    const bool there = PlacesOf({output.name}, names) || PlacesOf({output.name}, keys);
-    any = any || there;
-    stranger = there ? stranger : &output;
+  for (const TensorSpec& spec : specs) {
+    const bool there = PlacesOf({spec.name}, names) || PlacesOf({spec.name}, keys);
+    any = any || there || PositionOf(spec.name);
+    stranger = there ? stranger : &spec;
   }
-  if (!any || stranger == nullptr || NumberedPositions(outputs)) {
+  if (!any || stranger == nullptr) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("output '", stranger->name,
-                   "' is not among what the model returns, as others "
-                   "are: ",
-                   absl::StrJoin(names, ", ")));
+      absl::StrCat(what, " '", stranger->name, "' is not among what the model ", where,
+                   ", while others are, or are numbered: ", absl::StrJoin(names, ", ")));
+}
+
+// FAILED_PRECONDITION if all of what the model returns has keys, and there are fewer `outputs`,
+// none of which is one: the order does not say which they are.
+absl::Status CheckOrder(const std::vector<TensorSpec>& outputs,
+                        const std::vector<std::string>& names) {
+  const bool keys = std::none_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.empty() || PositionOf(name);
+  });
+  if (!keys || outputs.size() >= names.size() || NamedPositions(outputs, names) ||
+      NumberedPositions(outputs)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("output '", outputs.front().name,
+                   "' is not among what the model returns: ", absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
                                                const std::vector<std::string>& names) {
+  BRAID_RETURN_IF_ERROR(CheckNames(inputs, names, "input", "takes"));
   const std::vector<size_t> positions = Positions(inputs, names);
   std::vector<size_t> order(names.size(), inputs.size());
   for (size_t i = 0; i < positions.size(); ++i) {
@@ -140,7 +159,8 @@ absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& in
 
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<std::string>& names) {
-  BRAID_RETURN_IF_ERROR(CheckKeys(outputs, names));
+  BRAID_RETURN_IF_ERROR(CheckNames(outputs, names, "output", "returns"));
+  BRAID_RETURN_IF_ERROR(CheckOrder(outputs, names));
   std::vector<size_t> positions = Positions(outputs, names);
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (positions[o] >= names.size()) {
@@ -165,7 +185,7 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
     }
   }
   // Among all: else a key that holds None would be given, by the order, what another holds.
-  BRAID_RETURN_IF_ERROR(CheckKeys(outputs, paths));
+  BRAID_RETURN_IF_ERROR(CheckNames(outputs, paths, "output", "returns"));
   std::optional<std::vector<size_t>> bound = NamedPositions(outputs, paths);
   if (!bound) {
     BRAID_ASSIGN_OR_RETURN(bound, BindOutputs(outputs, paths_of_tensors));

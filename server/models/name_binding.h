@@ -24,12 +24,13 @@ std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpe
 
 // For each of `names`, the inputs of a package, the index of the one of `inputs` that it is: by
 // name, by the key of a dict that it is in, by NAME__<number>, or else by the order.
-// FAILED_PRECONDITION if there is not one for each.
+// FAILED_PRECONDITION if there is not one for each, or if some are so named and others are not.
 absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
                                                const std::vector<std::string>& names);
 
 // For each of `outputs` its place in `names`: by name or key, by NAME__<number>, or else, where
-// none has such a name, by the order. FAILED_PRECONDITION if one has none.
+// none has such a name, by the order. FAILED_PRECONDITION if one has none, or if fewer than there
+// are keys are no keys.
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<std::string>& names);
 

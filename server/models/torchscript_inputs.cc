@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
@@ -96,10 +97,12 @@ std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& pa
   return std::nullopt;
 }
 
-// nullopt: an argument that has to be there has no input.
+// nullopt: an argument that has to be there has no input. Those of the arguments behind it are
+// looked for all the same.
 std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& schema,
                                                  InputFinder* finder) {
   std::vector<ArgumentPlan> plans;
+  bool whole = true;
   for (size_t a = 1; a < schema.arguments().size(); ++a) {
     const c10::Argument& argument = schema.arguments()[a];
     std::optional<ArgumentPlan> plan = Plan(argument.type(), argument.name(), finder);
@@ -108,12 +111,10 @@ std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& sche
       plan = ArgumentPlan{};
       plan->constant = *argument.default_value();
     }
-    if (!plan) {
-      return std::nullopt;
-    }
-    plans.push_back(*std::move(plan));
+    whole = whole && plan;
+    plans.push_back(std::move(plan).value_or(ArgumentPlan{}));
   }
-  return plans;
+  return whole ? std::optional(std::move(plans)) : std::nullopt;
 }
 
 // The tensors among `inputs` by their numbers, or as they come.
@@ -147,6 +148,53 @@ absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
   return order;
 }
 
+absl::Status Misfit(size_t tensors, const c10::FunctionSchema& schema) {
+  return absl::FailedPreconditionError(absl::StrCat("the configuration names ", tensors,
+                                                    " inputs; the model takes ", CallText(schema)));
+}
+
+// Whether `name` is of the form ARGUMENT.PART, of an argument that has parts.
+bool NamesPart(const std::string& name, const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin() + 1, schema.arguments().end(),
+                     [&name](const c10::Argument& argument) {
+                       return argument.type()->kind() != c10::TypeKind::TensorType &&
+                              absl::StartsWith(name, absl::StrCat(argument.name(), "."));
+                     });
+}
+
+// The order is for names that say nothing, or nothing else. FAILED_PRECONDITION if by it a tensor
+// is for another argument than its name says, or others have names that say theirs.
+absl::Status CheckOrder(const std::vector<TensorSpec>& inputs, const InputsByName& by_name,
+                        const InputsInOrder& in_order, const c10::FunctionSchema& schema) {
+  size_t tensors = 0;
+  size_t numbered = 0;
+  bool named = false;
+  bool agrees = true;
+  const TensorSpec* stranger = nullptr;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].scalar) {
+      continue;
+    }
+    const bool number = NumberedPositions({inputs[i]}).has_value();
+    ++tensors;
+    numbered += number ? 1 : 0;
+    named = named || number || by_name.found(i) || NamesPart(inputs[i].name, schema);
+    agrees = agrees && in_order.in_place(i);
+    if (stranger == nullptr && !by_name.found(i) && !in_order.in_place(i)) {
+      stranger = &inputs[i];
+    }
+  }
+  if (!named || agrees || numbered == tensors) {
+    return absl::OkStatus();
+  }
+  if (stranger == nullptr) {
+    return Misfit(tensors, schema);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("input '", stranger->name, "' is not among what the model takes, while others ",
+                   "are, or are numbered: ", CallText(schema)));
+}
+
 }  // namespace
 
 std::string PartName(const c10::TupleType& tuple, size_t index) {
@@ -170,9 +218,9 @@ absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<Tensor
   InputsInOrder in_order(inputs, std::move(order), needed);
   plans = PlanAll(schema, &in_order);
   if (!plans || !in_order.all_found()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the configuration names ", tensors, " inputs; the model takes ", CallText(schema)));
+    return Misfit(tensors, schema);
   }
+  BRAID_RETURN_IF_ERROR(CheckOrder(inputs, by_name, in_order, schema));
   return *std::move(plans);
 }
 

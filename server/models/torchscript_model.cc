@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/models/archive_check.h"
 #include "server/models/derive_config.h"
 #include "server/models/embedding_ranges.h"
@@ -23,7 +23,7 @@ absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Devi
   try {
     return torch::jit::load(path, device, /*load_debug_files=*/false);
   } catch (const std::exception& error) {
-    const absl::string_view first_line = *absl::StrSplit(error.what(), '\n').begin();
+    const absl::string_view first_line = FirstLine(error.what());
     return absl::FailedPreconditionError(
         absl::StrCat("model.pt cannot be loaded as TorchScript: ", first_line));
   }

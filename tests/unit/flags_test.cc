@@ -86,10 +86,12 @@ TEST_F(FlagsTest, WhichModelsAreServed) {
   EXPECT_EQ(Parse({})->model_control_mode, ControlMode::kNone);
   EXPECT_EQ(Parse({})->repository_poll, absl::Seconds(15));
   const std::optional<Options> options =
-      Parse({"--model_control_mode=explicit", "--load_model=a", "--load_model=*"});
+      Parse({"--model_control_mode=explicit", "--load_model=a", "--load_model=*",
+             "--operator_libraries=a.so,b.so"});
   ASSERT_TRUE(options) << stderr_;
   EXPECT_EQ(options->model_control_mode, ControlMode::kExplicit);
   EXPECT_EQ(options->load_models, (std::vector<std::string>{"a", "*"}));
+  EXPECT_EQ(options->operator_libraries, (std::vector<std::string>{"a.so", "b.so"}));
   const auto poll = Parse({"--model_control_mode=poll", "--repository_poll_seconds=0.5"});
   ASSERT_TRUE(poll) << stderr_;
   EXPECT_EQ(poll->model_control_mode, ControlMode::kPoll);

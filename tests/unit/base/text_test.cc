@@ -26,5 +26,12 @@ TEST(ExcerptTest, IsCutBetweenCharacters) {
   }
 }
 
+TEST(FirstLineTest, IsTheFirstThatSaysSomething) {
+  EXPECT_EQ(FirstLine("one\ntwo"), "one");
+  EXPECT_EQ(FirstLine("\nUnknown builtin op: a::b.\nCould not find"), "Unknown builtin op: a::b.");
+  EXPECT_EQ(FirstLine("one"), "one");
+  EXPECT_EQ(FirstLine("\n"), "");
+}
+
 }  // namespace
 }  // namespace braid

@@ -95,6 +95,48 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
   EXPECT_THAT(live.Wait(), IsOk());
 }
 
+TEST_F(TakeTest, WhatExpiredIsAnsweredThoughNoWorkerAsks) {
+  Start();
+  PendingInference expired;
+  PendingInference live;
+  ASSERT_THAT(
+      queue_->Push(MakeRequest(MakeRows("x", 1, 0), &expired, kArrival + absl::Milliseconds(1))),
+      IsOk());
+  ASSERT_THAT(
+      queue_->Push(MakeRequest(MakeRows("x", 1, 0), &live, kArrival + absl::Milliseconds(9))),
+      IsOk());
+  EXPECT_EQ(queue_->Expire(kArrival), kArrival + absl::Milliseconds(1));
+  EXPECT_FALSE(expired.answered());
+  EXPECT_EQ(queue_->Expire(kArrival + absl::Milliseconds(1)), kArrival + absl::Milliseconds(9));
+  EXPECT_THAT(expired.Wait(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::HasSubstr("deadline")));
+  EXPECT_FALSE(live.answered());
+  // Whoever looked for one that is gone already need not look again.
+  EXPECT_EQ(queue_->Expire(kArrival + absl::Milliseconds(2)), absl::InfiniteFuture());
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
+  RunTaken();
+  EXPECT_THAT(live.Wait(), IsOk());
+  EXPECT_EQ(queue_->Expire(kArrival + absl::Milliseconds(9)), absl::InfiniteFuture());
+}
+
+TEST_F(TakeTest, WhatExpiredTakesNobodysPlace) {
+  config_.default_queue_policy.max_queue_size = 1;
+  Start();
+  PendingInference expired;
+  PendingInference live;
+  PendingInference refused;
+  ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 1, 0), &expired, kArrival)), IsOk());
+  EXPECT_THAT(queue_->Push(MakeRequest(MakeRows("x", 1, 0), &live)), IsOk());
+  EXPECT_THAT(expired.Wait(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::HasSubstr("deadline")));
+  EXPECT_THAT(
+      queue_->Push(MakeRequest(MakeRows("x", 1, 0), &refused)),
+      StatusIs(absl::StatusCode::kResourceExhausted, ::testing::HasSubstr("max_queue_size")));
+  EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
+  RunTaken();
+  EXPECT_THAT(live.Wait(), IsOk());
+}
+
 TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
   config_.max_queue_delay = absl::ZeroDuration();
   config_.max_batch_size = 8;

@@ -54,11 +54,36 @@ TEST(BindInputsTest, AKeyOfTwoDictsNamesNone) {
   EXPECT_THAT(*BindInputs(Specs({"a", "b"}), {"first.a", "second.a"}), ElementsAre(0, 1));
 }
 
+TEST(BindInputsTest, ANameThatIsNoInputsIsNotTakenForAnother) {
+  EXPECT_THAT(BindInputs(Specs({"bb", "a"}), {"a", "b"}),
+              StatusIs(kFailed, AllOf(HasSubstr("input 'bb'"), HasSubstr("a, b"))));
+  EXPECT_THAT(BindInputs(Specs({"a", "bb"}), {"a", "b"}),
+              StatusIs(kFailed, HasSubstr("input 'bb'")));
+  EXPECT_THAT(BindInputs(Specs({"c", "x"}), {"batch.a", "batch.c"}),
+              StatusIs(kFailed, HasSubstr("input 'x'")));
+}
+
+TEST(BindInputsTest, NumbersAndOtherNamesDoNotMix) {
+  EXPECT_THAT(BindInputs(Specs({"INPUT__1", "a"}), {"a", "b"}),
+              StatusIs(kFailed, HasSubstr("input 'INPUT__1'")));
+  EXPECT_THAT(BindInputs(Specs({"INPUT__1", "other"}), {"a", "b"}),
+              StatusIs(kFailed, HasSubstr("input 'other'")));
+}
+
 TEST(BindOutputsTest, AKeyThatIsMissingIsNotTakenForAnother) {
   EXPECT_THAT(BindOutputs(Specs({"mask", "logits"}), Leaves({"logits", "aux"})),
               StatusIs(kFailed, AllOf(HasSubstr("output 'mask'"), HasSubstr("logits, aux"))));
   EXPECT_THAT(BindOutputs(Specs({"logits", "mask"}), Leaves({"logits", "aux"})),
               StatusIs(kFailed, HasSubstr("logits, aux")));
+  EXPECT_THAT(BindOutputs(Specs({"OUTPUT__1", "mask"}), Leaves({"", ""})),
+              StatusIs(kFailed, HasSubstr("output 'mask'")));
+}
+
+TEST(BindOutputsTest, OfADictTheOrderTellsOnlyOfAll) {
+  EXPECT_THAT(*BindOutputs(Specs({"first", "second"}), Leaves({"x", "y"})), ElementsAre(0, 1));
+  EXPECT_THAT(*BindOutputs(Specs({"OUTPUT__1"}), Leaves({"x", "y"})), ElementsAre(1));
+  EXPECT_THAT(BindOutputs(Specs({"yy"}), Leaves({"x", "y"})),
+              StatusIs(kFailed, AllOf(HasSubstr("output 'yy'"), HasSubstr("x, y"))));
 }
 
 TEST(BindOutputsTest, SomeMayBeLeftOut) {

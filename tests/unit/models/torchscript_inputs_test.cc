@@ -72,8 +72,36 @@ TEST(PlanArgumentsTest, ByNumber) {
 
 TEST(PlanArgumentsTest, ByOrder) {
   EXPECT_THAT(*Given({"a", "b"}, ", x, y", "(x, y)"), ElementsAre(0, 1));
-  // A name that happens to be an argument's counts only if all are.
-  EXPECT_THAT(*Given({"y", "b"}, ", x, y", "(x, y)"), ElementsAre(0, 1));
+  EXPECT_THAT(*Given({"input.1", "input.2"}, ", input, x", "(input, x)"), ElementsAre(0, 1));
+}
+
+TEST(PlanArgumentsTest, ANameThatIsNoArgumentsIsNotTakenForAnother) {
+  const auto refused = [](const std::vector<std::string>& names, const std::string& arguments) {
+    return PlanArguments(Specs(names), Schema(arguments)).status();
+  };
+  EXPECT_THAT(refused({"bb", "a"}, ", a, b"),
+              StatusIs(kFailed, AllOf(HasSubstr("input 'bb'"), HasSubstr("forward(a, b)"))));
+  EXPECT_THAT(refused({"a", "bb"}, ", a, b"), StatusIs(kFailed, HasSubstr("input 'bb'")));
+  EXPECT_THAT(refused({"y", "b"}, ", x, y"), StatusIs(kFailed, HasSubstr("input 'b'")));
+  EXPECT_THAT(refused({"x", "m"}, ", x, mask: Optional[Tensor] = None"),
+              StatusIs(kFailed, HasSubstr("input 'm'")));
+  EXPECT_THAT(refused({"mask"}, ", x, mask: Optional[Tensor] = None"),
+              StatusIs(kFailed, HasSubstr("names 1 inputs")));
+  EXPECT_THAT(refused({"x", "b", "a"}, ", d: Dict[str, Tensor], x"),
+              StatusIs(kFailed, HasSubstr("input 'a'")));
+  EXPECT_THAT(refused({"x.0", "x.2", "x.9"}, ", x: List[Tensor], y"),
+              StatusIs(kFailed, HasSubstr("input 'x.9'")));
+  EXPECT_THAT(refused({"x.1", "x.2"}, ", x: Tuple[Tensor, Tensor]"),
+              StatusIs(kFailed, HasSubstr("input 'x.1'")));
+}
+
+TEST(PlanArgumentsTest, NumbersAndOtherNamesDoNotMix) {
+  EXPECT_THAT(PlanArguments(Specs({"INPUT__1", "a"}), Schema(", a, b")).status(),
+              StatusIs(kFailed, HasSubstr("input 'INPUT__1'")));
+  EXPECT_THAT(PlanArguments(Specs({"a", "INPUT__0"}), Schema(", a, b")).status(),
+              StatusIs(kFailed, HasSubstr("input 'INPUT__0'")));
+  EXPECT_THAT(PlanArguments(Specs({"a", "INPUT__0"}), Schema(", x, y")).status(),
+              StatusIs(kFailed, HasSubstr("input 'a'")));
 }
 
 TEST(PlanArgumentsTest, Tuples) {
@@ -86,7 +114,6 @@ TEST(PlanArgumentsTest, Tuples) {
 TEST(PlanArgumentsTest, ListsAreAsLongAsThereAreInputs) {
   EXPECT_THAT(*Given({"x.1", "x.0", "x.2"}, ", x: List[Tensor]", "x"), ElementsAre(1, 0, 2));
   EXPECT_THAT(*Given({"a", "b", "c"}, ", x: List[Tensor], y", "(x, y)"), ElementsAre(0, 1, 2));
-  EXPECT_THAT(Given({"x.0", "x.2", "x.9"}, ", x: List[Tensor], y", "(x, y)"), IsOk());
 }
 
 TEST(PlanArgumentsTest, DictsByPathOrByTheirKeys) {
@@ -94,6 +121,8 @@ TEST(PlanArgumentsTest, DictsByPathOrByTheirKeys) {
   EXPECT_THAT(*Given({"d.b", "d.a"}, arguments, "(d['a'], d['b'])"), ElementsAre(1, 0));
   EXPECT_THAT(*Given({"b", "a"}, arguments, "(d['a'], d['b'])"), ElementsAre(1, 0));
   EXPECT_THAT(*Given({"d.a.b"}, arguments, "d['a.b']"), ElementsAre(0));
+  EXPECT_THAT(*Given({"b", "a", "x"}, arguments + ", x", "(d['a'], d['b'], x)"),
+              ElementsAre(1, 0, 2));
 }
 
 TEST(PlanArgumentsTest, Nested) {

@@ -1,0 +1,56 @@
+#include "server/batching/expiry_thread.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace braid {
+
+ExpiryThread::ExpiryThread() : thread_([this] { Run(); }) {
+  pthread_setname_np(thread_.native_handle(), "expiries");
+}
+
+ExpiryThread::~ExpiryThread() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stop_ = true;
+    changed_.Signal();
+  }
+  thread_.join();
+}
+
+void ExpiryThread::Add(absl::Time time, std::weak_ptr<Expiring> queue) {
+  if (time == absl::InfiniteFuture()) {
+    return;
+  }
+  const absl::MutexLock lock(&mu_);
+  const auto added = due_.emplace(time, std::move(queue));
+  if (added == due_.begin()) {
+    changed_.Signal();
+  }
+}
+
+void ExpiryThread::Run() {
+  while (true) {
+    std::weak_ptr<Expiring> queue;
+    {
+      const absl::MutexLock lock(&mu_);
+      while (!stop_ && (due_.empty() || due_.begin()->first > absl::Now())) {
+        changed_.WaitWithDeadline(&mu_,
+                                  due_.empty() ? absl::InfiniteFuture() : due_.begin()->first);
+      }
+      if (stop_) {
+        return;
+      }
+      queue = std::move(due_.begin()->second);
+      due_.erase(due_.begin());
+    }
+    if (const std::shared_ptr<Expiring> alive = queue.lock()) {
+      Add(alive->Expire(absl::Now()), std::move(queue));
+    }
+  }
+}
+
+}  // namespace braid

@@ -1,0 +1,65 @@
+#include "server/batching/expiry_thread.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+
+namespace braid {
+namespace {
+
+// Says `next` once when it is asked first.
+class Asked final : public Expiring {
+ public:
+  explicit Asked(absl::Time next = absl::InfiniteFuture()) : next_(next) {}
+  absl::Time Expire(absl::Time now) override {
+    const absl::MutexLock lock(&mu_);
+    times_.push_back(now);
+    return std::exchange(next_, absl::InfiniteFuture());
+  }
+  // Waits until it was asked `count` times; the last of them.
+  absl::Time Await(size_t count) {
+    const auto asked = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return times_.size() >= count; };
+    const absl::MutexLock lock(&mu_);
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&asked), absl::Seconds(30)));
+    return times_.empty() ? absl::InfinitePast() : times_.back();
+  }
+
+ private:
+  absl::Mutex mu_;
+  absl::Time next_ ABSL_GUARDED_BY(mu_);
+  std::vector<absl::Time> times_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST(ExpiryThreadTest, AsksAtItsTimeAndThenAtTheNext) {
+  const absl::Time first = absl::Now() + absl::Milliseconds(20);
+  const absl::Time second = first + absl::Milliseconds(20);
+  const auto queue = std::make_shared<Asked>(second);
+  ExpiryThread thread;
+  thread.Add(first, queue);
+  EXPECT_GE(queue->Await(1), first);
+  EXPECT_GE(queue->Await(2), second);
+}
+
+TEST(ExpiryThreadTest, AnEarlierTimeThatComesLaterIsNotLate) {
+  const auto later = std::make_shared<Asked>();
+  const auto earlier = std::make_shared<Asked>();
+  ExpiryThread thread;
+  thread.Add(absl::Now() + absl::Hours(1), later);
+  thread.Add(absl::Now() + absl::Milliseconds(10), earlier);
+  earlier->Await(1);
+}
+
+TEST(ExpiryThreadTest, AQueueThatIsGoneIsNotAsked) {
+  const auto next = std::make_shared<Asked>();
+  ExpiryThread thread;
+  thread.Add(absl::Now(), std::make_shared<Asked>());
+  thread.Add(absl::Now(), next);
+  next->Await(1);
+}
+
+}  // namespace
+}  // namespace braid

@@ -90,7 +90,7 @@ TEST(PlanArgumentsTest, ANameThatIsNoArgumentsIsNotTakenForAnother) {
   EXPECT_THAT(refused({"x", "b", "a"}, ", d: Dict[str, Tensor], x"),
               StatusIs(kFailed, HasSubstr("input 'a'")));
   EXPECT_THAT(refused({"x.0", "x.2", "x.9"}, ", x: List[Tensor], y"),
-              StatusIs(kFailed, HasSubstr("input 'x.9'")));
+              StatusIs(kFailed, HasSubstr("input 'x.2'")));
   EXPECT_THAT(refused({"x.1", "x.2"}, ", x: Tuple[Tensor, Tensor]"),
               StatusIs(kFailed, HasSubstr("input 'x.1'")));
 }

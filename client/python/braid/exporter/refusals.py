@@ -27,6 +27,14 @@ def of_trace(error: Exception) -> ExportError:
     return ExportError(_reason(error) + source.at(source.of_error(error)))
 
 
+def of_caught(error: Exception) -> ExportError:
+    """What the model did not let out of forward."""
+    return ExportError(
+        f"{_reason(error)}; forward catches the error and goes on otherwise than with values"
+        + source.at(source.of_error(error))
+    )
+
+
 def _reason(error: Exception) -> str:
     causes = _causes(error)
     for cause in causes:

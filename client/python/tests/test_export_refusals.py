@@ -33,6 +33,24 @@ class Wrong(nn.Module):
         return self.function(self, x)
 
 
+class LooksAtValues(nn.Module):
+    def __init__(self, name, causal=None):
+        super().__init__()
+        mask = nn.Transformer.generate_square_subsequent_mask(3)
+        options = {"dropout": 0.0, "batch_first": True}
+        if name == "encoder":
+            self.layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, **options), 1)
+            self.given = {"mask": mask, "is_causal": causal}
+        elif name == "decoder":
+            self.layer = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, **options), 1)
+            self.given = {"tgt_mask": mask, "tgt_is_causal": causal}
+        else:
+            self.layer, self.given = nn.BatchNorm1d(3, momentum=None), {}
+
+    def forward(self, x):
+        return self.layer(x, *([x] if "tgt_mask" in self.given else []), **self.given)
+
+
 def on_a_value(module, x):
     y = module.layer(x)
     if y.sum() > 0:
@@ -371,6 +389,25 @@ def test_error_that_is_always_caught(tmp_path):
     """What forward raises and catches in plain PyTorch too decides nothing."""
     module = Wrong(catches_its_own)
     assert braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair", precisions=())
+
+
+@pytest.mark.parametrize("name, said", [
+    ("encoder", "whether it is causal: say so by is_causal=True or False"),
+    ("decoder", "tgt_is_causal of a TransformerDecoder"),
+    ("norm", "batch norm with momentum=None makes a Python number of how many batches it has seen"),
+])
+def test_what_pytorch_itself_looks_at(tmp_path, name, said):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(LooksAtValues(name), (torch.randn(4, 3, 8),), tmp_path / "net", "pair",
+                     precisions=())
+    assert said in str(refused.value)
+    assert "in forward: return self.layer(" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_mask_that_is_said_to_be_causal(tmp_path, name):
+    assert braid.export(LooksAtValues(name, True), (torch.randn(4, 3, 8),), tmp_path / "net",
+                        "pair", precisions=())
 
 
 def test_random_operator_without_generator():

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -63,7 +65,11 @@ Sha256Digest Sha256(absl::string_view bytes) {
 absl::StatusOr<Sha256Digest> Sha256OfFile(const std::string& path) {
   Hasher hasher;
   hasher.Begin();
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file;
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) {  // A pipe waits for who writes to it.
+    file.open(path, std::ios::binary);
+  }
   std::vector<char> piece(1 << 20);
   while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0) {
     hasher.Add({piece.data(), static_cast<size_t>(file.gcount())});

@@ -25,8 +25,11 @@ absl::Status ReadInto(const std::filesystem::path& path, const HostTensor& tenso
                       char* bytes) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);  // fails for what is no file
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file) {
+  std::ifstream file;
+  if (!error) {  // To open a pipe would wait for who writes to it.
+    file.open(path, std::ios::binary);
+  }
+  if (!file.is_open()) {
     return absl::NotFoundError(absl::StrCat("cannot read '", path.string(), "'"));
   }
   const size_t row = tensor.bytes / static_cast<size_t>(rows);

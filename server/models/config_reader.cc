@@ -164,11 +164,14 @@ absl::StatusOr<ModelConfig> ParseConfigJson(const std::string& json, const std::
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, const std::string& name) {
   std::error_code error;
   const uintmax_t bytes = std::filesystem::file_size(path, error);  // fails for what is no file
-  std::ifstream file(path);
-  if (error || !file) {
-    return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  if (error) {  // To open a pipe would wait for who writes to it.
+    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", error.message()));
   }
   BRAID_RETURN_IF_ERROR(CheckSize(bytes, "config.pbtxt"));
+  std::ifstream file(path);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  }
   std::stringstream text;
   text << file.rdbuf();
   return ParseConfig(text.str(), name, std::filesystem::path(path).parent_path());

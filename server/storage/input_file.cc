@@ -14,7 +14,8 @@
 namespace braid {
 
 absl::StatusOr<InputFile> InputFile::Open(std::string path) {
-  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // To open a pipe would wait for who writes to it. Files are read as ever.
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about = {};
   if (file.get() < 0 || fstat(file.get(), &about) != 0) {
     return FileError(errno, "read", path);

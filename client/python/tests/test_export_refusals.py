@@ -1,5 +1,6 @@
 """What cannot be exported is refused with the reason and the model's line."""
 
+import contextlib
 import random
 import re
 
@@ -32,6 +33,24 @@ class Wrong(nn.Module):
         return self.function(self, x)
 
 
+class LooksAtValues(nn.Module):
+    def __init__(self, name, causal=None):
+        super().__init__()
+        mask = nn.Transformer.generate_square_subsequent_mask(3)
+        options = {"dropout": 0.0, "batch_first": True}
+        if name == "encoder":
+            self.layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, **options), 1)
+            self.given = {"mask": mask, "is_causal": causal}
+        elif name == "decoder":
+            self.layer = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, **options), 1)
+            self.given = {"tgt_mask": mask, "tgt_is_causal": causal}
+        else:
+            self.layer, self.given = nn.BatchNorm1d(3, momentum=None), {}
+
+    def forward(self, x):
+        return self.layer(x, *([x] if "tgt_mask" in self.given else []), **self.given)
+
+
 def on_a_value(module, x):
     y = module.layer(x)
     if y.sum() > 0:
@@ -45,6 +64,86 @@ def on_item(module, x):
 
 def on_mask(module, x):
     return module.layer(x)[x[:, 0] > 0]
+
+
+def hides_a_branch(module, x):
+    y = module.layer(x)
+    try:
+        if y.max() > 100:
+            return y * 2
+    except Exception:
+        pass
+    return y
+
+
+def hides_a_number(module, x):
+    y = module.layer(x)
+    try:
+        n = int((y > 50).sum())
+    except RuntimeError:
+        n = 0
+    return y + n
+
+
+def hides_what_pytorch_allows(module, x):
+    y = module.layer(x)
+    try:
+        return y * y.detach().numpy().max()
+    except Exception:
+        return y
+
+
+def hides_an_index(module, x):
+    y = module.layer(x)
+    with contextlib.suppress(Exception):
+        return y * [1, 2][y.argmax() * 0]
+    return y
+
+
+def hides_a_list(module, x):
+    y = module.layer(x)
+    try:
+        return y * sum(y[0].detach().tolist())
+    except Exception:
+        return y
+
+
+def hides_positions(module, x):
+    y = module.layer(x)
+    try:
+        return y[torch.nonzero(y[:, 0] > -1e9)[:, 0]]
+    except Exception:
+        return y
+
+
+def hides_an_item_in_training(module, x):
+    y = module.layer(x)
+    try:
+        return y * y.mean().item() if module.training else y
+    except Exception:
+        return y
+
+
+def hides_many_rows(module, x):
+    y = module.layer(x)
+    try:
+        if x.shape[0] > 40:
+            return y * 2
+    except Exception:
+        pass
+    return y
+
+
+def catches_its_own(module, x):
+    try:
+        scale = {}["scale"]
+    except KeyError:
+        scale = 2
+    try:
+        x.view(-1, 4001)
+    except RuntimeError:
+        scale += 1
+    return module.layer(x) * scale
 
 
 def on_cond(module, x):
@@ -214,6 +313,15 @@ REFUSED = [
     (on_a_value, "makes a Python number of a tensor's values", "if y.sum() > 0:"),
     (on_item, "makes a Python number of a tensor's values", "x.mean().item()"),
     (on_mask, "the shape of what aten.nonzero.default gives depends", "module.layer(x)[x[:, 0]"),
+    (hides_a_branch, "of a tensor's values, on which its course depends; forward catches the error",
+     "if y.max() > 100:"),
+    (hides_a_number, "makes a Python number of a tensor's values", "int((y > 50).sum())"),
+    (hides_what_pytorch_allows, "forward catches the error", "y.detach().numpy().max()"),
+    (hides_an_index, "makes a Python number of a tensor's values", "[1, 2][y.argmax() * 0]"),
+    (hides_a_list, "forward catches the error", "y[0].detach().tolist()"),
+    (hides_positions, "the shape of what aten.nonzero.default gives", "torch.nonzero(y[:, 0]"),
+    (hides_an_item_in_training, "makes a Python number of a tensor's", "y * y.mean().item()"),
+    (hides_many_rows, "another course for 41 rows than for 5", "if x.shape[0] > 40:"),
     (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
     (rounded_rows, "forward computes a number from the number of rows with round, which",
      "round(x.shape[0] / 3)"),
@@ -275,6 +383,31 @@ def test_refused(tmp_path, function, reason, line):
         where = re.search(r"\n  (.*), line \d+, in (\w+): (.*)$", message)
         assert where and where[1] == __file__ and where[2] == function.__name__, message
         assert line in where[3]
+
+
+def test_error_that_is_always_caught(tmp_path):
+    """What forward raises and catches in plain PyTorch too decides nothing."""
+    module = Wrong(catches_its_own)
+    assert braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair", precisions=())
+
+
+@pytest.mark.parametrize("name, said", [
+    ("encoder", "whether it is causal: say so by is_causal=True or False"),
+    ("decoder", "tgt_is_causal of a TransformerDecoder"),
+    ("norm", "batch norm with momentum=None makes a Python number of how many batches it has seen"),
+])
+def test_what_pytorch_itself_looks_at(tmp_path, name, said):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(LooksAtValues(name), (torch.randn(4, 3, 8),), tmp_path / "net", "pair",
+                     precisions=())
+    assert said in str(refused.value)
+    assert "in forward: return self.layer(" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_mask_that_is_said_to_be_causal(tmp_path, name):
+    assert braid.export(LooksAtValues(name, True), (torch.randn(4, 3, 8),), tmp_path / "net",
+                        "pair", precisions=())
 
 
 def test_random_operator_without_generator():

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/silent_pipe.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 
@@ -51,6 +52,14 @@ TEST_F(ModelAllowlistTest, RefusesAnotherHash) {
                              Create(absl::StrCat(HashOf("other"), "  toy/1/model.pt\n")));
   EXPECT_THAT(list->Check(Path("models/toy/1/model.pt")),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(HashOf("weights"))));
+}
+
+TEST_F(ModelAllowlistTest, APipeIsNotWaitedFor) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto list, Create(absl::StrCat(HashOf(""), "  toy/1/pipe\n")));
+  SilentPipe pipe(Path("models/toy/1/pipe"));
+  EXPECT_THAT(list->Check(Path("models/toy/1/pipe")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot be read")));
+  EXPECT_FALSE(pipe.WasWaitedFor());
 }
 
 TEST_F(ModelAllowlistTest, RefusesAFileThatIsGone) {

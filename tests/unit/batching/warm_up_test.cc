@@ -1,6 +1,7 @@
 #include "server/batching/warm_up.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/fakes/puppet_queue.h"
 #include "tests/fakes/queue_source.h"
+#include "tests/fakes/silent_pipe.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 
@@ -117,6 +119,13 @@ TEST_F(WarmUpTest, WhatFailsIsTheReason) {
   answer_ = absl::FailedPreconditionError("no such kernel");
   EXPECT_THAT(Run(Warmup::Fill::kZero),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no such kernel")));
+}
+
+TEST_F(WarmUpTest, APipeIsNotWaitedFor) {
+  std::filesystem::create_directories(dir_.path() / "warmup");
+  SilentPipe pipe(dir_.path() / "warmup" / "x.bin");
+  EXPECT_THAT(Run(Warmup::Fill::kFile), StatusIs(absl::StatusCode::kNotFound, HasSubstr("x.bin")));
+  EXPECT_FALSE(pipe.WasWaitedFor());
 }
 
 }  // namespace

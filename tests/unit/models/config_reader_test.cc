@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/silent_pipe.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 
@@ -356,6 +357,14 @@ output { name: "y" data_type: TYPE_FP32 dims: 2 label_filename: "labels.txt" })"
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                              ReadConfigFile(dir.path() / "config.pbtxt", "m"));
   EXPECT_THAT(config.outputs[0].labels, ElementsAre("cat", "dog"));
+}
+
+TEST(ReadConfigFileTest, APipeIsNotWaitedFor) {
+  const TempDir dir;
+  SilentPipe pipe(dir.path() / "config.pbtxt");
+  EXPECT_THAT(ReadConfigFile(dir.path() / "config.pbtxt", "m"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("config.pbtxt")));
+  EXPECT_FALSE(pipe.WasWaitedFor());
 }
 
 TEST(ReadConfigFileTest, AFolderIsNoFile) {

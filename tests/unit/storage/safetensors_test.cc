@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/storage/file_sink.h"
 #include "tests/fakes/host_tensors.h"
+#include "tests/fakes/silent_pipe.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/storage/file_tools.h"
@@ -179,6 +180,13 @@ TEST_F(SafetensorsTest, AWrongHeaderIsNamedWithItsFile) {
 TEST_F(SafetensorsTest, AFileThatIsNotThereIsNotFound) {
   EXPECT_THAT(ReadSafetensors(path_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("model.safetensors'")));
+}
+
+TEST_F(SafetensorsTest, APipeIsNotWaitedFor) {
+  SilentPipe pipe(path_);
+  EXPECT_THAT(SafetensorsFile::Open(path_),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("is no regular file")));
+  EXPECT_FALSE(pipe.WasWaitedFor());
 }
 
 }  // namespace

@@ -29,9 +29,11 @@ from braid.exporter import (
     lines,
     recurrent,
     refusals,
+    swallowed,
 )
 from braid.exporter.signature import call, flatten
 from braid.exporter.state import StateEntry, holding
+from braid.exporter.swallowed import Place
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Part:
         tensors of their own.
     datatypes: of training and evaluation under a precision of autocast, the inputs', where the
         stage before computes them then.
+    raised: of training and evaluation, the errors that forward catches in plain PyTorch too.
     """
 
     path: str
@@ -54,6 +57,7 @@ class Part:
     names: list[str] = field(default_factory=list)
     copied: dict[bool, list[bool]] = field(default_factory=dict)
     datatypes: dict[tuple[bool, torch.dtype], dict[str, torch.dtype]] = field(default_factory=dict)
+    raised: dict[bool, set[Place]] = field(default_factory=dict)
 
     @property
     def untied(self) -> list[StateEntry]:
@@ -131,6 +135,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             stack.enter_context(_whole_operators())
             if precision is None:
                 stack.enter_context(encoder_layers.as_one_operator())
+        raised = stack.enter_context(swallowed.noted())
         try:
             joint = aot_export_joint_with_descriptors(
                 stack, _Function(function), fakes, decompositions={}
@@ -139,6 +144,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             raise
         except Exception as error:
             raise refusals.of_trace(error) from error
+        swallowed.check(raised, part.raised[training])
         guards.check_batch_is_free(shapes, symbol, trace_rows(part), fixed)
         lines.give_to_backward(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)

@@ -11,6 +11,7 @@ from braid.exporter import rows, source
 from braid.exporter.joint import Part, autocast, in_mode
 
 SEED = 20
+_NUDGES = (1, 2, 3)
 
 Values = dict[str, torch.Tensor]
 
@@ -42,6 +43,7 @@ class PlainRun:
             for place, (name, example) in enumerate(part.inputs.items())
         }
         self._values: dict[tuple[bool, torch.dtype | None], Values] = {}
+        self._nudged: list[Values] = []
 
     def evaluation(self, precision: torch.dtype | None) -> Values:
         """The outputs, by what they are called in a message."""
@@ -50,6 +52,14 @@ class PlainRun:
     def training(self, precision: torch.dtype | None) -> Values:
         """The outputs, the buffers afterwards, and the gradients for random output gradients."""
         return self._once((True, precision), lambda: self._training(precision))
+
+    def rounding(self, what: str) -> float:
+        """How far the value `what` of `training` moves at most when the last place of state and
+        inputs is another."""
+        if not self._nudged:
+            self._nudged = [self._training(None, seed) for seed in _NUDGES]
+        exact = self.training(None)[what]
+        return max(((each[what] - exact).abs().max().item() for each in self._nudged), default=0.0)
 
     def _once(self, key: tuple[bool, torch.dtype | None], run: Callable[[], Values]) -> Values:
         if key not in self._values:
@@ -63,14 +73,18 @@ class PlainRun:
             outputs = self._run(False, precision, state, inputs)
         return {output(name, False): tensor for name, tensor in zip(self.part.names, outputs)}
 
-    def _training(self, precision: torch.dtype | None) -> Values:
+    def _training(self, precision: torch.dtype | None, nudge: int = 0) -> Values:
         leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated(precision)}
         state = {
             entry.name: leaves.get((entry.kind, entry.name), entry.copy())
             for entry in self.part.untied
         }
         given = self.part.as_given(self.inputs, True, precision)
-        inputs = {name: leaves.get(("input", name), each) for name, each in given.items()}
+        inputs = {name: leaves.get(("input", name), each.clone()) for name, each in given.items()}
+        if nudge:
+            with torch.no_grad():
+                for place, tensor in enumerate((*state.values(), *inputs.values())):
+                    _nudge(tensor, nudge * 1000 + place)
         outputs = self._run(True, precision, state, inputs)
         named = dict(zip(self.part.names, outputs))
         values = {output(name, True): tensor.detach() for name, tensor in named.items()}
@@ -125,3 +139,12 @@ class PlainRun:
                 f"forward fails with a batch of {self.batch}: {type(error).__name__}: {error}"
                 + source.at(source.of_error(error))
             ) from error
+
+
+def _nudge(tensor: torch.Tensor, seed: int) -> None:
+    """Multiplies each number by 1, or by the next that the datatype has, or by the one before."""
+    if not tensor.is_floating_point():
+        return
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(-1, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
+    tensor.mul_(1 + torch.finfo(tensor.dtype).eps * steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from braid._export import ExportError
-from braid.exporter import rows, source
+from braid.exporter import rows, source, swallowed
 from braid.exporter.joint import Part, in_mode, trace_rows
 from braid.exporter.repetition import check_repeatable
 from braid.exporter.signature import call, flatten
@@ -26,7 +26,9 @@ def probe(part: Part) -> None:
             for entry in part.untied:
                 state[entry.name].requires_grad_(training and entry.trainable)
             with in_mode(part.module, training), torch.set_grad_enabled(training):
-                names, outputs = _run_watched(part, state, inputs)
+                with swallowed.noted() as raised:
+                    names, outputs = _run_watched(part, state, inputs)
+            part.raised.setdefault(training, set()).update(raised)
             if names != (part.names or names):
                 raise ExportError(
                     f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -27,17 +30,46 @@ def of_trace(error: Exception) -> ExportError:
     return ExportError(_reason(error) + source.at(source.of_error(error)))
 
 
+def of_caught(error: Exception) -> ExportError:
+    """What the model did not let out of forward."""
+    return ExportError(
+        f"{_reason(error)}; forward catches the error and goes on otherwise than with values"
+        + source.at(source.of_error(error))
+    )
+
+
 def _reason(error: Exception) -> str:
     causes = _causes(error)
     for cause in causes:
         if isinstance(cause, (DataDependentOutputException, GuardOnDataDependentSymNode)):
-            return "forward makes a Python number of a tensor's values, on which its course depends"
+            return _in_pytorch(error) or (
+                "forward makes a Python number of a tensor's values, on which its course depends"
+            )
         if isinstance(cause, DynamicOutputShapeException):
             return f"the shape of what {cause.func} gives depends on a tensor's values"
         if isinstance(cause, UnsupportedOperatorException):
             return f"the operator {cause.func} cannot be traced"
     said = str(causes[-1]).strip().splitlines()
     return f"forward cannot be traced: {type(causes[-1]).__name__}: {said[0] if said else ''}"
+
+
+def _in_pytorch(error: Exception) -> str:
+    """What PyTorch's own modules make a number of, and what to do about it."""
+    for cause in _causes(error):
+        for frame in traceback.extract_tb(cause.__traceback__):
+            place = (Path(frame.filename).parts[-3:], frame.name)
+            if place == (("nn", "modules", "transformer.py"), "_detect_is_causal_mask"):
+                return (
+                    "PyTorch looks at the mask's values, to find out whether it is causal: say "
+                    "so by is_causal=True or False (tgt_is_causal of a TransformerDecoder, both "
+                    "src_is_causal and tgt_is_causal of a Transformer)"
+                )
+            if place == (("nn", "modules", "batchnorm.py"), "forward"):
+                return (
+                    "a batch norm with momentum=None makes a Python number of how many batches "
+                    "it has seen: give it a momentum, or take TorchScript"
+                )
+    return ""
 
 
 def _causes(error: BaseException) -> list[BaseException]:

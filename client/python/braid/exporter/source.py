@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import textwrap
 import traceback
@@ -15,7 +16,7 @@ import sympy
 import torch
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
-_LIBRARIES = [str(Path(each.__file__).parent) for each in (torch, sympy, numpy)]
+_LIBRARIES = [f"{Path(each.__file__).parent}{os.sep}" for each in (torch, sympy, numpy)]
 _NOT_THE_MODELS = (*_LIBRARIES, str(Path(__file__).parents[1]), "<")
 
 
@@ -33,6 +34,14 @@ def _is_library(filename: str) -> bool:
     installed = "site-packages" in filename or "dist-packages" in filename
     standard = filename.startswith(_STANDARD) and not installed
     return standard or filename.startswith(_NOT_THE_MODELS)
+
+
+@cache
+def is_models(filename: str) -> bool:
+    """Also where it has no lines to show: typed in, or made by exec."""
+    generated = filename.startswith("<")
+    pythons = filename.startswith(("<frozen", "<eval_with_key"))
+    return not pythons if generated else not _is_library(filename)
 
 
 def here() -> str:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import braid  # noqa: E402
 import export_models  # noqa: E402
 from braid.exporter.watch import check_operator  # noqa: E402
+import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -233,6 +234,18 @@ def iterates(module, x):
     return torch.stack([row * 2 for row in module.layer(x)])
 
 
+def counts_pieces(module, x):
+    return torch.cat([piece * place for place, piece in enumerate(module.layer(x).chunk(2))])
+
+
+def reenters(module, x):
+    return torch.utils.checkpoint.checkpoint(module.layer, module.layer(x), use_reentrant=True)
+
+
+def quantile(module, x):
+    return module.layer(x).quantile(0.5, dim=1)
+
+
 def asks_for_one_row(module, x):
     return module.layer(x) / max(x.shape[0] - 1, 1)
 
@@ -347,6 +360,10 @@ REFUSED = [
     (iterates, "forward makes a Python number of the number of rows", "for row in module.layer(x)"),
     (asks_for_one_row, "batch of 1, precision model: is finite where the other is not; forward "
                        "asks whether there is one row", ""),
+    (counts_pieces, "batch of 1, precision model: it fails: list index out of range; forward asks "
+                    "whether there is one row", ""),
+    (reenters, "with use_reentrant=True cannot be traced: give it use_reentrant=False", ""),
+    (quantile, "an operator has no rule for batches of any number of rows", "quantile(0.5, dim=1)"),
     (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
@@ -372,13 +389,14 @@ REFUSED = [
 
 @pytest.mark.parametrize("function, reason, line", REFUSED, ids=lambda each: getattr(
     each, "__name__", ""))
-def test_refused(tmp_path, function, reason, line):
+def test_refused(tmp_path, capfd, function, reason, line):
     with pytest.raises(braid.ExportError) as refused:
         braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", "pair",
                      precisions=())
     message = str(refused.value)
     assert reason in message
     assert list(tmp_path.iterdir()) == [], "something was written"
+    assert "Traceback" not in capfd.readouterr().err
     if line:
         where = re.search(r"\n  (.*), line \d+, in (\w+): (.*)$", message)
         assert where and where[1] == __file__ and where[2] == function.__name__, message

@@ -52,7 +52,8 @@ class PackageReader:
         ]
         flat = [given[slot["role"], slot["name"]] for slot in program["inputs"]]
         with torch.no_grad():
-            outputs = exported.graph_module(*constants, *flat)
+            # Called itself it would print what is raised, too.
+            outputs = exported.graph_module.forward(*constants, *flat)
         batch = next(
             (tensor.shape[0] for (role, _), tensor in given.items() if role == "input"), None
         )
@@ -125,8 +126,8 @@ class _Comparison:
         expected = plain(self._precision)
         try:
             got = run()
-        except RuntimeError as error:
-            if not self._about_one_row:
+        except (RuntimeError, IndexError) as error:
+            if isinstance(error, RuntimeError) and not self._about_one_row:
                 raise
             raise ExportError(
                 f"the package is not the model: {self._where}: it fails: {error}"

@@ -16,6 +16,18 @@ from braid._export import ExportError
 from braid.exporter import source
 
 
+# What PyTorch says where nobody sees what to do about it.
+_KNOWN = {
+    "use_reentrant=True, torch.utils.checkpoint is incompatible with .grad()": (
+        "torch.utils.checkpoint with use_reentrant=True cannot be traced: give it "
+        "use_reentrant=False"
+    ),
+    "Cannot call numel() on tensor with symbolic sizes": (
+        "an operator has no rule for batches of any number of rows"
+    ),
+}
+
+
 def of_error(error: Exception) -> ExportError:
     """What PyTorch raised where nobody expected it to, and the model's line."""
     if isinstance(error, ExportError):
@@ -50,6 +62,9 @@ def _reason(error: Exception) -> str:
         if isinstance(cause, UnsupportedOperatorException):
             return f"the operator {cause.func} cannot be traced"
     said = str(causes[-1]).strip().splitlines()
+    for pytorchs, ours in _KNOWN.items():
+        if said and pytorchs in said[0]:
+            return ours
     return f"forward cannot be traced: {type(causes[-1]).__name__}: {said[0] if said else ''}"
 
 

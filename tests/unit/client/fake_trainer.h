@@ -113,11 +113,10 @@ class FakeTrainer {
   static v1::Sender SenderOf(const v1::StreamRequest& operation) {
     const auto* kind =
         operation.GetDescriptor()->FindFieldByNumber(static_cast<int>(operation.operation_case()));
-    const google::protobuf::Message& inner =
-        operation.GetReflection()->GetMessage(operation, kind);
+    const google::protobuf::Message& inner = operation.GetReflection()->GetMessage(operation, kind);
     v1::Sender sender;
-    sender.CopyFrom(inner.GetReflection()->GetMessage(
-        inner, inner.GetDescriptor()->FindFieldByName("sender")));
+    sender.CopyFrom(
+        inner.GetReflection()->GetMessage(inner, inner.GetDescriptor()->FindFieldByName("sender")));
     return sender;
   }
 

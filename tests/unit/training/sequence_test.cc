@@ -68,7 +68,8 @@ TEST(SequenceTest, TheNextFollowsWhomItSays) {
   // Whoever has restored a checkpoint of the start.
   Sequence restored;
   restored.Record(0, Fingerprint(), OperationResult(), "bob");
-  EXPECT_THAT(restored.Admit(1, kThis, "ann"), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(restored.Admit(1, kThis, "ann"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("operation 0")));
   EXPECT_THAT(restored.Admit(1, kThis, "bob"), IsOk());
 }
 

@@ -292,7 +292,7 @@ TEST(PairModelTest, AConfigurationThatDoesNotFitIsRefused) {
   wrong = config;
   wrong.inputs.push_back({"y", DataType::kFp64, {3}});
   EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong),
-              StatusIs(kRefused, HasSubstr("names 2 inputs")));
+              StatusIs(kRefused, HasSubstr("input 'y' is not among")));
   wrong = config;
   wrong.outputs[0].type = DataType::kFp32;
   EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong), StatusIs(kRefused, HasSubstr("'left'")));

@@ -25,6 +25,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -175,11 +176,16 @@ TEST(PickTargetsTest, HasTheInputsRows) {
               RefusesField("targets[0].shape", HasSubstr("[]")));
 }
 
-TEST(PickTargetsTest, NoneWhereTheModelOrTheClientComputesTheLoss) {
+TEST(PickTargetsTest, NoneWhereTheModelComputesTheLoss) {
   EXPECT_THAT(*Make({}, LossMode::kModel)->PickTargets({Values("y")}, 4), IsEmpty());
-  EXPECT_THAT(*Make({}, LossMode::kClient)->PickTargets({}, kRows), IsEmpty());
-  EXPECT_THAT(Make({}, LossMode::kClient)->PickTargets({Values("y")}, kRows),
-              RefusesField("targets[0].name", HasSubstr("expected none")));
+}
+
+TEST(PickTargetsTest, TheMetricsWhereTheClientComputesTheLoss) {
+  const auto objective = Make({}, LossMode::kClient);
+  EXPECT_THAT(*objective->PickTargets({Values("target")}, kRows), SizeIs(1));
+  EXPECT_THAT(objective->PickTargets({}, kRows), RefusesField("targets", HasSubstr("'target'")));
+  EXPECT_THAT(objective->PickTargets({Values("y")}, kRows),
+              RefusesField("targets[0].name", HasSubstr("expected 'target'")));
 }
 
 TEST(ObjectiveTest, IsTheWeightedSumOfItsLosses) {

@@ -74,6 +74,12 @@ inline absl::StatusOr<CheckpointInfo> Restore(Trainer& trainer, const std::strin
   trainer.RestoreCheckpoint(name, pending.done());
   return pending.Wait();
 }
+// As a start of the server does.
+inline absl::StatusOr<CheckpointInfo> Resume(Trainer& trainer) {
+  Pending<absl::StatusOr<CheckpointInfo>> pending;
+  trainer.Resume(pending.done());
+  return pending.Wait();
+}
 
 // Version 1 of model "m", TrainedConfig()'s, on CPU workers. Trainers end before it.
 class TrainerBench {

@@ -110,7 +110,7 @@ TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
   }
   const auto server = Start();
   server->publisher().ServeStored("m");
-  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  ASSERT_THAT(Resume(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 2);
   EXPECT_EQ(server->served(), 2);
   EXPECT_TRUE(at::equal(server->Infer(), published));
@@ -126,21 +126,33 @@ TEST_F(PublisherTest, APublishThatComesAgainTakesNobodysPlace) {
     ASSERT_THAT(Save(server->trainer()), IsOk());
     ASSERT_EQ(*server->Publish(2), 2);
     EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
-    ASSERT_THAT(Restore(server->trainer()), IsOk());
+    ASSERT_THAT(Resume(server->trainer()), IsOk());
     EXPECT_EQ(*server->Publish(2), 2);
     EXPECT_EQ(server->served(), 1);
   }
   const auto server = Start();
   server->publisher().ServeStored("m");
   EXPECT_EQ(server->served(), 1);
-  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  ASSERT_THAT(Resume(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 2);
   EXPECT_EQ(server->served(), 1);
   server->Step(3);
   EXPECT_EQ(*server->Publish(4), 3);
   EXPECT_EQ(server->served(), 3);
-  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  ASSERT_THAT(Resume(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(server->served(), 3);
+}
+
+// With the same number and the same weights, but after a return that somebody asked for.
+TEST_F(PublisherTest, APublishAfterARestorationIsAnother) {
+  const auto server = Start();
+  server->Step(1);
+  ASSERT_THAT(Save(server->trainer()), IsOk());
+  ASSERT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 3);
   EXPECT_EQ(server->served(), 3);
 }
 

@@ -270,7 +270,7 @@ CONFIGS = [
     config("config_rank", "[ 10 ]", "[ 2, 5 ]", "'x' is FP32[rows, 2, 5]", "FP32[-1, 10]"),
     config("config_dtype", '"x" data_type: TYPE_FP32', '"x" data_type: TYPE_INT64', "'x' is INT64"),
     config("config_output", '"y" data_type: TYPE_FP32', '"y" data_type: TYPE_FP64', "'y' is FP64"),
-    config("config_more_inputs", "dims: [ 10 ] }", f"dims: [ 10 ] {ANOTHER}", "2 inputs", ": x"),
+    config("config_more_inputs", "dims: [ 10 ] }", f"dims: [ 10 ] {ANOTHER}", "'z'", ": x"),
     config("config_more_outputs", "dims: [ 5 ] }", f"dims: [ 5 ] {ANOTHER}", "'z'", "the 1 tensor"),
     config("config_output_size", "[ 5 ]", "[ 6 ]", "'y'", "6", "5"),
     config("config_no_batch", "size: 8", "size: 0", "max_batch_size: 0", "'x'", "1 or more"),

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -26,6 +27,15 @@ void ExpiryThread::Add(absl::Time time, std::weak_ptr<Expiring> queue) {
     return;
   }
   const absl::MutexLock lock(&mu_);
+  const auto known = std::find_if(due_.begin(), due_.end(), [&queue](const auto& due) {
+    return !due.second.owner_before(queue) && !queue.owner_before(due.second);
+  });
+  if (known != due_.end()) {
+    if (known->first <= time) {
+      return;
+    }
+    due_.erase(known);
+  }
   const auto added = due_.emplace(time, std::move(queue));
   if (added == due_.begin()) {
     changed_.Signal();

@@ -28,8 +28,8 @@ class ExpiryThread {
   ExpiryThread(const ExpiryThread&) = delete;
   ExpiryThread& operator=(const ExpiryThread&) = delete;
 
-  // Calls Expire() of `queue` at `time`, if it still lives, and then whenever that said; at
-  // InfiniteFuture never.
+  // Calls Expire() of `queue` at `time`, or at an earlier one that was added before, if it still
+  // lives, and then whenever that said; at InfiniteFuture never.
   void Add(absl::Time time, std::weak_ptr<Expiring> queue) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -38,6 +38,7 @@ class ExpiryThread {
   absl::Mutex mu_;
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  // Each queue once: deadlines that come in falling order must not pile up.
   std::multimap<absl::Time, std::weak_ptr<Expiring>> due_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.

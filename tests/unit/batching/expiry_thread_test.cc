@@ -1,5 +1,6 @@
 #include "server/batching/expiry_thread.h"
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -27,6 +28,10 @@ class Asked final : public Expiring {
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&asked), absl::Seconds(30)));
     return times_.empty() ? absl::InfinitePast() : times_.back();
   }
+  size_t count() {
+    const absl::MutexLock lock(&mu_);
+    return times_.size();
+  }
 
  private:
   absl::Mutex mu_;
@@ -51,6 +56,20 @@ TEST(ExpiryThreadTest, AnEarlierTimeThatComesLaterIsNotLate) {
   thread.Add(absl::Now() + absl::Hours(1), later);
   thread.Add(absl::Now() + absl::Milliseconds(10), earlier);
   earlier->Await(1);
+}
+
+TEST(ExpiryThreadTest, AQueueIsAskedOnceAtTheEarliestOfItsTimes) {
+  const absl::Time first = absl::Now() + absl::Milliseconds(20);
+  const auto queue = std::make_shared<Asked>();
+  const auto last = std::make_shared<Asked>();
+  ExpiryThread thread;
+  for (const int milliseconds : {2, 1, 0, 3}) {
+    thread.Add(first + absl::Milliseconds(milliseconds), queue);
+  }
+  thread.Add(first + absl::Milliseconds(10), last);
+  EXPECT_GE(queue->Await(1), first);
+  last->Await(1);
+  EXPECT_EQ(queue->count(), 1);
 }
 
 TEST(ExpiryThreadTest, AQueueThatIsGoneIsNotAsked) {

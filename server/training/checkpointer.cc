@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "server/base/status.h"
+#include "server/base/wait_for.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
@@ -49,31 +49,20 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& c
 }
 
 absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name) {
-  absl::StatusOr<Loaded> result = absl::UnknownError("");
-  absl::Notification read;
-  thread_.Post([&] {
-    result = [&]() -> absl::StatusOr<Loaded> {
-      BRAID_ASSIGN_OR_RETURN(LoadedCheckpoint loaded,
-                             name.empty() ? store_->ReadNewest() : store_->Read(name));
-      Loaded whole{loaded.info, {}};
-      BRAID_ASSIGN_OR_RETURN(whole.checkpoint, ReadTrainerCheckpoint(loaded.state, loaded.files));
-      return whole;
-    }();
-    read.Notify();
-  });
-  read.WaitForNotification();
-  return result;
+  const auto read = [&]() -> absl::StatusOr<Loaded> {
+    BRAID_ASSIGN_OR_RETURN(LoadedCheckpoint loaded,
+                           name.empty() ? store_->ReadNewest() : store_->Read(name));
+    Loaded whole{loaded.info, {}};
+    BRAID_ASSIGN_OR_RETURN(whole.checkpoint, ReadTrainerCheckpoint(loaded.state, loaded.files));
+    return whole;
+  };
+  return WaitFor<absl::StatusOr<Loaded>>(
+      [&](auto done) { thread_.Post([&read, done] { done(read()); }); });
 }
 
 absl::Status Checkpointer::MakeNewest(const std::string& name, const std::string& state) {
-  absl::Status result;
-  absl::Notification made;
-  thread_.Post([&] {
-    result = store_->MakeNewest(name, state);
-    made.Notify();
-  });
-  made.WaitForNotification();
-  return result;
+  return WaitFor<absl::Status>(
+      [&](auto done) { thread_.Post([&, done] { done(store_->MakeNewest(name, state)); }); });
 }
 
 }  // namespace braid

@@ -5,20 +5,18 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "server/base/random_id.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/base/wait_for.h"
 #include "server/batching/batch_queue.h"
-#include "server/batching/load_model.h"
 #include "server/storage/checkpoint_store.h"
-#include "server/storage/model_files.h"
 #include "server/storage/names.h"
 #include "server/telemetry/log.h"
 #include "server/training/evaluation.h"
-#include "server/training/placement.h"
 #include "server/training/publisher.h"
+#include "server/training/restore_trainer.h"
 #include "server/training/trainer.h"
 #include "server/training/trainer_storage.h"
 
@@ -57,38 +55,11 @@ absl::Status IsDamaged(absl::string_view name, const absl::Status& damage) {
       "): mend its trainer.json and start the server again, delete it, or take another name"));
 }
 
-// Waits for what `ask` gives its callback.
-template <typename Result, typename Ask>
-Result WaitFor(Ask ask) {
-  std::optional<Result> result;
-  absl::Notification done;
-  ask([&](Result got) {
-    result = std::move(got);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return *std::move(result);
-}
-
 // Of a trainer that is on the disk: a crash came before its first checkpoint, so before anybody was
 // told that it exists.
 bool IsUnborn(const TrainerStorage& storage, const std::string& name) {
   const auto store = storage.OpenCheckpoints(name);
   return store.ok() && (*store)->List().empty() && (*store)->damaged().empty();
-}
-
-// The model of checkpoint `name`, the newest for an empty name, on the workers of `served`.
-absl::StatusOr<ReplicaSet> LoadCheckpointed(CheckpointStore& store, const std::string& name,
-                                            const BatchQueue& served) {
-  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded,
-                         name.empty() ? store.ReadNewest() : store.Read(name));
-  for (const char* file : {kPackageFile, kTorchScriptFile}) {
-    if (const auto found = loaded.files.find(file); found != loaded.files.end()) {
-      return LoadReplicas(found->second, served.config(), served.replicas().workers());
-    }
-  }
-  return absl::DataLossError(
-      absl::StrCat("checkpoint '", loaded.info.name, "' holds no model's file"));
 }
 
 absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
@@ -325,30 +296,8 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
 absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
                                          const std::string& checkpoint) {
   BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
-  spec.name = stored.name;
-  spec.base_version = stored.base_version;
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served,
-                         services_.models->FindReplicas(spec.model, 0));
-  if (LeaveOutMissingDevices(served->replicas(), &spec)) {
-    Log(LogModule::kTraining)
-        .warn("trainer '{}' was on devices that this server has not, and goes on on others",
-              spec.name);
-  }
-  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
-                         storage_->OpenCheckpoints(stored.name));
-  // The version that it began from may be served no more, or be another by now.
-  BRAID_ASSIGN_OR_RETURN(const ReplicaSet replicas, LoadCheckpointed(*store, checkpoint, *served));
-  BRAID_ASSIGN_OR_RETURN(
-      std::shared_ptr<Trainer> trainer,
-      Trainer::Create(std::move(spec), stored.id, {served->config(), served->version(), replicas},
-                      std::move(store), services_));
-  BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
-                          if (checkpoint.empty()) {
-                            trainer->Resume(std::move(done));
-                          } else {
-                            trainer->RestoreCheckpoint(checkpoint, std::move(done));
-                          }
-                        }).status());
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer,
+                         RestoreTrainer(stored, std::move(spec), checkpoint, *storage_, services_));
   if (stored.expired) {
     StoredTrainer back = stored;
     back.expired = false;

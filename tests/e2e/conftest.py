@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import braid
 import pytest
-from e2e import models, training_models
+from e2e import durable, models, training_models
+from e2e.durable import DurableServer
 from e2e.server import Server
 
 
@@ -71,4 +72,11 @@ def training_server(
 def trainers(training_server: Server) -> Iterator[braid.Client]:
     """A client of `training_server`."""
     with braid.connect(training_server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def client(server: DurableServer) -> Iterator[braid.Client]:
+    """A client of the DurableServer that the test's file has for `server`."""
+    with durable.connect(server) as client:
         yield client

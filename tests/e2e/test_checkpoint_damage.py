@@ -83,12 +83,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
         yield server
 
 
-@pytest.fixture
-def client(server: DurableServer) -> Iterator[braid.Client]:
-    with durable.connect(server) as client:
-        yield client
-
-
 @pytest.mark.parametrize(("damage", "file"), DAMAGES, ids=lambda value: str(value))
 def test_a_damaged_checkpoint_is_not_restored(
     server: DurableServer, client: braid.Client, damage: Callable[[Path], None], file: str

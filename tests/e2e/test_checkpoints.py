@@ -36,12 +36,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, format: str) -> Iterator[Du
         yield server
 
 
-@pytest.fixture
-def client(server: DurableServer) -> Iterator[braid.Client]:
-    with durable.connect(server) as client:
-        yield client
-
-
 def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
     options = {"loss": "cross_entropy", "optimizer": SGD, **options}
     return client.create_trainer("noisy", name=name, **options)

@@ -24,12 +24,6 @@ def server(tmp_path: Path) -> Iterator[DurableServer]:
         yield server
 
 
-@pytest.fixture
-def client(server: DurableServer) -> Iterator[braid.Client]:
-    with durable.connect(server) as client:
-        yield client
-
-
 def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
     return client.create_trainer(
         "noisy", name=name, loss="cross_entropy", optimizer="AdamW", **options

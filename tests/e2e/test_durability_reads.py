@@ -22,12 +22,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
 
 
 @pytest.fixture
-def client(server: DurableServer) -> Iterator[braid.Client]:
-    with durable.connect(server) as client:
-        yield client
-
-
-@pytest.fixture
 def trainer(client: braid.Client, request: pytest.FixtureRequest) -> braid.Trainer:
     """After STEPS steps, none of them durable."""
     trainer = create(client, request.node.name.translate(str.maketrans("[]", "--")))

@@ -21,12 +21,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
 
 
 @pytest.fixture
-def client(server: DurableServer) -> Iterator[braid.Client]:
-    with durable.connect(server) as client:
-        yield client
-
-
-@pytest.fixture
 def first(client: braid.Client) -> Iterator[braid.Trainer]:
     """After six steps, of which four are durable."""
     trainer = client.create_trainer(

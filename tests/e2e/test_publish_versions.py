@@ -37,12 +37,6 @@ def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
         yield server
 
 
-@pytest.fixture
-def client(server: DurableServer) -> Iterator[braid.Client]:
-    with durable.connect(server) as client:
-        yield client
-
-
 def create(client: braid.Client, name: str = "publisher", **options) -> braid.Trainer:
     options = {"loss": "cross_entropy", "optimizer": SGD, **options}
     return client.create_trainer("noisy", name=name, **options)

@@ -99,11 +99,14 @@ absl::StatusOr<v1::Checkpoint> Handle::SaveCheckpoint() {
   const absl::Time deadline = absl::Now() + policy_.timeout;
   while (true) {
     const Seen before = seen();
-    absl::StatusOr<v1::Checkpoint> checkpoint =
-        WriteCheckpoint(before.keeps, deadline - absl::Now());
-    if (!checkpoint.ok() || checkpoint->sequence() >= before.sequence) return checkpoint;
-    absl::StatusOr<Moment> up = BringUp(deadline);
-    if (!up.ok()) return up.status();
+    absl::StatusOr<v1::Checkpoint> checkpoint;
+    const auto write = [&](const CallPolicy& policy) {
+      checkpoint = WriteCheckpoint(before.keeps, policy.timeout);
+      return checkpoint.status();
+    };
+    absl::StatusOr<bool> restarted = TryRead(write, deadline);
+    if (!restarted.ok()) return restarted.status();
+    if (!*restarted && checkpoint->sequence() >= before.sequence) return checkpoint;
   }
 }
 

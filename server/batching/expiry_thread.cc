@@ -27,6 +27,7 @@ void ExpiryThread::Add(absl::Time time, std::weak_ptr<Expiring> queue) {
     return;
   }
   const absl::MutexLock lock(&mu_);
+  std::erase_if(due_, [](const auto& due) { return due.second.expired(); });
   const auto known = std::find_if(due_.begin(), due_.end(), [&queue](const auto& due) {
     return !due.second.owner_before(queue) && !queue.owner_before(due.second);
   });

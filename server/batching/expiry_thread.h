@@ -15,7 +15,8 @@ namespace braid {
 class Expiring {
  public:
   virtual ~Expiring() = default;
-  // Deals with what has expired by `now`; returns when there will be something next.
+  // Deals with what has expired by `now`; returns when there will be something next. It is asked as
+  // it was added, once: what it does not return, nobody looks for.
   virtual absl::Time Expire(absl::Time now) = 0;
 };
 
@@ -38,7 +39,8 @@ class ExpiryThread {
   absl::Mutex mu_;
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  // Each queue once: deadlines that come in falling order must not pile up.
+  // Each queue once: deadlines that come in falling order must not pile up. Those that are gone
+  // leave with the next Add(): their time may be years away.
   std::multimap<absl::Time, std::weak_ptr<Expiring>> due_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.

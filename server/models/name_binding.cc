@@ -112,8 +112,15 @@ absl::Status CheckNames(const std::vector<TensorSpec>& specs, const std::vector<
     any = any || there || PositionOf(spec.name);
     stranger = there ? stranger : &spec;
   }
-  if (!any || stranger == nullptr) {
+  if (!any) {
     return absl::OkStatus();
+  }
+  if (stranger == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ", what, "s named '", specs.front().name, "' to '", specs.back().name,
+                     "' are each among what the model ", where,
+                     ", but not all by their names in full, or all by their keys alone: ",
+                     absl::StrJoin(names, ", ")));
   }
   return absl::FailedPreconditionError(
       absl::StrCat(what, " '", stranger->name, "' is not among what the model ", where,

@@ -88,6 +88,12 @@ void TellRequest(const inference::ModelInferRequest& request, CallFacts* facts) 
   }
 }
 
+absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline) {
+  // Else it would be a day in the year 2262, to which something expires.
+  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture()
+                                                                  : absl::FromChrono(deadline);
+}
+
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request) {
   BRAID_ASSIGN_OR_RETURN(const int64_t version,

@@ -1,6 +1,7 @@
 // An inference request: from the message to the queue, and from the result to the message.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
@@ -34,6 +35,9 @@ void TellRequest(const inference::ModelInferRequest& request, CallFacts* facts);
 // The queue of the model and version that `request` names.
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request);
+
+// Of a call's deadline as gRPC tells it: InfiniteFuture where the client gave none.
+absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline);
 
 // Called once, when the reply is written: by who finishes the request or cancels it. Must not
 // block.

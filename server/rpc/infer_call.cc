@@ -11,7 +11,7 @@ InferCall::InferCall(const InferContext& infer, const RpcContext& rpc,
                      grpc::CallbackServerContext* context,
                      const inference::ModelInferRequest& request,
                      inference::ModelInferResponse* response)
-    : UnaryCall(rpc, *context, "ModelInfer"), deadline_(absl::FromChrono(context->deadline())) {
+    : UnaryCall(rpc, *context, "ModelInfer"), deadline_(DeadlineOf(context->deadline())) {
   const std::shared_ptr<UnaryCall> held = self();
   if (const absl::Status status = Start(infer, rpc, request, response); !status.ok()) {
     End(status);

@@ -29,7 +29,7 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
                          const grpc::CallbackServerContext* context)
     : infer_(infer),
       rpc_(rpc),
-      deadline_(absl::FromChrono(context->deadline())),
+      deadline_(DeadlineOf(context->deadline())),
       errors_end_(AsksForStatus(*context)),
       self_(this),
       caller_(rpc.access, *context, "ModelStreamInfer"),

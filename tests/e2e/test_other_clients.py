@@ -50,6 +50,7 @@ OPERATE: dict[str, Callable[[braid.Trainer], Any]] = {
 READ: dict[str, Callable[[braid.Trainer], Any]] = {
     "state_dict": lambda trainer: trainer.state_dict(),
     "evaluate": lambda trainer: trainer.evaluate([batch(0)]),
+    "save_checkpoint": lambda trainer: trainer.save_checkpoint(),
 }
 
 

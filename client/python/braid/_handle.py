@@ -209,10 +209,9 @@ class Handle:
         deadline = self.channel.deadline(timeout)
         while True:
             seen = self.seen()
-            checkpoint = self.write_checkpoint(remaining(deadline))
+            checkpoint = self.read(self.write_checkpoint, remaining(deadline))
             if checkpoint.sequence >= seen:
                 return checkpoint
-            self.bring_up(deadline)
 
     def seen(self) -> int:
         """The last number known to be applied, whether or not a restart has undone it."""

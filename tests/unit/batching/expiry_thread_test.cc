@@ -72,6 +72,36 @@ TEST(ExpiryThreadTest, AQueueIsAskedOnceAtTheEarliestOfItsTimes) {
   EXPECT_EQ(queue->count(), 1);
 }
 
+// Counts the objects whose memory is held.
+template <typename T>
+struct CountingAllocator {
+  using value_type = T;
+  explicit CountingAllocator(int* held) : held(held) {}
+  template <typename U>
+  explicit CountingAllocator(const CountingAllocator<U>& other) : held(other.held) {}
+  T* allocate(size_t count) {
+    ++*held;
+    return std::allocator<T>().allocate(count);
+  }
+  void deallocate(T* memory, size_t count) {
+    --*held;
+    std::allocator<T>().deallocate(memory, count);
+  }
+  int* held;
+};
+
+TEST(ExpiryThreadTest, AQueueThatIsGoneIsForgottenThoughItsTimeIsFar) {
+  int held = 0;
+  const auto next = std::make_shared<Asked>();
+  ExpiryThread thread;
+  for (int version = 0; version < 5; ++version) {
+    thread.Add(absl::Now() + absl::Hours(24 * 365),
+               std::allocate_shared<Asked>(CountingAllocator<Asked>(&held)));
+  }
+  thread.Add(absl::Now() + absl::Hours(1), next);
+  EXPECT_EQ(held, 0);
+}
+
 TEST(ExpiryThreadTest, AQueueThatIsGoneIsNotAsked) {
   const auto next = std::make_shared<Asked>();
   ExpiryThread thread;

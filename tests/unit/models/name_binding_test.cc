@@ -63,6 +63,13 @@ TEST(BindInputsTest, ANameThatIsNoInputsIsNotTakenForAnother) {
               StatusIs(kFailed, HasSubstr("input 'x'")));
 }
 
+TEST(BindInputsTest, NamesInFullAndKeysDoNotMix) {
+  EXPECT_THAT(BindInputs(Specs({"b", "x.a", "y.a"}), {"x.a", "y.a", "z.b"}),
+              StatusIs(kFailed, AllOf(HasSubstr("'b' to 'y.a'"), HasSubstr("x.a, y.a, z.b"))));
+  EXPECT_THAT(BindOutputs(Specs({"b", "x.a", "y.a"}), Leaves({"x.a", "y.a", "z.b"})),
+              StatusIs(kFailed, HasSubstr("by their keys alone")));
+}
+
 TEST(BindInputsTest, NumbersAndOtherNamesDoNotMix) {
   EXPECT_THAT(BindInputs(Specs({"INPUT__1", "a"}), {"a", "b"}),
               StatusIs(kFailed, HasSubstr("input 'INPUT__1'")));

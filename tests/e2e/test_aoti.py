@@ -10,11 +10,17 @@ from pathlib import Path
 
 import braid
 import pytest
+import torch
 from e2e import aoti_models, packages
 from e2e.server import Server
 
 # Names that config.pbtxt gives, and what is derived without one.
 NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("input__0", "input__1")}
+
+# Instructions that this machine's processor lacks, whichever machine this is.
+LACKED = next(
+    name.upper() for name, has in sorted(torch.cpu.get_capabilities().items()) if has is False
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "fixed/config.pbtxt").write_text(aoti_models.MIXED_CONFIG)
     package = directory / "mixed/1/model.pt2"
     rewrite(package, directory / "other_machine/1/model.pt2", (b"x86_64", b"riscv64"))
-    rewrite(package, directory / "other_processor/1/model.pt2", (b'ISA": "', b'ISA": "AMX_TILE '))
+    rewrite(package, directory / "other_processor/1/model.pt2", (b'ISA": "', b'ISA": "%s ' % LACKED.encode()))
     rewrite(package, directory / "outside/1/model.pt2", None, ("inductor/model/", "inductor/model/../../"))
     whole = package.read_bytes()
     (directory / "flipped/1").mkdir(parents=True)
@@ -97,7 +103,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ("model", "words"),
     [
         ("other_machine", "compiled for riscv64"),
-        ("other_processor", "AMX_TILE"),
+        ("other_processor", LACKED),
         ("outside", "is no name of a file"),
         ("truncated", "archive is damaged"),
         ("flipped", "is not what was written"),

@@ -76,7 +76,7 @@ TEST(ExpiryThreadTest, AQueueIsAskedOnceAtTheEarliestOfItsTimes) {
 template <typename T>
 struct CountingAllocator {
   using value_type = T;
-  explicit CountingAllocator(int* held) : held(held) {}
+  explicit CountingAllocator(int* counter) : held(counter) {}
   template <typename U>
   explicit CountingAllocator(const CountingAllocator<U>& other) : held(other.held) {}
   T* allocate(size_t count) {

@@ -1,8 +1,12 @@
 """What cannot be exported is refused with the reason and the model's line."""
 
 import contextlib
+import functools
+import importlib
 import random
 import re
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
 import export_models  # noqa: E402
+from braid.exporter import source  # noqa: E402
 from braid.exporter.watch import check_operator  # noqa: E402
 import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
@@ -135,6 +140,20 @@ def hides_many_rows(module, x):
     return y
 
 
+def hides_a_write(module, x):
+    with contextlib.suppress(Exception):
+        x.clamp_(min=0)
+    return module.layer(x)
+
+
+def hides_a_value_behind_an_error(module, x):
+    y = module.layer(x)
+    try:
+        return y * [2][3 if y.argmax() >= 0 else 0]
+    except Exception:
+        return y
+
+
 def catches_its_own(module, x):
     try:
         scale = {}["scale"]
@@ -145,6 +164,47 @@ def catches_its_own(module, x):
     except RuntimeError:
         scale += 1
     return module.layer(x) * scale
+
+
+def fails_always():
+    raise NotImplementedError("no such kernel")
+
+
+def catches_anothers(module, x):
+    try:
+        return fails_always()
+    except NotImplementedError:
+        return module.layer(x)
+
+
+def catches_another_kind_in_the_trace(module, x):
+    try:
+        return x.split([1, 2], 1)[0]
+    except (RuntimeError, ValueError):
+        return module.layer(x)
+
+
+@functools.lru_cache
+def halves(columns, rows):
+    return columns // 2
+
+
+def computes_what_no_cache_has(module, x):
+    rows, columns = x.shape
+    try:
+        half = halves(columns, rows)
+    except TypeError:
+        half = halves.__wrapped__(columns, rows)
+    return module.layer(x)[:, :half]
+
+
+def catches_under_autocast(module, x):
+    try:
+        if torch.is_autocast_enabled(x.device.type):
+            raise NotImplementedError("no kernel of less precision")
+        return module.layer(x)
+    except NotImplementedError:
+        return module.layer(x) * 1
 
 
 def on_cond(module, x):
@@ -334,6 +394,8 @@ REFUSED = [
     (hides_a_list, "forward catches the error", "y[0].detach().tolist()"),
     (hides_positions, "the shape of what aten.nonzero.default gives", "torch.nonzero(y[:, 0]"),
     (hides_an_item_in_training, "makes a Python number of a tensor's", "y * y.mean().item()"),
+    (hides_a_write, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
+    (hides_a_value_behind_an_error, "makes a Python number of a tensor's values", "y.argmax() >="),
     (hides_many_rows, "another course for 41 rows than for 5", "if x.shape[0] > 40:"),
     (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
     (rounded_rows, "forward computes a number from the number of rows with round, which",
@@ -403,10 +465,45 @@ def test_refused(tmp_path, capfd, function, reason, line):
         assert line in where[3]
 
 
-def test_error_that_is_always_caught(tmp_path):
+@pytest.mark.parametrize("function, precisions", [
+    (catches_its_own, ()),
+    (catches_anothers, ()),
+    (catches_another_kind_in_the_trace, ()),
+    (computes_what_no_cache_has, ()),
+    (catches_under_autocast, ("bfloat16",)),
+])
+def test_error_that_is_always_caught(tmp_path, function, precisions):
     """What forward raises and catches in plain PyTorch too decides nothing."""
-    module = Wrong(catches_its_own)
-    assert braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair", precisions=())
+    module = Wrong(function)
+    assert braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair",
+                        precisions=precisions)
+
+
+def test_export_while_a_module_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "exports_itself.py").write_text(textwrap.dedent("""
+        import braid, pathlib, torch
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                try:
+                    return x * 2 if x.max() > 100 else x
+                except Exception:
+                    return x
+
+        net = pathlib.Path(__file__).parent / "net"
+        braid.export(Net(), (torch.randn(4, 4),), net, "pair")
+    """))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(braid.ExportError, match="makes a Python number of a tensor's values"):
+        importlib.import_module("exports_itself")
+
+
+def test_models_beside_the_exporter():
+    """A file is the exporter's by its folder, not by how the folder's name begins."""
+    folder = Path(braid.__file__).parent
+    assert source.is_models(f"{folder}_nets.py")
+    assert source.is_models(f"{folder}_nets/resnet.py")
+    assert not source.is_models(f"{folder}/exporter/joint.py")
 
 
 @pytest.mark.parametrize("name, said", [

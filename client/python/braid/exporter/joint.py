@@ -46,7 +46,8 @@ class Part:
         tensors of their own.
     datatypes: of training and evaluation under a precision of autocast, the inputs', where the
         stage before computes them then.
-    raised: of training and evaluation, the errors that forward catches in plain PyTorch too.
+    raised: of training and evaluation under a precision, where forward raises errors in plain
+        PyTorch too, and catches them.
     """
 
     path: str
@@ -57,7 +58,7 @@ class Part:
     names: list[str] = field(default_factory=list)
     copied: dict[bool, list[bool]] = field(default_factory=dict)
     datatypes: dict[tuple[bool, torch.dtype], dict[str, torch.dtype]] = field(default_factory=dict)
-    raised: dict[bool, set[Place]] = field(default_factory=dict)
+    raised: dict[tuple[bool, torch.dtype | None], set[Place]] = field(default_factory=dict)
 
     @property
     def untied(self) -> list[StateEntry]:
@@ -144,7 +145,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             raise
         except Exception as error:
             raise refusals.of_trace(error) from error
-        swallowed.check(raised, part.raised[training])
+        swallowed.check(raised, part.raised[training, precision])
         guards.check_batch_is_free(shapes, symbol, trace_rows(part), fixed)
         lines.give_to_backward(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)

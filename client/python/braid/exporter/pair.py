@@ -92,6 +92,8 @@ def make_pair(
         try:
             with naming(name):
                 stages.learn_datatypes(parts, chains, DTYPES[name], device)
+                for part in parts:
+                    probe.probe_precision(part, DTYPES[name])
                 made.append([_trace(part, name, device) for part in parts])
         except PrecisionError as error:
             precisions.leave_out(error)

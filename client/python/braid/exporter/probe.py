@@ -6,10 +6,11 @@ import torch
 
 from braid._export import ExportError
 from braid.exporter import rows, source, swallowed
-from braid.exporter.joint import Part, in_mode, trace_rows
+from braid.exporter.joint import Part, autocast, in_mode, trace_rows
 from braid.exporter.repetition import check_repeatable
 from braid.exporter.signature import call, flatten
 from braid.exporter.state import device_of, holding
+from braid.exporter.swallowed import Raised
 from braid.exporter.watch import Watch
 
 
@@ -22,13 +23,12 @@ def probe(part: Part) -> None:
         # A module that takes one number of rows alone fails here, where its line is known.
         for count in (trace_rows(part) + 1, trace_rows(part)):
             inputs = {name: rows.take(each, count) for name, each in part.inputs.items()}
-            state = {entry.name: entry.copy() for entry in part.untied}
-            for entry in part.untied:
-                state[entry.name].requires_grad_(training and entry.trainable)
+            state = _state(part, training)
             with in_mode(part.module, training), torch.set_grad_enabled(training):
                 with swallowed.noted() as raised:
                     names, outputs = _run_watched(part, state, inputs)
-            part.raised.setdefault(training, set()).update(raised)
+            swallowed.check_plain(raised)
+            _note_raised(part, training, None, raised)
             if names != (part.names or names):
                 raise ExportError(
                     f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "
@@ -38,6 +38,34 @@ def probe(part: Part) -> None:
         part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
         if not part.path:  # The whole model's, which its parts are of.
             check_repeatable(part, training)
+
+
+def probe_precision(part: Part, precision: torch.dtype) -> None:
+    """As `probe`, of what is another under a precision of autocast: the errors that are caught."""
+    for training in (True, False):
+        for count in (trace_rows(part) + 1, trace_rows(part)):
+            examples = part.examples(training, precision).items()
+            inputs = {name: rows.take(each, count) for name, each in examples}
+            state = _state(part, training)
+            with in_mode(part.module, training), torch.set_grad_enabled(training):
+                with rows.seeded(device_of(part.module), 0):
+                    with autocast(device_of(part.module), precision), swallowed.noted() as raised:
+                        part.run(state, inputs)
+            _note_raised(part, training, precision, raised)
+
+
+def _note_raised(
+    part: Part, training: bool, precision: torch.dtype | None, raised: list[Raised]
+) -> None:
+    places = part.raised.setdefault((training, precision), set())
+    places.update(each.place for each in raised)
+
+
+def _state(part: Part, training: bool) -> dict[str, torch.Tensor]:
+    state = {entry.name: entry.copy() for entry in part.untied}
+    for entry in part.untied:
+        state[entry.name].requires_grad_(training and entry.trainable)
+    return state
 
 
 def _run_watched(

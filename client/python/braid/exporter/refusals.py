@@ -16,6 +16,8 @@ from braid._export import ExportError
 from braid.exporter import source
 
 
+_NUMBER_OF_VALUES = (DataDependentOutputException, GuardOnDataDependentSymNode)
+
 # What PyTorch says where nobody sees what to do about it.
 _KNOWN = {
     "use_reentrant=True, torch.utils.checkpoint is incompatible with .grad()": (
@@ -50,10 +52,16 @@ def of_caught(error: Exception) -> ExportError:
     )
 
 
+def is_of_values(error: Exception) -> bool:
+    """Of a trace, which does not have a tensor's values."""
+    kinds = (*_NUMBER_OF_VALUES, DynamicOutputShapeException)
+    return any(isinstance(cause, kinds) for cause in _causes(error))
+
+
 def _reason(error: Exception) -> str:
     causes = _causes(error)
     for cause in causes:
-        if isinstance(cause, (DataDependentOutputException, GuardOnDataDependentSymNode)):
+        if isinstance(cause, _NUMBER_OF_VALUES):
             return _in_pytorch(error) or (
                 "forward makes a Python number of a tensor's values, on which its course depends"
             )

@@ -17,7 +17,8 @@ import torch
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _LIBRARIES = [f"{Path(each.__file__).parent}{os.sep}" for each in (torch, sympy, numpy)]
-_NOT_THE_MODELS = (*_LIBRARIES, str(Path(__file__).parents[1]), "<")
+_EXPORTERS = f"{Path(__file__).parents[1]}{os.sep}"
+_NOT_THE_MODELS = (*_LIBRARIES, _EXPORTERS, "<")
 
 
 def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
@@ -42,6 +43,10 @@ def is_models(filename: str) -> bool:
     generated = filename.startswith("<")
     pythons = filename.startswith(("<frozen", "<eval_with_key"))
     return not pythons if generated else not _is_library(filename)
+
+
+def is_exporters(filename: str) -> bool:
+    return filename.startswith(_EXPORTERS)
 
 
 def here() -> str:

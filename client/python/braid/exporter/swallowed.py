@@ -7,26 +7,36 @@ a course that plain PyTorch does not take, and the package would keep it for all
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
 from torch.utils.checkpoint import _StopRecomputationError
 
+from braid._export import ExportError
 from braid.exporter import refusals, source
 
-Place = tuple[type, CodeType, int]
-Errors = dict[Place, Exception]
+# A line of the model, whatever is raised there: a trace may say otherwise what is wrong.
+Place = tuple[CodeType, int]
 
 # PyTorch's own way out of a function that it runs again.
 _NO_ERRORS = (StopIteration, _StopRecomputationError)
 
 
+@dataclass(frozen=True)
+class Raised:
+    """An error, and where it first reached the model."""
+
+    error: Exception
+    place: Place
+
+
 @contextmanager
-def noted() -> Iterator[Errors]:
-    """The errors that reach a line of the model, each where it first does, caught or not."""
-    errors: Errors = {}
+def noted() -> Iterator[list[Raised]]:
+    """The errors that reach a line of the model, caught there or not."""
+    errors: list[Raised] = []
     before = sys.gettrace()
     sys.settrace(_tracer(errors))
     try:
@@ -35,21 +45,38 @@ def noted() -> Iterator[Errors]:
         sys.settrace(before)
 
 
-def check(errors: Errors, known: Container[Place]) -> None:
+def check_plain(errors: Iterable[Raised]) -> None:
+    """The first of the exporter's own errors in a plain run, which the model has caught."""
+    for each in errors:
+        if isinstance(each.error, ExportError):
+            raise each.error
+
+
+def check(errors: Iterable[Raised], known: Container[Place]) -> None:
     """ExportError, with the line, for one of a trace's that plain PyTorch did not raise there."""
-    for place, error in errors.items():
-        if place in known:
-            continue
-        raise refusals.of_caught(error) from error
+    for each in errors:
+        # Plain PyTorch has the values, whatever else it does not like about the line.
+        if refusals.is_of_values(each.error):
+            raise refusals.of_caught(each.error) from each.error
+        if each.place not in known and not _is_of_a_cache(each.error):
+            raise refusals.of_caught(each.error) from each.error
 
 
-def _tracer(errors: Errors) -> Callable[..., Any]:
+def _is_of_a_cache(error: Exception) -> bool:
+    """A traced number of rows is looked up nowhere: who keeps results computes them then."""
+    return isinstance(error, TypeError) and str(error).startswith("unhashable type: non-nested Sym")
+
+
+def _tracer(errors: list[Raised]) -> Callable[..., Any]:
+    met: dict[int, Exception] = {}
+
     def in_model(frame: FrameType, event: str, raised: Any) -> Any:
         if event == "exception":
             _, error, _ = raised
-            is_new = not any(error is each for each in errors.values())
-            if isinstance(error, Exception) and not isinstance(error, _NO_ERRORS) and is_new:
-                errors.setdefault((type(error), frame.f_code, frame.f_lineno), error)
+            if isinstance(error, Exception) and not isinstance(error, _NO_ERRORS):
+                if id(error) not in met:
+                    met[id(error)] = error
+                    errors.append(Raised(error, (frame.f_code, frame.f_lineno)))
         return in_model
 
     def called(frame: FrameType, event: str, argument: Any) -> Any:
@@ -63,7 +90,7 @@ def _tracer(errors: Errors) -> Callable[..., Any]:
 
 def _imports(frame: FrameType | None) -> bool:
     """Looking for a module goes by errors, for the first time alone."""
-    while frame is not None:
+    while frame is not None and not source.is_exporters(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back

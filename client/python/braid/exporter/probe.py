@@ -42,16 +42,29 @@ def probe(part: Part) -> None:
 
 def probe_precision(part: Part, precision: torch.dtype) -> None:
     """As `probe`, of what is another under a precision of autocast: the errors that are caught."""
+    device = device_of(part.module)
     for training in (True, False):
         for count in (trace_rows(part) + 1, trace_rows(part)):
             examples = part.examples(training, precision).items()
             inputs = {name: rows.take(each, count) for name, each in examples}
             state = _state(part, training)
             with in_mode(part.module, training), torch.set_grad_enabled(training):
-                with rows.seeded(device_of(part.module), 0):
-                    with autocast(device_of(part.module), precision), swallowed.noted() as raised:
-                        part.run(state, inputs)
+                with rows.seeded(device, 0), autocast(device, precision):
+                    with swallowed.noted() as raised:
+                        _run_under_autocast(part, state, inputs)
             _note_raised(part, training, precision, raised)
+
+
+def _run_under_autocast(
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
+) -> None:
+    try:
+        part.run(state, inputs)
+    except Exception as error:
+        raise ExportError(
+            f"forward fails under autocast: {type(error).__name__}: {error}"
+            + source.at(source.of_error(error))
+        ) from error
 
 
 def _note_raised(

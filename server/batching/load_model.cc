@@ -33,17 +33,15 @@ absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::
   return OpenPackage(std::move(package), name, config, device);
 }
 
-struct OpenedModel {
-  std::shared_ptr<const Model> model;
-  ReplicaSet replicas;
-};
+}  // namespace
 
-absl::StatusOr<OpenedModel> OpenOn(const std::vector<Worker*>& workers, const std::string& path,
-                                   const std::string& name,
-                                   const std::optional<ModelConfig>& config) {
-  std::shared_ptr<const Model> model;
+absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
+                                         const std::optional<ModelConfig>& config,
+                                         const std::vector<Worker*>& workers) {
+  std::unique_ptr<Model> model;
   BRAID_RETURN_IF_ERROR(RunBesideEach({workers.front()}, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(model, Open(path, name, config, workers.front()->torch_device()));
+    BRAID_ASSIGN_OR_RETURN(model,
+                           Open(file.path, file.model, config, workers.front()->torch_device()));
     return absl::OkStatus();
   }));
   std::vector<std::unique_ptr<Replica>> replicas(workers.size());
@@ -51,10 +49,8 @@ absl::StatusOr<OpenedModel> OpenOn(const std::vector<Worker*>& workers, const st
     BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(workers[r]->torch_device()));
     return absl::OkStatus();
   }));
-  return OpenedModel{std::move(model), ReplicaSet(workers, std::move(replicas))};
+  return LoadedVersion{model->config(), file.version, ReplicaSet(workers, std::move(replicas))};
 }
-
-}  // namespace
 
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
@@ -63,15 +59,9 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
   if (config) {
     BRAID_ASSIGN_OR_RETURN(placed, PlaceReplicas(config->instance_groups, workers));
   }
-  BRAID_ASSIGN_OR_RETURN(OpenedModel opened, OpenOn(placed, file.path, file.model, config));
-  BRAID_RETURN_IF_ERROR(WarmUp(opened.model->config(), file.folder, opened.replicas));
-  return LoadedVersion{std::move(opened.model), file.version, std::move(opened.replicas)};
-}
-
-absl::StatusOr<ReplicaSet> LoadReplicas(const std::string& path, const ModelConfig& config,
-                                        const std::vector<Worker*>& workers) {
-  BRAID_ASSIGN_OR_RETURN(OpenedModel opened, OpenOn(workers, path, config.name, config));
-  return std::move(opened.replicas);
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, LoadOnEach(file, config, placed));
+  BRAID_RETURN_IF_ERROR(WarmUp(loaded.config, file.folder, loaded.replicas));
+  return loaded;
 }
 
 }  // namespace braid

@@ -3,14 +3,12 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/devices/worker.h"
-#include "server/models/model.h"
 #include "server/models/model_config.h"
 #include "server/parallel/replica_set.h"
 
@@ -18,7 +16,8 @@ namespace braid {
 
 // A version that can be served.
 struct LoadedVersion {
-  std::shared_ptr<const Model> model;
+  // Completed with what the module tells of itself.
+  ModelConfig config;
   int64_t version = 0;
   ReplicaSet replicas;
   // Of a version that a trainer published: where it comes from.
@@ -42,8 +41,9 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers);
 
-// Of the model's file at `path` a replica on each of `workers`, as LoadVersion(), not warmed up.
-absl::StatusOr<ReplicaSet> LoadReplicas(const std::string& path, const ModelConfig& config,
-                                        const std::vector<Worker*>& workers);
+// The same with a replica on each of `workers`, not warmed up.
+absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
+                                         const std::optional<ModelConfig>& config,
+                                         const std::vector<Worker*>& workers);
 
 }  // namespace braid

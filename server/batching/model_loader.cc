@@ -34,7 +34,7 @@ std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
 }
 
 void LogLoaded(const LoadedVersion& version, absl::Duration time) {
-  const ModelConfig& config = version.model->config();
+  const ModelConfig& config = version.config;
   Log(LogModule::kModels)
       .info("model '{}' version {} ready in {}: ({}) -> ({}), batches of up to {}, {} replicas",
             config.name, version.version,

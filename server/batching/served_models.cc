@@ -12,7 +12,6 @@
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
 #include "server/devices/worker.h"
-#include "server/models/model.h"
 
 namespace braid {
 
@@ -21,13 +20,11 @@ ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics)
 
 ServedModels::~ServedModels() = default;
 
-std::shared_ptr<BatchQueue> ServedModels::MakeQueue(
-    const Model& model, int64_t version, ReplicaSet replicas,
-    std::map<std::string, std::string> origin) const {
-  ModelConfig config = model.config();
-  config.origin = std::move(origin);
-  auto queue = std::make_shared<BatchQueue>(std::move(config), version, std::move(replicas),
-                                            metrics_, expiries_.get());
+std::shared_ptr<BatchQueue> ServedModels::MakeQueue(LoadedVersion version) const {
+  ModelConfig config = std::move(version.config);
+  config.origin = std::move(version.origin);
+  auto queue = std::make_shared<BatchQueue>(std::move(config), version.version,
+                                            std::move(version.replicas), metrics_, expiries_.get());
   for (Worker* worker : queue->replicas().workers()) {
     worker->AddSource(queue);
   }
@@ -55,18 +52,16 @@ void ServedModels::Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, G
 }
 
 void ServedModels::Replace(std::vector<LoadedVersion> versions) {
-  const std::string name = versions.front().model->config().name;
-  const std::shared_ptr<const Model> model = versions.back().model;
+  const auto config = std::make_shared<const ModelConfig>(versions.back().config);
   std::vector<std::shared_ptr<BatchQueue>> queues;
   for (LoadedVersion& version : versions) {
-    queues.push_back(MakeQueue(*version.model, version.version, std::move(version.replicas),
-                               std::move(version.origin)));
+    queues.push_back(MakeQueue(std::move(version)));
   }
   Gone gone;
   const absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[name];
+  Entry& entry = entries_[config->name];
   auto before = std::exchange(entry.served, {});
-  entry.model = model;
+  entry.config = config;
   entry.reasons.clear();
   for (const std::shared_ptr<BatchQueue>& queue : queues) {
     Add(queue, &entry, &gone);
@@ -80,26 +75,38 @@ void ServedModels::Replace(std::vector<LoadedVersion> versions) {
   }
 }
 
-void ServedModels::Serve(LoadedVersion version) {
-  const auto queue = MakeQueue(*version.model, version.version, std::move(version.replicas),
-                               std::move(version.origin));
-  Gone gone;
-  const absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[queue->config().name];
-  entry.model = std::move(version.model);
-  while (!entry.served.empty() && entry.served.rbegin()->first > queue->version()) {
-    const auto later = std::prev(entry.served.end());
-    gone.push_back(std::move(later->second));
-    entry.served.erase(later);
+void ServedModels::AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone) {
+  auto& served = entry->served;
+  while (!served.empty() && served.rbegin()->first > queue->version()) {
+    const auto later = std::prev(served.end());
+    gone->push_back(std::move(later->second));
+    served.erase(later);
   }
-  Add(queue, &entry, &gone);
+  Add(queue, entry, gone);
 }
 
-absl::Status ServedModels::ServeVersion(absl::string_view name, int64_t version,
-                                        ReplicaSet replicas,
-                                        std::map<std::string, std::string> origin) {
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, FindModel(name));
-  Serve({std::move(model), version, std::move(replicas), std::move(origin)});
+void ServedModels::Serve(LoadedVersion version) {
+  auto config = std::make_shared<const ModelConfig>(version.config);
+  const auto queue = MakeQueue(std::move(version));
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[config->name];
+  entry.config = std::move(config);
+  AddNewest(queue, &entry, &gone);
+}
+
+absl::Status ServedModels::ServeVersion(LoadedVersion version,
+                                        const std::shared_ptr<const ModelConfig>& current) {
+  const auto queue = MakeQueue(std::move(version));
+  const std::string& name = current->name;
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* found, FindEntry(name));
+  if (found->config != current) {
+    return absl::UnavailableError(
+        absl::StrCat("model '", name, "' has been loaded again meanwhile"));
+  }
+  AddNewest(queue, &entries_.find(name)->second, &gone);
   return absl::OkStatus();
 }
 
@@ -131,7 +138,7 @@ absl::StatusOr<int64_t> ServedModels::NextVersion(absl::string_view name) const 
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
   const int64_t next = entry->highest + 1;
-  const auto* policy = std::get_if<SpecificVersions>(&entry->model->config().version_policy);
+  const auto* policy = std::get_if<SpecificVersions>(&entry->config->version_policy);
   if (policy != nullptr &&
       std::find(policy->versions.begin(), policy->versions.end(), next) == policy->versions.end()) {
     return absl::FailedPreconditionError(
@@ -150,10 +157,11 @@ absl::Status ServedModels::ReserveVersion(absl::string_view name, int64_t versio
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Model>> ServedModels::FindModel(absl::string_view name) const {
+absl::StatusOr<std::shared_ptr<const ModelConfig>> ServedModels::FindConfig(
+    absl::string_view name) const {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
-  return entry->model;
+  return entry->config;
 }
 
 void ServedModels::ServeNot(const std::string& name, int64_t version, const absl::Status& why) {

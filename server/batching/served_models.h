@@ -16,14 +16,13 @@
 #include "absl/synchronization/mutex.h"
 #include "server/batching/expiry_thread.h"
 #include "server/batching/request_queue.h"
+#include "server/models/model_config.h"
 #include "server/telemetry/metrics.h"
 
 namespace braid {
 
 class BatchQueue;
 struct LoadedVersion;
-class Model;
-class ReplicaSet;
 class Worker;
 
 // A version of a model as RepositoryIndex lists it; version 0: the model as a whole.
@@ -57,10 +56,12 @@ class ServedModels {
   // Serves one version more: under the policy `latest` in place of the oldest. Later versions are
   // served no more.
   void Serve(LoadedVersion version) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for a model that is served, with the configuration that it has now. NOT_FOUND if
-  // `name` is not served.
-  absl::Status ServeVersion(absl::string_view name, int64_t version, ReplicaSet replicas,
-                            std::map<std::string, std::string> origin) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for a model that is served, and whose FindConfig() gave `current` when the version was
+  // made for it. NOT_FOUND if the model is served no more, UNAVAILABLE if it has been loaded again
+  // since.
+  absl::Status ServeVersion(LoadedVersion version,
+                            const std::shared_ptr<const ModelConfig>& current)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Lists a version that could not be loaded; what is served stays. Version 0: the model.
   void ServeNot(const std::string& name, int64_t version, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -94,8 +95,9 @@ class ServedModels {
   // All that is served.
   std::vector<ServedVersion> Served() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What `name` was loaded from last. NOT_FOUND if it is not served.
-  absl::StatusOr<std::shared_ptr<const Model>> FindModel(absl::string_view name) const
+  // The configuration with which `name` was loaded last, another object each time. NOT_FOUND if it
+  // is not served.
+  absl::StatusOr<std::shared_ptr<const ModelConfig>> FindConfig(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // All that there are; a model's replicas are on those that its configuration chooses.
@@ -104,7 +106,7 @@ class ServedModels {
  private:
   using Gone = std::vector<std::shared_ptr<BatchQueue>>;
   struct Entry {
-    std::shared_ptr<const Model> model;  // null: never served
+    std::shared_ptr<const ModelConfig> config;  // null: never served
     std::map<int64_t, std::shared_ptr<BatchQueue>> served;
     std::map<int64_t, std::string> reasons;  // of versions that are not served
     int64_t highest = 0;                     // of all versions it has had
@@ -113,10 +115,11 @@ class ServedModels {
   // The entry of a model of which a version is served.
   absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::shared_ptr<BatchQueue> MakeQueue(const Model& model, int64_t version, ReplicaSet replicas,
-                                        std::map<std::string, std::string> origin) const;
+  std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
   // Adds to `entry`, and moves what has to go to `*gone`, which is freed after the lock.
   static void Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone);
+  // The same, and what is later than `queue` goes too.
+  static void AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone);
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;

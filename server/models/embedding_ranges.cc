@@ -131,6 +131,7 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
     TensorSpec& input = (*inputs)[i];
     if (found[i] && !input.range && IsInteger(input.type)) {
       input.range = found[i];
+      input.range_found = true;
     }
   }
 }

@@ -39,6 +39,8 @@ struct TensorSpec {
   bool scalar = false;
   // What an integer input may hold, such as the rows of the embedding that it indexes.
   std::optional<ValueRange> range = std::nullopt;
+  // Whether the range is the module's own, and not the configuration's.
+  bool range_found = false;
   // Of an output: the names of its classes, by index, and the file in the model's folder that they
   // are from.
   std::vector<std::string> labels = {};

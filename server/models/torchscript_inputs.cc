@@ -227,9 +227,9 @@ absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<Tensor
 c10::IValue MakeArgument(const ArgumentPlan& plan, const std::vector<at::Tensor>& inputs) {
   switch (plan.kind) {
     case Kind::kTensor:
-      return inputs[plan.input];
+      return inputs.at(plan.input);
     case Kind::kScalar: {
-      if (inputs[plan.input].numel() == 0) {
+      if (inputs.at(plan.input).numel() == 0) {
         return {};
       }
       const at::Scalar value = inputs[plan.input].item();

@@ -37,9 +37,6 @@ absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) 
                      [&scalar](const TensorSpec& input) { return input.name == scalar.name; });
     if (known == config->inputs.end()) {
       config->inputs.push_back(std::move(scalar));
-    } else if (known->scalar) {
-      // Another version's, whose configuration has been through here.
-      *known = std::move(scalar);
     } else {
       return absl::FailedPreconditionError(
           absl::StrCat("input '", scalar.name, "' is no tensor but a number in ", CallText(schema),

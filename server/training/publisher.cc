@@ -15,6 +15,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
 #include "server/models/repository.h"
+#include "server/models/version_config.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
@@ -95,11 +96,11 @@ absl::Status Publisher::WritePinned(const std::string& model, int64_t version,
 
 absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::string& model) const {
   std::map<int64_t, Source> sources;
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> served, models_->FindModel(model));
+  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   // A model without a folder in the repository has no versions there.
   if (const auto entry = ScanModel(repository_, model); entry.ok()) {
     for (const RepositoryEntry::Version& version : entry->versions) {
-      if (const auto path = FindModelFile(version, served->config().model_filename); path.ok()) {
+      if (const auto path = FindModelFile(version, config->model_filename); path.ok()) {
         sources[version.version] = {version.version, *path, /*stored=*/false};
       }
     }
@@ -125,13 +126,13 @@ absl::Status Publisher::ServeSource(const std::string& model, const Source& sour
     path = stored.model_path;
     origin = Describe(stored.origin);
   }
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> served, models_->FindModel(model));
+  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(
       LoadedVersion loaded,
       LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version},
-                  served->config(), models_->workers()));
-  return models_->ServeVersion(model, source.version, std::move(loaded.replicas),
-                               std::move(origin));
+                  Declared(*config), models_->workers()));
+  loaded.origin = std::move(origin);
+  return models_->ServeVersion(std::move(loaded), config);
 }
 
 absl::Status Publisher::ServeStoredModel(const std::string& model) {
@@ -198,9 +199,12 @@ absl::StatusOr<int64_t> Publisher::StoredAs(const std::string& model,
 }
 
 absl::StatusOr<int64_t> Publisher::Publish(
-    const std::string& model, ReplicaSet replicas, const VersionOrigin& origin,
+    const ModelConfig& config, ReplicaSet replicas, const VersionOrigin& origin,
     const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) {
+  const std::string& model = config.name;
   const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const auto current, models_->FindConfig(model));
+  BRAID_ASSIGN_OR_RETURN(ModelConfig reconfigured, Reconfigured(config, *current));
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
   if (version != 0) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
@@ -215,8 +219,8 @@ absl::StatusOr<int64_t> Publisher::Publish(
     }
   }
   BRAID_RETURN_IF_ERROR(WritePinned(model, 0, {}));
-  BRAID_RETURN_IF_ERROR(
-      models_->ServeVersion(model, version, std::move(replicas), Describe(origin)));
+  BRAID_RETURN_IF_ERROR(models_->ServeVersion(
+      {std::move(reconfigured), version, std::move(replicas), Describe(origin)}, current));
   return version;
 }
 

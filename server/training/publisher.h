@@ -30,16 +30,18 @@ class Publisher {
   // last, or rolled back to, before. What cannot be read is logged and passed over.
   void ServeStored(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Serves `replicas` as the next version of `model`, and returns its number; the
-  // same number if the version of this very operation is there already, which then takes nobody's
-  // place that was published, or gone back to, since. `files` gives the model's files, as
-  // Replica::Files() does.
+  // Serves `replicas`, which were made for `config`, as the next version of its model, and returns
+  // the number; the same number if the version of this very operation is there already, which then
+  // takes nobody's place that was published, or gone back to, since. `files` gives the model's
+  // files, as Replica::Files() does. FAILED_PRECONDITION if the model has been loaded with other
+  // inputs or outputs since, UNAVAILABLE if that happens meanwhile.
   absl::StatusOr<int64_t> Publish(
-      const std::string& model, ReplicaSet replicas, const VersionOrigin& origin,
+      const ModelConfig& config, ReplicaSet replicas, const VersionOrigin& origin,
       const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Has `model` serve `version` again. Returns the version that was served before. NOT_FOUND,
-  // listing what there is, if there is no such version.
+  // listing what there is, if there is no such version; UNAVAILABLE if the model is loaded again
+  // meanwhile.
   absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version)
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -7,6 +7,7 @@
 #include "server/base/wait_for.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
+#include "server/models/version_config.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/storage/model_files.h"
 #include "server/telemetry/log.h"
@@ -17,13 +18,14 @@ namespace braid {
 namespace {
 
 // The model of checkpoint `name`, the newest for an empty name, on the workers of `served`.
-absl::StatusOr<ReplicaSet> LoadCheckpointed(CheckpointStore& store, const std::string& name,
-                                            const BatchQueue& served) {
+absl::StatusOr<LoadedVersion> LoadCheckpointed(CheckpointStore& store, const std::string& name,
+                                               const BatchQueue& served) {
   BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded,
                          name.empty() ? store.ReadNewest() : store.Read(name));
   for (const char* file : {kPackageFile, kTorchScriptFile}) {
     if (const auto found = loaded.files.find(file); found != loaded.files.end()) {
-      return LoadReplicas(found->second, served.config(), served.replicas().workers());
+      return LoadOnEach({found->second, "", served.config().name, served.version()},
+                        Declared(served.config()), served.replicas().workers());
     }
   }
   return absl::DataLossError(
@@ -49,10 +51,10 @@ absl::StatusOr<std::shared_ptr<Trainer>> RestoreTrainer(const StoredTrainer& sto
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
                          storage.OpenCheckpoints(stored.name));
   // The version that it began from may be served no more, or be another by now.
-  BRAID_ASSIGN_OR_RETURN(const ReplicaSet replicas, LoadCheckpointed(*store, checkpoint, *served));
+  BRAID_ASSIGN_OR_RETURN(const LoadedVersion loaded, LoadCheckpointed(*store, checkpoint, *served));
   BRAID_ASSIGN_OR_RETURN(
       std::shared_ptr<Trainer> trainer,
-      Trainer::Create(std::move(spec), stored.id, {served->config(), served->version(), replicas},
+      Trainer::Create(std::move(spec), stored.id, {loaded.config, loaded.version, loaded.replicas},
                       std::move(store), services));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
                           if (checkpoint.empty()) {

@@ -104,7 +104,7 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
   BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas(whole));
     BRAID_ASSIGN_OR_RETURN(result.version,
-                           services_.publisher->Publish(spec_.model, std::move(replicas), origin,
+                           services_.publisher->Publish(config_, std::move(replicas), origin,
                                                         [&whole] { return whole.Files(); }));
     return absl::OkStatus();
   }));

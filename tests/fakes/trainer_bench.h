@@ -15,7 +15,6 @@
 #include "server/training/publisher.h"
 #include "server/training/trainer.h"
 #include "tests/fakes/host_tensors.h"
-#include "tests/fakes/made_model.h"
 #include "tests/fakes/pending.h"
 #include "tests/fakes/trained_module.h"
 
@@ -95,7 +94,7 @@ class TrainerBench {
       : data_dir_(std::move(data_dir)),
         fleet_(std::move(fleet)),
         models_(fleet_->workers(), fleet_->metrics()) {
-    models_.Serve({std::make_shared<MadeModel>(TrainedConfig(), nullptr), /*version=*/1,
+    models_.Serve({TrainedConfig(), /*version=*/1,
                    ReplicaSet(fleet_->workers(),
                               MakeReplicas(module, TrainedConfig(), fleet_->workers().size()))});
     auto publisher = Publisher::Open(&models_, std::move(repository), data_dir_);

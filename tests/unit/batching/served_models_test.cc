@@ -13,7 +13,6 @@
 #include "server/batching/load_model.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/host_tensors.h"
-#include "tests/fakes/made_model.h"
 #include "tests/fakes/puppet_queue.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -38,8 +37,7 @@ class ServedModelsTest : public ::testing::Test {
   }
   std::vector<LoadedVersion> Made(int64_t version, double offset) const {
     std::vector<LoadedVersion> versions;
-    versions.push_back(
-        {std::make_shared<MadeModel>(PuppetConfig(16), nullptr), version, Adding(offset)});
+    versions.push_back({PuppetConfig(16), version, Adding(offset)});
     return versions;
   }
   void Serve(const std::string& name, int64_t version, double offset,
@@ -47,7 +45,13 @@ class ServedModelsTest : public ::testing::Test {
     ModelConfig config = PuppetConfig(16);
     config.name = name;
     config.version_policy = std::move(policy);
-    models_.Serve({std::make_shared<MadeModel>(config, nullptr), version, Adding(offset)});
+    models_.Serve({std::move(config), version, Adding(offset)});
+  }
+  // As one that a trainer published.
+  absl::Status ServeVersion(const std::string& name, int64_t version, double offset,
+                            std::map<std::string, std::string> origin = {}) {
+    BRAID_ASSIGN_OR_RETURN(const auto config, models_.FindConfig(name));
+    return models_.ServeVersion({*config, version, Adding(offset), std::move(origin)}, config);
   }
   // What the version that is served makes of 0.
   float Ask(const std::string& name) {
@@ -102,12 +106,12 @@ TEST_F(ServedModelsTest, OneThatCouldNotBeLoadedSaysWhy) {
 
 TEST_F(ServedModelsTest, AVersionTakesThePlaceOfTheOneBefore) {
   Serve("m", 3, 1);
-  EXPECT_THAT(models_.ServeVersion("m", 4, Adding(2), {{"trainer", "t"}}), IsOk());
+  EXPECT_THAT(ServeVersion("m", 4, 2, {{"trainer", "t"}}), IsOk());
   EXPECT_EQ(Ask("m"), 2);
   EXPECT_THAT((*models_.Find("m", 4))->config().origin, ElementsAre(Pair("trainer", "t")));
   EXPECT_THAT(models_.Find("m", 3),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("served is 4")));
-  EXPECT_THAT(models_.ServeVersion("other", 1, Adding(2), {}),
+  EXPECT_THAT(ServeVersion("other", 1, 2),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
 }
 
@@ -120,7 +124,7 @@ TEST_F(ServedModelsTest, ThePolicySaysHowManyVersionsThereAre) {
   EXPECT_THAT(*models_.Versions("two"), ElementsAre(2, 3));
   EXPECT_EQ((*models_.Find("all", 0))->version(), 3);
   EXPECT_EQ((*models_.Find("all", 1))->version(), 1);
-  ASSERT_THAT(models_.ServeVersion("all", 2, Adding(1), {}), IsOk());  // back to it
+  ASSERT_THAT(ServeVersion("all", 2, 1), IsOk());  // back to it
   EXPECT_THAT(*models_.Versions("all"), ElementsAre(1, 2));
   ASSERT_EQ(models_.List().size(), 4);
   EXPECT_EQ(models_.List()[1].version, 2);
@@ -137,7 +141,7 @@ TEST_F(ServedModelsTest, AVersionThatWouldNotBeServedHasNoNumber) {
 
 TEST_F(ServedModelsTest, AReplacementKeepsWhatATrainerPublishedLater) {
   Serve("m", 1, 1);
-  ASSERT_THAT(models_.ServeVersion("m", 2, Adding(2), {{"trainer", "t"}}), IsOk());
+  ASSERT_THAT(ServeVersion("m", 2, 2, {{"trainer", "t"}}), IsOk());
   models_.ServeNot("m", 3, absl::FailedPreconditionError("broken"));
   EXPECT_EQ(models_.List().size(), 2);
   models_.Replace(Made(1, 5));
@@ -177,8 +181,7 @@ TEST_F(ServedModelsTest, WhatIsServedTellsItsMemory) {
   for (int r = 0; r < 2; ++r) {
     replicas.push_back(std::make_unique<PuppetReplica>(nullptr, parameters));
   }
-  models_.Serve({std::make_shared<MadeModel>(config, nullptr), 7,
-                 ReplicaSet(fleet_.workers(), std::move(replicas))});
+  models_.Serve({config, 7, ReplicaSet(fleet_.workers(), std::move(replicas))});
   const std::vector<ServedVersion> served = models_.Served();
   ASSERT_EQ(served.size(), 1);
   EXPECT_EQ(served[0].model, config.name);
@@ -205,9 +208,9 @@ TEST_F(ServedModelsTest, TheSeriesOfAModelGoWithItsLastRequest) {
 TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {
   Serve("m", 3, 1);
   EXPECT_EQ(*models_.NextVersion("m"), 4);
-  ASSERT_THAT(models_.ServeVersion("m", 7, Adding(2), {}), IsOk());
+  ASSERT_THAT(ServeVersion("m", 7, 2), IsOk());
   EXPECT_EQ(*models_.NextVersion("m"), 8);
-  ASSERT_THAT(models_.ServeVersion("m", 3, Adding(1), {}), IsOk());  // an older one again
+  ASSERT_THAT(ServeVersion("m", 3, 1), IsOk());  // an older one again
   EXPECT_EQ((*models_.Find("m", 0))->version(), 3);
   EXPECT_EQ(*models_.NextVersion("m"), 8);
   ASSERT_THAT(models_.ReserveVersion("m", 11), IsOk());
@@ -222,11 +225,37 @@ TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {
 
 TEST_F(ServedModelsTest, WhatAModelWasLoadedFromIsFound) {
   Serve("m", 3, 1);
-  ASSERT_THAT(models_.ServeVersion("m", 4, Adding(2), {{"trainer", "t"}}), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto model, models_.FindModel("m"));
-  EXPECT_EQ(model->config().name, "m");
-  EXPECT_TRUE(model->config().origin.empty());  // that is the version's
-  EXPECT_THAT(models_.FindModel("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
+  ASSERT_THAT(ServeVersion("m", 4, 2, {{"trainer", "t"}}), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
+  EXPECT_EQ(config->name, "m");
+  EXPECT_TRUE(config->origin.empty());  // that is the version's
+  EXPECT_THAT(models_.FindConfig("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
+}
+
+// What was made for the configuration before would undo the loading, or outlive the unloading.
+TEST_F(ServedModelsTest, AVersionDoesNotTakeThePlaceOfWhatWasLoadedSince) {
+  Serve("m", 1, 1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
+  models_.Replace(Made(1, 5));
+  EXPECT_THAT(models_.ServeVersion({*config, 2, Adding(2)}, config),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'m' has been loaded again")));
+  EXPECT_EQ((*models_.Find("m", 0))->version(), 1);
+  EXPECT_EQ(Ask("m"), 5);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto later, models_.FindConfig("m"));
+  ASSERT_THAT(models_.Remove("m", "unloaded"), IsOk());
+  EXPECT_THAT(models_.ServeVersion({*later, 2, Adding(2)}, later),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("unloaded")));
+  EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound, HasSubstr("unloaded")));
+}
+
+TEST_F(ServedModelsTest, AVersionIsServedWithItsOwnConfiguration) {
+  Serve("m", 1, 1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
+  ModelConfig own = *config;
+  own.inputs[0].range = ValueRange{0, 9};
+  ASSERT_THAT(models_.ServeVersion({own, 2, Adding(2)}, config), IsOk());
+  EXPECT_EQ((*models_.Find("m", 0))->config().inputs[0].range->max, 9);
+  EXPECT_EQ(*models_.FindConfig("m"), config);
 }
 
 TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
@@ -239,7 +268,7 @@ TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
       const auto queue = *models_.Find("m", 0);
       ASSERT_THAT(queue->Push(MakeRequest(MakeRows("x", 10, 0), &pending)), IsOk());
     }
-    ASSERT_THAT(models_.ServeVersion("m", 2, Adding(2), {}), IsOk());
+    ASSERT_THAT(ServeVersion("m", 2, 2), IsOk());
   }
   for (const PendingInference& pending : before) {
     EXPECT_EQ(pending.Wait()->version, 1);

@@ -234,14 +234,9 @@ TEST_F(TrainerCheckpointsTest, AnotherModelsOrOptimizersIsRefused) {
   TrainerSpec renamed = SpecOf();
   renamed.model = "n";
   Life of_another(dir_, SpecOf());
-  of_another.bench().models()->Serve({std::make_shared<MadeModel>(
-                                          [] {
-                                            ModelConfig config = TrainedConfig();
-                                            config.name = "n";
-                                            return config;
-                                          }(),
-                                          nullptr),
-                                      1,
+  ModelConfig config = TrainedConfig();
+  config.name = "n";
+  of_another.bench().models()->Serve({config, 1,
                                       ReplicaSet(of_another.bench().fleet().workers(),
                                                  MakeReplicas(Module(), TrainedConfig(), 2))});
   BRAID_ASSERT_OK_AND_ASSIGN(const auto trainer, of_another.bench().Create(renamed));

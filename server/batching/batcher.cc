@@ -21,21 +21,15 @@ Batcher::Batcher(const ModelConfig& config)
   }
 }
 
-absl::StatusOr<size_t> Batcher::LevelOf(const InferenceRequest& request) const {
+size_t Batcher::LevelOf(const InferenceRequest& request) const {
+  // As in Triton, a client that always sends one is served by models that have none of it.
   const int64_t priority = request.schedule().priority;
-  if (levels_.size() == 1) {
-    return 0;  // a client that always sends one is served by models that have none
-  }
-  if (priority < 0 || priority > static_cast<int64_t>(levels_.size())) {
-    return InvalidField("parameters[\"priority\"]",
-                        absl::StrCat(priority, "; expected 0 (the default, ", default_priority_,
-                                     ") or 1, the most urgent, to ", levels_.size()));
-  }
-  return static_cast<size_t>((priority == 0 ? default_priority_ : priority) - 1);
+  const bool own = priority >= 1 && priority <= static_cast<int64_t>(levels_.size());
+  return static_cast<size_t>((own ? priority : default_priority_) - 1);
 }
 
 absl::StatusOr<size_t> Batcher::Add(std::shared_ptr<InferenceRequest> request) {
-  BRAID_ASSIGN_OR_RETURN(const size_t l, LevelOf(*request));
+  const size_t l = LevelOf(*request);
   Level& level = levels_[l];
   const auto waiting = static_cast<int64_t>(level.line.size() + level.delayed.size());
   if (level.policy.max_queue_size > 0 && waiting >= level.policy.max_queue_size) {

@@ -78,7 +78,7 @@ class Batcher {
     Line delayed;
   };
 
-  absl::StatusOr<size_t> LevelOf(const InferenceRequest& request) const;
+  size_t LevelOf(const InferenceRequest& request) const;
   absl::Time GiveUpTime(const Waiting& waiting) const;
   void SetAlarm(Line::iterator waiting);
   void ClearAlarm(Line::iterator waiting);

@@ -12,6 +12,7 @@
 #include "server/models/exported_program.h"
 #include "server/models/package_model.h"
 #include "server/models/pair_model.h"
+#include "server/models/scalar_text.h"
 #include "server/models/torchscript_model.h"
 
 namespace braid {
@@ -42,7 +43,7 @@ absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
   BRAID_RETURN_IF_ERROR(RunBesideEach({workers.front()}, [&](size_t) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(model,
                            Open(file.path, file.model, config, workers.front()->torch_device()));
-    return absl::OkStatus();
+    return CheckScalars(model->config());
   }));
   std::vector<std::unique_ptr<Replica>> replicas(workers.size());
   BRAID_RETURN_IF_ERROR(RunBesideEach(workers, [&](size_t r) -> absl::Status {

@@ -124,19 +124,22 @@ absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
   return absl::OkStatus();
 }
 
-absl::Status ModelLoader::LoadEntry(const RepositoryEntry& entry,
+absl::Status ModelLoader::LoadEntry(const RepositoryEntry& found,
                                     const std::optional<std::string>& config) {
-  files_[entry.name] = FilesOf(entry);
-  absl::Status status = LoadVersions(entry, config);
+  const std::string& name = found.name;
+  // Before the look: what comes after it is another state of the folder, for the next poll.
+  files_[name] = FilesOf(found);
+  const absl::StatusOr<RepositoryEntry> entry = ScanModel(options_.directory, name);
+  absl::Status status = entry.ok() ? LoadVersions(*entry, config) : entry.status();
   if (!status.ok()) {
     Log(LogModule::kModels)
-        .error("model '{}' is not loaded: {}", entry.name, std::string(status.message()));
-    if (!models_->Find(entry.name, 0).ok()) {
-      const int64_t newest = entry.versions.empty() ? 0 : entry.versions.back().version;
-      models_->ServeNot(entry.name, newest, status);
+        .error("model '{}' is not loaded: {}", name, std::string(status.message()));
+    if (!models_->Find(name, 0).ok()) {
+      const bool any = entry.ok() && !entry->versions.empty();
+      models_->ServeNot(name, any ? entry->versions.back().version : 0, status);
     }
   }
-  Changed(entry.name);
+  Changed(name);
   return status;
 }
 

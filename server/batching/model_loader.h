@@ -52,7 +52,8 @@ class ModelLoader {
   void Poll();
 
  private:
-  absl::Status LoadEntry(const RepositoryEntry& entry, const std::optional<std::string>& config);
+  // `found` is looked at again, for others may have been loaded since.
+  absl::Status LoadEntry(const RepositoryEntry& found, const std::optional<std::string>& config);
   absl::Status LoadVersions(const RepositoryEntry& entry,
                             const std::optional<std::string>& override_text);
   absl::Status LoadEntries(const std::vector<RepositoryEntry>& entries);

@@ -103,6 +103,16 @@ absl::StatusOr<std::vector<HostTensor>> MakeInputs(const ModelConfig& config, co
   return CheckInputs(config, std::move(inputs), "inputs");
 }
 
+// Bytes of its own, for a model may work in place, and several workers at once.
+std::vector<HostTensor> CopiesOf(const std::vector<HostTensor>& inputs) {
+  std::vector<HostTensor> copies;
+  for (const HostTensor& input : inputs) {
+    HostTensor& copy = copies.emplace_back(ToHost(View(input).clone(), input.name));
+    copy.broadcast = input.broadcast;
+  }
+  return copies;
+}
+
 absl::Status Run(const ModelConfig& config, const Warmup& warmup, const std::string& folder,
                  const ReplicaSet& replicas) {
   std::vector<HostTensor> inputs;
@@ -110,9 +120,10 @@ absl::Status Run(const ModelConfig& config, const Warmup& warmup, const std::str
     BRAID_ASSIGN_OR_RETURN(inputs, MakeInputs(config, warmup, folder));
     return absl::OkStatus();
   }));
-  const BatchPart part{&inputs, 0, config.batched() ? warmup.batch_size : 1};
+  const int64_t rows = config.batched() ? warmup.batch_size : 1;
   return RepeatOnEach(replicas.workers(), Phase::kLoad, warmup.count, [&](size_t r) {
-    return RunBatch(config, replicas.worker(r), replicas.replica(r), {part}).status();
+    const std::vector<HostTensor> own = CopiesOf(inputs);
+    return RunBatch(config, replicas.worker(r), replicas.replica(r), {{&own, 0, rows}}).status();
   });
 }
 

@@ -22,8 +22,9 @@ namespace braid {
 namespace {
 
 constexpr absl::string_view kRange = "range.";
-// What ModelConfig tells of forward's numbers: the model says so itself.
 constexpr absl::string_view kScalar = "scalar.";
+// What ModelConfig tells of a published version, and what may come back: it is not configured.
+constexpr absl::string_view kOrigin = "origin.";
 
 std::string Field(absl::string_view key) {
   return absl::StrCat("parameters[\"", Excerpt(key), "\"]");
@@ -179,7 +180,9 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
       BRAID_RETURN_IF_ERROR(ReadChunkRows(value, config));
     } else if (absl::StartsWith(key, kRange)) {
       BRAID_RETURN_IF_ERROR(ReadRange(key, value, config));
-    } else if (!absl::StartsWith(key, kScalar)) {
+    } else if (absl::StartsWith(key, kScalar)) {
+      config->scalars[key.substr(kScalar.size())] = value;
+    } else if (!absl::StartsWith(key, kOrigin)) {
       BRAID_RETURN_IF_ERROR(CheckTritons(key, value));
     }
   }

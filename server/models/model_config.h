@@ -127,6 +127,9 @@ struct ModelConfig {
   std::string model_filename;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
+  // What the configuration says that forward's numbers are, as DescribeScalar() does, by name: the
+  // module says so itself, and has to agree.
+  std::map<std::string, std::string> scalars;
   // Of a version that a trainer published: "trainer", "step", "sequence", "checkpoint", "created".
   std::map<std::string, std::string> origin;
 

@@ -53,6 +53,7 @@ ModelConfig Declared(ModelConfig config) {
       input.range.reset();
     }
   }
+  config.scalars.clear();
   return config;
 }
 

@@ -119,7 +119,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   BRAID_ASSIGN_OR_RETURN(std::vector<RequestedOutput> wanted,
                          ReadRequestedOutputs(config, request, context.regions));
   BRAID_ASSIGN_OR_RETURN(const InferenceRequest::Schedule schedule,
-                         ReadSchedule(config, request.parameters(), deadline));
+                         ReadSchedule(request.parameters(), deadline));
   auto queued = std::make_shared<InferenceRequest>(
       std::move(inputs), rows, schedule,
       [queue, &request, response, facts, wanted = std::move(wanted), slices = std::move(slices),

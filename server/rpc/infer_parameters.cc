@@ -80,8 +80,7 @@ absl::Status CheckParameters(const Parameters& parameters) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const ModelConfig& config,
-                                                        const Parameters& parameters,
+absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const Parameters& parameters,
                                                         absl::Time deadline) {
   InferenceRequest::Schedule schedule;
   schedule.arrival = absl::Now();
@@ -99,7 +98,7 @@ absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const ModelConfig& confi
         "parameters.timeout",
         absl::StrCat("is ", timeout, "; expected microseconds, or 0 for the model's"));
   }
-  schedule.priority = priority > config.priority_levels ? 0 : priority;
+  schedule.priority = priority;
   schedule.timeout = absl::Microseconds(timeout);
   return schedule;
 }

@@ -17,10 +17,8 @@ namespace braid {
 // a sequence, and of triton_*. What neither Triton nor the model knows is nobody's, and left alone.
 absl::Status CheckParameters(const Parameters& parameters);
 
-// `arrival` is now; `deadline` the call's. A priority that the model does not have is its default,
-// as in Triton.
-absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const ModelConfig& config,
-                                                        const Parameters& parameters,
+// `arrival` is now; `deadline` the call's. INVALID_ARGUMENT for a priority or timeout below 0.
+absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const Parameters& parameters,
                                                         absl::Time deadline);
 
 // Adds the model's number arguments (TensorSpec::scalar), which are parameters of their names, to

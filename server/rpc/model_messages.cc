@@ -1,6 +1,7 @@
 #include "server/rpc/model_messages.h"
 
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/scalar_text.h"
 
 namespace braid {
 namespace {
@@ -73,19 +75,21 @@ void FillPolicy(const QueuePolicy& policy, inference::ModelQueuePolicy* message)
   message->set_max_queue_size(static_cast<uint32_t>(policy.max_queue_size));
 }
 
-void FillBatching(const ModelConfig& config, inference::ModelDynamicBatching* message) {
+inference::ModelDynamicBatching BatchingOf(const ModelConfig& config) {
+  inference::ModelDynamicBatching message;
   for (const int64_t size : config.preferred_batch_sizes) {
-    message->add_preferred_batch_size(static_cast<int32_t>(size));
+    message.add_preferred_batch_size(static_cast<int32_t>(size));
   }
-  message->set_max_queue_delay_microseconds(
+  message.set_max_queue_delay_microseconds(
       static_cast<uint64_t>(absl::ToInt64Microseconds(config.max_queue_delay)));
-  message->set_preserve_ordering(config.preserve_ordering);
-  message->set_priority_levels(static_cast<uint64_t>(config.priority_levels));
-  message->set_default_priority_level(static_cast<uint64_t>(config.default_priority_level));
-  FillPolicy(config.default_queue_policy, message->mutable_default_queue_policy());
+  message.set_preserve_ordering(config.preserve_ordering);
+  message.set_priority_levels(static_cast<uint64_t>(config.priority_levels));
+  message.set_default_priority_level(static_cast<uint64_t>(config.default_priority_level));
+  FillPolicy(config.default_queue_policy, message.mutable_default_queue_policy());
   for (const auto& [level, policy] : config.priority_queue_policies) {
-    FillPolicy(policy, &(*message->mutable_priority_queue_policy())[static_cast<uint64_t>(level)]);
+    FillPolicy(policy, &(*message.mutable_priority_queue_policy())[static_cast<uint64_t>(level)]);
   }
+  return message;
 }
 
 void FillServing(const ModelConfig& config, inference::ModelConfig* message) {
@@ -130,23 +134,6 @@ void FillWarmups(const ModelConfig& config, inference::ModelConfig* message) {
       }
     }
   }
-}
-
-// "INT64, default 3".
-std::string DescribeScalar(const TensorSpec& spec) {
-  const absl::string_view type = DataTypeName(spec.type);
-  if (!spec.default_value) {
-    return std::string(type);
-  }
-  if (std::holds_alternative<std::monostate>(*spec.default_value)) {
-    return absl::StrCat(type, ", default None");
-  }
-  if (const bool* flag = std::get_if<bool>(&*spec.default_value)) {
-    return absl::StrCat(type, ", default ", *flag ? "true" : "false");
-  }
-  const auto* whole = std::get_if<int64_t>(&*spec.default_value);
-  return whole != nullptr ? absl::StrCat(type, ", default ", *whole)
-                          : absl::StrCat(type, ", default ", std::get<double>(*spec.default_value));
 }
 
 // Braid's own, and where a published version comes from.
@@ -212,8 +199,10 @@ void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
   message->set_max_batch_size(static_cast<int32_t>(config.max_batch_size));
   FillTensors(config, message);
   FillServing(config, message);
-  if (config.batched()) {
-    FillBatching(config, message->mutable_dynamic_batching());
+  // A model that is not batched has a queue, too.
+  inference::ModelDynamicBatching batching = BatchingOf(config);
+  if (config.batched() || batching.SerializeAsString() != BatchingOf({}).SerializeAsString()) {
+    *message->mutable_dynamic_batching() = std::move(batching);
   }
   FillWarmups(config, message);
   FillParameters(config, message);

@@ -202,13 +202,15 @@ TEST_F(BatcherTest, AMoreUrgentPriorityGoesFirst) {
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 3)));
 }
 
-TEST_F(BatcherTest, APriorityThatTheModelDoesNotHaveIsRefused) {
-  config_.priority_levels = 2;
-  config_.default_priority_level = 1;
-  EXPECT_THAT(Add(1, {.priority = 3}), RefusesField("parameters[\"priority\"]",
-                                                    HasSubstr("3; expected 0 (the default, 1)")));
-  EXPECT_THAT(Add(1, {.priority = -1}), RefusesField("parameters[\"priority\"]", HasSubstr("-1")));
-  EXPECT_EQ(batcher().rows(), 0);
+TEST_F(BatcherTest, APriorityThatTheModelDoesNotHaveIsItsDefault) {
+  config_.priority_levels = 3;
+  config_.default_priority_level = 2;
+  ASSERT_THAT(Add(3, {.priority = 3}), IsOk());
+  ASSERT_THAT(Add(3, {.priority = 4}), IsOk());
+  ASSERT_THAT(Add(3, {.priority = 1}), IsOk());
+  EXPECT_THAT(Take(), ElementsAre(Pair(2, 3)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(1, 3)));
+  EXPECT_THAT(Take(), ElementsAre(Pair(0, 3)));
 }
 
 TEST_F(BatcherTest, WithoutPriorityLevelsAllAreAlike) {

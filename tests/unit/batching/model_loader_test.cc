@@ -230,6 +230,49 @@ TEST_F(ModelLoaderTest, AConfigurationMayComeWithTheRequest) {
   EXPECT_GT((*models_.Find("m", 0))->config().max_batch_size, 1);
 }
 
+// As when a folder is copied: its configuration comes while another model is loaded.
+TEST_F(ModelLoaderTest, WhatComesWhileOthersAreLoadedIsSeen) {
+  for (const bool at_start : {true, false}) {
+    Save("a/1/model.pt", 2);
+    Save("b/1/model.pt", 3);
+    std::filesystem::remove(dir_.path() / "b/config.pbtxt");
+    ModelLoader loader({dir_.path(),
+                        [](const std::string&, const std::string& name) {
+                          ModelConfig config = PuppetConfig(1);
+                          config.name = name;
+                          return config;
+                        },
+                        OneRow,
+                        [this](const std::string& name) {
+                          if (name == "a") {
+                            dir_.Write("b/config.pbtxt", "");
+                          }
+                        }},
+                       &models_);
+    if (at_start) {
+      ASSERT_THAT(loader.LoadAll(), IsOk());
+    }
+    loader.Poll();
+    loader.Poll();
+    EXPECT_EQ((*models_.Find("b", 0))->config().max_batch_size, 1) << at_start;
+  }
+}
+
+// One that goes meanwhile is no reason to stop, and is forgotten.
+TEST_F(ModelLoaderTest, WhatGoesWhileOthersAreLoadedIsNotFound) {
+  Save("a/1/model.pt", 2);
+  Save("b/1/model.pt", 3);
+  ModelLoader loader(
+      {dir_.path(), NoConfig, OneRow,
+       [this](const std::string&) { std::filesystem::remove_all(dir_.path() / "b"); }},
+      &models_);
+  ASSERT_THAT(loader.LoadAll(), IsOk());
+  EXPECT_EQ(Ask("a"), 2);
+  EXPECT_THAT(Reason("b"), HasSubstr("there is no model 'b' in the repository"));
+  loader.Poll();
+  EXPECT_EQ(models_.List().size(), 1);
+}
+
 TEST_F(ModelLoaderTest, APollFindsWhatIsNewChangedAndGone) {
   Save("a/1/model.pt", 2);
   Save("b/1/model.pt", 3);

@@ -61,6 +61,22 @@ TEST_F(WarmUpTest, EveryReplicaRunsTheRequestAsOftenAsAsked) {
   EXPECT_EQ(seen_[0].abs().sum().item<float>(), 0);
 }
 
+TEST_F(WarmUpTest, AModelMayWorkInPlace) {
+  ModelConfig config = PuppetConfig(4);
+  config.warmups = {{"w", 2, {{"x", {DataType::kFp32, {1}, Warmup::Fill::kZero}}}, /*count=*/5}};
+  const ReplicaSet replicas(
+      fleet_.workers(), Puppets(fleet_, [this](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+        const absl::MutexLock lock(&mu_);
+        seen_.push_back(inputs[0].clone());
+        return Tensors{inputs[0].sub_(1)};
+      }));
+  ASSERT_THAT(WarmUp(config, dir_.path(), replicas), IsOk());
+  ASSERT_EQ(seen_.size(), 10);
+  for (const at::Tensor& seen : seen_) {
+    EXPECT_EQ(seen.abs().sum().item<float>(), 0);
+  }
+}
+
 TEST_F(WarmUpTest, AnotherModelsBatchRunsBetweenTwoRuns) {
   Worker& worker = fleet_.worker(0);
   const auto other = std::make_shared<QueueSource>();

@@ -176,7 +176,8 @@ TEST(ParseConfigTest, ReadsItsOwnParametersAndTritons) {
   };
   EXPECT_EQ(with("weight", "2.5")->weight, 2.5);
   // As ModelConfig tells it, which may come back.
-  EXPECT_THAT(with("scalar.power", "INT64, default 1"), IsOk());
+  EXPECT_EQ(with("scalar.power", "INT64, default 1")->scalars.at("power"), "INT64, default 1");
+  EXPECT_THAT(with("origin.trainer", "t"), IsOk());
   EXPECT_EQ(with("preferred_chunk_rows", "4")->preferred_chunk_rows, 4);
   EXPECT_EQ(with("range.ids", "0,999")->inputs[0].range->max, 999);
   EXPECT_THAT(with("INFERENCE_MODE", "true"), IsOk());

@@ -74,7 +74,7 @@ TEST(VersionConfigTest, OtherTensorsDoNotFit) {
       [](ModelConfig* c) {
         c->inputs[1].reshape = std::vector<int64_t>{2, 2};
       },
-      "is 'x' FP32[4], reshaped to [2,2]");
+      "is 'x' FP32[4], reshaped to [2, 2]");
   refused([](ModelConfig* c) { c->inputs.erase(c->inputs.begin() + 1); }, "is none");
   refused([](ModelConfig* c) { c->outputs.push_back(c->outputs[0]); },
           "output[1] was none, is 'y' FP32[2]");

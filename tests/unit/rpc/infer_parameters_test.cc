@@ -123,18 +123,14 @@ TEST(CheckParametersTest, WhatWouldChangeTheMeaningIsRefusedByName) {
 }
 
 TEST(ReadScheduleTest, PriorityAndTimeout) {
-  ModelConfig config = Config();
-  config.priority_levels = 3;
   Parameters parameters;
   parameters["priority"].set_uint64_param(2);
   parameters["timeout"].set_int64_param(1500);
   const absl::Time deadline = absl::UnixEpoch();
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto schedule, ReadSchedule(config, parameters, deadline));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto schedule, ReadSchedule(parameters, deadline));
   EXPECT_EQ(schedule.priority, 2);
   EXPECT_EQ(schedule.timeout, absl::Microseconds(1500));
   EXPECT_EQ(schedule.deadline, deadline);
-  parameters["priority"].set_uint64_param(4);
-  EXPECT_EQ(ReadSchedule(config, parameters, deadline)->priority, 0);
 }
 
 TEST(ReadScheduleTest, NegativesAndOtherKindsAreRefused) {
@@ -142,10 +138,10 @@ TEST(ReadScheduleTest, NegativesAndOtherKindsAreRefused) {
     const std::string field = std::string("parameters.") + name;
     Parameters parameters;
     parameters[name].set_int64_param(-1);
-    EXPECT_THAT(ReadSchedule(Config(), parameters, absl::InfiniteFuture()),
+    EXPECT_THAT(ReadSchedule(parameters, absl::InfiniteFuture()),
                 RefusesField(field, HasSubstr("-1")));
     parameters[name].set_string_param("1");
-    EXPECT_THAT(ReadSchedule(Config(), parameters, absl::InfiniteFuture()),
+    EXPECT_THAT(ReadSchedule(parameters, absl::InfiniteFuture()),
                 RefusesField(field, HasSubstr("string")));
   }
 }

@@ -60,7 +60,16 @@ TEST(FillConfigTest, IsTheConfiguration) {
   EXPECT_EQ(message.output(0).data_type(), inference::TYPE_BF16);
   inference::ModelConfig whole;
   FillConfig(Config(0), &whole);
-  EXPECT_FALSE(whole.has_dynamic_batching());
+  // Its queue is configured all the same.
+  EXPECT_EQ(whole.dynamic_batching().max_queue_delay_microseconds(), 2000);
+  inference::ModelConfig bare;
+  FillConfig(MakeConfig(0, {}, {}), &bare);
+  EXPECT_FALSE(bare.has_dynamic_batching());
+  ModelConfig bounded = MakeConfig(0, {}, {});
+  bounded.default_queue_policy.max_queue_size = 5;
+  inference::ModelConfig told;
+  FillConfig(bounded, &told);
+  EXPECT_EQ(told.dynamic_batching().default_queue_policy().max_queue_size(), 5);
 }
 
 }  // namespace

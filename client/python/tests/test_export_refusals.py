@@ -160,7 +160,7 @@ def catches_its_own(module, x):
     except KeyError:
         scale = 2
     try:
-        x.view(-1, 4001)
+        x @ x.new_zeros(7)
     except RuntimeError:
         scale += 1
     return module.layer(x) * scale
@@ -196,6 +196,51 @@ def computes_what_no_cache_has(module, x):
     except TypeError:
         half = halves.__wrapped__(columns, rows)
     return module.layer(x)[:, :half]
+
+
+class Halves(nn.Module):
+    @functools.lru_cache
+    def of(self, columns, rows):
+        return columns // 2
+
+
+HALVES = Halves()
+
+
+def computes_what_no_cache_of_a_method_has(module, x):
+    try:
+        half = HALVES.of(x.shape[1], x.shape[0])
+    except TypeError:
+        half = 2
+    return module.layer(x)[:, :half]
+
+
+SCALES = {64: 3.0}
+
+
+def hides_a_lookup(module, x):
+    try:
+        scale = SCALES.get(x.shape[0], 1.0)
+    except TypeError:
+        scale = 1.0
+    return module.layer(x) * scale
+
+
+class CatchesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        try:
+            raise NotImplementedError("no such kernel")
+        except NotImplementedError:
+            return gradient * 2
+
+
+def catches_in_backward(module, x):
+    return CatchesInBackward.apply(module.layer(x))
 
 
 def catches_under_autocast(module, x):
@@ -274,6 +319,28 @@ def decides_on_multiples_of_rows(module, x):
     return x
 
 
+def decides_on_blocks_of_rows(module, x):
+    return module.layer(x) * (2.0 if x.shape[0] // 64 == 3 else 1.0)
+
+
+def decides_on_a_square_of_rows(module, x):
+    return module.layer(x) * (2.0 if x.shape[0] ** 2 == 22500 else 1.0)
+
+
+def counts_the_first(module, x):
+    y = module.layer(x)
+    return y / y[:50].shape[0]
+
+
+def splits(module, x):
+    return torch.cat([part - part.mean(0) for part in module.layer(x).split(50)])
+
+
+def splits_at_a_row(module, x):
+    first, second = module.layer(x).tensor_split([50])
+    return torch.cat([first * 2, second])
+
+
 def number_of_rows(module, x):
     return module.layer(x) * int(x.shape[0] * 0.5 + 1)
 
@@ -295,7 +362,8 @@ def iterates(module, x):
 
 
 def counts_pieces(module, x):
-    return torch.cat([piece * place for place, piece in enumerate(module.layer(x).chunk(2))])
+    first, *others = module.layer(x).chunk(2)
+    return torch.cat([first, *others]) * len(others)
 
 
 def reenters(module, x):
@@ -396,6 +464,8 @@ REFUSED = [
     (hides_an_item_in_training, "makes a Python number of a tensor's", "y * y.mean().item()"),
     (hides_a_write, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
     (hides_a_value_behind_an_error, "makes a Python number of a tensor's values", "y.argmax() >="),
+    (hides_a_lookup, "unhashable type: non-nested SymInt; forward catches the error",
+     "SCALES.get(x.shape[0], 1.0)"),
     (hides_many_rows, "another course for 41 rows than for 5", "if x.shape[0] > 40:"),
     (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
     (rounded_rows, "forward computes a number from the number of rows with round, which",
@@ -418,15 +488,19 @@ REFUSED = [
     (decides_on_many_rows, "another course for 1001 rows than for 5", "x.shape[0] <= 1000 else"),
     (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
     (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
+    (decides_on_blocks_of_rows, "another course for 192 rows than for 5", "x.shape[0] // 64 == 3"),
+    (decides_on_a_square_of_rows, "another course for 150 rows than for 5", "x.shape[0] ** 2 =="),
+    (counts_the_first, "another course for 50 rows than for 5", "y[:50]"),
+    (splits, "forward makes a Python number of the number of rows", ".split(50)"),
+    (splits_at_a_row, "another course for 50 rows than for 5", ".tensor_split([50])"),
     (number_of_rows, "forward makes a Python number of the number of rows", "int(x.shape[0] * 0.5"),
     (iterates, "forward makes a Python number of the number of rows", "for row in module.layer(x)"),
     (asks_for_one_row, "batch of 1, precision model: is finite where the other is not; forward "
                        "asks whether there is one row", ""),
-    (counts_pieces, "batch of 1, precision model: it fails: list index out of range; forward asks "
-                    "whether there is one row", ""),
+    (counts_pieces, "another course for 2 rows than for 5", ""),
     (reenters, "with use_reentrant=True cannot be traced: give it use_reentrant=False", ""),
     (quantile, "an operator has no rule for batches of any number of rows", "quantile(0.5, dim=1)"),
-    (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
+    (slices_from_the_end, "another course for 2 rows than for 5", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),
@@ -465,11 +539,30 @@ def test_refused(tmp_path, capfd, function, reason, line):
         assert line in where[3]
 
 
+@pytest.mark.parametrize("file", ["<stdin>", "<string>", "<ipython-input-1-0123456789ab>"])
+def test_refused_where_it_was_typed_in(tmp_path, file):
+    """As in a session of Python, where there is no file to show."""
+    typed = {"nn": nn}
+    text = textwrap.dedent("""\
+        class Typed(nn.Linear):
+            def forward(self, x):
+                return x * (2 if x.shape[0] > 40 else 1)
+    """)
+    exec(compile(text, file, "exec"), typed)
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(typed["Typed"](4, 4), (torch.randn(4, 4),), tmp_path / "net", "pair",
+                     precisions=())
+    assert "another course for 41 rows than for 5" in str(refused.value)
+    assert str(refused.value).endswith(f"\n  {file}, line 3, in forward")
+
+
 @pytest.mark.parametrize("function, precisions", [
     (catches_its_own, ()),
     (catches_anothers, ()),
     (catches_another_kind_in_the_trace, ()),
     (computes_what_no_cache_has, ()),
+    (computes_what_no_cache_of_a_method_has, ()),
+    (catches_in_backward, ("bfloat16",)),
     (catches_under_autocast, ("bfloat16",)),
 ])
 def test_error_that_is_always_caught(tmp_path, function, precisions):
@@ -477,6 +570,39 @@ def test_error_that_is_always_caught(tmp_path, function, precisions):
     module = Wrong(function)
     assert braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair",
                         precisions=precisions)
+
+
+class Merges(nn.Linear):
+    """An adapter that is part of the weights in evaluation, and beside them in training."""
+
+    def __init__(self, merges=True):
+        super().__init__(4, 4)
+        self.adapter = nn.Parameter(torch.ones(4, 4))
+        self.merges, self.merged = merges, False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.merges and self.merged == mode:
+            self.weight.data += -self.adapter.data if mode else self.adapter.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        y = nn.functional.linear(x, self.weight, self.bias)
+        return y if self.merged else y + nn.functional.linear(x, self.adapter)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_modes_that_change_weights(tmp_path, training):
+    module = Merges().train(training)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(braid.ExportError, match=r"of the module changes the parameter 'weight'"):
+        braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair")
+    assert module.training == training and module.merged != training
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert braid.export(Merges(merges=False), (torch.randn(4, 4),), tmp_path / "net", "pair",
+                        precisions=())
 
 
 def test_export_while_a_module_is_imported(tmp_path, monkeypatch):

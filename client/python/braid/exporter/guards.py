@@ -1,18 +1,21 @@
 """What a trace took for granted of the number of rows.
 
-Where the model asks for it, as in `if x.shape[0] > 40`, a trace goes the one way, and keeps the
-condition as a guard. A package goes this way for all batches.
+Where it is asked for, as in `if x.shape[0] > 40` or `y[:50]`, a trace goes the one way. A package
+goes this way for all batches.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
+import numpy
 import sympy
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuard
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from braid._export import ExportError
 from braid.exporter import source
@@ -21,33 +24,81 @@ from braid.exporter import source
 _FEWEST = 2
 _MOST = 1 << 20
 
+# Functions of PyTorch's that ask how to compute, or how to lay out what they give: what that is
+# does not depend on the answer.
+_OF_LAYOUT = {
+    (os.path.join("_subclasses", "fake_impls.py"), "conv"),
+    (os.path.join("_prims_common", "__init__.py"), "check_contiguous_sizes_strides"),
+}
 
-def note_fixed(shapes: ShapeEnv, outermost: str) -> dict[sympy.Symbol, str]:
-    """Takes the lines at which numbers that were any get a value. outermost: the file that calls
-    the model."""
-    lines: dict[sympy.Symbol, str] = {}
-    replace = shapes._set_replacement
+# PyTorch's own functions of numbers, in NumPy.
+_FUNCTIONS = {
+    "CeilToInt": numpy.ceil,
+    "CleanDiv": numpy.floor_divide,
+    "FloatPow": numpy.power,
+    "FloatTrueDiv": numpy.true_divide,
+    "FloorDiv": numpy.floor_divide,
+    "FloorToInt": numpy.floor,
+    "IntTrueDiv": numpy.true_divide,
+    "Max": numpy.maximum,
+    "Min": numpy.minimum,
+    "Mod": numpy.mod,
+    "PowByNatural": numpy.power,
+    "PythonMod": numpy.mod,
+    "RoundToInt": numpy.round,
+    "ToFloat": lambda number: number + 0.0,
+    "TruncToInt": numpy.trunc,
+}
+
+
+@dataclass
+class Answers:
+    """What a trace was told of numbers that were any.
+
+    conditions: what holds for the batch that is traced, and the line of the model that made it be
+        asked; empty: none did.
+    fixed: the lines at which numbers got a value.
+    """
+
+    conditions: dict[sympy.Basic, str] = field(default_factory=dict)
+    fixed: dict[sympy.Symbol, str] = field(default_factory=dict)
+
+
+def note(shapes: ShapeEnv, outermost: str) -> Answers:
+    """Takes the answers from now on. outermost: the file that calls the model."""
+    answers = Answers()
+    replace, evaluate = shapes._set_replacement, shapes.evaluate_expr
+
+    def line() -> str:
+        frame = source.called_from(sys._getframe(2), outermost)
+        return source.line_of([frame] if frame else [])
 
     def set_replacement(symbol: sympy.Symbol, *args: Any, **others: Any) -> None:
-        frame = source.called_from(sys._getframe(1), outermost)
-        lines.setdefault(symbol, source.line_of([frame] if frame else []))
+        if symbol not in answers.fixed:
+            answers.fixed[symbol] = line()
         replace(symbol, *args, **others)
 
+    def evaluate_expr(expression: sympy.Basic, *args: Any, **others: Any) -> sympy.Basic:
+        answer = evaluate(expression, *args, **others)
+        if expression.free_symbols and not ShapeEnv._suppress_guards_tls():
+            condition = _condition(expression, answer)
+            if not answers.conditions.get(condition) and not _is_of_layout(sys._getframe(1)):
+                answers.conditions[condition] = line()
+        return answer
+
     shapes._set_replacement = set_replacement
-    return lines
+    shapes.evaluate_expr = evaluate_expr
+    return answers
 
 
 def check_batch_is_free(
-    shapes: ShapeEnv, symbol: sympy.Symbol, traced: int, fixed: Mapping[sympy.Symbol, str]
+    shapes: ShapeEnv, symbol: sympy.Symbol, traced: int, answers: Answers
 ) -> None:
-    """ExportError, with the line, if the model decides on the number of rows. traced: how many
-    there were. fixed: as `note_fixed` took it."""
-    asked = {
-        guard.expr: line
-        for guard in shapes.guards
-        if symbol in guard.expr.free_symbols and (line := _line(guard))
-    }
-    for condition, line in asked.items():
+    """ExportError, with the line, if the trace is not that of batches of other numbers of rows.
+    traced: how many there were."""
+    for condition, line in answers.conditions.items():
+        if condition.free_symbols != {symbol}:
+            continue
         other = _rows_without(condition, symbol)
         if other is None:
             continue
@@ -58,14 +109,23 @@ def check_batch_is_free(
             f"for batches of any size" + source.at(line)
         )
     if shapes.replace(symbol) != symbol:
-        raise _made_a_number(traced, fixed.get(symbol, ""))
+        raise _made_a_number(traced, answers.fixed.get(symbol, ""))
 
 
-def _line(guard: ShapeGuard) -> str:
-    """Of the model, where it asked. What PyTorch asks for itself it answers in the same way for
-    all batches, but for how it computes."""
-    frame = guard.sloc.framework_loc
-    return source.line_of([frame]) if isinstance(frame, traceback.FrameSummary) else ""
+def _condition(expression: sympy.Basic, answer: Any) -> sympy.Basic:
+    if isinstance(answer, (bool, sympy.logic.boolalg.BooleanAtom)):
+        return expression if answer else sympy.Not(expression)
+    return sympy.Eq(expression, answer, evaluate=False)
+
+
+def _is_of_layout(frame: FrameType | None) -> bool:
+    while frame is not None and not source.is_models(frame.f_code.co_filename):
+        code = frame.f_code
+        if any(code.co_name == name and code.co_filename.endswith(file)
+               for file, name in _OF_LAYOUT):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _made_a_number(traced: int, line: str) -> ExportError:
@@ -76,9 +136,16 @@ def _made_a_number(traced: int, line: str) -> ExportError:
 
 
 def _rows_without(condition: sympy.Basic, symbol: sympy.Symbol) -> int | None:
-    """The fewest rows that are found for which `condition` does not hold."""
-    return next((rows for rows in _candidates(condition, symbol)
-                 if condition.subs(symbol, rows) == sympy.false), None)
+    """The fewest rows for which `condition` does not hold."""
+    rows = numpy.arange(_FEWEST, _MOST + 1)
+    try:
+        with numpy.errstate(all="ignore"):
+            held = sympy.lambdify(symbol, condition, [_FUNCTIONS, "numpy"])(rows)
+    except Exception:  # what sympy cannot write for NumPy raises whatever it likes
+        return next((each for each in _candidates(condition, symbol)
+                     if condition.subs(symbol, each) == sympy.false), None)
+    without = numpy.flatnonzero(~numpy.broadcast_to(numpy.asarray(held, bool), rows.shape))
+    return int(rows[without[0]]) if without.size else None
 
 
 def _candidates(condition: sympy.Basic, symbol: sympy.Symbol) -> Iterable[int]:

@@ -117,7 +117,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         )
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-    fixed = guards.note_fixed(shapes, __file__)
+    answers = guards.note(shapes, __file__)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     fakes = _fakes(part, mode, training, precision)
     symbol = fakes[-1].shape[0].node.expr
@@ -146,7 +146,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         except Exception as error:
             raise refusals.of_trace(error) from error
         swallowed.check(raised, part.raised[training, precision])
-        guards.check_batch_is_free(shapes, symbol, trace_rows(part), fixed)
+        guards.check_batch_is_free(shapes, symbol, trace_rows(part), answers)
         lines.give_to_backward(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 

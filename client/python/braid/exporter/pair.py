@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import probe, programs, stages
+from braid.exporter import mode_switch, probe, programs, stages
 from braid.exporter.joint import Part, trace
 from braid.exporter.precisions import DTYPES, MODELS_OWN, PrecisionError, Precisions, naming
 from braid.exporter.programs import Program
@@ -81,6 +81,7 @@ def make_pair(
 ) -> Pair:
     """precisions: beside the model's own. chains: of submodules' paths."""
     _check_is_python(module)
+    mode_switch.check_keeps_state(module)
     device = device_of(module)
     state = state_of(module)
     whole = Part("", module, state, inputs)

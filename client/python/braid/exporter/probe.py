@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 
 from braid._export import ExportError
@@ -27,6 +29,7 @@ def probe(part: Part) -> None:
             with in_mode(part.module, training), torch.set_grad_enabled(training):
                 with swallowed.noted() as raised:
                     names, outputs = _run_watched(part, state, inputs)
+                    _run_backward(outputs, state)
             swallowed.check_plain(raised)
             _note_raised(part, training, None, raised)
             if names != (part.names or names):
@@ -51,20 +54,33 @@ def probe_precision(part: Part, precision: torch.dtype) -> None:
             with in_mode(part.module, training), torch.set_grad_enabled(training):
                 with rows.seeded(device, 0), autocast(device, precision):
                     with swallowed.noted() as raised:
-                        _run_under_autocast(part, state, inputs)
+                        outputs = _run_under_autocast(part, state, inputs)
+                        _run_backward(outputs, state)
             _note_raised(part, training, precision, raised)
 
 
 def _run_under_autocast(
     part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
-) -> None:
+) -> list[torch.Tensor]:
     try:
-        part.run(state, inputs)
+        return part.run(state, inputs)
     except Exception as error:
         raise ExportError(
             f"forward fails under autocast: {type(error).__name__}: {error}"
             + source.at(source.of_error(error))
         ) from error
+
+
+def _run_backward(outputs: list[torch.Tensor], state: dict[str, torch.Tensor]) -> None:
+    """For the errors that the model's own backward catches. One that it does not catch is said
+    where backward is traced."""
+    differentiable = [each for each in outputs if each.requires_grad]
+    trained = [each for each in state.values() if each.requires_grad]
+    if not differentiable or not trained:
+        return
+    gradients = [torch.ones_like(each) for each in differentiable]
+    with suppress(Exception):
+        torch.autograd.grad(differentiable, trained, gradients, allow_unused=True)
 
 
 def _note_raised(

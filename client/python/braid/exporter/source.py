@@ -23,11 +23,18 @@ _NOT_THE_MODELS = (*_LIBRARIES, _EXPORTERS, "<")
 
 def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
     """The innermost that is not PyTorch's, Python's or the exporter's; empty if none is."""
-    for frame in reversed(list(frames)):
-        if not _is_library(frame.filename):
-            line = textwrap.shorten(frame.line or "", 120, placeholder=" ...")
-            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {line}"
+    inwards = list(frames)
+    for is_wanted in (_is_file_of_the_model, is_models):
+        for frame in reversed(inwards):
+            if is_wanted(frame.filename):
+                line = textwrap.shorten(frame.line or "", 120, placeholder=" ...")
+                shown = f": {line}" if line else ""
+                return f"{frame.filename}, line {frame.lineno}, in {frame.name}{shown}"
     return ""
+
+
+def _is_file_of_the_model(filename: str) -> bool:
+    return not _is_library(filename)
 
 
 @cache
@@ -60,14 +67,22 @@ def line_from(frame: FrameType) -> str:
 
 def called_from(frame: FrameType | None, outermost: str) -> traceback.FrameSummary | None:
     """The model's innermost frame, from `frame` outwards to the file `outermost`."""
+    typed = None
     while frame is not None and frame.f_code.co_filename != outermost:
-        code = frame.f_code
-        if not _is_library(code.co_filename):
-            return traceback.FrameSummary(
-                code.co_filename, frame.f_lineno, code.co_name, lookup_line=False
-            )
+        filename = frame.f_code.co_filename
+        if _is_file_of_the_model(filename):
+            return _summary(frame)
+        if typed is None and is_models(filename):
+            typed = _summary(frame)
         frame = frame.f_back
-    return None
+    return typed
+
+
+def _summary(frame: FrameType) -> traceback.FrameSummary:
+    code = frame.f_code
+    return traceback.FrameSummary(
+        code.co_filename, frame.f_lineno, code.co_name, lookup_line=False
+    )
 
 
 def of_error(error: BaseException) -> str:

@@ -6,6 +6,8 @@ a course that plain PyTorch does not take, and the package would keep it for all
 
 from __future__ import annotations
 
+import dis
+import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,10 +29,15 @@ _NO_ERRORS = (StopIteration, _StopRecomputationError)
 
 @dataclass(frozen=True)
 class Raised:
-    """An error, and where it first reached the model."""
+    """An error, and where it first reached the model.
+
+    of_cache: it is that a traced number of rows is looked up nowhere, and who looked it up is an
+        `lru_cache`: who keeps results computes them then.
+    """
 
     error: Exception
     place: Place
+    of_cache: bool
 
 
 @contextmanager
@@ -58,13 +65,30 @@ def check(errors: Iterable[Raised], known: Container[Place]) -> None:
         # Plain PyTorch has the values, whatever else it does not like about the line.
         if refusals.is_of_values(each.error):
             raise refusals.of_caught(each.error) from each.error
-        if each.place not in known and not _is_of_a_cache(each.error):
+        if each.place not in known and not each.of_cache:
             raise refusals.of_caught(each.error) from each.error
 
 
-def _is_of_a_cache(error: Exception) -> bool:
-    """A traced number of rows is looked up nowhere: who keeps results computes them then."""
-    return isinstance(error, TypeError) and str(error).startswith("unhashable type: non-nested Sym")
+def _is_of_cache(error: Exception, frame: FrameType) -> bool:
+    return (
+        isinstance(error, TypeError)
+        and str(error).startswith("unhashable type: non-nested Sym")
+        and any(hasattr(each, "cache_info") for each in _named_at(frame))
+    )
+
+
+def _named_at(frame: FrameType) -> Iterator[Any]:
+    """What the names in the line that is being run stand for."""
+    known = {**frame.f_globals, **frame.f_locals}
+    value = None
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.positions is None or instruction.positions.lineno != frame.f_lineno:
+            continue
+        if instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")):
+            value = inspect.getattr_static(value, instruction.argval, None)
+        elif isinstance(instruction.argval, str):
+            value = known.get(instruction.argval)
+        yield value
 
 
 def _tracer(errors: list[Raised]) -> Callable[..., Any]:
@@ -76,7 +100,8 @@ def _tracer(errors: list[Raised]) -> Callable[..., Any]:
             if isinstance(error, Exception) and not isinstance(error, _NO_ERRORS):
                 if id(error) not in met:
                     met[id(error)] = error
-                    errors.append(Raised(error, (frame.f_code, frame.f_lineno)))
+                    place = (frame.f_code, frame.f_lineno)
+                    errors.append(Raised(error, place, _is_of_cache(error, frame)))
         return in_model
 
     def called(frame: FrameType, event: str, argument: Any) -> Any:

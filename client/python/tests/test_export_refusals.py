@@ -323,6 +323,10 @@ def decides_on_blocks_of_rows(module, x):
     return module.layer(x) * (2.0 if x.shape[0] // 64 == 3 else 1.0)
 
 
+def decides_on_one_block(module, x):
+    return module.layer(x) * (2.0 if x.shape[0] // 64 == 1 else 1.0)
+
+
 def decides_on_a_square_of_rows(module, x):
     return module.layer(x) * (2.0 if x.shape[0] ** 2 == 22500 else 1.0)
 
@@ -489,6 +493,7 @@ REFUSED = [
     (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
     (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
     (decides_on_blocks_of_rows, "another course for 192 rows than for 5", "x.shape[0] // 64 == 3"),
+    (decides_on_one_block, "another course for 64 rows than for 5", "x.shape[0] // 64 == 1"),
     (decides_on_a_square_of_rows, "another course for 150 rows than for 5", "x.shape[0] ** 2 =="),
     (counts_the_first, "another course for 50 rows than for 5", "y[:50]"),
     (splits, "forward makes a Python number of the number of rows", ".split(50)"),
@@ -497,10 +502,11 @@ REFUSED = [
     (iterates, "forward makes a Python number of the number of rows", "for row in module.layer(x)"),
     (asks_for_one_row, "batch of 1, precision model: is finite where the other is not; forward "
                        "asks whether there is one row", ""),
-    (counts_pieces, "another course for 2 rows than for 5", ""),
+    (counts_pieces, "batch of 1, precision model: it fails: list index out of range; forward asks "
+                    "whether there is one row", ""),
     (reenters, "with use_reentrant=True cannot be traced: give it use_reentrant=False", ""),
     (quantile, "an operator has no rule for batches of any number of rows", "quantile(0.5, dim=1)"),
-    (slices_from_the_end, "another course for 2 rows than for 5", ""),
+    (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
     (returns_number, "forward returns a int; expected tensors", ""),

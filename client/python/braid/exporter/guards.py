@@ -31,6 +31,15 @@ _OF_LAYOUT = {
     (os.path.join("_prims_common", "__init__.py"), "check_contiguous_sizes_strides"),
 }
 
+# How an `if` of the model's gets to where it is answered.
+_OF_NUMBERS = (
+    os.path.join("torch", "__init__.py"),
+    os.path.join("fx", "experimental", "sym_node.py"),
+    os.path.join("fx", "experimental", "symbolic_shapes.py"),
+    os.path.join("fx", "experimental", "recording.py"),
+    os.path.join("braid", "exporter", "guards.py"),
+)
+
 # PyTorch's own functions of numbers, in NumPy.
 _FUNCTIONS = {
     "CeilToInt": numpy.ceil,
@@ -82,8 +91,9 @@ def note(shapes: ShapeEnv, outermost: str) -> Answers:
         answer = evaluate(expression, *args, **others)
         if expression.free_symbols and not ShapeEnv._suppress_guards_tls():
             condition = _condition(expression, answer)
-            if not answers.conditions.get(condition) and not _is_of_layout(sys._getframe(1)):
-                answers.conditions[condition] = line()
+            if not answers.conditions.get(condition):
+                if not _is_of_layout(expression, sys._getframe(1)):
+                    answers.conditions[condition] = line()
         return answer
 
     shapes._set_replacement = set_replacement
@@ -118,14 +128,19 @@ def _condition(expression: sympy.Basic, answer: Any) -> sympy.Basic:
     return sympy.Eq(expression, answer, evaluate=False)
 
 
-def _is_of_layout(frame: FrameType | None) -> bool:
+def _is_of_layout(asked: sympy.Basic, frame: FrameType | None) -> bool:
+    """Also what PyTorch asks of sizes of one, which it may lay out in any way. Where it repeats
+    them, plain PyTorch would fail for other sizes."""
+    of_one = isinstance(asked, (sympy.Eq, sympy.Ne)) and sympy.S.One in asked.args
+    straight = True
     while frame is not None and not source.is_models(frame.f_code.co_filename):
         code = frame.f_code
         if any(code.co_name == name and code.co_filename.endswith(file)
                for file, name in _OF_LAYOUT):
             return True
+        straight = straight and code.co_filename.endswith(_OF_NUMBERS)
         frame = frame.f_back
-    return False
+    return of_one and not (straight and frame is not None)
 
 
 def _made_a_number(traced: int, line: str) -> ExportError:

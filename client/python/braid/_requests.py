@@ -29,7 +29,7 @@ STREAM_FIELDS = {
 
 def batch(inputs: Tensors, targets: Tensors | None) -> Mapping[str, Tensors]:
     """The tensors of a request that takes a batch, for `serialize`."""
-    return {"inputs": inputs, "targets": targets or {}}
+    return {"inputs": inputs, "targets": {} if targets is None else targets}
 
 
 def serialize(request: Any, tensors: Mapping[str, Tensors]) -> bytes:

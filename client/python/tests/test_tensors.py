@@ -137,6 +137,14 @@ def test_inputs_that_are_no_dict(client):
         client.infer("fashion", np.zeros((2, 3)))
 
 
+@pytest.mark.parametrize("targets", [np.zeros((2, 3)), np.zeros(1), [], 0])
+def test_targets_that_are_no_dict(server, client, targets):
+    trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
+    with pytest.raises(TypeError, match="targets must be a dict of name to array.*; got "):
+        trainer.step({"x": np.zeros((2, 3))}, targets)
+    assert not server.received("Step")
+
+
 def test_more_than_a_message_holds_is_refused_before_it_is_copied(client):
     array = np.broadcast_to(np.uint8(0), (1 << 31,))  # One byte of memory.
     with pytest.raises(ValueError, match="2147483648 bytes.*send fewer rows"):

@@ -67,7 +67,7 @@ TEST(VersionConfigTest, OtherTensorsDoNotFit) {
   };
   refused([](ModelConfig* c) { c->inputs[1].dims = {5}; },
           "input[1] was 'x' FP32[4], is 'x' FP32[5]");
-  refused([](ModelConfig* c) { c->inputs[1].name = "z"; }, "is 'z' FP32[4]");
+  refused([](ModelConfig* c) { c->inputs[1].name = std::string("z"); }, "is 'z' FP32[4]");
   refused([](ModelConfig* c) { c->inputs[1].type = DataType::kFp64; }, "is 'x' FP64[4]");
   refused([](ModelConfig* c) { c->inputs[1].broadcast = true; }, "is 'x' FP32[4], broadcast");
   refused(

@@ -18,6 +18,8 @@ namespace braid {
 namespace {
 
 constexpr char kAll[] = "*";
+// Of a model whose files change while they are read.
+constexpr int kTries = 5;
 
 std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
   return absl::StrJoin(specs, ", ", [batched](std::string* out, const TensorSpec& spec) {
@@ -83,8 +85,8 @@ absl::StatusOr<std::vector<RepositoryEntry::Version>> Choose(const RepositoryEnt
 ModelLoader::ModelLoader(Options options, ServedModels* models)
     : options_(std::move(options)), models_(models) {}
 
-absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
-                                       const std::optional<std::string>& override_text) {
+absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
+    const RepositoryEntry& entry, const std::optional<std::string>& override_text) {
   BRAID_RETURN_IF_ERROR(CheckName(entry.name));
   std::optional<ModelConfig> config;
   if (override_text) {
@@ -117,26 +119,44 @@ absl::Status ModelLoader::LoadVersions(const RepositoryEntry& entry,
       return status;
     }
   }
-  models_->Replace(std::move(loaded));
-  if (options_.loaded != nullptr) {
-    options_.loaded(entry.name);
+  return loaded;
+}
+
+absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
+                                        const std::optional<std::string>& config) {
+  const std::string name = entry->name;
+  for (int tries = 0; tries < kTries; ++tries) {
+    // Before the look: what comes after it is another state of the folder, for the next poll.
+    const std::string before = files_[name] = FilesOf(*entry);
+    BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
+    absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(*entry, config);
+    // Replicas are read from the files one by one, and checks read them before.
+    BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
+    if (FilesOf(*entry) != before) {
+      continue;
+    }
+    BRAID_RETURN_IF_ERROR(loaded.status());
+    models_->Replace(*std::move(loaded));
+    if (options_.loaded != nullptr) {
+      options_.loaded(name);
+    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("its files have changed each of ", kTries,
+                   " times while they were read; expected them to stay as they are"));
 }
 
 absl::Status ModelLoader::LoadEntry(const RepositoryEntry& found,
                                     const std::optional<std::string>& config) {
   const std::string& name = found.name;
-  // Before the look: what comes after it is another state of the folder, for the next poll.
-  files_[name] = FilesOf(found);
-  const absl::StatusOr<RepositoryEntry> entry = ScanModel(options_.directory, name);
-  absl::Status status = entry.ok() ? LoadVersions(*entry, config) : entry.status();
+  RepositoryEntry entry = found;
+  absl::Status status = LoadUnchanged(&entry, config);
   if (!status.ok()) {
     Log(LogModule::kModels)
         .error("model '{}' is not loaded: {}", name, std::string(status.message()));
     if (!models_->Find(name, 0).ok()) {
-      const bool any = entry.ok() && !entry->versions.empty();
-      models_->ServeNot(name, any ? entry->versions.back().version : 0, status);
+      models_->ServeNot(name, entry.versions.empty() ? 0 : entry.versions.back().version, status);
     }
   }
   Changed(name);

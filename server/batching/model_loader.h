@@ -54,8 +54,10 @@ class ModelLoader {
  private:
   // `found` is looked at again, for others may have been loaded since.
   absl::Status LoadEntry(const RepositoryEntry& found, const std::optional<std::string>& config);
-  absl::Status LoadVersions(const RepositoryEntry& entry,
-                            const std::optional<std::string>& override_text);
+  // Loads `entry` as it is in the end, and serves it. UNAVAILABLE if its files change all the time.
+  absl::Status LoadUnchanged(RepositoryEntry* entry, const std::optional<std::string>& config);
+  absl::StatusOr<std::vector<LoadedVersion>> LoadVersions(
+      const RepositoryEntry& entry, const std::optional<std::string>& override_text);
   absl::Status LoadEntries(const std::vector<RepositoryEntry>& entries);
   void Changed(const std::string& model) const;
   absl::Status CheckFile(const std::string& path) const;

@@ -1,5 +1,6 @@
 #include "server/batching/model_loader.h"
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -64,6 +65,30 @@ class ModelLoaderTest : public ::testing::Test {
   std::string Reason(const std::string& name) const {
     return std::string(models_.Find(name, 0).status().message());
   }
+
+  // m/1/model.pt, which `changes` times becomes another when it has just been checked: x times 11,
+  // 12 and so on.
+  struct ChangingFile {
+    ModelLoaderTest& test;
+    const int changes;
+    int checks = 0;
+
+    ModelLoader Loader() {
+      return ModelLoader({test.dir_.path(), NoConfig, OneRow, /*loaded=*/nullptr,
+                          /*changed=*/nullptr,
+                          [this](const std::string& path) {
+                            if (++checks <= changes) {
+                              test.Save("m/1/model.pt", 10 + checks);
+                              // Two files of a moment may have one time.
+                              std::filesystem::last_write_time(
+                                  path, std::filesystem::file_time_type::clock::now() +
+                                            std::chrono::seconds(checks));
+                            }
+                            return absl::OkStatus();
+                          }},
+                         &test.models_);
+    }
+  };
 
   const TempDir dir_;
   WorkerFleet fleet_{2};
@@ -271,6 +296,28 @@ TEST_F(ModelLoaderTest, WhatGoesWhileOthersAreLoadedIsNotFound) {
   EXPECT_THAT(Reason("b"), HasSubstr("there is no model 'b' in the repository"));
   loader.Poll();
   EXPECT_EQ(models_.List().size(), 1);
+}
+
+// What is served is what was checked, on every replica.
+TEST_F(ModelLoaderTest, AFileThatIsReplacedWhileItIsReadIsReadAgain) {
+  Save("m/1/model.pt", 2);
+  ChangingFile file{*this, /*changes=*/1};
+  ModelLoader loader = file.Loader();
+  ASSERT_THAT(loader.LoadAll(), IsOk());
+  EXPECT_EQ(file.checks, 2);
+  EXPECT_EQ(Ask("m"), 11);
+  loader.Poll();
+  EXPECT_EQ(file.checks, 2);  // it is served as it is
+}
+
+TEST_F(ModelLoaderTest, AFileThatChangesAllTheTimeIsNotServed) {
+  Save("m/1/model.pt", 2);
+  ChangingFile file{*this, /*changes=*/100};
+  ModelLoader loader = file.Loader();
+  EXPECT_THAT(loader.Load("m", std::nullopt),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("while they were read")));
+  EXPECT_EQ(file.checks, 5);
+  EXPECT_THAT(Reason("m"), HasSubstr("while they were read"));
 }
 
 TEST_F(ModelLoaderTest, APollFindsWhatIsNewChangedAndGone) {

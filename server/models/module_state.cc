@@ -117,15 +117,9 @@ StateChange ChangeOf(const Node& node, const Module& root, std::string how) {
   return change;
 }
 
-}  // namespace
-
-std::vector<StateChange> StateChanges(const Module& module, Reach reach) {
-  const std::shared_ptr<Graph> graph = InlinedForward(module);
-  if (reach == Reach::kEvaluation) {
-    KeepEvaluation(graph);
-  }
+std::vector<StateChange> ChangesIn(const std::vector<Node*>& nodes, const Module& module) {
   std::vector<StateChange> changes;
-  for (const Node* node : AllNodes(graph.get())) {
+  for (const Node* node : nodes) {
     if (node->kind() == prim::SetAttr && IsOfModule(*node)) {
       changes.push_back(ChangeOf(*node, module, "assigns"));
       continue;
@@ -139,6 +133,32 @@ std::vector<StateChange> StateChanges(const Module& module, Reach reach) {
     }
   }
   return changes;
+}
+
+// The nodes belong to it.
+std::shared_ptr<Graph> GraphOf(const Module& module, Reach reach) {
+  std::shared_ptr<Graph> graph = InlinedForward(module);
+  if (reach == Reach::kEvaluation) {
+    KeepEvaluation(graph);
+  }
+  return graph;
+}
+
+}  // namespace
+
+std::vector<StateChange> StateChanges(const Module& module, Reach reach) {
+  const std::shared_ptr<Graph> graph = GraphOf(module, reach);
+  return ChangesIn(AllNodes(graph.get()), module);
+}
+
+bool MayChangeInEvaluation(const Module& module) {
+  const std::shared_ptr<Graph> graph = GraphOf(module, Reach::kEvaluation);
+  const std::vector<Node*> nodes = AllNodes(graph.get());
+  // A call that is left could not be inlined: its callee is an interface's, or a C++ class's.
+  const bool unseen = std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
+    return node->kind() == prim::CallMethod || node->kind() == prim::CallFunction;
+  });
+  return unseen || !ChangesIn(nodes, module).empty();
 }
 
 std::string Describe(const StateChange& change) {

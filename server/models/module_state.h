@@ -25,6 +25,10 @@ enum class Reach { kBothModes, kEvaluation };
 // made itself, does not count. A buffer that is None is kOther: there is no tensor to be kept.
 std::vector<StateChange> StateChanges(const torch::jit::Module& module, Reach reach);
 
+// False if a forward pass in evaluation mode leaves the module as it was, whatever it is given.
+// True too where that cannot be told: a method is called of what is chosen as it runs.
+bool MayChangeInEvaluation(const torch::jit::Module& module);
+
 // "assigns 'encoder.calls', which is no buffer".
 std::string Describe(const StateChange& change);
 

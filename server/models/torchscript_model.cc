@@ -11,6 +11,7 @@
 #include "server/models/archive_check.h"
 #include "server/models/derive_config.h"
 #include "server/models/embedding_ranges.h"
+#include "server/models/module_state.h"
 #include "server/models/torchscript_inputs.h"
 #include "server/models/torchscript_replica.h"
 #include "torch/csrc/jit/serialization/import.h"
@@ -48,19 +49,20 @@ absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) 
 
 class TorchScriptModel final : public Model {
  public:
-  TorchScriptModel(std::string path, ModelConfig config)
-      : path_(std::move(path)), config_(std::move(config)) {}
+  TorchScriptModel(std::string path, ModelConfig config, bool keeps)
+      : path_(std::move(path)), config_(std::move(config)), keeps_(keeps) {}
 
   const ModelConfig& config() const override { return config_; }
 
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
     BRAID_ASSIGN_OR_RETURN(torch::jit::Module module, LoadModule(path_, device));
-    return TorchScriptReplica::Create(std::move(module), config_.inputs, config_.outputs);
+    return TorchScriptReplica::Create(std::move(module), config_.inputs, config_.outputs, keeps_);
   }
 
  private:
   const std::string path_;
   const ModelConfig config_;
+  const bool keeps_;
 };
 
 }  // namespace
@@ -84,7 +86,8 @@ absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
   BRAID_ASSIGN_OR_RETURN(const std::vector<ArgumentPlan> arguments,
                          PlanArguments(config->inputs, schema));
   FindRanges(module, arguments, &config->inputs);
-  return std::make_unique<TorchScriptModel>(path, *std::move(config));
+  return std::make_unique<TorchScriptModel>(path, *std::move(config),
+                                            MayChangeInEvaluation(module));
 }
 
 }  // namespace braid

@@ -152,28 +152,38 @@ class GradientHooks {
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
 };
 
+std::vector<at::Tensor> Copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  copies.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    copies.push_back(tensor.clone());
+  }
+  return copies;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::Create(
     Module module, std::optional<std::vector<TensorSpec>> inputs,
-    std::optional<std::vector<TensorSpec>> outputs) {
+    std::optional<std::vector<TensorSpec>> outputs, bool keeps) {
   std::optional<std::vector<ArgumentPlan>> arguments;
   if (inputs) {
     const auto& schema = module.get_method("forward").function().getSchema();
     BRAID_ASSIGN_OR_RETURN(arguments, PlanArguments(*inputs, schema));
   }
-  return std::unique_ptr<Replica>(new TorchScriptReplica(std::move(module), std::move(inputs),
-                                                         std::move(arguments), std::move(outputs)));
+  return std::unique_ptr<Replica>(new TorchScriptReplica(
+      std::move(module), std::move(inputs), std::move(arguments), std::move(outputs), keeps));
 }
 
 TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<TensorSpec>> inputs,
                                        std::optional<std::vector<ArgumentPlan>> arguments,
-                                       std::optional<std::vector<TensorSpec>> outputs)
+                                       std::optional<std::vector<TensorSpec>> outputs, bool keeps)
     : module_(std::move(module)),
       forward_(module_.get_method("forward")),
       inputs_(std::move(inputs)),
       arguments_(std::move(arguments)),
       outputs_(std::move(outputs)),
+      keeps_(keeps),
       mode_(Mode::kEval),
       parameters_(DistinctTrainable(module_)) {
   module_.eval();
@@ -188,12 +198,13 @@ TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   const c10::AutoGradMode no_grad(false);
-  auto outputs = Call(inputs, mode);
-  if (mode == Mode::kEval) {
-    // What the module put there may be the input, whose memory is the request's.
-    ReclaimBuffers();
+  if (!keeps_ || mode == Mode::kTrain) {
+    return Call(inputs, mode);
   }
-  return outputs;
+  // The memory of the inputs is the request's, and the next call may change what this one returns.
+  auto outputs = Call(Copies(inputs), mode);
+  ReclaimBuffers();
+  return outputs.ok() ? Copies(*outputs) : std::move(outputs);
 }
 
 absl::Status TorchScriptReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
@@ -348,8 +359,8 @@ std::vector<StateEntry> TorchScriptReplica::state() const {
 }
 
 std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
-  return std::unique_ptr<Replica>(
-      new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_, arguments_, outputs_));
+  return std::unique_ptr<Replica>(new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_,
+                                                         arguments_, outputs_, keeps_));
 }
 
 absl::Status TorchScriptReplica::CheckStages(const std::vector<std::string>& paths) const {
@@ -370,7 +381,7 @@ absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const St
     part = own;
   }
   return Create(DeepCopy(part, device), role.first ? inputs_ : std::nullopt,
-                role.last ? outputs_ : std::nullopt);
+                role.last ? outputs_ : std::nullopt, keeps_);
 }
 
 std::vector<NewFile> TorchScriptReplica::Files() const {

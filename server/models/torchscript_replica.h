@@ -16,10 +16,12 @@ namespace braid {
 class TorchScriptReplica final : public Replica {
  public:
   // `inputs`: the model's, which forward's arguments are bound to; `outputs`: the model's, which
-  // what it returns is bound to. nullopt: as they come. FAILED_PRECONDITION if `inputs` do not fit.
+  // what it returns is bound to. nullopt: as they come. `keeps`: whether a forward pass in
+  // evaluation may leave something of it in the module, or return what the next one changes:
+  // MayChangeInEvaluation(). FAILED_PRECONDITION if `inputs` do not fit.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
-      std::optional<std::vector<TensorSpec>> outputs);
+      std::optional<std::vector<TensorSpec>> outputs, bool keeps);
 
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
@@ -49,7 +51,7 @@ class TorchScriptReplica final : public Replica {
  private:
   TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
                      std::optional<std::vector<ArgumentPlan>> arguments,
-                     std::optional<std::vector<TensorSpec>> outputs);
+                     std::optional<std::vector<TensorSpec>> outputs, bool keeps);
 
   // A buffer's place in its module: a forward pass may put another tensor there.
   struct BufferSlot {
@@ -70,6 +72,7 @@ class TorchScriptReplica final : public Replica {
   const std::optional<std::vector<TensorSpec>> inputs_;
   const std::optional<std::vector<ArgumentPlan>> arguments_;  // forward's, from inputs_
   const std::optional<std::vector<TensorSpec>> outputs_;
+  const bool keeps_;
   Mode mode_;
   std::vector<Parameter> parameters_;
   std::vector<BufferSlot> buffers_;

@@ -9,6 +9,7 @@
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
 #include "server/models/model_config.h"
+#include "server/models/module_state.h"
 #include "server/models/torchscript_replica.h"
 #include "torch/csrc/jit/api/module.h"
 
@@ -24,7 +25,8 @@ inline torch::jit::Module NewModule() {
 // A replica of `module`, which takes and returns what `config` says.
 inline std::unique_ptr<Replica> MakeReplica(const torch::jit::Module& module,
                                             const ModelConfig& config) {
-  auto replica = TorchScriptReplica::Create(module, config.inputs, config.outputs);
+  auto replica = TorchScriptReplica::Create(module, config.inputs, config.outputs,
+                                            MayChangeInEvaluation(module));
   EXPECT_TRUE(replica.ok()) << replica.status();
   return replica.ok() ? *std::move(replica) : nullptr;
 }

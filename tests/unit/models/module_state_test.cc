@@ -174,6 +174,23 @@ TEST(StateChangesTest, InEvaluationAlone) {
               ElementsAre("assigns 'n', which is no buffer"));
 }
 
+TEST(MayChangeInEvaluationTest, OnlyWhatEvaluationReaches) {
+  const auto may = [](const std::string& lines) {
+    torch::jit::Module module = WithAttributes();
+    module.define("def forward(self, x):\n" + lines + "\n  return x\n");
+    return MayChangeInEvaluation(module);
+  };
+  EXPECT_FALSE(may("  x = torch.relu_(x + self.w)"));
+  EXPECT_FALSE(may("  if self.training:\n    self.b.add_(1)"));
+  EXPECT_FALSE(
+      may("  x = torch.batch_norm(x, None, None, self.t[0], self.b[0], self.training, "
+          "0.1, 1e-5, False)"));
+  EXPECT_TRUE(may("  self.b.add_(1)"));
+  EXPECT_TRUE(may("  self.b = x"));
+  EXPECT_TRUE(may("  self.l.append(x)"));
+  EXPECT_TRUE(may("  torch.mul(x, 2, out=self.t[:1])"));
+}
+
 // Its schema does not say so.
 TEST(StateChangesTest, BatchNormUpdatesItsStatistics) {
   const auto lines = [](const std::string& training) {

@@ -195,6 +195,47 @@ TEST(TorchScriptReplicaTest, SettingTheBuffersThatItHasLeavesTheGraphWhole) {
   EXPECT_TRUE(at::equal(gradients.parameters[0], at::full({2}, 2.0)));
 }
 
+// The input's memory is the request's, which is gone by then.
+TEST(TorchScriptReplicaTest, WhatItKeepsOfAnInputIsItsOwn) {
+  torch::jit::Module module = NewModule();
+  module.register_parameter("w", Trainable(1), /*is_buffer=*/false);
+  const auto optional = c10::OptionalType::create(c10::TensorType::get());
+  module.register_attribute("last", optional, c10::IValue());
+  module.register_attribute("all", c10::ListType::ofTensors(), c10::List<at::Tensor>());
+  module.define(R"(
+def forward(self, x):
+  last = self.last
+  self.last = x
+  self.all.append(x)
+  y = torch.zeros_like(x) if last is None else last
+  return y * self.w + torch.stack(self.all).sum(0)
+)");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  std::vector<float> memory = {1, 2};
+  const at::Tensor x = at::from_blob(memory.data(), {1, 2});
+  ASSERT_THAT(replica->Forward({x}, Mode::kEval), IsOk());
+  memory = {30, 30};
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors second, replica->Forward({x}, Mode::kEval));
+  EXPECT_TRUE(at::equal(second[0], at::tensor({32.0f, 34.0f}).view({1, 2})));
+}
+
+TEST(TorchScriptReplicaTest, WhatItReturnedStaysAsItIs) {
+  torch::jit::Module module = NewModule();
+  module.register_parameter("w", Trainable(2), /*is_buffer=*/false);
+  module.register_buffer("place", at::zeros({4, 2}));
+  module.define(R"(
+def forward(self, x):
+  place = self.place[:x.size(0)]
+  torch.mul(x, self.w, out=place)
+  return place
+)");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  BRAID_ASSERT_OK_AND_ASSIGN(const Tensors first,
+                             replica->Forward({at::ones({3, 2})}, Mode::kEval));
+  ASSERT_THAT(replica->Forward({at::zeros({3, 2})}, Mode::kEval), IsOk());
+  EXPECT_TRUE(at::equal(first[0], at::full({3, 2}, 2.0)));
+}
+
 // A module with a child, a frozen parameter and tied weights.
 torch::jit::Module Family() {
   torch::jit::Module child("Child");

@@ -423,6 +423,11 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
   return trainer->info();
 }
 
+void TrainerRegistry::GetSettled(absl::string_view name, InfoDone done) const {
+  AskTrainer(name, std::move(done),
+             [](Trainer& trainer, InfoDone then) { trainer.GetSettled(std::move(then)); });
+}
+
 absl::StatusOr<std::string> TrainerRegistry::ModelOf(absl::string_view name) const {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
   return trainer->spec().model;

@@ -45,7 +45,8 @@ absl::Status NameIsTaken(absl::string_view name) {
   return absl::AlreadyExistsError(
       absl::StrCat("name: there is a trainer '", name,
                    "', at work or in the data directory; attach to it, bring it back with "
-                   "RestoreCheckpoint, delete it, or give the new one another name"));
+                   "RestoreCheckpoint (braid checkpoints restore ",
+                   name, "), delete it, or give the new one another name"));
 }
 
 // Its checkpoints are whole, it may be: they are nobody else's.

@@ -68,6 +68,13 @@ int Report(const absl::StatusOr<v1::Checkpoint>& checkpoint, const char* done, b
   return kOk;
 }
 
+// By name alone: a trainer that has expired cannot be attached to.
+int Restore(client::Client& client, const Arguments& arguments, bool json) {
+  auto restored = client.RestoreTrainer(arguments.trainer, arguments.checkpoint);
+  if (!restored.ok()) return Fail(restored.status());
+  return Report(std::move(restored->checkpoint), "restored", json);
+}
+
 CLI::App* AddPart(CLI::App& app, const char* name, const char* text, Arguments& arguments) {
   CLI::App* part = app.add_subcommand(name, text);
   part->add_option("TRAINER", arguments.trainer, "The trainer")->type_name("")->required();
@@ -81,20 +88,20 @@ Command AddCheckpoints(CLI::App& braid) {
   app->require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
   CLI::App* list = AddPart(*app, "list", "List them, the oldest first", *arguments);
-  CLI::App* save = AddPart(*app, "save", "Write one, and wait until it is durable", *arguments);
+  AddPart(*app, "save", "Write one, and wait until it is durable", *arguments);
   CLI::App* restore =
-      AddPart(*app, "restore", "Have the trainer stand where one stands", *arguments);
+      AddPart(*app, "restore", "Have the trainer stand where one stands, also one that has expired",
+              *arguments);
   restore->add_option("CHECKPOINT", arguments->checkpoint, "Which one. Default: the newest")
       ->type_name("");
   return {app, [=](const GlobalOptions& global) {
             auto client = Connect(global);
             if (!client.ok()) return Fail(client.status());
+            if (restore->parsed()) return Restore(**client, *arguments, global.json);
             auto trainer = (*client)->AttachTrainer(arguments->trainer);
             if (!trainer.ok()) return Fail(trainer.status());
             if (list->parsed()) return List(*trainer, global.json);
-            if (save->parsed()) return Report(trainer->SaveCheckpoint(), "saved", global.json);
-            return Report(trainer->RestoreCheckpoint(arguments->checkpoint), "restored",
-                          global.json);
+            return Report(trainer->SaveCheckpoint(), "saved", global.json);
           }};
 }
 

@@ -151,6 +151,18 @@ absl::StatusOr<Trainer> Client::AttachTrainer(const std::string& name) {
   return MakeTrainer(std::move(*reply->mutable_trainer()));
 }
 
+absl::StatusOr<RestoredTrainer> Client::RestoreTrainer(const std::string& name,
+                                                       const std::string& checkpoint) {
+  v1::RestoreCheckpointRequest request;
+  request.set_trainer(name);
+  request.set_checkpoint(checkpoint);
+  absl::StatusOr<v1::RestoreCheckpointResponse> reply = Call(
+      *training_, &v1::TrainingService::Stub::RestoreCheckpoint, request, ResendPolicy(options_));
+  if (!reply.ok()) return reply.status();
+  return RestoredTrainer{MakeTrainer(std::move(*reply->mutable_trainer())),
+                         std::move(*reply->mutable_checkpoint())};
+}
+
 absl::StatusOr<std::vector<v1::Trainer>> Client::Trainers() {
   absl::StatusOr<v1::ListTrainersResponse> reply =
       Call(*training_, &v1::TrainingService::Stub::ListTrainers, v1::ListTrainersRequest(),

@@ -64,6 +64,12 @@ struct InferResult {
   std::vector<v1::Chunk> split;
 };
 
+// A trainer, and the checkpoint that it stands at.
+struct RestoredTrainer {
+  Trainer trainer;
+  v1::Checkpoint checkpoint;
+};
+
 // Thread-safe.
 class Client {
  public:
@@ -99,6 +105,13 @@ class Client {
 
   // A trainer that exists, from where it stands. NOT_FOUND if there is none of this name.
   absl::StatusOr<Trainer> AttachTrainer(const std::string& name);
+
+  // A trainer, from where a checkpoint of it stands. Default: the newest. Brings back one that has
+  // expired, which AttachTrainer and Trainers do not find; one that is at work loses what came
+  // after the checkpoint, and its other clients notice. NOT_FOUND if there is no such trainer or
+  // checkpoint.
+  absl::StatusOr<RestoredTrainer> RestoreTrainer(const std::string& name,
+                                                 const std::string& checkpoint = {});
 
   // All trainers, by name.
   absl::StatusOr<std::vector<v1::Trainer>> Trainers();

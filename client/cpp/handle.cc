@@ -79,7 +79,11 @@ absl::StatusOr<v1::StreamResponse> Handle::Operate(v1::StreamRequest operation) 
   }
   const auto kept = std::make_shared<const v1::StreamRequest>(std::move(operation));
   absl::StatusOr<v1::StreamResponse> reply = SendUpTo(SequenceOf(*kept), kept.get(), deadline);
-  if (!reply.ok()) return reply;
+  if (!reply.ok()) {
+    LeaveOpen({kept}, reply.status());
+    return reply;
+  }
+  ForgetUnanswered();
   log_.Add(kept);
   log_.Settle(standing_, StatusOf(*reply).durable_sequence());
   return reply;
@@ -107,21 +111,18 @@ absl::Status Handle::CheckOperator(const v1::Trainer& info) const {
   return told && expected != info.last_operator() ? OperatedByAnother(info) : absl::OkStatus();
 }
 
-void Handle::GoOnFrom(const v1::Trainer& info) {
-  if (info.applied_sequence() != log_.last() || !CheckOperator(info).ok()) BeginAt(info);
-  standing_ = info.applied_sequence();
-}
-
 void Handle::BeginAt(const v1::Trainer& info) {
   log_.Reset(info.applied_sequence());
+  ForgetUnanswered();
   standing_ = info.applied_sequence();
   begun_ = info.applied_sequence();
   follows_ = info.last_operator();
 }
 
-absl::StatusOr<v1::Trainer> Handle::Info(const CallPolicy& policy) const {
+absl::StatusOr<v1::Trainer> Handle::Info(const CallPolicy& policy, bool settled) const {
   v1::GetTrainerRequest request;
   request.set_name(name_);
+  request.set_settled(settled);
   absl::StatusOr<v1::GetTrainerResponse> reply =
       Call(*stubs_.training, &Stub::GetTrainer, request, policy);
   if (!reply.ok()) return reply.status();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -62,9 +63,19 @@ class Handle {
   // sent again.
   absl::StatusOr<Moment> BringUp(absl::Time deadline);
 
-  // Sends again what a restart has undone, as far as it can be: the rest is to be given up. Not
-  // while a stream is open.
-  absl::Status MakeUp(absl::Time deadline);
+  // Sends again what a restart has undone, as far as it can be: the rest is to be given up. Returns
+  // whether all could be. Not while a stream is open.
+  absl::StatusOr<bool> MakeUp(absl::Time deadline);
+
+  // Goes on from where the trainer stands once the server is done with what it was sent. What is
+  // kept stays, and with it what turns out to have been applied, unless the trainer is elsewhere.
+  absl::StatusOr<v1::Trainer> Sync();
+  // `status` came in place of the replies to `operations`, those after log().last(): if it leaves
+  // open whether they were applied, Sync will see. A refusal says that none was, and nothing of
+  // what came before it.
+  void LeaveOpen(std::vector<OperationLog::Operation> operations, const absl::Status& status);
+  // A reply has come, so nothing is open that was.
+  void ForgetUnanswered() { unanswered_.clear(); }
 
   // What is known of the trainer, whether or not a restart has undone it.
   struct Seen {
@@ -84,14 +95,13 @@ class Handle {
   };
   absl::StatusOr<Look> LookUp(bool keeps, absl::Time deadline) const;
 
-  // Takes the trainer to stand as `info` says. What is kept is forgotten if it is elsewhere.
-  void GoOnFrom(const v1::Trainer& info);
   // Operates the trainer from where `info` says on, and forgets what it has operated.
   void BeginAt(const v1::Trainer& info);
   // FAILED_PRECONDITION if another has operated the trainer in place of this client.
   absl::Status CheckOperator(const v1::Trainer& info) const;
 
-  absl::StatusOr<v1::Trainer> Info(const CallPolicy& policy) const;
+  // `settled`: once what the server has received before is applied or has failed.
+  absl::StatusOr<v1::Trainer> Info(const CallPolicy& policy, bool settled = false) const;
   // A checkpoint that holds all that was operated here, written now.
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint();
   // Has a checkpoint written and returns its number; none of a server that writes none.
@@ -117,6 +127,9 @@ class Handle {
  private:
   // Who made that operation, as this client knows, which has begun there or before it.
   const std::string& OperatorOf(int64_t sequence) const;
+  // Whether `info` says that operations without a reply were applied: they are kept from now on,
+  // and the last of them is to be sent again, so that the server compares it with what it applied.
+  bool TakeOver(const v1::Trainer& info);
   // Calls `read` once; whether the server was started again before its end.
   absl::StatusOr<bool> TryRead(absl::FunctionRef<absl::Status(const CallPolicy&)> read,
                                absl::Time deadline);
@@ -141,6 +154,8 @@ class Handle {
   Pipeline* pipeline_ = nullptr;
   OperationLog log_;
   int64_t standing_;
+  // What was sent after log_.last(), without a reply that would tell whether it was applied.
+  std::vector<OperationLog::Operation> unanswered_;
   // Where this client began to operate: after which operation, and after whom.
   int64_t begun_;
   std::string follows_;

@@ -1,4 +1,4 @@
-// Reading a trainer's state: never an older one than was seen.
+// Reading a trainer's state, never an older one than was seen, and going on from where it stands.
 #include <optional>
 #include <utility>
 
@@ -60,10 +60,47 @@ absl::StatusOr<Handle::Moment> Handle::BringUp(absl::Time deadline) {
   }
 }
 
-absl::Status Handle::MakeUp(absl::Time deadline) {
+absl::StatusOr<bool> Handle::MakeUp(absl::Time deadline) {
   absl::Status status = BringUp(deadline).status();
-  const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  return away ? status : absl::OkStatus();
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return status;
+  return status.ok();
+}
+
+absl::StatusOr<v1::Trainer> Handle::Sync() {
+  if (absl::Status status = CheckFree(); !status.ok()) return status;
+  CallPolicy policy = policy_;
+  const absl::Time deadline = absl::Now() + policy.timeout;
+  while (true) {
+    absl::StatusOr<bool> made_up = MakeUp(deadline);
+    if (!made_up.ok()) return made_up.status();
+    policy.timeout = deadline - absl::Now();
+    absl::StatusOr<v1::Trainer> info = Info(policy, /*settled=*/true);
+    if (!info.ok()) return info;
+    const int64_t applied = info->applied_sequence();
+    const bool undone = *made_up && applied < standing_;  // by another restart
+    if (undone || TakeOver(*info)) continue;
+    const bool stays = standing_ == log_.last() && standing_ == applied;
+    if (!stays || !CheckOperator(*info).ok()) BeginAt(*info);
+    ForgetUnanswered();
+    return info;
+  }
+}
+
+void Handle::LeaveOpen(std::vector<OperationLog::Operation> operations,
+                       const absl::Status& status) {
+  const bool open =
+      absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+  if (log_.keeps() && open && !operations.empty()) unanswered_ = std::move(operations);
+}
+
+bool Handle::TakeOver(const v1::Trainer& info) {
+  const int64_t number = info.applied_sequence() - log_.last();
+  const bool mine = info.id() == trainer_id_ && info.last_operator() == client_id_;
+  if (!mine || number <= 0 || number > static_cast<int64_t>(unanswered_.size())) return false;
+  for (int64_t i = 0; i < number; ++i) log_.Add(unanswered_[static_cast<size_t>(i)]);
+  ForgetUnanswered();
+  standing_ = log_.last() - 1;
+  return true;
 }
 
 Handle::Seen Handle::seen() const {

@@ -57,11 +57,15 @@ void OperationLog::Settle(int64_t applied, int64_t durable) {
   }
 }
 
-void OperationLog::DropAfter(int64_t sequence) {
+std::vector<OperationLog::Operation> OperationLog::DropAfter(int64_t sequence) {
+  std::vector<Operation> dropped;
   while (!entries_.empty() && last() > sequence) {
     bytes_ -= entries_.back().bytes;
+    dropped.push_back(std::move(entries_.back().operation));
     entries_.pop_back();
   }
+  std::reverse(dropped.begin(), dropped.end());
+  return dropped;
 }
 
 absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& position,

@@ -25,6 +25,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -68,8 +69,8 @@ class OperationLog {
   void Add(Operation operation);
   // Drops what need not be sent again, the trainer being where the numbers say.
   void Settle(int64_t applied, int64_t durable);
-  // Drops the operations after `sequence`, whose numbers are free again.
-  void DropAfter(int64_t sequence);
+  // Drops the operations after `sequence`, whose numbers are free again, and returns them.
+  std::vector<Operation> DropAfter(int64_t sequence);
 
  private:
   struct Entry {

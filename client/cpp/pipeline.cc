@@ -187,6 +187,7 @@ absl::Status Pipeline::TakeReply(v1::StreamResponse reply) {
     const int64_t sequence = to_answer_++;
     const v1::OperationStatus status = StatusOf(reply);
     handle_.set_standing(sequence);
+    handle_.ForgetUnanswered();
     handle_.Heard(std::chrono::steady_clock::now());
     progress_ = absl::Now();
     broken_since_ = absl::InfiniteFuture();
@@ -363,7 +364,9 @@ void Pipeline::Fail(const absl::Status& failure) {
     open_ = false;
     failure_ = failure;
     pending = std::exchange(pending_, {});
-    if (!pending.empty()) log_->DropAfter(pending.front().sequence - 1);
+    if (!pending.empty()) {
+      handle_.LeaveOpen(log_->DropAfter(pending.front().sequence - 1), failure);
+    }
   }
   const absl::Status behind = absl::CancelledError(
       absl::StrCat("operation ", pending.empty() ? 0 : pending.front().sequence,

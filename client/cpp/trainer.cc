@@ -142,7 +142,7 @@ absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& nam
   CallPolicy policy = handle_->policy();
   const absl::Time deadline = absl::Now() + policy.timeout;
   if (name.empty()) {
-    if (absl::Status status = handle_->MakeUp(deadline); !status.ok()) return status;
+    if (absl::Status status = handle_->MakeUp(deadline).status(); !status.ok()) return status;
   }
   policy.timeout = deadline - absl::Now();
   v1::RestoreCheckpointRequest request;
@@ -198,15 +198,9 @@ absl::StatusOr<int64_t> Trainer::DownloadModel(const std::string& path,
 }
 
 absl::Status Trainer::Refresh() {
-  if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
-  CallPolicy policy = handle_->policy();
-  const absl::Time deadline = absl::Now() + policy.timeout;
-  if (absl::Status status = handle_->MakeUp(deadline); !status.ok()) return status;
-  policy.timeout = deadline - absl::Now();
-  absl::StatusOr<v1::Trainer> info = handle_->Info(policy);
+  absl::StatusOr<v1::Trainer> info = handle_->Sync();
   if (!info.ok()) return info.status();
   info_ = *std::move(info);
-  handle_->GoOnFrom(info_);
   return absl::OkStatus();
 }
 

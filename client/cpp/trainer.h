@@ -104,7 +104,8 @@ class Trainer {
       v1::DownloadModelRequest::Format format = v1::DownloadModelRequest::FORMAT_TORCHSCRIPT);
 
   // Asks the server where the trainer stands, and goes on from there, once what a restart has
-  // undone is sent again, if it can be.
+  // undone is sent again, if it can be, and what the server has received already is applied or has
+  // failed: so the number stays. What of it this object has sent is kept for the next restart.
   absl::Status Refresh();
   // Deletes the trainer on the server; after that, every operation is NOT_FOUND.
   absl::Status Delete();

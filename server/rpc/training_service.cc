@@ -119,6 +119,18 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
 TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
                                                       const braid::v1::GetTrainerRequest* request,
                                                       braid::v1::GetTrainerResponse* response) {
+  if (request->settled()) {
+    return AnswerLater(rpc_, context, "GetTrainer", *request, [&](const Call& call) {
+      trainers_->GetSettled(request->name(),
+                            [call, response](const absl::StatusOr<TrainerInfo>& info) {
+                              if (info.ok()) {
+                                WriteTrainer(*info, response->mutable_trainer());
+                              }
+                              call->Reply(info.status());
+                            });
+      return absl::OkStatus();
+    });
+  }
   return Answer(rpc_, context, "GetTrainer", *request, [&]() -> absl::Status {
     BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
     BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));

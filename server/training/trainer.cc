@@ -180,11 +180,17 @@ void Trainer::Export(ExportFormat format, ExportDone done) {
   });
 }
 
-absl::Status Trainer::CheckAlive() const {
+absl::Status Trainer::CheckThere() const {
   const absl::MutexLock lock(&mu_);
   if (deleted_) {
     return absl::NotFoundError(absl::StrCat("trainer '", spec_.name, "' has been deleted"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CheckAlive() const {
+  BRAID_RETURN_IF_ERROR(CheckThere());
+  const absl::MutexLock lock(&mu_);
   return torn_;
 }
 
@@ -409,6 +415,18 @@ TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
   return {spec_,    devices_, step_,   applied_, durable_,      accumulated_,
           skipped_, lr_,      memory_, id_,      last_operator_};
+}
+
+void Trainer::GetSettled(InfoDone done) {
+  auto shared = std::make_shared<InfoDone>(std::move(done));
+  // Also of a trainer that is torn: its client wants to know where it stands.
+  absl::Status queued = Enqueue([this, shared] {
+    absl::Status there = CheckThere();
+    (*shared)(there.ok() ? absl::StatusOr<TrainerInfo>(info()) : std::move(there));
+  });
+  if (!queued.ok()) {
+    (*shared)(std::move(queued));
+  }
 }
 
 TrainerState Trainer::state() const {

@@ -58,6 +58,8 @@ class Trainer {
   // wait are answered NOT_FOUND.
   ~Trainer();
 
+  using InfoDone = absl::AnyInvocable<void(absl::StatusOr<TrainerInfo>)>;
+
   // Queues an operation. RESOURCE_EXHAUSTED, at once, if too many wait.
   void Submit(Operation operation, OperationDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // The state_dict, between two operations.
@@ -96,6 +98,8 @@ class Trainer {
   absl::Time last_used() const ABSL_LOCKS_EXCLUDED(mu_);
 
   TrainerInfo info() const ABSL_LOCKS_EXCLUDED(mu_);
+  // The same when what was queued before is done. RESOURCE_EXHAUSTED as Submit().
+  void GetSettled(InfoDone done) ABSL_LOCKS_EXCLUDED(mu_);
   TrainerState state() const ABSL_LOCKS_EXCLUDED(mu_);
   const TrainerSpec& spec() const { return spec_; }
   const std::string& id() const { return id_; }
@@ -113,6 +117,8 @@ class Trainer {
   void Ask(Done done, Work work);
   // OK unless the trainer has been deleted, or is torn.
   absl::Status CheckAlive() const ABSL_LOCKS_EXCLUDED(mu_);
+  // OK unless the trainer has been deleted.
+  absl::Status CheckThere() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The replicas may differ from now on. Returns what every operation is told.
   absl::Status Tear(absl::string_view what, const absl::Status& failure) ABSL_LOCKS_EXCLUDED(mu_);

@@ -149,12 +149,8 @@ void Trainer::Restore(std::string name, bool resumes, SaveDone done) {
   auto shared = std::make_shared<SaveDone>(std::move(done));
   // Also of a trainer that is torn: that is the way back.
   const absl::Status queued = Enqueue([this, shared, name = std::move(name), resumes] {
-    bool deleted = false;
-    {
-      const absl::MutexLock lock(&mu_);
-      deleted = deleted_;
-    }
-    (*shared)(deleted ? absl::StatusOr<CheckpointInfo>(CheckAlive()) : RestoreNow(name, resumes));
+    absl::Status there = CheckThere();
+    (*shared)(there.ok() ? RestoreNow(name, resumes) : std::move(there));
   });
   if (!queued.ok()) {
     (*shared)(queued);

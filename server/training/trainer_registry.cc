@@ -45,7 +45,8 @@ absl::Status NameIsTaken(absl::string_view name) {
   return absl::AlreadyExistsError(
       absl::StrCat("name: there is a trainer '", name,
                    "', at work or in the data directory; attach to it, bring it back with "
-                   "RestoreCheckpoint, delete it, or give the new one another name"));
+                   "RestoreCheckpoint (braid checkpoints restore ",
+                   name, "), delete it, or give the new one another name"));
 }
 
 // Its checkpoints are whole, it may be: they are nobody else's.
@@ -421,6 +422,11 @@ absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Find(absl::string_view
 absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
   return trainer->info();
+}
+
+void TrainerRegistry::GetSettled(absl::string_view name, InfoDone done) const {
+  AskTrainer(name, std::move(done),
+             [](Trainer& trainer, InfoDone then) { trainer.GetSettled(std::move(then)); });
 }
 
 absl::StatusOr<std::string> TrainerRegistry::ModelOf(absl::string_view name) const {

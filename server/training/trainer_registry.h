@@ -103,6 +103,7 @@ class TrainerRegistry {
                 std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
   static EvaluationResult Result(const EvaluationRun& run);
   absl::StatusOr<TrainerInfo> Get(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
+  void GetSettled(absl::string_view name, InfoDone done) const ABSL_LOCKS_EXCLUDED(mu_);
   // The model that a trainer began from. NOT_FOUND as above.
   absl::StatusOr<std::string> ModelOf(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
   // Of all trainers.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 from e2e import durable
 from e2e.durable import DurableServer, assert_same_bits, batch, restore
 from e2e.metrics import scrape
-from e2e.protocol import Stub, channel, message
+from e2e.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.server import BINARY
 from e2e.waiting import wait_until
 
+COMMAND = BINARY.with_name("braid")
 SERVICE = "braid.v1.TrainingService"
 
 
@@ -60,6 +64,34 @@ def test_an_idle_trainer_waits_on_the_disk(server: DurableServer, client: braid.
     twin = create(client, "twin")
     step(twin, 0, 1, 2)
     assert_same_bits(back.state_dict(), twin.state_dict())
+
+
+def test_an_expired_trainer_is_restored_by_its_name(
+    server: DurableServer, client: braid.Client
+) -> None:
+    """By a client that has no handle on it, and on the command line."""
+    trainer = create(client, "idle", idle_timeout=2)
+    step(trainer, 0)
+    first = trainer.save_checkpoint()
+    step(trainer, 1)
+    wait_until(lambda: not names(client))
+    with pytest.raises(braid.NotFound):
+        client.restore_trainer("idle", "none")
+    with pytest.raises(braid.AlreadyExists, match="braid checkpoints restore idle"):
+        create(client, "idle")
+    back = client.restore_trainer("idle")
+    assert back.info().step == 2
+    step(back, 2)
+    wait_until(lambda: not names(client))
+    assert client.restore_trainer("idle", first.name).step(*batch(1)).sequence == 2
+    wait_until(lambda: not names(client))
+    run = subprocess.run(
+        [COMMAND, "--server", server.address, "--json", "checkpoints", "restore", "idle"],
+        capture_output=True, text=True, timeout=CALL_SECONDS,
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["sequence"] == 2
+    assert names(client) == ["idle"]
 
 
 def test_a_restored_trainer_comes_back_with_the_server(

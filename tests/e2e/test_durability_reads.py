@@ -97,6 +97,21 @@ def test_through_a_stream(server: DurableServer, client: braid.Client, left: boo
     assert trainer.step(*batch(STEPS)).sequence == STEPS + 1
 
 
+def test_what_a_stream_left_under_way(server: DurableServer, client: braid.Client) -> None:
+    """Is this handle's still after `sync`, so it is sent again."""
+    trainer = create(client, "left")
+    with pytest.raises(KeyError), trainer.stream(depth=8) as stream:
+        for number in range(20):
+            stream.step(*batch(number))
+        raise KeyError
+    stands = trainer.sync().applied_sequence
+    trainer.step(*batch(20))
+    wanted = trainer.state_dict()
+    server.start_again()
+    assert_same_bits(trainer.state_dict(), wanted)
+    assert trainer.step(*batch(21)).sequence == stands + 2
+
+
 def test_without_a_policy_it_is_said(server: DurableServer, client: braid.Client) -> None:
     trainer = create(client, "no-policy", checkpoint_every=None)
     for number in range(STEPS):

@@ -240,6 +240,27 @@ def test_a_deadline_that_passes(address: str) -> None:
         assert trainer.info().step == 1
 
 
+@pytest.mark.parametrize("left", ["step", "stream"])
+def test_going_on_from_what_is_still_being_applied(address: str, left: str) -> None:
+    """With another operation: the number that `sync` tells stays."""
+    slow = {"x": SLOW}, {"target": SLOW}
+    with braid.connect(address) as client, training.new_trainer(
+        client, "slow", loss="mse", optimizer="SGD"
+    ) as trainer:
+        if left == "step":
+            with pytest.raises(braid.DeadlineExceeded):
+                trainer.step(*slow, timeout=0.05)
+        else:
+            with pytest.raises(KeyError), trainer.stream(depth=6) as stream:
+                for _ in range(6):
+                    stream.step(*slow)
+                time.sleep(0.05)
+                raise KeyError
+        stands = trainer.sync().applied_sequence
+        assert trainer.step({"x": SLOW[:1]}, {"target": SLOW[:1]}).sequence == stands + 1
+        assert trainer.info().applied_sequence == stands + 1
+
+
 @pytest.mark.parametrize("streaming", ["first", "second"])
 def test_two_clients_on_one_trainer(address: str, streaming: str) -> None:
     """The one that finds its number taken is told so, and can go on from there."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Read = TypeVar("Read")
 
+# What leaves open whether an operation was applied.
+_OPEN = (errors.Unavailable, errors.DeadlineExceeded, errors.Cancelled)
+
 
 class Handle:
     """Sends a trainer's operations in the order of their numbers.
@@ -42,6 +45,8 @@ class Handle:
         policy = ("checkpoint_every", "checkpoint_every_seconds")
         keeps = any(info.options.get(key) for key in policy)
         self.log = OperationLog(info.applied_sequence, keeps)
+        # What was sent after log.last, without a reply that would tell whether it was applied.
+        self.unanswered: list[Operation] = []
         # The last number applied, as far as is known. Less than log.last while what a restart of
         # the server has undone is being sent again.
         self.standing = info.applied_sequence
@@ -86,7 +91,12 @@ class Handle:
             deadline = self.channel.deadline(timeout)
             if self.log.is_full(operation.size, keeps_graph):
                 self.log.settle(self.standing, self.make_durable(remaining(deadline)))
-            reply = self._send_up_to(operation.sequence, operation, deadline)
+            try:
+                reply = self._send_up_to(operation.sequence, operation, deadline)
+            except BaseException as error:
+                self.leave_open([operation], error)
+                raise
+            self.unanswered.clear()
             self.log.add(operation)
             self.log.settle(self.standing, reply.status.durable_sequence)
             return reply
@@ -143,28 +153,68 @@ class Handle:
                 )
             self._send_up_to(self.log.last, None, deadline)
 
-    def make_up(self, deadline: float | None) -> None:
+    def make_up(self, deadline: float | None) -> bool:
         """Sends again what a restart has undone, as far as it can be: the rest is to be given up.
 
-        By who holds the lock, while no stream is open.
+        Returns whether all could be. By who holds the lock, while no stream is open.
         """
         try:
             self.bring_up_alone(deadline)
         except (errors.Unavailable, errors.DeadlineExceeded):
             raise
         except errors.BraidError:
-            pass
+            return False
+        return True
 
-    def go_on_from(self, info: TrainerInfo) -> None:
-        """Takes the trainer to stand as `info` says. What is kept is forgotten if it is elsewhere."""
-        applied = info.applied_sequence
-        if applied != self.log.last or self._is_anothers(info):
-            self.begin_at(info)
-        self.standing = applied
+    def sync(self, timeout: float | None) -> TrainerInfo:
+        """Goes on from where the trainer stands once the server is done with what it was sent.
+
+        What is kept stays, and with it what turns out to have been applied, unless the trainer is
+        elsewhere.
+        """
+        with self.lock:
+            self.check_free()
+            deadline = self.channel.deadline(timeout)
+            while True:
+                made_up = self.make_up(deadline)
+                info = self.info(remaining(deadline), settled=True)
+                undone = made_up and info.applied_sequence < self.standing  # By another restart.
+                if not undone and not self._take_over(info):
+                    break
+            stays = self.standing == self.log.last == info.applied_sequence
+            if not stays or self._is_anothers(info):
+                self.begin_at(info)
+            self.unanswered.clear()
+            return info
+
+    def leave_open(self, operations: list[Operation], error: BaseException) -> None:
+        """Notes that `error` came in place of the replies to `operations`, those after log.last.
+
+        A refusal says that none was applied, and nothing of what came before it.
+        """
+        known = isinstance(error, errors.BraidError) and not isinstance(error, _OPEN)
+        if self.log.keeps and operations and not known:
+            self.unanswered = operations
+
+    def _take_over(self, info: TrainerInfo) -> bool:
+        """Whether `info` says that operations without a reply were applied: they are kept now.
+
+        The last of them is to be sent again, so that the server compares it with what it applied.
+        """
+        number = info.applied_sequence - self.log.last
+        mine = info.id == self._trainer_id and info.last_operator == self._client_id
+        if not mine or not 0 < number <= len(self.unanswered):
+            return False
+        for operation in self.unanswered[:number]:
+            self.log.add(operation)
+        self.unanswered.clear()
+        self.standing = self.log.last - 1
+        return True
 
     def begin_at(self, info: TrainerInfo) -> None:
         """Operates the trainer from where `info` says on, and forgets what it has operated."""
         self.log.reset(info.applied_sequence)
+        self.unanswered.clear()
         self.standing = info.applied_sequence
         # After which operation, and after whom.
         self._begun = info.applied_sequence
@@ -182,9 +232,12 @@ class Handle:
         if self._is_anothers(info):
             raise _replay.operated_by_another(info)
 
-    def info(self, timeout: float | None, attempts: float | None = None) -> TrainerInfo:
+    def info(
+        self, timeout: float | None, attempts: float | None = None, *, settled: bool = False
+    ) -> TrainerInfo:
+        """The trainer. settled: once what was received before is applied or has failed."""
         method = TRAINING["GetTrainer"]
-        request = method.request(name=self.name)
+        request = method.request(name=self.name, settled=settled)
         reply = self.channel.call(method, request, timeout, attempts=attempts)
         return _replies.trainer_info(reply.trainer)
 

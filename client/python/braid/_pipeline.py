@@ -349,6 +349,7 @@ class Pipeline:
             inner = getattr(reply, field)
             connection.to_answer += 1
             handle.standing = operation.sequence
+            handle.unanswered.clear()
             self._progress = time.monotonic()
             handle.heard(self._progress)
             while self._pending and self._pending[0].sequence <= operation.sequence:
@@ -367,7 +368,8 @@ class Pipeline:
             pending = list(self._pending)
             self._pending.clear()
             if pending:
-                self._handle.log.drop_after(pending[0].sequence - 1)
+                dropped = self._handle.log.drop_after(pending[0].sequence - 1)
+                self._handle.leave_open(dropped, error)
             self._changed.notify_all()
         for index, each in enumerate(pending):
             behind = errors.Cancelled(

@@ -137,10 +137,14 @@ class OperationLog:
             self._bytes -= self._operations.popleft().size
             self.base += 1
 
-    def drop_after(self, sequence: int) -> None:
-        """Drops the operations after `sequence`, whose numbers are free again."""
+    def drop_after(self, sequence: int) -> list[Operation]:
+        """Drops the operations after `sequence`, whose numbers are free again, and returns them."""
+        dropped: list[Operation] = []
         while self._operations and self._operations[-1].sequence > sequence:
-            self._bytes -= self._operations.pop().size
+            operation = self._operations.pop()
+            self._bytes -= operation.size
+            dropped.insert(0, operation)
+        return dropped
 
 
 def resume_at(

@@ -274,7 +274,8 @@ class Client:
             after so many operations, and seconds; None: not. With either, training goes on
             after the server was started again.
         checkpoint_keep: the newest that are kept; 0: all.
-        idle_timeout: seconds without an operation after which the trainer is deleted.
+        idle_timeout: seconds without an operation after which the trainer is deleted;
+            `restore_trainer` brings it back.
         ValueError for an unknown name or parameter.
         """
         options = {
@@ -314,6 +315,20 @@ class Client:
     def trainer(self, name: str, *, timeout: float | None = None) -> Trainer:
         """A handle on a trainer that exists, going on from its last operation."""
         return Trainer(self, self._trainer_info(name, timeout))
+
+    def restore_trainer(
+        self, name: str, checkpoint: str | None = None, *, timeout: float | None = None
+    ) -> Trainer:
+        """A handle on a trainer that stands where a checkpoint of it stands; None: the newest.
+
+        Brings back one that has expired, which `trainer` and `trainers` do not find. One that is
+        at work loses what came after the checkpoint, and its other handles notice. NotFound if
+        there is no such trainer, or no such checkpoint.
+        """
+        method = TRAINING["RestoreCheckpoint"]
+        request = method.request(trainer=name, checkpoint=checkpoint or "")
+        reply = self._channel.call(method, request, timeout)
+        return Trainer(self, _replies.trainer_info(reply.trainer))
 
     def trainers(self, *, timeout: float | None = None) -> list[TrainerInfo]:
         """All trainers on the server, by name."""

@@ -324,15 +324,11 @@ class Trainer:
 
         For going on with another operation after one whose outcome is not known, with a trainer
         that another handle has operated meanwhile, and with one that has lost operations that
-        this handle cannot send again. Those that it can are sent again first.
+        this handle cannot send again. Those that it can are sent again first. It waits until what
+        the server has received already is applied or has failed, so that the number stays; what
+        of it this handle has sent, it keeps for the next restart.
         """
-        with self._handle.lock:
-            self._handle.check_free()
-            deadline = self._client._channel.deadline(timeout)
-            self._handle.make_up(deadline)
-            info = self.info(timeout=remaining(deadline))
-            self._handle.go_on_from(info)
-            return info
+        return self._handle.sync(timeout)
 
     def delete(self, *, timeout: float | None = None) -> None:
         """Deletes the trainer, its memory and its checkpoints; published versions stay."""

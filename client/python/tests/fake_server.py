@@ -43,7 +43,8 @@ class FakeServer(grpc.GenericRpcHandler):
     """state: what state dicts are made of. file: what is downloaded.
 
     calls: (method, request) of every call received, and of every operation of a stream.
-    uptime: seconds, as the server tells. late: called, once each, after a GetTrainer.
+    uptime: seconds, as the server tells. late: called, once each, after a GetTrainer. queued:
+    likewise before a GetTrainer that is to be settled, as work that was received before it.
     """
 
     def __init__(self):
@@ -56,6 +57,7 @@ class FakeServer(grpc.GenericRpcHandler):
         self.file = bytes(range(100))
         self.uptime = lambda: 8.0
         self.late = deque()
+        self.queued = deque()
         self.streams = 0
         self._withheld = 0
         self._faults = defaultdict(deque)
@@ -222,6 +224,8 @@ class FakeServer(grpc.GenericRpcHandler):
         return _protocol.TRAINING["CreateTrainer"].response(trainer=trainer.proto)
 
     def GetTrainer(self, request, context):
+        while request.settled and self.queued:
+            self.queued.popleft()()
         reply = _protocol.TRAINING["GetTrainer"].response(
             trainer=self._trainer(request.name, context).proto
         )

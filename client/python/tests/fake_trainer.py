@@ -57,6 +57,7 @@ class FakeTrainer:
             self._keeps_graph = getattr(request, "keep_graph", False)
             self.history.append((request.sequence, method, payload))
             self.proto.applied_sequence = request.sequence
+            self.proto.last_operator = request.sender.client_id
             every = self.proto.options.checkpoints.every_operations
             if every and request.sequence % every == 0:
                 self.checkpoint()

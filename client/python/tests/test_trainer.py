@@ -238,3 +238,19 @@ def test_list_and_delete(client):
     client.delete_trainer("a")
     client.trainer("b").delete()
     assert client.trainers() == []
+
+
+def test_a_trainer_is_restored_by_its_name(client, server, trainer):
+    """Whether or not it is at work: the call is the same."""
+    trainer.step(X, Y)
+    first = trainer.save_checkpoint()
+    trainer.step(X, Y)
+    trainer.save_checkpoint()
+    assert client.restore_trainer("fashion").info().applied_sequence == 2
+    restored = client.restore_trainer("fashion", first.name)
+    assert restored.step(X, Y).sequence == 2
+    assert [request.checkpoint for request in server.received("RestoreCheckpoint")] == [
+        "", first.name,
+    ]
+    with pytest.raises(braid.NotFound):
+        client.restore_trainer("other")

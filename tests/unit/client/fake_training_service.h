@@ -68,6 +68,12 @@ class FakeTrainingService final : public v1::TrainingService::Service {
     absl::MutexLock lock(&mu_);
     at_get_trainer_ = std::move(run);
   }
+  // Runs, once, before the next GetTrainer that is to be settled is answered: what was received
+  // before it.
+  void BeforeItIsSettled(std::function<void(FakeTrainer&)> run) {
+    absl::MutexLock lock(&mu_);
+    before_it_is_settled_ = std::move(run);
+  }
   // What `edit` does to the trainer, another client might have done, or a server's restart.
   void Edit(const std::function<void(FakeTrainer&)>& edit) {
     absl::MutexLock lock(&mu_);
@@ -145,6 +151,9 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                           v1::GetTrainerResponse* reply) override {
     absl::MutexLock lock(&mu_);
     if (!exists_ || request->name() != "t") return {grpc::StatusCode::NOT_FOUND, "no such trainer"};
+    if (request->settled() && before_it_is_settled_) {
+      std::exchange(before_it_is_settled_, nullptr)(trainer_);
+    }
     *reply->mutable_trainer() = trainer_.Info();
     if (at_get_trainer_) std::exchange(at_get_trainer_, nullptr)(trainer_);
     return grpc::Status::OK;
@@ -269,6 +278,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                                  const v1::RestoreCheckpointRequest* request,
                                  v1::RestoreCheckpointResponse* reply) override {
     absl::MutexLock lock(&mu_);
+    if (request->trainer() != "t") return {grpc::StatusCode::NOT_FOUND, "no such trainer"};
     const std::vector<v1::Checkpoint> checkpoints = trainer_.checkpoints();
     for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
       const v1::Checkpoint& checkpoint = *it;
@@ -375,6 +385,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
   std::vector<v1::GetStateDictResponse> state_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::DownloadModelResponse> file_ ABSL_GUARDED_BY(mu_);
   std::function<void(FakeTrainer&)> at_get_trainer_ ABSL_GUARDED_BY(mu_);
+  std::function<void(FakeTrainer&)> before_it_is_settled_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> received_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::StepRequest> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::EvaluateRequest> evaluated_ ABSL_GUARDED_BY(mu_);

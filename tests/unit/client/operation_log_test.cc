@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/cpp/messages.h"
 #include "gmock/gmock.h"
@@ -60,7 +61,10 @@ TEST(OperationLogTest, IsBoundedByNumberAndBytes) {
 
 TEST(OperationLogTest, NumbersOfWhatFailedAreFreeAgain) {
   OperationLog log = Filled(1, 5, true);
-  log.DropAfter(2);
+  const std::vector<OperationLog::Operation> dropped = log.DropAfter(2);
+  ASSERT_EQ(dropped.size(), 3);
+  EXPECT_EQ(SequenceOf(*dropped.front()), 3);
+  EXPECT_EQ(SequenceOf(*dropped.back()), 5);
   EXPECT_EQ(log.last(), 2);
   log.Add(Numbered(3, 1000));
   EXPECT_EQ(log.last(), 3);

@@ -247,6 +247,26 @@ TEST_F(TrainerTest, CheckpointsAreSavedListedAndRestored) {
   EXPECT_TRUE(absl::IsNotFound(trainer.RestoreCheckpoint("none").status()));
 }
 
+TEST_F(TrainerTest, IsRestoredByItsNameWhetherOrNotItIsAtWork) {
+  Trainer trainer = Create();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(trainer.Step(Rows(i), Rows(1)).ok());
+    if (i < 2) {
+      ASSERT_TRUE(trainer.SaveCheckpoint().ok());
+    }
+  }
+  absl::StatusOr<RestoredTrainer> newest = client_->RestoreTrainer("t");
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->checkpoint.sequence(), 2);
+  EXPECT_EQ(newest->trainer.sequence(), 2);
+  absl::StatusOr<RestoredTrainer> first = client_->RestoreTrainer("t", "sequence-1");
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->checkpoint.sequence(), 1);
+  ASSERT_TRUE(first->trainer.Step(Rows(9), Rows(1)).ok());
+  EXPECT_THAT(service_.history(), ElementsAre("step 1 of 0", "step 2 of 9"));
+  EXPECT_TRUE(absl::IsNotFound(client_->RestoreTrainer("other").status()));
+}
+
 TEST_F(TrainerTest, EvaluateSendsItsQuestionOnceAndEveryBatch) {
   Trainer trainer = Create();
   std::vector<Batch> batches;

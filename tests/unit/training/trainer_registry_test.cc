@@ -125,6 +125,9 @@ TEST_F(TrainerRegistryTest, WhatIsNotThereIsNotFound) {
   Pending<absl::StatusOr<std::vector<StateTensor>>> state;
   registry().GetState("a", state.done());
   EXPECT_THAT(state.Wait(), not_found);
+  Pending<absl::StatusOr<TrainerInfo>> settled;
+  registry().GetSettled("a", settled.done());
+  EXPECT_THAT(settled.Wait(), not_found);
 }
 
 TEST_F(TrainerRegistryTest, ADeletedTrainersNameAndSeriesAreFreeAgain) {

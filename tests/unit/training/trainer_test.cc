@@ -88,6 +88,24 @@ TEST_F(TrainerTest, AnOperationSentTwiceIsAppliedOnce) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("expected 2")));
 }
 
+TEST_F(TrainerTest, IsSettledOnceWhatWaitsIsDone) {
+  PendingOperation applied;
+  PendingOperation refused;
+  Pending<absl::StatusOr<TrainerInfo>> settled;
+  {
+    const WorkerBlock block(bench_.fleet().worker(0));
+    trainer_->Submit(BatchOperation(1, 20), applied.done());
+    trainer_->Submit(BatchOperation(7, 20), refused.done());
+    trainer_->GetSettled(settled.done());
+    EXPECT_EQ(trainer_->info().applied_sequence, 0);
+    EXPECT_FALSE(settled.answered());
+  }
+  ASSERT_THAT(settled.Wait(), IsOk());
+  EXPECT_EQ(settled.Wait()->applied_sequence, 1);
+  EXPECT_TRUE(applied.answered());
+  EXPECT_TRUE(refused.answered());
+}
+
 TEST_F(TrainerTest, WhatItDoesIsCounted) {
   const auto scrape = [this] {
     return prometheus::TextSerializer().Serialize(bench_.metrics()->registry()->Collect());

@@ -1,0 +1,159 @@
+// Going on after operations whose outcome is not known: from a number that stays.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/stream_fixture.h"
+
+namespace braid::client {
+namespace {
+
+using ::testing::HasSubstr;
+using Fault = FakeTrainingService::Fault;
+
+class RefreshTest : public StreamFixture {
+ protected:
+  static void Steps(Trainer& trainer, int from, int to) {
+    for (int i = from; i < to; ++i) {
+      ASSERT_TRUE(trainer.Step(Rows(static_cast<float>(i)), Rows(0)).ok());
+    }
+  }
+  // A step to which no reply comes in time. Returns what was sent: the server has not applied it.
+  v1::StreamRequest TimeOut(Trainer& trainer, float value) {
+    service_.Refuse({grpc::StatusCode::DEADLINE_EXCEEDED, "late"});
+    EXPECT_TRUE(absl::IsDeadlineExceeded(trainer.Step(Rows(value), Rows(0)).status()));
+    service_.Refuse(grpc::Status::OK);
+    v1::StreamRequest operation;
+    *operation.mutable_step() = service_.steps().back();
+    return operation;
+  }
+  static void ApplyLate(const v1::StreamRequest& operation, FakeTrainer& fake) {
+    v1::StreamResponse reply;
+    EXPECT_TRUE(fake.Apply(operation, &reply).ok());
+  }
+  void ExpectRefreshTo(Trainer& trainer, int64_t sequence) {
+    const absl::Status status = trainer.Refresh();
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(trainer.sequence(), sequence);
+    EXPECT_EQ(trainer.info().applied_sequence(), sequence);
+  }
+  void ExpectKeepsNoneBefore(Trainer& trainer, int64_t sequence) {
+    Restart();
+    const absl::Status lost = trainer.Step(Rows(99), Rows(0)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(lost)) << lost;
+    EXPECT_THAT(std::string(lost.message()),
+                HasSubstr(absl::StrCat("keeps none before ", sequence)));
+  }
+  // Loses what is not durable; every connection stays.
+  void Restart() {
+    service_.Edit([](FakeTrainer& fake) { fake.Restart(); });
+    uptime_.Restart();
+  }
+};
+
+TEST_F(RefreshTest, WhatIsUnderWayIsWaitedFor) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  const v1::StreamRequest late = TimeOut(trainer, 2);
+  service_.BeforeItIsSettled([&late](FakeTrainer& fake) { ApplyLate(late, fake); });
+  ExpectRefreshTo(trainer, 3);
+  Steps(trainer, 3, 5);
+  EXPECT_EQ(service_.history(), StepsInOrder(5));
+}
+
+TEST_F(RefreshTest, WhatWasAppliedAfterAllIsKeptForTheNextRestart) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  const v1::StreamRequest late = TimeOut(trainer, 2);
+  service_.Edit([&late](FakeTrainer& fake) { ApplyLate(late, fake); });
+  ExpectRefreshTo(trainer, 3);
+  Steps(trainer, 3, 4);
+  Restart();
+  Steps(trainer, 4, 5);
+  EXPECT_EQ(service_.history(), StepsInOrder(5));
+}
+
+TEST_F(RefreshTest, WhatWasNotAppliedIsForgottenAndNothingElse) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  TimeOut(trainer, 22);
+  ExpectRefreshTo(trainer, 2);
+  Steps(trainer, 2, 3);
+  Restart();
+  Steps(trainer, 3, 4);
+  EXPECT_EQ(service_.history(), StepsInOrder(4));
+}
+
+TEST_F(RefreshTest, AStreamThatWasLeftIsKeptAsFarAsItCame) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  {
+    std::vector<Stream::Future<LossResult>> losses;
+    std::unique_ptr<Stream> stream = Open(trainer, {});
+    service_.Inject({Fault::kWithheld, Fault::kWithheld, Fault::kWithheld});
+    for (int i = 2; i < 5; ++i) {
+      losses.push_back(stream->Step(Rows(static_cast<float>(i)), Rows(0)));
+    }
+    service_.AwaitHistory(5);
+  }
+  ExpectRefreshTo(trainer, 5);
+  Steps(trainer, 5, 6);
+  Restart();
+  Steps(trainer, 6, 7);
+  EXPECT_EQ(service_.history(), StepsInOrder(7));
+}
+
+TEST_F(RefreshTest, AnotherOperationThatIsRefusedTakesNothingFromIt) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  const v1::StreamRequest late = TimeOut(trainer, 2);
+  service_.Edit([&late](FakeTrainer& fake) { ApplyLate(late, fake); });
+  EXPECT_TRUE(absl::IsAborted(trainer.Step(Rows(33), Rows(0)).status()));
+  ExpectRefreshTo(trainer, 3);
+  Restart();
+  Steps(trainer, 3, 4);
+  EXPECT_EQ(service_.history(), StepsInOrder(4));
+}
+
+// Where it is not the last one, nothing of what came before can be sent again.
+TEST_F(RefreshTest, TheServerSaysWhichOfTwoItHasApplied) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  const v1::StreamRequest late = TimeOut(trainer, 2);
+  TimeOut(trainer, 33);
+  service_.Edit([&late](FakeTrainer& fake) { ApplyLate(late, fake); });
+  ExpectRefreshTo(trainer, 3);
+  Steps(trainer, 3, 4);
+  EXPECT_EQ(service_.history(), StepsInOrder(4));
+  ExpectKeepsNoneBefore(trainer, 4);
+}
+
+TEST_F(RefreshTest, WhatAnotherClientDidIsNotTakenForIt) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 2);
+  TimeOut(trainer, 2);
+  absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
+  ASSERT_TRUE(other.ok()) << other.status();
+  Steps(*other, 22, 23);
+  ExpectRefreshTo(trainer, 3);
+  ExpectKeepsNoneBefore(trainer, 4);
+}
+
+TEST_F(RefreshTest, ARestartWhileItWaitsIsMadeUpFor) {
+  Trainer trainer = Create(100);
+  Steps(trainer, 0, 3);
+  service_.BeforeItIsSettled([this](FakeTrainer& fake) {
+    fake.Restart();
+    uptime_.Restart();
+  });
+  ExpectRefreshTo(trainer, 3);
+  Steps(trainer, 3, 4);
+  EXPECT_EQ(service_.history(), StepsInOrder(4));
+}
+
+}  // namespace
+}  // namespace braid::client

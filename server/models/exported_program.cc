@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -18,6 +19,8 @@
 #include "server/models/graph_form.h"
 #include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
+#include "server/models/plain_trees.h"
+#include "server/models/written_tensors.h"
 
 namespace braid {
 namespace {
@@ -35,13 +38,6 @@ class ProgramRunner final : public PackageRunner {
  private:
   const std::unique_ptr<ExportedGraph> graph_;
 };
-
-// Empty: it is no tensor.
-std::string NameOfTensor(const JsonField& argument) {
-  const absl::StatusOr<JsonField> tensor = argument.Get("as_tensor");
-  const absl::StatusOr<JsonField> name = tensor.ok() ? tensor->Get("name") : tensor;
-  return name.ok() ? name->String().value_or("") : "";
-}
 
 // The symbol of "Symbol('s14', positive=True, integer=True)"; empty for another expression.
 std::string SymbolOf(const std::string& expression) {
@@ -129,14 +125,7 @@ absl::Status CheckDivision(const JsonField& node, const std::string& target,
   return absl::OkStatus();
 }
 
-// A program that writes to what it is given, or to its buffers, gives something else each time.
 absl::Status CheckNodes(const JsonField& graph) {
-  BRAID_ASSIGN_OR_RETURN(const JsonField inputs, graph.Get("inputs"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> given, inputs.Items());
-  std::set<std::string> names;
-  for (const JsonField& argument : given) {
-    names.insert(NameOfTensor(argument));
-  }
   BRAID_ASSIGN_OR_RETURN(const JsonField numbers, graph.Get("sym_int_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField list, graph.Get("nodes"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> nodes, list.Items());
@@ -149,22 +138,23 @@ absl::Status CheckNodes(const JsonField& graph) {
           "`program.run_decompositions({})`, where its casts are operators like others");
     }
     BRAID_RETURN_IF_ERROR(CheckDivision(node, target, numbers));
-    // As in torch.ops.aten.add_.Tensor.
-    static const re2::RE2 kInPlace(R"(torch\.ops\.\w+\.\w*[a-z0-9]_\.\w+)");
-    if (!RE2::FullMatch(target, kInPlace)) {
-      continue;
-    }
-    BRAID_ASSIGN_OR_RETURN(const JsonField arguments, node.Get("inputs"));
-    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, arguments.Items());
-    if (items.empty()) {
-      continue;
-    }
-    // The first one is written to.
-    BRAID_ASSIGN_OR_RETURN(const JsonField argument, items.front().Get("arg"));
-    if (names.contains(NameOfTensor(argument))) {
-      return node.Error(absl::StrCat("the program changes its buffers or inputs (", target,
-                                     "): export it in evaluation mode"));
-    }
+  }
+  return absl::OkStatus();
+}
+
+// Marks those of `inputs`, the interface's, that the graph writes to.
+absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& arguments,
+                         std::vector<PackageInput>* inputs) {
+  std::vector<std::string> names;
+  for (const JsonField& argument : arguments) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField tensor, argument.Get("as_tensor"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField name, tensor.Get("name"));
+    BRAID_ASSIGN_OR_RETURN(names.emplace_back(), name.String());
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::set<std::string> written,
+                         WrittenInputs(graph, {names.begin(), names.end()}));
+  for (size_t i = 0; i < names.size(); ++i) {
+    (*inputs)[i].written = written.contains(names[i]);
   }
   return absl::OkStatus();
 }
@@ -193,7 +183,7 @@ absl::StatusOr<std::vector<std::string>> NamesOfInputs(const JsonField& module,
 }  // namespace
 
 absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const JsonField root(json, "");
   BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
   BRAID_ASSIGN_OR_RETURN(const std::string version, torch.String());
@@ -214,6 +204,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
     description.on_cpu = description.on_cpu && input.on_cpu;
     interface.inputs.push_back(std::move(input));
   }
+  BRAID_RETURN_IF_ERROR(FindWritten(graph, inputs, &interface.inputs));
   if (interface.inputs.empty()) {
     return signature.Error("takes no tensors");
   }
@@ -230,6 +221,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
   for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
     interface.inputs[i].name = names[i];
   }
+  description.plain = WithPlainTrees(std::move(json));  // no field of it is read any more
   return description;
 }
 
@@ -240,11 +232,15 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
                          ModelArchive::Open(file.path(), name));
   BRAID_RETURN_IF_ERROR(archive->CheckContents());
-  BRAID_ASSIGN_OR_RETURN(const std::string text,
-                         archive->Read(absl::StrCat("models/", kProgram, ".json")));
+  const std::string record = absl::StrCat("models/", kProgram, ".json");
+  BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(record));
   absl::StatusOr<ProgramDescription> description = DescribeProgram(text);
   if (!description.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(name, ": ", description.status().message()));
+  }
+  if (const auto plain = std::exchange(description->plain, std::nullopt)) {
+    BRAID_ASSIGN_OR_RETURN(const std::string copy, archive->CopyWith(record, *plain));
+    BRAID_ASSIGN_OR_RETURN(file, MemoryFile::Create(name, copy));
   }
   return std::shared_ptr<const InferencePackage>(
       new ExportedProgram(std::move(file), *std::move(description)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,10 +15,12 @@ namespace braid {
 
 // What a program that `text` describes, its models/model.json, takes and returns, and the kind of
 // device that it was exported on. FAILED_PRECONDITION if it does not say enough, was exported with
-// another PyTorch than this server's, or changes what it is given.
+// another PyTorch than this server's, or changes what it keeps.
 struct ProgramDescription {
   PackageInterface interface;
   bool on_cpu = true;
+  // The text to run it by, where it takes or returns what the interpreter does not know.
+  std::optional<std::string> plain;
 };
 absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text);
 

@@ -36,12 +36,6 @@ std::vector<std::string> InputsByName::Keys(const std::string& path, bool list, 
   return keys;
 }
 
-InputsInOrder::InputsInOrder(const std::vector<TensorSpec>& inputs, std::vector<size_t> order,
-                             size_t needed)
-    : inputs_(inputs),
-      order_(std::move(order)),
-      spare_(order_.size() - std::min(order_.size(), needed)) {}
-
 std::optional<size_t> InputsInOrder::Find(const std::string& path) {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (inputs_[i].scalar && inputs_[i].name == path) {
@@ -59,10 +53,10 @@ std::optional<size_t> InputsInOrder::Find(const std::string& path) {
   return input;
 }
 
-std::vector<std::string> InputsInOrder::Keys(const std::string&, bool list, bool) {
+std::vector<std::string> InputsInOrder::Keys(const std::string&, bool list, bool of_tensors) {
   std::vector<std::string> keys;
-  const size_t count = std::exchange(spare_, 0);
-  for (size_t k = 0; k < count; ++k) {
+  // A name is the key of one tensor.
+  for (size_t k = 0; k < form_.elements && (list || of_tensors); ++k) {
     keys.push_back(list || next_ + k >= order_.size() ? absl::StrCat(k)
                                                       : inputs_[order_[next_ + k]].name);
   }

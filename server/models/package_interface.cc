@@ -3,7 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -18,17 +17,27 @@ using nlohmann::json;
 // A tree that is deeper is nobody's result.
 constexpr int kDeepest = 64;
 
+// The keys that a node's context has for `count` children: ["a", "b"] of a dict and of
+// transformers' outputs, [["a", "b"], […]] of a dataclass, whose second list are the fields that
+// are None. Null: it has none.
+json KeysOf(const json& node, size_t count) {
+  const auto context = node.find("context");
+  if (context == node.end() || !context->is_string()) {
+    return {};
+  }
+  json keys = json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  if (keys.is_array() && keys.size() == 2 && keys[0].is_array()) {
+    keys = json(keys[0]);
+  }
+  return keys.is_array() && keys.size() == count ? keys : json();
+}
+
 // The children of a node with their keys; an index where the node has none.
 std::vector<std::pair<std::string, json>> Children(const json& node, bool* keyed) {
   std::vector<std::pair<std::string, json>> children;
   const json nodes = node.value("children_spec", json::array());
-  json keys;
-  if (const auto context = node.find("context"); context != node.end() && context->is_string()) {
-    keys = json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
-  }
-  *keyed = node.value("type", json()).is_string() &&
-           absl::StrContains(node["type"].get<std::string>(), "ict") && keys.is_array() &&
-           keys.size() == nodes.size();
+  const json keys = KeysOf(node, nodes.size());
+  *keyed = node.value("type", json()).is_string() && keys.is_array();
   for (size_t k = 0; k < nodes.size(); ++k) {
     const bool named = *keyed && keys[k].is_string();
     children.emplace_back(named ? keys[k].get<std::string>() : absl::StrCat(k), nodes[k]);

@@ -24,7 +24,8 @@ struct PackageInput {
   std::string name;
   DataType type = DataType::kFp32;
   std::vector<PackageDim> dims;
-  bool on_cpu = true;  // else on the package's device
+  bool on_cpu = true;    // else on the package's device
+  bool written = false;  // the package works in place on it
 };
 
 struct PackageInterface {

@@ -113,7 +113,8 @@ absl::StatusOr<at::Tensor> PackageReplica::Prepare(size_t index, const at::Tenso
     tensor = FillUp(tensor, wanted.dims[0].min);
   }
   tensor = tensor.contiguous();
-  return Aligned(tensor) ? tensor : tensor.clone();
+  // What is written to must not be the request's memory.
+  return Aligned(tensor) && !wanted.written ? tensor : tensor.clone();
 }
 
 absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(

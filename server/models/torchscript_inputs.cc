@@ -1,6 +1,7 @@
 #include "server/models/torchscript_inputs.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -32,30 +33,94 @@ std::optional<DataType> ScalarTypeOf(const c10::Type& type) {
   }
 }
 
-// Tensors that a value of `type` cannot do without.
-size_t TensorsNeeded(const c10::TypePtr& type) {
-  if (const auto tuple = type->cast<c10::TupleType>()) {
-    size_t needed = 0;
-    for (const c10::TypePtr& element : tuple->elements()) {
-      needed += TensorsNeeded(element);
+bool HoldsTensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::TupleType:
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::DictType: {
+      const auto parts = type.containedTypes();
+      return std::any_of(parts.begin(), parts.end(),
+                         [](const c10::TypePtr& part) { return HoldsTensors(*part); });
     }
-    return needed;
+    default:
+      return false;
   }
-  return type->kind() == c10::TypeKind::TensorType ? 1 : 0;
 }
 
+// How many tensors a call takes.
+struct Extent {
+  size_t single = 0;     // those that are in no list or dict
+  size_t lists = 0;      // and dicts, those in others included
+  size_t element = 0;    // how many an element of its list has
+  size_t optionals = 0;  // so many that may be left out could be there
+
+  // `given` of the first that may be left out are there.
+  void Add(const c10::TypePtr& type, size_t given) {
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      AddOptional(optional->getElementType(), given);
+    } else if (const auto tuple = type->cast<c10::TupleType>()) {
+      for (const c10::TypePtr& part : tuple->elements()) {
+        Add(part, given);
+      }
+    } else if (type->kind() == c10::TypeKind::TensorType) {
+      ++single;
+    } else if (HoldsTensors(*type)) {
+      Extent inner;
+      inner.Add(type->containedTypes().back(), std::numeric_limits<size_t>::max());
+      lists += 1 + inner.lists;
+      element = inner.single;
+    }
+  }
+  void AddOptional(const c10::TypePtr& type, size_t given) {
+    if (HoldsTensors(*type) && optionals++ < given) {
+      Add(type, given);
+    }
+  }
+};
+
+// Each form in which a call takes `tensors`, one behind the other. A call of several lists has
+// none: the order does not say where one ends.
+std::vector<CallForm> Forms(const c10::FunctionSchema& schema, size_t tensors) {
+  std::vector<CallForm> forms;
+  for (size_t given = 0;; ++given) {
+    Extent extent;
+    for (size_t a = 1; a < schema.arguments().size(); ++a) {
+      const c10::Argument& argument = schema.arguments()[a];
+      if (argument.default_value() && !argument.type()->cast<c10::OptionalType>()) {
+        extent.AddOptional(argument.type(), given);
+      } else {
+        extent.Add(argument.type(), given);
+      }
+    }
+    const size_t rest = tensors - std::min(tensors, extent.single);
+    if (extent.lists == 0 && extent.single == tensors) {
+      forms.push_back({given, 0});
+    } else if (extent.lists == 1 && extent.element > 0 && rest > 0 && rest % extent.element == 0) {
+      forms.push_back({given, rest / extent.element});
+    }
+    if (given >= extent.optionals) {
+      return forms;
+    }
+  }
+}
+
+// `in_list`: the value is in a list or dict, which has what it has: nothing in it is left out.
 // nullopt: there is no input for it.
-std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path,
+std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path, bool in_list,
                                  InputFinder* finder);
 
 std::optional<ArgumentPlan> PlanParts(Kind kind, const c10::TypePtr& type,
                                       const std::vector<c10::TypePtr>& elements,
                                       std::vector<std::string> keys, const std::string& path,
-                                      InputFinder* finder) {
+                                      bool in_list, InputFinder* finder) {
   ArgumentPlan plan{kind, type};
   for (size_t k = 0; k < keys.size(); ++k) {
     std::optional<ArgumentPlan> part =
-        Plan(elements[std::min(k, elements.size() - 1)], absl::StrCat(path, ".", keys[k]), finder);
+        Plan(elements[std::min(k, elements.size() - 1)], absl::StrCat(path, ".", keys[k]),
+             in_list || kind != Kind::kTuple, finder);
     if (!part) {
       return std::nullopt;
     }
@@ -65,17 +130,25 @@ std::optional<ArgumentPlan> PlanParts(Kind kind, const c10::TypePtr& type,
   return plan.parts.empty() ? std::nullopt : std::optional(std::move(plan));
 }
 
-std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path,
+std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path, bool in_list,
                                  InputFinder* finder) {
   if (const auto optional = type->cast<c10::OptionalType>()) {
-    return Plan(optional->getElementType(), path, finder).value_or(ArgumentPlan{});
+    const c10::TypePtr& element = optional->getElementType();
+    if (!in_list && HoldsTensors(*element) && !finder->Optional()) {
+      return ArgumentPlan{};
+    }
+    const size_t before = finder->used();
+    std::optional<ArgumentPlan> plan = Plan(element, path, in_list, finder);
+    // What is there in part is not left out.
+    return plan || finder->used() > before ? std::move(plan) : ArgumentPlan{};
   }
   if (const auto tuple = type->cast<c10::TupleType>()) {
     std::vector<std::string> keys;
     for (size_t k = 0; k < tuple->elements().size(); ++k) {
       keys.push_back(PartName(*tuple, k));
     }
-    return PlanParts(Kind::kTuple, type, tuple->elements().vec(), std::move(keys), path, finder);
+    return PlanParts(Kind::kTuple, type, tuple->elements().vec(), std::move(keys), path, in_list,
+                     finder);
   }
   const bool list = type->kind() == c10::TypeKind::ListType;
   if (list ||
@@ -86,7 +159,7 @@ std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& pa
     std::vector<std::string> keys =
         finder->Keys(path, list, element->kind() == c10::TypeKind::TensorType);
     return PlanParts(list ? Kind::kList : Kind::kDict, type, {element}, std::move(keys), path,
-                     finder);
+                     in_list, finder);
   }
   const bool scalar = ScalarTypeOf(*type).has_value();
   if (scalar || type->kind() == c10::TypeKind::TensorType) {
@@ -105,9 +178,15 @@ std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& sche
   bool whole = true;
   for (size_t a = 1; a < schema.arguments().size(); ++a) {
     const c10::Argument& argument = schema.arguments()[a];
-    std::optional<ArgumentPlan> plan = Plan(argument.type(), argument.name(), finder);
+    const size_t before = finder->used();
+    const bool asked = argument.default_value() && HoldsTensors(*argument.type()) &&
+                       !argument.type()->cast<c10::OptionalType>();
+    std::optional<ArgumentPlan> plan;
+    if (!asked || finder->Optional()) {
+      plan = Plan(argument.type(), argument.name(), /*in_list=*/false, finder);
+    }
     const bool given = plan && plan->kind != Kind::kConstant;
-    if (!given && argument.default_value()) {
+    if (!given && argument.default_value() && finder->used() == before) {
       plan = ArgumentPlan{};
       plan->constant = *argument.default_value();
     }
@@ -195,6 +274,51 @@ absl::Status CheckOrder(const std::vector<TensorSpec>& inputs, const InputsByNam
                    "are, or are numbered: ", CallText(schema)));
 }
 
+// A call that takes the inputs in their order.
+struct OrderedCall {
+  InputsInOrder inputs;
+  std::vector<ArgumentPlan> plans;
+};
+
+// The one that is meant: where there are several, the one whose parts are all named as the inputs.
+absl::StatusOr<OrderedCall*> OnlyCall(std::vector<OrderedCall>* calls, size_t tensors,
+                                      const c10::FunctionSchema& schema) {
+  if (calls->empty()) {
+    return Misfit(tensors, schema);
+  }
+  OrderedCall* only = calls->size() == 1 ? &calls->front() : nullptr;
+  size_t named = 0;
+  for (OrderedCall& call : *calls) {
+    if (call.inputs.all_in_place()) {
+      only = &call;
+      ++named;
+    }
+  }
+  if (only != nullptr && named <= 1) {
+    return only;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the configuration names ", tensors, " inputs, which ", CallText(schema),
+      " may take in several ways: name them by the arguments and their parts, as in x.0"));
+}
+
+// FAILED_PRECONDITION if a dict is given keys that are but places.
+absl::Status CheckKeys(const std::vector<ArgumentPlan>& plans, const c10::FunctionSchema& schema) {
+  for (const ArgumentPlan& plan : plans) {
+    BRAID_RETURN_IF_ERROR(CheckKeys(plan.parts, schema));
+    for (const std::string& key : plan.keys) {
+      if (plan.kind == Kind::kDict && absl::StartsWithIgnoreCase(key, "input__") &&
+          NumberedPositions({TensorSpec{key}})) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("input '", key, "' has a number for a name, where ", CallText(schema),
+                         " takes a dict: name it by the dict's key, or by its argument and key, as "
+                         "in x.key"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string PartName(const c10::TupleType& tuple, size_t index) {
@@ -208,20 +332,19 @@ absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<Tensor
   if (plans && by_name.all_found()) {
     return *std::move(plans);
   }
-  BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, Order(inputs, schema));
-  const size_t tensors = order.size();
-  size_t needed = 0;
-  for (size_t a = 1; a < schema.arguments().size(); ++a) {
-    const c10::Argument& argument = schema.arguments()[a];
-    needed += argument.default_value() ? 0 : TensorsNeeded(argument.type());
+  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> order, Order(inputs, schema));
+  std::vector<OrderedCall> calls;
+  for (const CallForm& form : Forms(schema, order.size())) {
+    InputsInOrder in_order(inputs, order, form);
+    plans = PlanAll(schema, &in_order);
+    if (plans && in_order.all_found()) {
+      calls.push_back({std::move(in_order), *std::move(plans)});
+    }
   }
-  InputsInOrder in_order(inputs, std::move(order), needed);
-  plans = PlanAll(schema, &in_order);
-  if (!plans || !in_order.all_found()) {
-    return Misfit(tensors, schema);
-  }
-  BRAID_RETURN_IF_ERROR(CheckOrder(inputs, by_name, in_order, schema));
-  return *std::move(plans);
+  BRAID_ASSIGN_OR_RETURN(OrderedCall * call, OnlyCall(&calls, order.size(), schema));
+  BRAID_RETURN_IF_ERROR(CheckOrder(inputs, by_name, call->inputs, schema));
+  BRAID_RETURN_IF_ERROR(CheckKeys(call->plans, schema));
+  return std::move(call->plans);
 }
 
 c10::IValue MakeArgument(const ArgumentPlan& plan, const std::vector<at::Tensor>& inputs) {

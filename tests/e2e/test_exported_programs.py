@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import braid
@@ -15,6 +17,7 @@ from e2e import aoti_models, packages, programs
 from e2e.inference import assert_close
 from e2e.server import Server
 from torch import Tensor, nn
+from transformers.utils import ModelOutput
 
 CONFIG = aoti_models.MIXED_CONFIG.replace('platform: "torch_aoti"\n', "")
 NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("x", "words")}
@@ -30,6 +33,59 @@ class Counter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         return x + self.calls
+
+
+class CounterByView(Counter):
+    """Does so through a view of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        calls = self.calls.view(1)
+        calls += 1
+        return x + calls
+
+
+class CounterWithoutGradients(Counter):
+    """Does so in a region that is a graph of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            calls = self.calls.view(1)
+            calls += 1
+        return x + calls
+
+
+class CounterByOut(Counter):
+    """Does so as the output of an operator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.add(self.calls, 1, out=self.calls)
+        return x + self.calls
+
+
+class InPlace(nn.Module):
+    """Works on its input, which is its caller's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x += 1
+        flat = x.flatten(1)
+        flat *= 2
+        return flat
+
+
+@dataclass
+class Result(ModelOutput):
+    """As transformers' models return theirs."""
+
+    logits: Tensor | None = None
+    loss: Tensor | None = None
+    hidden: OrderedDict[str, Tensor] | None = None
+
+
+class WithResult(nn.Module):
+    """Returns an object of a class, with an OrderedDict in it."""
+
+    def forward(self, x: Tensor) -> Result:
+        return Result(logits=x + 1, hidden=OrderedDict(z=x * 2, a=x * 3))
 
 
 class InPairs(nn.Module):
@@ -94,6 +150,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rewrite(package, directory / "other_device/1/model.pt2", on_a_gpu)
     rows = [torch.zeros(5, 3)]
     programs.save(directory / "counter/1/model.pt2", Counter(), rows, programs.any_batch(rows))
+    for name, module in (
+        ("counter_by_view", CounterByView()),
+        ("counter_without_gradients", CounterWithoutGradients()),
+        ("counter_by_out", CounterByOut()),
+        ("in_place", InPlace()),
+        ("with_result", WithResult()),
+    ):
+        programs.save(directory / name / "1/model.pt2", module, rows, programs.any_batch(rows))
     programs.save(directory / "in_pairs/1/model.pt2", InPairs(), rows, programs.any_batch(rows))
     autocast = directory / "autocast/1/model.pt2"
     programs.save(autocast, Autocast(), rows, programs.any_batch(rows))
@@ -153,6 +217,22 @@ def test_casts_that_are_written_out_are_run(client: braid.Client, repository: Pa
     assert_close(served, program.module()(x).detach())
 
 
+def test_what_works_in_place_on_its_input_is_run(client: braid.Client) -> None:
+    x = torch.rand(6, 3)
+    (served,) = client.infer("in_place", {"x": x.numpy()}).values()
+    assert_close(served, (x + 1) * 2)
+
+
+def test_an_object_of_a_class_is_its_tensors(client: braid.Client) -> None:
+    metadata = client.model_metadata("with_result")
+    names = ["logits", "hidden.z", "hidden.a"]
+    assert [(t.name, t.shape) for t in metadata.outputs] == [(name, (-1, 3)) for name in names]
+    x = torch.rand(6, 3)
+    outputs = client.infer("with_result", {"x": x.numpy()})
+    for factor, name in enumerate(names, start=1):
+        assert_close(outputs[name], x + 1 if name == "logits" else x * factor)
+
+
 def test_it_cannot_be_trained(client: braid.Client) -> None:
     packages.assert_cannot_be_trained(client, "derived", "exported for inference.*braid.export")
 
@@ -164,6 +244,9 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("no_graph", 'graph_module: has no "graph"'),
         ("other_device", "exported on a GPU"),
         ("counter", "changes its buffers"),
+        ("counter_by_view", "changes its buffers"),
+        ("counter_without_gradients", "changes its buffers"),
+        ("counter_by_out", "changes its buffers"),
         ("autocast", "has a region of torch.autocast, which is not run here"),
         ("in_pairs", "divides a size that may be negative"),
         ("truncated", "archive is damaged"),

@@ -62,6 +62,17 @@ class Summed(nn.Module):
         return x * 2, x.sum()
 
 
+class Squeezed(nn.Module):
+    """Leaves out sizes of one, and so the batch dimension of a single row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze()
+
+
 class Scaled(nn.Module):
     """Multiplies its rows by a vector that every replica gets whole."""
 
@@ -91,6 +102,11 @@ MODELS = {
             '{ name: "twice" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "sum" data_type: TYPE_FP32 }'
         ),
     ),
+    "squeezed": (
+        Squeezed,
+        config('{ name: "y" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } }'),
+    ),
+    "misdeclared": (Echo, config(Y.replace("[ 2 ]", "[ 1, 3 ]"))),
     "scaled": (
         Scaled,
         config(
@@ -164,6 +180,23 @@ def test_an_output_may_be_the_input(
     for x, outputs in zip(inputs, replies):
         np.testing.assert_array_equal(outputs["x_again"], x)
         assert_close(outputs["y"], expected(modules["echo"], x)[0])
+
+
+@pytest.mark.not_in("pair", "exported", "aot", model="squeezed", reason="they are of one rank")
+@pytest.mark.parametrize("n", [1, 2, 65, 333])
+def test_a_row_that_is_squeezed_away_is_a_row(
+    client: braid.Client, modules: dict[str, nn.Module], n: int
+) -> None:
+    (y,) = client.infer("squeezed", {"x": rows(n)}).values()
+    assert y.shape == (n, 1)
+    assert_close(y, expected(modules["squeezed"].layer, rows(n)))
+
+
+@pytest.mark.not_in("pair", "exported", "aot", model="misdeclared", reason="alike, or refused at once")
+def test_an_output_has_the_dims_that_the_configuration_says(client: braid.Client) -> None:
+    words = r"output 'y' of model 'misdeclared' has shape \[2\].* says dims \[1, 3\]"
+    with pytest.raises(braid.FailedPrecondition, match=words):
+        client.infer("misdeclared", {"x": rows(3)})
 
 
 @trained

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/models/name_binding.h"
 #include "tests/fakes/filled_queue.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -221,6 +222,22 @@ TEST_F(FilledQueueTest, AZeroDimOutputIsOneElementAChunkOfOneRequest) {
   EXPECT_THAT(ValuesOf<float>(small.Wait()->outputs[0]), ElementsAre(1));
   ASSERT_THAT(large.Wait(), IsOk());
   EXPECT_EQ(large.Wait()->outputs[0].shape[0], static_cast<int64_t>(large.Wait()->chunks.size()));
+}
+
+TEST_F(FilledQueueTest, AZeroDimOutputThatIsReshapedIsARow) {
+  ModelConfig config = PuppetConfig(8);
+  config.outputs[0].dims = {1};
+  config.outputs[0].reshape = std::vector<int64_t>();
+  Start(config, [spec = config.outputs[0]](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    return Tensors{FromModel(inputs[0].squeeze(), spec)};
+  });
+  const auto& one = Push(MakeRows("x", 1, 3));
+  const auto& nine = Push(MakeRows("x", 9, 0));
+  Open();
+  ASSERT_THAT(one.Wait(), IsOk());
+  EXPECT_THAT(one.Wait()->outputs[0].shape, ElementsAre(1, 1));
+  ASSERT_THAT(nine.Wait(), IsOk());
+  EXPECT_THAT(nine.Wait()->outputs[0].shape, ElementsAre(9, 1));
 }
 
 TEST_F(FilledQueueTest, AModelThatIsNotBatchedMayTakeAScalar) {

@@ -138,6 +138,54 @@ TEST(PlanArgumentsTest, OptionalArgumentsMayBeLeftOut) {
   EXPECT_THAT(*Given({"x", "y"}, arguments, "(x, torch._unwrap_optional(y))"), ElementsAre(0, 1));
 }
 
+TEST(PlanArgumentsTest, OptionalPartsTakeTheirShareOfTheOrder) {
+  const std::vector<std::string> numbers = {"INPUT__0", "INPUT__1", "INPUT__2"};
+  EXPECT_THAT(*Given(numbers, ", x, more: Optional[Tuple[Tensor, List[Tensor]]] = None",
+                     "(x, torch._unwrap_optional(more))"),
+              ElementsAre(0, 1, 2));
+  EXPECT_THAT(*Given(numbers, ", x, more: Optional[Tuple[Tensor, Tensor]] = None",
+                     "(x, torch._unwrap_optional(more))"),
+              ElementsAre(0, 1, 2));
+  EXPECT_THAT(*Given(numbers, ", x: List[Tuple[Tensor, Tensor]], y: Optional[Tensor]",
+                     "(x, torch._unwrap_optional(y))"),
+              ElementsAre(0, 1, 2));
+  EXPECT_THAT(*Given(numbers, ", x: List[Optional[Tensor]]",
+                     "[torch._unwrap_optional(x[0]), torch._unwrap_optional(x[2])]"),
+              ElementsAre(0, 2));
+  // The order cannot say which is whose in a call of two lists, so that it is of one.
+  EXPECT_THAT(*Given(numbers, ", x: List[Tensor], y: Optional[List[Tensor]] = None", "x"),
+              ElementsAre(0, 1, 2));
+}
+
+TEST(PlanArgumentsTest, AnOrderThatFitsSeveralCallsIsRefused) {
+  const std::string arguments = ", x: List[Tensor], y: Optional[Tensor] = None";
+  EXPECT_THAT(PlanArguments(Specs({"INPUT__0", "INPUT__1"}), Schema(arguments)).status(),
+              StatusIs(kFailed, HasSubstr("may take in several ways")));
+  EXPECT_THAT(*Given({"INPUT__0"}, arguments, "x"), ElementsAre(0));
+  EXPECT_THAT(*Given({"y", "x.0"}, arguments, "(x, torch._unwrap_optional(y))"), ElementsAre(1, 0));
+  // The keys say that all are the dict's.
+  EXPECT_THAT(
+      *Given({"a", "b"}, ", d: Dict[str, Tensor], y: Optional[Tensor] = None", "(d['a'], d['b'])"),
+      ElementsAre(0, 1));
+}
+
+TEST(PlanArgumentsTest, WhatIsThereInPartIsRefused) {
+  EXPECT_THAT(PlanArguments(Specs({"x", "more.0"}),
+                            Schema(", x, more: Optional[Tuple[Tensor, Tensor]] = None"))
+                  .status(),
+              StatusIs(kFailed, HasSubstr("names 2 inputs")));
+}
+
+TEST(PlanArgumentsTest, ANumberIsNoKeyOfADict) {
+  const std::string arguments = ", d: Dict[str, Tensor]";
+  EXPECT_THAT(PlanArguments(Specs({"INPUT__0", "INPUT__1"}), Schema(arguments)).status(),
+              StatusIs(kFailed, AllOf(HasSubstr("'INPUT__0' has a number for a name"),
+                                      HasSubstr("name it by the dict's key"))));
+  EXPECT_THAT(*Given({"d.INPUT__0"}, arguments, "d['INPUT__0']"), ElementsAre(0));
+  EXPECT_THAT(*Given({"place__1", "place__0"}, arguments, "(d['place__0'], d['place__1'])"),
+              ElementsAre(1, 0));
+}
+
 TEST(PlanArgumentsTest, WhatFitsNoCallIsRefused) {
   EXPECT_THAT(PlanArguments(Specs({"x"}), Schema(", x, y")).status(),
               StatusIs(kFailed, AllOf(HasSubstr("names 1 inputs"), HasSubstr("forward(x, y)"))));

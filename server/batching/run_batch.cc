@@ -10,7 +10,6 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
-#include "server/models/name_binding.h"
 #include "server/parallel/host_copy.h"
 
 namespace braid {
@@ -84,30 +83,16 @@ absl::Status CheckRows(const ModelConfig& config, const std::vector<at::Tensor>&
   return absl::OkStatus();
 }
 
-// A single number is one for the chunk, and says nothing of rows.
-absl::Status CheckDims(const ModelConfig& config, const std::vector<at::Tensor>& outputs) {
-  for (size_t o = 0; o < outputs.size(); ++o) {
+// squeeze(), which configurations make up for by reshape, takes the batch dimension of a single
+// row, too.
+void AddRow(const ModelConfig& config, std::vector<at::Tensor>* outputs) {
+  for (size_t o = 0; o < outputs->size(); ++o) {
+    at::Tensor& output = (*outputs)[o];
     const TensorSpec& spec = config.outputs[o];
-    std::vector<int64_t> shape = outputs[o].sizes().vec();
-    if (config.batched() && !shape.empty()) {
-      shape.erase(shape.begin());
+    if (spec.reshape && output.dim() == static_cast<int64_t>(spec.dims.size())) {
+      output = output.unsqueeze(0);
     }
-    if (spec.example || outputs[o].dim() == 0 || FitsDims(shape, spec.dims)) {
-      continue;
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        "output '", spec.name, "' of model '", config.name, "' has shape ", ShapeString(shape),
-        config.batched() ? " for each row" : "", "; its configuration says dims ",
-        ShapeString(spec.dims),
-        spec.reshape ? absl::StrCat(", reshaped from ", ShapeString(*spec.reshape)) : ""));
   }
-  return absl::OkStatus();
-}
-
-// One number for the chunk, as a row.
-at::Tensor AsRow(const at::Tensor& number, const TensorSpec& spec) {
-  const size_t dims = spec.reshape && spec.reshape->empty() ? spec.dims.size() : 0;
-  return number.reshape(std::vector<int64_t>(1 + dims, 1));
 }
 
 std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
@@ -119,7 +104,7 @@ std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
     int64_t start = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
       const at::Tensor part = !config.batched() ? host
-                              : host.dim() == 0 ? AsRow(host, config.outputs[o])
+                              : host.dim() == 0 ? host.unsqueeze(0)
                                                 : host.narrow(0, start, parts[p].rows);
       cut[p].push_back(ToHost(part, config.outputs[o].name));
       start += parts[p].rows;
@@ -167,16 +152,17 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     };
     const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts);
     result.durations.copy_in = spend(Phase::kCopyIn);
-    const absl::StatusOr<std::vector<at::Tensor>> outputs =
-        Forward(config, worker, replica, inputs);
+    absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, worker, replica, inputs);
     result.durations.forward = spend(Phase::kForward);
     BRAID_RETURN_IF_ERROR(outputs.status());
     if (config.batched()) {
       const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0},
                                            [](int64_t sum, const auto& p) { return sum + p.rows; });
+      if (rows == 1) {
+        AddRow(config, &*outputs);
+      }
       BRAID_RETURN_IF_ERROR(CheckRows(config, *outputs, rows, parts.size()));
     }
-    BRAID_RETURN_IF_ERROR(CheckDims(config, *outputs));
     result.outputs = CopyOut(config, *outputs, parts);
     absl::Status done = worker.Synchronize();
     result.durations.copy_out = spend(Phase::kCopyOut);

@@ -147,7 +147,6 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
     const std::string output =
         outputs[o].path.empty() ? absl::StrCat("output__", o) : outputs[o].path;
     BRAID_ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(output, outputs[o].value, batched));
-    spec.example = true;
     config.outputs.push_back(std::move(spec));
   }
   return config;

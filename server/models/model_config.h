@@ -45,8 +45,6 @@ struct TensorSpec {
   // are from.
   std::vector<std::string> labels = {};
   std::string label_filename = {};
-  // Of an output: its dims are what an example gave, for clients alone; others may give others.
-  bool example = false;
   // Of an input: "FORMAT_NCHW" or "FORMAT_NHWC" where the configuration says so, for clients alone.
   std::string format = {};
   // Of a scalar: what it is where a request does not give it. None: every request has to.

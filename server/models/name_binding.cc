@@ -206,32 +206,6 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
   return *std::move(bound);
 }
 
-namespace {
-
-bool SizesAgree(const std::vector<int64_t>& shape, const std::vector<int64_t>& dims) {
-  return std::equal(shape.begin(), shape.end(), dims.begin(), dims.end(),
-                    [](int64_t size, int64_t dim) { return dim < 0 || size == dim; });
-}
-
-std::vector<int64_t> WithoutOnes(std::vector<int64_t> shape) {
-  std::erase(shape, 1);
-  return shape;
-}
-
-// With a batch dimension before them, or without.
-bool HasDims(const at::Tensor& tensor, const std::vector<int64_t>& dims) {
-  const std::vector<int64_t> shape = tensor.sizes().vec();
-  return !shape.empty() && (SizesAgree(shape, dims) ||
-                            SizesAgree(std::vector<int64_t>(shape.begin() + 1, shape.end()), dims));
-}
-
-}  // namespace
-
-bool FitsDims(const std::vector<int64_t>& shape, const std::vector<int64_t>& dims) {
-  return SizesAgree(shape, dims) ||
-         (shape.size() != dims.size() && SizesAgree(WithoutOnes(shape), WithoutOnes(dims)));
-}
-
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to) {
   const auto batch = static_cast<size_t>(tensor.dim()) - from.size();  // 1 or 0
@@ -255,8 +229,7 @@ at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec) {
 }
 
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec) {
-  return spec.reshape && HasDims(output, *spec.reshape) ? Reshape(output, *spec.reshape, spec.dims)
-                                                        : output;
+  return spec.reshape ? Reshape(output, *spec.reshape, spec.dims) : output;
 }
 
 }  // namespace braid

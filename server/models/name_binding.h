@@ -43,12 +43,8 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
 // `from` leaves open goes to the one that `to` does.
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to);
-// Whether `shape`, of one row, is what `dims` say. Sizes of one may be missing, which squeeze()
-// takes away and for which some configurations have no other word.
-bool FitsDims(const std::vector<int64_t>& shape, const std::vector<int64_t>& dims);
 // From the shape that clients see to the one that the model has, as TensorSpec::reshape asks for,
-// and back. An output that has another shape stays as it is, and so does a single number, which is
-// one for all rows.
+// and back.
 at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec);
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec);
 

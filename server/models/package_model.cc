@@ -59,7 +59,6 @@ absl::StatusOr<std::vector<TensorSpec>> DeriveOutputs(const InferencePackage& pa
     const bool named = o < interface.output_paths.size() && !interface.output_paths[o].empty();
     TensorSpec spec;
     spec.name = named ? interface.output_paths[o] : absl::StrCat("output__", o);
-    spec.example = true;
     if (!FromScalarType(few[o].scalar_type(), &spec.type)) {
       return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
                                                         c10::toString(few[o].scalar_type()),

@@ -130,29 +130,6 @@ TEST_F(FailingQueueTest, AnExpiredRequestBehindALiveOneIsNotRunEither) {
   EXPECT_THAT(seen_.sums(), ElementsAre(1));
 }
 
-TEST_F(FailingQueueTest, AnOutputOfOtherDimsThanTheConfigurationsIsRefused) {
-  ModelConfig config = PuppetConfig(16);
-  config.outputs[0].dims = {2, 2};
-  Start(config, [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
-    return Tensors{inputs[0].expand({inputs[0].size(0), 4})};
-  });
-  const auto& pending = Push(MakeRows("x", 3, 0));
-  Open();
-  EXPECT_THAT(pending.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                       AllOf(HasSubstr("output 'y' of model 'm' has shape [4]"),
-                                             HasSubstr("its configuration says dims [2, 2]"))));
-}
-
-TEST_F(FailingQueueTest, DimsThatAreAnExamplesMayDiffer) {
-  ModelConfig config = PuppetConfig(16);
-  config.outputs[0].dims = {2};
-  config.outputs[0].example = true;
-  Start(config, Doubling(&seen_));
-  const auto& pending = Push(MakeRows("x", 3, 0));
-  Open();
-  EXPECT_THAT(pending.Wait(), IsOk());
-}
-
 TEST_F(FailingQueueTest, AnOutputThatIsNotBatchedIsTheModelsFault) {
   Start(PuppetConfig(16),
         [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0].sum(0)}; });

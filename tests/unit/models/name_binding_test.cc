@@ -1,7 +1,6 @@
 #include "server/models/name_binding.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -148,31 +147,6 @@ TEST(ReshapeTest, KeepsTheBatchAndPutsOpenSizesWhereTheyBelong) {
   EXPECT_THAT(Reshape(at::zeros({5, 7, 4}), {-1, 4}, {2, -1, 2}).sizes().vec(),
               ElementsAre(5, 2, 7, 2));
   EXPECT_THAT(Reshape(at::zeros({6}), {6}, {3, 2}).sizes().vec(), ElementsAre(3, 2));
-}
-
-TEST(FromModelTest, WhatHasAnotherShapeStaysAsItIs) {
-  const auto shaped = [](at::IntArrayRef shape, std::vector<int64_t> from,
-                         std::vector<int64_t> to) {
-    TensorSpec spec{"y", DataType::kFp32, std::move(to)};
-    spec.reshape = std::move(from);
-    return FromModel(at::zeros(shape), spec).sizes().vec();
-  };
-  EXPECT_THAT(shaped({5, 6}, {6}, {2, 3}), ElementsAre(5, 2, 3));
-  EXPECT_THAT(shaped({5}, {}, {1}), ElementsAre(5, 1));
-  EXPECT_THAT(shaped({}, {}, {1}), ElementsAre());
-  EXPECT_THAT(shaped({5, 7}, {6}, {2, 3}), ElementsAre(5, 7));
-  EXPECT_THAT(shaped({5}, {2, 3}, {6}), ElementsAre(5));
-}
-
-TEST(FitsDimsTest, SizesOfOneMayBeMissing) {
-  EXPECT_TRUE(FitsDims({3, 4}, {3, 4}));
-  EXPECT_TRUE(FitsDims({3, 4}, {-1, 4}));
-  EXPECT_TRUE(FitsDims({}, {1}));
-  EXPECT_TRUE(FitsDims({1, 4}, {4}));
-  EXPECT_FALSE(FitsDims({4}, {10}));
-  EXPECT_FALSE(FitsDims({4}, {2, 2}));
-  EXPECT_FALSE(FitsDims({2, 2}, {4}));
-  EXPECT_FALSE(FitsDims({1, 4}, {4, 1}));
 }
 
 }  // namespace

@@ -27,7 +27,12 @@ std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
   if (config.has_batch_dim(spec)) {
     shape.insert(shape.begin(), -1);
   }
-  return absl::StrCat(ShapeString(shape), " (-1: any size)");
+  const bool open = std::find(shape.begin(), shape.end(), -1) != shape.end();
+  return absl::StrCat(ShapeString(shape), open ? " (-1: any size)" : "",
+                      config.rows_fixed
+                          ? "; it was exported for so many rows: for any number, export it with a "
+                            "dynamic dim 0, or put a config.pbtxt with max_batch_size beside it"
+                          : "");
 }
 
 absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const HostTensor& tensor,

@@ -104,6 +104,9 @@ struct ModelConfig {
   // Largest batch of one forward pass. 0: the model is not batched: dims are whole shapes, requests
   // are neither merged nor split. A larger request is split, not refused.
   int64_t max_batch_size = 0;
+  // Whether it is not batched because its package, which has no config.pbtxt, was exported for one
+  // number of rows.
+  bool rows_fixed = false;
   // How long a batch that is not full waits for more, while a worker is free.
   absl::Duration max_queue_delay;
   // Batches of these rows are made sooner than others. Ascending.

@@ -72,6 +72,14 @@ absl::StatusOr<std::vector<TensorSpec>> DeriveOutputs(const InferencePackage& pa
   return specs;
 }
 
+// Whether dim 0 of all is one size, as that of a batch is which was not exported as dynamic.
+bool HaveFixedRows(const std::vector<PackageInput>& inputs) {
+  return std::all_of(inputs.begin(), inputs.end(), [&inputs](const PackageInput& input) {
+    return !input.dims.empty() && input.dims.front().fixed() && !inputs.front().dims.empty() &&
+           input.dims.front().min == inputs.front().dims.front().min;
+  });
+}
+
 absl::StatusOr<ModelConfig> Derive(const InferencePackage& package, const std::string& name,
                                    c10::Device device) {
   const std::vector<PackageInput>& inputs = package.interface().inputs;
@@ -81,6 +89,7 @@ absl::StatusOr<ModelConfig> Derive(const InferencePackage& package, const std::s
   ModelConfig config;
   config.name = name;
   config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;
+  config.rows_fixed = HaveFixedRows(inputs);
   for (const PackageInput& input : inputs) {
     TensorSpec spec{input.name, input.type, {}};
     for (size_t d = batched ? 1 : 0; d < input.dims.size(); ++d) {

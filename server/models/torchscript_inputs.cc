@@ -308,7 +308,7 @@ absl::Status CheckKeys(const std::vector<ArgumentPlan>& plans, const c10::Functi
     BRAID_RETURN_IF_ERROR(CheckKeys(plan.parts, schema));
     for (const std::string& key : plan.keys) {
       if (plan.kind == Kind::kDict && absl::StartsWithIgnoreCase(key, "input__") &&
-          NumberedPositions({TensorSpec{key}})) {
+          NumberedPositions({TensorSpec{key, DataType::kFp32, {}}})) {
         return absl::FailedPreconditionError(
             absl::StrCat("input '", key, "' has a number for a name, where ", CallText(schema),
                          " takes a dict: name it by the dict's key, or by its argument and key, as "

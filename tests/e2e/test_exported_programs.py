@@ -158,6 +158,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("with_result", WithResult()),
     ):
         programs.save(directory / name / "1/model.pt2", module, rows, programs.any_batch(rows))
+    programs.save(directory / "five_rows/1/model.pt2", nn.ReLU(), rows, ({},))
+    rewrite(
+        directory / "five_rows/1/model.pt2", directory / "cut_in_fives/1/model.pt2", lambda _: None
+    )
+    (directory / "cut_in_fives/config.pbtxt").write_text(
+        """max_batch_size: 64
+input [ { name: "input" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "output" data_type: TYPE_FP32 dims: [ 3 ] } ]
+"""
+    )
     programs.save(directory / "in_pairs/1/model.pt2", InPairs(), rows, programs.any_batch(rows))
     autocast = directory / "autocast/1/model.pt2"
     programs.save(autocast, Autocast(), rows, programs.any_batch(rows))
@@ -221,6 +231,20 @@ def test_what_works_in_place_on_its_input_is_run(client: braid.Client) -> None:
     x = torch.rand(6, 3)
     (served,) = client.infer("in_place", {"x": x.numpy()}).values()
     assert_close(served, (x + 1) * 2)
+
+
+def test_one_number_of_rows_is_a_batch_where_the_configuration_says_so(
+    client: braid.Client,
+) -> None:
+    x = torch.randn(13, 3)
+    (served,) = client.infer("five_rows", {"input": x[:5].numpy()}).values()
+    assert_close(served, x[:5].relu())
+    words = r"takes \[5, 3\]; it was exported for so many rows.*max_batch_size"
+    with pytest.raises(braid.InvalidArgument, match=words):
+        client.infer("five_rows", {"input": x[:3].numpy()})
+    for n in (3, 13):
+        (served,) = client.infer("cut_in_fives", {"input": x[:n].numpy()}).values()
+        assert_close(served, x[:n].relu())
 
 
 def test_an_object_of_a_class_is_its_tensors(client: braid.Client) -> None:

@@ -229,7 +229,8 @@ at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec) {
 }
 
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec) {
-  return spec.reshape ? Reshape(output, *spec.reshape, spec.dims) : output;
+  const bool fits = spec.reshape && static_cast<size_t>(output.dim()) >= spec.reshape->size();
+  return fits ? Reshape(output, *spec.reshape, spec.dims) : output;
 }
 
 }  // namespace braid

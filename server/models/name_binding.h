@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to);
 // From the shape that clients see to the one that the model has, as TensorSpec::reshape asks for,
-// and back.
+// and back. An output of fewer dimensions than that stays as it is.
 at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec);
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec);
 

@@ -149,5 +149,13 @@ TEST(ReshapeTest, KeepsTheBatchAndPutsOpenSizesWhereTheyBelong) {
   EXPECT_THAT(Reshape(at::zeros({6}), {6}, {3, 2}).sizes().vec(), ElementsAre(3, 2));
 }
 
+TEST(FromModelTest, WhatHasTooFewDimensionsStaysAsItIs) {
+  TensorSpec spec{"y", DataType::kFp32, {2, 3}};
+  spec.reshape = std::vector<int64_t>{3, 2};
+  EXPECT_THAT(FromModel(at::zeros({5, 3, 2}), spec).sizes().vec(), ElementsAre(5, 2, 3));
+  EXPECT_THAT(FromModel(at::zeros({6}), spec).sizes().vec(), ElementsAre(6));
+  EXPECT_THAT(FromModel(at::zeros({}), spec).sizes().vec(), ElementsAre());
+}
+
 }  // namespace
 }  // namespace braid

@@ -90,23 +90,31 @@ def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[
         ) from error
 
 
-def _compare(
-    module: nn.Module, script: Any, inputs: dict[str, torch.Tensor], batch: int, training: bool
-) -> None:
-    given = {name: rows.vary(each, batch, place) for place, (name, each) in
-             enumerate(inputs.items())}
-    device = device_of(module)
+def _run_plain(
+    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device, training: bool
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Leaves the buffers as they are."""
     buffers = {name: each.clone() for name, each in module.named_buffers()}
-    script.train(training)
     try:
-        with torch.no_grad():
-            with rows.seeded(device, _SEED), in_mode(module, training):
-                names, expected = _run(module, given)
-            with rows.seeded(device, _SEED):
-                _, got = _run(script, given)
+        with rows.seeded(device, _SEED), in_mode(module, training):
+            names, outputs = _run(module, given)
+            return names, [each.clone() for each in outputs]
     finally:
         for name, each in module.named_buffers():
             each.data.copy_(buffers[name])
+
+
+def _compare(
+    module: nn.Module, script: Any, inputs: dict[str, torch.Tensor], batch: int, training: bool
+) -> None:
+    device = device_of(module)
+    script.train(training)
+    with torch.no_grad():
+        given, (names, expected) = rows.run_varied(
+            inputs, batch, lambda given: _run_plain(module, given, device, training)
+        )
+        with rows.seeded(device, _SEED):
+            _, got = _run(script, given)
     for name, one, other in zip(names, expected, got, strict=True):
         check_rows(name, one, batch)
         if one.shape != other.shape or not torch.allclose(

@@ -1,9 +1,11 @@
-"""PyTorch's modes: what the caller happens to have switched on is no part of the model."""
+"""PyTorch's modes: what the caller happens to have switched on, and what a profiler would read, is no
+part of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from unittest import mock
 
 import torch
 
@@ -16,4 +18,14 @@ def plain() -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def without_labels() -> Iterator[None]:
+    """record_function, which names a part of forward to a profiler, does nothing."""
+    with (
+        mock.patch.object(torch.profiler.record_function, "__enter__", lambda label: label),
+        mock.patch.object(torch.profiler.record_function, "__exit__", lambda *_: None),
+    ):
         yield

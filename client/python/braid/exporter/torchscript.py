@@ -73,8 +73,9 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
         ) from error
     reason = (
         f"it was traced, as it cannot be scripted ({why[0] if why else 'no reason given'}): in "
-        f"training, dropout and batch norm do what they do in evaluation, and what forward decides "
-        f"by the values of tensors stays as it is for the example"
+        f"training, dropout, batch norm and what else depends on self.training do what they do in "
+        f"evaluation, and what forward decides by the values of tensors stays as it is for the "
+        f"example"
     )
     return Script(traced, tensors, outputs, reason)
 

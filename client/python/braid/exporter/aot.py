@@ -15,7 +15,7 @@ from torch._dynamo.exc import UserError
 from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
-from braid.exporter import config, convolutions, encoder_layers, rows, source
+from braid.exporter import config, convolutions, default_dtype, encoder_layers, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, call, check_rows, flatten
 from braid.exporter.state import device_of
@@ -72,7 +72,9 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> C
             given, (names, expected, drawn) = rows.run_varied(
                 inputs, batch, lambda given: _run(module, given, device)
             )
-            _compare(names, expected, flatten(loaded(**given))[1], batch, drawn)
+            with default_dtype.as_on_a_server():
+                got = flatten(loaded(**given))[1]
+            _compare(names, expected, got, batch, drawn)
     return Compiled(
         [_tensor(name, each) for name, each in inputs.items()],
         [_tensor(name, each) for name, each in zip(names, expected)],

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import config, hooks, rows, source
+from braid.exporter import config, default_dtype, hooks, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, arguments_of, call, check_rows, flatten
-from braid.exporter.state import device_of
+from braid.exporter.state import device_of, same
 
 BATCHES = (1, 2, 7, 33)
 _SEED = 22
@@ -29,13 +29,44 @@ class Script:
     reason: str
 
 
+class _Loaded:
+    """What was written, as a server runs it.
+
+    It is loaded once more for the caller's default dtype: what a script makes of constants alone is
+    made when it is first run, and stays.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._device = device
+        self._script = torch.jit.load(str(path), map_location=device)
+        self._here = None
+        if not default_dtype.is_servers():
+            self._here = torch.jit.load(str(path), map_location=device)
+
+    def run(self, given: dict[str, torch.Tensor], training: bool) -> list[torch.Tensor]:
+        """ExportError if it is something else under the caller's default dtype."""
+        with default_dtype.explained(), default_dtype.as_on_a_server():
+            outputs = self._run(self._script, given, training)
+        if self._here is None:
+            return outputs
+        here = self._run(self._here, given, training)
+        if not all(map(same, outputs, here)):
+            raise ExportError(f"TorchScript would compute something else: {default_dtype.about()}")
+        return outputs
+
+    def _run(self, script: Any, given: dict[str, torch.Tensor], training: bool) -> Any:
+        script.train(training)
+        with rows.seeded(self._device, _SEED):
+            return _run(script, given)[1]
+
+
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     """Writes model.pt, and compares what is read back with the module."""
     hooks.check_modules(module)
     script = _make(module, inputs)
     path = folder / "model.pt"
     script.module.save(str(path))
-    loaded = torch.jit.load(str(path), map_location=device_of(module))
+    loaded = _Loaded(path, device_of(module))
     for batch in BATCHES:
         _compare(module, loaded, inputs, batch, training=False)
     if script.reason:
@@ -106,16 +137,14 @@ def _run_plain(
 
 
 def _compare(
-    module: nn.Module, script: Any, inputs: dict[str, torch.Tensor], batch: int, training: bool
+    module: nn.Module, script: _Loaded, inputs: dict[str, torch.Tensor], batch: int, training: bool
 ) -> None:
     device = device_of(module)
-    script.train(training)
     with torch.no_grad():
         given, (names, expected) = rows.run_varied(
             inputs, batch, lambda given: _run_plain(module, given, device, training)
         )
-        with rows.seeded(device, _SEED):
-            _, got = _run(script, given)
+        got = script.run(given, training)
     for name, one, other in zip(names, expected, got, strict=True):
         check_rows(name, one, batch)
         if one.shape != other.shape or not torch.allclose(

@@ -79,6 +79,11 @@ def test_names_in_the_config(tmp_path):
     assert [each.name for each in config.output] == ["温度 °C", 'a "b"\\c']
 
 
+def test_torchscript_has_no_such_names(tmp_path):
+    with pytest.raises(braid.ExportError, match="ASCII alone in names; the input is 'größe'"):
+        braid.export(Named(), (torch.randn(3, 4),), tmp_path / "net", "torchscript")
+
+
 def test_next_version(tmp_path):
     export(tmp_path / "net")
     (tmp_path / "net/7").mkdir()

@@ -694,7 +694,7 @@ def test_mask_that_is_said_to_be_causal(tmp_path, name):
 
 
 @pytest.mark.parametrize("module, said, line", [
-    (Samples(), "torch.distributions looks at values", "torch.distributions.Normal(mean,"),
+    (Samples(True), "torch.distributions looks at values", "torch.distributions.Normal(mean,"),
     (Likelihood(), "gaussian_nll_loss looks at the variances", "return self.loss("),
 ])
 def test_what_pytorchs_functions_look_at(tmp_path, module, said, line):
@@ -703,9 +703,11 @@ def test_what_pytorchs_functions_look_at(tmp_path, module, said, line):
     assert said in str(refused.value) and line in str(refused.value)
 
 
-def test_distribution_that_is_not_validated(tmp_path):
-    assert braid.export(Samples(False), (torch.randn(4, 8),), tmp_path / "net", "pair",
-                        precisions=())
+@pytest.mark.parametrize("default", [True, False])
+def test_distribution_that_need_not_be_validated(tmp_path, monkeypatch, default):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", default)
+    assert braid.export(Samples(), (torch.randn(4, 8),), tmp_path / "net", "pair", precisions=())
+    assert torch.distributions.Distribution._validate_args == default
 
 
 def test_labels_for_a_profiler_are_left_out(tmp_path):

@@ -173,7 +173,7 @@ def _write(
 
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
-    with modes.without_labels():
+    with modes.bare():
         made = pair.make_pair(request.module, request.inputs, request.precisions, request.chains)
         made = _write_checked(folder, made, request.precisions)
     whole = made.train_json()["parts"][0]

@@ -1,5 +1,4 @@
-"""PyTorch's modes: what the caller happens to have switched on, and what a profiler would read, is no
-part of the model."""
+"""PyTorch's modes: what the caller happens to have switched on is no part of the model."""
 
 from __future__ import annotations
 
@@ -22,9 +21,12 @@ def plain() -> Iterator[None]:
 
 
 @contextmanager
-def without_labels() -> Iterator[None]:
-    """record_function, which names a part of forward to a profiler, does nothing."""
+def bare() -> Iterator[None]:
+    """Without what computes nothing: names for a profiler do nothing, and distributions do not look
+    whether values can be theirs, unless one is told to. They do not, either, in a process that has
+    compiled something."""
     with (
+        mock.patch.object(torch.distributions.Distribution, "_validate_args", False),
         mock.patch.object(torch.profiler.record_function, "__enter__", lambda label: label),
         mock.patch.object(torch.profiler.record_function, "__exit__", lambda *_: None),
     ):

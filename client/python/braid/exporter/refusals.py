@@ -84,7 +84,7 @@ def _in_pytorch(error: Exception) -> str:
             if place[0][1:] == ("distributions", "distribution.py"):
                 return (
                     "torch.distributions looks at values, to find out whether a distribution can "
-                    "have them: give it validate_args=False"
+                    "have them: leave validate_args=True away"
                 )
             if place == (("torch", "nn", "functional.py"), "gaussian_nll_loss"):
                 return (

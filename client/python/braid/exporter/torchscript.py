@@ -63,6 +63,8 @@ class _Loaded:
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     """Writes model.pt, and compares what is read back with the module."""
     hooks.check_modules(module)
+    if foreign := [name for name in inputs if not name.isascii()]:
+        raise ExportError(f"TorchScript takes ASCII alone in names; the input is '{foreign[0]}'")
     script = _make(module, inputs)
     path = folder / "model.pt"
     script.module.save(str(path))

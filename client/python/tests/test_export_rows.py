@@ -1,4 +1,4 @@
-"""The values that a package is checked with: those that a model takes, and more than the example's."""
+"""What a package is checked with: values that its model takes, and more than the example's."""
 
 import shutil
 

@@ -1,5 +1,5 @@
-"""PyTorch's default dtype, which is the process's: the server's is float32, whatever it was where the
-model was exported."""
+"""PyTorch's default dtype, which is the process's: the server's is float32, whatever it was where
+the model was exported."""
 
 from __future__ import annotations
 

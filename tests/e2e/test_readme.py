@@ -9,6 +9,7 @@ from pathlib import Path
 import braid
 import numpy as np
 import pytest
+import torch
 from e2e.server import ROOT, Server
 
 
@@ -42,7 +43,7 @@ def test_readme(here: Path) -> None:
 
 
 def test_formats(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    auto, weights, migrated = examples("docs/formats.md")
+    auto, weights, migrated, loaded = examples("docs/formats.md")
     names: dict = {}
     source = here / "gate.py"  # a file, so that the message can show the line
     source.write_text(auto)
@@ -56,6 +57,7 @@ def test_formats(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exec(serve, names)
     exec(weights, names)
     assert set(names["weights"]) == set(names["net"].state_dict())
+    names["net"].register_buffer("scale", torch.ones(2), persistent=False)
     exec(migrated, names)
     with Server(here / "models", "cpu*1", here / "run", data=False) as server:
         with braid.connect(server.address) as client:
@@ -63,3 +65,13 @@ def test_formats(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 ("gate", 1),
                 ("mlp", 2),
             ]
+            names["trainer"] = client.create_trainer(
+                "mlp", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
+            )
+            batch = {"input": np.ones((4, 784), np.float32)}
+            names["trainer"].step(batch, {"target": np.arange(4)})
+            exec(loaded, names)
+            assert names["result"].unexpected_keys == ["scale"]
+            state = names["trainer"].state_dict()
+            for name, tensor in names["net"].state_dict().items():
+                np.testing.assert_array_equal(tensor.numpy(), state[name])

@@ -53,7 +53,8 @@ def export(
         was found, in training or evaluation mode; both are exported.
     example_inputs: a dict of the names of forward's arguments to tensors, or the tensors in
         forward's order. Dim 0 of each is the batch, and of any size in the package; the other
-        dims are fixed. Their values are those that the package is checked with.
+        dims are fixed. The package is checked with values that lie among theirs, column by
+        column: some rows that are unlike each other find more than one.
     path: the model's folder in a repository, made if it is not there. A config.pbtxt that is there
         stays, and has to agree in names, datatypes and dims.
     format: "pair", graphs for training and inference; "torchscript"; "aot", compiled for

@@ -277,7 +277,8 @@ class Trainer:
     def state_dict(self, *, timeout: float | None = None) -> dict[str, np.ndarray]:
         """Parameters and buffers by name, in the module's order, as between two operations.
 
-        A bfloat16 tensor comes as float32, which holds the same values.
+        A bfloat16 tensor comes as float32, which holds the same values. Buffers that are not
+        persistent are among it: load it with `module.load_state_dict(…, strict=False)`.
         """
         method = TRAINING["GetStateDict"]
         request = method.request(trainer=self._name)

@@ -1,6 +1,7 @@
 """What an export leaves in a repository."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,9 @@ torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
 import export_models  # noqa: E402
+from braid import _protocol  # noqa: E402
 from braid.exporter import check, package, safetensors  # noqa: E402
+from google.protobuf import text_format  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -24,6 +27,17 @@ input [
 output [
   { name: "output__0" data_type: TYPE_FP32 dims: [ 2 ] }
 ]
+"""
+
+
+# The second finds the configuration that the first has written.
+EXPORTS_TWICE = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+import braid, torch
+from test_export_files import Named
+for _ in range(2):
+    braid.export(Named(), (torch.randn(3, 4),), sys.argv[2], "pair", precisions=())
 """
 
 
@@ -40,6 +54,34 @@ def test_files(tmp_path):
     assert files == ["models", "models/net", "models/net/1", "models/net/1/model.pt2",
                      "models/net/1/model.safetensors", "models/net/config.pbtxt"]
     assert (path / "config.pbtxt").read_text() == CONFIG
+
+
+class Named(nn.Module):
+    """Keys of what it returns: one that is not ASCII, and one that a configuration has to quote."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, größe):
+        return {"温度 °C": self.layer(größe), 'a "b"\\c': größe}
+
+
+def test_names_in_the_config(tmp_path):
+    """Written and read in UTF-8, whatever the locale is."""
+    path = tmp_path / "net"
+    command = [sys.executable, "-X", "utf8=0", "-c", EXPORTS_TWICE, str(Path(__file__).parent), path]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run(command, check=True, env=environment)
+    config = _protocol.message("inference.ModelConfig")()
+    text_format.Parse((path / "config.pbtxt").read_bytes().decode("utf-8"), config)
+    assert [each.name for each in config.input] == ["größe"]
+    assert [each.name for each in config.output] == ["温度 °C", 'a "b"\\c']
+
+
+def test_torchscript_has_no_such_names(tmp_path):
+    with pytest.raises(braid.ExportError, match="ASCII alone in names; the input is 'größe'"):
+        braid.export(Named(), (torch.randn(3, 4),), tmp_path / "net", "torchscript")
 
 
 def test_next_version(tmp_path):

@@ -62,7 +62,7 @@ def test_traced_where_it_cannot_be_scripted(tmp_path):
     result = braid.export(module, {"x": torch.randn(3, 4)}, tmp_path / "net")
     assert result.format == "torchscript"
     assert "it was traced, as it cannot be scripted" in result.reason
-    assert "in training, dropout and batch norm do what they do in evaluation" in result.reason
+    assert "in training, dropout, batch norm and what else depends on self.training do what" in result.reason
     config = (tmp_path / "net/config.pbtxt").read_text()
     assert 'name: "a"' in config and 'name: "b"' in config
     loaded = torch.jit.load(str(tmp_path / "net/1/model.pt"))

@@ -39,6 +39,42 @@ class Wrong(nn.Module):
         return self.function(self, x)
 
 
+class Samples(nn.Module):
+    """The mean in evaluation, as of a variational autoencoder."""
+
+    def __init__(self, validate=None):
+        super().__init__()
+        self.layer, self.validate = nn.Linear(8, 4), validate
+
+    def forward(self, x):
+        mean, spread = self.layer(x).chunk(2, -1)
+        if not self.training:
+            return mean
+        return torch.distributions.Normal(mean, spread.exp(), self.validate).rsample()
+
+
+class Likelihood(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.loss = nn.Linear(8, 2), nn.GaussianNLLLoss()
+
+    def forward(self, x):
+        mean, spread = self.layer(x).chunk(2, -1)
+        return self.loss(mean, x[..., :1], spread.exp())
+
+
+class Labelled(nn.Linear):
+    """For a profiler, as a block and as a decorator."""
+
+    @torch.profiler.record_function("twice")
+    def twice(self, x):
+        return 2 * x
+
+    def forward(self, x):
+        with torch.profiler.record_function("linear"):
+            return self.twice(super().forward(x))
+
+
 class LooksAtValues(nn.Module):
     def __init__(self, name, causal=None):
         super().__init__()
@@ -655,6 +691,40 @@ def test_what_pytorch_itself_looks_at(tmp_path, name, said):
 def test_mask_that_is_said_to_be_causal(tmp_path, name):
     assert braid.export(LooksAtValues(name, True), (torch.randn(4, 3, 8),), tmp_path / "net",
                         "pair", precisions=())
+
+
+@pytest.mark.parametrize("module, said, line", [
+    (Samples(True), "torch.distributions looks at values", "torch.distributions.Normal(mean,"),
+    (Likelihood(), "gaussian_nll_loss looks at the variances", "return self.loss("),
+])
+def test_what_pytorchs_functions_look_at(tmp_path, module, said, line):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(module, (torch.randn(4, 8),), tmp_path / "net", "pair", precisions=())
+    assert said in str(refused.value) and line in str(refused.value)
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_distribution_that_need_not_be_validated(tmp_path, monkeypatch, default):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", default)
+    assert braid.export(Samples(), (torch.randn(4, 8),), tmp_path / "net", "pair", precisions=())
+    assert torch.distributions.Distribution._validate_args == default
+
+
+def test_labels_for_a_profiler_are_left_out(tmp_path):
+    module, record = Labelled(4, 2), torch.profiler.record_function
+    before = record.__enter__, record.__exit__
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", precisions=())
+    assert (result.format, result.reason) == ("pair", "")
+    assert (record.__enter__, record.__exit__) == before
+
+
+@pytest.mark.parametrize("wrap, said", [
+    (nn.DataParallel, "the module is a DataParallel: export what it wraps, its `module`"),
+    (lambda net: nn.Sequential(nn.DataParallel(net)), "the submodule '0' is a DataParallel"),
+])
+def test_what_is_wrapped_for_several_devices(tmp_path, wrap, said):
+    with pytest.raises(braid.ExportError, match=said):
+        braid.export(wrap(nn.Linear(4, 2)), (torch.randn(3, 4),), tmp_path / "net")
 
 
 def test_random_operator_without_generator():

@@ -15,7 +15,7 @@ from torch._dynamo.exc import UserError
 from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
-from braid.exporter import config, convolutions, encoder_layers, rows, source
+from braid.exporter import config, convolutions, default_dtype, encoder_layers, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, call, check_rows, flatten
 from braid.exporter.state import device_of
@@ -69,19 +69,26 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> C
         _compile(module, inputs, path)
         loaded = torch._inductor.aoti_load_package(str(path))
         for batch in BATCHES:
-            given = {
-                name: rows.vary(each, batch, place)
-                for place, (name, each) in enumerate(inputs.items())
-            }
-            before = rows.random_state(device)
-            names, expected = flatten(call(module, given))
-            drawn = not torch.equal(before, rows.random_state(device))
-            _compare(names, expected, flatten(loaded(**given))[1], batch, drawn)
+            given, (names, expected, drawn) = rows.run_varied(
+                inputs, batch, lambda given: _run(module, given, device)
+            )
+            with default_dtype.as_on_a_server():
+                got = flatten(loaded(**given))[1]
+            _compare(names, expected, got, batch, drawn)
     return Compiled(
         [_tensor(name, each) for name, each in inputs.items()],
         [_tensor(name, each) for name, each in zip(names, expected)],
         "compiled for this processor, and for inference alone",
     )
+
+
+def _run(
+    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device
+) -> tuple[list[str], list[torch.Tensor], bool]:
+    """The outputs, and whether random numbers were drawn for them."""
+    before = rows.random_state(device)
+    names, outputs = flatten(call(module, given))
+    return names, outputs, not torch.equal(before, rows.random_state(device))
 
 
 def _tensor(name: str, example: torch.Tensor) -> config.Tensor:

@@ -17,7 +17,7 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.utils._sympy import functions
 
 from braid._export import ExportError
-from braid.exporter import package, plain_run, rows
+from braid.exporter import default_dtype, package, plain_run, rows
 from braid.exporter.pair import ExportedPart, Pair
 from braid.exporter.plain_run import SEED, PlainRun, Values
 from braid.exporter.precisions import DTYPES, MODELS_OWN, naming
@@ -51,7 +51,7 @@ class PackageReader:
             if spec.kind == InputKind.CONSTANT_TENSOR
         ]
         flat = [given[slot["role"], slot["name"]] for slot in program["inputs"]]
-        with torch.no_grad():
+        with torch.no_grad(), default_dtype.as_on_a_server():
             # Called itself it would print what is raised, too.
             outputs = exported.graph_module.forward(*constants, *flat)
         batch = next(
@@ -90,7 +90,7 @@ def check_pair(folder: Path, pair: Pair) -> None:
             plain = PlainRun(exported.part, pair.device, batch)
             for program in said["programs"]:
                 if program["precision"] == MODELS_OWN or batch in _LOW_BATCHES:
-                    with naming(program["precision"]):
+                    with naming(program["precision"]), default_dtype.explained():
                         _Comparison(reader, plain, exported, program).run()
 
 

@@ -39,7 +39,7 @@ def text(platform: str, inputs: list[Tensor], outputs: list[Tensor]) -> str:
 
 
 def _quoted(name: str) -> str:
-    return '"' + text_format.text_encoding.CEscape(name.encode(), as_utf8=True) + '"'
+    return '"' + text_format.text_encoding.CEscape(name, as_utf8=True) + '"'
 
 
 def check_agrees(
@@ -48,7 +48,7 @@ def check_agrees(
     """ExportError if the config.pbtxt at `path` says something else of the model."""
     config = _ModelConfig()
     try:
-        text_format.Parse(path.read_text(), config)
+        text_format.Parse(path.read_text("utf-8"), config)
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise ExportError(f"{path}: {error}") from error
     if config.platform and config.platform != platform:

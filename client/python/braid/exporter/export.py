@@ -68,6 +68,7 @@ def export_checked(
         raise TypeError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if format not in _FORMATS:
         raise ValueError(f"format is '{format}'; expected one of {', '.join(_FORMATS)}")
+    _check_is_not_wrapped(module)
     inputs = named_inputs(module, example_inputs)
     chains = _chains(module, stages)
     device = device_of(module)
@@ -89,6 +90,16 @@ def _left_as_found(module: nn.Module, device: torch.device) -> Iterator[None]:
     with preserved(module), state.restored(module), attributes.restored(module):
         with rows.seeded(device, 0):
             yield
+
+
+def _check_is_not_wrapped(module: nn.Module) -> None:
+    for path, each in module.named_modules():
+        if isinstance(each, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            said = f"the submodule '{path}'" if path else "the module"
+            raise ExportError(
+                f"{said} is a {type(each).__name__}: export what it wraps, its `module`; the "
+                f"server spreads a batch over its devices itself"
+            )
 
 
 def _chains(module: nn.Module, stages: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -162,8 +173,9 @@ def _write(
 
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
-    made = pair.make_pair(request.module, request.inputs, request.precisions, request.chains)
-    made = _write_checked(folder, made, request.precisions)
+    with modes.bare():
+        made = pair.make_pair(request.module, request.inputs, request.precisions, request.chains)
+        made = _write_checked(folder, made, request.precisions)
     whole = made.train_json()["parts"][0]
     inputs, outputs = (
         [config.Tensor(each["name"], each["dtype"], each["shape"][1:]) for each in whole[field]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from unittest import mock
 
 import torch
 
@@ -16,4 +17,17 @@ def plain() -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """Without what computes nothing: names for a profiler do nothing, and distributions do not look
+    whether values can be theirs, unless one is told to. They do not, either, in a process that has
+    compiled something."""
+    with (
+        mock.patch.object(torch.distributions.Distribution, "_validate_args", False),
+        mock.patch.object(torch.profiler.record_function, "__enter__", lambda label: label),
+        mock.patch.object(torch.profiler.record_function, "__exit__", lambda *_: None),
+    ):
         yield

@@ -102,7 +102,7 @@ def move_into_place(written: Path, model: Path, config: str | None) -> Path:
     try:
         if config is not None:
             beside_it = written.parent / "config.pbtxt"
-            beside_it.write_text(config)
+            beside_it.write_text(config, "utf-8")
             os.replace(beside_it, model / "config.pbtxt")
         return _rename(written, model)
     except OSError as error:

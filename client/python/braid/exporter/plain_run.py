@@ -31,17 +31,16 @@ def gradient(kind: str, name: str) -> str:
 class PlainRun:
     """Runs a part with one batch, made of its examples, again and again with the same result.
 
-    inputs: as they are in the model's own precision.
+    inputs: as they are in the model's own precision; of other values than the examples', until
+        forward fails with those. What was computed before is computed anew then.
     """
 
     def __init__(self, part: Part, device: torch.device, batch: int) -> None:
         self.part = part
         self.device = device
         self.batch = batch
-        self.inputs = {
-            name: rows.vary(example, batch, place)
-            for place, (name, example) in enumerate(part.inputs.items())
-        }
+        self.inputs = rows.varied(part.inputs, batch)
+        self._varied = True
         self._values: dict[tuple[bool, torch.dtype | None], Values] = {}
         self._nudged: list[Values] = []
 
@@ -54,17 +53,32 @@ class PlainRun:
         return self._once((True, precision), lambda: self._training(precision))
 
     def rounding(self, what: str) -> float:
-        """How far the value `what` of `training` moves at most when the last place of state and
-        inputs is another."""
+        """How far the value `what` of `training` moves at most when the last place of the state is
+        another, and that of inputs that are not the examples' own: 3.0 may be a category."""
         if not self._nudged:
-            self._nudged = [self._training(None, seed) for seed in _NUDGES]
+            try:
+                self._nudged = [self._training(None, seed, self._varied) for seed in _NUDGES]
+            except ExportError:  # A probability of one is at the end of what there is.
+                self._nudged = [self._training(None, seed) for seed in _NUDGES]
         exact = self.training(None)[what]
         return max(((each[what] - exact).abs().max().item() for each in self._nudged), default=0.0)
 
     def _once(self, key: tuple[bool, torch.dtype | None], run: Callable[[], Values]) -> Values:
         if key not in self._values:
-            self._values[key] = run()
+            try:
+                self._values[key] = run()
+            except ExportError:
+                if not self._varied:
+                    raise
+                self._take_the_examples()
+                self._values[key] = run()
         return self._values[key]
+
+    def _take_the_examples(self) -> None:
+        self.inputs = rows.taken(self.part.inputs, self.batch)
+        self._varied = False
+        self._values.clear()
+        self._nudged.clear()
 
     def _evaluation(self, precision: torch.dtype | None) -> Values:
         state = {entry.name: entry.copy() for entry in self.part.untied}
@@ -73,7 +87,9 @@ class PlainRun:
             outputs = self._run(False, precision, state, inputs)
         return {output(name, False): tensor for name, tensor in zip(self.part.names, outputs)}
 
-    def _training(self, precision: torch.dtype | None, nudge: int = 0) -> Values:
+    def _training(
+        self, precision: torch.dtype | None, nudge: int = 0, nudge_inputs: bool = False
+    ) -> Values:
         leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated(precision)}
         state = {
             entry.name: leaves.get((entry.kind, entry.name), entry.copy())
@@ -82,8 +98,9 @@ class PlainRun:
         given = self.part.as_given(self.inputs, True, precision)
         inputs = {name: leaves.get(("input", name), each.clone()) for name, each in given.items()}
         if nudge:
+            nudged = [*state.values(), *(inputs.values() if nudge_inputs else ())]
             with torch.no_grad():
-                for place, tensor in enumerate((*state.values(), *inputs.values())):
+                for place, tensor in enumerate(nudged):
                     _nudge(tensor, nudge * 1000 + place)
         outputs = self._run(True, precision, state, inputs)
         named = dict(zip(self.part.names, outputs))

@@ -15,7 +15,16 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import exported_program, interpreter, lines, partition, ranges, rows, source
+from braid.exporter import (
+    default_dtype,
+    exported_program,
+    interpreter,
+    lines,
+    partition,
+    ranges,
+    rows,
+    source,
+)
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
 from braid.exporter.numbers_as_tensors import check_arguments
@@ -100,6 +109,7 @@ def evaluation(part: Part, trace: Trace) -> Program:
     inputs = partition.placeholders(graph)
     partition.set_outputs(graph, _own(graph, nodes))
     simplify(graph)
+    default_dtype.write_out(graph)
     interpreter.adapt(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
@@ -144,6 +154,7 @@ def training(
     draw_factors(trace.graph)
     stack_parts(trace.graph)
     simplify(trace.graph)
+    default_dtype.write_out(trace.graph)
     interpreter.adapt(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)

@@ -81,6 +81,16 @@ def _in_pytorch(error: Exception) -> str:
     for cause in _causes(error):
         for frame in traceback.extract_tb(cause.__traceback__):
             place = (Path(frame.filename).parts[-3:], frame.name)
+            if place[0][1:] == ("distributions", "distribution.py"):
+                return (
+                    "torch.distributions looks at values, to find out whether a distribution can "
+                    "have them: leave validate_args=True away"
+                )
+            if place == (("torch", "nn", "functional.py"), "gaussian_nll_loss"):
+                return (
+                    "gaussian_nll_loss looks at the variances, to find out whether one is "
+                    "negative: write the formula out in forward"
+                )
             if place == (("nn", "modules", "transformer.py"), "_detect_is_causal_mask"):
                 return (
                     "PyTorch looks at the mask's values, to find out whether it is causal: say "

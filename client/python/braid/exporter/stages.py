@@ -38,9 +38,8 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
     said = " → ".join(chain)
     modules = [whole.module.get_submodule(path) for path in chain]
     for batch in _BATCHES:
-        inputs = [rows.vary(each, batch, place) for place, each in enumerate(whole.inputs.values())]
         for training in (False, True):
-            _check_whole(whole, modules, inputs, training, said, device)
+            _check_whole(whole, modules, batch, training, said, device)
     given, parts = list(whole.inputs.values()), []
     for path, module in zip(chain, modules):
         names = positional_names(module, len(given), path)
@@ -124,16 +123,20 @@ def _entries(whole: Part, module: nn.Module, path: str) -> list[StateEntry]:
 def _check_whole(
     whole: Part,
     modules: list[nn.Module],
-    inputs: list[torch.Tensor],
+    batch: int,
     training: bool,
     said: str,
     device: torch.device,
 ) -> None:
     mode = "training" if training else "evaluation"
+
+    def run(given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return _run([whole.module], whole, list(given.values()), training, device)
+
     try:
         with torch.no_grad():
-            expected = _run([whole.module], whole, inputs, training, device)
-            got = _run(modules, whole, inputs, training, device)
+            given, expected = rows.run_varied(whole.inputs, batch, run)
+            got = _run(modules, whole, list(given.values()), training, device)
     except ExportError:
         raise
     except Exception as error:
@@ -150,7 +153,7 @@ def _check_whole(
         if one.shape != other.shape or not torch.allclose(one, other, equal_nan=True):
             raise NotTheModel(
                 f"the stages {said} are not the whole model: in {mode} output {place} of "
-                f"{inputs[0].shape[0]} rows is another"
+                f"{batch} rows is another"
             )
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import config, hooks, rows, source
+from braid.exporter import config, default_dtype, hooks, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, arguments_of, call, check_rows, flatten
-from braid.exporter.state import device_of
+from braid.exporter.state import device_of, same
 
 BATCHES = (1, 2, 7, 33)
 _SEED = 22
@@ -29,13 +29,46 @@ class Script:
     reason: str
 
 
+class _Loaded:
+    """What was written, as a server runs it.
+
+    It is loaded once more for the caller's default dtype: what a script makes of constants alone is
+    made when it is first run, and stays.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._device = device
+        self._script = torch.jit.load(str(path), map_location=device)
+        self._here = None
+        if not default_dtype.is_servers():
+            self._here = torch.jit.load(str(path), map_location=device)
+
+    def run(self, given: dict[str, torch.Tensor], training: bool) -> list[torch.Tensor]:
+        """ExportError if it is something else under the caller's default dtype."""
+        with default_dtype.explained(), default_dtype.as_on_a_server():
+            outputs = self._run(self._script, given, training)
+        if self._here is None:
+            return outputs
+        here = self._run(self._here, given, training)
+        if not all(map(same, outputs, here)):
+            raise ExportError(f"TorchScript would compute something else: {default_dtype.about()}")
+        return outputs
+
+    def _run(self, script: Any, given: dict[str, torch.Tensor], training: bool) -> Any:
+        script.train(training)
+        with rows.seeded(self._device, _SEED):
+            return _run(script, given)[1]
+
+
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     """Writes model.pt, and compares what is read back with the module."""
     hooks.check_modules(module)
+    if foreign := [name for name in inputs if not name.isascii()]:
+        raise ExportError(f"TorchScript takes ASCII alone in names; the input is '{foreign[0]}'")
     script = _make(module, inputs)
     path = folder / "model.pt"
     script.module.save(str(path))
-    loaded = torch.jit.load(str(path), map_location=device_of(module))
+    loaded = _Loaded(path, device_of(module))
     for batch in BATCHES:
         _compare(module, loaded, inputs, batch, training=False)
     if script.reason:
@@ -73,8 +106,9 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
         ) from error
     reason = (
         f"it was traced, as it cannot be scripted ({why[0] if why else 'no reason given'}): in "
-        f"training, dropout and batch norm do what they do in evaluation, and what forward decides "
-        f"by the values of tensors stays as it is for the example"
+        f"training, dropout, batch norm and what else depends on self.training do what they do in "
+        f"evaluation, and what forward decides by the values of tensors stays as it is for the "
+        f"example"
     )
     return Script(traced, tensors, outputs, reason)
 
@@ -90,23 +124,29 @@ def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[
         ) from error
 
 
-def _compare(
-    module: nn.Module, script: Any, inputs: dict[str, torch.Tensor], batch: int, training: bool
-) -> None:
-    given = {name: rows.vary(each, batch, place) for place, (name, each) in
-             enumerate(inputs.items())}
-    device = device_of(module)
+def _run_plain(
+    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device, training: bool
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Leaves the buffers as they are."""
     buffers = {name: each.clone() for name, each in module.named_buffers()}
-    script.train(training)
     try:
-        with torch.no_grad():
-            with rows.seeded(device, _SEED), in_mode(module, training):
-                names, expected = _run(module, given)
-            with rows.seeded(device, _SEED):
-                _, got = _run(script, given)
+        with rows.seeded(device, _SEED), in_mode(module, training):
+            names, outputs = _run(module, given)
+            return names, [each.clone() for each in outputs]
     finally:
         for name, each in module.named_buffers():
             each.data.copy_(buffers[name])
+
+
+def _compare(
+    module: nn.Module, script: _Loaded, inputs: dict[str, torch.Tensor], batch: int, training: bool
+) -> None:
+    device = device_of(module)
+    with torch.no_grad():
+        given, (names, expected) = rows.run_varied(
+            inputs, batch, lambda given: _run_plain(module, given, device, training)
+        )
+        got = script.run(given, training)
     for name, one, other in zip(names, expected, got, strict=True):
         check_rows(name, one, batch)
         if one.shape != other.shape or not torch.allclose(

@@ -139,6 +139,8 @@ class Trainer {
   // Begins a checkpoint; the pause that it costs is counted.
   void StartCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // By any thread: has the trainer's do that.
+  void LookForDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // `resumes`: it is no return to what was left behind.
   void Restore(std::string name, bool resumes, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<CheckpointInfo> RestoreNow(const std::string& name, bool resumes)
@@ -169,7 +171,7 @@ class Trainer {
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   bool deleted_ ABSL_GUARDED_BY(mu_) = false;
-  bool tick_waits_ ABSL_GUARDED_BY(mu_) = false;
+  bool look_waits_ ABSL_GUARDED_BY(mu_) = false;  // a task of LookForDue()
   absl::Time last_used_ ABSL_GUARDED_BY(mu_) = absl::Now();
   // Why the replicas may differ: an update, or a restoration, was interrupted halfway.
   absl::Status torn_ ABSL_GUARDED_BY(mu_);

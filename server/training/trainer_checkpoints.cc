@@ -63,6 +63,8 @@ void Trainer::StartCheckpoint(SaveDone done) {
     }
     metrics_.RecordCheckpoint(info.ok(), absl::Now() - start);
     done(std::move(info));
+    // What became due meanwhile may have been the last operation for a long time.
+    LookForDue(absl::Now());
   });
 }
 
@@ -83,20 +85,22 @@ void Trainer::StartCheckpointIfDue(absl::Time now) {
 }
 
 void Trainer::Tick(absl::Time now) {
-  if (checkpointer_ == nullptr || spec_.checkpoints.every == absl::ZeroDuration()) {
+  if (checkpointer_ != nullptr && spec_.checkpoints.every > absl::ZeroDuration()) {
+    LookForDue(now);
+  }
+}
+
+void Trainer::LookForDue(absl::Time now) {
+  const absl::MutexLock lock(&mu_);
+  // A trainer that ends joins its thread before the one that writes checkpoints.
+  if (deleted_ || look_waits_) {
     return;
   }
-  {
-    const absl::MutexLock lock(&mu_);
-    if (tick_waits_) {
-      return;
-    }
-    tick_waits_ = true;
-  }
+  look_waits_ = true;
   thread_.Post([this, now] {
     {
-      const absl::MutexLock lock(&mu_);
-      tick_waits_ = false;
+      const absl::MutexLock begun(&mu_);
+      look_waits_ = false;
     }
     if (CheckAlive().ok()) {
       StartCheckpointIfDue(now);

@@ -155,6 +155,21 @@ TEST_F(TrainerCheckpointsTest, AreWrittenAfterSoManyOperationsAndTheNewestKept) 
                                           "step-000000002-sequence-000000006"));
 }
 
+// Nothing comes after it that would have the trainer look again.
+TEST_F(TrainerCheckpointsTest, OneThatIsDueWhileAnotherIsWrittenFollowsIt) {
+  Life life(dir_, SpecOf({.every_operations = 2}));
+  life.Apply(1, 1);
+  std::vector<Pending<absl::StatusOr<CheckpointInfo>>> saves(20);
+  for (auto& save : saves) {
+    life->SaveCheckpoint(save.done());
+  }
+  life.Apply(2, 3);  // the disk is behind
+  for (auto& save : saves) {
+    ASSERT_THAT(save.Wait(), IsOk());
+  }
+  EXPECT_TRUE(Eventually([&] { return life->info().durable_sequence == 3; }));
+}
+
 TEST_F(TrainerCheckpointsTest, AreWrittenWhenSoMuchTimeHasPassedIfThereIsSomethingNew) {
   Life life(dir_, SpecOf({.every = absl::Hours(1)}));
   const auto tick = [&](absl::Duration time) {

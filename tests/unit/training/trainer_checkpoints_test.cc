@@ -187,6 +187,57 @@ TEST_F(TrainerCheckpointsTest, AreWrittenWhenSoMuchTimeHasPassedIfThereIsSomethi
   EXPECT_EQ(NamesOf(*life).size(), 2);
 }
 
+absl::StatusOr<CheckpointInfo> SaveLast(Trainer& trainer) {
+  Pending<absl::StatusOr<CheckpointInfo>> pending;
+  trainer.SaveLast(pending.done());
+  return pending.Wait();
+}
+
+// Forward, Backward, OptimStep, and again.
+void ApplyClients(Life& life, int64_t first, int64_t last) {
+  for (int64_t sequence = first; sequence <= last; ++sequence) {
+    Operation operation = sequence % 3 == 1   ? KeptForward(sequence)
+                          : sequence % 3 == 2 ? BackwardOfOnes(sequence)
+                                              : OptimStep(sequence);
+    operation.fingerprint = {static_cast<uint64_t>(sequence), 1};
+    ASSERT_THAT(Do(*life, std::move(operation)), IsOk()) << sequence;
+  }
+}
+
+// The client sends the Forward again, whose buffers count once.
+TEST_F(TrainerCheckpointsTest, TheLastOneIsOfBeforeAForwardWhoseBackwardIsToCome) {
+  TrainerSpec spec = ClientSpec();
+  spec.seed = 7;
+  spec.checkpoints.every_operations = 1000;
+  Life undisturbed(other_, spec);
+  ApplyClients(undisturbed, 1, 6);
+  {
+    Life before(dir_, spec);
+    ApplyClients(before, 1, 4);
+    BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, SaveLast(*before));
+    EXPECT_EQ(saved.sequence, 3);
+    EXPECT_EQ(before->info().applied_sequence, 4);
+    EXPECT_EQ(before->info().durable_sequence, 3);
+    EXPECT_EQ(SaveLast(*before)->name, saved.name);
+    EXPECT_EQ(NamesOf(*before).size(), 1);
+    // The graph is still there.
+    ApplyClients(before, 5, 6);
+    ExpectSameState(before.state(), undisturbed.state(), 0);
+  }
+  Life after(dir_, spec);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo resumed, Resume(*after));
+  EXPECT_EQ(resumed.sequence, 3);
+  ApplyClients(after, 3, 6);  // the reply to the third may have been lost
+  ExpectSameState(after.state(), undisturbed.state(), 0);
+}
+
+// Without a policy no client sends anything again.
+TEST_F(TrainerCheckpointsTest, TheLastOneOfAClientThatKeepsNothingIsOfAllOperations) {
+  Life life(dir_, ClientSpec());
+  ApplyClients(life, 1, 4);
+  EXPECT_EQ(SaveLast(*life)->sequence, 4);
+}
+
 TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
   std::string first;
   {

@@ -263,6 +263,26 @@ TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
   ExpectSameState(after.state(), undisturbed.state(), 0);
 }
 
+TEST_F(TrainerCheckpointsTest, TwoTriesFromOneCheckpointHaveTheirOwn) {
+  Life life(dir_, SpecOf({.keep = 0}));
+  life.Apply(1, 2);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo start, Save(*life));
+  life.Apply(3, 4);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo first, Save(*life));
+  const State of_first = life.state();
+  ASSERT_THAT(Restore(*life, start.name), IsOk());
+  ASSERT_THAT(Do(*life, BatchOperation(3, 2)), IsOk());
+  ASSERT_THAT(Do(*life, BatchOperation(4, 2)), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo second, Save(*life));
+  const State of_second = life.state();
+  EXPECT_EQ(second.sequence, first.sequence);
+  EXPECT_THAT(NamesOf(*life), ElementsAre(first.name, start.name, second.name));
+  ASSERT_THAT(Restore(*life, first.name), IsOk());
+  ExpectSameState(life.state(), of_first, 0);
+  ASSERT_THAT(Restore(*life, second.name), IsOk());
+  ExpectSameState(life.state(), of_second, 0);
+}
+
 // Else the next checkpoint would say that an older state is the newer one's.
 TEST_F(TrainerCheckpointsTest, GoingBackThatCannotBeWrittenDownChangesNothing) {
   Life life(dir_);

@@ -21,17 +21,27 @@ constexpr char kKind[] = "checkpoint";
 constexpr char kStep[] = "step";
 constexpr char kSequence[] = "sequence";
 constexpr char kSerial[] = "serial";
+// That it was written in, and that of what follows it.
+constexpr char kLine[] = "line";
+constexpr char kNextLine[] = "next_line";
 
-std::string NameOf(int64_t step, int64_t sequence) {
-  return absl::StrCat("step-", absl::Dec(step, absl::kZeroPad9), "-sequence-",
-                      absl::Dec(sequence, absl::kZeroPad9));
+std::string NameOf(int64_t step, int64_t sequence, int64_t line) {
+  const std::string name = absl::StrCat("step-", absl::Dec(step, absl::kZeroPad9), "-sequence-",
+                                        absl::Dec(sequence, absl::kZeroPad9));
+  return line == 0 ? name : absl::StrCat(name, "-line-", line);
+}
+
+// `otherwise`: where there is no such number. Servers before lines were told apart wrote none.
+int64_t NumberOr(const Manifest& manifest, const char* key, int64_t otherwise) {
+  const auto found = manifest.numbers.find(key);
+  return found != manifest.numbers.end() ? found->second : otherwise;
 }
 
 CheckpointInfo InfoOf(const Manifest& manifest) {
   CheckpointInfo info;
   info.step = manifest.numbers.at(kStep);
   info.sequence = manifest.numbers.at(kSequence);
-  info.name = NameOf(info.step, info.sequence);
+  info.name = NameOf(info.step, info.sequence, NumberOr(manifest, kLine, 0));
   info.created = manifest.created;
   for (const auto& [name, file] : manifest.files) {
     info.bytes += file.bytes;
@@ -72,7 +82,12 @@ CheckpointStore::CheckpointStore(std::string directory) : directory_(std::move(d
 
 absl::Status CheckpointStore::Scan() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectories(directory_));
-  std::vector<std::pair<int64_t, CheckpointInfo>> found;
+  struct Found {
+    int64_t serial = 0;
+    int64_t next_line = 0;
+    CheckpointInfo info;
+  };
+  std::vector<Found> found;
   for (const std::string& name : names) {
     if (!IsPlainName(name)) {
       continue;
@@ -83,13 +98,15 @@ absl::Status CheckpointStore::Scan() {
       continue;
     }
     const int64_t serial = manifest->numbers.at(kSerial);
-    found.emplace_back(serial, InfoOf(*manifest));
+    // What was written before lines were told apart may be of several: what follows is of neither.
+    found.push_back({serial, NumberOr(*manifest, kNextLine, serial), InfoOf(*manifest)});
     next_serial_ = std::max(next_serial_, serial + 1);
   }
   std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto& [serial, info] : found) {
-    PutLast(std::move(info));
+            [](const Found& a, const Found& b) { return a.serial < b.serial; });
+  for (Found& one : found) {
+    line_ = one.next_line;
+    PutLast(std::move(one.info));
   }
   return absl::OkStatus();
 }
@@ -100,9 +117,13 @@ absl::StatusOr<CheckpointInfo> CheckpointStore::Write(int64_t step, int64_t sequ
   Manifest manifest;
   manifest.kind = kKind;
   manifest.created = absl::Now();
-  manifest.numbers = {{kStep, step}, {kSequence, sequence}, {kSerial, next_serial_}};
+  manifest.numbers = {{kStep, step},
+                      {kSequence, sequence},
+                      {kSerial, next_serial_},
+                      {kLine, line_},
+                      {kNextLine, line_}};
   manifest.state = std::move(state);
-  BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence),
+  BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence, line_),
                                                         std::move(manifest), files));
   ++next_serial_;
   CheckpointInfo info = InfoOf(manifest);
@@ -142,8 +163,10 @@ absl::Status CheckpointStore::MakeNewest(absl::string_view name, std::string sta
   const std::string path = PathOf(known);
   BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOf(path, known));
   manifest.numbers[kSerial] = next_serial_;
+  manifest.numbers[kNextLine] = next_serial_;
   manifest.state = std::move(state);
   BRAID_RETURN_IF_ERROR(ReplaceManifest(path, manifest));
+  line_ = next_serial_;
   ++next_serial_;
   PutLast(InfoOf(manifest));
   return absl::OkStatus();

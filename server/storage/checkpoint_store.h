@@ -5,6 +5,10 @@
 //
 // Their order is that in which they were written: after a return to an older one, the newest may
 // have a lower step than others.
+//
+// With a return another line begins, in which the same step and sequence are of another state. Its
+// checkpoints are called after it, step-000000120-sequence-000000131-line-7, so that a name once
+// given is never another state's.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +60,10 @@ class CheckpointStore {
   // looks at the manifests and the sizes of files, not at their contents.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(std::string directory);
 
-  // Returns when the checkpoint is on the disk. It replaces one of the same step and sequence. If
-  // it fails, what was there stays: RESOURCE_EXHAUSTED where the disk is full; what a file's
-  // `write` returned; INVALID_ARGUMENT if `state` is no JSON object or a file has a bad name.
+  // Returns when the checkpoint is on the disk. It replaces one of the same step and sequence in
+  // this line, which is of the same state. If it fails, what was there stays: RESOURCE_EXHAUSTED
+  // where the disk is full; what a file's `write` returned; INVALID_ARGUMENT if `state` is no JSON
+  // object or a file has a bad name.
   absl::StatusOr<CheckpointInfo> Write(int64_t step, int64_t sequence, std::string state,
                                        const std::vector<NewFile>& files) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -69,9 +74,9 @@ class CheckpointStore {
   // further on that is not damaged, but cannot be read by this server, is not passed over.
   absl::StatusOr<LoadedCheckpoint> ReadNewest() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Has `name` be the newest, with `state` in place of its own: to be called after a return to it,
-  // lest the next start go on from one that was left behind. NOT_FOUND as Read(), INVALID_ARGUMENT
-  // as Write().
+  // Has `name` be the newest, with `state` in place of its own, and begins another line: to be
+  // called after a return to it, lest the next start go on from one that was left behind. NOT_FOUND
+  // as Read(), INVALID_ARGUMENT as Write().
   absl::Status MakeNewest(absl::string_view name, std::string state) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Removes all but the newest `keep`; 0 keeps all. Those that are damaged stay, and do not count.
@@ -99,6 +104,8 @@ class CheckpointStore {
   const std::string directory_;
   // Counts the writes; of the next one. Of the thread that writes.
   int64_t next_serial_ = 1;
+  // Of the next one: 0, or the serial number that a return was given. Of the thread that writes.
+  int64_t line_ = 0;
 
   mutable absl::Mutex mu_;
   std::vector<CheckpointInfo> infos_ ABSL_GUARDED_BY(mu_);

@@ -94,6 +94,8 @@ class DataParallel {
   absl::StatusOr<std::vector<StateTensor>> State();
   // All that a checkpoint holds; copies made on the devices, then on the host.
   absl::StatusOr<TrainingSnapshot> Snapshot();
+  // The same of before the Forward() whose graph is kept, which stays.
+  absl::StatusOr<TrainingSnapshot> SnapshotBeforeForward();
   // FAILED_PRECONDITION if `snapshot` is of another model or optimizer.
   absl::Status CheckSnapshot(const TrainingSnapshot& snapshot) const;
   // Goes on from `snapshot`, with any number of replicas. Nothing has changed if it fails the
@@ -141,8 +143,8 @@ class DataParallel {
   // What all replicas' gradients of flat buffer `buffer` add up to, on the primary's worker.
   at::Tensor SumOf(const Run& run, size_t s, size_t buffer) const;
   absl::Status Apply(Run& run, Gang& gang, size_t rank);
-  // Of Forward(): commits the buffers, if they may be.
-  absl::Status ExamineBuffers(Run& run, Gang& gang, size_t rank);
+  // Of Forward(): commits the buffers, if they may be. `keep_earlier`: for SnapshotBeforeForward().
+  absl::Status ExamineBuffers(Run& run, Gang& gang, size_t rank, bool keep_earlier);
   // Why Backward() may not use the graph up, if so.
   absl::Status JudgeOutputGradients(const std::vector<HostTensor>& output_gradients) const;
   // Whether what was computed counts: the same for every rank.

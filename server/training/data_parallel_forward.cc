@@ -64,7 +64,7 @@ absl::StatusOr<WorkResult> DataParallel::Forward(const Batch& batch, bool keep_g
             return absl::OkStatus();
           }));
         }
-        return training ? ExamineBuffers(run, gang, rank) : absl::OkStatus();
+        return training ? ExamineBuffers(run, gang, rank, keep_graph) : absl::OkStatus();
       });
   const bool skipped = !run.buffers_stay_finite();
   if (!status.ok() || skipped || (!training && has_buffers())) {
@@ -79,6 +79,7 @@ absl::StatusOr<WorkResult> DataParallel::Forward(const Batch& batch, bool keep_g
     kept_batch_ = std::move(kept);
     kept_ = std::move(run.passes.front());
     kept_is_skipped_ = skipped;
+    CountBytes();
   } else {
     result.skipped = skipped;
   }

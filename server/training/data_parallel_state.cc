@@ -131,6 +131,22 @@ absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
   return snapshot;
 }
 
+absl::StatusOr<TrainingSnapshot> DataParallel::SnapshotBeforeForward() {
+  // A Forward() changes nothing but buffers.
+  const auto snapshot = [&]() -> absl::StatusOr<TrainingSnapshot> {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
+        stage->ShowEarlierBuffers();
+        return absl::OkStatus();
+      }));
+    }
+    return Snapshot();
+  };
+  absl::StatusOr<TrainingSnapshot> before = snapshot();
+  ResetBuffers();
+  return before;
+}
+
 absl::Status DataParallel::CheckStage(const Stage& stage, const TrainingSnapshot& snapshot,
                                       size_t first) {
   const TensorsByName saved = ByName(snapshot);

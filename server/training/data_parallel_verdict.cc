@@ -59,12 +59,15 @@ absl::Status DataParallel::CheckBuffers(size_t rank) const {
   return absl::OkStatus();
 }
 
-absl::Status DataParallel::ExamineBuffers(Run& run, Gang& gang, size_t rank) {
+absl::Status DataParallel::ExamineBuffers(Run& run, Gang& gang, size_t rank, bool keep_earlier) {
   BRAID_RETURN_IF_ERROR(CheckBuffers(rank));
   const auto primary = [&](size_t s) { return roster_.replica[s][rank] == size_t{0}; };
   for (size_t s = 0; s < stages_.size(); ++s) {
     if (primary(s) && !stages_[s]->BuffersStayFinite()) {
       run.buffers_finite[rank] = 0;
+    }
+    if (primary(s) && keep_earlier) {
+      stages_[s]->KeepEarlierBuffers();
     }
   }
   BRAID_RETURN_IF_ERROR(gang.Meet(rank));

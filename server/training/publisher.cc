@@ -108,7 +108,8 @@ absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::str
   if (store_ != nullptr) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, store_->Versions(model));
     for (const int64_t version : versions) {
-      sources[version] = {version, "", /*stored=*/true};
+      sources[version].version = version;
+      sources[version].stored = true;
     }
   }
   std::vector<Source> list;
@@ -116,6 +117,22 @@ absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::str
     list.push_back(std::move(source));
   }
   return list;
+}
+
+void Publisher::TellHidden(const std::string& model, const std::vector<Source>& sources) const {
+  for (const Source& source : sources) {
+    if (!source.stored || source.path.empty()) {
+      continue;
+    }
+    const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
+    Log(LogModule::kModels)
+        .warn(
+            "model '{}': '{}' is not served: version {} is what {} has published; rename the "
+            "file's folder to {} and load the model to serve it",
+            model, source.path, source.version,
+            origin.ok() ? absl::StrCat("trainer '", origin->trainer, "'") : "a trainer",
+            sources.back().version + 1);
+  }
 }
 
 absl::Status Publisher::ServeSource(const std::string& model, const Source& source) {
@@ -141,6 +158,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   if (sources.empty()) {
     return absl::OkStatus();
   }
+  TellHidden(model, sources);
   BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, sources.back().version));
   const int64_t pinned = ReadPinned(model, sources);
   const auto wanted = std::find_if(sources.begin(), sources.end(), [&](const Source& source) {

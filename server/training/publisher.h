@@ -52,11 +52,13 @@ class Publisher {
   // A version that can be loaded.
   struct Source {
     int64_t version = 0;
-    std::string path;
-    bool stored = false;  // in the data directory
+    std::string path;     // of the model's file in the repository; empty: there is none
+    bool stored = false;  // in the data directory, which is what counts then
   };
   absl::StatusOr<std::vector<Source>> Sources(const std::string& model) const;
   absl::Status ServeStoredModel(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Warns of files in the repository that are served no more, whose version was published.
+  void TellHidden(const std::string& model, const std::vector<Source>& sources) const;
   absl::Status ServeSource(const std::string& model, const Source& source);
   absl::StatusOr<int64_t> StoredAs(const std::string& model, const VersionOrigin& origin) const;
   // 0: none is in the data directory.

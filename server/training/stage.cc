@@ -127,6 +127,14 @@ void Stage::CommitBuffers() {
   ResetBuffers(0);
 }
 
+void Stage::KeepEarlierBuffers() {
+  std::vector<at::Tensor> earlier;
+  for (const at::Tensor& buffer : buffers_) {
+    earlier.push_back(buffer.detach().clone());
+  }
+  earlier_buffers_ = std::move(earlier);
+}
+
 void Stage::MakeOptimizer(const OptimizerSpec& spec, const ParameterGroups& groups) {
   optimizer_spec_ = spec;
   groups_ = groups;
@@ -155,6 +163,9 @@ int64_t Stage::bytes(size_t r) const {
   // Every replica has buffers like these, the primary the committed ones besides.
   for (const at::Tensor& buffer : buffers_) {
     add(buffer);
+    r == 0 ? add(buffer) : void();
+  }
+  for (const at::Tensor& buffer : earlier_buffers_) {
     r == 0 ? add(buffer) : void();
   }
   if (optimizers_[r] != nullptr) {

@@ -69,6 +69,10 @@ class Stage {
   bool BuffersStayFinite() const;
   // By the primary's worker: commits what the primary has now.
   void CommitBuffers();
+  // By the primary's worker, before a commit that may have to be looked behind: copies those that
+  // are committed. ShowEarlierBuffers() gives the primary these, until ResetBuffers(0).
+  void KeepEarlierBuffers();
+  void ShowEarlierBuffers() { replicas_.replica(0).SetBuffers(earlier_buffers_); }
 
   // What replica r takes: parameters, gradients, buffers, optimizer state.
   int64_t bytes(size_t r) const;
@@ -100,6 +104,7 @@ class Stage {
   // On the primary device.
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> held_buffers_;
+  std::vector<at::Tensor> earlier_buffers_;
   OptimizerSpec optimizer_spec_;
   std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;

@@ -224,6 +224,11 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
     result.step = step_;
     result.durable_sequence = durable_;
   }
+  if (!model_->keeps_graph()) {
+    before_forward_.reset();
+  } else if (operation.kind == OperationKind::kForward) {
+    before_forward_ = sequence_;
+  }
   sequence_.Record(operation.sequence, operation.fingerprint, result, operation.client_id);
   ++operations_since_checkpoint_;
   StartCheckpointIfDue(absl::Now());
@@ -232,7 +237,6 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
 
 void Trainer::UpdateInfo() {
   accumulated_ = model_->accumulated();
-  keeps_graph_ = model_->keeps_graph();
   memory_ = model_->memory();
   const auto next = schedule_.Next({});
   lr_ = next.ok() ? next->front().lr : 0;

@@ -80,6 +80,10 @@ class Trainer {
   // Writes a checkpoint; `done` when it is durable. FAILED_PRECONDITION without a store.
   using SaveDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
   void SaveCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same before the server ends, unless what would be written is durable. Where a client that
+  // has a policy awaits a Backward it is of before the Forward, which the client sends again: no
+  // checkpoint holds a graph.
+  void SaveLast(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // Stands where a checkpoint stands; the newest for an empty name. What a client makes after what
   // it knows is refused from now on, unless it is told.
   void RestoreCheckpoint(std::string name, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -88,9 +92,6 @@ class Trainer {
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
   // What is due by the clock: a checkpoint in the background.
   void Tick(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // A graph is kept for Backward, and the client keeps what it has sent since the last checkpoint:
-  // a further one would part the two operations.
-  bool awaits_backward() const ABSL_LOCKS_EXCLUDED(mu_);
   // Takes no operation any more, if the last one was `sequence` and none waits: they are answered
   // NOT_FOUND.
   bool RetireAt(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
@@ -141,10 +142,19 @@ class Trainer {
   void CountWork(const WorkResult& work, absl::Duration time);
   // What info() says of the model.
   void UpdateInfo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<TrainerCheckpoint> MakeCheckpoint() ABSL_LOCKS_EXCLUDED(mu_);
+  // A graph is kept for Backward, and the client keeps what it has sent since the last checkpoint:
+  // one of now would part the two operations.
+  bool awaits_backward() const;
+  // `before_forward`: of before the Forward whose graph is kept.
+  absl::StatusOr<TrainerCheckpoint> MakeCheckpoint(bool before_forward) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins a checkpoint; the pause that it costs is counted.
-  void StartCheckpoint(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartCheckpoint(bool before_forward, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // By any thread: has the trainer's do that.
+  void LookForDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  void Save(bool last, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // The checkpoint of the trainer after operation `sequence`, if it is the last that was written.
+  std::optional<CheckpointInfo> WrittenAt(int64_t sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // `resumes`: it is no return to what was left behind.
   void Restore(std::string name, bool resumes, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<CheckpointInfo> RestoreNow(const std::string& name, bool resumes)
@@ -166,6 +176,8 @@ class Trainer {
   Schedule schedule_;
   const std::unique_ptr<DataParallel> model_;
   Sequence sequence_;
+  // While a graph is kept for Backward: as it was before that Forward.
+  std::optional<Sequence> before_forward_;
   double loss_sum_ = 0;  // of the batches whose gradients are accumulated
   int64_t losses_ = 0;
   absl::Duration step_time_;  // of the operations since the last update
@@ -175,7 +187,7 @@ class Trainer {
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   bool deleted_ ABSL_GUARDED_BY(mu_) = false;
-  bool tick_waits_ ABSL_GUARDED_BY(mu_) = false;
+  bool look_waits_ ABSL_GUARDED_BY(mu_) = false;  // a task of LookForDue()
   absl::Time last_used_ ABSL_GUARDED_BY(mu_) = absl::Now();
   // Why the replicas may differ: an update, or a restoration, was interrupted halfway.
   absl::Status torn_ ABSL_GUARDED_BY(mu_);
@@ -188,7 +200,6 @@ class Trainer {
   // behind by a return to it.
   CheckpointInfo checkpoint_ ABSL_GUARDED_BY(mu_);
   int64_t accumulated_ ABSL_GUARDED_BY(mu_) = 0;
-  bool keeps_graph_ ABSL_GUARDED_BY(mu_) = false;
   double lr_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<DeviceMemory> memory_ ABSL_GUARDED_BY(mu_);
 

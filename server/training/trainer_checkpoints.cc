@@ -19,16 +19,18 @@ absl::Status NoStore(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint() {
+absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {
+  const Sequence& sequence = before_forward ? *before_forward_ : sequence_;
   TrainerCheckpoint checkpoint;
-  BRAID_ASSIGN_OR_RETURN(checkpoint.tensors, model_->Snapshot());
+  BRAID_ASSIGN_OR_RETURN(checkpoint.tensors,
+                         before_forward ? model_->SnapshotBeforeForward() : model_->Snapshot());
   TrainerProgress& progress = checkpoint.progress;
   progress.model = spec_.model;
   progress.optimizer = std::string(OptimizerName(spec_.optimizer));
-  progress.sequence = sequence_.applied();
-  progress.fingerprint = sequence_.fingerprint();
-  progress.reply = sequence_.result();
-  progress.last_operator = sequence_.last_operator();
+  progress.sequence = sequence.applied();
+  progress.fingerprint = sequence.fingerprint();
+  progress.reply = sequence.result();
+  progress.last_operator = sequence.last_operator();
   progress.schedule = schedule_.state();
   progress.loss_sum = loss_sum_;
   progress.losses = losses_;
@@ -38,9 +40,9 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint() {
   return checkpoint;
 }
 
-void Trainer::StartCheckpoint(SaveDone done) {
+void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
   const absl::Time start = absl::Now();
-  absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint();
+  absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint(before_forward);
   metrics_.RecordCheckpointPause(absl::Now() - start);
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = start;
@@ -63,6 +65,8 @@ void Trainer::StartCheckpoint(SaveDone done) {
     }
     metrics_.RecordCheckpoint(info.ok(), absl::Now() - start);
     done(std::move(info));
+    // What became due meanwhile may have been the last operation for a long time.
+    LookForDue(absl::Now());
   });
 }
 
@@ -78,25 +82,27 @@ void Trainer::StartCheckpointIfDue(absl::Time now) {
   // One at a time: a slow disk makes them rarer, not more. Not between a Forward and its Backward,
   // which could not be sent again after a restart: no checkpoint holds a graph.
   if ((by_count || by_time) && checkpointer_->waiting() == 0 && !model_->keeps_graph()) {
-    StartCheckpoint([](const absl::StatusOr<CheckpointInfo>&) {});
+    StartCheckpoint(/*before_forward=*/false, [](const absl::StatusOr<CheckpointInfo>&) {});
   }
 }
 
 void Trainer::Tick(absl::Time now) {
-  if (checkpointer_ == nullptr || spec_.checkpoints.every == absl::ZeroDuration()) {
+  if (checkpointer_ != nullptr && spec_.checkpoints.every > absl::ZeroDuration()) {
+    LookForDue(now);
+  }
+}
+
+void Trainer::LookForDue(absl::Time now) {
+  const absl::MutexLock lock(&mu_);
+  // A trainer that ends joins its thread before the one that writes checkpoints.
+  if (deleted_ || look_waits_) {
     return;
   }
-  {
-    const absl::MutexLock lock(&mu_);
-    if (tick_waits_) {
-      return;
-    }
-    tick_waits_ = true;
-  }
+  look_waits_ = true;
   thread_.Post([this, now] {
     {
-      const absl::MutexLock lock(&mu_);
-      tick_waits_ = false;
+      const absl::MutexLock begun(&mu_);
+      look_waits_ = false;
     }
     if (CheckAlive().ok()) {
       StartCheckpointIfDue(now);
@@ -104,28 +110,45 @@ void Trainer::Tick(absl::Time now) {
   });
 }
 
+void Trainer::SaveCheckpoint(SaveDone done) { Save(/*last=*/false, std::move(done)); }
+
+void Trainer::SaveLast(SaveDone done) { Save(/*last=*/true, std::move(done)); }
+
 bool Trainer::awaits_backward() const {
   const CheckpointPolicy& policy = spec_.checkpoints;
-  const absl::MutexLock lock(&mu_);
-  return keeps_graph_ && (policy.every_operations > 0 || policy.every > absl::ZeroDuration());
+  const bool client_sends_again =
+      policy.every_operations > 0 || policy.every > absl::ZeroDuration();
+  return client_sends_again && model_->keeps_graph() && before_forward_.has_value();
 }
 
-void Trainer::SaveCheckpoint(SaveDone done) {
+void Trainer::Save(bool last, SaveDone done) {
   if (checkpointer_ == nullptr) {
     done(NoStore(spec_.name));
     return;
   }
   auto shared = std::make_shared<SaveDone>(std::move(done));
-  const absl::Status queued = Enqueue([this, shared] {
+  const absl::Status queued = Enqueue([this, last, shared] {
     if (absl::Status alive = CheckAlive(); !alive.ok()) {
       (*shared)(std::move(alive));
       return;
     }
-    StartCheckpoint([shared](absl::StatusOr<CheckpointInfo> info) { (*shared)(std::move(info)); });
+    const bool before_forward = last && awaits_backward();
+    if (const auto written = WrittenAt((before_forward ? *before_forward_ : sequence_).applied());
+        last && written) {
+      (*shared)(*written);
+      return;
+    }
+    StartCheckpoint(before_forward,
+                    [shared](absl::StatusOr<CheckpointInfo> info) { (*shared)(std::move(info)); });
   });
   if (!queued.ok()) {
     (*shared)(queued);
   }
+}
+
+std::optional<CheckpointInfo> Trainer::WrittenAt(int64_t sequence) const {
+  const absl::MutexLock lock(&mu_);
+  return durable_ == sequence ? std::optional(checkpoint_) : std::nullopt;
 }
 
 absl::StatusOr<std::vector<CheckpointInfo>> Trainer::ListCheckpoints() const {
@@ -189,6 +212,7 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   step_time_ = absl::ZeroDuration();
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = absl::Now();
+  before_forward_.reset();
   sequence_ = Sequence();
   sequence_.Record(progress.sequence, progress.fingerprint, progress.reply, progress.last_operator);
   const absl::MutexLock lock(&mu_);

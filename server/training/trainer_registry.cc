@@ -195,11 +195,12 @@ bool TrainerRegistry::SaveAll() {
   bool all = true;
   for (const std::shared_ptr<Trainer>& trainer : All()) {
     const TrainerInfo info = trainer->info();
-    if (storage_ == nullptr || info.applied_sequence == info.durable_sequence ||
-        trainer->awaits_backward()) {
+    if (storage_ == nullptr || info.applied_sequence == info.durable_sequence) {
       continue;
     }
-    if (const auto saved = SaveAndWait(*trainer); !saved.ok()) {
+    const auto saved = WaitFor<absl::StatusOr<CheckpointInfo>>(
+        [&](auto done) { trainer->SaveLast(std::move(done)); });
+    if (!saved.ok()) {
       Log(LogModule::kTraining)
           .error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
                  std::string(saved.status().message()));

@@ -67,8 +67,8 @@ class TrainerRegistry {
   // Brings back the stored trainers, each where its newest checkpoint stands. Those that cannot be
   // are logged and left on the disk. Blocks.
   void RestoreStored() ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes a checkpoint of every trainer that has operations since its last one; false, and logged,
-  // if one could not be written. Blocks.
+  // Writes a checkpoint of every trainer that has operations since its last one, as
+  // Trainer::SaveLast does; false, and logged, if one could not be written. Blocks.
   bool SaveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Creates a trainer; an empty name is the model's. `request` is kept, for RestoreStored().

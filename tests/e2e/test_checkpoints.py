@@ -177,6 +177,33 @@ def operate(trainer: braid.Trainer, kinds: list[str], first: int) -> list[tuple]
     return replies
 
 
+def forward(trainer: braid.Trainer, number: int) -> dict[str, np.ndarray]:
+    """One that keeps its graph. Returns gradients for it."""
+    return dict(trainer.forward(batch(number)[0], keep_graph=True).outputs)
+
+
+def client_steps(trainer: braid.Trainer, *numbers: int) -> None:
+    for number in numbers:
+        trainer.backward(forward(trainer, number))
+        trainer.optim_step()
+
+
+def test_a_stop_while_a_graph_is_kept_loses_nothing_before_it(tmp_path: Path, format: str) -> None:
+    """The client sends its Forward again, which changes batch norm's statistics once."""
+    options = {"loss_mode": "client", "optimizer": SGD, "checkpoint_every": 1000}
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
+        stopped = client.create_trainer("noisy", name="stopped", **options)
+        undisturbed = client.create_trainer("noisy", name="undisturbed", **options)
+        client_steps(undisturbed, 0, 1, 2, 3)
+        client_steps(stopped, 0, 1, 2)
+        gradients = forward(stopped, 3)
+        server.start_again(signal.SIGTERM)
+        assert client.trainer("stopped").info().step == 3
+        stopped.backward(gradients)
+        stopped.optim_step()
+        assert_same_bits(stopped.state_dict(), undisturbed.state_dict())
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_changes_nothing(
     tmp_path: Path, ending: signal.Signals, format: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 import threading
 import time
@@ -83,6 +84,22 @@ def origin(server: DurableServer) -> tuple[str, ...]:
         next((value for name, value in told.items() if name.endswith(key)), "")
         for key in ("trainer", "step", "checkpoint")
     )
+
+
+def test_a_folder_of_a_published_number_is_told_of(
+    server: DurableServer, client: braid.Client, tmp_path: Path
+) -> None:
+    versions = publish(client, create(client), 1)
+    model = tmp_path / "models" / "noisy"
+    shutil.copytree(model / "1", model / "2")
+    server.start_again(signal.SIGTERM)
+    assert outputs(client) == versions[2]
+    (line,) = [line for line in server.log.splitlines() if "is not served" in line]
+    for told in (f"'{model / '2'}/", "version 2", "trainer 'publisher'", "folder to 3"):
+        assert told in line
+    (model / "2").rename(model / "3")
+    server.start_again(signal.SIGTERM)
+    assert served_version(server) == 3
 
 
 def test_the_configuration_says_where_a_version_comes_from(

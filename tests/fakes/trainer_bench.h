@@ -47,6 +47,25 @@ inline Operation Publish(int64_t sequence) {
   return BareOperation(sequence, OperationKind::kPublish);
 }
 
+// A trainer whose client computes the loss, and what it is sent.
+inline TrainerSpec ClientSpec() {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+  spec.losses.clear();
+  spec.loss_mode = LossMode::kClient;
+  return spec;
+}
+inline Operation KeptForward(int64_t sequence) {
+  Operation operation = BatchOperation(sequence, 5, OperationKind::kForward);
+  operation.targets.clear();
+  operation.keep_graph = true;
+  return operation;
+}
+inline Operation BackwardOfOnes(int64_t sequence) {
+  Operation operation = BareOperation(sequence, OperationKind::kBackward);
+  operation.output_gradients = {ToHost(at::ones({5, 4}, at::kDouble), "y")};
+  return operation;
+}
+
 // What trainers are asked for, waited for.
 inline absl::StatusOr<OperationResult> Do(Trainer& trainer, Operation operation) {
   PendingOperation pending;

@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/storage/sealed_directory.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/storage/file_tools.h"
@@ -127,6 +129,58 @@ TEST_F(CheckpointStoreTest, OneThatWasReturnedToBecomesTheNewest) {
   EXPECT_EQ(Contents(loaded.files.at("model.bin")), "first");
   Write(4, "fourth");
   EXPECT_EQ(store_->newest()->step, 4);
+}
+
+// What is of the same step and sequence after a return is another state.
+TEST_F(CheckpointStoreTest, AReturnBeginsALineOfItsOwn) {
+  WriteThree();
+  ASSERT_THAT(store_->MakeNewest(kFirst, "{}"), IsOk());  // the fourth that is written
+  const std::string again = std::string(kSecond) + "-line-4";
+  Write(2, "second, the other way");
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst, again));
+  EXPECT_EQ(Contents(ModelOf(kSecond)), "second");
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst, again));
+  Write(2, "the same state");
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird, kFirst, again));
+  EXPECT_EQ(Contents(ModelOf(again)), "the same state");
+  EXPECT_EQ(Contents(ModelOf(kSecond)), "second");
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->Read(again));
+  EXPECT_EQ(loaded.info.step, 2);
+  EXPECT_EQ(loaded.info.sequence, 4);
+}
+
+// Else a version's origin would name another state than it was made of.
+TEST_F(CheckpointStoreTest, ANameIsNotGivenAgainWhenItsCheckpointIsGone) {
+  WriteThree();
+  ASSERT_THAT(store_->MakeNewest(kFirst, "{}"), IsOk());
+  ASSERT_THAT(store_->Retain(1), IsOk());
+  EXPECT_THAT(Names(root()), ElementsAre(kFirst));
+  Reopen();
+  Write(2, "second, the other way");
+  EXPECT_EQ(store_->newest()->name, std::string(kSecond) + "-line-4");
+}
+
+TEST_F(CheckpointStoreTest, WhatWasWrittenBeforeThereWereLinesIsOfNone) {
+  for (const int64_t step : {1, 2}) {
+    Manifest manifest;
+    manifest.kind = "checkpoint";
+    manifest.created = absl::Now();
+    manifest.numbers = {{"step", step}, {"sequence", 2 * step}, {"serial", step}};
+    ASSERT_THAT(WriteSealedDirectory(root(), step == 1 ? kFirst : kSecond, std::move(manifest),
+                                     {FileOf("model.bin", "old")}),
+                IsOk());
+  }
+  Reopen();
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst, kSecond));
+  EXPECT_THAT(store_->ReadNewest(), IsOk());
+  Write(2, "new");
+  EXPECT_THAT(NamesOf(store_->List()),
+              ElementsAre(kFirst, kSecond, std::string(kSecond) + "-line-2"));
+  EXPECT_EQ(Contents(ModelOf(kSecond)), "old");
+  Reopen();
+  Write(3, "newer");
+  EXPECT_EQ(store_->newest()->name, std::string(kThird) + "-line-2");
 }
 
 TEST_F(CheckpointStoreTest, OnlyNamesThatAreListedAreRead) {

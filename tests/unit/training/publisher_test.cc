@@ -98,6 +98,24 @@ TEST_F(PublisherTest, ARestartServesWhatWasPublishedLast) {
   EXPECT_EQ((*server->models().Find("m", 0))->config().origin.at("trainer"), "t");
 }
 
+// Somebody has put a version into the repository without a look at what was published.
+TEST_F(PublisherTest, AFolderOfAPublishedNumberIsServedUnderAnother) {
+  const auto server = Start();
+  const at::Tensor first = server->Infer();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  const at::Tensor published = server->Infer();
+  const std::filesystem::path model = repository_.path() / "m";
+  std::filesystem::copy(model / "1", model / "2", std::filesystem::copy_options::recursive);
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_TRUE(at::equal(server->Infer(), published));
+  std::filesystem::rename(model / "2", model / "3");  // as the warning says
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 3);
+  EXPECT_TRUE(at::equal(server->Infer(), first));
+}
+
 // The server fell after the version was there and before a checkpoint held its operation.
 TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
   at::Tensor published;

@@ -117,6 +117,24 @@ TEST_F(StoredTrainersTest, SavingAllLeavesNothingToSendAgain) {
   EXPECT_EQ(registry().Get("a")->applied_sequence, 1);
 }
 
+TEST_F(StoredTrainersTest, SavingAllLosesNothingBeforeAGraphThatIsKept) {
+  TrainerSpec spec = ClientSpec();
+  spec.name = "a";
+  spec.checkpoints.every_operations = 1000;
+  ASSERT_THAT(Create(spec), IsOk());
+  ASSERT_THAT(Do("a", KeptForward(1)), IsOk());
+  ASSERT_THAT(Do("a", BackwardOfOnes(2)), IsOk());
+  ASSERT_THAT(Do("a", OptimStep(3)), IsOk());
+  ASSERT_THAT(Do("a", KeptForward(4)), IsOk());
+  EXPECT_TRUE(registry().SaveAll());
+  Start();
+  registry().RestoreStored();
+  EXPECT_EQ(registry().Get("a")->applied_sequence, 3);
+  EXPECT_EQ(registry().Get("a")->step, 1);
+  EXPECT_THAT(Do("a", KeptForward(4)), IsOk());
+  EXPECT_THAT(Do("a", BackwardOfOnes(5)), IsOk());
+}
+
 TEST_F(StoredTrainersTest, DeletingRemovesTheDirectory) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a")));

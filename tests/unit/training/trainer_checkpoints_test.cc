@@ -155,6 +155,21 @@ TEST_F(TrainerCheckpointsTest, AreWrittenAfterSoManyOperationsAndTheNewestKept) 
                                           "step-000000002-sequence-000000006"));
 }
 
+// Nothing comes after it that would have the trainer look again.
+TEST_F(TrainerCheckpointsTest, OneThatIsDueWhileAnotherIsWrittenFollowsIt) {
+  Life life(dir_, SpecOf({.every_operations = 2}));
+  life.Apply(1, 1);
+  std::vector<Pending<absl::StatusOr<CheckpointInfo>>> saves(20);
+  for (auto& save : saves) {
+    life->SaveCheckpoint(save.done());
+  }
+  life.Apply(2, 3);  // the disk is behind
+  for (auto& save : saves) {
+    ASSERT_THAT(save.Wait(), IsOk());
+  }
+  EXPECT_TRUE(Eventually([&] { return life->info().durable_sequence == 3; }));
+}
+
 TEST_F(TrainerCheckpointsTest, AreWrittenWhenSoMuchTimeHasPassedIfThereIsSomethingNew) {
   Life life(dir_, SpecOf({.every = absl::Hours(1)}));
   const auto tick = [&](absl::Duration time) {
@@ -170,6 +185,57 @@ TEST_F(TrainerCheckpointsTest, AreWrittenWhenSoMuchTimeHasPassedIfThereIsSomethi
   tick(absl::Hours(2));
   EXPECT_TRUE(Eventually([&] { return life->info().durable_sequence == 2; }));
   EXPECT_EQ(NamesOf(*life).size(), 2);
+}
+
+absl::StatusOr<CheckpointInfo> SaveLast(Trainer& trainer) {
+  Pending<absl::StatusOr<CheckpointInfo>> pending;
+  trainer.SaveLast(pending.done());
+  return pending.Wait();
+}
+
+// Forward, Backward, OptimStep, and again.
+void ApplyClients(Life& life, int64_t first, int64_t last) {
+  for (int64_t sequence = first; sequence <= last; ++sequence) {
+    Operation operation = sequence % 3 == 1   ? KeptForward(sequence)
+                          : sequence % 3 == 2 ? BackwardOfOnes(sequence)
+                                              : OptimStep(sequence);
+    operation.fingerprint = {static_cast<uint64_t>(sequence), 1};
+    ASSERT_THAT(Do(*life, std::move(operation)), IsOk()) << sequence;
+  }
+}
+
+// The client sends the Forward again, whose buffers count once.
+TEST_F(TrainerCheckpointsTest, TheLastOneIsOfBeforeAForwardWhoseBackwardIsToCome) {
+  TrainerSpec spec = ClientSpec();
+  spec.seed = 7;
+  spec.checkpoints.every_operations = 1000;
+  Life undisturbed(other_, spec);
+  ApplyClients(undisturbed, 1, 6);
+  {
+    Life before(dir_, spec);
+    ApplyClients(before, 1, 4);
+    BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, SaveLast(*before));
+    EXPECT_EQ(saved.sequence, 3);
+    EXPECT_EQ(before->info().applied_sequence, 4);
+    EXPECT_EQ(before->info().durable_sequence, 3);
+    EXPECT_EQ(SaveLast(*before)->name, saved.name);
+    EXPECT_EQ(NamesOf(*before).size(), 1);
+    // The graph is still there.
+    ApplyClients(before, 5, 6);
+    ExpectSameState(before.state(), undisturbed.state(), 0);
+  }
+  Life after(dir_, spec);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo resumed, Resume(*after));
+  EXPECT_EQ(resumed.sequence, 3);
+  ApplyClients(after, 3, 6);  // the reply to the third may have been lost
+  ExpectSameState(after.state(), undisturbed.state(), 0);
+}
+
+// Without a policy no client sends anything again.
+TEST_F(TrainerCheckpointsTest, TheLastOneOfAClientThatKeepsNothingIsOfAllOperations) {
+  Life life(dir_, ClientSpec());
+  ApplyClients(life, 1, 4);
+  EXPECT_EQ(SaveLast(*life)->sequence, 4);
 }
 
 TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
@@ -195,6 +261,26 @@ TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
   Life undisturbed(other_);
   undisturbed.Apply(1, 8);
   ExpectSameState(after.state(), undisturbed.state(), 0);
+}
+
+TEST_F(TrainerCheckpointsTest, TwoTriesFromOneCheckpointHaveTheirOwn) {
+  Life life(dir_, SpecOf({.keep = 0}));
+  life.Apply(1, 2);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo start, Save(*life));
+  life.Apply(3, 4);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo first, Save(*life));
+  const State of_first = life.state();
+  ASSERT_THAT(Restore(*life, start.name), IsOk());
+  ASSERT_THAT(Do(*life, BatchOperation(3, 2)), IsOk());
+  ASSERT_THAT(Do(*life, BatchOperation(4, 2)), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo second, Save(*life));
+  const State of_second = life.state();
+  EXPECT_EQ(second.sequence, first.sequence);
+  EXPECT_THAT(NamesOf(*life), ElementsAre(first.name, start.name, second.name));
+  ASSERT_THAT(Restore(*life, first.name), IsOk());
+  ExpectSameState(life.state(), of_first, 0);
+  ASSERT_THAT(Restore(*life, second.name), IsOk());
+  ExpectSameState(life.state(), of_second, 0);
 }
 
 // Else the next checkpoint would say that an older state is the newer one's.

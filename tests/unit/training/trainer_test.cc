@@ -301,24 +301,6 @@ TEST_F(TrainerTest, AFileOfItHoldsItsWeights) {
 // A trainer whose client computes the loss.
 class ClientTrainerTest : public ::testing::Test {
  protected:
-  static TrainerSpec ClientSpec() {
-    TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
-    spec.losses.clear();
-    spec.loss_mode = LossMode::kClient;
-    return spec;
-  }
-  static Operation Forward(int64_t sequence) {
-    Operation operation = BatchOperation(sequence, 5, OperationKind::kForward);
-    operation.targets.clear();
-    operation.keep_graph = true;
-    return operation;
-  }
-  static Operation Backward(int64_t sequence) {
-    Operation operation = BareOperation(sequence, OperationKind::kBackward);
-    operation.output_gradients = {ToHost(at::ones({5, 4}, at::kDouble), "y")};
-    return operation;
-  }
-
   TrainerBench bench_{Mlp(), /*workers=*/2};
   std::unique_ptr<Trainer> trainer_ = bench_.MustCreate(ClientSpec());
 };
@@ -326,16 +308,16 @@ class ClientTrainerTest : public ::testing::Test {
 TEST_F(ClientTrainerTest, StepsAreForwardBackwardAndOptimStep) {
   EXPECT_THAT(Do(*trainer_, BatchOperation(1, 5)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("client computes")));
-  ASSERT_THAT(Do(*trainer_, Forward(1)), IsOk());
-  ASSERT_THAT(Do(*trainer_, Backward(2)), IsOk());
+  ASSERT_THAT(Do(*trainer_, KeptForward(1)), IsOk());
+  ASSERT_THAT(Do(*trainer_, BackwardOfOnes(2)), IsOk());
   EXPECT_EQ(trainer_->info().accumulated, 1);
   EXPECT_EQ(Do(*trainer_, OptimStep(3))->step, 1);
 }
 
 TEST_F(ClientTrainerTest, WhatComesBetweenDropsTheGraph) {
-  ASSERT_THAT(Do(*trainer_, Forward(1)), IsOk());
+  ASSERT_THAT(Do(*trainer_, KeptForward(1)), IsOk());
   ASSERT_THAT(Do(*trainer_, Publish(2)), IsOk());
-  EXPECT_THAT(Do(*trainer_, Backward(3)),
+  EXPECT_THAT(Do(*trainer_, BackwardOfOnes(3)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("keep_graph")));
 }
 
@@ -355,7 +337,7 @@ TEST_F(ClientTrainerTest, EvaluationMeasuresWithoutALoss) {
 }
 
 TEST_F(ClientTrainerTest, OnlyTrainingKeepsAGraph) {
-  Operation forward = Forward(1);
+  Operation forward = KeptForward(1);
   forward.mode = Mode::kEval;
   EXPECT_THAT(Do(*trainer_, std::move(forward)), RefusesField("keep_graph", HasSubstr("TRAIN")));
 }

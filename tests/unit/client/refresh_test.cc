@@ -93,7 +93,7 @@ TEST_F(RefreshTest, AStreamThatWasLeftIsKeptAsFarAsItCame) {
   Steps(trainer, 0, 2);
   {
     std::vector<Stream::Future<LossResult>> losses;
-    std::unique_ptr<Stream> stream = Open(trainer, {});
+    std::unique_ptr<Stream> stream = Open(trainer, {.depth = 3});
     service_.Inject({Fault::kWithheld, Fault::kWithheld, Fault::kWithheld});
     for (int i = 2; i < 5; ++i) {
       losses.push_back(stream->Step(Rows(static_cast<float>(i)), Rows(0)));

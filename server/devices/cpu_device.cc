@@ -5,6 +5,7 @@
 #include "ATen/Parallel.h"
 #include "server/devices/device.h"
 #include "server/devices/host_allocator.h"
+#include "server/devices/signal_stack.h"
 
 namespace braid {
 namespace {
@@ -13,7 +14,11 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int threads) : threads_(threads) {}
 
-  void Enter() override { at::set_num_threads(threads_); }
+  void Enter() override {
+    at::set_num_threads(threads_);
+    // The threads that compute with this one, which are its own.
+    at::parallel_for(0, threads_, 1, [](int64_t, int64_t) { UseSignalStack(); });
+  }
   // Several intra-op threads belong to the thread that has them wait for it.
   bool lendable() const override { return threads_ == 1; }
   absl::Status Synchronize() override { return absl::OkStatus(); }

@@ -1,11 +1,13 @@
 #include "server/devices/thread_setup.h"
 
 #include "c10/core/AutogradState.h"
+#include "server/devices/signal_stack.h"
 #include "torch/csrc/jit/runtime/graph_executor.h"
 
 namespace braid {
 
 void SetUpWorkerThread() {
+  UseSignalStack();
   torch::jit::setGraphExecutorOptimize(false);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }

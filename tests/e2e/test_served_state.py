@@ -1,8 +1,6 @@
 """Served modules that keep what they are given, or return memory of their own: the numbers are PyTorch's, and nobody else's
 request is touched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,9 +86,9 @@ output [ {{ name: "y" data_type: TYPE_FP32 {dims} }} ]
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served_state") / "models"
     for make in (*STATEFUL, Echo):
-        models.export(folder / make.__name__, make(), config(WIDTH, 0))
-    models.export(folder / "Workspace", Workspace(), config(4, MOST))
-    models.export(folder / "OrderedWorkspace", Workspace(), config(4, MOST, ORDERED))
+        models.export(folder / make.__name__, make(), config=config(WIDTH, 0))
+    models.export(folder / "Workspace", Workspace(), config=config(4, MOST))
+    models.export(folder / "OrderedWorkspace", Workspace(), config=config(4, MOST, ORDERED))
     return folder
 
 

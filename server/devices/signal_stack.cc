@@ -1,0 +1,44 @@
+#include "server/devices/signal_stack.h"
+
+#include <csignal>
+#include <cstddef>
+#include <memory>
+
+namespace braid {
+namespace {
+
+// What the kernel keeps of a processor's registers takes 3 to 12 KiB.
+constexpr size_t kBytes = size_t{64} << 10;
+
+class SignalStack {
+ public:
+  SignalStack() {
+    stack_t there = {};
+    if (sigaltstack(nullptr, &there) != 0 || (there.ss_flags & SS_DISABLE) == 0) {
+      return;  // a sanitizer's
+    }
+    memory_ = std::make_unique<char[]>(kBytes);
+    stack_t stack = {};
+    stack.ss_sp = memory_.get();
+    stack.ss_size = kBytes;
+    sigaltstack(&stack, nullptr);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+  ~SignalStack() {
+    if (memory_ != nullptr) {
+      stack_t none = {};
+      none.ss_flags = SS_DISABLE;
+      sigaltstack(&none, nullptr);
+    }
+  }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+};
+
+}  // namespace
+
+void UseSignalStack() { static thread_local const SignalStack stack; }
+
+}  // namespace braid

@@ -1,0 +1,55 @@
+#include "server/devices/signal_stack.h"
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace braid {
+namespace {
+
+stack_t StackOfThisThread() {
+  stack_t stack = {};
+  EXPECT_EQ(sigaltstack(nullptr, &stack), 0);
+  return stack;
+}
+
+volatile uintptr_t handled_at = 0;
+
+void OnSignal(int) {
+  const char local = 0;
+  handled_at = reinterpret_cast<uintptr_t>(&local);
+}
+
+TEST(SignalStackTest, HandlersRunOnIt) {
+  struct sigaction action = {};
+  struct sigaction before = {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_ONSTACK;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  std::thread([] {
+    UseSignalStack();
+    UseSignalStack();
+    const stack_t stack = StackOfThisThread();
+    EXPECT_EQ(stack.ss_flags, 0);
+    raise(SIGUSR1);
+    const auto start = reinterpret_cast<uintptr_t>(stack.ss_sp);
+    EXPECT_GE(handled_at, start);
+    EXPECT_LT(handled_at, start + stack.ss_size);
+  }).join();
+  EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+TEST(SignalStackTest, OneThatIsThereStays) {
+  std::thread([] {
+    UseSignalStack();
+    const void* const first = StackOfThisThread().ss_sp;
+    UseSignalStack();
+    EXPECT_EQ(StackOfThisThread().ss_sp, first);
+  }).join();
+}
+
+}  // namespace
+}  // namespace braid

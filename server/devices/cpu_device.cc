@@ -16,8 +16,7 @@ class CpuDevice final : public Device {
 
   void Enter() override {
     at::set_num_threads(threads_);
-    // The threads that compute with this one, which are its own.
-    at::parallel_for(0, threads_, 1, [](int64_t, int64_t) { UseSignalStack(); });
+    UseSignalStacks(threads_);
   }
   // Several intra-op threads belong to the thread that has them wait for it.
   bool lendable() const override { return threads_ == 1; }

@@ -1,5 +1,7 @@
 #include "server/devices/signal_stack.h"
 
+#include <dlfcn.h>
+
 #include <csignal>
 #include <cstddef>
 #include <memory>
@@ -40,5 +42,17 @@ class SignalStack {
 }  // namespace
 
 void UseSignalStack() { static thread_local const SignalStack stack; }
+
+void UseSignalStacks(int threads) {
+  // What `#pragma omp parallel` calls. LibTorch brings its OpenMP; a program that is linked with
+  // another has two.
+  using Parallel = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+  const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  if (threads > 1 && parallel != nullptr) {
+    parallel([](void*) { UseSignalStack(); }, nullptr, static_cast<unsigned>(threads), 0);
+  } else {
+    UseSignalStack();
+  }
+}
 
 }  // namespace braid

@@ -8,5 +8,7 @@ namespace braid {
 // runs on "the stack", as that of shared memory which a client has cut off, writes what the
 // processor has to keep in front of that buffer, over what malloc has there.
 void UseSignalStack();
+// The same for the `threads` OpenMP threads that compute with the calling one, which is among them.
+void UseSignalStacks(int threads);
 
 }  // namespace braid

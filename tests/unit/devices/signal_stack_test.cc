@@ -1,11 +1,15 @@
 #include "server/devices/signal_stack.h"
 
+#include <dlfcn.h>
+
+#include <atomic>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "server/devices/device.h"
 
 namespace braid {
 namespace {
@@ -40,6 +44,26 @@ TEST(SignalStackTest, HandlersRunOnIt) {
     EXPECT_LT(handled_at, start + stack.ss_size);
   }).join();
   EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+// Its intra-op threads as well as the one that they compute with.
+TEST(SignalStackTest, EveryThreadOfACpuDeviceHasOne) {
+  std::thread([] {
+    constexpr int kThreads = 2;
+    UseSignalStack();
+    MakeCpuDevice(kThreads)->Enter();
+    std::atomic<int> with = 0;
+    // at::parallel_for() is OpenMP's only where LibTorch itself is compiled.
+    using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+    const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    ASSERT_NE(parallel, nullptr);
+    parallel(
+        [](void* count) {
+          *static_cast<std::atomic<int>*>(count) += StackOfThisThread().ss_flags == 0 ? 1 : 0;
+        },
+        &with, kThreads, 0);
+    EXPECT_EQ(with, kThreads);
+  }).join();
 }
 
 TEST(SignalStackTest, OneThatIsThereStays) {

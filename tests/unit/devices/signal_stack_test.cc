@@ -46,8 +46,8 @@ TEST(SignalStackTest, HandlersRunOnIt) {
   EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
-// Where the thread sanitizer sees every access: a counter on a stack would be made by one thread and counted up by
-// OpenMP's, whose start it does not see.
+// Where the thread sanitizer sees every access: a counter on a stack would be made by one thread
+// and counted up by OpenMP's, whose start it does not see.
 std::atomic<int> threads_with_one = 0;
 
 // Its intra-op threads as well as the one that they compute with.
@@ -61,9 +61,8 @@ TEST(SignalStackTest, EveryThreadOfACpuDeviceHasOne) {
     using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
     const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
     ASSERT_NE(parallel, nullptr);
-    parallel(
-        [](void*) { threads_with_one += StackOfThisThread().ss_flags == 0 ? 1 : 0; }, nullptr,
-        kThreads, 0);
+    parallel([](void*) { threads_with_one += StackOfThisThread().ss_flags == 0 ? 1 : 0; }, nullptr,
+             kThreads, 0);
     EXPECT_EQ(threads_with_one - before, kThreads);
   }).join();
 }

@@ -20,13 +20,13 @@ from pathlib import Path
 import inference_models
 import parts
 from e2e.server import BINARY
-from inference_load import Point, bare_cpu_seconds, load, perf_analyzer
+from inference_load import Point, bare_cpu_seconds, busy_cores, load, perf_analyzer
 from inference_servers import (
     PYTRITON_PYTHON,
     BraidServer,
     EchoServer,
     LeastServer,
-    PyTritonServer,
+    start_pytriton,
 )
 from inference_table import alternate, heading, row
 
@@ -60,7 +60,9 @@ def peers(bench: Bench) -> None:
     # (batch, clients) → what has to be how many times PyTriton's.
     lines = {(1, 1): None, (1, 8): 8, (1, 32): None, (32, 8): 4.5, (256, 4): None}
     with (
-        closing(PyTritonServer(bench.mlp, inference_models.MAX_BATCH, bench.folder)) as pytriton,
+        closing(
+            start_pytriton(bench.mlp, inference_models.MAX_BATCH, bench.new_folder)
+        ) as pytriton,
         closing(bench.server()) as braid,
         closing(LeastServer(bench.new_folder(), bench.mlp)) as least,
         closing(LeastServer(bench.new_folder())) as grpc_alone,
@@ -120,13 +122,12 @@ def cpu(bench: Bench) -> None:
         closing(LeastServer(bench.new_folder())) as grpc_alone,
     ):
 
-        def served(
-            server: BraidServer | LeastServer, batch: int, clients: int, memory: bool
-        ) -> float:
+        def served(server: BraidServer | LeastServer, options: dict) -> tuple[float, float]:
+            """CPU seconds of a request, and requests/s."""
             before = server.cpu_seconds()
-            options = {"shape": (batch, 784), "in_flight": clients, "connections": clients}
-            done = load(server.address, bench.seconds, shared_memory=memory, **options)
-            return (server.cpu_seconds() - before) / (done["completed"]["count"] * batch)
+            done = load(server.address, bench.seconds, **options)
+            took = server.cpu_seconds() - before
+            return took / done["completed"]["count"], completed_rate(done)
 
         for batch, clients, memory, line in (
             (32, 8, False, 1.25),
@@ -137,19 +138,33 @@ def cpu(bench: Bench) -> None:
             if memory and not shared:
                 print(f"| batch {batch}, shared memory: the server does not offer it | | | | |")
                 continue
+            options = {"shape": (batch, 784), "connections": clients, "shared_memory": memory}
+
+            def in_places(server: BraidServer | LeastServer) -> tuple[float, float]:
+                return served(server, {**options, "in_flight": clients})
+
+            rate = in_places(braid)[1]
+
+            def beside_loops() -> float:
+                with busy_cores(bench.mlp, batch, CORES):
+                    return served(grpc_alone, {**options, "rate": rate})[0]
+
             results = bench.alternate(
-                lambda: served(braid, batch, clients, memory),
+                lambda: in_places(braid)[0] / batch,
                 lambda: bare_cpu_seconds(bench.mlp, batch, 2, bench.seconds),
                 lambda: bare_cpu_seconds(bench.mlp, batch, 1, bench.seconds),
-                lambda: served(grpc_alone, batch, clients, memory),
+                lambda: in_places(grpc_alone)[0] / batch,
+                lambda: beside_loops() / batch,
             )
             name = f"batch {batch}, {clients} clients" + (", shared memory" if memory else "")
-            row(f"{name}: Braid, µs a row", [1e6 * b for b, _, _, _ in results])
-            both = [ours / bare for ours, bare, _, _ in results]
+            row(f"{name}: Braid, µs a row", [1e6 * b for b, *_ in results])
+            both = [ours / bare for ours, bare, *_ in results]
             row(f"{name}: to a loop in each of 2 threads", both, ".2f", line, "≤")
-            row(f"{name}: to a loop alone", [ours / bare for ours, _, bare, _ in results])
-            both = [alone / bare for _, bare, _, alone in results]
+            row(f"{name}: to a loop alone", [ours / bare for ours, _, bare, *_ in results])
+            both = [alone / bare for _, bare, _, alone, _ in results]
             row(f"{name}: gRPC alone, to a loop in each of 2 threads", both)
+            both = [beside / bare for _, bare, _, _, beside in results]
+            row(f"{name}: the same beside loops, {rate:.0f} requests/s", both)
 
 
 def split(bench: Bench) -> None:
@@ -202,30 +217,37 @@ def overload(bench: Bench) -> None:
     # What refusals and their clients take of the two cores is lost to the model: the longer its
     # requests take, the fewer there are to refuse.
     for model in ("linears", "convolutions"):
-        with closing(bench.server(flags=("--max_requests=32",))) as braid:
-            offer(bench, braid, model)
+        with (
+            closing(bench.server(flags=("--max_requests=32",))) as braid,
+            closing(LeastServer(bench.new_folder())) as grpc_alone,
+        ):
+            offer(bench, braid, grpc_alone, model)
 
 
-def offer(bench: Bench, braid: BraidServer, model: str) -> None:
-    def run(seconds: float, **options: object) -> dict:
-        before = braid.cpu_seconds()
+def offer(bench: Bench, braid: BraidServer, grpc_alone: LeastServer, model: str) -> None:
+    def run(server: BraidServer | LeastServer, seconds: float, **options: object) -> dict:
+        before = server.cpu_seconds()
         options |= {"model": model, "shape": (1, 1024), "connections": 4}
-        done = load(braid.address, seconds, **options)
-        return {**done, "server_cpu_seconds": braid.cpu_seconds() - before}
+        done = load(server.address, seconds, **options)
+        return {**done, "server_cpu_seconds": server.cpu_seconds() - before}
 
     def best() -> dict:
-        return run(bench.seconds, in_flight=16)
+        return run(braid, bench.seconds, in_flight=16)
 
     capacity = max(completed_rate(best()) for _ in range(3))
 
     def offered(times: int) -> dict:
         # What is in flight at the end is answered after it: counted, and its time too.
-        return run(2 * bench.seconds, rate=times * capacity)
+        return run(braid, 2 * bench.seconds, rate=times * capacity)
 
-    results = bench.alternate(best, lambda: offered(2), lambda: offered(10))
+    def refused_by_grpc_alone() -> dict:
+        with busy_cores(bench.models / model / "1/model.pt", 1, CORES, 1024):
+            return run(grpc_alone, bench.seconds, rate=9 * capacity)
+
+    results = bench.alternate(best, lambda: offered(2), lambda: offered(10), refused_by_grpc_alone)
     took = 2e3 / capacity  # by two workers
     heading(f"{took:.0f} ms a request ({model}), of which 32 may be in flight", bench.rounds)
-    row("best, requests/s, 16 in flight", [completed_rate(b) for b, _, _ in results], ".0f")
+    row("best, requests/s, 16 in flight", [completed_rate(each[0]) for each in results], ".0f")
     for times, place, line in ((2, 1, None), (10, 2, 0.9)):
         done = [result[place] for result in results]
         ratios = [completed_rate(result[place]) / completed_rate(result[0]) for result in results]
@@ -235,10 +257,15 @@ def offer(bench: Bench, braid: BraidServer, model: str) -> None:
         row(f"{times} ×: at most, by the cores that it leaves", [1 - c / CORES for c in cores])
         rates = [each["refused"]["count"] / each["seconds"] for each in done]
         row(f"{times} ×: refused/s", rates, ".0f")
+        if times == 10:
+            grpc = [each[3]["server_cpu_seconds"] / each[3]["refused"]["count"] for each in results]
+            most = [1 - (c + r * g) / CORES for c, r, g in zip(cores, rates, grpc)]
+            row("10 ×: at most, by the cores that it and gRPC's refusals leave", most)
+            row("10 ×: gRPC's CPU time for a refusal, ms", [1e3 * each for each in grpc], ".3f")
         refused = [each["refused"] for each in done]
         row(f"{times} ×: a refusal's p50, ms", [each["p50_ms"] for each in refused])
         row(f"{times} ×: a refusal's p99, ms", [each["p99_ms"] for each in refused])
-    costs = [refusal_ms(ten_times, best_run) for best_run, _, ten_times in results]
+    costs = [refusal_ms(ten_times, best_run) for best_run, _, ten_times, _ in results]
     row("10 ×: a refusal's CPU time in the server, ms", costs, ".3f")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from e2e.server import BINARY, ROOT
@@ -79,5 +82,28 @@ def load(address: str, seconds: float = 0, **options: object) -> dict:
 
 def bare_cpu_seconds(model: object, batch: int, threads: int, seconds: float) -> float:
     """Of a row, in a LibTorch loop in so many threads side by side."""
-    command = [BARE, f"--path={model}", f"--batch={batch}", f"--threads={threads}"]
-    return float(_run([*command, f"--seconds={seconds}"], seconds))
+    return float(_run([*_bare(model, batch, threads), f"--seconds={seconds}"], seconds))
+
+
+@contextmanager
+def busy_cores(model: object, batch: int, threads: int, features: int = 784) -> Iterator[None]:
+    """That loop goes on meanwhile, and has begun."""
+    command = [*_bare(model, batch, threads), f"--features={features}", "--seconds=600"]
+    with subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL) as loop:
+        try:
+            while time.clock_gettime(process_clock(loop.pid)) < 1:  # it loads LibTorch first
+                if loop.poll() is not None:
+                    raise RuntimeError(f"{BARE} ended: {loop.returncode}")
+                time.sleep(0.05)
+            yield
+        finally:
+            loop.kill()
+
+
+def _bare(model: object, batch: int, threads: int) -> list:
+    return [BARE, f"--path={model}", f"--batch={batch}", f"--threads={threads}"]
+
+
+def process_clock(pid: int) -> int:
+    """The CPU time of all its threads, as clock_getcpuclockid() makes it."""
+    return ~pid << 3 | 2

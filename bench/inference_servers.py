@@ -7,12 +7,15 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.server import BINARY, ROOT, Server
+from inference_load import process_clock
 
 START_SECONDS = 120
 STOP_SECONDS = 30
+PYTRITON_STARTS = 5
 ECHO = BINARY.with_name("braid-bench-echo")
 LEAST = BINARY.with_name("braid-bench-least")
 PYTRITON_PYTHON = ROOT / "build/pytriton/bin/python"
@@ -104,7 +107,7 @@ class LeastServer(ReadyFileServer):
 
 
 class PyTritonServer(ReadyFileServer):
-    """PyTriton with two workers of one intra-op thread. folder: for its files."""
+    """PyTriton with two workers of one intra-op thread. folder: new, for its files."""
 
     def __init__(self, model: Path, max_batch: int, folder: Path) -> None:
         ready = folder / "pytriton"
@@ -118,9 +121,21 @@ class PyTritonServer(ReadyFileServer):
         self.address = f"127.0.0.1:{ports[0]}"
 
 
+def start_pytriton(model: Path, max_batch: int, new_folder: Callable[[], Path]) -> PyTritonServer:
+    """Again if it was refused by itself: its second worker takes the settings from a socket of its
+    first one's as soon as that has a name, and it may not listen yet (PyTriton 0.7.0)."""
+    for _ in range(PYTRITON_STARTS - 1):
+        try:
+            return PyTritonServer(model, max_batch, new_folder())
+        except RuntimeError as error:
+            if "in get_config_from_handshake_server" not in str(error):
+                raise
+    return PyTritonServer(model, max_batch, new_folder())
+
+
 def _cpu_seconds(pid: int) -> float:
     """Of all the process's threads, since it was started."""
-    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid() makes it
+    return time.clock_gettime(process_clock(pid))
 
 
 def _address(port_file: Path) -> str:

@@ -1,7 +1,8 @@
 // The least that a server of 784→512→512→10 can do: the forward pass on the gRPC thread that brings
 // the request, with no queue, no batching, no check and no metric. Without a file it does not even
-// that and replies with zeros: gRPC alone. Answers what Triton's perf_analyzer asks before it
-// measures. Writes the port to the file that it is given and serves until SIGTERM.
+// that and replies with zeros: gRPC alone. A model of another name it refuses, as a server that is
+// full does. Answers what Triton's perf_analyzer asks before it measures. Writes the port to the
+// file that it is given and serves until SIGTERM.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr char kModel[] = "mlp";
 constexpr char kVersion[] = "1";
+constexpr char kRefusal[] = "there is no room for a request of another model";
 constexpr int64_t kFeatures = 784;
 constexpr int64_t kClasses = 10;
 constexpr int kMaxBatch = 4096;
@@ -43,6 +45,9 @@ class Least final : public inference::GRPCInferenceService::CallbackService {
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
                                        const inference::ModelInferRequest* request,
                                        inference::ModelInferResponse* response) override {
+    if (request->model_name() != kModel) {
+      return Reply(context, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, kRefusal));
+    }
     const int64_t rows = request->inputs(0).shape(0);
     response->set_model_name(request->model_name());
     response->set_model_version(kVersion);

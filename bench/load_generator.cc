@@ -1,11 +1,10 @@
 #include "bench/load_generator.h"
 
 #include <algorithm>
-#include <functional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "bench/shared_input.h"
 #include "grpcpp/grpcpp.h"
@@ -62,7 +61,8 @@ inference::ModelInferRequest Request(const LoadOptions& options, const SharedInp
   return request;
 }
 
-// One run. Thread-safe: replies come on gRPC's threads.
+// One run. One thread takes the replies and, in a closed loop, sends too: what the client's threads
+// hand to one another is taken from the server that is measured on the same cores.
 class Load {
  public:
   Load(const LoadOptions& options, const std::vector<std::unique_ptr<Stub>>& stubs,
@@ -72,83 +72,89 @@ class Load {
   LoadReport Run() {
     start_ = absl::Now();
     if (options_.rate > 0) {
-      SendByTheClock();
+      std::thread sender([this] { SendByTheClock(); });
+      while (Receive() != nullptr) {
+      }
+      sender.join();
     } else {
       SendInPlaces();
     }
-    const absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(
-        +[](int64_t* open) { return *open == 0; }, &open_));
-    LoadReport report = std::move(report_);
-    report.seconds = absl::ToDoubleSeconds(absl::Now() - start_);
-    return report;
+    report_.seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+    return std::move(report_);
   }
 
  private:
   struct Call {
     grpc::ClientContext context;
     inference::ModelInferResponse response;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<inference::ModelInferResponse>> reader;
     absl::Time due;
-    size_t stub = 0;
-    std::function<void()> then;
+    size_t place = 0;
   };
 
   void SendInPlaces() {
-    for (int place = 0; place < options_.in_flight && Take(); ++place) {
-      SendAndAgain(static_cast<size_t>(place));
+    int sending = 0;
+    while (sending < options_.in_flight && Take()) {
+      Send(absl::Now(), static_cast<size_t>(sending++));
     }
-  }
-
-  void SendAndAgain(size_t stub) {
-    Send(absl::Now(), stub, [this, stub] {
+    while (sending > 0) {
+      const std::unique_ptr<Call> replied = Receive();
       if (Take()) {
-        SendAndAgain(stub);
+        Send(absl::Now(), replied->place);
+      } else {
+        --sending;
       }
-    });
+    }
+    queue_.Shutdown();
+    Receive();
   }
 
   void SendByTheClock() {
     for (int64_t sent = 0; Take(); ++sent) {
       const absl::Time due = start_ + absl::Seconds(static_cast<double>(sent) / options_.rate);
       absl::SleepFor(due - absl::Now());
-      Send(due, static_cast<size_t>(sent), [] {});
+      Send(due, static_cast<size_t>(sent));
     }
+    queue_.Shutdown();
   }
 
-  // Whether one more is to be sent; it counts as open from here.
-  bool Take() ABSL_LOCKS_EXCLUDED(mu_) {
-    const bool in_time = absl::Now() - start_ < options_.time;
-    const absl::MutexLock lock(&mu_);
-    if (options_.requests > 0 ? taken_ == options_.requests : !in_time) {
+  // Whether one more is to be sent.
+  bool Take() {
+    if (options_.requests > 0 ? taken_ == options_.requests
+                              : absl::Now() - start_ >= options_.time) {
       return false;
     }
     ++taken_;
-    ++open_;
     return true;
   }
 
-  void Send(absl::Time due, size_t stub, std::function<void()> then) {
-    auto* call = new Call;
+  void Send(absl::Time due, size_t place) {
+    auto call = std::make_unique<Call>();
     call->due = due;
-    call->then = std::move(then);
+    call->place = place;
     if (!options_.token.empty()) {
       call->context.AddMetadata("authorization", absl::StrCat("Bearer ", options_.token));
     }
-    stubs_[stub % stubs_.size()]->async()->ModelInfer(
-        &call->context, &request_, &call->response, [this, call](const grpc::Status& status) {
-          std::unique_ptr<Call> owned(call);
-          Record(status, absl::ToDoubleSeconds(absl::Now() - owned->due));
-          owned->then();
-          // It holds the channel, whose end, if this were the last to let go of it, would wait for
-          // the thread that this is.
-          owned.reset();
-          const absl::MutexLock lock(&mu_);
-          --open_;
-        });
+    call->reader =
+        stubs_[place % stubs_.size()]->AsyncModelInfer(&call->context, request_, &queue_);
+    Call* const tag = call.release();  // Receive()'s
+    tag->reader->Finish(&tag->response, &tag->status, tag);
   }
 
-  void Record(const grpc::Status& status, double seconds) ABSL_LOCKS_EXCLUDED(mu_) {
-    const absl::MutexLock lock(&mu_);
+  // The next that is replied; nullptr when the queue is shut down and all are.
+  std::unique_ptr<Call> Receive() {
+    void* tag = nullptr;
+    bool ok = false;
+    if (!queue_.Next(&tag, &ok)) {
+      return nullptr;
+    }
+    std::unique_ptr<Call> call(static_cast<Call*>(tag));
+    Record(call->status, absl::ToDoubleSeconds(absl::Now() - call->due));
+    return call;
+  }
+
+  void Record(const grpc::Status& status, double seconds) {
     if (status.ok()) {
       report_.completed.push_back(seconds);
     } else if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
@@ -163,12 +169,10 @@ class Load {
   const LoadOptions& options_;
   const std::vector<std::unique_ptr<Stub>>& stubs_;
   const inference::ModelInferRequest request_;
+  grpc::CompletionQueue queue_;
   absl::Time start_;
-
-  absl::Mutex mu_;
-  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t open_ ABSL_GUARDED_BY(mu_) = 0;
-  LoadReport report_ ABSL_GUARDED_BY(mu_);
+  int64_t taken_ = 0;  // the sending thread's
+  LoadReport report_;  // the receiving thread's
 };
 
 }  // namespace

@@ -33,9 +33,9 @@ int Serve(grpc::Service* service, const std::string& port_file) {
   return 0;
 }
 
-grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context) {
+grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const grpc::Status& status) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+  reactor->Finish(status);
   return reactor;
 }
 

@@ -16,7 +16,8 @@ namespace braid::bench {
 // Returns the program's exit status.
 int Serve(grpc::Service* service, const std::string& port_file);
 
-// Ends the call on the thread that brought it: the reply is complete.
-grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context);
+// Ends the call on the thread that brought it: the reply is complete, or there is none.
+grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context,
+                                const grpc::Status& status = grpc::Status::OK);
 
 }  // namespace braid::bench

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Inference through the server against PyTriton, a bare LibTorch loop and gRPC alone, as ratios in one
 # run. Prints tables with the lines to reach, and what gRPC alone and a forward pass on its threads
-# come to beside them; bench/RESULTS.md holds what it printed. On loopback alone; takes a quarter of
-# an hour or so, six minutes of it for a million requests, and with --short three.
+# come to beside them; bench/RESULTS.md holds what it printed. On loopback alone; takes 20 minutes or
+# so, and with --short four.
 #
 #   bench/inference.sh [--short] [peers] [cpu] [split] [transport] [overload] [memory]
 #

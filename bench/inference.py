@@ -121,14 +121,6 @@ def cpu(bench: Bench) -> None:
         closing(bench.server(flags=flags)) as braid,
         closing(LeastServer(bench.new_folder())) as grpc_alone,
     ):
-
-        def served(server: BraidServer | LeastServer, options: dict) -> tuple[float, float]:
-            """CPU seconds of a request, and requests/s."""
-            before = server.cpu_seconds()
-            done = load(server.address, bench.seconds, **options)
-            took = server.cpu_seconds() - before
-            return took / done["completed"]["count"], completed_rate(done)
-
         for batch, clients, memory, line in (
             (32, 8, False, 1.25),
             (256, 4, False, 1.15),
@@ -140,21 +132,24 @@ def cpu(bench: Bench) -> None:
                 continue
             options = {"shape": (batch, 784), "connections": clients, "shared_memory": memory}
 
-            def in_places(server: BraidServer | LeastServer) -> tuple[float, float]:
-                return served(server, {**options, "in_flight": clients})
+            def in_places(server: BraidServer | LeastServer) -> dict:
+                return served(server, bench.seconds, **options, in_flight=clients)
 
-            rate = in_places(braid)[1]
+            rate = per_second(in_places(braid), "completed")
 
-            def beside_loops() -> float:
+            def beside_loops() -> dict:
                 with busy_cores(bench.mlp, batch, CORES):
-                    return served(grpc_alone, {**options, "rate": rate})[0]
+                    return served(grpc_alone, bench.seconds, **options, rate=rate)
+
+            def of_a_row(done: dict) -> float:
+                return cpu_seconds_of_one(done, "completed") / batch
 
             results = bench.alternate(
-                lambda: in_places(braid)[0] / batch,
+                lambda: of_a_row(in_places(braid)),
                 lambda: bare_cpu_seconds(bench.mlp, batch, 2, bench.seconds),
                 lambda: bare_cpu_seconds(bench.mlp, batch, 1, bench.seconds),
-                lambda: in_places(grpc_alone)[0] / batch,
-                lambda: beside_loops() / batch,
+                lambda: of_a_row(in_places(grpc_alone)),
+                lambda: of_a_row(beside_loops()),
             )
             name = f"batch {batch}, {clients} clients" + (", shared memory" if memory else "")
             row(f"{name}: Braid, µs a row", [1e6 * b for b, *_ in results])
@@ -202,8 +197,7 @@ def transport(bench: Bench) -> None:
             options = {"model": "identity", "shape": (16 * MIB,), "in_flight": 1}
 
             def rate() -> float:
-                done = load(address, bench.seconds, **options)
-                return done["completed"]["count"] * 64 / done["seconds"]
+                return 64 * per_second(load(address, bench.seconds, **options), "completed")
 
             return rate
 
@@ -226,15 +220,12 @@ def overload(bench: Bench) -> None:
 
 def offer(bench: Bench, braid: BraidServer, grpc_alone: LeastServer, model: str) -> None:
     def run(server: BraidServer | LeastServer, seconds: float, **options: object) -> dict:
-        before = server.cpu_seconds()
-        options |= {"model": model, "shape": (1, 1024), "connections": 4}
-        done = load(server.address, seconds, **options)
-        return {**done, "server_cpu_seconds": server.cpu_seconds() - before}
+        return served(server, seconds, model=model, shape=(1, 1024), connections=4, **options)
 
     def best() -> dict:
         return run(braid, bench.seconds, in_flight=16)
 
-    capacity = max(completed_rate(best()) for _ in range(3))
+    capacity = max(per_second(best(), "completed") for _ in range(3))
 
     def offered(times: int) -> dict:
         # What is in flight at the end is answered after it: counted, and its time too.
@@ -247,36 +238,55 @@ def offer(bench: Bench, braid: BraidServer, grpc_alone: LeastServer, model: str)
     results = bench.alternate(best, lambda: offered(2), lambda: offered(10), refused_by_grpc_alone)
     took = 2e3 / capacity  # by two workers
     heading(f"{took:.0f} ms a request ({model}), of which 32 may be in flight", bench.rounds)
-    row("best, requests/s, 16 in flight", [completed_rate(each[0]) for each in results], ".0f")
+    bests = [per_second(best_run, "completed") for best_run, *_ in results]
+    row("best, requests/s, 16 in flight", bests, ".0f")
     for times, place, line in ((2, 1, None), (10, 2, 0.9)):
         done = [result[place] for result in results]
-        ratios = [completed_rate(result[place]) / completed_rate(result[0]) for result in results]
+        ratios = [per_second(each, "completed") / most for each, most in zip(done, bests)]
         row(f"{times} × the capacity offered: completed, to the best", ratios, line=line)
-        cores = [each["cpu_seconds"] / each["seconds"] for each in done]
+        cores = [client_cores(each) for each in done]
         row(f"{times} ×: cores of the client's", cores)
         row(f"{times} ×: at most, by the cores that it leaves", [1 - c / CORES for c in cores])
-        rates = [each["refused"]["count"] / each["seconds"] for each in done]
-        row(f"{times} ×: refused/s", rates, ".0f")
-        if times == 10:
-            grpc = [each[3]["server_cpu_seconds"] / each[3]["refused"]["count"] for each in results]
-            most = [1 - (c + r * g) / CORES for c, r, g in zip(cores, rates, grpc)]
-            row("10 ×: at most, by the cores that it and gRPC's refusals leave", most)
-            row("10 ×: gRPC's CPU time for a refusal, ms", [1e3 * each for each in grpc], ".3f")
+        row(f"{times} ×: refused/s", [per_second(each, "refused") for each in done], ".0f")
         refused = [each["refused"] for each in done]
         row(f"{times} ×: a refusal's p50, ms", [each["p50_ms"] for each in refused])
         row(f"{times} ×: a refusal's p99, ms", [each["p99_ms"] for each in refused])
     costs = [refusal_ms(ten_times, best_run) for best_run, _, ten_times, _ in results]
     row("10 ×: a refusal's CPU time in the server, ms", costs, ".3f")
+    costs = [cpu_seconds_of_one(alone, "refused") for *_, alone in results]
+    row("10 ×: gRPC's CPU time for a refusal, ms", [1e3 * each for each in costs], ".3f")
+    taken = [
+        client_cores(ten_times) + per_second(ten_times, "refused") * cost
+        for (_, _, ten_times, _), cost in zip(results, costs)
+    ]
+    left = [1 - cores / CORES for cores in taken]
+    row("10 ×: at most, by the cores that the client and gRPC's refusals leave", left)
 
 
-def completed_rate(done: dict) -> float:
-    return done["completed"]["count"] / done["seconds"]
+def served(server: BraidServer | LeastServer, seconds: float, **options: object) -> dict:
+    """What load() tells, and the CPU time that the server took meanwhile."""
+    before = server.cpu_seconds()
+    done = load(server.address, seconds, **options)
+    return {**done, "server_cpu_seconds": server.cpu_seconds() - before}
+
+
+def client_cores(done: dict) -> float:
+    return done["cpu_seconds"] / done["seconds"]
+
+
+def per_second(done: dict, answer: str) -> float:
+    return done[answer]["count"] / done["seconds"]
+
+
+def cpu_seconds_of_one(done: dict, answer: str) -> float:
+    """The server's, if there was no other answer."""
+    return done["server_cpu_seconds"] / done[answer]["count"]
 
 
 def refusal_ms(done: dict, best: dict) -> float:
     """The server's CPU time for each, if a completed request takes what it takes in `best`, where
     none was refused."""
-    completed = best["server_cpu_seconds"] / best["completed"]["count"]
+    completed = cpu_seconds_of_one(best, "completed")
     rest = done["server_cpu_seconds"] - done["completed"]["count"] * completed
     return 1e3 * rest / done["refused"]["count"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from e2e.server import BINARY, ROOT
+from e2e.server import BINARY, ROOT, cpu_seconds
 
 LOAD = BINARY.with_name("braid-bench-load")
 BARE = BINARY.with_name("braid-bench-bare")
@@ -91,7 +91,7 @@ def busy_cores(model: object, batch: int, threads: int, features: int = 784) -> 
     command = [*_bare(model, batch, threads), f"--features={features}", "--seconds=600"]
     with subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL) as loop:
         try:
-            while time.clock_gettime(process_clock(loop.pid)) < 1:  # it loads LibTorch first
+            while cpu_seconds(loop.pid) < 1:  # it loads LibTorch and the model first
                 if loop.poll() is not None:
                     raise RuntimeError(f"{BARE} ended: {loop.returncode}")
                 time.sleep(0.05)
@@ -102,8 +102,3 @@ def busy_cores(model: object, batch: int, threads: int, features: int = 784) -> 
 
 def _bare(model: object, batch: int, threads: int) -> list:
     return [BARE, f"--path={model}", f"--batch={batch}", f"--threads={threads}"]
-
-
-def process_clock(pid: int) -> int:
-    """The CPU time of all its threads, as clock_getcpuclockid() makes it."""
-    return ~pid << 3 | 2

@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e.server import BINARY, ROOT, Server
-from inference_load import process_clock
+from e2e.server import BINARY, ROOT, Server, cpu_seconds
 
 START_SECONDS = 120
 STOP_SECONDS = 30
@@ -36,7 +36,7 @@ class BraidServer:
         self.address = self._server.address
 
     def cpu_seconds(self) -> float:
-        return _cpu_seconds(self._server.process.pid)
+        return self._server.cpu_seconds()
 
     def resident_bytes(self) -> int:
         return self._server.resident_bytes()
@@ -103,7 +103,7 @@ class LeastServer(ReadyFileServer):
         self.address = _address(port)
 
     def cpu_seconds(self) -> float:
-        return _cpu_seconds(self._process.pid)
+        return cpu_seconds(self._process.pid)
 
 
 class PyTritonServer(ReadyFileServer):
@@ -130,12 +130,8 @@ def start_pytriton(model: Path, max_batch: int, new_folder: Callable[[], Path]) 
         except RuntimeError as error:
             if "in get_config_from_handshake_server" not in str(error):
                 raise
+            print("PyTriton is started again: its worker was refused by the other", file=sys.stderr)
     return PyTritonServer(model, max_batch, new_folder())
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Of all the process's threads, since it was started."""
-    return time.clock_gettime(process_clock(pid))
 
 
 def _address(port_file: Path) -> str:

@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,6 @@ LINES = {"tokens, access log": 0.97, "TLS": 0.75}
 TOKEN = "made-for-the-benchmark"
 
 
-def cpu_seconds(server: Server) -> float:
-    """Of the server's process since it began."""
-    return time.clock_gettime(~server.process.pid << 3 | 2)  # as clock_getcpuclockid() makes it
-
-
 @dataclass(frozen=True)
 class Measured:
     cpu: float  # the server's for a request, in microseconds
@@ -48,10 +42,10 @@ def measure(server: Server, in_flight: int, *flags: str) -> Measured:
     """Requests of one row, so many at a time."""
     command = [str(LOAD), f"--server={server.address}", "--model=mlp", "--shape=1,784"]
     command += [f"--in_flight={in_flight}", f"--seconds={SECONDS}", *flags]
-    before = cpu_seconds(server)
+    before = server.cpu_seconds()
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     completed = report["completed"]["count"]
-    return Measured(1e6 * (cpu_seconds(server) - before) / completed, completed / report["seconds"])
+    return Measured(1e6 * (server.cpu_seconds() - before) / completed, completed / report["seconds"])
 
 
 def main() -> None:

@@ -49,6 +49,8 @@
 namespace braid {
 namespace {
 
+// In the data directory: results of row independence tests.
+constexpr char kRowTestsFile[] = "row_tests.json";
 // How long replies that clients are slow to read keep the server.
 constexpr absl::Duration kSlowReaders = absl::Seconds(10);
 // How long trainers may take to be saved that are still at work when the drain's time is up.
@@ -152,7 +154,9 @@ class Server::Parts {
          [this](const absl::Status& why) { health_.LoseDevice(why.message()); }});
     BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
-    models_ = std::make_unique<ServedModels>(pool_->workers(), &metrics_);
+    models_ = std::make_unique<ServedModels>(
+        pool_->workers(), &metrics_,
+        options_.data_dir.empty() ? "" : absl::StrCat(options_.data_dir, "/", kRowTestsFile));
     if (options_.allow_client_shared_memory) {
       regions_ = std::make_unique<SharedRegions>(DevicePool::gpu_memory());
     }

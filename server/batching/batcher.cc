@@ -9,8 +9,8 @@
 namespace braid {
 
 Batcher::Batcher(const ModelConfig& config)
-    : limits_{std::max<int64_t>(config.max_batch_size, 1),
-              config.batched() ? config.max_queue_delay : absl::ZeroDuration(),
+    : limits_{config.merges_requests() ? config.max_batch_size : 1,
+              config.merges_requests() ? config.max_queue_delay : absl::ZeroDuration(),
               config.preferred_batch_sizes, config.preferred_chunk_rows},
       default_priority_(std::max<int64_t>(config.default_priority_level, 1)),
       levels_(static_cast<size_t>(std::max<int64_t>(config.priority_levels, 1))) {

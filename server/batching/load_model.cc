@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/batching/place_replicas.h"
+#include "server/batching/row_independence.h"
 #include "server/batching/warm_up.h"
 #include "server/devices/run_on.h"
 #include "server/models/aoti_package.h"
@@ -14,6 +16,7 @@
 #include "server/models/pair_model.h"
 #include "server/models/scalar_text.h"
 #include "server/models/torchscript_model.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -34,35 +37,129 @@ absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::
   return OpenPackage(std::move(package), name, config, device);
 }
 
+absl::StatusOr<std::unique_ptr<Model>> OpenBeside(const ModelFile& file,
+                                                  const std::optional<ModelConfig>& config,
+                                                  Worker* worker) {
+  std::unique_ptr<Model> model;
+  BRAID_RETURN_IF_ERROR(RunBesideEach({worker}, [&](size_t) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(model, Open(file.path, file.model, config, worker->torch_device()));
+    return CheckScalars(model->config());
+  }));
+  return model;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Replica>>> MakeReplicas(
+    const Model& model, const std::vector<Worker*>& workers) {
+  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
+  BRAID_RETURN_IF_ERROR(RunBesideEach(workers, [&](size_t r) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(replicas[r], model.MakeReplica(workers[r]->torch_device()));
+    return absl::OkStatus();
+  }));
+  return replicas;
+}
+
+// Whether `config` leaves it to a test.
+bool NeedsTest(const ModelConfig& config) {
+  return config.batched() && (config.row_independence == RowIndependence::kUnproven ||
+                              config.row_independence == RowIndependence::kProven);
+}
+
+// Records in `config` what `test` found. declared: the batch dimension is the user's word.
+void Record(const RowTest& test, int64_t version, bool declared, ModelConfig* config) {
+  const bool dependent = test.result == RowIndependence::kDependent;
+  const bool merge = test.result == RowIndependence::kProven ||
+                     (declared && (!dependent || test.approximate));
+  config->row_independence = test.result == RowIndependence::kProven ? RowIndependence::kProven
+                             : merge                                 ? RowIndependence::kUnproven
+                                     : RowIndependence::kDependent;
+  config->row_independence_reason = test.reason;
+  if (test.result != RowIndependence::kProven) {
+    Log(LogModule::kModels)
+        .warn("model '{}' version {}: {}: {}: {}", config->name, version,
+              merge ? "requests are merged and split, as the configuration says"
+                    : "requests are neither merged nor split",
+              dependent ? "rows depend on each other" : "row independence could not be tested",
+              test.reason);
+  }
+}
+
+absl::Status RefuseDependence(const ModelConfig& config, const RowTest& test) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "max_batch_size: ", config.max_batch_size,
+      " lets Braid merge requests and split batches, but rows depend on each other: ", test.reason,
+      " (set max_batch_size: 0, with -1 before all dims, or, to mix rows all the same, "
+      "parameters[\"row_independence\"] to \"assumed\")"));
+}
+
+absl::StatusOr<RowTest> Test(const ModelFile& file, const ModelConfig& config, Worker& worker,
+                             Replica& replica, RowTestCache* tests) {
+  const absl::StatusOr<std::string> key = RowTestKey(file.path, config, worker.torch_device());
+  if (key.ok()) {
+    if (const std::optional<RowTest> known = tests->Find(*key)) {
+      return *known;
+    }
+  }
+  BRAID_ASSIGN_OR_RETURN(RowTest test, TestRowIndependence(config, worker, replica));
+  if (key.ok()) {
+    tests->Add(*key, test);
+  }
+  return test;
+}
+
 }  // namespace
 
 absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
                                          const std::optional<ModelConfig>& config,
                                          const std::vector<Worker*>& workers) {
-  std::unique_ptr<Model> model;
-  BRAID_RETURN_IF_ERROR(RunBesideEach({workers.front()}, [&](size_t) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(model,
-                           Open(file.path, file.model, config, workers.front()->torch_device()));
-    return CheckScalars(model->config());
-  }));
-  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
-  BRAID_RETURN_IF_ERROR(RunBesideEach(workers, [&](size_t r) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(replicas[r], model->MakeReplica(workers[r]->torch_device()));
-    return absl::OkStatus();
-  }));
+  BRAID_ASSIGN_OR_RETURN(const auto model, OpenBeside(file, config, workers.front()));
+  BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(*model, workers));
   return LoadedVersion{model->config(), file.version, ReplicaSet(workers, std::move(replicas))};
 }
 
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
-                                          const std::vector<Worker*>& workers) {
+                                          const std::vector<Worker*>& workers,
+                                          OnRowDependence on_row_dependence, RowTestCache* tests) {
   std::vector<Worker*> placed = workers;
   if (config) {
     BRAID_ASSIGN_OR_RETURN(placed, PlaceReplicas(config->instance_groups, workers));
   }
-  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, LoadOnEach(file, config, placed));
+  BRAID_ASSIGN_OR_RETURN(const auto model, OpenBeside(file, config, placed.front()));
+  BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(*model, placed));
+  ModelConfig settled = model->config();
+  if (NeedsTest(settled)) {
+    BRAID_ASSIGN_OR_RETURN(const RowTest test,
+                           Test(file, settled, *placed.front(), *replicas.front(), tests));
+    if (test.result == RowIndependence::kDependent && !test.approximate && config &&
+        on_row_dependence == OnRowDependence::kRefuse) {
+      return RefuseDependence(settled, test);
+    }
+    // What a test has proven before is not merged on somebody's word.
+    const bool declared =
+        config.has_value() && config->row_independence == RowIndependence::kUnproven;
+    Record(test, file.version, declared, &settled);
+    if (model->stateful()) {
+      BRAID_ASSIGN_OR_RETURN(auto anew, MakeReplicas(*model, {placed.front()}));
+      replicas.front() = std::move(anew.front());
+    }
+  }
+  LoadedVersion loaded{std::move(settled), file.version, ReplicaSet(placed, std::move(replicas))};
   BRAID_RETURN_IF_ERROR(WarmUp(loaded.config, file.folder, loaded.replicas));
   return loaded;
+}
+
+absl::Status SettlePublished(LoadedVersion* published) {
+  ModelConfig& config = published->config;
+  if (!NeedsTest(config)) {
+    return absl::OkStatus();
+  }
+  const ReplicaSet& replicas = published->replicas;
+  BRAID_ASSIGN_OR_RETURN(
+      const RowTest test,
+      TestRowIndependence(config, replicas.worker(0), replicas.replica(0)));
+  const bool declared = config.row_independence == RowIndependence::kUnproven;
+  Record(test, published->version, declared, &config);
+  return absl::OkStatus();
 }
 
 }  // namespace braid

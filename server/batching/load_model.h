@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/batching/row_test_cache.h"
 #include "server/devices/worker.h"
 #include "server/models/model_config.h"
 #include "server/parallel/replica_set.h"
@@ -33,15 +34,29 @@ struct ModelFile {
   int64_t version = 0;
 };
 
+// What becomes of a version whose rows depend on each other although its configuration has a batch
+// dimension.
+enum class OnRowDependence {
+  kRefuse,    // FAILED_PRECONDITION: the configuration is the user's and says otherwise.
+  kRunAlone,  // It is served; every request is a batch of its own.
+};
+
 // Replicas on those of `workers` that the configuration chooses, warmed up; of whatever package it
-// is if the file's name ends in .pt2, else of a TorchScript module. Errors and `config` are those
-// of what opens it, PlaceReplicas()'s and WarmUp()'s. Blocks, but of the workers it has only the
-// runs of the warm-up.
+// is if the file's name ends in .pt2, else of a TorchScript module. A batched version is tested for
+// row independence, unless `config` settles it or `tests` knows the result. Without `config` a
+// version whose rows depend on each other, or could not be tested, runs each request alone.
+//
+// Errors and `config` are those of what opens it, PlaceReplicas()'s, TestRowIndependence()'s and
+// WarmUp()'s. Blocks, but of the workers it has only the runs of the test and the warm-up.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
-                                          const std::vector<Worker*>& workers);
+                                          const std::vector<Worker*>& workers,
+                                          OnRowDependence on_row_dependence, RowTestCache* tests);
 
-// The same with a replica on each of `workers`, not warmed up.
+// Tests `published`, a version that a trainer made, before its requests may be merged.
+absl::Status SettlePublished(LoadedVersion* published);
+
+// Replicas of a file on each of `workers`, neither tested nor warmed up.
 absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
                                          const std::optional<ModelConfig>& config,
                                          const std::vector<Worker*>& workers);

@@ -38,11 +38,12 @@ std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
 void LogLoaded(const LoadedVersion& version, absl::Duration time) {
   const ModelConfig& config = version.config;
   Log(LogModule::kModels)
-      .info("model '{}' version {} ready in {}: ({}) -> ({}), batches of up to {}, {} replicas",
-            config.name, version.version,
-            absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1))),
+      .info("model '{}' version {} ready in {}: ({}) -> ({}), {}, {} replicas", config.name,
+            version.version, absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1))),
             Names(config.inputs, config.batched()), Names(config.outputs, config.batched()),
-            config.max_batch_size, version.replicas.size());
+            config.merges_requests() ? absl::StrCat("batches of up to ", config.max_batch_size)
+                                     : "each request alone",
+            version.replicas.size());
 }
 
 // A model whose name is taken would be served without anybody learning of its health.
@@ -109,7 +110,8 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
       }
       BRAID_ASSIGN_OR_RETURN(LoadedVersion one,
                              LoadVersion({path, entry.folder, entry.name, version.version}, config,
-                                         models_->workers()));
+                                         models_->workers(), OnRowDependence::kRefuse,
+                                         models_->row_tests()));
       LogLoaded(one, absl::Now() - start);
       loaded.push_back(std::move(one));
       return absl::OkStatus();

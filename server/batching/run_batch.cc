@@ -1,6 +1,7 @@
 #include "server/batching/run_batch.h"
 
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "ATen/ops/cat.h"
@@ -10,6 +11,7 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
+#include "server/models/input_check.h"
 #include "server/parallel/host_copy.h"
 
 namespace braid {
@@ -35,6 +37,18 @@ at::Tensor Merge(const std::vector<at::Tensor>& pieces, c10::Device device) {
   return staged.to(at::TensorOptions(device), /*non_blocking=*/true);
 }
 
+// None if the model is not batched.
+std::optional<int64_t> BatchRows(const ModelConfig& config, const std::vector<BatchPart>& parts) {
+  if (!config.batched()) {
+    return std::nullopt;
+  }
+  if (!config.merges_requests()) {
+    return RowsOf(*parts.front().inputs);
+  }
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                         [](int64_t sum, const BatchPart& part) { return sum + part.rows; });
+}
+
 // In host memory, once the device is synchronized.
 at::Tensor OnHost(const at::Tensor& tensor) {
   if (!tensor.is_cuda()) {
@@ -57,7 +71,8 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
     std::vector<at::Tensor> rows;
     for (const BatchPart& part : parts) {
       const HostTensor& input = (*part.inputs)[i];
-      rows.push_back(config.batched() ? ViewRows(input, part.start, part.rows) : View(input));
+      rows.push_back(config.merges_requests() ? ViewRows(input, part.start, part.rows)
+                                              : View(input));
     }
     // What several workers may be given at once must not be one memory: a model may work in place.
     const bool shared =
@@ -68,16 +83,40 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
   return inputs;
 }
 
-absl::Status CheckRows(const ModelConfig& config, const std::vector<at::Tensor>& outputs,
-                       int64_t rows, size_t parts) {
+// Whether `shape` is what the configuration says of an output: `rows`, if the model is batched, then
+// its dims.
+bool FitsConfig(at::IntArrayRef shape, const TensorSpec& spec, std::optional<int64_t> rows) {
+  const size_t batch_dims = rows ? 1 : 0;
+  bool fits = shape.size() == spec.dims.size() + batch_dims && (!rows || shape[0] == *rows);
+  for (size_t d = 0; fits && d < spec.dims.size(); ++d) {
+    fits = spec.dims[d] < 0 || spec.dims[d] == shape[d + batch_dims];
+  }
+  return fits;
+}
+
+absl::Status Unexpected(const ModelConfig& config, const TensorSpec& spec, at::IntArrayRef shape,
+                        std::optional<int64_t> rows) {
+  std::vector<int64_t> expected = spec.dims;
+  if (rows) {
+    expected.insert(expected.begin(), *rows);
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "output '", spec.name, "' of model '", config.name, "' has shape ", ShapeString(shape.vec()),
+      rows ? absl::StrCat(" for a batch of ", *rows) : "", " (the configuration says ",
+      ShapeString(expected), ", -1 is any size): correct the output's dims in config.pbtxt",
+      rows ? ", or set max_batch_size: 0 if dim 0 is not the batch" : ""));
+}
+
+// rows: of the batch; none if the model is not batched. parts: requests in the batch.
+absl::Status CheckOutputs(const ModelConfig& config, const std::vector<at::Tensor>& outputs,
+                          std::optional<int64_t> rows, size_t parts) {
   for (size_t o = 0; o < outputs.size(); ++o) {
-    // One number for the chunk belongs to one request: a merged batch that has one is run request
-    // by request.
-    if (outputs[o].dim() == 0 ? parts > 1 : outputs[o].size(0) != rows) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "output '", config.outputs[o].name, "' of model '", config.name, "' has shape ",
-          ShapeString(outputs[o].sizes().vec()), " for a batch of ", rows,
-          ": it is not batched along dim 0; set max_batch_size: 0 in config.pbtxt"));
+    const TensorSpec& spec = config.outputs[o];
+    // An output without dimensions is one number for each chunk. It belongs to one request, so a
+    // merged batch that has one is run again request by request.
+    const bool per_chunk = rows && outputs[o].dim() == 0 && parts == 1;
+    if (!per_chunk && !FitsConfig(outputs[o].sizes(), spec, rows)) {
+      return Unexpected(config, spec, outputs[o].sizes(), rows);
     }
   }
   return absl::OkStatus();
@@ -103,9 +142,9 @@ std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
     const at::Tensor host = OnHost(outputs[o]);
     int64_t start = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
-      const at::Tensor part = !config.batched() ? host
-                              : host.dim() == 0 ? host.unsqueeze(0)
-                                                : host.narrow(0, start, parts[p].rows);
+      const at::Tensor part = config.batched() && host.dim() == 0 ? host.unsqueeze(0)
+                              : config.merges_requests() ? host.narrow(0, start, parts[p].rows)
+                                                         : host;
       cut[p].push_back(ToHost(part, config.outputs[o].name));
       start += parts[p].rows;
     }
@@ -155,14 +194,11 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, worker, replica, inputs);
     result.durations.forward = spend(Phase::kForward);
     BRAID_RETURN_IF_ERROR(outputs.status());
-    if (config.batched()) {
-      const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0},
-                                           [](int64_t sum, const auto& p) { return sum + p.rows; });
-      if (rows == 1) {
-        AddRow(config, &*outputs);
-      }
-      BRAID_RETURN_IF_ERROR(CheckRows(config, *outputs, rows, parts.size()));
+    const std::optional<int64_t> rows = BatchRows(config, parts);
+    if (rows == 1) {
+      AddRow(config, &*outputs);
     }
+    BRAID_RETURN_IF_ERROR(CheckOutputs(config, *outputs, rows, parts.size()));
     result.outputs = CopyOut(config, *outputs, parts);
     absl::Status done = worker.Synchronize();
     result.durations.copy_out = spend(Phase::kCopyOut);

@@ -13,7 +13,7 @@
 
 namespace braid {
 
-// Rows [start, start + rows) of a request's inputs; all of them where the model is not batched.
+// Rows [start, start + rows) of a request's inputs; all of them where the model merges no requests.
 struct BatchPart {
   const std::vector<HostTensor>* inputs;
   int64_t start = 0;
@@ -27,7 +27,8 @@ struct BatchResult {
 };
 
 // merge → device → forward → cut → host, on the calling thread, which is `worker`'s.
-// INVALID_ARGUMENT if the model fails on these inputs, UNAVAILABLE if the device is lost.
+// INVALID_ARGUMENT if the model fails on these inputs, FAILED_PRECONDITION if an output does not
+// have the rows or the dims of `config`, UNAVAILABLE if the device is lost.
 absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
                                      const std::vector<BatchPart>& parts);
 

@@ -15,8 +15,9 @@
 
 namespace braid {
 
-ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics)
-    : workers_(std::move(workers)), metrics_(metrics) {}
+ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics,
+                           std::string row_tests_path)
+    : workers_(std::move(workers)), metrics_(metrics), row_tests_(std::move(row_tests_path)) {}
 
 ServedModels::~ServedModels() = default;
 

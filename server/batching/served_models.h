@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/batching/expiry_thread.h"
 #include "server/batching/request_queue.h"
+#include "server/batching/row_test_cache.h"
 #include "server/models/model_config.h"
 #include "server/telemetry/metrics.h"
 
@@ -46,8 +47,8 @@ struct ServedVersion {
 // freed then.
 class ServedModels {
  public:
-  // The workers and `metrics` outlive it.
-  ServedModels(std::vector<Worker*> workers, Metrics* metrics);
+  // The workers and `metrics` outlive it. row_tests_path: as in RowTestCache.
+  ServedModels(std::vector<Worker*> workers, Metrics* metrics, std::string row_tests_path = "");
   ~ServedModels();
 
   // Serves `versions`, at least one, all of the model that their configuration names, in place of
@@ -102,6 +103,8 @@ class ServedModels {
 
   // All that there are; a model's replicas are on those that its configuration chooses.
   const std::vector<Worker*>& workers() const { return workers_; }
+  // What is known of versions that were loaded before.
+  RowTestCache* row_tests() { return &row_tests_; }
 
  private:
   using Gone = std::vector<std::shared_ptr<BatchQueue>>;
@@ -123,6 +126,7 @@ class ServedModels {
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;
+  RowTestCache row_tests_;
   const std::unique_ptr<ExpiryThread> expiries_ = std::make_unique<ExpiryThread>();
 
   mutable absl::Mutex mu_;

@@ -87,6 +87,40 @@ absl::Status CheckStrides(size_t index, const PackageInput& input, const Sizes& 
   return absl::OkStatus();
 }
 
+// Names the sizes that are any. The source gives each symbol a value once, from the first dim that
+// has it; another input's dim in the same place, without a symbol of its own, is taken to be of the
+// same size.
+void AddSymbols(absl::string_view source, std::vector<PackageInput>* inputs) {
+  static const re2::RE2 kInput(R"(auto (\w+) = std::move\(inputs\[(\d+)\]\);)");
+  static const re2::RE2 kSymbol(R"(int64_t (s\d+) = (\w+)_size\[(\d+)\];)");
+  std::map<std::string, size_t> indices;
+  re2::StringPiece text(source.data(), source.size());
+  std::string name;
+  size_t index = 0;
+  while (RE2::FindAndConsume(&text, kInput, &name, &index)) {
+    indices[name] = index;
+  }
+  text = re2::StringPiece(source.data(), source.size());
+  std::string symbol;
+  size_t dim = 0;
+  std::map<size_t, std::string> first;
+  while (RE2::FindAndConsume(&text, kSymbol, &symbol, &name, &dim)) {
+    const auto input = indices.find(name);
+    if (input != indices.end() && input->second < inputs->size() &&
+        dim < (*inputs)[input->second].dims.size()) {
+      (*inputs)[input->second].dims[dim].symbol = symbol;
+      first.emplace(dim, symbol);
+    }
+  }
+  for (PackageInput& input : *inputs) {
+    for (size_t d = 0; d < input.dims.size(); ++d) {
+      if (!input.dims[d].fixed() && input.dims[d].symbol.empty() && first.count(d) > 0) {
+        input.dims[d].symbol = first[d];
+      }
+    }
+  }
+}
+
 absl::StatusOr<std::vector<PackageInput>> ParseInputs(absl::string_view source) {
   std::vector<PackageInput> inputs;
   for (const Found& found :
@@ -127,6 +161,7 @@ absl::StatusOr<std::vector<PackageInput>> ParseInputs(absl::string_view source) 
       inputs[found.input].on_cpu = found.second == "cpu";
     }
   }
+  AddSymbols(source, &inputs);
   return inputs;
 }
 

@@ -21,6 +21,7 @@
 #include "server/base/text.h"
 #include "server/models/definition_chain.h"
 #include "server/models/pickle_depth.h"
+#include "server/storage/checksum.h"
 
 namespace braid {
 namespace {
@@ -239,6 +240,15 @@ absl::StatusOr<std::string> ModelArchive::CopyWith(const std::string& record,
     return Wrong(file_, absl::StrCat("cannot be copied: ", FirstLine(failure.what())));
   }
   return copy;
+}
+
+absl::StatusOr<std::string> StoredChecksum(const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(const auto checksums, ReadChecksums(path));
+  Checksum all;
+  for (const auto& [name, crc] : checksums) {
+    all.Add(absl::StrCat(name, " ", crc, "\n"));
+  }
+  return all.Hex();
 }
 
 absl::StatusOr<PackageKind> KindOfPackage(const std::string& path) {

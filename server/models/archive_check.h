@@ -52,6 +52,10 @@ enum class PackageKind { kPair, kExportedProgram, kAoti };
 // kAoti for a folder, and for what is no package at all. FAILED_PRECONDITION if it is no archive.
 absl::StatusOr<PackageKind> KindOfPackage(const std::string& path);
 
+// Names the content of the archive at `path` by the names and checksums in its directory, without
+// reading what it holds. FAILED_PRECONDITION if it has no directory.
+absl::StatusOr<std::string> StoredChecksum(const std::string& path);
+
 // FAILED_PRECONDITION that says what the file `path` is, if it is no TorchScript module, or a
 // damaged one.
 absl::Status CheckTorchScriptArchive(const std::string& path);

@@ -25,6 +25,9 @@ constexpr absl::string_view kRange = "range.";
 constexpr absl::string_view kScalar = "scalar.";
 // What ModelConfig tells of a published version, and what may come back: it is not configured.
 constexpr absl::string_view kOrigin = "origin.";
+constexpr absl::string_view kRowIndependence = "row_independence";
+// The evidence, which ModelConfig tells.
+constexpr absl::string_view kRowIndependenceReason = "row_independence.reason";
 
 std::string Field(absl::string_view key) {
   return absl::StrCat("parameters[\"", Excerpt(key), "\"]");
@@ -75,6 +78,22 @@ absl::Status ReadChunkRows(absl::string_view value, ModelConfig* config) {
                      config->max_batch_size));
   }
   config->preferred_chunk_rows = rows;
+  return absl::OkStatus();
+}
+
+// Anything else that ModelConfig replies is tested again, so it may come back.
+absl::Status ReadRowIndependence(absl::string_view value, ModelConfig* config) {
+  if (value == "assumed") {
+    config->row_independence = RowIndependence::kAssumed;
+  } else if (value == "dependent") {
+    config->row_independence = RowIndependence::kDependent;
+    config->row_independence_reason = "the configuration says so";
+  } else if (value != "proven" && value != "unproven") {
+    return InvalidField(Field(kRowIndependence),
+                        absl::StrCat("'", Excerpt(value),
+                                     "' (expected \"assumed\" to merge and split batches without a "
+                                     "test, or \"dependent\" to run each request alone)"));
+  }
   return absl::OkStatus();
 }
 
@@ -182,7 +201,9 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
       BRAID_RETURN_IF_ERROR(ReadRange(key, value, config));
     } else if (absl::StartsWith(key, kScalar)) {
       config->scalars[key.substr(kScalar.size())] = value;
-    } else if (!absl::StartsWith(key, kOrigin)) {
+    } else if (key == kRowIndependence) {
+      BRAID_RETURN_IF_ERROR(ReadRowIndependence(value, config));
+    } else if (key != kRowIndependenceReason && !absl::StartsWith(key, kOrigin)) {
       BRAID_RETURN_IF_ERROR(CheckTritons(key, value));
     }
   }

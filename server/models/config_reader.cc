@@ -13,6 +13,7 @@
 #include "inference/model_config.pb.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/batch_dimension.h"
 #include "server/models/config_batching.h"
 #include "server/models/config_fields.h"
 #include "server/models/config_io.h"
@@ -104,6 +105,10 @@ absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const st
   BRAID_RETURN_IF_ERROR(ReadInstanceGroups(text, &config));
   BRAID_RETURN_IF_ERROR(ReadParameters(text, &config));
   BRAID_RETURN_IF_ERROR(ReadWarmups(text, &config));
+  if (config.row_independence == RowIndependence::kDependent && !config.batched()) {
+    // False where a tensor has no batch dimension. Such a model stays one without batching.
+    SeparateBatchDim(config.row_independence_reason, &config);
+  }
   return config;
 }
 

@@ -1,7 +1,9 @@
 #include "server/models/derive_config.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -48,13 +50,15 @@ class ExampleCall {
   const std::vector<at::Tensor> scalars_;
 };
 
-// Whether twice the rows give twice the rows.
-bool IsBatched(const ExampleCall& call, const std::vector<at::Tensor>& inputs,
-               const std::vector<OutputLeaf>& outputs) {
+// What twice the rows give. None if dim 0 of the inputs is not one size, or if the model fails or
+// returns other tensors for another size.
+std::optional<std::vector<OutputLeaf>> RunDoubled(const ExampleCall& call,
+                                                  const std::vector<at::Tensor>& inputs,
+                                                  size_t outputs) {
   std::vector<at::Tensor> twice;
   for (const at::Tensor& input : inputs) {
     if (input.dim() == 0 || input.size(0) != inputs.front().size(0)) {
-      return false;
+      return std::nullopt;
     }
     twice.push_back(at::cat({input, input}));
   }
@@ -62,22 +66,42 @@ bool IsBatched(const ExampleCall& call, const std::vector<at::Tensor>& inputs,
   try {
     doubled = call.Run(twice);
   } catch (const std::exception&) {
-    return false;  // it takes no other number of rows
+    return std::nullopt;
   }
-  if (!doubled.ok() || doubled->size() != outputs.size()) {
-    return false;
+  if (!doubled.ok() || doubled->size() != outputs) {
+    return std::nullopt;
   }
+  return *std::move(doubled);
+}
+
+// Whether `doubled` has the shape of `once` but twice the rows. A number has no rows: there is one
+// for each chunk.
+bool HasTwiceTheRows(const at::Tensor& once, const at::Tensor& doubled, int64_t rows) {
+  if (once.dim() == 0 || doubled.dim() == 0) {
+    return once.dim() == doubled.dim();
+  }
+  return once.size(0) == rows && doubled.size(0) == 2 * rows &&
+         once.sizes().slice(1) == doubled.sizes().slice(1);
+}
+
+bool IsBatched(const std::vector<OutputLeaf>& outputs, const std::vector<OutputLeaf>& doubled,
+               int64_t rows) {
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (outputs[o].value.dim() == 0) {
-      continue;  // one number a chunk
-    }
-    if ((*doubled)[o].value.dim() == 0 || outputs[o].value.size(0) != inputs.front().size(0) ||
-        (*doubled)[o].value.size(0) != 2 * outputs[o].value.size(0)) {
+    if (!HasTwiceTheRows(outputs[o].value, doubled[o].value, rows)) {
       return false;
     }
   }
   return std::any_of(outputs.begin(), outputs.end(),
                      [](const OutputLeaf& output) { return output.value.dim() > 0; });
+}
+
+// Marks the sizes of `spec`, of `once`, that differ in `doubled` as any size.
+void OpenSizes(const at::Tensor& once, const at::Tensor& doubled, TensorSpec* spec) {
+  for (size_t d = 0; once.dim() == doubled.dim() && d < spec->dims.size(); ++d) {
+    if (once.size(static_cast<int64_t>(d)) != doubled.size(static_cast<int64_t>(d))) {
+      spec->dims[d] = -1;
+    }
+  }
 }
 
 at::Tensor None() { return at::empty({0}, at::kDouble); }
@@ -138,15 +162,24 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
   if (outputs.empty()) {
     return absl::FailedPreconditionError("the model returns no tensor");
   }
-  const bool batched = IsBatched(call, tensors, outputs);
+  const auto doubled = RunDoubled(call, tensors, outputs.size());
+  const bool batched = doubled && IsBatched(outputs, *doubled, tensors.front().size(0));
   config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;
-  for (size_t i = 0; batched && i < tensors.size(); ++i) {
-    config.inputs[i].dims.erase(config.inputs[i].dims.begin());
+  for (size_t i = 0; doubled && i < tensors.size(); ++i) {
+    std::vector<int64_t>& dims = config.inputs[i].dims;
+    if (batched) {
+      dims.erase(dims.begin());
+    } else {
+      dims.front() = -1;
+    }
   }
   for (size_t o = 0; o < outputs.size(); ++o) {
     const std::string output =
         outputs[o].path.empty() ? absl::StrCat("output__", o) : outputs[o].path;
     BRAID_ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(output, outputs[o].value, batched));
+    if (doubled && !batched) {
+      OpenSizes(outputs[o].value, (*doubled)[o].value, &spec);
+    }
     config.outputs.push_back(std::move(spec));
   }
   return config;

@@ -79,8 +79,10 @@ absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonFiel
       input.dims.push_back({tensor.shape[d], tensor.shape[d]});
       continue;
     }
-    const auto range = ranges.find(SymbolOf(tensor.expressions[d]));
+    const std::string symbol = SymbolOf(tensor.expressions[d]);
+    const auto range = ranges.find(symbol);
     input.dims.push_back(range == ranges.end() ? PackageDim() : range->second);
+    input.dims.back().symbol = symbol.empty() ? tensor.expressions[d] : symbol;
   }
   return input;
 }

@@ -99,6 +99,15 @@ struct Warmup {
   int64_t count = 1;
 };
 
+// Whether a row of the outputs depends on its own row of the inputs alone, which is what merging
+// requests and splitting batches rests on.
+enum class RowIndependence {
+  kUnproven,   // Could not be tested.
+  kProven,     // Tested by values when the version was loaded or published.
+  kAssumed,    // The configuration says so.
+  kDependent,  // Rows depend on each other: every request is a batch of its own.
+};
+
 struct ModelConfig {
   std::string name;
   // Largest batch of one forward pass. 0: the model is not batched: dims are whole shapes, requests
@@ -135,8 +144,16 @@ struct ModelConfig {
   std::map<std::string, std::string> scalars;
   // Of a version that a trainer published: "trainer", "step", "sequence", "checkpoint", "created".
   std::map<std::string, std::string> origin;
+  RowIndependence row_independence = RowIndependence::kUnproven;
+  // The evidence for kDependent, or the reason for kUnproven. Empty: not tested yet.
+  std::string row_independence_reason;
 
+  // Whether inputs and outputs have a batch dimension before their dims.
   bool batched() const { return max_batch_size > 0; }
+  // Whether rows of several requests may share a batch, and rows of one request several batches.
+  bool merges_requests() const {
+    return batched() && row_independence != RowIndependence::kDependent;
+  }
   // Whether tensors of `spec` have a dimension before its dims.
   bool has_batch_dim(const TensorSpec& spec) const { return batched() && !spec.broadcast; }
 };

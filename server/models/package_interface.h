@@ -16,6 +16,8 @@ namespace braid {
 struct PackageDim {
   int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
+  // Dims of one symbol are of one size. Empty: unknown.
+  std::string symbol = {};
   bool fixed() const { return min == max; }
 };
 

@@ -1,6 +1,9 @@
 #include "server/models/package_model.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,15 +34,35 @@ class PackageModel final : public Model {
   const std::vector<size_t> order_;
 };
 
-// What the package returns for zeros, each open size being `more` above the least.
+// Sizes above the least that a package takes: of rows, and of other dims that are of any size.
+struct MoreThanLeast {
+  int64_t rows = 0;
+  int64_t others = 0;
+};
+
+// At least two rows: some packages have a case of their own for one.
+constexpr int64_t kLeastRows = 2;
+
+int64_t SizeOf(const PackageDim& dim, int64_t least, int64_t more) {
+  return dim.fixed() ? dim.min : std::min(std::max(dim.min, least) + more, dim.max);
+}
+
+// A dim whose symbol is unknown may be the rows, too.
+bool IsRows(const PackageInterface& interface, const PackageInput& input, size_t d) {
+  const std::string& symbol = input.dims[d].symbol;
+  const PackageInput& first = interface.inputs.front();
+  return d == 0 || symbol.empty() ||
+         (!first.dims.empty() && symbol == first.dims.front().symbol);
+}
+
 std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& interface,
-                                 c10::Device device, int64_t more) {
+                                 c10::Device device, MoreThanLeast more) {
   std::vector<at::Tensor> zeros;
   for (const PackageInput& input : interface.inputs) {
     std::vector<int64_t> shape;
-    for (const PackageDim& dim : input.dims) {
-      shape.push_back(dim.fixed() ? dim.min
-                                  : std::min(std::max<int64_t>(dim.min, 1) + more, dim.max));
+    for (size_t d = 0; d < input.dims.size(); ++d) {
+      shape.push_back(IsRows(interface, input, d) ? SizeOf(input.dims[d], kLeastRows, more.rows)
+                                                  : SizeOf(input.dims[d], 1, more.others));
     }
     zeros.push_back(at::zeros(
         shape,
@@ -48,28 +71,84 @@ std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& 
   return runner.Run(zeros);
 }
 
-absl::StatusOr<std::vector<TensorSpec>> DeriveOutputs(const InferencePackage& package, bool batched,
-                                                      c10::Device device) {
+// Dim 0 of every input is of any size, of the same one as far as that is known.
+bool MayBeBatched(const std::vector<PackageInput>& inputs) {
+  return std::all_of(inputs.begin(), inputs.end(), [&inputs](const PackageInput& input) {
+    return !input.dims.empty() && !input.dims.front().fixed() &&
+           input.dims.front().symbol == inputs.front().dims.front().symbol;
+  });
+}
+
+bool HasOtherOpenDims(const std::vector<PackageInput>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const PackageInput& input) {
+    for (size_t d = 1; d < input.dims.size(); ++d) {
+      if (!input.dims[d].fixed()) {
+        return true;
+      }
+    }
+    return false;
+  });
+}
+
+// Whether outputs have as many rows as the inputs, and no other dim that depends on them. few, more:
+// the outputs for `rows` and `more_rows`. A number without dims is one for each chunk.
+bool FollowRows(const std::vector<at::Tensor>& few, int64_t rows,
+                const std::vector<at::Tensor>& more, int64_t more_rows) {
+  for (size_t o = 0; o < few.size(); ++o) {
+    if (few[o].dim() == 0 && more[o].dim() == 0) {
+      continue;
+    }
+    if (few[o].dim() != more[o].dim() || few[o].size(0) != rows || more[o].size(0) != more_rows ||
+        few[o].sizes().slice(1) != more[o].sizes().slice(1)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Sizes that differ between two runs are any.
+absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& one, const at::Tensor& other,
+                                  bool batched) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  if (!FromScalarType(one.scalar_type(), &spec.type)) {
+    return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
+                                                      c10::toString(one.scalar_type()),
+                                                      ", a type that cannot be sent"));
+  }
+  for (int64_t d = batched ? 1 : 0; d < one.dim(); ++d) {
+    const bool same = one.dim() == other.dim() && one.size(d) == other.size(d);
+    spec.dims.push_back(same ? one.size(d) : -1);
+  }
+  return spec;
+}
+
+// Fills in max_batch_size and the outputs of `config` from what the package returns for zeros.
+absl::Status DeriveOutputs(const InferencePackage& package, c10::Device device,
+                           ModelConfig* config) {
   BRAID_ASSIGN_OR_RETURN(const auto runner, package.MakeRunner(device));
   const PackageInterface& interface = package.interface();
-  const std::vector<at::Tensor> few = RunZeros(*runner, interface, device, 0);
-  const std::vector<at::Tensor> more = RunZeros(*runner, interface, device, 1);
-  std::vector<TensorSpec> specs;
+  const bool open = HasOtherOpenDims(interface.inputs);
+  const std::vector<at::Tensor> few = RunZeros(*runner, interface, device, {});
+  bool batched = MayBeBatched(interface.inputs);
+  if (batched) {
+    const PackageDim& rows = interface.inputs.front().dims.front();
+    const std::vector<at::Tensor> more = RunZeros(*runner, interface, device, {.rows = 1});
+    batched = FollowRows(few, SizeOf(rows, kLeastRows, 0), more, SizeOf(rows, kLeastRows, 1));
+  }
+  const std::vector<at::Tensor> other =
+      batched && !open ? few
+                       : RunZeros(*runner, interface, device, {.rows = batched ? 0 : 1, .others = 1});
+  config->max_batch_size = batched ? kDefaultMaxBatchSize : 0;
   for (size_t o = 0; o < few.size(); ++o) {
     const bool named = o < interface.output_paths.size() && !interface.output_paths[o].empty();
-    TensorSpec spec;
-    spec.name = named ? interface.output_paths[o] : absl::StrCat("output__", o);
-    if (!FromScalarType(few[o].scalar_type(), &spec.type)) {
-      return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
-                                                        c10::toString(few[o].scalar_type()),
-                                                        ", a type that cannot be sent"));
-    }
-    for (int64_t d = batched ? 1 : 0; d < few[o].dim(); ++d) {
-      spec.dims.push_back(few[o].size(d) == more[o].size(d) ? few[o].size(d) : -1);
-    }
-    specs.push_back(std::move(spec));
+    BRAID_ASSIGN_OR_RETURN(
+        TensorSpec spec,
+        SpecOf(named ? interface.output_paths[o] : absl::StrCat("output__", o), few[o], other[o],
+               batched));
+    config->outputs.push_back(std::move(spec));
   }
-  return specs;
+  return absl::OkStatus();
 }
 
 // Whether dim 0 of all is one size, as that of a batch is which was not exported as dynamic.
@@ -83,21 +162,17 @@ bool HaveFixedRows(const std::vector<PackageInput>& inputs) {
 absl::StatusOr<ModelConfig> Derive(const InferencePackage& package, const std::string& name,
                                    c10::Device device) {
   const std::vector<PackageInput>& inputs = package.interface().inputs;
-  const bool batched = std::all_of(inputs.begin(), inputs.end(), [](const PackageInput& input) {
-    return !input.dims.empty() && !input.dims.front().fixed();
-  });
   ModelConfig config;
   config.name = name;
-  config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;
   config.rows_fixed = HaveFixedRows(inputs);
+  BRAID_RETURN_IF_ERROR(DeriveOutputs(package, device, &config));
   for (const PackageInput& input : inputs) {
     TensorSpec spec{input.name, input.type, {}};
-    for (size_t d = batched ? 1 : 0; d < input.dims.size(); ++d) {
+    for (size_t d = config.batched() ? 1 : 0; d < input.dims.size(); ++d) {
       spec.dims.push_back(input.dims[d].fixed() ? input.dims[d].min : -1);
     }
     config.inputs.push_back(std::move(spec));
   }
-  BRAID_ASSIGN_OR_RETURN(config.outputs, DeriveOutputs(package, batched, device));
   return config;
 }
 

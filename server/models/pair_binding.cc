@@ -57,8 +57,9 @@ absl::Status FitInput(const PairTensor& input, bool batched, TensorSpec* spec) {
   std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
   if (!batched) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "max_batch_size: 0, so that input '", spec->name,
-        "' has no batch dimension; expected 1 or more for an exported pair, which is batched"));
+        "max_batch_size: 0 with dims of input '", spec->name, "' or of another tensor that do not ",
+        "begin with -1 (an exported pair has a batch dimension of any size: set max_batch_size to ",
+        "1 or more, or put -1 before all dims)"));
   }
   if (!SizesAgree(dims, input) || spec->type != input.type) {
     return Misfit("input", *spec, dims, input);

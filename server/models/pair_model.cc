@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/base/status.h"
+#include "server/models/batch_dimension.h"
 #include "server/models/pair_binding.h"
 #include "server/models/pair_package.h"
 #include "server/models/pair_replica.h"
@@ -58,6 +59,9 @@ absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const s
   const PairPart& whole = package->manifest().parts.front();
   if (!config) {
     config = Derive(whole, name);
+  } else if (!config->batched()) {
+    // A pair has a batch dimension, so each request is a batch. BindPair() refuses other dims.
+    SeparateBatchDim("max_batch_size is 0", &*config);
   }
   BRAID_ASSIGN_OR_RETURN(PairBinding binding, BindPair(whole, &*config));
   return std::make_unique<PairModel>(std::move(package),

@@ -53,6 +53,7 @@ class TorchScriptModel final : public Model {
       : path_(std::move(path)), config_(std::move(config)), keeps_(keeps) {}
 
   const ModelConfig& config() const override { return config_; }
+  bool stateful() const override { return keeps_; }
 
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
     BRAID_ASSIGN_OR_RETURN(torch::jit::Module module, LoadModule(path_, device));

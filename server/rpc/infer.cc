@@ -114,7 +114,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));
-  const int64_t rows = config.batched() ? RowsOf(inputs) : 1;
+  const int64_t rows = config.merges_requests() ? RowsOf(inputs) : 1;
   facts->rows = rows;
   BRAID_ASSIGN_OR_RETURN(std::vector<RequestedOutput> wanted,
                          ReadRequestedOutputs(config, request, context.regions));

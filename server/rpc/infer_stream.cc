@@ -228,10 +228,11 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> InferStream::QueueFor(Pending* pen
                                                    "the message before said '",
                                                    kMore, "', began with; expected the same"));
   }
-  if (pending->more && !queue->config().batched()) {
+  if (pending->more && !queue->config().merges_requests()) {
     return InvalidField(ParameterField("", kMore),
                         absl::StrCat("is there for model '", batch_model_,
-                                     "', which is not batched; expected a whole request"));
+                                     "', which takes each request as one batch; expected a whole "
+                                     "request"));
   }
   if (pending->more) {
     batch_queue_ = queue;

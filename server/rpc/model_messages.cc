@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/batch_dimension.h"
 #include "server/models/scalar_text.h"
 
 namespace braid {
@@ -136,6 +137,20 @@ void FillWarmups(const ModelConfig& config, inference::ModelConfig* message) {
   }
 }
 
+absl::string_view NameOf(RowIndependence independence) {
+  switch (independence) {
+    case RowIndependence::kProven:
+      return "proven";
+    case RowIndependence::kAssumed:
+      return "assumed";
+    case RowIndependence::kDependent:
+      return "dependent";
+    case RowIndependence::kUnproven:
+      return "unproven";
+  }
+  return "";
+}
+
 // Braid's own, and where a published version comes from.
 void FillParameters(const ModelConfig& config, inference::ModelConfig* message) {
   auto& parameters = *message->mutable_parameters();
@@ -162,6 +177,12 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
   }
   for (const auto& [key, value] : config.origin) {
     parameters[absl::StrCat("origin.", key)].set_string_value(value);
+  }
+  if (config.batched() || config.row_independence == RowIndependence::kDependent) {
+    parameters["row_independence"].set_string_value(std::string(NameOf(config.row_independence)));
+  }
+  if (!config.row_independence_reason.empty()) {
+    parameters["row_independence.reason"].set_string_value(config.row_independence_reason);
   }
 }
 
@@ -191,7 +212,8 @@ void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& version
   AddMetadata(config, config.outputs, response->mutable_outputs());
 }
 
-void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
+void FillConfig(const ModelConfig& served, inference::ModelConfig* message) {
+  const ModelConfig config = JoinBatchDim(served);
   message->set_name(config.name);
   message->set_platform(kPlatform);
   message->set_backend(kBackend);

@@ -139,6 +139,7 @@ void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
   }
   message->set_id(info.id);
   message->set_last_operator(info.last_operator);
+  message->mutable_notes()->Add(info.notes.begin(), info.notes.end());
   message->set_step(info.step);
   message->set_applied_sequence(info.applied_sequence);
   message->set_durable_sequence(info.durable_sequence);

@@ -147,7 +147,8 @@ absl::Status Publisher::ServeSource(const std::string& model, const Source& sour
   BRAID_ASSIGN_OR_RETURN(
       LoadedVersion loaded,
       LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version},
-                  Declared(*config), models_->workers()));
+                  Declared(*config), models_->workers(), OnRowDependence::kRunAlone,
+                  models_->row_tests()));
   loaded.origin = std::move(origin);
   return models_->ServeVersion(std::move(loaded), config);
 }
@@ -236,9 +237,10 @@ absl::StatusOr<int64_t> Publisher::Publish(
       BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(written)));
     }
   }
+  LoadedVersion published{std::move(reconfigured), version, std::move(replicas), Describe(origin)};
+  BRAID_RETURN_IF_ERROR(SettlePublished(&published));
   BRAID_RETURN_IF_ERROR(WritePinned(model, 0, {}));
-  BRAID_RETURN_IF_ERROR(models_->ServeVersion(
-      {std::move(reconfigured), version, std::move(replicas), Describe(origin)}, current));
+  BRAID_RETURN_IF_ERROR(models_->ServeVersion(std::move(published), current));
   return version;
 }
 

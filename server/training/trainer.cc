@@ -71,6 +71,16 @@ absl::Status CheckUnstored(const TrainerSpec& spec) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> NotesOn(const ModelConfig& config) {
+  if (config.row_independence != RowIndependence::kDependent) {
+    return {};
+  }
+  return {absl::StrCat("Rows of a batch depend on each other in model '", config.name, "' (",
+                       config.row_independence_reason,
+                       "). Each replica sees its chunk alone, so results depend on the number of "
+                       "replicas.")};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::string id,
@@ -418,7 +428,7 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
   return {spec_,    devices_, step_,   applied_, durable_,      accumulated_,
-          skipped_, lr_,      memory_, id_,      last_operator_};
+          skipped_, lr_,      memory_, id_,      last_operator_, NotesOn(config_)};
 }
 
 void Trainer::GetSettled(InfoDone done) {

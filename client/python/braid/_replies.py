@@ -76,6 +76,7 @@ def trainer_info(proto: Any) -> TrainerInfo:
         memory=[DeviceMemory(m.device, m.current_bytes, m.peak_bytes) for m in proto.memory],
         id=proto.id,
         last_operator=proto.last_operator,
+        notes=tuple(proto.notes),
     )
 
 

@@ -131,6 +131,7 @@ class TrainerInfo:
     id: tells it from others that have had its name.
     last_operator: who made it stand where it does: the client of the operation applied last, or,
         since a checkpoint was restored, a text of the server's own; "": nobody, or not told.
+    notes: what a step computes otherwise than the model on one device, one sentence each.
     """
 
     name: str
@@ -149,6 +150,7 @@ class TrainerInfo:
     memory: list[DeviceMemory]
     id: str
     last_operator: str
+    notes: tuple[str, ...] = ()
 
     @property
     def loss(self) -> dict[str, Any]:

@@ -101,9 +101,21 @@ TEST(DeriveConfigTest, AZeroDimOutputBesideABatchedOneIsOneNumberAChunk) {
   EXPECT_THAT(config.outputs[1].dims, IsEmpty());
 }
 
-TEST(DeriveConfigTest, WholeShapesWhereItIsNotBatched) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+TEST(DeriveConfigTest, DimsThatMayDifferAreOpenWhereItIsNotBatched) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig sum,
                              DeriveFrom("return x.sum(0)", "torch.zeros([2, 3])"));
+  EXPECT_THAT(sum.inputs[0].dims, ElementsAre(-1, 3));
+  EXPECT_THAT(sum.outputs[0].dims, ElementsAre(3));
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig square,
+                             DeriveFrom("return x.mm(x.t())", "torch.zeros([2, 3])"));
+  EXPECT_FALSE(square.batched());
+  EXPECT_THAT(square.inputs[0].dims, ElementsAre(-1, 3));
+  EXPECT_THAT(square.outputs[0].dims, ElementsAre(-1, -1));
+}
+
+TEST(DeriveConfigTest, WholeShapesWhereItTakesOneNumberOfRows) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                             DeriveFrom("return x.view([2, 3]).sum(0)", "torch.zeros([2, 3])"));
   EXPECT_THAT(config.inputs[0].dims, ElementsAre(2, 3));
   EXPECT_THAT(config.outputs[0].dims, ElementsAre(3));
 }

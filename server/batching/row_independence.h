@@ -1,0 +1,37 @@
+// Tests by values whether rows of a batch depend on each other.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/devices/worker.h"
+#include "server/models/model_config.h"
+#include "server/parallel/replica.h"
+
+namespace braid {
+
+struct RowTest {
+  // kProven, kDependent or kUnproven.
+  RowIndependence result = RowIndependence::kUnproven;
+  // Other rows like it change a row by a few percent of the largest value at most, as with dynamic
+  // quantization, which has one scale for the batch.
+  bool approximate = false;
+  // The evidence for kDependent, or why nothing can be said. Empty for kProven.
+  std::string reason = {};
+};
+
+// Runs `replica`, which is batched, on random inputs of at most four rows, at most eight times, and
+// compares rows of its outputs:
+//  - in batches of one size, a row's output must not change by a bit when other rows change, also
+//    when they are NaN;
+//  - a row alone must give, within rounding, what it gives in batches of other sizes.
+//
+// Values stay in the inputs' ranges; inputs of any size are short. Random numbers that the model
+// draws follow from a seed. The replica's buffers are what they were. Each run is a task of
+// `worker`, so batches of other models run in between. Blocks; not to be called by a worker.
+//
+// FAILED_PRECONDITION if outputs are not what `config` says. UNAVAILABLE if the device is lost.
+absl::StatusOr<RowTest> TestRowIndependence(const ModelConfig& config, Worker& worker,
+                                            Replica& replica);
+
+}  // namespace braid

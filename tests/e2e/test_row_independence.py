@@ -1,0 +1,293 @@
+"""Requests share a batch only where a row's result does not depend on the other rows."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import braid
+import grpc
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton
+from e2e import control, models, programs
+from e2e.control import reasons
+from e2e.inference import assert_close, expected, infer, infer_input
+from e2e.protocol import CALL_SECONDS
+from e2e.server import Server
+from torch import Tensor, nn
+from tritonclient.utils import triton_to_np_dtype
+
+REQUESTS = 200
+
+
+class PointCloud(nn.Module):
+    """Gives each point its features and the largest of its cloud. Dim 0 is the points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.linear(x)
+        return torch.cat([features, features.amax(0, keepdim=True).expand_as(features)], 1)
+
+
+class Pairwise(nn.Module):
+    """The product of every row with every other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ x.t()
+
+
+class Pooled(nn.Module):
+    """One row for the whole cloud."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.amax(0)
+
+
+class LearnsToMix(nn.Module):
+    """Adds the mean of all rows as soon as `share` is above one half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.share = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.linear(x)
+        mixed = features + self.share * features.mean(0, keepdim=True)
+        return torch.where(self.share > 0.5, mixed, features + self.share)
+
+
+def config(rows: int = 64, parameters: str = "", outputs: str = "8") -> str:
+    return f"""
+max_batch_size: {rows}
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {"" if rows else "-1, "}6 ] }} ]
+output [ {{ name: "output__0" data_type: TYPE_FP32 dims: [ {"" if rows else "-1, "}{outputs} ] }} ]
+{parameters}
+"""
+
+
+def parameter(value: str) -> str:
+    return f'parameters {{ key: "row_independence" value {{ string_value: "{value}" }} }}'
+
+
+def seeded(module: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return module().eval()
+
+
+WITHOUT_CONFIG = {
+    f"{name}_{format}": (module, format)
+    for name, module in (("cloud", PointCloud), ("pairwise", Pairwise), ("pooled", Pooled))
+    for format in ("exported", "aot", "torchscript")
+}
+
+
+def write(directory: Path, module: nn.Module, format: str) -> None:
+    example = torch.randn(4, 6)
+    if format == "torchscript":
+        models.export(directory, module, inputs=[example])
+    else:
+        save = programs.save if format == "exported" else programs.compile_from_one
+        save(directory / "1/model.pt2", module, [example], programs.any_batch([example]))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("rows")
+    repository = directory / "models"
+    for name, (module, format) in WITHOUT_CONFIG.items():
+        write(repository / name, seeded(module), format)
+    for name, text in {
+        "declared": config(),
+        "assumed": config(parameters=parameter("assumed")),
+        "alone": config(rows=0),
+        "dependent": config(rows=0, parameters=parameter("dependent")),
+        "too_narrow": config(rows=0, outputs="7"),
+    }.items():
+        models.export(repository / name, seeded(PointCloud), config=text)
+    models.export(repository / "narrow", seeded(lambda: nn.Linear(6, 3)), config=config(outputs="5"))
+    with Server(repository, "cpu*2", directory / "run") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(server.address) as client:
+        yield client
+
+
+def points(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, 6), dtype=np.float32)
+
+
+def answers(
+    client: triton.InferenceServerClient, requests: list[tuple[str, list[triton.InferInput]]]
+) -> list[triton.InferResult]:
+    """Of requests that are all sent at once."""
+    replies: queue.Queue = queue.Queue()
+    for i, (model, inputs) in enumerate(requests):
+        client.async_infer(
+            model,
+            inputs,
+            callback=lambda result, error, i=i: replies.put((i, result, error)),
+        )
+    results = {}
+    for _ in requests:
+        i, result, error = replies.get(timeout=CALL_SECONDS)
+        assert error is None, error
+        results[i] = result
+    return [results[i] for i in range(len(requests))]
+
+
+@pytest.mark.parametrize("model", [*WITHOUT_CONFIG, "alone", "dependent"])
+def test_requests_for_models_that_mix_rows_are_answered_alone(
+    client: triton.InferenceServerClient, model: str
+) -> None:
+    module = seeded(WITHOUT_CONFIG.get(model, (PointCloud, ""))[0])
+    clouds = [points(4 if i % 3 else 3, seed=i) for i in range(REQUESTS)] + [points(64, seed=1)]
+    results = answers(client, [(model, [infer_input("x", cloud)]) for cloud in clouds])
+    for cloud, result in zip(clouds, results, strict=True):
+        assert_close(result.as_numpy("output__0"), expected(module, cloud))
+
+
+@pytest.mark.parametrize("model", ["cloud_exported", "cloud_torchscript", "dependent"])
+def test_metadata_says_that_rows_depend_on_each_other(
+    client: triton.InferenceServerClient, model: str
+) -> None:
+    said = client.get_model_config(model, as_json=True)["config"]
+    assert "max_batch_size" not in said  # 0
+    assert said["input"][0]["dims"] == ["-1", "6"]
+    assert said["output"][0]["dims"] == ["-1", "8"]
+    assert said["parameters"]["row_independence"]["string_value"] == "dependent"
+    assert said["parameters"]["row_independence.reason"]["string_value"]
+
+
+def test_the_log_says_why_requests_are_not_merged(server: Server) -> None:
+    (line,) = (each for each in server.log.splitlines()
+               if "'cloud_exported'" in each and "neither merged nor split" in each)
+    assert "of output 'output__0'" in line
+
+
+def test_a_configuration_that_declares_batches_is_refused_with_the_evidence(
+    client: triton.InferenceServerClient,
+) -> None:
+    reason = reasons(client)["declared", "1"]
+    for words in ("max_batch_size: 64", "of output 'output__0'", "row_independence", "assumed"):
+        assert words in reason
+
+
+def test_assumed_independence_is_not_tested(client: triton.InferenceServerClient) -> None:
+    said = client.get_model_config("assumed", as_json=True)["config"]
+    assert said["max_batch_size"] == 64
+    assert said["parameters"]["row_independence"]["string_value"] == "assumed"
+
+
+def test_an_output_of_another_width_than_configured_is_refused(
+    client: triton.InferenceServerClient,
+) -> None:
+    assert "[4, 3]" in reasons(client)["narrow", "1"]
+    with control.refused(grpc.StatusCode.FAILED_PRECONDITION, "[2, 8]", "[-1, 7]"):
+        infer(client, "too_narrow", {"x": points(2, seed=1)})
+
+
+def test_a_second_start_reads_the_result(server: Server, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    write(repository / "cloud", seeded(PointCloud), "exported")
+    for _ in range(2):
+        with Server(repository, "cpu*1", tmp_path / "run") as again:
+            with triton.InferenceServerClient(again.address) as client:
+                cloud = points(5, seed=1)
+                result = infer(client, "cloud", {"x": cloud})
+                assert_close(result.as_numpy("output__0"), expected(seeded(PointCloud), cloud))
+        assert "neither merged nor split" in again.log
+    assert (tmp_path / "run/data/row_tests.json").exists()
+
+
+@pytest.mark.parametrize("format", ["torchscript", "pair"])
+def test_a_published_version_that_has_learnt_to_mix_rows_merges_no_requests(
+    tmp_path: Path, format: str
+) -> None:
+    repository = tmp_path / "models"
+    text = config(outputs="6")
+    if format == "pair":
+        models.export_pair(repository / "m", seeded(LearnsToMix), torch.randn(2, 6), config=text)
+    else:
+        models.export(repository / "m", seeded(LearnsToMix), config=text)
+    with Server(repository, "cpu*2", tmp_path / "run") as server:
+        with braid.connect(server.address) as client:
+            trainer = client.create_trainer("m", loss="mse", optimizer={"name": "SGD", "lr": 0.5})
+            assert trainer.info().notes == ()
+            x = points(8, seed=1)
+            trainer.step({"x": x}, {"target": np.full((8, 6), 10, np.float32)})
+            module = LearnsToMix()
+            module.load_state_dict(
+                {name: torch.from_numpy(value) for name, value in trainer.state_dict().items()}
+            )
+            assert module.share > 0.5
+            trainer.publish("m")
+        with triton.InferenceServerClient(server.address) as stock:
+            clouds = [points(1 + i % 4, seed=i) for i in range(REQUESTS)]
+            results = answers(stock, [("m", [infer_input("x", cloud)]) for cloud in clouds])
+            for cloud, result in zip(clouds, results, strict=True):
+                assert_close(result.as_numpy("output__0"), expected(module, cloud))
+            said = stock.get_model_config("m", as_json=True)["config"]
+            assert said["parameters"]["row_independence"]["string_value"] == "dependent"
+
+
+def test_a_model_that_mixes_rows_trains_and_its_trainer_says_so(
+    server: Server, client: triton.InferenceServerClient
+) -> None:
+    with braid.connect(server.address) as trainers:
+        trainer = trainers.create_trainer(
+            "cloud_torchscript", loss="mse", optimizer={"name": "SGD", "lr": 0.1}
+        )
+        (note,) = trainer.info().notes
+        assert "number of replicas" in note
+        x = points(6, seed=1)
+        assert trainer.step({"x": x}, {"target": np.zeros((6, 8), np.float32)}).step == 1
+        trainer.delete()
+
+
+def test_concurrent_requests_to_all_models_are_answered_as_each_alone(
+    serve: Callable[..., Server], served_format: str
+) -> None:
+    with triton.InferenceServerClient(serve("cpu*2", served_format).address) as client:
+        requests = [
+            (name, random_inputs(client, name, rows, seed))
+            for seed, rows in enumerate((1, 3, 2, 5, 1, 8, 2, 1))
+            for name in models.names_in(served_format)
+            if name != "slow"
+        ]
+        together = answers(client, requests)
+        for (name, inputs), result in zip(requests, together, strict=True):
+            alone = answers(client, [(name, inputs)])[0]
+            for tensor in result.get_response().outputs:
+                np.testing.assert_allclose(
+                    result.as_numpy(tensor.name),
+                    alone.as_numpy(tensor.name),
+                    rtol=1e-5,
+                    atol=1e-6,
+                    err_msg=name,
+                )
+
+
+def random_inputs(
+    client: triton.InferenceServerClient, model: str, rows: int, seed: int
+) -> list[triton.InferInput]:
+    random = np.random.default_rng(seed)
+    inputs = []
+    for tensor in client.get_model_metadata(model).inputs:
+        shape = [rows, *(7 if size < 0 else size for size in tensor.shape[1:])]
+        # tritonclient takes BF16 as float32.
+        dtype = np.float32 if tensor.datatype == "BF16" else triton_to_np_dtype(tensor.datatype)
+        numbers = random.integers(0, 2, shape)
+        if np.issubdtype(dtype, np.floating):
+            numbers = random.standard_normal(shape)
+        inputs.append(infer_input(tensor.name, numbers.astype(dtype), tensor.datatype))
+    return inputs

@@ -22,8 +22,9 @@ struct RowTest {
 
 // Runs `replica`, which is batched, on random inputs of at most four rows, at most eight times, and
 // compares rows of its outputs:
-//  - in batches of one size, a row's output must not change by a bit when other rows change, also
-//    when they are NaN;
+//  - in batches of one size, a row's output must not change when other rows change, also when they
+//    are NaN. The shapes are the same, so the kernels are, and little more than the last bit may
+//    differ;
 //  - a row alone must give, within rounding, what it gives in batches of other sizes.
 //
 // Values stay in the inputs' ranges; inputs of any size are short. Random numbers that the model

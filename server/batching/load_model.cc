@@ -67,11 +67,11 @@ bool NeedsTest(const ModelConfig& config) {
 // Records in `config` what `test` found. declared: the batch dimension is the user's word.
 void Record(const RowTest& test, int64_t version, bool declared, ModelConfig* config) {
   const bool dependent = test.result == RowIndependence::kDependent;
-  const bool merge = test.result == RowIndependence::kProven ||
-                     (declared && (!dependent || test.approximate));
+  const bool merge =
+      test.result == RowIndependence::kProven || (declared && (!dependent || test.approximate));
   config->row_independence = test.result == RowIndependence::kProven ? RowIndependence::kProven
                              : merge                                 ? RowIndependence::kUnproven
-                                     : RowIndependence::kDependent;
+                                                                     : RowIndependence::kDependent;
   config->row_independence_reason = test.reason;
   if (test.result != RowIndependence::kProven) {
     Log(LogModule::kModels)
@@ -154,9 +154,8 @@ absl::Status SettlePublished(LoadedVersion* published) {
     return absl::OkStatus();
   }
   const ReplicaSet& replicas = published->replicas;
-  BRAID_ASSIGN_OR_RETURN(
-      const RowTest test,
-      TestRowIndependence(config, replicas.worker(0), replicas.replica(0)));
+  BRAID_ASSIGN_OR_RETURN(const RowTest test,
+                         TestRowIndependence(config, replicas.worker(0), replicas.replica(0)));
   const bool declared = config.row_independence == RowIndependence::kUnproven;
   Record(test, published->version, declared, &config);
   return absl::OkStatus();

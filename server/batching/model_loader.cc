@@ -108,10 +108,10 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
       for (const std::string& file : FilesOfModel(path)) {
         BRAID_RETURN_IF_ERROR(CheckFile(file));
       }
-      BRAID_ASSIGN_OR_RETURN(LoadedVersion one,
-                             LoadVersion({path, entry.folder, entry.name, version.version}, config,
-                                         models_->workers(), OnRowDependence::kRefuse,
-                                         models_->row_tests()));
+      BRAID_ASSIGN_OR_RETURN(
+          LoadedVersion one,
+          LoadVersion({path, entry.folder, entry.name, version.version}, config, models_->workers(),
+                      OnRowDependence::kRefuse, models_->row_tests()));
       LogLoaded(one, absl::Now() - start);
       loaded.push_back(std::move(one));
       return absl::OkStatus();

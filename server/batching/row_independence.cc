@@ -80,7 +80,8 @@ double Distance(const at::Tensor& one, const at::Tensor& other) {
   return largest;
 }
 
-// The dims of `spec` as a request has them. Dims of any size are as in a warm-up request, or `open`.
+// The dims of `spec` as a request has them. Dims of any size are as in a warm-up request, or
+// `open`.
 std::vector<int64_t> DimsOf(const TensorSpec& spec, const ModelConfig& config, int64_t open) {
   std::vector<int64_t> dims = spec.dims;
   for (const Warmup& warmup : config.warmups) {
@@ -148,9 +149,8 @@ class Tester {
     Tensors outputs;
     BRAID_RETURN_IF_ERROR(RunOnEach({&worker_}, Phase::kLoad, [&](size_t) -> absl::Status {
       const RandomSeedGuard guard(worker_.torch_device(), seed);
-      BRAID_ASSIGN_OR_RETURN(
-          const BatchResult result,
-          RunBatch(config_, worker_, replica_, {{&checked, 0, RowsOf(checked)}}));
+      BRAID_ASSIGN_OR_RETURN(const BatchResult result, RunBatch(config_, worker_, replica_,
+                                                                {{&checked, 0, RowsOf(checked)}}));
       for (const HostTensor& output : result.outputs.front()) {
         outputs.push_back(View(output).clone());
       }
@@ -193,8 +193,7 @@ class Tester {
     for (const TensorSpec& spec : config_.inputs) {
       std::vector<int64_t> shape = DimsOf(spec, config_, attempt_.open_size);
       if (spec.scalar) {
-        drawn.push_back(spec.default_value ? at::Tensor()
-                                           : at::ones({}, ToScalarType(spec.type)));
+        drawn.push_back(spec.default_value ? at::Tensor() : at::ones({}, ToScalarType(spec.type)));
         continue;
       }
       if (config_.has_batch_dim(spec)) {
@@ -227,8 +226,7 @@ class Tester {
         continue;
       }
       at::Tensor input = base_[i].clone();
-      const bool binary =
-          !IsFloatingPoint(config_.inputs[i].type) && !config_.inputs[i].range;
+      const bool binary = !IsFloatingPoint(config_.inputs[i].type) && !config_.inputs[i].range;
       for (int64_t row = first; row < rows_; row += 2) {
         // Another draw of 0 and 1 may be the same one.
         input[row].copy_(binary && !attempt_.zero_integers ? base_[i][row].eq(0) : others[i][row]);
@@ -312,7 +310,7 @@ class Tester {
     if (floats) {
       cases.push_back({1, Fill::kNan});
     }
-    std::optional<Difference> worst;
+    std::optional<Difference> found;  // the first
     std::optional<Difference> alike;
     bool among_nans = false;
     for (const Case& each : cases) {
@@ -325,12 +323,12 @@ class Tester {
       if (each.fill == Fill::kUniform) {
         alike = difference;
       }
-      if (difference && (!worst || difference->relative > worst->relative)) {
-        worst = difference;
+      if (difference && !found) {
+        found = difference;
         among_nans = each.fill == Fill::kNan;
       }
     }
-    if (!worst) {
+    if (!found) {
       return std::nullopt;
     }
     BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> again, Try(base_));
@@ -338,12 +336,12 @@ class Tester {
       return RowTest{RowIndependence::kUnproven, false, "the model fails when it repeats a batch"};
     }
     if (const auto noise = Compare(*again, 0, 0, 1)) {
-      return RowTest{RowIndependence::kUnproven, false,
-                     absl::StrCat("outputs differ between two runs on the same inputs: ",
-                                  Describe(*noise))};
+      return RowTest{
+          RowIndependence::kUnproven, false,
+          absl::StrCat("outputs differ between two runs on the same inputs: ", Describe(*noise))};
     }
     return RowTest{RowIndependence::kDependent, alike && alike->relative <= kApproximate,
-                   absl::StrCat(Describe(*worst), " when other rows of a batch of ", rows_,
+                   absl::StrCat(Describe(*found), " when other rows of a batch of ", rows_,
                                 among_nans ? " are NaN" : " change")};
   }
 
@@ -362,9 +360,9 @@ class Tester {
       if (drawn && Compare(*drawn, 0, 0, 1)) {
         return std::nullopt;  // The model draws random numbers, others for other shapes.
       }
-      return RowTest{RowIndependence::kDependent, difference->relative <= kApproximate,
-                     absl::StrCat(Describe(*difference), " in a batch of ", count, " instead of ",
-                                  rows_)};
+      return RowTest{
+          RowIndependence::kDependent, difference->relative <= kApproximate,
+          absl::StrCat(Describe(*difference), " in a batch of ", count, " instead of ", rows_)};
     }
     return std::nullopt;
   }

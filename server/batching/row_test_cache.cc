@@ -127,8 +127,7 @@ void RowTestCache::Add(const std::string& key, const RowTest& test) {
     return;
   }
   if (const absl::Status status = WriteFileAtomically(path_, ToJson()); !status.ok()) {
-    Log(LogModule::kModels)
-        .warn("{}: cannot be written: {}", path_, std::string(status.message()));
+    Log(LogModule::kModels).warn("{}: cannot be written: {}", path_, std::string(status.message()));
   }
 }
 

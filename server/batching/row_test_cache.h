@@ -15,17 +15,17 @@
 
 namespace braid {
 
-// Names what a test's result depends on: the file at `path` by the checksums that it stores, and the
-// weights beside it by size and modification time; inputs, outputs and warm-up shapes of `config`;
-// the version of PyTorch; the kind of device. Error if the file is no archive.
+// Names what a test's result depends on: the file at `path` by the checksums that it stores, and
+// the weights beside it by size and modification time; inputs, outputs and warm-up shapes of
+// `config`; the version of PyTorch; the kind of device. Error if the file is no archive.
 absl::StatusOr<std::string> RowTestKey(const std::string& path, const ModelConfig& config,
                                        c10::Device device);
 
 // Holds the newest 1024 results. Thread-safe.
 class RowTestCache {
  public:
-  // Reads and writes `path`, a JSON file. A missing or unreadable file is an empty cache. Empty: the
-  // results live as long as the cache.
+  // Reads and writes `path`, a JSON file. A missing or unreadable file is an empty cache. Empty:
+  // the results live as long as the cache.
   explicit RowTestCache(std::string path);
 
   std::optional<RowTest> Find(const std::string& key) const ABSL_LOCKS_EXCLUDED(mu_);

@@ -83,8 +83,8 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
   return inputs;
 }
 
-// Whether `shape` is what the configuration says of an output: `rows`, if the model is batched, then
-// its dims.
+// Whether `shape` is what the configuration says of an output: `rows`, if the model is batched,
+// then its dims.
 bool FitsConfig(at::IntArrayRef shape, const TensorSpec& spec, std::optional<int64_t> rows) {
   const size_t batch_dims = rows ? 1 : 0;
   bool fits = shape.size() == spec.dims.size() + batch_dims && (!rows || shape[0] == *rows);

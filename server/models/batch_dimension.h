@@ -9,8 +9,8 @@
 
 namespace braid {
 
-// Takes the batch dimension out of the dims of all outputs, of all inputs but broadcast ones, and of
-// their warm-up requests, and marks rows as dependent for `reason`. Returns false and leaves
+// Takes the batch dimension out of the dims of all outputs, of all inputs but broadcast ones, and
+// of their warm-up requests, and marks rows as dependent for `reason`. Returns false and leaves
 // `config`, which is not batched, as it is if one of those dims does not begin with -1.
 bool SeparateBatchDim(std::string reason, ModelConfig* config);
 

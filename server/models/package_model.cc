@@ -51,8 +51,7 @@ int64_t SizeOf(const PackageDim& dim, int64_t least, int64_t more) {
 bool IsRows(const PackageInterface& interface, const PackageInput& input, size_t d) {
   const std::string& symbol = input.dims[d].symbol;
   const PackageInput& first = interface.inputs.front();
-  return d == 0 || symbol.empty() ||
-         (!first.dims.empty() && symbol == first.dims.front().symbol);
+  return d == 0 || symbol.empty() || (!first.dims.empty() && symbol == first.dims.front().symbol);
 }
 
 std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& interface,
@@ -90,8 +89,8 @@ bool HasOtherOpenDims(const std::vector<PackageInput>& inputs) {
   });
 }
 
-// Whether outputs have as many rows as the inputs, and no other dim that depends on them. few, more:
-// the outputs for `rows` and `more_rows`. A number without dims is one for each chunk.
+// Whether outputs have as many rows as the inputs, and no other dim that depends on them. few,
+// more: the outputs for `rows` and `more_rows`. A number without dims is one for each chunk.
 bool FollowRows(const std::vector<at::Tensor>& few, int64_t rows,
                 const std::vector<at::Tensor>& more, int64_t more_rows) {
   for (size_t o = 0; o < few.size(); ++o) {
@@ -137,15 +136,15 @@ absl::Status DeriveOutputs(const InferencePackage& package, c10::Device device,
     batched = FollowRows(few, SizeOf(rows, kLeastRows, 0), more, SizeOf(rows, kLeastRows, 1));
   }
   const std::vector<at::Tensor> other =
-      batched && !open ? few
-                       : RunZeros(*runner, interface, device, {.rows = batched ? 0 : 1, .others = 1});
+      batched && !open
+          ? few
+          : RunZeros(*runner, interface, device, {.rows = batched ? 0 : 1, .others = 1});
   config->max_batch_size = batched ? kDefaultMaxBatchSize : 0;
   for (size_t o = 0; o < few.size(); ++o) {
     const bool named = o < interface.output_paths.size() && !interface.output_paths[o].empty();
-    BRAID_ASSIGN_OR_RETURN(
-        TensorSpec spec,
-        SpecOf(named ? interface.output_paths[o] : absl::StrCat("output__", o), few[o], other[o],
-               batched));
+    BRAID_ASSIGN_OR_RETURN(TensorSpec spec,
+                           SpecOf(named ? interface.output_paths[o] : absl::StrCat("output__", o),
+                                  few[o], other[o], batched));
     config->outputs.push_back(std::move(spec));
   }
   return absl::OkStatus();

@@ -115,7 +115,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));
   const int64_t rows = config.merges_requests() ? RowsOf(inputs) : 1;
-  facts->rows = rows;
+  facts->rows = config.batched() ? RowsOf(inputs) : 1;
   BRAID_ASSIGN_OR_RETURN(std::vector<RequestedOutput> wanted,
                          ReadRequestedOutputs(config, request, context.regions));
   BRAID_ASSIGN_OR_RETURN(const InferenceRequest::Schedule schedule,

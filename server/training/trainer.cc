@@ -427,7 +427,7 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
 
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
-  return {spec_,    devices_, step_,   applied_, durable_,      accumulated_,
+  return {spec_,    devices_, step_,   applied_, durable_,       accumulated_,
           skipped_, lr_,      memory_, id_,      last_operator_, NotesOn(config_)};
 }
 

@@ -31,8 +31,8 @@ class RowIndependenceTest : public ::testing::Test {
  protected:
   // Tests a model of input x and output y.
   RowTest Test(const std::function<at::Tensor(const at::Tensor&)>& forward) {
-    absl::StatusOr<RowTest> test = TestOutputs(
-        [&forward](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+    absl::StatusOr<RowTest> test =
+        TestOutputs([&forward](const Tensors& inputs) -> absl::StatusOr<Tensors> {
           return Tensors{forward(inputs[0])};
         });
     EXPECT_THAT(test, IsOk());
@@ -76,7 +76,9 @@ TEST_F(RowIndependenceTest, RunsAtMostEightBatchesOfAtMostFourRows) {
 
 TEST_F(RowIndependenceTest, FindsReductionsOverRows) {
   for (const auto& forward : std::vector<std::function<at::Tensor(const at::Tensor&)>>{
-           [](const at::Tensor& x) { return at::cat({x, x.amax(0, true).expand_as(x)}, 1); },
+           [](const at::Tensor& x) {
+             return at::cat({x, x.amax(0, true).expand_as(x)}, 1);
+           },
            [](const at::Tensor& x) { return x / (1 + x.std(0, true).sum()); },
            [](const at::Tensor& x) { return x - x.mean(); },
            [](const at::Tensor& x) { return x.cumsum(0); },
@@ -139,10 +141,9 @@ TEST_F(RowIndependenceTest, SaysNothingOfAModelThatDiffersFromRunToRun) {
 }
 
 TEST_F(RowIndependenceTest, SaysWhyItCannotRunAModel) {
-  const absl::StatusOr<RowTest> test =
-      TestOutputs([](const Tensors&) -> absl::StatusOr<Tensors> {
-        return absl::InternalError("no such luck");
-      });
+  const absl::StatusOr<RowTest> test = TestOutputs([](const Tensors&) -> absl::StatusOr<Tensors> {
+    return absl::InternalError("no such luck");
+  });
   ASSERT_THAT(test, IsOk());
   EXPECT_EQ(test->result, RowIndependence::kUnproven);
   EXPECT_THAT(test->reason, HasSubstr("no such luck"));
@@ -165,8 +166,7 @@ TEST_F(RowIndependenceTest, TakesOneNumberForEachChunkForNoRow) {
 TEST_F(RowIndependenceTest, KeepsIntegersInTheirRange) {
   config_.inputs[0].type = DataType::kInt64;
   config_.inputs[0].range = ValueRange{5, 9};
-  EXPECT_EQ(Result([](const at::Tensor& x) { return x.to(at::kFloat); }),
-            RowIndependence::kProven);
+  EXPECT_EQ(Result([](const at::Tensor& x) { return x.to(at::kFloat); }), RowIndependence::kProven);
   for (const at::Tensor& seen : seen_) {
     EXPECT_THAT(seen.min().item<int64_t>(), Ge(5));
     EXPECT_THAT(seen.max().item<int64_t>(), Le(9));
@@ -184,9 +184,8 @@ TEST_F(RowIndependenceTest, FindsMixingOfFlags) {
 
 TEST_F(RowIndependenceTest, TriesLongerInputsOfAnySize) {
   config_.inputs[0].dims = {-1};
-  const RowTest test = Test([](const at::Tensor& x) {
-    return x.unfold(1, /*size=*/20, /*step=*/1).sum(-1);
-  });
+  const RowTest test =
+      Test([](const at::Tensor& x) { return x.unfold(1, /*size=*/20, /*step=*/1).sum(-1); });
   EXPECT_EQ(test.result, RowIndependence::kProven) << test.reason;
 }
 

@@ -25,8 +25,7 @@ class RowTestCacheTest : public ::testing::Test {
 
   const TempDir dir_;
   const std::string path_ = dir_.path() / "tests.json";
-  ModelConfig config_ =
-      MakeConfig(8, {{"x", DataType::kFp32, {3}}}, {{"y", DataType::kFp32, {3}}});
+  ModelConfig config_ = MakeConfig(8, {{"x", DataType::kFp32, {3}}}, {{"y", DataType::kFp32, {3}}});
 };
 
 TEST_F(RowTestCacheTest, RemembersResultsInItsFile) {

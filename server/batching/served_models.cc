@@ -11,13 +11,16 @@
 #include "server/base/text.h"
 #include "server/batching/batch_queue.h"
 #include "server/batching/load_model.h"
+#include "server/batching/row_test_cache.h"
 #include "server/devices/worker.h"
 
 namespace braid {
 
 ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics,
                            std::string row_tests_path)
-    : workers_(std::move(workers)), metrics_(metrics), row_tests_(std::move(row_tests_path)) {}
+    : workers_(std::move(workers)),
+      metrics_(metrics),
+      row_tests_(std::make_unique<RowTestCache>(std::move(row_tests_path))) {}
 
 ServedModels::~ServedModels() = default;
 

@@ -16,7 +16,6 @@
 #include "absl/synchronization/mutex.h"
 #include "server/batching/expiry_thread.h"
 #include "server/batching/request_queue.h"
-#include "server/batching/row_test_cache.h"
 #include "server/models/model_config.h"
 #include "server/telemetry/metrics.h"
 
@@ -24,6 +23,7 @@ namespace braid {
 
 class BatchQueue;
 struct LoadedVersion;
+class RowTestCache;
 class Worker;
 
 // A version of a model as RepositoryIndex lists it; version 0: the model as a whole.
@@ -104,7 +104,7 @@ class ServedModels {
   // All that there are; a model's replicas are on those that its configuration chooses.
   const std::vector<Worker*>& workers() const { return workers_; }
   // What is known of versions that were loaded before.
-  RowTestCache* row_tests() { return &row_tests_; }
+  RowTestCache* row_tests() { return row_tests_.get(); }
 
  private:
   using Gone = std::vector<std::shared_ptr<BatchQueue>>;
@@ -126,7 +126,7 @@ class ServedModels {
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;
-  RowTestCache row_tests_;
+  const std::unique_ptr<RowTestCache> row_tests_;
   const std::unique_ptr<ExpiryThread> expiries_ = std::make_unique<ExpiryThread>();
 
   mutable absl::Mutex mu_;

@@ -47,6 +47,15 @@ def test_addresses(chart: Path) -> None:
     assert "with 0 to 2" in trainers
 
 
+def test_the_ingress(chart: Path) -> None:
+    ingress = {"enabled": True, "hosts": [{"host": "braid.example.com"}]}
+    plaintext = minimal(chart, {"ingress": ingress})
+    assert "  braid.example.com\n      from outside, through the Ingress (which has no TLS" in plaintext
+    encrypted = minimal(chart, {"ingress": {**ingress, "tls": [{"secretName": "a"}]}})
+    assert "from outside, through the Ingress\n" in encrypted
+    assert "Ingress" not in minimal(chart, {})
+
+
 def test_warnings(chart: Path) -> None:
     protected = minimal(chart, {})
     assert "WARNING" not in protected

@@ -79,6 +79,93 @@ def test_who_reaches_the_load_balancer() -> None:
     assert "loadBalancerSourceRanges" not in render_minimal().of("Service", "braid")["spec"]
 
 
+@pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
+def test_the_node_port_can_be_chosen(kind: str) -> None:
+    def ports(service: dict) -> list[dict]:
+        return render_minimal({"service": service}).of("Service", "braid")["spec"]["ports"]
+
+    assert ports({"type": kind, "nodePort": 30801}) == [
+        {"name": "grpc", "port": 8001, "targetPort": "grpc", "nodePort": 30801}
+    ]
+    assert "nodePort" not in ports({"type": kind})[0]
+    headless = render_minimal({"service": {"type": kind, "nodePort": 30801}})
+    assert "nodePort" not in headless.of("Service", "braid-headless")["spec"]["ports"][0]
+
+
+HOSTS = {"enabled": True, "hosts": [{"host": "braid.example.com"}]}
+
+
+def test_there_is_no_ingress_by_default() -> None:
+    assert "Ingress" not in render_minimal().kinds()
+    assert 8001 in ingress(render_minimal().of("NetworkPolicy"))
+
+
+def test_an_ingress_sends_grpc_to_the_service() -> None:
+    tls = [{"secretName": "braid-ingress-tls"}]
+    manifests = render_minimal({"ingress": {**HOSTS, "className": "nginx", "tls": tls}})
+    found = manifests.of("Ingress", "braid")
+    validate(found, KUBERNETES_VERSIONS[0])
+    service = manifests.of("Service", "braid")
+    [port] = service["spec"]["ports"]
+    backend = {"service": {"name": service["metadata"]["name"], "port": {"name": port["name"]}}}
+    assert found["spec"] == {
+        "ingressClassName": "nginx",
+        "tls": [{"secretName": "braid-ingress-tls", "hosts": ["braid.example.com"]}],
+        "rules": [
+            {
+                "host": "braid.example.com",
+                "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
+            }
+        ],
+    }
+
+
+def test_an_ingress_without_tls_or_class() -> None:
+    assert render_minimal({"ingress": HOSTS}).of("Ingress")["spec"].keys() == {"rules"}
+
+
+def test_an_ingress_lets_only_some_services_through() -> None:
+    path = {"path": "/inference.GRPCInferenceService", "pathType": "Prefix"}
+    hosts = [{"host": "a.example.com", "paths": [path]}, {"host": "*.b.example.com"}]
+    tls = [{"secretName": "a", "hosts": ["a.example.com"]}, {"secretName": "b"}]
+    values = {"ingress": {"enabled": True, "hosts": hosts, "tls": tls}}
+    spec = render_minimal(values).of("Ingress")["spec"]
+    [only], [all_paths] = (rule["http"]["paths"] for rule in spec["rules"])
+    assert (only["path"], only["pathType"]) == (path["path"], "Prefix")
+    assert all_paths["path"] == "/"
+    assert [entry["hosts"] for entry in spec["tls"]] == [
+        ["a.example.com"],
+        ["a.example.com", "*.b.example.com"],
+    ]
+
+
+PROTOCOL = "nginx.ingress.kubernetes.io/backend-protocol"
+
+
+def test_the_ingress_speaks_what_the_server_does() -> None:
+    def annotations(values: dict) -> dict:
+        return render_minimal(values).of("Ingress")["metadata"]["annotations"]
+
+    plaintext = {"tls": {"secretName": "", "terminatedInFront": True}}
+    assert annotations({"ingress": HOSTS}) == {PROTOCOL: "GRPCS"}
+    assert annotations({"ingress": HOSTS, **plaintext}) == {PROTOCOL: "GRPC"}
+    own = {"a": "b", PROTOCOL: "HTTPS"}
+    assert annotations({"ingress": {**HOSTS, "annotations": own}}) == own
+
+
+def test_the_network_policy_lets_the_ingress_controller_in() -> None:
+    controllers = [{"podSelector": {"matchLabels": {"app": "traefik"}}}]
+    for values, expected in (
+        ({}, [{"namespaceSelector": {"matchLabels": {
+            "kubernetes.io/metadata.name": "ingress-nginx"}}}]),
+        ({"ingressControllers": controllers}, controllers),
+    ):  # fmt: skip
+        policy = {"networkPolicy": {"clients": [], **values}}
+        rendered = render_minimal({**policy, "ingress": HOSTS})
+        assert ingress(rendered.of("NetworkPolicy"))[8001] == expected
+        assert 8001 not in ingress(render_minimal(policy).of("NetworkPolicy"))
+
+
 def test_pods_are_replaced_in_a_way_that_kubernetes_takes() -> None:
     def strategy(values: dict) -> dict:
         return render_minimal({"strategy": values}).of("Deployment")["spec"]["strategy"]

@@ -230,6 +230,82 @@ def test_what_is_added_comes_through() -> None:
     assert server["image"] == "r/b:7"
 
 
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (4, "4"),
+        (-1, "-1"),
+        (0, "0"),
+        (1000000, "1000000"),
+        (12345678901, "12345678901"),
+        (0.5, "0.5"),
+        (True, "true"),
+        (False, "false"),
+        ("", ""),
+        ("4", "4"),
+        ("1e3", "1e3"),
+        ("yes", "yes"),
+        ("0x1F", "0x1F"),
+        ("007", "007"),
+        ("1:30", "1:30"),
+        ("null", "null"),
+        ("{{ a }}: b", "{{ a }}: b"),
+    ],
+)
+def test_environment_variables_are_strings(value: object, text: str) -> None:
+    env = [{"name": "A", "value": value}]
+    container = {"name": "a", "image": "a:1", "env": env, "command": ["x"], "args": [value]}
+    models = {"claimName": "", "initContainers": [container]}
+    manifests = render_minimal({"extraEnv": env, "models": models})
+    assert {"name": "A", "value": text} in manifests.server()["env"]
+    [init] = manifests.pod()["initContainers"]
+    assert init["env"] == [{"name": "A", "value": text}]
+    assert (init["command"], init["args"]) == (["x"], [text])
+    validate(manifests.workload(), KUBERNETES_VERSIONS[0])
+
+
+def test_environment_variables_from_elsewhere_come_through() -> None:
+    source = {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}
+    env = [{"name": "A", "valueFrom": source}, {"name": "B"}]
+    assert render_minimal({"extraEnv": env}).server()["env"][1:] == env
+
+
+def test_the_file_group_can_be_set() -> None:
+    def context(values: dict) -> dict:
+        return render_minimal({"podSecurityContext": values}).pod()["securityContext"]
+
+    default = context({})
+    assert (default["fsGroup"], default["fsGroupChangePolicy"]) == (10001, "OnRootMismatch")
+    assert "supplementalGroups" not in default
+    own = {"fsGroup": 1000650000, "fsGroupChangePolicy": "Always", "supplementalGroups": [2000000]}
+    assert context(own) == {**default, **own}
+    assert context({"fsGroup": 0})["fsGroup"] == 0
+    # Null removes the default: for clusters that assign a group themselves.
+    assert not {"fsGroup", "fsGroupChangePolicy"} & context({"fsGroup": None}).keys()
+
+
+def test_the_tests_pod_has_the_file_group_too() -> None:
+    test = {"model": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
+    values = {"test": {**test, "tokenSecret": "token"}, "podSecurityContext": {"fsGroup": 7}}
+    assert render_minimal(values).of("Pod")["spec"]["securityContext"]["fsGroup"] == 7
+
+
+def test_mounts_of_volumes_that_the_pod_has() -> None:
+    mounts = [
+        {"name": "tokens", "mountPath": "/tokens", "subPath": "tokens"},
+        {"name": "models", "mountPath": "/other/models"},
+        {"name": "v", "mountPath": "/v"},
+    ]
+    values = {"extraVolumes": [{"name": "v", "emptyDir": {}}], "extraVolumeMounts": mounts}
+    server = render_minimal(values).server()
+    assert [mount(server, m["mountPath"]) for m in mounts] == mounts
+    data = {"extraVolumeMounts": [{"name": "data", "mountPath": "/d"}]}
+    claims: list[dict] = [{}, {"data": {"existingClaim": "old"}}]
+    for claim in claims:
+        manifests = render_minimal({**data, "training": {"enabled": True, **claim}})
+        assert mount(manifests.server(), "/d")["name"] == "data"
+
+
 def test_what_a_mesh_or_a_scheduler_looks_at() -> None:
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     selector = {"matchLabels": {"team": "vision"}}

@@ -93,6 +93,46 @@ CONTRADICTIONS = [
         },
         "models.initContainers[0].volumeMounts has /models",
     ),
+    (
+        {"extraVolumeMounts": [{"name": "cache", "mountPath": "/cache"}]},
+        "extraVolumeMounts mounts volume cache at /cache, but the pod has no such volume: "
+        "add it to extraVolumes (volumes: models, tmp, shm, tls, tokens)",
+    ),
+    (
+        {
+            "extraVolumes": [{"name": "cache", "emptyDir": {}}],
+            "extraVolumeMounts": [
+                {"name": "cache", "mountPath": "/cache"},
+                {"name": "cahce", "mountPath": "/other"},
+            ],
+        },
+        "extraVolumeMounts mounts volume cahce at /other",
+    ),
+    # Without trainers there is no volume for them.
+    ({"extraVolumeMounts": [{"name": "data", "mountPath": "/d"}]}, "mounts volume data at /d"),
+    (
+        {"extraVolumeMounts": [{"name": "client-ca", "mountPath": "/ca"}]},
+        "mounts volume client-ca at /ca",
+    ),
+    (
+        {
+            "models": {
+                "claimName": "",
+                "initContainers": [
+                    {"name": "a", "image": "b"},
+                    {
+                        "name": "c",
+                        "image": "d",
+                        "volumeMounts": [{"name": "keys", "mountPath": "/keys"}],
+                    },
+                ],
+            }
+        },
+        "models.initContainers[1].volumeMounts mounts volume keys at /keys",
+    ),
+    ({"extraEnv": [{"name": "A", "value": 1 << 60}]}, "is too large to keep its digits"),
+    ({"service": {"nodePort": 30001}}, "service.nodePort: 30001 needs service.type NodePort or"),
+    ({"ingress": {"enabled": True}}, "ingress.hosts: empty, but ingress.enabled is true"),
     ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes has tmp"),
     ({"extraVolumes": [{"name": "tokens", "emptyDir": {}}]}, "extraVolumes has tokens"),
     (
@@ -165,6 +205,63 @@ NO_VALUES = [
     ),
     ({"podAnnotations": {"a": True}}, "/podAnnotations/a"),
     ({"podLabels": {"a": "not a label"}}, "/podLabels/a"),
+    ({"podLabels": {"a": 1}}, "/podLabels/a"),
+    ({"service": {"annotations": {"a": 1}}}, "/service/annotations/a"),
+    ({"serviceAccount": {"annotations": {"a": True}}}, "/serviceAccount/annotations/a"),
+    ({"ingress": {"annotations": {"a": 0}}}, "/ingress/annotations/a"),
+    ({"metrics": {"labels": {"a": 1}}}, "/metrics/labels/a"),
+    ({"nodeSelector": {"a": True}}, "/nodeSelector/a"),
+    ({"tolerations": [{"key": "a", "value": True}]}, "/tolerations/0/value"),
+    (
+        {"networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"a": True}}}]}},
+        "/networkPolicy/clients/0/podSelector/matchLabels/a",
+    ),
+    (
+        {
+            "topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": "zone",
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchExpressions": [{"values": [1]}]},
+                }
+            ]
+        },
+        "/topologySpreadConstraints/0/labelSelector/matchExpressions/0/values/0",
+    ),
+    (
+        {
+            "affinity": {
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"topologyKey": "a", "labelSelector": {"matchLabels": {"b": 1}}}
+                    ]
+                }
+            }
+        },
+        "/labelSelector/matchLabels/b",
+    ),
+    ({"extraEnv": [{"name": "A", "value": ["b"]}]}, "/extraEnv/0/value"),
+    ({"extraEnv": [{"name": 1, "value": "b"}]}, "/extraEnv/0/name"),
+    ({"extraEnv": {"A": "b"}}, "/extraEnv"),
+    ({"extraVolumeMounts": [{"name": "v"}]}, "/extraVolumeMounts/0"),
+    (
+        {"extraVolumes": [{"name": "v", "csi": {"driver": "d", "volumeAttributes": {"a": True}}}]},
+        "/extraVolumes/0/csi/volumeAttributes/a",
+    ),
+    ({"server": {"extraArgs": [1]}}, "/server/extraArgs/0"),
+    ({"podSecurityContext": {"fsGroup": "10001"}}, "/podSecurityContext/fsGroup"),
+    ({"podSecurityContext": {"fsGroup": -1}}, "/podSecurityContext/fsGroup"),
+    ({"podSecurityContext": {"runAsUser": 0}}, "'runAsUser'"),
+    ({"service": {"type": "NodePort", "nodePort": 70000}}, "/service/nodePort"),
+    ({"service": {"type": "NodePort", "nodePort": "30001"}}, "/service/nodePort"),
+    ({"ingress": {"hosts": ["a.example"]}}, "/ingress/hosts/0"),
+    ({"ingress": {"hosts": [{"host": "A_b"}]}}, "/ingress/hosts/0/host"),
+    (
+        {"ingress": {"hosts": [{"host": "a", "paths": [{"path": "x"}]}]}},
+        "/ingress/hosts/0/paths/0/path",
+    ),
+    ({"ingress": {"tls": [{"hosts": ["a"]}]}}, "/ingress/tls/0"),
     ({"priorityClassName": "Not_A_Name"}, "/priorityClassName"),
     ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "/topologySpreadConstraints/0"),
     (

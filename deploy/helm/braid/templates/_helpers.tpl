@@ -47,8 +47,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 runAsNonRoot: true
 runAsUser: 10001
 runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
+{{- with .Values.podSecurityContext }}
+{{- if not (kindIs "invalid" .fsGroup) }}
+fsGroup: {{ int64 .fsGroup }}
+fsGroupChangePolicy: {{ .fsGroupChangePolicy | default "OnRootMismatch" }}
+{{- end }}
+{{- with .supplementalGroups }}
+supplementalGroups:
+{{- range . }}
+  - {{ int64 . }}
+{{- end }}
+{{- end }}
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -63,6 +73,33 @@ capabilities:
 {{/* Without what the values have for another type by default, which Kubernetes refuses. */}}
 {{- define "braid.strategy" -}}
 {{- toYaml (eq .type "Recreate" | ternary (dict "type" .type) .) }}
+{{- end }}
+
+{{/* Converts a scalar to a string. Helm reads numbers as float64, which holds 15 digits. */}}
+{{- define "braid.text" -}}
+{{- if not (kindIs "float64" .) -}}
+{{ toString . }}
+{{- else if gt (max . (mulf . -1) | float64) 1e15 -}}
+{{ fail (printf "the number %v is too large to keep its digits: write it in quotes" .) }}
+{{- else if eq . (floor .) -}}
+{{ printf "%.0f" . }}
+{{- else -}}
+{{ toString . }}
+{{- end }}
+{{- end }}
+
+{{/* Converts the items of a list to strings. */}}
+{{- define "braid.texts" -}}
+{{- range . }}
+- {{ include "braid.text" . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Converts the values of a list of EnvVars to strings, which Kubernetes needs. */}}
+{{- define "braid.env" -}}
+{{- range . }}
+{{ toYaml (list (kindIs "invalid" .value | ternary . (merge (dict "value" (include "braid.text" .value)) .))) }}
+{{- end }}
 {{- end }}
 
 {{/* Seconds from the decision to end a pod to SIGKILL. */}}

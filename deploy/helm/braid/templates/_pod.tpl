@@ -116,6 +116,12 @@
 {{- range .Values.models.initContainers }}
 {{- $added := dict "securityContext" $securityContext }}
 {{- $_ := set $added "volumeMounts" (concat (.volumeMounts | default list) $mounts) }}
+{{- with .env }}
+{{- $_ := set $added "env" (include "braid.env" . | fromYamlArray) }}
+{{- end }}
+{{- range $field, $items := pick . "command" "args" }}
+{{- $_ := set $added $field (include "braid.texts" $items | fromYamlArray) }}
+{{- end }}
 {{ toYaml (list (merge $added .)) }}
 {{- end }}
 {{- end }}
@@ -182,7 +188,7 @@ spec:
         - name: HOME
           value: /tmp
         {{- with .Values.extraEnv }}
-        {{- toYaml . | nindent 8 }}
+        {{- include "braid.env" . | trim | nindent 8 }}
         {{- end }}
       ports:
         - name: grpc

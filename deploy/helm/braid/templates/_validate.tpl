@@ -12,6 +12,7 @@
 {{- include "braid.validateMounts" . }}
 {{- include "braid.validateResources" .Values.resources }}
 {{- include "braid.validateService" .Values.service }}
+{{- include "braid.validateIngress" .Values.ingress }}
 {{- end }}
 
 {{/* A release may be called what no Service may. */}}

@@ -30,15 +30,16 @@
 {{- $names = append $names .name }}
 {{- end }}
 {{- $own := include "braid.ownVolumeMounts" . | fromYamlArray }}
-{{- include "braid.validatePaths" (dict "own" $own "more" .Values.extraVolumeMounts "field" "extraVolumeMounts") }}
+{{- include "braid.validateMountsOf" (dict "own" $own "more" .Values.extraVolumeMounts "field" "extraVolumeMounts" "volumes" $names) }}
 {{- $own = include "braid.initMounts" . | fromYamlArray }}
 {{- range $i, $container := .Values.models.initContainers }}
-{{- include "braid.validatePaths" (dict "own" $own "more" $container.volumeMounts "field" (printf "models.initContainers[%d].volumeMounts" $i)) }}
+{{- $field := printf "models.initContainers[%d].volumeMounts" $i }}
+{{- include "braid.validateMountsOf" (dict "own" $own "more" $container.volumeMounts "field" $field "volumes" $names) }}
 {{- end }}
 {{- end }}
 
-{{/* Takes {own, more, field}: the mounts of the chart, and those that are added to them. */}}
-{{- define "braid.validatePaths" -}}
+{{/* Takes {own, more, field, volumes}: a container's mounts of the chart, those of field `field`, and the pod's volumes. */}}
+{{- define "braid.validateMountsOf" -}}
 {{- $paths := list }}
 {{- range .own }}
 {{- $paths = append $paths .mountPath }}
@@ -49,6 +50,11 @@
 {{- fail (printf "%s has %s, where something is mounted already: mount it elsewhere" $.field .mountPath) }}
 {{- end }}
 {{- $paths = append $paths $path }}
+{{- end }}
+{{- range .more }}
+{{- if not (has .name $.volumes) }}
+{{- fail (printf "%s mounts volume %s at %s, but the pod has no such volume: add it to extraVolumes (volumes: %s)" $.field .name .mountPath (join ", " $.volumes)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -78,7 +84,16 @@
 {{- end }}
 
 {{- define "braid.validateService" -}}
+{{- if and .nodePort (eq .type "ClusterIP") }}
+{{- fail (printf "service.nodePort: %d needs service.type NodePort or LoadBalancer (service.type is ClusterIP)" (int .nodePort)) }}
+{{- end }}
 {{- if and .loadBalancerSourceRanges (ne .type "LoadBalancer") }}
 {{- fail "service.loadBalancerSourceRanges is for service.type LoadBalancer" }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.validateIngress" -}}
+{{- if and .enabled (not .hosts) }}
+{{- fail "ingress.hosts: empty, but ingress.enabled is true (needs at least one host)" }}
 {{- end }}
 {{- end }}

@@ -234,4 +234,25 @@ bool IsOfModule(const Node& node) {
 
 std::vector<const Node*> AttributesBehind(const Value* value) { return Search().Run(value); }
 
+std::optional<c10::IValue> AttributeOf(const Value* value, const torch::jit::Module& module) {
+  const Node* node = value->node();
+  if (node->kind() == prim::Param) {
+    const bool is_module = value == value->owningGraph()->inputs()[0];
+    return is_module ? std::optional<c10::IValue>(module._ivalue()) : std::nullopt;
+  }
+  if (node->kind() == prim::If) {
+    const auto then = AttributeOf(node->blocks()[0]->outputs()[value->offset()], module);
+    const auto other = AttributeOf(node->blocks()[1]->outputs()[value->offset()], module);
+    return then && other ? std::nullopt : then ? then : other;
+  }
+  if (node->kind() != prim::GetAttr) {
+    return torch::jit::toIValue(value);
+  }
+  const std::optional<c10::IValue> owner = AttributeOf(node->input(), module);
+  if (!owner || !owner->isObject()) {
+    return std::nullopt;
+  }
+  return owner->toObjectRef().getAttr(node->s(torch::jit::attr::name));
+}
+
 }  // namespace braid

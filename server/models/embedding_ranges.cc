@@ -7,6 +7,7 @@
 #include <string>
 
 #include "server/models/argument_tensors.h"
+#include "server/models/attribute_flow.h"
 #include "server/models/inlined_forward.h"
 #include "torch/csrc/jit/ir/alias_analysis.h"
 #include "torch/csrc/jit/ir/constants.h"
@@ -45,7 +46,7 @@ class Origins {
  public:
   Origins(const torch::jit::Module& module, const std::shared_ptr<Graph>& graph,
           const std::vector<ArgumentPlan>& arguments)
-      : module_(module), graph_(*graph), tensors_(graph, arguments), aliases_(AliasesIn(graph)) {}
+      : module_(module), tensors_(graph, arguments), aliases_(AliasesIn(graph)) {}
 
   // The tensor of the arguments whose values `value` has. Null if there is none, or if anything
   // that holds them on the way is written to, wherever that is.
@@ -70,35 +71,13 @@ class Origins {
     return KeepsValues(node) ? PlanOf(node->inputs()[0]) : nullptr;
   }
 
-  // The attribute of the module that `value` is.
-  std::optional<c10::IValue> AttributeOf(const Value* value) const {
-    if (value == graph_.inputs()[0]) {
-      return module_._ivalue();
-    }
-    const Node* node = value->node();
-    if (node->kind() == torch::jit::prim::If) {
-      const auto then = AttributeOf(node->blocks()[0]->outputs()[value->offset()]);
-      const auto other = AttributeOf(node->blocks()[1]->outputs()[value->offset()]);
-      return then && other ? std::nullopt : then ? then : other;
-    }
-    if (node->kind() != torch::jit::prim::GetAttr) {
-      return torch::jit::toIValue(value);
-    }
-    const std::optional<c10::IValue> owner = AttributeOf(node->input());
-    if (!owner || !owner->isObject()) {
-      return std::nullopt;
-    }
-    return owner->toObjectRef().getAttr(node->s(torch::jit::attr::name));
-  }
-
  private:
   bool IsWeight(const Value* value) const {
-    const std::optional<c10::IValue> attribute = AttributeOf(value);
+    const std::optional<c10::IValue> attribute = AttributeOf(value, module_);
     return attribute && attribute->isTensor() && attribute->toTensor().is_floating_point();
   }
 
   const torch::jit::Module& module_;
-  const Graph& graph_;
   const ArgumentTensors tensors_;
   const torch::jit::AliasDb aliases_;  // with the tensors in their places
 };
@@ -119,7 +98,7 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
       continue;
     }
     const ArgumentPlan* plan = origins.PlanOf(node->inputs()[1]);
-    const std::optional<c10::IValue> weight = origins.AttributeOf(node->inputs()[0]);
+    const std::optional<c10::IValue> weight = AttributeOf(node->inputs()[0], module);
     if (plan == nullptr || !weight || !weight->isTensor() || weight->toTensor().dim() == 0) {
       continue;
     }

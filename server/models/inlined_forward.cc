@@ -27,6 +27,15 @@ bool HasCalls(const Block* block) {
   });
 }
 
+void CollectNodes(Block* block, std::vector<Node*>* nodes) {
+  for (Node* node : block->nodes()) {
+    nodes->push_back(node);
+    for (Block* inner : node->blocks()) {
+      CollectNodes(inner, nodes);
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<torch::jit::Graph> InlinedForward(const torch::jit::Module& module) {
@@ -42,6 +51,12 @@ std::shared_ptr<torch::jit::Graph> InlinedForward(const torch::jit::Module& modu
     }
   }
   return graph;
+}
+
+std::vector<Node*> AllNodes(torch::jit::Graph* graph) {
+  std::vector<Node*> nodes;
+  CollectNodes(graph->block(), &nodes);
+  return nodes;
 }
 
 }  // namespace braid

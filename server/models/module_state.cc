@@ -14,28 +14,12 @@
 namespace braid {
 namespace {
 
-using torch::jit::Block;
 using torch::jit::Graph;
 using torch::jit::Module;
 using torch::jit::Node;
 using torch::jit::Value;
 namespace aten = torch::jit::aten;
 namespace prim = torch::jit::prim;
-
-void CollectNodes(Block* block, std::vector<Node*>* nodes) {
-  for (Node* node : block->nodes()) {
-    nodes->push_back(node);
-    for (Block* inner : node->blocks()) {
-      CollectNodes(inner, nodes);
-    }
-  }
-}
-
-std::vector<Node*> AllNodes(Graph* graph) {
-  std::vector<Node*> nodes;
-  CollectNodes(graph->block(), &nodes);
-  return nodes;
-}
 
 // Leaves out what only runs in training mode.
 void KeepEvaluation(std::shared_ptr<Graph> graph) {

@@ -155,6 +155,10 @@ absl::StatusOr<PairSlot> PairGraphReader::Slot(const JsonField& item,
       BRAID_ASSIGN_OR_RETURN(slot.depends_on.emplace_back(),
                              FindPairName(outputs_, output, depends));
     }
+    if (item.Has("additive")) {
+      BRAID_ASSIGN_OR_RETURN(const JsonField additive, item.Get("additive"));
+      BRAID_ASSIGN_OR_RETURN(slot.additive, additive.Boolean());
+    }
   }
   return slot;
 }

@@ -55,6 +55,8 @@ struct PairSlot {
   size_t index = 0;
   // Of a gradient: the outputs whose gradients it depends on.
   std::vector<size_t> depends_on = {};
+  // Of a gradient: those of a batch's chunks add up to the whole batch's.
+  bool additive = true;
 };
 
 struct PairGraph {

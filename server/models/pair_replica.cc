@@ -137,6 +137,22 @@ absl::Status PairReplica::CheckTrainable(std::optional<c10::ScalarType> autocast
   return absl::OkStatus();
 }
 
+std::optional<std::string> PairReplica::NonAdditiveParameter() const {
+  for (const PairProgram& program : shape_.part->programs) {
+    if (!program.backward) {
+      continue;
+    }
+    for (const PairSlot& slot : program.backward->outputs) {
+      const bool trained = slot.role == PairRole::kParameterGradient &&
+                           parameters_[*parameter_of_[slot.index]].value.requires_grad();
+      if (trained && !slot.additive) {
+        return absl::StrCat("'", manifest().state[slot.index].name, "'");
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<ExportedGraph*> PairReplica::Load(const PairGraph& graph,
                                                  std::unique_ptr<ExportedGraph>* loaded) const {
   if (*loaded == nullptr) {

@@ -15,6 +15,7 @@
 #include "server/devices/run_on.h"
 #include "server/models/batch_size_check.h"
 #include "server/models/module_state.h"
+#include "server/models/scaled_embeddings.h"
 #include "server/models/stage_chain.h"
 #include "server/models/torchscript_io.h"
 #include "server/storage/model_files.h"
@@ -209,6 +210,20 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
 
 absl::Status TorchScriptReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
   return CatchTorch([&] { return CheckChangesOnlyBuffers(module_); });
+}
+
+std::optional<std::string> TorchScriptReplica::NonAdditiveParameter() const {
+  for (const at::Tensor& weight : WeightsScaledByFrequency(module_)) {
+    if (!weight.defined()) {
+      return "an embedding whose weight forward computes";
+    }
+    for (const Parameter& parameter : parameters_) {
+      if (parameter.value.is_same(weight) && parameter.value.requires_grad()) {
+        return absl::StrCat("'", parameter.name, "'");
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(

@@ -27,6 +27,7 @@ class TorchScriptReplica final : public Replica {
                                                   Mode mode) override;
   // A model may change its buffers: nothing else of it is kept as training wants it.
   absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
+  std::optional<std::string> NonAdditiveParameter() const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) override;
   absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,

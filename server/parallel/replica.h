@@ -63,6 +63,10 @@ class Replica {
   virtual absl::Status CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
     return absl::OkStatus();
   }
+  // A trainable parameter, as messages call it ("'table.weight'"), whose gradient over a batch is
+  // not the sum of the gradients over the batch's chunks: that of an embedding with
+  // scale_grad_by_freq. nullopt if there is none.
+  virtual std::optional<std::string> NonAdditiveParameter() const { return std::nullopt; }
   // As Forward(), and keeps what Backward() needs, until Backward() or DropGraph(). Inputs that
   // require a gradient get one there.
   virtual absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(

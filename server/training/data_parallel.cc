@@ -84,7 +84,8 @@ absl::Status DataParallel::Init(Placement placement) {
   holding_.assign(stages_.size(), 0);
   BRAID_ASSIGN_OR_RETURN(groups_, ParameterGroups::Create(spec_.groups, names));
   size_t first = 0;
-  for (const std::unique_ptr<Stage>& stage : stages_) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const std::unique_ptr<Stage>& stage = stages_[s];
     const size_t count = stage->flat(0).slots().size();
     const ParameterGroups mine = groups_->Range(first, count);
     BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kLoad, [&](size_t r) {
@@ -95,12 +96,35 @@ absl::Status DataParallel::Init(Placement placement) {
       }
       return absl::OkStatus();
     }));
+    BRAID_RETURN_IF_ERROR(CheckAdditive(s));
     stage->MakeOptimizer(spec_.optimizer, mine);
     first += count;
   }
   peaks_.assign(roster_.workers.size(), 0);
   CountBytes();
   return absl::OkStatus();
+}
+
+absl::Status DataParallel::CheckAdditive(size_t s) const {
+  const Stage& stage = *stages_[s];
+  if (stage.size() == 1 && spec_.micro_batch == 0) {
+    return absl::OkStatus();
+  }
+  std::optional<std::string> parameter;
+  BRAID_RETURN_IF_ERROR(RunOnEach({&stage.worker(0)}, Phase::kLoad, [&](size_t) {
+    parameter = stage.replica(0).NonAdditiveParameter();
+    return absl::OkStatus();
+  }));
+  if (!parameter) {
+    return absl::OkStatus();
+  }
+  const std::string field =
+      stage.size() > 1 ? absl::StrCat("stages[", s, "].devices: ", stage.size(), " devices")
+                       : absl::StrCat("micro_batch: ", spec_.micro_batch, " rows");
+  return absl::FailedPreconditionError(absl::StrCat(
+      field, " divide a batch, but the gradient of ", *parameter,
+      " depends on how often each index occurs in the whole batch (scale_grad_by_freq); expected "
+      "one device and no micro_batch, or a model with scale_grad_by_freq=False"));
 }
 
 TrainedModel DataParallel::model() const {

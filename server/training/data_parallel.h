@@ -51,8 +51,8 @@ struct WorkResult {
 class DataParallel {
  public:
   // `spec` as Objective, ParameterGroups and Place() have filled it. FAILED_PRECONDITION if the
-  // model is not batched or has no trainable parameter; INVALID_ARGUMENT naming the field of `spec`
-  // that is wrong. Blocks.
+  // model is not batched, has no trainable parameter, or has a gradient that the batch's chunks
+  // cannot make; INVALID_ARGUMENT naming the field of `spec` that is wrong. Blocks.
   static absl::StatusOr<std::unique_ptr<DataParallel>> Create(
       const ModelConfig& config, TrainerSpec spec, std::shared_ptr<const Objective> objective,
       Placement placement);
@@ -117,6 +117,8 @@ class DataParallel {
   };
 
   absl::Status Init(Placement placement);
+  // Whether the gradients of the parts that stage `s` works on add up to the whole batch's.
+  absl::Status CheckAdditive(size_t s) const;
   TrainedModel model() const;
   // Rows of each piece that `rows` rows are worked on in.
   std::vector<int64_t> Pieces(int64_t rows) const;

@@ -28,7 +28,7 @@ def words(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def batches(model: str) -> list:
-    shape = (4,) if model in ("sentences", "bags", "sparse_bags") else ()
+    shape = (4,) if model in ("sentences", "bags", "sparse_bags", "scaled_bags") else ()
     wanted = (4, 5) if model == "sentences" else (5,)
     return [
         ({"words": words(ROWS, *shape, seed=s)}, {"target": rows(ROWS, *wanted, seed=s)})
@@ -74,6 +74,49 @@ def test_gradients_of_an_embedding_accumulate_and_are_clipped(
         assert norm == pytest.approx(wanted_norm.item(), rel=1e-9)
         wanted.update()
         training.assert_state(trainer, wanted, MANY_STEPS)
+
+
+@pytest.mark.parametrize("model", ["scaled_words", "scaled_bags"])
+def test_an_embedding_scaled_by_frequency_trains_as_in_pytorch_on_one_replica(
+    trainers: braid.Client, model: str
+) -> None:
+    optimizer = OPTIMIZERS["SGD"]
+    wanted = Reference(model, optimizer, "mse").train(batches(model))
+    actual = training.run(trainers, model, batches(model), 1, loss="mse", optimizer=optimizer)
+    training.assert_equal_runs(actual, wanted, MANY_STEPS)
+
+
+@pytest.mark.parametrize(
+    "options, field",
+    [
+        ({"stages": on(2)}, r"stages\[0\].devices: 2 devices divide a batch"),
+        ({}, r"stages\[0\].devices: 4 devices divide a batch"),
+        ({"stages": on(1), "micro_batch": 2}, "micro_batch: 2 rows divide a batch"),
+    ],
+)
+@pytest.mark.parametrize(
+    "model, weight", [("scaled_words", "embedding.weight"), ("scaled_bags", "bag.weight")]
+)
+def test_an_embedding_scaled_by_frequency_is_refused_where_a_batch_is_divided(
+    trainers: braid.Client, model: str, weight: str, options: dict, field: str
+) -> None:
+    with pytest.raises(braid.FailedPrecondition, match=field) as refused:
+        trainers.create_trainer(model, loss="mse", optimizer=OPTIMIZERS["SGD"], **options)
+    assert f"the gradient of '{weight}' depends on how often" in refused.value.message
+
+
+@pytest.mark.parametrize("model, weight", [("scaled_words", "embedding"), ("scaled_bags", "bag")])
+def test_a_frozen_embedding_scaled_by_frequency_trains_on_several_replicas(
+    trainers: braid.Client, model: str, weight: str
+) -> None:
+    training.compare(
+        trainers,
+        model,
+        batches(model),
+        OPTIMIZERS["SGD"],
+        "mse",
+        groups=[{"pattern": weight, "frozen": True}],
+    )
 
 
 def test_six_indices_are_six_rows(trainers: braid.Client) -> None:

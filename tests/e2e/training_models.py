@@ -142,9 +142,9 @@ class Branching(nn.Module):
 class Words(nn.Module):
     """Words of a vocabulary of 1000 to 5 numbers each."""
 
-    def __init__(self, sparse: bool) -> None:
+    def __init__(self, sparse: bool, scaled: bool = False) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(1000, 10, sparse=sparse)
+        self.embedding = nn.Embedding(1000, 10, sparse=sparse, scale_grad_by_freq=scaled)
         self.linear = nn.Linear(10, 5)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -154,9 +154,11 @@ class Words(nn.Module):
 class Bags(nn.Module):
     """The mean of a row's words, to 5 numbers."""
 
-    def __init__(self, sparse: bool) -> None:
+    def __init__(self, sparse: bool, scaled: bool = False) -> None:
         super().__init__()
-        self.bag = nn.EmbeddingBag(1000, 10, mode="mean", sparse=sparse)
+        self.bag = nn.EmbeddingBag(
+            1000, 10, mode="mean", sparse=sparse, scale_grad_by_freq=scaled
+        )
         self.linear = nn.Linear(10, 5)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -248,6 +250,8 @@ _MODELS = {
     "sentences": (lambda: Words(sparse=True), _word(4)),
     "bags": (lambda: Bags(sparse=False), _word(4)),
     "sparse_bags": (lambda: Bags(sparse=True), _word(4)),
+    "scaled_words": (lambda: Words(sparse=False, scaled=True), _word()),
+    "scaled_bags": (lambda: Bags(sparse=False, scaled=True), _word(4)),
     "dropout": (_dropout, _row(10)),
     "root": (Root, _row(3)),
     "counted": (Counted, _row(3)),

@@ -30,12 +30,14 @@ class ExportResult:
     version: its number.
     reason: why it is another format than the first choice, or what to know about the package;
         empty if there is nothing.
+    notes: what to know before the model is trained on several replicas.
     """
 
     format: str
     path: Path
     version: int
     reason: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def export(

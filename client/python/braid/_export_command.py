@@ -136,8 +136,8 @@ def _run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     print(f"{result.path}: {result.format}")
-    if result.reason:
-        print(f"note: {result.reason}", file=sys.stderr)
+    for note in filter(None, (result.reason, *result.notes)):
+        print(f"note: {note}", file=sys.stderr)
     return 0
 
 

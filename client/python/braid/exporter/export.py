@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class _Written:
     inputs: list[config.Tensor]
     outputs: list[config.Tensor]
     reason: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 def export_checked(
@@ -169,7 +170,9 @@ def _write(
             text = config.text(written.platform, written.inputs, written.outputs)
         place = package.move_into_place(version, model, text)
     reasons = [each for each in (reason, written.reason) if each]
-    return ExportResult(format, path / place.name, int(place.name), "; ".join(reasons))
+    return ExportResult(
+        format, path / place.name, int(place.name), "; ".join(reasons), tuple(written.notes)
+    )
 
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
@@ -182,7 +185,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
         for field in ("inputs", "outputs")
     )
     reasons = [_about_device(made.device), request.precisions.reason()]
-    return _Written("", inputs, outputs, "; ".join(filter(None, reasons)))
+    return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes())
 
 
 def _write_checked(folder: Path, made: pair.Pair, precisions: Precisions) -> pair.Pair:
@@ -206,7 +209,9 @@ def _about_device(device: torch.device) -> str:
 
 def _write_torchscript(folder: Path, request: _Request) -> _Written:
     script = torchscript.write(folder, request.module, request.inputs)
-    return _Written("pytorch_libtorch", script.inputs, script.outputs, script.reason)
+    return _Written(
+        "pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes()
+    )
 
 
 def _write_aot(folder: Path, request: _Request) -> _Written:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import mode_switch, probe, programs, stages
+from braid.exporter import frequency, mode_switch, probe, programs, stages
 from braid.exporter.joint import Part, trace
 from braid.exporter.precisions import DTYPES, MODELS_OWN, PrecisionError, Precisions, naming
 from braid.exporter.programs import Program
@@ -60,6 +60,17 @@ class Pair:
                 for kind, program in _kinds(each):
                     named[_graph_name(index, each.name, kind)] = program
         return named
+
+    def notes(self) -> list[str]:
+        """What to know before training it on several replicas."""
+        names = {
+            slot.name: None
+            for each in self.parts[0].precisions
+            if each.backward is not None
+            for slot in each.backward.outputs
+            if not slot.additive
+        }
+        return [frequency.note(repr(name)) for name in names]
 
     def train_json(self) -> dict[str, Any]:
         return {

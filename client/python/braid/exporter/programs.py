@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,19 +38,26 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Slot:
-    """An input or output of a graph. depends_on: of a gradient, the outputs that it comes from."""
+    """An input or output of a graph.
+
+    depends_on: for a gradient, the outputs that it comes from.
+    additive: for a gradient, whether those of a batch's chunks add up to the whole batch's.
+    """
 
     role: str
     name: str
     dtype: str
     shape: list[int | str]
     depends_on: list[str] | None = None
+    additive: bool = True
 
     def as_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"role": self.role, "name": self.name}
         fields |= {"dtype": self.dtype, "shape": self.shape}
         if self.depends_on is not None:
             fields["depends_on"] = self.depends_on
+        if not self.additive:
+            fields["additive"] = False
         return fields
 
 
@@ -224,6 +231,7 @@ def _backward(
 ) -> Program | None:
     inputs = [namer.slot(*known[node.name], node) for node in partition.placeholders(graph)]
     reached = _reached(graph, known)
+    scaled = _scaled_by_frequency(graph)
     roles = _roles(part)
     nodes, slots = [], []
     for node, origin in zip(partition.outputs(graph), origins):
@@ -234,7 +242,8 @@ def _backward(
             raise ExportError(f"the gradient of the {role} '{name}' is sparse; expected dense")
         depends_on = [output for output in part.names if output in reached[node]]
         nodes.append(node)
-        slots.append(namer.slot(f"{role}_gradient", name, node, depends_on))
+        slot = namer.slot(f"{role}_gradient", name, node, depends_on)
+        slots.append(replace(slot, additive=node not in scaled))
     if not nodes:
         return None
     partition.set_outputs(graph, _own(graph, nodes))
@@ -249,6 +258,25 @@ def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node
         own = frozenset([name]) if role == "output_gradient" else frozenset()
         reached[node] = own.union(*(reached[each] for each in node.all_input_nodes))
     return reached
+
+
+def _scaled_by_frequency(graph: GraphModule) -> set[Node]:
+    """The nodes computed from an embedding's gradient that is divided by how often each index
+    occurs."""
+    scaled: set[Node] = set()
+    for node in graph.graph.nodes:
+        if _scales_by_frequency(node) or scaled.intersection(node.all_input_nodes):
+            scaled.add(node)
+    return scaled
+
+
+def _scales_by_frequency(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return False
+    names = [argument.name for argument in schema.arguments]
+    given = {**dict(zip(names, node.args)), **node.kwargs}
+    return bool(given.get("scale_grad_by_freq", False))
 
 
 def check_operators(graph: GraphModule, device: torch.device) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import config, default_dtype, hooks, rows, source
+from braid.exporter import config, default_dtype, frequency, hooks, rows, source
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import DATATYPES, arguments_of, call, check_rows, flatten
 from braid.exporter.state import device_of, same
@@ -27,6 +27,9 @@ class Script:
     inputs: list[config.Tensor]
     outputs: list[config.Tensor]
     reason: str
+
+    def notes(self) -> list[str]:
+        return frequency.notes_of_script(self.module)
 
 
 class _Loaded:

@@ -27,6 +27,9 @@ absl::StatusOr<std::vector<double>> BatchPass::SharesOf(int64_t start, int64_t r
 absl::Status BatchPass::CentralLoss(const std::vector<double>& whole, bool with_gradient) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<double> shares, SharesOf(start_, rows_, whole));
   BRAID_ASSIGN_OR_RETURN(const Tensors gathered, GatherSome(model_.objective->takes_output()));
+  if (IsFirstPart(start_, rows_)) {
+    BRAID_RETURN_IF_ERROR(model_.objective->CheckAddsUp(gathered, batch_.targets, with_gradient));
+  }
   std::optional<RandomSeedGuard> random;
   if (model_.objective->has_module()) {
     random.emplace(model_.roster->output_device, LossSeed(start_));
@@ -49,6 +52,10 @@ absl::Status BatchPass::ChunkLoss(size_t chunk, const std::vector<double>& whole
     // Of the chunks of this piece, which is weighted by its rows.
     const double pieces = static_cast<double>(rows_) / static_cast<double>(batch_.rows);
     shares.assign(shares.size(), pieces / static_cast<double>(last.split.size()));
+  }
+  if (IsFirstPart(start, rows)) {
+    BRAID_RETURN_IF_ERROR(
+        model_.objective->CheckAddsUp(last.outputs[chunk], batch_.targets, with_gradient));
   }
   std::optional<RandomSeedGuard> random;
   if (model_.objective->has_module()) {

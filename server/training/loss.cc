@@ -134,6 +134,16 @@ absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetR
   return Evaluate(prediction, expected);
 }
 
+absl::Status Loss::CheckAddsUp(const at::Tensor& output, const HostTensor& target) const {
+  if (kind_ != LossKind::kModule || output.dim() < 1) {
+    return absl::OkStatus();
+  }
+  const at::Tensor targets = View(target);
+  return module_->IsProven(targets)
+             ? absl::OkStatus()
+             : module_->Prove(output.detach().to(ToScalarType(type_)), targets, spec_.reduction);
+}
+
 absl::Status Loss::CheckOutput(const at::Tensor& output, int64_t rows) const {
   absl::string_view expected;
   if (kind_ == LossKind::kModel) {

@@ -5,11 +5,13 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
 #include "server/models/module_state.h"
+#include "server/training/loss_proof.h"
 #include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
@@ -113,6 +115,45 @@ absl::StatusOr<at::Tensor> LossModule::Compute(const at::Tensor& output, const a
     return Unfit("a loss that has no gradient; expected one that depends on the output");
   }
   return loss.reshape({});
+}
+
+LossModule::Proof LossModule::Proof::Of(const at::Tensor& targets) {
+  const auto [least, most] = targets.aminmax();
+  return {least.item<double>(), most.item<double>(), c10::GradMode::is_enabled()};
+}
+
+bool LossModule::Proof::Covers(const Proof& other) const {
+  return least <= other.least && most >= other.most && gradients >= other.gradients;
+}
+
+bool LossModule::IsProven(const at::Tensor& targets) const {
+  if (targets.numel() == 0) {
+    return true;
+  }
+  const Proof wanted = Proof::Of(targets);
+  const absl::MutexLock lock(&mu_);
+  return proof_ && proof_->Covers(wanted);
+}
+
+absl::Status LossModule::Prove(const at::Tensor& outputs, const at::Tensor& targets,
+                               Reduction reduction) {
+  Proof proof = Proof::Of(targets);
+  const absl::Status status =
+      ProveParts([this](const at::Tensor& output,
+                        const at::Tensor& target) { return Compute(output, target); },
+                 outputs, targets, reduction, proof.gradients);
+  if (!status.ok()) {
+    const bool named = absl::StartsWith(status.message(), field_);
+    return named ? status
+                 : absl::Status(status.code(), absl::StrCat(field_, ": ", status.message()));
+  }
+  const absl::MutexLock lock(&mu_);
+  if (proof_ && proof_->gradients >= proof.gradients) {
+    proof.least = std::min(proof.least, proof_->least);
+    proof.most = std::max(proof.most, proof_->most);
+  }
+  proof_ = proof;
+  return absl::OkStatus();
 }
 
 LossModule::Copy LossModule::Make(c10::Device device) const {

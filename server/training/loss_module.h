@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "c10/core/Device.h"
+#include "server/training/trainer_spec.h"
 #include "torch/csrc/jit/api/module.h"
 
 namespace braid {
@@ -30,7 +32,24 @@ class LossModule {
   // value that is no loss; both name `field`.
   absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const at::Tensor& target);
 
+  // Whether Prove() has succeeded with targets in a range that holds all of `targets`; with
+  // gradients on, also for gradients.
+  bool IsProven(const at::Tensor& targets) const ABSL_LOCKS_EXCLUDED(mu_);
+  // As ProveParts(); FAILED_PRECONDITION names `field`.
+  absl::Status Prove(const at::Tensor& outputs, const at::Tensor& targets, Reduction reduction)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
+  // The targets that the proof was made with.
+  struct Proof {
+    double least = 0;
+    double most = 0;
+    bool gradients = false;
+
+    static Proof Of(const at::Tensor& targets);
+    bool Covers(const Proof& other) const;
+  };
+
   struct Copy {
     c10::Device device;
     torch::jit::Module module;
@@ -47,8 +66,9 @@ class LossModule {
   const std::string bytes_;
   const std::string field_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::vector<Copy> free_ ABSL_GUARDED_BY(mu_);
+  std::optional<Proof> proof_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace braid

@@ -218,6 +218,16 @@ std::vector<double> Objective::Shares(const std::vector<double>& part,
   return shares;
 }
 
+absl::Status Objective::CheckAddsUp(const std::vector<at::Tensor>& outputs,
+                                    const std::vector<HostTensor>& targets,
+                                    bool with_gradient) const {
+  const c10::AutoGradMode grad(with_gradient);
+  for (size_t i = 0; i < losses_.size() && !targets.empty(); ++i) {
+    BRAID_RETURN_IF_ERROR(losses_[i].CheckAddsUp(outputs[losses_[i].output_index()], targets[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>& outputs,
                                                   const std::vector<HostTensor>& targets,
                                                   int64_t start, int64_t rows,

@@ -68,6 +68,11 @@ class Objective {
   std::vector<double> Shares(const std::vector<double>& part,
                              const std::vector<double>& whole) const;
 
+  // Loss::CheckAddsUp() of each loss, before the first part of a batch is computed. `outputs`: of
+  // the first part, by one worker's thread.
+  absl::Status CheckAddsUp(const std::vector<at::Tensor>& outputs,
+                           const std::vector<HostTensor>& targets, bool with_gradient) const;
+
   // Σ weight · share · loss over rows [start, start + rows) of the targets. `outputs` are the
   // model's for these rows, detached, on the device of the calling worker's thread; those that no
   // loss takes may be undefined. A loss whose share is 0 is left out. Errors are Loss::Compute()'s.

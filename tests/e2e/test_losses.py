@@ -156,6 +156,129 @@ def test_row_9_loss_module_beside_another_loss(trainers: braid.Client) -> None:
         training.assert_equal_runs(actual, wanted, training.MANY_STEPS)
 
 
+class Dice(nn.Module):
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        p = output.sigmoid()
+        return 1 - (2 * (p * target).sum() + 1) / (p.sum() + target.sum() + 1)
+
+
+class MaskedMean(nn.Module):
+    """Of the targets that are not 0; NaN for a part that has none."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        mask = (target != 0).double()
+        return ((output - target).square() * mask).sum() / mask.sum()
+
+
+class SquaredSum(nn.Module):
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).square().sum()
+
+
+class InBatchNegatives(nn.Module):
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output @ target.t(), torch.arange(output.size(0)))
+
+
+class CrossEntropy(nn.Module):
+    """The mean over the rows whose target is not -100."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target)
+
+
+def padded(count: int, seed: int = 0) -> Tensor:
+    """Values above 0, the first five rows masked out."""
+    target = rows(count, 5, seed=seed).abs()
+    target[:5] = 0
+    return target
+
+
+PARTS = [
+    pytest.param({"loss_mode": "per_replica"}, id="per_replica"),
+    pytest.param({"micro_batch": 2}, id="micro_batch"),
+    pytest.param({"loss_mode": "per_replica", "micro_batch": 2}, id="both"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("options", PARTS)
+@pytest.mark.parametrize("loss", [Dice, MaskedMean, SquaredSum, InBatchNegatives])
+def test_a_loss_module_that_is_no_mean_over_rows_is_not_computed_in_parts(
+    trainers: braid.Client, loss: type[nn.Module], options: dict
+) -> None:
+    batch = ({"x": rows(ROWS, 10)}, {"target": padded(ROWS)})
+    with new_trainer(
+        trainers, "net", stages=on(3), loss=script(loss()), optimizer=SGD, **options
+    ) as trainer:
+        before = trainer.state_dict()
+        for operate in (trainer.step, trainer.forward_backward, trainer.forward):
+            with pytest.raises(braid.FailedPrecondition, match=r"losses\[0\].module: ") as refused:
+                operate(*batch)
+            assert "expected a mean over rows" in refused.value.message
+            assert "use loss_mode central without micro_batch" in refused.value.message
+        training.assert_unchanged(before, trainer.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("options, replicas", [
+    ({"loss_mode": "central"}, 3), ({"loss_mode": "per_replica"}, 1),
+])
+@pytest.mark.parametrize("loss", [Dice, MaskedMean, SquaredSum, InBatchNegatives])
+def test_a_loss_module_that_is_no_mean_over_rows_is_pytorchs_over_the_whole_batch(
+    trainers: braid.Client, loss: type[nn.Module], options: dict, replicas: int
+) -> None:
+    batches = [({"x": rows(ROWS, 10, seed=s)}, {"target": padded(ROWS, s)}) for s in range(3)]
+
+    def loss_of(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        return loss()(outputs["output__0"], targets["target"])
+
+    wanted = Reference("net", SGD, loss_of).train(batches)
+    actual = training.run(
+        trainers, "net", batches, replicas, loss=script(loss()), optimizer=SGD, **options
+    )
+    training.assert_equal_runs(actual, wanted, training.MANY_STEPS)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("options", PARTS)
+def test_a_loss_module_is_looked_at_again_for_targets_of_another_range(
+    trainers: braid.Client, options: dict
+) -> None:
+    """Until a target is ignored, cross-entropy is a mean over rows."""
+    batches = training.batches(3, ROWS)
+    ignoring = ({"x": rows(ROWS, 10)}, {"target": classes(ROWS)})
+    ignoring[1]["target"][7] = -100
+    wanted = Reference("net", SGD, "cross_entropy").train(batches)
+    with new_trainer(
+        trainers, "net", stages=on(3), loss=script(CrossEntropy()), optimizer=SGD, **options
+    ) as trainer:
+        losses = [trainer.step(*batch).loss for batch in batches]
+        state = trainer.state_dict()
+        training.assert_equal_runs(training.Run(losses, state), wanted, training.MANY_STEPS)
+        with pytest.raises(braid.FailedPrecondition, match="expected a mean over rows"):
+            trainer.step(*ignoring)
+        training.assert_unchanged(state, trainer.state_dict())
+        trainer.step(*batches[0])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("options", PARTS)
+def test_a_sum_over_rows_is_computed_in_parts_with_reduction_sum(
+    trainers: braid.Client, options: dict
+) -> None:
+    batches = [({"x": rows(ROWS, 10, seed=s)}, {"target": padded(ROWS, s)}) for s in range(3)]
+    slow = {"name": "SGD", "lr": 1e-3}
+
+    def loss_of(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        return SquaredSum()(outputs["output__0"], targets["target"])
+
+    loss = {"name": "module", "module": script(SquaredSum()), "reduction": "sum"}
+    wanted = Reference("net", slow, loss_of).train(batches)
+    actual = training.run(trainers, "net", batches, loss=loss, optimizer=slow, **options)
+    training.assert_equal_runs(actual, wanted, training.MANY_STEPS)
+
+
 @pytest.mark.parametrize("call", ["forward", "step", "forward_backward"])
 def test_row_9_loss_is_of_the_weights_before_the_update(
     trainers: braid.Client, call: str

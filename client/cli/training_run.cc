@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
@@ -40,10 +42,21 @@ void AnnounceSplit(const v1::OperationStatus& status, ProgressReporter& progress
                    {{"event", "split"}, {"chunks", std::move(chunks)}});
 }
 
+// Adds the option that leaves an epoch's last batch out, where that is too small for the model.
+absl::Status NameLastBatch(const absl::Status& status, int64_t rows, int64_t batch_size) {
+  if (rows == batch_size || !absl::StrContains(status.message(), "drop_last")) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; the batch is an epoch's last, of ", rows,
+                                   " rows: --drop-last leaves it out"));
+}
+
 // Waits for the first of them.
-absl::Status Collect(std::deque<UnderWay>& under_way, ProgressReporter& progress) {
+absl::Status Collect(const TrainingPlan& plan, std::deque<UnderWay>& under_way,
+                     ProgressReporter& progress) {
   absl::StatusOr<client::LossResult> result = under_way.front().result.get();
-  if (!result.ok()) return result.status();
+  if (!result.ok()) {
+    return NameLastBatch(result.status(), under_way.front().rows, plan.batch_size);
+  }
   if (result->status.chunks_size() > 0) AnnounceSplit(result->status, progress);
   std::optional<double> loss = result->loss;
   if (result->reply_lost || result->status.skipped()) loss.reset();
@@ -80,7 +93,7 @@ absl::Status RunSteps(const TrainingPlan& plan, const Dataset& dataset, int64_t 
         static_cast<size_t>(step % steps) * batch_size, batch_size);
     client::Batch batch = dataset.Gather(indices);
     if (under_way.size() >= plan.depth) {
-      if (absl::Status status = Collect(under_way, progress); !status.ok()) return status;
+      if (absl::Status status = Collect(plan, under_way, progress); !status.ok()) return status;
     }
     const client::StepOptions options = {.report_split = plan.report_split && step == made};
     under_way.push_back(
@@ -88,7 +101,7 @@ absl::Status RunSteps(const TrainingPlan& plan, const Dataset& dataset, int64_t 
          static_cast<int64_t>(indices.size())});
   }
   while (!under_way.empty()) {
-    if (absl::Status status = Collect(under_way, progress); !status.ok()) return status;
+    if (absl::Status status = Collect(plan, under_way, progress); !status.ok()) return status;
   }
   return (*stream)->Finish();
 }

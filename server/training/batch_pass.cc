@@ -6,7 +6,9 @@
 
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/random_seed.h"
 #include "server/base/status.h"
 #include "server/devices/autocast.h"
@@ -23,14 +25,8 @@
 namespace braid {
 namespace {
 
-// The input fits the configuration, so what the model says of it is the client's to know.
-absl::Status NameInputs(const absl::Status& status) {
-  if (status.code() != absl::StatusCode::kInternal) {
-    return status;
-  }
-  return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
-                                             "; expected values that it can handle"));
-}
+// What batch normalization says of one row, in PyTorch, TorchScript and pairs.
+constexpr char kOneValue[] = "more than 1 value per channel when training";
 
 void MakeDense(std::vector<at::Tensor>* gradients) {
   for (at::Tensor& gradient : *gradients) {
@@ -119,6 +115,32 @@ BatchPass::Tensors BatchPass::Inputs(size_t stage, size_t chunk, bool keep_graph
   return inputs;
 }
 
+absl::Status BatchPass::NameInputs(const absl::Status& status, size_t stage, size_t chunk) const {
+  if (status.code() != absl::StatusCode::kInternal) {
+    return status;
+  }
+  if (!absl::StrContains(status.message(), kOneValue)) {
+    return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
+                                               "; expected values that it can handle"));
+  }
+  const std::vector<int64_t>& split = stages_[stage].split;
+  const std::string place = split.size() == 1
+                                ? ""
+                                : absl::StrCat(", chunk ", chunk + 1, " of ", split.size(),
+                                               " that ", rows_, " rows are split into");
+  std::vector<std::string> ways = {rows_ < batch_.rows
+                                       ? "raise micro_batch"
+                                       : "leave out an epoch's last, smaller batch (drop_last)"};
+  if (rows_ > 1 && !model_.spec->sync_batch_norm) {
+    ways.emplace_back("set sync_batch_norm");
+  }
+  return InvalidField("inputs",
+                      absl::StrCat("the model cannot train on the ", split[chunk], " row of ",
+                                   model_.stages[stage]->worker(chunk).name(), place, ": ",
+                                   status.message(), " (expected at least 2 rows in each ",
+                                   "chunk: ", absl::StrJoin(ways, ", or "), ")"));
+}
+
 absl::Status BatchPass::ForwardChunk(Gang& gang, size_t rank, size_t stage, size_t chunk,
                                      bool keep_graph, PhaseTimes* times) {
   Stage& part = *model_.stages[stage];
@@ -145,12 +167,15 @@ absl::Status BatchPass::ForwardChunk(Gang& gang, size_t rank, size_t stage, size
     }
     const AutocastGuard autocast(device, AutocastType(model_.spec->precision));
     const OneDnnProductsGuard products;
-    BRAID_RETURN_IF_ERROR(NameInputs(CatchTorch([&]() -> absl::Status {
+    const absl::Status status = CatchTorch([&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(run.outputs[chunk],
                              keep_graph ? replica.ForwardForTraining(inputs, batch_.mode)
                                         : replica.Forward(inputs, batch_.mode));
       return absl::OkStatus();
-    })));
+    });
+    if (!status.ok()) {
+      return NameInputs(status, stage, chunk);
+    }
     if (batch_.report_split) {
       run.input_shapes[chunk] = Shapes(inputs);
       run.output_shapes[chunk] = Shapes(run.outputs[chunk]);

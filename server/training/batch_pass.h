@@ -121,6 +121,9 @@ class BatchPass {
   std::optional<size_t> Active(size_t stage, size_t rank) const;
   int64_t StartOf(size_t stage, size_t chunk) const;
   Tensors Inputs(size_t stage, size_t chunk, bool keep_graph) const;
+  // The model's error on a chunk as one of the inputs: they fit the configuration, so what the
+  // model says of them is the client's to know.
+  absl::Status NameInputs(const absl::Status& status, size_t stage, size_t chunk) const;
   absl::Status ForwardChunk(Gang& gang, size_t rank, size_t stage, size_t chunk, bool keep_graph,
                             PhaseTimes* times);
   // Whether the loss of these rows is the first of several that make the batch's.

@@ -3,6 +3,9 @@ of the chunks; modes do not leak."""
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import braid
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import torch
 from e2e import training
 from e2e.oracle import Run, forward_in_chunks
 from e2e.reference import Reference
+from e2e.server import BINARY, Server
 from e2e.training import MANY_STEPS, assert_equal_runs, classes, new_trainer, on, rows
 
 STEPS = 5
@@ -144,9 +148,75 @@ def test_row_13_chunk_of_one_row_fails_without_it(trainers: braid.Client) -> Non
         with pytest.raises(braid.InvalidArgument, match="more than 1 value per channel") as caught:
             trainer.step(x, target)
         assert caught.value.field == "inputs"
+        assert "the 1 row of cpu:2, chunk 3 of 3 that 7 rows are split into" in caught.value.message
+        assert "(drop_last), or set sync_batch_norm)" in caught.value.message
         training.assert_unchanged(before, trainer.state_dict())
         trainer.step({"x": x["x"][:6]}, {"target": target["target"][:6]})
         actual = trainer.state_dict()
     wanted = chunked(3)
     wanted.step({"x": x["x"][:6]}, {"target": target["target"][:6]})
     assert_equal_runs(Run([], actual), Run([], wanted.state()), MANY_STEPS)
+
+
+DROP = "leave out an epoch's last, smaller batch (drop_last)"
+
+
+@pytest.mark.parametrize(
+    "count, options, place, ways",
+    [
+        # A batch of one row has no variance on any number of replicas.
+        (1, {}, "cpu:0: ", DROP),
+        (1, {"sync_batch_norm": True}, "cpu:0: ", DROP),
+        (7, {"micro_batch": 1, "stages": on(1)}, "cpu:0: ", "raise micro_batch"),
+        (
+            5,
+            {"micro_batch": 1},
+            "cpu:0, chunk 1 of 3 that 3 rows are split into: ",
+            "raise micro_batch, or set sync_batch_norm",
+        ),
+        (
+            5,
+            {"stages": on(4)},
+            "cpu:2, chunk 3 of 3 that 5 rows are split into: ",
+            f"{DROP}, or set sync_batch_norm",
+        ),
+    ],
+    ids=str,
+)
+def test_a_chunk_of_one_row_says_what_to_do(
+    trainers: braid.Client, count: int, options: dict, place: str, ways: str
+) -> None:
+    options = {"stages": on(3), **options}
+    with new_trainer(
+        trainers, "normed", loss="cross_entropy", optimizer=SGD, **options
+    ) as trainer:
+        with pytest.raises(braid.InvalidArgument) as caught:
+            trainer.step(*batches(count)[0])
+    assert f"cannot train on the 1 row of {place}" in caught.value.message
+    assert caught.value.message.endswith(f"at least 2 rows in each chunk: {ways})")
+
+
+def test_the_command_says_how_to_leave_out_a_last_batch_that_is_too_small(
+    training_server: Server, tmp_path: Path
+) -> None:
+    """13 rows in batches of 8 leave 5, which are 2, 2 and 1 on four devices."""
+    inputs, targets = batches(13)[0]
+    np.save(tmp_path / "x.npy", inputs["x"])
+    np.save(tmp_path / "y.npy", targets["target"])
+
+    def train(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BINARY.with_name("braid"), "--server", training_server.address, "train", "normed",
+             f"--input=x={tmp_path}/x.npy", f"--target=target={tmp_path}/y.npy",
+             "--batch-size=8", *options],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    failed = train()
+    assert failed.returncode != 0
+    assert "chunk 3 of 3 that 5 rows are split into" in failed.stderr
+    assert "the batch is an epoch's last, of 5 rows: --drop-last leaves it out" in failed.stderr
+    for option, steps in (("--drop-last", 1), ("--sync-batch-norm", 2)):
+        done = train(option)
+        assert done.returncode == 0, done.stderr
+        assert f"trained {steps} steps" in done.stdout

@@ -290,7 +290,6 @@ class Server::Parts {
     if (!readers.Await(replied, tell_readers) || !readers.Await(over, tell_readers) ||
         !readers.Await(delivered, tell_readers)) {
       Log(LogModule::kServer).warn("replies that nobody reads are given up");
-      grpc_server_->EndUndelivered();
     }
     return true;
   }

@@ -116,9 +116,9 @@ int64_t UndeliveredBytes(int port) {
   return bytes;
 }
 
-void EndUndelivered(int port) {
+void EndAllConnections(int port) {
   ForEachSocket(port, [](int descriptor) {
-    if (UndeliveredBytesOf(descriptor) > 0) {
+    if (Connected(descriptor)) {
       shutdown(descriptor, SHUT_RDWR);
     }
   });

@@ -19,8 +19,9 @@ void StopListening(int port);
 // ends.
 int64_t UndeliveredBytes(int port);
 
-// Ends the port's connections of which something is undelivered: whoever writes to them is told so.
-void EndUndelivered(int port);
+// Ends all connections of the port, in order: what has been written still arrives, then the end.
+// Returns at once.
+void EndAllConnections(int port);
 
 // Ends the port's connection with the other end `peer_port` of `peer_address`, 4 or 16 bytes in the
 // order of the network. What has come and has not been read is dropped. Whether it was there.

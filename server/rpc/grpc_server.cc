@@ -92,6 +92,8 @@ class GrpcServer::Impl {
   }
   void Shutdown() {
     StopListening();  // or those that are sent away could be back before it is shut down
+    // Before gRPC does, whose GOAWAY for it carries an error, which clients print.
+    EndAllConnections(port_);
     grpc_server_cancel_all_calls(server_->c_server());
     server_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
@@ -148,7 +150,6 @@ bool GrpcServer::WaitUntilDelivered(absl::Duration timeout) {
   return true;
 }
 
-void GrpcServer::EndUndelivered() { braid::EndUndelivered(port()); }
 void GrpcServer::Shutdown() { impl_->Shutdown(); }
 int GrpcServer::port() const { return impl_->port(); }
 

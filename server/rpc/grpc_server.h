@@ -52,10 +52,9 @@ class GrpcServer {
   void StopListening();
   // Whether, within `timeout`, what was answered reaches the clients' machines.
   bool WaitUntilDelivered(absl::Duration timeout);
-  // Ends the connections of clients who do not read: gRPC would wait for them for 20 seconds.
-  void EndUndelivered();
-  // Closes all connections: what is on its way on them is UNAVAILABLE. gRPC's own way to end would
-  // answer it CANCELLED, which few clients try again.
+  // Closes all connections: calls on their way there end with UNAVAILABLE. gRPC's own way to end
+  // would answer them with CANCELLED, which few clients retry, and wait 20 seconds for clients that
+  // do not read.
   void Shutdown();
 
   int port() const;

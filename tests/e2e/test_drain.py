@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +58,48 @@ def test_requests_are_taken_during_the_delay(start_server: Callable[..., Server]
     server.terminate()
     assert server.wait() == 0, server.log
     assert time.monotonic() - started < 10
+
+
+# Has an idle connection, and on another a call that lasts. Ends when the server has ended both.
+QUIET_CLIENT = """
+import sys
+import threading
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+address = sys.argv[1]
+idle = grpc.insecure_channel(address)
+grpc.channel_ready_future(idle).result()
+left = threading.Event()
+idle.subscribe(lambda state: state is not grpc.ChannelConnectivity.READY and left.set())
+watching = health_pb2_grpc.HealthStub(grpc.insecure_channel(address))
+watch = watching.Watch(health_pb2.HealthCheckRequest(service="readiness"))
+left.clear()
+next(watch)
+print("ready", flush=True)
+try:
+    for _ in watch:
+        pass
+except grpc.RpcError as error:
+    print(error.code().name)
+assert left.wait(30)
+"""
+
+
+def test_clients_print_nothing_when_the_server_ends(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("mlp",))
+    client = subprocess.Popen(
+        [sys.executable, "-c", QUIET_CLIENT, server.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+    )
+    assert client.stdout is not None and client.stdout.readline() == "ready\n"
+    server.terminate()
+    assert server.wait() == 0, server.log
+    printed, complained = client.communicate(timeout=CALL_SECONDS)
+    assert (printed, complained, client.returncode) == ("UNAVAILABLE\n", "", 0)
 
 
 def test_the_delay_ends_by_itself(start_server: Callable[..., Server]) -> None:

@@ -61,7 +61,7 @@ TEST(PortSocketsTest, WhatNobodyReadsIsUndelivered) {
   EXPECT_EQ(UndeliveredBytes(port), 0);
 }
 
-TEST(PortSocketsTest, OnlyAConnectionThatIsNotReadIsEnded) {
+TEST(PortSocketsTest, AllConnectionsAreEndedReadOrNot) {
   const Socket listener;
   const int port = listener.Listen();
   const Socket stuck_client;
@@ -72,10 +72,12 @@ TEST(PortSocketsTest, OnlyAConnectionThatIsNotReadIsEnded) {
   const Socket idle(listener.Accept());
   EXPECT_GT(stuck.SendWhatFits(), 0);
 
-  EndUndelivered(port);
+  EndAllConnections(port);
 
   EXPECT_EQ(stuck.Send(), EPIPE);
-  EXPECT_EQ(idle.Send(), 0);
+  EXPECT_EQ(idle.Send(), EPIPE);
+  const Socket later;
+  EXPECT_EQ(later.Connect(port), 0);  // it still listens
 }
 
 TEST(PortSocketsTest, OnlyTheConnectionWithThatOtherEndIsEnded) {

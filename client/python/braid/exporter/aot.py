@@ -16,13 +16,16 @@ from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
 from braid.exporter import config, convolutions, default_dtype, encoder_layers, rows, source
+from braid.exporter.as_found import left_as_found
 from braid.exporter.joint import in_mode
+from braid.exporter.repetition import check_evaluation_is_repeatable
 from braid.exporter.signature import DATATYPES, call, check_rows, flatten
 from braid.exporter.state import device_of
 
 BATCHES = (1, 2, 7, 33)
 _LARGEST = 1 << 20
 _TOLERANCE = 1e-3
+_RENORMALIZES = torch.ops.aten.embedding_renorm_.default
 _OPTIONS = {
     # What several threads run cannot be left when an index is out of range but by ending the server.
     "cpp.threads": 1,
@@ -64,16 +67,19 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> C
     """Writes model.pt2, and compares what is loaded again with the module."""
     device = device_of(module)
     _check_compiler(device)
+    check_evaluation_is_repeatable(module, inputs)
     path = folder / "model.pt2"
+    with left_as_found(module):
+        with in_mode(module, False), torch.no_grad(), rows.seeded(device, 0):
+            _compile(module, inputs, path)
     with in_mode(module, False), torch.no_grad(), rows.seeded(device, 0):
-        _compile(module, inputs, path)
         loaded = torch._inductor.aoti_load_package(str(path))
         for batch in BATCHES:
             given, (names, expected, drawn) = rows.run_varied(
                 inputs, batch, lambda given: _run(module, given, device)
             )
             with default_dtype.as_on_a_server():
-                got = flatten(loaded(**given))[1]
+                got = flatten(loaded(**_copies(given)))[1]
             _compare(names, expected, got, batch, drawn)
     return Compiled(
         [_tensor(name, each) for name, each in inputs.items()],
@@ -87,8 +93,14 @@ def _run(
 ) -> tuple[list[str], list[torch.Tensor], bool]:
     """The outputs, and whether random numbers were drawn for them."""
     before = rows.random_state(device)
-    names, outputs = flatten(call(module, given))
+    with left_as_found(module):
+        names, outputs = flatten(call(module, _copies(given)))
     return names, outputs, not torch.equal(before, rows.random_state(device))
+
+
+def _copies(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Forward may write to its inputs."""
+    return {name: each.clone() for name, each in given.items()}
 
 
 def _tensor(name: str, example: torch.Tensor) -> config.Tensor:
@@ -122,6 +134,8 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
                 _package(flat, examples, shapes, path)
         except UserError:  # Some operators ask whether it is one row.
             _package(flat, examples, shapes, path)
+    except ExportError:
+        raise
     except Exception as error:
         said = str(error).strip().splitlines()
         raise ExportError(
@@ -138,6 +152,11 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
         torch._inductor.config.patch(_OPTIONS),
     ):
         program = torch.export.export(module, (), examples, dynamic_shapes=shapes, strict=False)
+        if any(each.target is _RENORMALIZES for each in program.graph.nodes):
+            raise ExportError(
+                "forward writes to an embedding's parameter (max_norm), which a compiled package "
+                "cannot"
+            )
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from braid.exporter.state import put_back, same
+from braid.exporter.state import restorer, same
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 # The module's own, and recurrent layers' list of their parameters.
@@ -35,7 +35,10 @@ class _Held:
 
 class Attributes:
     def __init__(self, module: nn.Module) -> None:
-        seen: set[int] = set()
+        # The module's own are restored, and compared, as its state.
+        seen = {id(each) for each in module.modules()}
+        for tensors in (module.parameters(), module.buffers()):
+            seen.update(map(id, tensors))
         self._held = {
             f"{path}.{name}" if path else name: _held(value, seen)
             for path, each in module.named_modules()
@@ -72,18 +75,19 @@ def _held(value: Any, seen: set[int]) -> _Held:
     if id(value) in seen:
         return _UNKNOWN
     seen.add(id(value))
-    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+    if isinstance(value, torch.Tensor):
         return _held_tensor(value)
     if isinstance(value, (list, tuple, dict, set, deque)):
         return _held_elements(value, seen)
+    if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
+        return _held_elements(vars(value), seen)  # One that is not registered, as in a list.
     return _held_state(value)
 
 
 def _held_tensor(tensor: torch.Tensor) -> _Held:
     if nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_quantized:
         return _UNKNOWN
-    was = tensor.detach().clone()
-    return _Held(torch.Tensor, was, lambda: put_back(tensor, was))
+    return _Held(torch.Tensor, tensor.detach().clone(), restorer(tensor))
 
 
 def _held_elements(value: Any, seen: set[int]) -> _Held:

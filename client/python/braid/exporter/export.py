@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch import nn
 from braid._export import ExportError, ExportResult
 from braid.exporter import (
     aot,
-    attributes,
     config,
     hooks,
     modes,
@@ -22,15 +20,15 @@ from braid.exporter import (
     pair,
     refusals,
     rows,
-    state,
     torchscript,
 )
+from braid.exporter.as_found import left_as_found
 from braid.exporter.check import check_pair
 from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
 from braid.exporter.signature import named_inputs
 from braid.exporter.stages import NotTheModel, check_paths
-from braid.exporter.state import device_of, laid_out, preserved, state_of
+from braid.exporter.state import device_of, laid_out, state_of
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
 # Each takes as long to export as the model's own. Nobody computes in float16 on a CPU.
@@ -81,16 +79,9 @@ def export_checked(
     wanted = _precisions(precisions, module)
     if format != "aot":
         hooks.check_parameters(module)
-    with quiet(), modes.plain(), _left_as_found(module, device):
+    with quiet(), modes.plain():
         inputs = {name: laid_out(each) for name, each in inputs.items()}
         return _export(_Request(module, inputs, wanted, chains), path, format)
-
-
-@contextmanager
-def _left_as_found(module: nn.Module, device: torch.device) -> Iterator[None]:
-    with preserved(module), state.restored(module), attributes.restored(module):
-        with rows.seeded(device, 0):
-            yield
 
 
 def _check_is_not_wrapped(module: nn.Module) -> None:
@@ -157,7 +148,8 @@ def _write(
         version = folder / "version"
         version.mkdir()
         try:
-            written = writer(version, request)
+            with left_as_found(request.module), rows.seeded(device_of(request.module), 0):
+                written = writer(version, request)
         except ExportError:
             raise
         except Exception as error:
@@ -177,8 +169,11 @@ def _write(
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
     with modes.bare():
-        made = pair.make_pair(request.module, request.inputs, request.precisions, request.chains)
-        made = _write_checked(folder, made, request.precisions)
+        with left_as_found(request.module):
+            made = pair.make_pair(
+                request.module, request.inputs, request.precisions, request.chains
+            )
+        made = _write_checked(folder, request.module, made, request.precisions)
     whole = made.train_json()["parts"][0]
     inputs, outputs = (
         [config.Tensor(each["name"], each["dtype"], each["shape"][1:]) for each in whole[field]]
@@ -188,12 +183,15 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
     return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes())
 
 
-def _write_checked(folder: Path, made: pair.Pair, precisions: Precisions) -> pair.Pair:
+def _write_checked(
+    folder: Path, module: nn.Module, made: pair.Pair, precisions: Precisions
+) -> pair.Pair:
     """What of it could be written."""
     while True:
         try:
             package.write_pair(folder, made)
-            check_pair(folder, made)
+            with left_as_found(module):
+                check_pair(folder, made)
         except PrecisionError as error:
             precisions.leave_out(error)
             made = made.without(error.name)

@@ -27,12 +27,13 @@ from braid.exporter import (
     guards,
     instance_norm,
     lines,
+    recomputation,
     recurrent,
     refusals,
     swallowed,
 )
 from braid.exporter.signature import call, flatten
-from braid.exporter.state import StateEntry, holding
+from braid.exporter.state import StateEntry, placed, preserved
 from braid.exporter.swallowed import Place
 
 
@@ -48,6 +49,7 @@ class Part:
         stage before computes them then.
     raised: of training and evaluation under a precision, where forward raises errors in plain
         PyTorch too, and catches them.
+    recomputes: whether backward runs parts of forward again that change buffers.
     """
 
     path: str
@@ -59,6 +61,7 @@ class Part:
     copied: dict[bool, list[bool]] = field(default_factory=dict)
     datatypes: dict[tuple[bool, torch.dtype], dict[str, torch.dtype]] = field(default_factory=dict)
     raised: dict[tuple[bool, torch.dtype | None], set[Place]] = field(default_factory=dict)
+    recomputes: bool = False
 
     @property
     def untied(self) -> list[StateEntry]:
@@ -74,11 +77,21 @@ class Part:
         dtypes = self.datatypes.get((training, precision), {})
         return {name: each.to(dtypes.get(name, each.dtype)) for name, each in inputs.items()}
 
-    def run(self, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]) -> list:
-        """The flat outputs of forward with `state`, which takes the changes of buffers."""
-        with holding(self.module, self.entries, state):
-            result = call(self.module, inputs)
-        return flatten(result)[1]
+    def run(
+        self,
+        state: dict[str, torch.Tensor],
+        inputs: dict[str, torch.Tensor],
+        held: ExitStack | None = None,
+    ) -> list:
+        """Returns the flat outputs of forward with `state`, which takes the changes of buffers.
+
+        The module holds `state` until `held` is closed: a backward may run parts of forward again.
+        Without `held` it does until forward is done.
+        """
+        with ExitStack() as done:
+            (held or done).enter_context(preserved(self.module))
+            with placed(self.module, self.entries, state):
+                return flatten(call(self.module, inputs))[1]
 
 
 @dataclass(frozen=True)
@@ -107,10 +120,13 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
     """precision: of autocast; None for the model's own."""
     entries, names = part.untied, list(part.inputs)
 
+    held = ExitStack()
+
     def function(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        held.close()
         state = {entry.name: tensor for entry, tensor in zip(entries, tensors)}
         with autocast(device, precision):
-            outputs = part.run(state, dict(zip(names, tensors[len(entries) :])))
+            outputs = part.run(state, dict(zip(names, tensors[len(entries) :])), held)
         return tuple(
             tensor.clone(memory_format=torch.contiguous_format) if copied else tensor
             for tensor, copied in zip(outputs, part.copied[training])
@@ -136,6 +152,9 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             stack.enter_context(_whole_operators())
             if precision is None:
                 stack.enter_context(encoder_layers.as_one_operator())
+        stack.enter_context(held)
+        if training and part.recomputes:
+            stack.enter_context(recomputation.traced())
         raised = stack.enter_context(swallowed.noted())
         try:
             joint = aot_export_joint_with_descriptors(
@@ -148,6 +167,8 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         swallowed.check(raised, part.raised[training, precision])
         guards.check_batch_is_free(shapes, symbol, trace_rows(part), answers)
         lines.give_to_backward(joint.graph_module)
+        if training and part.recomputes:
+            recomputation.merge(joint.graph_module)
         return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
 
 

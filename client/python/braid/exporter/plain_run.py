@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import torch
 
@@ -102,21 +103,22 @@ class PlainRun:
             with torch.no_grad():
                 for place, tensor in enumerate(nudged):
                     _nudge(tensor, nudge * 1000 + place)
-        outputs = self._run(True, precision, state, inputs)
-        named = dict(zip(self.part.names, outputs))
-        values = {output(name, True): tensor.detach() for name, tensor in named.items()}
+        with in_mode(self.part.module, True), ExitStack() as held:
+            outputs = self._run(True, precision, state, inputs, held)
+            named = dict(zip(self.part.names, outputs))
+            values = {output(name, True): tensor.detach() for name, tensor in named.items()}
+            roots = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+            gradients: tuple[torch.Tensor | None, ...] = (None,) * len(leaves)
+            if roots and leaves:
+                gradients = torch.autograd.grad(
+                    list(roots.values()),
+                    list(leaves.values()),
+                    [self.output_gradient(name, tensor) for name, tensor in roots.items()],
+                    allow_unused=True,
+                )
         for entry in self.part.untied:
             if entry.kind == "buffer":
                 values[buffer(entry.name)] = state[entry.name].detach()
-        roots = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
-        gradients: tuple[torch.Tensor | None, ...] = (None,) * len(leaves)
-        if roots and leaves:
-            gradients = torch.autograd.grad(
-                list(roots.values()),
-                list(leaves.values()),
-                [self.output_gradient(name, tensor) for name, tensor in roots.items()],
-                allow_unused=True,
-            )
         for (key, leaf), found in zip(leaves.items(), gradients):
             values[gradient(*key)] = torch.zeros_like(leaf) if found is None else found
         return values
@@ -144,11 +146,12 @@ class PlainRun:
         precision: torch.dtype | None,
         state: dict[str, torch.Tensor],
         inputs: dict[str, torch.Tensor],
+        held: ExitStack | None = None,
     ) -> list[torch.Tensor]:
         try:
             with rows.seeded(self.device, SEED), in_mode(self.part.module, training):
                 with autocast(self.device, precision):
-                    return self.part.run(state, dict(inputs))
+                    return self.part.run(state, dict(inputs), held)
         except ExportError:
             raise
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack
 
 import torch
 
@@ -11,7 +11,7 @@ from braid.exporter import rows, source, swallowed
 from braid.exporter.joint import Part, autocast, in_mode, trace_rows
 from braid.exporter.repetition import check_repeatable
 from braid.exporter.signature import call, flatten
-from braid.exporter.state import device_of, holding
+from braid.exporter.state import device_of, placed, preserved, same, tensor_of
 from braid.exporter.swallowed import Raised
 from braid.exporter.watch import Watch
 
@@ -29,7 +29,6 @@ def probe(part: Part) -> None:
             with in_mode(part.module, training), torch.set_grad_enabled(training):
                 with swallowed.noted() as raised:
                     names, outputs = _run_watched(part, state, inputs)
-                    _run_backward(outputs, state)
             swallowed.check_plain(raised)
             _note_raised(part, training, None, raised)
             if names != (part.names or names):
@@ -52,18 +51,18 @@ def probe_precision(part: Part, precision: torch.dtype) -> None:
             inputs = {name: rows.take(each, count) for name, each in examples}
             state = _state(part, training)
             with in_mode(part.module, training), torch.set_grad_enabled(training):
-                with rows.seeded(device, 0), autocast(device, precision):
-                    with swallowed.noted() as raised:
-                        outputs = _run_under_autocast(part, state, inputs)
-                        _run_backward(outputs, state)
+                with rows.seeded(device, 0), swallowed.noted() as raised, ExitStack() as held:
+                    with autocast(device, precision):
+                        outputs = _run_under_autocast(part, state, inputs, held)
+                    _run_backward(outputs, state)
             _note_raised(part, training, precision, raised)
 
 
 def _run_under_autocast(
-    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor], held: ExitStack
 ) -> list[torch.Tensor]:
     try:
-        return part.run(state, inputs)
+        return part.run(state, inputs, held)
     except Exception as error:
         raise ExportError(
             f"forward fails under autocast: {type(error).__name__}: {error}"
@@ -72,15 +71,20 @@ def _run_under_autocast(
 
 
 def _run_backward(outputs: list[torch.Tensor], state: dict[str, torch.Tensor]) -> None:
-    """For the errors that the model's own backward catches. One that it does not catch is said
-    where backward is traced."""
+    """Looks for what a package cannot do in backward, which may run parts of forward again, and for
+    the errors that the model's own backward catches. One that it does not catch is said where
+    backward is traced."""
     differentiable = [each for each in outputs if each.requires_grad]
     trained = [each for each in state.values() if each.requires_grad]
     if not differentiable or not trained:
         return
     gradients = [torch.ones_like(each) for each in differentiable]
-    with suppress(Exception):
+    try:
         torch.autograd.grad(differentiable, trained, gradients, allow_unused=True)
+    except ExportError:
+        raise
+    except Exception:
+        pass
 
 
 def _note_raised(
@@ -107,17 +111,37 @@ def _run_watched(
     replaced = [(said, each.tensor) for said, each in named]
     device = device_of(part.module)
     count = next(iter(inputs.values())).shape[0]
-    try:
-        with rows.seeded(device, 0), holding(part.module, part.entries, state):
-            with Watch(device, fixed, buffers, replaced):
-                return flatten(call(part.module, inputs))
-    except ExportError:
-        raise
-    except Exception as error:
-        raise ExportError(
-            f"forward fails with a batch of {count}{_about_layout(part)}: "
-            f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
-        ) from error
+    with rows.seeded(device, 0), preserved(part.module):
+        watch = Watch(device, fixed, buffers, replaced)
+        try:
+            with watch, placed(part.module, part.entries, state):
+                names, outputs = flatten(call(part.module, inputs))
+        except ExportError:
+            raise
+        except Exception as error:
+            raise ExportError(
+                f"forward fails with a batch of {count}{_about_layout(part)}: "
+                f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
+            ) from error
+        with watch:
+            part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
+    return names, outputs
+
+
+def _changes_buffers_in_backward(
+    part: Part, state: dict[str, torch.Tensor], outputs: list[torch.Tensor]
+) -> bool:
+    """ExportError if backward gives the module another tensor for a buffer."""
+    names = [entry.name for entry in part.untied if entry.kind == "buffer"]
+    before = {name: state[name].detach().clone() for name in names}
+    _run_backward(outputs, state)
+    for entry in part.untied:
+        if entry.kind == "buffer" and tensor_of(part.module, entry) is not state[entry.name]:
+            raise ExportError(
+                f"backward runs a part of forward again, as torch.utils.checkpoint does, which "
+                f"sets the buffer '{entry.name}' to another tensor once more: write to it in place"
+            )
+    return not all(same(state[name], was) for name, was in before.items())
 
 
 def _about_layout(part: Part) -> str:

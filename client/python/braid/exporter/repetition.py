@@ -14,9 +14,11 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
 from braid._export import ExportError
 from braid.exporter import rows, source
+from braid.exporter.as_found import left_as_found
 from braid.exporter.attributes import Attributes, restored
 from braid.exporter.joint import Part, in_mode, trace_rows
 from braid.exporter.signature import call, flatten
@@ -42,6 +44,25 @@ def check_repeatable(part: Part, training: bool) -> None:
         _check_attributes(between.changed(Attributes(module)))
         if not all(map(_alike, first, second)):
             raise _about_results(found.changed(between))
+
+
+def check_evaluation_is_repeatable(module: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
+    """ExportError if the second run with the same batch and seeds gives something else than the
+    first: a package may keep what forward changes in the module, or may not."""
+    device = device_of(module)
+    found = Attributes(module)
+
+    def run() -> list[torch.Tensor]:
+        given = {name: each.clone() for name, each in inputs.items()}
+        with rows.seeded(device, 0):
+            return [each.clone() for each in flatten(call(module, given))[1]]
+
+    with left_as_found(module), in_mode(module, False), torch.no_grad():
+        first = run()
+        between = Attributes(module)
+        second = run()
+    if len(first) != len(second) or not all(map(_alike, first, second)):
+        raise _about_results(found.changed(between))
 
 
 def _check_attributes(changed: list[str]) -> None:

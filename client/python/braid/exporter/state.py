@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -120,22 +120,46 @@ def preserved(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Gives parameters and buffers their values back."""
-    before = [(entry.tensor, entry.tensor.detach().clone()) for entry in state_of(module)]
+    """Gives parameters and buffers their values back, and their gradients."""
+    before = [restorer(entry.tensor) for entry in state_of(module) if entry.tied_to is None]
     try:
         yield
     finally:
-        for tensor, was in before:
-            put_back(tensor, was)
+        for restore in before:
+            restore()
 
 
-def put_back(tensor: torch.Tensor, was: torch.Tensor) -> None:
-    """Writes only what has changed: nobody else is to notice."""
-    with torch.no_grad():
-        if tensor.shape != was.shape:
-            tensor.resize_(was.shape)
-        if not same(tensor, was):
-            tensor.copy_(was)
+def restorer(tensor: torch.Tensor) -> Callable[[], None]:
+    """Returns a function that gives `tensor` its present value, memory and gradient back.
+
+    It writes only what has changed, so that version counters and views stay valid.
+    """
+    memory, was = tensor.detach(), tensor.detach().clone()
+    trained, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
+    restore_gradient = restorer(gradient) if gradient is not None else None
+
+    def restore() -> None:
+        with torch.no_grad():
+            if not _is_same_memory(tensor, memory):
+                tensor.data = memory
+            if not same(tensor, was):
+                tensor.copy_(was)
+            if not tensor.is_leaf:
+                return
+            if tensor.requires_grad != trained:
+                tensor.requires_grad_(trained)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+            if restore_gradient is not None:
+                restore_gradient()
+
+    return restore
+
+
+def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.dtype, one.device, one.data_ptr(), one.shape, one.stride()) == (
+        other.dtype, other.device, other.data_ptr(), other.shape, other.stride()
+    )
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -161,7 +185,8 @@ def holding(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, 
 def placed(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]):
     """As `holding`, for a module that is preserved.
 
-    A buffer that forward sets to another tensor is copied into the one that was put there.
+    A buffer that forward sets to another tensor is copied into the one that was put there. The
+    tensors stay in their places afterwards: a backward may run parts of forward again.
     """
     places = [(entry, *_table(module, entry)) for entry in entries]
     for entry, table, leaf in places:
@@ -172,12 +197,19 @@ def placed(module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, t
         given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
         if now is not given:
             _take_back(entry, given, now)
+            table[leaf] = given
 
 
 def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:
     path, _, leaf = entry.place.rpartition(".")
     owner = module.get_submodule(path)
     return (owner._parameters if entry.kind == "parameter" else owner._buffers), leaf
+
+
+def tensor_of(module: nn.Module, entry: StateEntry) -> torch.Tensor | None:
+    """What the module has now under the entry's name."""
+    table, leaf = _table(module, entry)
+    return table.get(leaf)
 
 
 def _refresh_flat_weights(module: nn.Module) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid._export import ExportError
 from braid.exporter import config, default_dtype, frequency, hooks, rows, source
+from braid.exporter.as_found import left_as_found
 from braid.exporter.joint import in_mode
+from braid.exporter.repetition import check_evaluation_is_repeatable
 from braid.exporter.signature import DATATYPES, arguments_of, call, check_rows, flatten
 from braid.exporter.state import device_of, same
 
@@ -63,6 +66,16 @@ class _Loaded:
             return _run(script, given)[1]
 
 
+class _Renormalization(TorchDispatchMode):
+    """Sees whether embeddings are renormalized. `torch.jit.script` takes that for dead code."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= func is torch.ops.aten.embedding_renorm_.default
+        return func(*args, **(kwargs or {}))
+
+
 def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     """Writes model.pt, and compares what is read back with the module."""
     hooks.check_modules(module)
@@ -84,23 +97,27 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> S
 def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
     tensors = [config.Tensor(n, DATATYPES[each.dtype], list(each.shape[1:])) for n, each in
                inputs.items()]
-    with in_mode(module, False), torch.no_grad(), rows.seeded(device_of(module), _SEED):
-        names, results = _run(module, inputs)
+    with torch.no_grad(), _Renormalization() as renormalization:
+        names, results = _run_plain(module, inputs, device_of(module), False)
+    check_evaluation_is_repeatable(module, inputs)
     outputs = [
         config.Tensor(name, DATATYPES[each.dtype], list(each.shape[1:]))
         for name, each in zip(names, results)
     ]
     try:
-        with in_mode(module, False):
+        if renormalization.seen:
+            raise ExportError("TorchScript leaves the renormalization by max_norm out")
+        with left_as_found(module), in_mode(module, False):
             return Script(torch.jit.script(module), tensors, outputs, "")
     except Exception as error:  # Whatever a compiler of Python may stumble over.
         why = str(error).strip().splitlines()
     try:
-        with in_mode(module, False):
-            positional, named = arguments_of(module, inputs)
+        with left_as_found(module), in_mode(module, False):
+            given = {name: each.clone() for name, each in inputs.items()}
+            positional, named = arguments_of(module, given)
             examples: dict[str, Any] = {"example_inputs": tuple(positional)}
             if named:
-                examples = {"example_kwarg_inputs": dict(inputs)}
+                examples = {"example_kwarg_inputs": given}
             traced = torch.jit.trace(module, **examples, strict=False, check_trace=False)
     except Exception as error:
         raise ExportError(
@@ -117,8 +134,9 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
 
 
 def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
+    given = {name: each.clone() for name, each in inputs.items()}  # Forward may write to them.
     try:
-        return flatten(call(module, inputs))
+        return flatten(call(module, given))
     except ExportError:
         raise
     except Exception as error:
@@ -130,15 +148,11 @@ def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[
 def _run_plain(
     module: nn.Module, given: dict[str, torch.Tensor], device: torch.device, training: bool
 ) -> tuple[list[str], list[torch.Tensor]]:
-    """Leaves the buffers as they are."""
-    buffers = {name: each.clone() for name, each in module.named_buffers()}
-    try:
-        with rows.seeded(device, _SEED), in_mode(module, training):
-            names, outputs = _run(module, given)
-            return names, [each.clone() for each in outputs]
-    finally:
-        for name, each in module.named_buffers():
-            each.data.copy_(buffers[name])
+    """Leaves the module as it is. What is written keeps what a run changes in it, so that one whose
+    results depend on the runs before is not the model."""
+    with left_as_found(module), rows.seeded(device, _SEED), in_mode(module, training):
+        names, outputs = _run(module, given)
+        return names, [each.clone() for each in outputs]
 
 
 def _compare(

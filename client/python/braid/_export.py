@@ -4,7 +4,7 @@ is imported when something is exported."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Union
 
@@ -28,16 +28,16 @@ class ExportResult:
     format: "pair", "torchscript" or "aot".
     path: the version's folder, as in models/net/1.
     version: its number.
-    reason: why it is another format than the first choice, or what to know about the package;
-        empty if there is nothing.
-    notes: what to know before the model is trained on several replicas.
+    reason: why it is another format than the first choice, why it is not batched, or what to know
+        about the package; empty if there is nothing.
+    notes: each part of the reason, and what follows from it for those who serve or train the model.
     """
 
     format: str
     path: Path
     version: int
     reason: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
 
 def export(
@@ -58,7 +58,7 @@ def export(
         dims are fixed. The package is checked with values that lie among theirs, column by
         column: some rows that are unlike each other find more than one.
     path: the model's folder in a repository, made if it is not there. A config.pbtxt that is there
-        stays, and has to agree in names, datatypes and dims.
+        stays, and has to agree in names, datatypes, dims, and in whether there are batches.
     format: "pair", graphs for training and inference; "torchscript"; "aot", compiled for
         inference alone; "auto", the pair, or TorchScript where that cannot be done.
     stages: chains of submodules that, one after the other, are the whole model, as in
@@ -70,6 +70,10 @@ def export(
 
     The package is read back and compared with the module before it is moved into place: outputs,
     gradients and buffers, at batches of 1, 2, 7 and 33 rows.
+
+    A server merges requests and splits batches only if a row's outputs do not depend on the other
+    rows. This is proven by values, in evaluation mode. Otherwise the config.pbtxt that is written has
+    `max_batch_size: 0`, requests run whole, and the result's reason says which rows depend on which.
 
     ExportError if it cannot be done, with the reason; TypeError and ValueError if the arguments
     make no sense; ImportError without torch.

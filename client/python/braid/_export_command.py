@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     print(f"{result.path}: {result.format}")
-    for note in filter(None, (result.reason, *result.notes)):
+    for note in result.notes:
         print(f"note: {note}", file=sys.stderr)
     return 0
 

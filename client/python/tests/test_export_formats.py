@@ -134,14 +134,26 @@ def test_a_script_that_computes_something_else_is_refused(tmp_path):
         braid.export(Asks(), {"x": torch.ones(3, 4)}, tmp_path / "net", "torchscript")
 
 
-@pytest.mark.parametrize("format", ["auto", "torchscript"])
-def test_rows_that_are_not_dim_0(tmp_path, format):
-    class Turned(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.t() * 2
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.t() * 2
 
+
+@pytest.mark.parametrize("format", ["auto", "torchscript"])
+def test_rows_that_are_not_dim_0_are_not_batched(tmp_path, format):
+    result = braid.export(Turned(), {"x": torch.ones(3, 4)}, tmp_path / "net", format)
+    assert result.format == "torchscript"
+    assert "output 'output__0' has the shape [4, 7] for 7 rows" in result.reason
+    config = (tmp_path / "net/config.pbtxt").read_text()
+    assert "max_batch_size: 0\n" in config
+    assert 'name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ]' in config
+    assert 'name: "output__0" data_type: TYPE_FP32 dims: [ 4, -1 ]' in config
+
+
+def test_pair_needs_the_batch_as_dim_0(tmp_path):
     with pytest.raises(braid.ExportError, match="expected the batch as dim 0"):
-        braid.export(Turned(), {"x": torch.ones(3, 4)}, tmp_path / "net", format)
+        braid.export(Turned(), {"x": torch.ones(3, 4)}, tmp_path / "net", "pair")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_stages_are_no_reason_for_another_format(tmp_path):

@@ -63,8 +63,13 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
     return Flat()
 
 
-def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Compiled:
-    """Writes model.pt2, and compares what is loaded again with the module."""
+def write(
+    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batched: bool
+) -> Compiled:
+    """Writes model.pt2, and compares what is loaded again with the module.
+
+    batched: whether dim 0 of the outputs has to be the batch.
+    """
     device = device_of(module)
     _check_compiler(device)
     check_evaluation_is_repeatable(module, inputs)
@@ -74,16 +79,27 @@ def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> C
             _compile(module, inputs, path)
     with in_mode(module, False), torch.no_grad(), rows.seeded(device, 0):
         loaded = torch._inductor.aoti_load_package(str(path))
+        shapes = []
         for batch in BATCHES:
             given, (names, expected, drawn) = rows.run_varied(
                 inputs, batch, lambda given: _run(module, given, device)
             )
             with default_dtype.as_on_a_server():
                 got = flatten(loaded(**_copies(given)))[1]
+            if batched:
+                for name, output in zip(names, expected):
+                    check_rows(name, output, batch)
             _compare(names, expected, got, batch, drawn)
+            shapes.append([output.shape for output in expected])
     return Compiled(
-        [_tensor(name, each) for name, each in inputs.items()],
-        [_tensor(name, each) for name, each in zip(names, expected)],
+        [
+            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batched)
+            for name, each in inputs.items()
+        ],
+        [
+            config.tensor(name, DATATYPES[each.dtype], of_output, batched)
+            for name, each, of_output in zip(names, expected, zip(*shapes))
+        ],
         "compiled for this processor, and for inference alone",
     )
 
@@ -101,10 +117,6 @@ def _run(
 def _copies(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Forward may write to its inputs."""
     return {name: each.clone() for name, each in given.items()}
-
-
-def _tensor(name: str, example: torch.Tensor) -> config.Tensor:
-    return config.Tensor(name, DATATYPES[example.dtype], list(example.shape[1:]))
 
 
 def _check_compiler(device: torch.device) -> None:
@@ -168,7 +180,6 @@ def _compare(
     drawn: bool,
 ) -> None:
     for name, one, other in zip(names, expected, got, strict=True):
-        check_rows(name, one, batch)
         fits = one.shape == other.shape and one.dtype == other.dtype
         if not fits or not torch.allclose(
             one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 
@@ -11,23 +13,72 @@ from braid import _protocol
 from braid._export import ExportError
 
 MAX_BATCH_SIZE = 256  # What the server takes where a TorchScript model has no config.pbtxt.
+# The parameter by which a configuration declares batches of rows that are not proven independent.
+ROW_INDEPENDENCE, ASSUMED = "row_independence", "assumed"
+# Says that dim 0 is the batch although each request has to run alone, so that the model can be trained.
+DEPENDENT = "dependent"
 
 _ModelConfig = _protocol.message("inference.ModelConfig")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. dims: without the batch; -1 is of any size."""
+    """An input or output. dims: without the batch if the model is batched; -1 is of any size."""
 
     name: str
     datatype: str
     dims: list[int]
 
 
-def text(platform: str, inputs: list[Tensor], outputs: list[Tensor]) -> str:
-    """platform: as in Triton; empty for the pair, which has none there."""
+def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batched: bool) -> Tensor:
+    """shapes: with the batch, of one or more batches; a size that differs becomes -1.
+
+    ExportError if a model that is not batched gives now more, now fewer dims.
+    """
+    ranks = {len(shape) for shape in shapes}
+    if not batched and len(ranks) > 1:
+        raise ExportError(
+            f"output '{name}' has {min(ranks)} dims for some batches and {max(ranks)} for others "
+            f"(expected the same for all)"
+        )
+    # A configuration has no size of 0.
+    dims = [(sizes[0] or -1) if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes)]
+    return Tensor(name, datatype, dims[1:] if batched else dims)
+
+
+def input_tensor(name: str, datatype: str, row: Sequence[int], batched: bool) -> Tensor:
+    """row: the shape of one row."""
+    return tensor(name, datatype, [(-1, *row)], batched)
+
+
+@dataclass(frozen=True)
+class Batching:
+    """What a config.pbtxt says of batches. assumed: whether it vouches that rows are independent."""
+
+    max_batch_size: int
+    assumed: bool
+
+
+def batching(path: Path) -> Batching | None:
+    """None if there is no file at `path`; ExportError if it cannot be read."""
+    if not path.exists():
+        return None
+    config = _read(path)
+    assumed = config.parameters[ROW_INDEPENDENCE].string_value == ASSUMED
+    return Batching(config.max_batch_size, assumed)
+
+
+def text(
+    platform: str,
+    inputs: list[Tensor],
+    outputs: list[Tensor],
+    batched: bool,
+    dependent: bool = False,
+) -> str:
+    """platform: as in Triton; empty for the pair, which has none there. dependent: whether dim 0 of a
+    model that is not batched is the batch of a request all the same."""
     lines = [f'platform: "{platform}"'] if platform else []
-    lines.append(f"max_batch_size: {MAX_BATCH_SIZE}")
+    lines.append(f"max_batch_size: {MAX_BATCH_SIZE if batched else 0}")
     for field, tensors in (("input", inputs), ("output", outputs)):
         said = ",\n".join(
             f"  {{ name: {_quoted(each.name)} data_type: TYPE_{each.datatype} "
@@ -35,6 +86,10 @@ def text(platform: str, inputs: list[Tensor], outputs: list[Tensor]) -> str:
             for each in tensors
         )
         lines.append(f"{field} [\n{said}\n]")
+    if dependent:
+        lines.append(
+            f'parameters {{ key: "{ROW_INDEPENDENCE}" value {{ string_value: "{DEPENDENT}" }} }}'
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -42,15 +97,20 @@ def _quoted(name: str) -> str:
     return '"' + text_format.text_encoding.CEscape(name, as_utf8=True) + '"'
 
 
-def check_agrees(
-    path: Path, platform: str, inputs: list[Tensor], outputs: list[Tensor]
-) -> None:
-    """ExportError if the config.pbtxt at `path` says something else of the model."""
+def _read(path: Path) -> Any:
     config = _ModelConfig()
     try:
         text_format.Parse(path.read_text("utf-8"), config)
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise ExportError(f"{path}: {error}") from error
+    return config
+
+
+def check_agrees(
+    path: Path, platform: str, inputs: list[Tensor], outputs: list[Tensor]
+) -> None:
+    """ExportError if the config.pbtxt at `path` says something else of the model."""
+    config = _read(path)
     if config.platform and config.platform != platform:
         raise ExportError(
             f"{path}: platform is '{config.platform}', but the package's "
@@ -70,9 +130,7 @@ def check_agrees(
                     f"{path}: {field} '{each.name}' has data_type {said}, "
                     f"the model TYPE_{each.datatype}"
                 )
-            _check_dims(path, field, each, there[each.name])
-    if config.max_batch_size == 0:
-        raise ExportError(f"{path}: max_batch_size is 0, but the package takes batches")
+            _check_dims(path, field, each, there[each.name], config.max_batch_size > 0)
 
 
 def _check_names(path: Path, field: str, mine: list[str], theirs: list[str]) -> None:
@@ -82,7 +140,7 @@ def _check_names(path: Path, field: str, mine: list[str], theirs: list[str]) -> 
         )
 
 
-def _check_dims(path: Path, field: str, mine: Tensor, theirs) -> None:
+def _check_dims(path: Path, field: str, mine: Tensor, theirs, batched: bool) -> None:
     dims = list(theirs.reshape.shape) if theirs.HasField("reshape") else list(theirs.dims)
     fits = len(dims) == len(mine.dims) and all(
         said in (-1, size) or size == -1 for said, size in zip(dims, mine.dims)
@@ -90,4 +148,5 @@ def _check_dims(path: Path, field: str, mine: Tensor, theirs) -> None:
     if not fits:
         raise ExportError(
             f"{path}: {field} '{mine.name}' has dims {dims}, the model {list(mine.dims)}"
+            + ("" if batched else ", which include the batch, as max_batch_size is 0")
         )

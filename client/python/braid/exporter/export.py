@@ -19,6 +19,7 @@ from braid.exporter import (
     package,
     pair,
     refusals,
+    row_independence,
     rows,
     torchscript,
 )
@@ -26,6 +27,7 @@ from braid.exporter.as_found import left_as_found
 from braid.exporter.check import check_pair
 from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
+from braid.exporter.row_independence import DEPENDENT, RowIndependence
 from braid.exporter.signature import named_inputs
 from braid.exporter.stages import NotTheModel, check_paths
 from braid.exporter.state import device_of, laid_out, state_of
@@ -35,12 +37,23 @@ _FORMATS = ("auto", "pair", "torchscript", "aot")
 _DEFAULT_PRECISIONS = {"cpu": ["bfloat16"], "cuda": ["bfloat16", "float16"]}
 
 
+_TRAINED = (
+    "in training, a model that looks across rows is what data parallel makes of it: each replica "
+    "sees only its chunk"
+)
+
+
 @dataclass(frozen=True)
 class _Request:
+    """batched: whether the package may be served in batches. notes: of that."""
+
     module: nn.Module
     inputs: dict[str, torch.Tensor]
     precisions: Precisions
     chains: list[list[str]]
+    independence: RowIndependence
+    batched: bool
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,42 @@ def export_checked(
         hooks.check_parameters(module)
     with quiet(), modes.plain():
         inputs = {name: laid_out(each) for name, each in inputs.items()}
-        return _export(_Request(module, inputs, wanted, chains), path, format)
+        with left_as_found(module):
+            independence = row_independence.prove(module, inputs)
+        batched, notes = _batching(independence, path / "config.pbtxt")
+        request = _Request(module, inputs, wanted, chains, independence, batched, notes)
+        return _export(request, path, format)
+
+
+def _batching(independence: RowIndependence, path: Path) -> tuple[bool, list[str]]:
+    """Whether the model is batched, and what to know about that. path: of the config.pbtxt.
+
+    ExportError if that file declares batches of rows that depend on each other.
+    """
+    declared = config.batching(path)
+    if declared is None and not independence.holds:
+        return False, [f"not batched (max_batch_size: 0): {independence.evidence}"]
+    if declared is None or declared.max_batch_size == 0 or independence.holds:
+        return declared is None or declared.max_batch_size > 0, []
+    if independence.failed:
+        return False, []  # The format says why, with the line.
+    if independence.one_number:
+        return True, [f"{independence.evidence}, so a batch that is split gives several"]
+    if independence.approximate:
+        return True, [f"batched, though rows change each other slightly: {independence.evidence}"]
+    if declared.assumed and not independence.by_shape:
+        return True, [f"batched, as {path} assumes independent rows: {independence.evidence}"]
+    assume = (
+        f', or to assume it all the same: parameters {{ key: "{config.ROW_INDEPENDENCE}" value '
+        f'{{ string_value: "{config.ASSUMED}" }} }}'
+    )
+    raise ExportError(
+        f"{path}: max_batch_size: {declared.max_batch_size}, but a batch's rows "
+        + ("depend on each other" if independence.result == DEPENDENT else "may not be independent")
+        + f": {independence.evidence} (expected max_batch_size: 0"
+        + ("" if independence.by_shape else assume)
+        + ")"
+    )
 
 
 def _check_is_not_wrapped(module: nn.Module) -> None:
@@ -159,11 +207,20 @@ def _write(
         if there.exists():
             config.check_agrees(there, written.platform, written.inputs, written.outputs)
         else:
-            text = config.text(written.platform, written.inputs, written.outputs)
+            dependent = not request.batched and not request.independence.by_shape
+            text = config.text(
+                written.platform, written.inputs, written.outputs, request.batched, dependent
+            )
         place = package.move_into_place(version, model, text)
-    reasons = [each for each in (reason, written.reason) if each]
+    notes = [each for each in (reason, *request.notes, written.reason) if each]
+    trained = format != "aot" and any(each.requires_grad for each in request.module.parameters())
+    about_training = [_TRAINED] if trained and request.independence.result == DEPENDENT else []
     return ExportResult(
-        format, path / place.name, int(place.name), "; ".join(reasons), tuple(written.notes)
+        format,
+        path / place.name,
+        int(place.name),
+        "; ".join(notes),
+        (*notes, *about_training, *written.notes),
     )
 
 
@@ -171,16 +228,25 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
     with modes.bare():
         with left_as_found(request.module):
             made = pair.make_pair(
-                request.module, request.inputs, request.precisions, request.chains
+                request.module,
+                request.inputs,
+                request.precisions,
+                request.chains,
+                request.independence,
             )
         made = _write_checked(folder, request.module, made, request.precisions)
     whole = made.train_json()["parts"][0]
     inputs, outputs = (
-        [config.Tensor(each["name"], each["dtype"], each["shape"][1:]) for each in whole[field]]
+        [_tensor_of_pair(each, request.batched) for each in whole[field]]
         for field in ("inputs", "outputs")
     )
     reasons = [_about_device(made.device), request.precisions.reason()]
     return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes())
+
+
+def _tensor_of_pair(said: dict[str, Any], batched: bool) -> config.Tensor:
+    shape = [size if isinstance(size, int) else -1 for size in said["shape"]]
+    return config.tensor(said["name"], said["dtype"], [shape], batched)
 
 
 def _write_checked(
@@ -206,14 +272,14 @@ def _about_device(device: torch.device) -> str:
 
 
 def _write_torchscript(folder: Path, request: _Request) -> _Written:
-    script = torchscript.write(folder, request.module, request.inputs)
+    script = torchscript.write(folder, request.module, request.inputs, request.batched)
     return _Written(
-        "pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes()
+        "pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes
     )
 
 
 def _write_aot(folder: Path, request: _Request) -> _Written:
-    compiled = aot.write(folder, request.module, request.inputs)
+    compiled = aot.write(folder, request.module, request.inputs, request.batched)
     return _Written("torch_aoti", compiled.inputs, compiled.outputs, compiled.reason)
 
 

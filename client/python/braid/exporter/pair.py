@@ -13,6 +13,7 @@ from braid.exporter import frequency, mode_switch, probe, programs, stages
 from braid.exporter.joint import Part, trace
 from braid.exporter.precisions import DTYPES, MODELS_OWN, PrecisionError, Precisions, naming
 from braid.exporter.programs import Program
+from braid.exporter.row_independence import RowIndependence
 from braid.exporter.signature import DATATYPES
 from braid.exporter.state import StateEntry, device_of, state_of
 
@@ -44,6 +45,7 @@ class Pair:
     state: list[StateEntry]
     chains: list[list[str]]
     parts: list[ExportedPart]
+    row_independence: RowIndependence
 
     def without(self, precision: str) -> Pair:
         parts = [
@@ -78,6 +80,7 @@ class Pair:
             "schema_version": SCHEMA_VERSION,
             "torch_version": torch.__version__.partition("+")[0],
             "device": self.device.type,
+            "row_independence": self.row_independence.as_json(),
             "state": [_state_json(entry) for entry in self.state],
             "chains": self.chains,
             "parts": [_part_json(index, part) for index, part in enumerate(self.parts)],
@@ -89,8 +92,10 @@ def make_pair(
     inputs: dict[str, torch.Tensor],
     precisions: Precisions,
     chains: list[list[str]],
+    row_independence: RowIndependence,
 ) -> Pair:
-    """precisions: beside the model's own. chains: of submodules' paths."""
+    """precisions: beside the model's own. chains: of submodules' paths. row_independence: as it is
+    written into the package."""
     _check_is_python(module)
     mode_switch.check_keeps_state(module)
     device = device_of(module)
@@ -109,10 +114,11 @@ def make_pair(
                 made.append([_trace(part, name, device) for part in parts])
         except PrecisionError as error:
             precisions.leave_out(error)
-    return Pair(device, state, chains, [
+    exported = [
         ExportedPart(part, *probe.fewest_rows(part, device), list(of_part))
         for part, of_part in zip(parts, zip(*made))
-    ])
+    ]
+    return Pair(device, state, chains, exported, row_independence)
 
 
 def _check_is_python(module: nn.Module) -> None:

@@ -98,5 +98,8 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
     """The same random numbers each time; what was drawn before goes on afterwards."""
     devices = [device.index or 0] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+        # torch.manual_seed() notes a stack trace each time where there is no GPU.
+        torch.default_generator.manual_seed(seed)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(seed)
         yield

@@ -24,15 +24,12 @@ _SEED = 22
 
 @dataclass(frozen=True)
 class Script:
-    """reason: why it was traced, and what that costs; empty if it was scripted."""
+    """reason: why it was traced, and what that costs; empty if it was scripted. notes: on training."""
 
-    module: torch.jit.ScriptModule
     inputs: list[config.Tensor]
     outputs: list[config.Tensor]
     reason: str
-
-    def notes(self) -> list[str]:
-        return frequency.notes_of_script(self.module)
+    notes: list[str]
 
 
 class _Loaded:
@@ -76,39 +73,55 @@ class _Renormalization(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def write(folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
-    """Writes model.pt, and compares what is read back with the module."""
+def write(
+    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batched: bool
+) -> Script:
+    """Writes model.pt, and compares what is read back with the module.
+
+    batched: whether dim 0 of the outputs has to be the batch.
+    """
     hooks.check_modules(module)
     if foreign := [name for name in inputs if not name.isascii()]:
         raise ExportError(f"TorchScript takes ASCII alone in names; the input is '{foreign[0]}'")
-    script = _make(module, inputs)
+    script, reason = _make(module, inputs)
     path = folder / "model.pt"
-    script.module.save(str(path))
+    script.save(str(path))
     loaded = _Loaded(path, device_of(module))
-    for batch in BATCHES:
-        _compare(module, loaded, inputs, batch, training=False)
-    if script.reason:
-        return script
-    for batch in BATCHES[1:]:
-        _compare(module, loaded, inputs, batch, training=True)
-    return script
-
-
-def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
-    tensors = [config.Tensor(n, DATATYPES[each.dtype], list(each.shape[1:])) for n, each in
-               inputs.items()]
-    with torch.no_grad(), _Renormalization() as renormalization:
-        names, results = _run_plain(module, inputs, device_of(module), False)
-    check_evaluation_is_repeatable(module, inputs)
     outputs = [
-        config.Tensor(name, DATATYPES[each.dtype], list(each.shape[1:]))
-        for name, each in zip(names, results)
+        _compare(module, loaded, inputs, batch, training=False, batched=batched)
+        for batch in BATCHES
     ]
+    if not reason:
+        for batch in BATCHES[1:]:
+            _compare(module, loaded, inputs, batch, training=True, batched=batched)
+    return Script(
+        [
+            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batched)
+            for name, each in inputs.items()
+        ],
+        [
+            config.tensor(
+                name, DATATYPES[each.dtype], [of_batch[name].shape for of_batch in outputs], batched
+            )
+            for name, each in outputs[0].items()
+        ],
+        reason,
+        frequency.notes_of_script(script),
+    )
+
+
+def _make(
+    module: nn.Module, inputs: dict[str, torch.Tensor]
+) -> tuple[torch.jit.ScriptModule, str]:
+    """The script or trace, and why it is a trace."""
+    with torch.no_grad(), _Renormalization() as renormalization:
+        _run_plain(module, inputs, device_of(module), False)
+    check_evaluation_is_repeatable(module, inputs)
     try:
         if renormalization.seen:
             raise ExportError("TorchScript leaves the renormalization by max_norm out")
         with left_as_found(module), in_mode(module, False):
-            return Script(torch.jit.script(module), tensors, outputs, "")
+            return torch.jit.script(module), ""
     except Exception as error:  # Whatever a compiler of Python may stumble over.
         why = str(error).strip().splitlines()
     try:
@@ -130,7 +143,7 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Script:
         f"evaluation, and what forward decides by the values of tensors stays as it is for the "
         f"example"
     )
-    return Script(traced, tensors, outputs, reason)
+    return traced, reason
 
 
 def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
@@ -156,8 +169,14 @@ def _run_plain(
 
 
 def _compare(
-    module: nn.Module, script: _Loaded, inputs: dict[str, torch.Tensor], batch: int, training: bool
-) -> None:
+    module: nn.Module,
+    script: _Loaded,
+    inputs: dict[str, torch.Tensor],
+    batch: int,
+    training: bool,
+    batched: bool,
+) -> dict[str, torch.Tensor]:
+    """The module's outputs, which the script's are like."""
     device = device_of(module)
     with torch.no_grad():
         given, (names, expected) = rows.run_varied(
@@ -165,7 +184,8 @@ def _compare(
         )
         got = script.run(given, training)
     for name, one, other in zip(names, expected, got, strict=True):
-        check_rows(name, one, batch)
+        if batched:
+            check_rows(name, one, batch)
         if one.shape != other.shape or not torch.allclose(
             one.double(), other.double(), rtol=1e-3, atol=1e-4, equal_nan=True
         ):
@@ -174,3 +194,4 @@ def _compare(
                 f"the TorchScript module is not the model: output '{name}' in {mode} is another "
                 f"for a batch of {batch}"
             )
+    return dict(zip(names, expected))

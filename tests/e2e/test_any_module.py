@@ -1,0 +1,40 @@
+"""Whatever module `braid.export` is given, the server's answers are the module's, in batches merged
+and split of mixed requests. scripts/serve_any_module.py has all modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+import pytest
+from e2e import any_modules
+from e2e.server import Server
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("any_modules")
+    for name in any_modules.FEW:
+        any_modules.export(directory, name)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
+    run = tmp_path_factory.mktemp("any_modules_run")
+    with Server(repository, "cpu*3", run, ("--cpu_threads=1",), data=False) as server:
+        with braid.connect(server.address) as connected:
+            yield connected
+
+
+@pytest.mark.parametrize("name", any_modules.FEW)
+def test_answers_are_the_modules(client: braid.Client, name: str) -> None:
+    assert any_modules.differences(client, name) == []
+
+
+@pytest.mark.parametrize("name", any_modules.FEW)
+def test_batched_unless_rows_depend_on_each_other(repository: Path, name: str) -> None:
+    config = (repository / name / "config.pbtxt").read_text()
+    batched = "max_batch_size: 0\n" not in config
+    assert batched is not any_modules.CASES[name].across

@@ -274,6 +274,8 @@ output [
   { name: "output__0" data_type: TYPE_FP32 dims: [ -1, 2 ] }
 ]
 """
+# With it the model can be trained.
+DEPENDENT = 'parameters { key: "row_independence" value { string_value: "dependent" } }\n'
 BATCHED = UNBATCHED.replace("size: 0", "size: 8").replace("-1, ", "")
 
 
@@ -292,7 +294,7 @@ def export(module, path, format="pair", config=None):
 ])
 def test_package_that_is_not_batched(tmp_path, format, platform):
     result = export(Centered(), tmp_path, format)
-    assert (tmp_path / "config.pbtxt").read_text() == platform + UNBATCHED
+    assert (tmp_path / "config.pbtxt").read_text() == platform + UNBATCHED + DEPENDENT
     assert result.reason.startswith(
         "not batched (max_batch_size: 0): output 'output__0' of row 2 in a batch of 4 differs by"
     )

@@ -430,8 +430,8 @@ def test_a_small_model_takes_less_than_a_second():
 
 def test_a_large_model_takes_few_forwards_of_few_rows():
     rows = []
-    layer = nn.Linear(10000, 10000)
-    module = nn.Sequential(layer, nn.ReLU(), nn.Linear(10000, 2))
+    layer = nn.Linear(5100, 5100)
+    module = nn.Sequential(layer, nn.ReLU(), nn.Linear(5100, 2))
     layer.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
-    assert prove(module, torch.randn(2, 10000)).holds
+    assert prove(module, torch.randn(2, 5100)).holds
     assert max(rows) <= 7 and sum(rows) <= 80

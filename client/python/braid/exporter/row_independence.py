@@ -55,6 +55,7 @@ _NUDGES = (1, 2)
 # Of one row. A larger model runs on fewer batches.
 _SMALL_FLOPS = 5e7
 _SMALL_ELEMENTS = 1e6
+_ONE_THREAD_FLOPS = 1e9
 
 _BASE = "values like the example's"
 _LIKE = "other values like the example's"
@@ -152,7 +153,7 @@ def prove(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndepende
     try:
         with preserved(module), attributes.restored(module), torch.no_grad():
             proof = _Proof(module, dict(inputs))
-            with _threads(1 if proof.small else torch.get_num_threads()):
+            with _threads(proof.threads):
                 return proof.result()
     except _Ended as ended:
         return ended.result
@@ -205,7 +206,9 @@ class _Subject:
 
 
 class _Proof:
-    """base: the rows that batches are made of. small: whether many batches can be afforded."""
+    """base: the rows that batches are made of. small: whether many batches can be afforded.
+    large_batch: the rows of the largest. threads: how many are worth their while.
+    """
 
     def __init__(self, module: nn.Module, inputs: Tensors) -> None:
         device = device_of(module)
@@ -216,12 +219,11 @@ class _Proof:
         weights = self.subject.weights
         self.base, _ = rows.run_varied(inputs, _ROWS, lambda g: self.subject.run(weights, g))
         self._others = _Others(inputs, _fewest_embeddings(module), self._takes_integers)
-        with FlopCounterMode(display=False) as flops:
-            self.subject.run(weights, self.batch(_FOUR))
-        elements = sum(each[0].numel() for each in inputs.values())
-        size = flops.get_total_flops() / len(_FOUR) / _SMALL_FLOPS + elements / _SMALL_ELEMENTS
+        flops, elements = self._flops(), sum(each[0].numel() for each in inputs.values())
+        size = flops / _SMALL_FLOPS + elements / _SMALL_ELEMENTS
         self.small = size < 1
         self.large_batch = _LARGE_BATCHES[size < 0.05]
+        self.threads = 1 if flops < _ONE_THREAD_FLOPS else torch.get_num_threads()
         self.shapes = _Shapes()
         self.compared: set[str] = set()
 
@@ -273,16 +275,31 @@ class _Proof:
         return True
 
     def _weight_draws(self, own: _Trial) -> Iterator[Tensors]:
-        """Weights of which none is zero: far from the module's, and near."""
+        """Weights of which none is zero: far from the module's, and near. One of them is enough for
+        a large model."""
         weights = self.subject.weights
         if not any(each.is_floating_point() for each in weights.values()):
             return
-        with rows.seeded(self.subject.device, _SEED):
-            draws = [{name: draw(each) for name, each in weights.items()} for draw in (_far, _near)]
-        usable = [each for each in draws if own.is_comparable_with(each)]
+        usable = False
+        for draw in (_far, _near):
+            with rows.seeded(self.subject.device, _SEED):
+                drawn = {name: draw(each) for name, each in weights.items()}
+            if own.is_comparable_with(drawn):
+                usable = True
+                yield drawn
+                if not self.small:
+                    return
         if not usable:
             raise _Ended(UNDECIDED, "with random weights outputs are not finite, or forward fails")
-        yield from usable if self.small else usable[:1]
+
+    def _flops(self) -> float:
+        """Of one row. Infinite if they cannot be counted."""
+        try:
+            with FlopCounterMode(display=False) as counter:
+                self.subject.run(self.subject.weights, self.batch(_FOUR))
+        except Exception:  # Of an operator whose shapes the counter does not know.
+            return math.inf
+        return counter.get_total_flops() / len(_FOUR)
 
 
 class _Trial:
@@ -313,11 +330,13 @@ class _Trial:
         self._check_repeats()
         changes = _CHANGES if small else _FEW_CHANGES
         found = [each for change in changes for each in self._of_others(change)]
-        if self._draws:  # Batches of several sizes draw other numbers.
-            with _ConstantDraws():
-                for places in list(self._outputs):
-                    self._run_batch(places)
-        return found + list(self._of_sizes())
+        if not self._draws:
+            return found + list(self._of_sizes())
+        self._noise = {}
+        with _ConstantDraws():  # Batches of several sizes draw other numbers.
+            for places in list(self._outputs):
+                self._run_batch(places)
+            return found + list(self._of_sizes())
 
     def is_comparable_with(self, weights: Tensors) -> bool:
         """Whether outputs with `weights` are finite where they are with these."""

@@ -266,10 +266,12 @@ def differences(client: braid.Client, name: str) -> list[str]:
         if len(reply) != len(wanted):
             found.append(f"{rows} rows: {len(reply)} outputs, not {len(wanted)}")
         for (output, got), tensor in zip(reply.items(), wanted):
-            if got.shape != tuple(tensor.shape):
-                found.append(f"{rows} rows: {output} is {got.shape}, not {tuple(tensor.shape)}")
-            elif not np.allclose(got, tensor.detach().numpy(), rtol=RTOL, atol=ATOL, equal_nan=True):
-                largest = np.nanmax(np.abs(got.astype(float) - tensor.detach().double().numpy()))
+            # What has no dims is one number for the batch that the request is.
+            expected = (tensor if tensor.dim() else tensor.reshape(1)).detach().numpy()
+            if got.shape != expected.shape:
+                found.append(f"{rows} rows: {output} is {got.shape}, not {expected.shape}")
+            elif not np.allclose(got, expected, rtol=RTOL, atol=ATOL, equal_nan=True):
+                largest = np.nanmax(np.abs(got.astype(float) - expected.astype(float)))
                 found.append(f"{rows} rows: {output} differs by up to {largest:.2g}")
     return found
 

@@ -152,6 +152,16 @@ def test_integers_of_which_the_example_has_few(function, x):
     assert prove(function, x).result == "dependent"
 
 
+@pytest.mark.parametrize("dtype", [
+    torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16,
+    torch.int32,
+], ids=str)
+def test_every_type_of_integers(dtype):
+    x = (torch.arange(15).reshape(5, 3) % 2).to(dtype)
+    assert prove(lambda m, x: {"same": x, "number": x.double() * 2}, x).holds
+    assert prove(lambda m, x: x.flip(0), x).result == "dependent"
+
+
 def test_integers_within_what_the_model_takes():
     assert prove(lambda m, x: m.words(x), torch.zeros(2, dtype=torch.int64)).holds
     assert prove(lambda m, x: m.a[x], torch.ones(2, dtype=torch.int64), a=parameter(3, 4)).holds
@@ -274,8 +284,8 @@ output [
   { name: "output__0" data_type: TYPE_FP32 dims: [ -1, 2 ] }
 ]
 """
-# With it the model can be trained.
-DEPENDENT = 'parameters { key: "row_independence" value { string_value: "dependent" } }\n'
+# Each request is a batch, so that the model can be trained.
+WHOLE = UNBATCHED + 'parameters { key: "row_independence" value { string_value: "dependent" } }\n'
 BATCHED = UNBATCHED.replace("size: 0", "size: 8").replace("-1, ", "")
 
 
@@ -294,7 +304,7 @@ def export(module, path, format="pair", config=None):
 ])
 def test_package_that_is_not_batched(tmp_path, format, platform):
     result = export(Centered(), tmp_path, format)
-    assert (tmp_path / "config.pbtxt").read_text() == platform + UNBATCHED + DEPENDENT
+    assert (tmp_path / "config.pbtxt").read_text() == platform + WHOLE
     assert result.reason.startswith(
         "not batched (max_batch_size: 0): output 'output__0' of row 2 in a batch of 4 differs by"
     )
@@ -324,6 +334,7 @@ def test_output_of_two_batches(tmp_path):
     assert "not batched (max_batch_size: 0): output 'output__0' has the shape" in result.reason
     config = (tmp_path / "net/config.pbtxt").read_text()
     assert "max_batch_size: 0\n" in config and "dims: [ -1, -1 ]" in config
+    assert "parameters" not in config  # Dim 0 is no batch.
     assert TRAINING not in result.notes  # There is nothing to train.
 
 
@@ -338,7 +349,9 @@ def test_number_for_all_rows_is_not_batched(tmp_path):
     result = export(Total(), tmp_path)
     config = (tmp_path / "config.pbtxt").read_text()
     assert "max_batch_size: 0\n" in config
-    assert '{ name: "total" data_type: TYPE_FP32 dims: [  ] }' in config
+    # One number for the batch that a request is.
+    assert '{ name: "total" data_type: TYPE_FP32 dims: [ -1 ] }' in config
+    assert 'value { string_value: "dependent" }' in config
     assert "output 'total' has no dims" in result.reason
 
 
@@ -354,7 +367,8 @@ def test_config_that_declares_batches_is_refused(tmp_path, format):
 
 
 def test_config_that_declares_no_batches_is_accepted(tmp_path):
-    assert export(Centered(), tmp_path, config=UNBATCHED).reason == ""
+    for config in (UNBATCHED, WHOLE):
+        assert export(Centered(), tmp_path, config=config).reason == ""
     assert export(nn.Linear(4, 2), tmp_path / "net", config=UNBATCHED.replace('"x"', '"input"'))
     with pytest.raises(braid.ExportError, match=r"'x' has dims \[4\], the model \[-1, 4\], which "):
         export(Centered(), tmp_path, config=BATCHED.replace("size: 8", "size: 0"))

@@ -17,6 +17,7 @@ from torch.fx.experimental import _config as symbolic_shapes
 from braid._export import ExportError
 from braid.exporter import config, convolutions, default_dtype, encoder_layers, rows, source
 from braid.exporter.as_found import left_as_found
+from braid.exporter.config import Batching
 from braid.exporter.joint import in_mode
 from braid.exporter.repetition import check_evaluation_is_repeatable
 from braid.exporter.signature import DATATYPES, call, check_rows, flatten
@@ -64,11 +65,11 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
 
 
 def write(
-    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batched: bool
+    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
 ) -> Compiled:
     """Writes model.pt2, and compares what is loaded again with the module.
 
-    batched: whether dim 0 of the outputs has to be the batch.
+    batching: unless it is NONE, dim 0 of the outputs has to be the batch.
     """
     device = device_of(module)
     _check_compiler(device)
@@ -86,18 +87,18 @@ def write(
             )
             with default_dtype.as_on_a_server():
                 got = flatten(loaded(**_copies(given)))[1]
-            if batched:
+            if batching != Batching.NONE:
                 for name, output in zip(names, expected):
                     check_rows(name, output, batch)
             _compare(names, expected, got, batch, drawn)
             shapes.append([output.shape for output in expected])
     return Compiled(
         [
-            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batched)
+            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batching)
             for name, each in inputs.items()
         ],
         [
-            config.tensor(name, DATATYPES[each.dtype], of_output, batched)
+            config.tensor(name, DATATYPES[each.dtype], of_output, batching)
             for name, each, of_output in zip(names, expected, zip(*shapes))
         ],
         "compiled for this processor, and for inference alone",

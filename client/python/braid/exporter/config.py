@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,72 +14,78 @@ from braid import _protocol
 from braid._export import ExportError
 
 MAX_BATCH_SIZE = 256  # What the server takes where a TorchScript model has no config.pbtxt.
-# The parameter by which a configuration declares batches of rows that are not proven independent.
-ROW_INDEPENDENCE, ASSUMED = "row_independence", "assumed"
-# Says that dim 0 is the batch although each request has to run alone, so that the model can be trained.
-DEPENDENT = "dependent"
+# The parameter by which a configuration declares batches of rows that are not proven independent, or
+# that dim 0 is the batch although each request has to run alone, so that the model can be trained.
+ROW_INDEPENDENCE, ASSUMED, DEPENDENT = "row_independence", "assumed", "dependent"
 
 _ModelConfig = _protocol.message("inference.ModelConfig")
 
 
+class Batching(enum.Enum):
+    """What a server makes of dim 0."""
+
+    MERGED = "a batch, of the rows of several requests or of some of one"
+    WHOLE = "a batch, of one request"
+    NONE = "no batch"
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. dims: without the batch if the model is batched; -1 is of any size."""
+    """An input or output. dims: without the batch if batches are merged; -1 is of any size."""
 
     name: str
     datatype: str
     dims: list[int]
 
 
-def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batched: bool) -> Tensor:
-    """shapes: with the batch, of one or more batches; a size that differs becomes -1.
+def tensor(
+    name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: Batching
+) -> Tensor:
+    """shapes: with the batch, of one or more batches; a size that differs becomes -1. Where dim 0 is
+    a batch, what has no dims is one number for it.
 
-    ExportError if a model that is not batched gives now more, now fewer dims.
+    ExportError if there are now more, now fewer dims.
     """
+    if batching != Batching.NONE:
+        shapes = [shape or (1,) for shape in shapes]
     ranks = {len(shape) for shape in shapes}
-    if not batched and len(ranks) > 1:
+    if len(ranks) > 1:
         raise ExportError(
             f"output '{name}' has {min(ranks)} dims for some batches and {max(ranks)} for others "
             f"(expected the same for all)"
         )
     # A configuration has no size of 0.
     dims = [(sizes[0] or -1) if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes)]
-    return Tensor(name, datatype, dims[1:] if batched else dims)
+    if batching == Batching.MERGED:
+        return Tensor(name, datatype, dims[1:])
+    return Tensor(name, datatype, [-1, *dims[1:]] if batching == Batching.WHOLE else dims)
 
 
-def input_tensor(name: str, datatype: str, row: Sequence[int], batched: bool) -> Tensor:
+def input_tensor(name: str, datatype: str, row: Sequence[int], batching: Batching) -> Tensor:
     """row: the shape of one row."""
-    return tensor(name, datatype, [(-1, *row)], batched)
+    return tensor(name, datatype, [(-1, *row)], batching)
 
 
 @dataclass(frozen=True)
-class Batching:
-    """What a config.pbtxt says of batches. assumed: whether it vouches that rows are independent."""
+class Declared:
+    """What a config.pbtxt says of batches."""
 
     max_batch_size: int
-    assumed: bool
+    row_independence: str
 
 
-def batching(path: Path) -> Batching | None:
+def declared(path: Path) -> Declared | None:
     """None if there is no file at `path`; ExportError if it cannot be read."""
     if not path.exists():
         return None
     config = _read(path)
-    assumed = config.parameters[ROW_INDEPENDENCE].string_value == ASSUMED
-    return Batching(config.max_batch_size, assumed)
+    return Declared(config.max_batch_size, config.parameters[ROW_INDEPENDENCE].string_value)
 
 
-def text(
-    platform: str,
-    inputs: list[Tensor],
-    outputs: list[Tensor],
-    batched: bool,
-    dependent: bool = False,
-) -> str:
-    """platform: as in Triton; empty for the pair, which has none there. dependent: whether dim 0 of a
-    model that is not batched is the batch of a request all the same."""
+def text(platform: str, inputs: list[Tensor], outputs: list[Tensor], batching: Batching) -> str:
+    """platform: as in Triton; empty for the pair, which has none there."""
     lines = [f'platform: "{platform}"'] if platform else []
-    lines.append(f"max_batch_size: {MAX_BATCH_SIZE if batched else 0}")
+    lines.append(f"max_batch_size: {MAX_BATCH_SIZE if batching == Batching.MERGED else 0}")
     for field, tensors in (("input", inputs), ("output", outputs)):
         said = ",\n".join(
             f"  {{ name: {_quoted(each.name)} data_type: TYPE_{each.datatype} "
@@ -86,7 +93,7 @@ def text(
             for each in tensors
         )
         lines.append(f"{field} [\n{said}\n]")
-    if dependent:
+    if batching == Batching.WHOLE:
         lines.append(
             f'parameters {{ key: "{ROW_INDEPENDENCE}" value {{ string_value: "{DEPENDENT}" }} }}'
         )

@@ -25,6 +25,7 @@ from braid.exporter import (
 )
 from braid.exporter.as_found import left_as_found
 from braid.exporter.check import check_pair
+from braid.exporter.config import Batching
 from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
 from braid.exporter.row_independence import DEPENDENT, RowIndependence
@@ -45,14 +46,14 @@ _TRAINED = (
 
 @dataclass(frozen=True)
 class _Request:
-    """batched: whether the package may be served in batches. notes: of that."""
+    """notes: on batching."""
 
     module: nn.Module
     inputs: dict[str, torch.Tensor]
     precisions: Precisions
     chains: list[list[str]]
     independence: RowIndependence
-    batched: bool
+    batching: Batching
     notes: list[str]
 
 
@@ -96,29 +97,36 @@ def export_checked(
         inputs = {name: laid_out(each) for name, each in inputs.items()}
         with left_as_found(module):
             independence = row_independence.prove(module, inputs)
-        batched, notes = _batching(independence, path / "config.pbtxt")
-        request = _Request(module, inputs, wanted, chains, independence, batched, notes)
+        batching, notes = _batching(independence, path / "config.pbtxt")
+        request = _Request(module, inputs, wanted, chains, independence, batching, notes)
         return _export(request, path, format)
 
 
-def _batching(independence: RowIndependence, path: Path) -> tuple[bool, list[str]]:
-    """Whether the model is batched, and what to know about that. path: of the config.pbtxt.
+def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list[str]]:
+    """What dim 0 is, and what to know about that. path: of the config.pbtxt.
 
     ExportError if that file declares batches of rows that depend on each other.
     """
-    declared = config.batching(path)
-    if declared is None and not independence.holds:
-        return False, [f"not batched (max_batch_size: 0): {independence.evidence}"]
-    if declared is None or declared.max_batch_size == 0 or independence.holds:
-        return declared is None or declared.max_batch_size > 0, []
+    declared = config.declared(path)
+    evidence = independence.evidence
+    if declared is None:
+        if independence.holds:
+            return Batching.MERGED, []
+        whole = Batching.NONE if independence.by_shape else Batching.WHOLE
+        return whole, [f"not batched (max_batch_size: 0): {evidence}"]
+    if declared.max_batch_size == 0:
+        dependent = declared.row_independence == config.DEPENDENT
+        return Batching.WHOLE if dependent else Batching.NONE, []
+    if independence.holds or declared.row_independence == config.DEPENDENT:
+        return Batching.MERGED, []
     if independence.failed:
-        return False, []  # The format says why, with the line.
+        return Batching.MERGED, []  # The format says why, with the line.
     if independence.one_number:
-        return True, [f"{independence.evidence}, so a batch that is split gives several"]
+        return Batching.MERGED, [f"{evidence}, so a batch that is split gives several"]
     if independence.approximate:
-        return True, [f"batched, though rows change each other slightly: {independence.evidence}"]
-    if declared.assumed and not independence.by_shape:
-        return True, [f"batched, as {path} assumes independent rows: {independence.evidence}"]
+        return Batching.MERGED, [f"batched, though rows change each other slightly: {evidence}"]
+    if declared.row_independence == config.ASSUMED and not independence.by_shape:
+        return Batching.MERGED, [f"batched, as {path} assumes independent rows: {evidence}"]
     assume = (
         f', or to assume it all the same: parameters {{ key: "{config.ROW_INDEPENDENCE}" value '
         f'{{ string_value: "{config.ASSUMED}" }} }}'
@@ -126,7 +134,7 @@ def _batching(independence: RowIndependence, path: Path) -> tuple[bool, list[str
     raise ExportError(
         f"{path}: max_batch_size: {declared.max_batch_size}, but a batch's rows "
         + ("depend on each other" if independence.result == DEPENDENT else "may not be independent")
-        + f": {independence.evidence} (expected max_batch_size: 0"
+        + f": {evidence} (expected max_batch_size: 0"
         + ("" if independence.by_shape else assume)
         + ")"
     )
@@ -207,9 +215,8 @@ def _write(
         if there.exists():
             config.check_agrees(there, written.platform, written.inputs, written.outputs)
         else:
-            dependent = not request.batched and not request.independence.by_shape
             text = config.text(
-                written.platform, written.inputs, written.outputs, request.batched, dependent
+                written.platform, written.inputs, written.outputs, request.batching
             )
         place = package.move_into_place(version, model, text)
     notes = [each for each in (reason, *request.notes, written.reason) if each]
@@ -236,17 +243,20 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
             )
         made = _write_checked(folder, request.module, made, request.precisions)
     whole = made.train_json()["parts"][0]
+    # A pair has a batch, whatever a configuration makes of it.
+    merged = request.batching == Batching.MERGED
+    batching = Batching.MERGED if merged else Batching.WHOLE
     inputs, outputs = (
-        [_tensor_of_pair(each, request.batched) for each in whole[field]]
+        [_tensor_of_pair(each, batching) for each in whole[field]]
         for field in ("inputs", "outputs")
     )
     reasons = [_about_device(made.device), request.precisions.reason()]
     return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes())
 
 
-def _tensor_of_pair(said: dict[str, Any], batched: bool) -> config.Tensor:
+def _tensor_of_pair(said: dict[str, Any], batching: Batching) -> config.Tensor:
     shape = [size if isinstance(size, int) else -1 for size in said["shape"]]
-    return config.tensor(said["name"], said["dtype"], [shape], batched)
+    return config.tensor(said["name"], said["dtype"], [shape], batching)
 
 
 def _write_checked(
@@ -272,14 +282,14 @@ def _about_device(device: torch.device) -> str:
 
 
 def _write_torchscript(folder: Path, request: _Request) -> _Written:
-    script = torchscript.write(folder, request.module, request.inputs, request.batched)
+    script = torchscript.write(folder, request.module, request.inputs, request.batching)
     return _Written(
         "pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes
     )
 
 
 def _write_aot(folder: Path, request: _Request) -> _Written:
-    compiled = aot.write(folder, request.module, request.inputs, request.batched)
+    compiled = aot.write(folder, request.module, request.inputs, request.batching)
     return _Written("torch_aoti", compiled.inputs, compiled.outputs, compiled.reason)
 
 

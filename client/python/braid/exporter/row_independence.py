@@ -214,8 +214,8 @@ class _Proof:
         device = device_of(module)
         self.subject = _Subject(module, device)
         # An index out of range, which NaN may become, costs the process its GPU.
-        cpu = torch.device("cpu")
-        self._rehearsal = _Subject(module, cpu) if device.type == "cuda" else None
+        self.on_gpu = device.type == "cuda"
+        self._rehearsal = _Subject(module, torch.device("cpu")) if self.on_gpu else None
         weights = self.subject.weights
         self.base, _ = rows.run_varied(inputs, _ROWS, lambda g: self.subject.run(weights, g))
         self._others = _Others(inputs, _fewest_embeddings(module), self._takes_integers)
@@ -245,34 +245,31 @@ class _Proof:
 
     def batch(self, places: Sequence[int], kind: str = _BASE) -> Tensors:
         """Rows of a kind, by their places among as many as there are base rows."""
-        given = {
+        return {
             name: (each if kind == _BASE else self._others.draw(name, kind))[list(places)]
             for name, each in self.base.items()
         }
-        self._check_harmless(given, kind)
-        return given
 
     def with_others(self, change: _Change) -> Tensors:
-        given = self.batch(range(change.count), change.own)
-        for name, tensor in given.items():
-            tensor[list(change.places)] = self._others.draw(name, change.kind)[list(change.places)]
-        self._check_harmless(given, change.kind)
-        return given
+        own = self.batch(range(change.count), change.own)
+        others = self.batch(range(change.count), change.kind)
+        places = [row + change.count * (row in change.places) for row in range(change.count)]
+        return {name: torch.cat([each, others[name]])[places] for name, each in own.items()}
 
-    def _check_harmless(self, given: Tensors, kind: str) -> None:
-        """Raises what forward raises, where that does no harm."""
-        if self._rehearsal is not None and kind not in (_BASE, _LIKE):
-            self._rehearsal.run(self._rehearsal.weights, given)
-
-    def _takes_integers(self, name: str, limits: tuple[int, int]) -> bool:
+    def takes(self, given: Tensors) -> bool:
+        """Whether forward raises no error, found out where an error does no harm."""
         subject = self._rehearsal or self.subject
-        given = self.batch(_FOUR)
-        given[name][1], given[name][2] = limits
         try:
             subject.run(subject.weights, given)
         except Exception:  # Whatever a model says to values that it does not take.
             return False
         return True
+
+    def _takes_integers(self, name: str, limits: tuple[int, int]) -> bool:
+        given = self.batch(_FOUR)
+        low, high = (torch.full_like(given[name][:1], limit) for limit in limits)
+        given[name] = torch.cat([given[name][:2], low, high])
+        return self.takes(given)
 
     def _weight_draws(self, own: _Trial) -> Iterator[Tensors]:
         """Weights of which none is zero: far from the module's, and near. One of them is enough for
@@ -372,12 +369,9 @@ class _Trial:
                 )
 
     def _of_others(self, change: _Change) -> Iterator[str]:
-        try:
-            before = self._outputs_of(change.count, change.own)
-            after = self._run(self._proof.with_others(change))
-        except _Ended:
-            raise
-        except Exception:  # Whatever a model says to values that it does not take.
+        before = self._outputs_of(self._proof.batch(range(change.count), change.own), change.own)
+        after = self._outputs_of(self._proof.with_others(change), change.kind)
+        if before is None or after is None:
             return
         kept = [row for row in range(change.count) if row not in change.places]
         how = f"when {_rows(change.places)} {change.kind}"
@@ -390,10 +384,20 @@ class _Trial:
                 rows_of = before[name][row], after[name][row]
                 yield from self._compare(name, *rows_of, where, how, ordinary, same_kernels=True)
 
-    def _outputs_of(self, count: int, kind: str) -> Tensors:
+    def _outputs_of(self, given: Tensors, kind: str) -> Tensors | None:
+        """None if forward does not take rows of that kind."""
+        places = tuple(range(len(next(iter(given.values())))))
         if kind == _BASE:
-            return self._outputs[tuple(range(count))]
-        return self._run(self._proof.batch(range(count), kind))
+            return self._outputs[places]
+        # What is like the example lies within its range.
+        if self._proof.on_gpu and kind != _LIKE and not self._proof.takes(given):
+            return None
+        try:
+            return self._run(given)
+        except _Ended:
+            raise
+        except Exception:  # Whatever a model says to values that it does not take.
+            return None
 
     def _of_sizes(self) -> Iterator[str]:
         for name in self._proof.shapes.of_rows:
@@ -614,7 +618,8 @@ def _widest(
     takes: Callable[[str, tuple[int, int]], bool],
 ) -> tuple[int, int]:
     """Limits of integers that forward takes, at least the example's: its rows may be all alike."""
-    low, high = int(example.min()), int(example.max())
+    numbers = example.cpu().numpy()  # PyTorch has no minimum of some types.
+    low, high = int(numbers.min()), int(numbers.max())
     least, most = torch.iinfo(example.dtype).min, torch.iinfo(example.dtype).max
     candidates = [(low - 3, high + 3), (low, high + 3), (low, high + 1)]
     if embeddings is not None and 0 <= low and high < embeddings:

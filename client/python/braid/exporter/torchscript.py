@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braid._export import ExportError
 from braid.exporter import config, default_dtype, frequency, hooks, rows, source
 from braid.exporter.as_found import left_as_found
+from braid.exporter.config import Batching
 from braid.exporter.joint import in_mode
 from braid.exporter.repetition import check_evaluation_is_repeatable
 from braid.exporter.signature import DATATYPES, arguments_of, call, check_rows, flatten
@@ -74,11 +75,11 @@ class _Renormalization(TorchDispatchMode):
 
 
 def write(
-    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batched: bool
+    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
 ) -> Script:
     """Writes model.pt, and compares what is read back with the module.
 
-    batched: whether dim 0 of the outputs has to be the batch.
+    batching: unless it is NONE, dim 0 of the outputs has to be the batch.
     """
     hooks.check_modules(module)
     if foreign := [name for name in inputs if not name.isascii()]:
@@ -88,20 +89,20 @@ def write(
     script.save(str(path))
     loaded = _Loaded(path, device_of(module))
     outputs = [
-        _compare(module, loaded, inputs, batch, training=False, batched=batched)
+        _compare(module, loaded, inputs, batch, training=False, batching=batching)
         for batch in BATCHES
     ]
     if not reason:
         for batch in BATCHES[1:]:
-            _compare(module, loaded, inputs, batch, training=True, batched=batched)
+            _compare(module, loaded, inputs, batch, training=True, batching=batching)
     return Script(
         [
-            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batched)
+            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batching)
             for name, each in inputs.items()
         ],
         [
             config.tensor(
-                name, DATATYPES[each.dtype], [of_batch[name].shape for of_batch in outputs], batched
+                name, DATATYPES[each.dtype], [of_batch[name].shape for of_batch in outputs], batching
             )
             for name, each in outputs[0].items()
         ],
@@ -174,7 +175,7 @@ def _compare(
     inputs: dict[str, torch.Tensor],
     batch: int,
     training: bool,
-    batched: bool,
+    batching: Batching,
 ) -> dict[str, torch.Tensor]:
     """The module's outputs, which the script's are like."""
     device = device_of(module)
@@ -184,7 +185,7 @@ def _compare(
         )
         got = script.run(given, training)
     for name, one, other in zip(names, expected, got, strict=True):
-        if batched:
+        if batching != Batching.NONE:
             check_rows(name, one, batch)
         if one.shape != other.shape or not torch.allclose(
             one.double(), other.double(), rtol=1e-3, atol=1e-4, equal_nan=True

@@ -22,6 +22,9 @@ def draw_factors(module: GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.target == _aten.native_dropout.default and _has_factor(node):
             _rewrite(module, node)
+        elif node.target == _aten.bernoulli.p and _is_drawn_in_place(node):
+            node.replace_all_uses_with(_draw(module, node, node.args[1]))
+            module.graph.erase_node(node)
     module.graph.eliminate_dead_code(_is_needed)
     module.recompile()
 
@@ -47,6 +50,14 @@ def _has_factor(node: Node) -> bool:
             for user in mask.users
         )
     )
+
+
+def _is_drawn_in_place(node: Node) -> bool:
+    """As alpha dropout draws into a tensor laid out like its input. What a trace has in its place
+    draws row by row."""
+    return node.args[0].target == _aten.empty_like.default and _order_in_memory(
+        node.args[0].meta["val"]
+    ) not in (None, list(range(node.meta["val"].dim())))
 
 
 def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:

@@ -34,6 +34,7 @@ from braid.exporter import (
 )
 from braid.exporter.signature import call, flatten
 from braid.exporter.state import StateEntry, placed, preserved
+from braid.exporter.strides import KernelStrides
 from braid.exporter.swallowed import Place
 
 
@@ -134,7 +135,7 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
     answers = guards.note(shapes, __file__)
-    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    mode = KernelStrides(shape_env=shapes, allow_non_fake_inputs=True)
     fakes = _fakes(part, mode, training, precision)
     symbol = fakes[-1].shape[0].node.expr
     with ExitStack() as stack:

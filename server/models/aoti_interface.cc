@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,6 +16,7 @@
 #include "re2/re2.h"
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
+#include "server/models/json_fields.h"
 
 namespace braid {
 namespace {
@@ -192,6 +194,59 @@ absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source) {
   }
   interface.output_paths = OutputPaths(TreeOf(source, "out_spec_"));
   return interface;
+}
+
+absl::Status ReadAotiRanges(absl::string_view metadata, std::vector<PackageInput>* inputs) {
+  constexpr char kEntry[] = "BRAID_RANGES";
+  const json entries = json::parse(metadata, nullptr, /*allow_exceptions=*/false);
+  if (!entries.is_object() || !entries.contains(kEntry)) {
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::string text, JsonField(entries[kEntry], kEntry).String());
+  const json ranges = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  for (PackageInput& input : *inputs) {
+    const JsonField fields(ranges, kEntry);
+    if (!fields.Has(input.name.c_str())) {
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const JsonField field, fields.Get(input.name.c_str()));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> ends, field.Items());
+    if (ends.size() != 2) {
+      return field.Error("expected the least and the largest index");
+    }
+    ValueRange& range = input.range.emplace();
+    BRAID_ASSIGN_OR_RETURN(range.min, ends[0].Integer());
+    BRAID_ASSIGN_OR_RETURN(range.max, ends[1].Integer());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckConstants(absl::string_view source) {
+  static const re2::RE2 kConstant(R"(auto& (\w+) = constants_->at\()");
+  // A pointer to what is not constant, and what is copied to.
+  static const re2::RE2 kWritten(R"((?:\([\w:]+\*\)\(|aoti_torch_copy_\()(\w+)(?:\.data_ptr|,))");
+  std::set<std::string> constants;
+  std::string name;
+  for (re2::StringPiece text(source.data(), source.size());
+       RE2::FindAndConsume(&text, kConstant, &name);) {
+    constants.insert(name);
+  }
+  for (re2::StringPiece text(source.data(), source.size());
+       RE2::FindAndConsume(&text, kWritten, &name);) {
+    if (constants.contains(name)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("model.pt2 changes its buffer '", name,
+                       "' (compile it in evaluation mode: call eval() "
+                       "before torch.export.export)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::set<std::string> TrainingKernels(absl::string_view sources) {
+  static const re2::RE2 kDropout(R"((?:cpp|triton_\w+)_fused_\w*dropout\w*\()");
+  const bool found = RE2::PartialMatch(re2::StringPiece(sources.data(), sources.size()), kDropout);
+  return found ? std::set<std::string>{"dropout"} : std::set<std::string>();
 }
 
 absl::Status CheckKernels(absl::string_view source) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -27,7 +28,10 @@
 #include "server/base/text.h"
 #include "server/devices/cuda_backend.h"
 #include "server/models/aoti_interface.h"
+#include "server/models/aoti_ranges.h"
 #include "server/models/archive_check.h"
+#include "server/models/training_mode.h"
+#include "server/telemetry/log.h"
 #include "torch/csrc/inductor/aoti_runner/model_container_runner.h"
 
 namespace braid {
@@ -148,7 +152,16 @@ class AotiRunner final : public PackageRunner {
       : runner_(std::move(runner)) {}
 
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
-    return runner_->run(inputs);
+    try {
+      return runner_->run(inputs);
+    } catch (const std::exception& failure) {
+      if (!absl::StrContains(failure.what(), "API call failed")) {
+        throw;
+      }
+      throw std::runtime_error(
+          "the compiled code raised an error, for example because an index is out of range (the "
+          "server's standard error has its message)");
+    }
   }
 
  private:
@@ -190,6 +203,7 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   BRAID_RETURN_IF_ERROR(ReadMetadata(text));
   BRAID_ASSIGN_OR_RETURN(const std::string code, archive->Read(records.at(source)));
   BRAID_ASSIGN_OR_RETURN(interface_, ParseAotiInterface(code));
+  BRAID_RETURN_IF_ERROR(CheckConstants(code));
 
   std::error_code error;
   const fs::path temporary = fs::temp_directory_path(error);
@@ -199,14 +213,26 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
         "cannot unpack model.pt2: '", temporary.string(), "' cannot be written to; set TMPDIR"));
   }
   folder_ = folder;
+  std::string sources;
   for (const auto& [name, record] : records) {
     BRAID_ASSIGN_OR_RETURN(const std::string bytes, archive->Read(record));
     if (device_ == "cpu" && absl::EndsWith(name, ".cpp")) {
       BRAID_RETURN_IF_ERROR(CheckKernels(bytes));
+      absl::StrAppend(&sources, bytes);
     }
     BRAID_RETURN_IF_ERROR(WriteFile(fs::path(folder_) / name, bytes));
   }
   library_ = fs::path(folder_) / library;
+  const bool unchecked = FindAotiRanges(code, sources, &interface_.inputs);
+  BRAID_RETURN_IF_ERROR(ReadAotiRanges(text, &interface_.inputs));
+  WarnOfTrainingOperators(path, TrainingKernels(absl::StrCat(code, sources)));
+  if (unchecked) {
+    Log(LogModule::kModels)
+        .warn(
+            "{}: compiled code takes negative indices of embeddings, counted from the end, where "
+            "PyTorch raises an error (compile it with braid.export to have them refused)",
+            path);
+  }
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
@@ -146,7 +147,9 @@ absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::stri
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
   parser.SetRecursionLimit(kMostNesting);
-  if (!parser.ParseFromString(text, &message)) {
+  // A byte-order mark, which some editors put before the text.
+  const std::string marked(absl::StripPrefix(text, "\xEF\xBB\xBF"));
+  if (!parser.ParseFromString(marked, &message)) {
     return absl::InvalidArgumentError(absl::StrCat(kSource, ": ", Excerpt(errors.first(), 512)));
   }
   return Check(message, name, folder, kSource);

@@ -162,6 +162,9 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
   if (outputs.empty()) {
     return absl::FailedPreconditionError("the model returns no tensor");
   }
+  for (const OutputLeaf& output : outputs) {
+    BRAID_RETURN_IF_ERROR(CheckDense(output.path, output.value));
+  }
   const auto doubled = RunDoubled(call, tensors, outputs.size());
   const bool batched = doubled && IsBatched(outputs, *doubled, tensors.front().size(0));
   config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;

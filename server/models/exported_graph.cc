@@ -11,6 +11,7 @@
 #include "c10/core/GradMode.h"
 #include "c10/util/Registry.h"
 #include "server/base/text.h"
+#include "server/parallel/host_copy.h"
 #include "torch/nativert/ModelRunnerHandle.h"
 
 namespace {
@@ -44,11 +45,10 @@ namespace {
 // The interpreter's tensors know nothing of autograd, and may be neither given a gradient nor
 // changed: another tensor of the same memory may.
 at::Tensor Ordinary(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) {
+  if (!tensor.is_inference() || tensor.layout() != c10::kStrided) {
     return tensor;
   }
-  // What it says of its numbers, and its memory does not.
-  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  const at::Tensor plain = Materialize(tensor);
   at::Tensor ordinary = at::empty({0}, plain.options());
   ordinary.set_(plain.storage(), plain.storage_offset(), plain.sizes(), plain.strides());
   return ordinary;

@@ -17,9 +17,11 @@
 #include "server/models/archive_check.h"
 #include "server/models/exported_graph.h"
 #include "server/models/graph_form.h"
+#include "server/models/graph_ranges.h"
 #include "server/models/graph_tensors.h"
 #include "server/models/json_fields.h"
 #include "server/models/plain_trees.h"
+#include "server/models/training_mode.h"
 #include "server/models/written_tensors.h"
 
 namespace braid {
@@ -70,7 +72,7 @@ absl::StatusOr<std::map<std::string, PackageDim>> ReadRanges(const nlohmann::jso
 absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonField& values,
                                        const std::map<std::string, PackageDim>& ranges) {
   BRAID_ASSIGN_OR_RETURN(const GraphTensor tensor, ReadGraphTensor(argument, values));
-  if (!tensor.type) {
+  if (!tensor.type || !tensor.dense) {
     return argument.Error("is a tensor of a type that cannot be sent");
   }
   PackageInput input{tensor.name, *tensor.type, {}, tensor.on_cpu};
@@ -161,6 +163,33 @@ absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& a
   return absl::OkStatus();
 }
 
+// As the graph has them.
+std::vector<std::string> NamesOf(const std::vector<PackageInput>& inputs) {
+  std::vector<std::string> names;
+  names.reserve(inputs.size());
+  for (const PackageInput& input : inputs) {
+    names.push_back(input.name);
+  }
+  return names;
+}
+
+absl::Status CheckOutputs(const JsonField& signature, const JsonField& values) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
+                         SignatureArguments(signature, "output_specs", "user_output"));
+  for (const JsonField& output : outputs) {
+    if (!output.Has("as_tensor")) {
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const GraphTensor tensor, ReadGraphTensor(output, values));
+    if (!tensor.dense) {
+      return output.Error(absl::StrCat("the program returns '", Excerpt(tensor.name),
+                                       "', a sparse tensor (expected a dense tensor: call "
+                                       "to_dense() in forward())"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> NamesOfInputs(const JsonField& module,
                                                        std::vector<std::string>* output_paths) {
   BRAID_ASSIGN_OR_RETURN(const JsonField calls, module.Get("module_call_graph"));
@@ -207,6 +236,8 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
     interface.inputs.push_back(std::move(input));
   }
   BRAID_RETURN_IF_ERROR(FindWritten(graph, inputs, &interface.inputs));
+  BRAID_RETURN_IF_ERROR(FindGraphRanges(graph, NamesOf(interface.inputs), &interface.inputs));
+  BRAID_ASSIGN_OR_RETURN(description.training_operators, TrainingOperators(graph));
   if (interface.inputs.empty()) {
     return signature.Error("takes no tensors");
   }
@@ -218,6 +249,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
       return spec.Error("the program changes its buffers or inputs: export it in evaluation mode");
     }
   }
+  BRAID_RETURN_IF_ERROR(CheckOutputs(signature, values));
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          NamesOfInputs(module, &interface.output_paths));
   for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
@@ -244,6 +276,7 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
     BRAID_ASSIGN_OR_RETURN(const std::string copy, archive->CopyWith(record, *plain));
     BRAID_ASSIGN_OR_RETURN(file, MemoryFile::Create(name, copy));
   }
+  WarnOfTrainingOperators(path, description->training_operators);
   return std::shared_ptr<const InferencePackage>(
       new ExportedProgram(std::move(file), *std::move(description)));
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,8 @@ namespace braid {
 struct ProgramDescription {
   PackageInterface interface;
   bool on_cpu = true;
+  // Operators that it was exported with in training mode, such as "dropout".
+  std::set<std::string> training_operators;
   // The text to run it by, where it takes or returns what the interpreter does not know.
   std::optional<std::string> plain;
 };

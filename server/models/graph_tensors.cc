@@ -26,6 +26,9 @@ constexpr std::array kSchemaTypes = {
     std::pair<int64_t, DataType>{28, DataType::kUint16},
 };
 
+// The number that it has for the layout of dense tensors.
+constexpr int64_t kSchemaStrided = 7;
+
 // "2.11.0" of "2.11.0+cpu".
 std::string Release(const std::string& version) { return version.substr(0, version.find('+')); }
 
@@ -62,6 +65,9 @@ absl::StatusOr<GraphTensor> ReadGraphTensor(const JsonField& argument, const Jso
   BRAID_ASSIGN_OR_RETURN(const JsonField device_type, device.Get("type"));
   BRAID_ASSIGN_OR_RETURN(const std::string kind, device_type.String());
   tensor.on_cpu = kind == "cpu";
+  BRAID_ASSIGN_OR_RETURN(const JsonField layout, meta.Get("layout"));
+  BRAID_ASSIGN_OR_RETURN(const int64_t layout_number, layout.Integer());
+  tensor.dense = layout_number == kSchemaStrided;
   BRAID_ASSIGN_OR_RETURN(const JsonField sizes, meta.Get("sizes"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, sizes.Items());
   for (const JsonField& item : items) {

@@ -19,6 +19,7 @@ struct GraphTensor {
   // As many as there are sizes: what one that is not fixed is; else empty.
   std::vector<std::string> expressions;
   bool on_cpu = true;
+  bool dense = true;  // laid out by strides, not sparse
 };
 
 // `argument`: {"as_tensor": {"name"}}; `values`: the graph's "tensor_values". FAILED_PRECONDITION

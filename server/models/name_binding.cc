@@ -29,6 +29,7 @@ absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
     return absl::FailedPreconditionError(
         absl::StrCat("output '", spec.name, "' of the model is None"));
   }
+  BRAID_RETURN_IF_ERROR(CheckDense(spec.name, value));
   const bool shorter = IsFloatingPoint(spec.type) && value.is_floating_point() &&
                        at::autocast::is_autocast_enabled(value.device().type());
   if (shorter || value.scalar_type() == ToScalarType(spec.type)) {
@@ -206,6 +207,18 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
   return *std::move(bound);
 }
 
+absl::Status CheckDense(absl::string_view name, const at::Tensor& output) {
+  if (output.layout() == c10::kStrided && !output.is_nested() && !output.is_meta()) {
+    return absl::OkStatus();
+  }
+  const std::string kind = output.is_nested() ? "nested"
+                           : output.is_meta() ? "meta"
+                                              : c10::str(output.layout());
+  return absl::FailedPreconditionError(
+      absl::StrCat("output '", name, "': the model returns a tensor of layout ", kind,
+                   " (expected a dense tensor: call to_dense() in forward())"));
+}
+
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to) {
   const auto batch = static_cast<size_t>(tensor.dim()) - from.size();  // 1 or 0
@@ -230,7 +243,7 @@ at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec) {
 
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec) {
   const bool fits = spec.reshape && static_cast<size_t>(output.dim()) >= spec.reshape->size();
-  return fits ? Reshape(output, *spec.reshape, spec.dims) : output;
+  return Materialize(fits ? Reshape(output, *spec.reshape, spec.dims) : output);
 }
 
 }  // namespace braid

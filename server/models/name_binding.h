@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/models/model_config.h"
 
 namespace braid {
@@ -39,12 +41,17 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves);
 
+// FAILED_PRECONDITION if `output` is sparse, nested, or otherwise not laid out by strides: it has
+// no bytes that could be sent.
+absl::Status CheckDense(absl::string_view name, const at::Tensor& output);
+
 // `tensor`, whose shape is `from` with a batch dimension or without, in the shape `to`. A size that
 // `from` leaves open goes to the one that `to` does.
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to);
 // From the shape that clients see to the one that the model has, as TensorSpec::reshape asks for,
-// and back. An output of fewer dimensions than that stays as it is.
+// and back. An output of fewer dimensions than that stays as it is; its memory holds its values
+// (Materialize()).
 at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec);
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec);
 

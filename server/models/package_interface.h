@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "nlohmann/json_fwd.hpp"
 #include "server/base/data_type.h"
+#include "server/models/model_config.h"
 
 namespace braid {
 
@@ -26,8 +28,9 @@ struct PackageInput {
   std::string name;
   DataType type = DataType::kFp32;
   std::vector<PackageDim> dims;
-  bool on_cpu = true;    // else on the package's device
-  bool written = false;  // the package works in place on it
+  bool on_cpu = true;                              // else on the package's device
+  bool written = false;                            // the package works in place on it
+  std::optional<ValueRange> range = std::nullopt;  // of indices into embeddings
 };
 
 struct PackageInterface {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
+#include "server/models/name_binding.h"
 #include "server/models/package_replica.h"
 #include "server/parallel/host_copy.h"
 
@@ -110,6 +111,7 @@ absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& one, const
                                   bool batched) {
   TensorSpec spec;
   spec.name = std::move(name);
+  BRAID_RETURN_IF_ERROR(CheckDense(spec.name, one));
   if (!FromScalarType(one.scalar_type(), &spec.type)) {
     return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
                                                       c10::toString(one.scalar_type()),

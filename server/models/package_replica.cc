@@ -65,6 +65,10 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
     TensorSpec& spec = config->inputs[order[p]];
     const bool batched = config->has_batch_dim(spec);
     BRAID_RETURN_IF_ERROR(FitDims(interface.inputs[p], batched, &spec));
+    if (!spec.range && interface.inputs[p].range) {
+      spec.range = interface.inputs[p].range;
+      spec.range_found = true;
+    }
     if (batched) {
       config->max_batch_size = std::min(config->max_batch_size, interface.inputs[p].dims[0].max);
     }

@@ -14,6 +14,7 @@
 #include "server/models/module_state.h"
 #include "server/models/torchscript_inputs.h"
 #include "server/models/torchscript_replica.h"
+#include "server/models/training_mode.h"
 #include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
@@ -87,6 +88,7 @@ absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
   BRAID_ASSIGN_OR_RETURN(const std::vector<ArgumentPlan> arguments,
                          PlanArguments(config->inputs, schema));
   FindRanges(module, arguments, &config->inputs);
+  WarnOfTrainingOperators(path, TrainingOperators(module));
   return std::make_unique<TorchScriptModel>(path, *std::move(config),
                                             MayChangeInEvaluation(module));
 }

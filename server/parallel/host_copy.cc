@@ -59,8 +59,12 @@ at::Tensor ViewRows(const HostTensor& host, int64_t start, int64_t rows) {
                        at::TensorOptions().dtype(ToScalarType(host.type)));
 }
 
+at::Tensor Materialize(const at::Tensor& tensor) {
+  return tensor._is_zerotensor() ? tensor.clone() : tensor.resolve_conj().resolve_neg();
+}
+
 HostTensor ToHost(const at::Tensor& tensor, std::string name) {
-  auto kept = std::make_shared<at::Tensor>(tensor.to(c10::kCPU).contiguous());
+  auto kept = std::make_shared<at::Tensor>(Materialize(tensor).to(c10::kCPU).contiguous());
   HostTensor host;
   host.name = std::move(name);
   FromScalarType(kept->scalar_type(), &host.type);

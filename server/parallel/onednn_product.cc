@@ -51,7 +51,8 @@ at::Tensor Addmm(c10::DispatchKeySet keys, const at::Tensor& added, const at::Te
 
 bool IsPlainFloat(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
-         tensor.scalar_type() == at::kFloat && !tensor.is_nested();
+         tensor.scalar_type() == at::kFloat && !tensor.is_nested() && !tensor.is_neg() &&
+         !tensor._is_zerotensor();
 }
 
 bool FitsAsBias(const std::optional<at::Tensor>& bias, int64_t outputs) {

@@ -113,9 +113,15 @@ InferenceService::Reactor* InferenceService::RepositoryModelLoad(
     inference::RepositoryModelLoadResponse*) {
   return AnswerLater(rpc_, context, "RepositoryModelLoad", *request,
                      [&](const std::shared_ptr<UnaryCall>& call) -> absl::Status {
-                       BRAID_ASSIGN_OR_RETURN(auto config, ReadLoadRequest(*request));
-                       control_->Load(request->model_name(), std::move(config),
-                                      [call](const absl::Status& status) { call->Reply(status); });
+                       const std::string& name = request->model_name();
+                       auto config = ReadLoadRequest(*request);
+                       if (!config.ok()) {
+                         return LoadFailure(name, config.status());
+                       }
+                       control_->Load(name, *std::move(config),
+                                      [call, name](const absl::Status& status) {
+                                        call->Reply(LoadFailure(name, status));
+                                      });
                        return absl::OkStatus();
                      });
 }

@@ -1,6 +1,9 @@
 // The methods of InferenceService that are Triton's extensions of the protocol, and quick.
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/base/status.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/model_messages.h"
@@ -35,6 +38,18 @@ absl::Status ListStatistics(const ServedModels& models, const Caller& caller,
   return absl::OkStatus();
 }
 
+// Clients clean up before they start, whether or not they will use shared memory. So where it is
+// off (`regions` null), or there is no GPU, nothing is registered, which is no error: as in Triton.
+absl::StatusOr<std::vector<std::shared_ptr<const SharedRegion>>> ListRegions(
+    const SharedRegions* regions, RegionKind kind, const std::string& name) {
+  return regions == nullptr ? SharedRegions().List(kind, name) : regions->List(kind, name);
+}
+void UnregisterRegions(SharedRegions* regions, RegionKind kind, const std::string& name) {
+  if (regions != nullptr) {
+    regions->Unregister(kind, name);
+  }
+}
+
 }  // namespace
 
 InferenceService::Reactor* InferenceService::ModelStatistics(
@@ -51,11 +66,8 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryStatus(
     Context* context, const inference::SystemSharedMemoryStatusRequest* request,
     inference::SystemSharedMemoryStatusResponse* response) {
   return Answer(rpc_, context, "SystemSharedMemoryStatus", *request, [&]() -> absl::Status {
-    if (regions_ == nullptr) {
-      return SharedMemoryIsOff();
-    }
     BRAID_ASSIGN_OR_RETURN(const auto regions,
-                           regions_->List(RegionKind::kSystem, request->name()));
+                           ListRegions(regions_, RegionKind::kSystem, request->name()));
     for (const auto& region : regions) {
       auto& status = (*response->mutable_regions())[region->name];
       status.set_name(region->name);
@@ -81,10 +93,7 @@ InferenceService::Reactor* InferenceService::SystemSharedMemoryUnregister(
     Context* context, const inference::SystemSharedMemoryUnregisterRequest* request,
     inference::SystemSharedMemoryUnregisterResponse*) {
   return Answer(rpc_, context, "SystemSharedMemoryUnregister", *request, [&] {
-    if (regions_ == nullptr) {
-      return SharedMemoryIsOff();
-    }
-    regions_->Unregister(RegionKind::kSystem, request->name());
+    UnregisterRegions(regions_, RegionKind::kSystem, request->name());
     return absl::OkStatus();
   });
 }
@@ -93,8 +102,8 @@ InferenceService::Reactor* InferenceService::CudaSharedMemoryStatus(
     Context* context, const inference::CudaSharedMemoryStatusRequest* request,
     inference::CudaSharedMemoryStatusResponse* response) {
   return Answer(rpc_, context, "CudaSharedMemoryStatus", *request, [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(CheckGpuMemory(regions_));
-    BRAID_ASSIGN_OR_RETURN(const auto regions, regions_->List(RegionKind::kGpu, request->name()));
+    BRAID_ASSIGN_OR_RETURN(const auto regions,
+                           ListRegions(regions_, RegionKind::kGpu, request->name()));
     for (const auto& region : regions) {
       auto& status = (*response->mutable_regions())[region->name];
       status.set_name(region->name);
@@ -118,9 +127,8 @@ InferenceService::Reactor* InferenceService::CudaSharedMemoryRegister(
 InferenceService::Reactor* InferenceService::CudaSharedMemoryUnregister(
     Context* context, const inference::CudaSharedMemoryUnregisterRequest* request,
     inference::CudaSharedMemoryUnregisterResponse*) {
-  return Answer(rpc_, context, "CudaSharedMemoryUnregister", *request, [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(CheckGpuMemory(regions_));
-    regions_->Unregister(RegionKind::kGpu, request->name());
+  return Answer(rpc_, context, "CudaSharedMemoryUnregister", *request, [&] {
+    UnregisterRegions(regions_, RegionKind::kGpu, request->name());
     return absl::OkStatus();
   });
 }

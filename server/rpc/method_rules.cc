@@ -35,8 +35,8 @@ const std::vector<MethodRule>& MethodRules() {
       {"SystemSharedMemoryRegister", Need::kInfer, Subject::kServer, true},
       {"SystemSharedMemoryUnregister", Need::kInfer, Subject::kServer, true},
       {"CudaSharedMemoryStatus", Need::kInfer},
-      {"CudaSharedMemoryRegister", Need::kInfer},
-      {"CudaSharedMemoryUnregister", Need::kInfer},
+      {"CudaSharedMemoryRegister", Need::kInfer, Subject::kServer, true},
+      {"CudaSharedMemoryUnregister", Need::kInfer, Subject::kServer, true},
       // To read; with settings they need an admin.
       {"TraceSetting", Need::kAnyone, Subject::kServer, true},
       {"LogSettings", Need::kAnyone, Subject::kServer, true},

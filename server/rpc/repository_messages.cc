@@ -1,5 +1,6 @@
 #include "server/rpc/repository_messages.h"
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
@@ -48,6 +49,18 @@ absl::StatusOr<std::optional<std::string>> ReadLoadRequest(
     config = parameter.string_param();
   }
   return config;
+}
+
+absl::Status LoadFailure(const std::string& name, const absl::Status& status) {
+  if (status.ok()) {
+    return status;
+  }
+  absl::Status failure(status.code(),
+                       absl::StrCat("failed to load '", Excerpt(name), "': ", status.message()));
+  status.ForEachPayload([&failure](absl::string_view type, const absl::Cord& payload) {
+    failure.SetPayload(type, payload);
+  });
+  return failure;
 }
 
 absl::Status CheckUnloadRequest(const inference::RepositoryModelUnloadRequest& request) {

@@ -18,6 +18,9 @@ absl::Status CheckRepositoryName(const std::string& name);
 // come with it, INVALID_ARGUMENT for other parameters.
 absl::StatusOr<std::optional<std::string>> ReadLoadRequest(
     const inference::RepositoryModelLoadRequest& request);
+// Returns `status`; an error with "failed to load", words that Triton's clients look for, before
+// it.
+absl::Status LoadFailure(const std::string& name, const absl::Status& status);
 // INVALID_ARGUMENT for parameters but `unload_dependents`: no model depends on another here.
 absl::Status CheckUnloadRequest(const inference::RepositoryModelUnloadRequest& request);
 

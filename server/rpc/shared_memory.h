@@ -17,11 +17,12 @@ inline constexpr char kSharedRegion[] = "shared_memory_region";
 inline constexpr char kSharedOffset[] = "shared_memory_offset";
 inline constexpr char kSharedBytes[] = "shared_memory_byte_size";
 
-// What calls say while client shared memory is off (`regions` null).
+// UNIMPLEMENTED: the answer to whoever registers or uses a region while client shared memory is off
+// (`regions` null).
 absl::Status SharedMemoryIsOff();
 
-// UNIMPLEMENTED where GPU memory of clients is not offered: shared memory is off, or there is no
-// GPU.
+// UNIMPLEMENTED where GPU memory of clients cannot be registered: shared memory is off, or there is
+// no GPU.
 absl::Status CheckGpuMemory(const SharedRegions* regions);
 
 // What the inputs of a request take in shared memory: they count among the bytes in flight as if

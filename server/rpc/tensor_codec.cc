@@ -73,12 +73,22 @@ absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferR
   std::vector<SharedSlice> places;
   int raw = 0;
   for (int i = 0; i < request.inputs_size(); ++i) {
+    const Input& input = request.inputs(i);
+    const std::string field = absl::StrCat("inputs[", i, "]");
     places.emplace_back();
-    if (const Parameters& parameters = request.inputs(i).parameters(); !parameters.empty()) {
-      BRAID_ASSIGN_OR_RETURN(places.back(),
-                             ReadSlice(regions, parameters, absl::StrCat("inputs[", i, "]")));
+    if (const Parameters& parameters = input.parameters(); !parameters.empty()) {
+      BRAID_ASSIGN_OR_RETURN(places.back(), ReadSlice(regions, parameters, field));
     }
-    raw += places.back().region == nullptr ? 1 : 0;
+    const bool shared = places.back().region != nullptr;
+    if (input.has_contents() && (shared || request.raw_input_contents_size() > 0)) {
+      // Triton's words, which its clients look for.
+      return InvalidField(
+          field + ".contents",
+          absl::StrCat("contents field must not be specified when using ",
+                       shared ? kSharedRegion : "raw_input_contents", " for '",
+                       Excerpt(input.name()), "' for model '", Excerpt(request.model_name()), "'"));
+    }
+    raw += shared ? 0 : 1;
   }
   if (request.raw_input_contents_size() > 0 && request.raw_input_contents_size() != raw) {
     return InvalidField("raw_input_contents",
@@ -122,14 +132,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
     const std::string field = absl::StrCat("inputs[", i, "]");
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
     SharedSlice& place = places[static_cast<size_t>(i)];
-    const bool shared = place.region != nullptr;
-    if ((raw || shared) && input.has_contents()) {
-      return InvalidField(
-          field + ".contents",
-          absl::StrCat("is there for '", tensor.name, "' beside ",
-                       shared ? kSharedRegion : "raw_input_contents", "; expected one of the two"));
-    }
-    if (shared) {
+    if (place.region != nullptr) {
       BRAID_RETURN_IF_ERROR(SetShared(place, field, &tensor));
       slices->push_back(std::move(place));
     } else if (raw) {

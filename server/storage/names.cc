@@ -4,9 +4,18 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "server/storage/checksum.h"
 
 namespace braid {
+namespace {
+
+bool IsPlainSign(unsigned char c) {
+  return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+}
+
+}  // namespace
 
 bool IsUtf8(absl::string_view text) {
   using Json = nlohmann::json;
@@ -17,9 +26,23 @@ bool IsUtf8(absl::string_view text) {
 
 bool IsPlainName(absl::string_view name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
-         });
+         std::all_of(name.begin(), name.end(), IsPlainSign);
+}
+
+std::string PlainName(absl::string_view name) {
+  constexpr size_t kKept = 100;
+  constexpr size_t kChecksum = 8;
+  if (IsPlainName(name)) {
+    return std::string(name);
+  }
+  std::string plain(name.substr(0, kKept));
+  std::replace_if(
+      plain.begin(), plain.end(), [](char c) { return !IsPlainSign(c); }, '_');
+  if (plain.empty() || plain.front() == '.') {
+    plain.insert(0, 1, '_');
+  }
+  // Two models must not have one name.
+  return absl::StrCat(plain, "-", ChecksumOf(name).substr(0, kChecksum));
 }
 
 bool IsFolderName(absl::string_view name) {

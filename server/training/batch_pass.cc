@@ -28,10 +28,11 @@ namespace {
 // What batch normalization says of one row, in PyTorch, TorchScript and pairs.
 constexpr char kOneValue[] = "more than 1 value per channel when training";
 
+// What is summed by its memory (SumGradients()).
 void MakeDense(std::vector<at::Tensor>* gradients) {
   for (at::Tensor& gradient : *gradients) {
     if (gradient.defined()) {
-      gradient = gradient.is_sparse() ? gradient.to_dense() : gradient.contiguous();
+      gradient = gradient.is_sparse() ? gradient.to_dense() : Materialize(gradient).contiguous();
     }
   }
 }

@@ -243,7 +243,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
     return InvalidField("model", "is empty; expected the name of a served model");
   }
   if (spec.name.empty()) {
-    spec.name = spec.model;
+    spec.name = PlainName(spec.model);
   }
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
   if (const auto there = Find(spec.name); there.ok()) {

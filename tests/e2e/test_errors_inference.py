@@ -305,17 +305,7 @@ def test_description_of_what_is_not_there(
     assert (version or name) in caught.value.details()
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "SystemSharedMemoryStatus",
-        "SystemSharedMemoryRegister",
-        "SystemSharedMemoryUnregister",
-        "CudaSharedMemoryStatus",
-        "CudaSharedMemoryRegister",
-        "CudaSharedMemoryUnregister",
-    ],
-)
+@pytest.mark.parametrize("method", ["SystemSharedMemoryRegister", "CudaSharedMemoryRegister"])
 def test_what_is_not_offered_says_why(stub: Stub, method: str) -> None:
     request = message(f"inference.{method}Request")()
     with pytest.raises(grpc.RpcError) as caught:

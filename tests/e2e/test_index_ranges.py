@@ -12,7 +12,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models
+from e2e import models, programs
 from e2e.inference import assert_close, expected
 from e2e.server import Server
 from torch import Tensor, nn
@@ -84,6 +84,9 @@ MODELS = {
 HELD = {
     "torchscript": tuple(MODELS),
     "pair": ("columns", "counted", "padded_copy", "whole"),
+    "exported": tuple(MODELS),
+    "aot": ("columns", "padded_copy", "whole"),  # as braid.export compiles them
+    "compiled": ("columns", "padded", "whole"),  # as PyTorch does
 }
 
 
@@ -95,26 +98,42 @@ def make(name: str) -> nn.Module:
 def write(directory: Path, format: str) -> None:
     example = {"x": torch.zeros(3, 2, dtype=torch.int64)}
     for name in HELD[format]:
+        folder, module = directory / name, make(name).eval()
         if format == "pair":
-            models.export_pair(directory / name, make(name), example, CONFIG)
+            models.export_pair(folder, module, example, CONFIG)
+        elif format == "torchscript":
+            models.export(folder, module, config=CONFIG)
+        elif format == "aot":
+            braid.export(module, example, folder, "aot")
         else:
-            models.export(directory / name, make(name), config=CONFIG)
+            write = programs.save if format == "exported" else programs.compile
+            sizes = programs.any_batch([example["x"]])
+            write(folder / "1/model.pt2", module, [example["x"]], sizes)
+            (folder / "config.pbtxt").write_text(CONFIG)
 
 
 @pytest.fixture(scope="module")
-def client_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], braid.Client]]:
-    """client_of(format): of one server of the models in that format."""
+def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """server_of(format): one server of the models in that format."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def get(format: str) -> braid.Client:
+        def get(format: str) -> Server:
             directory = tmp_path_factory.mktemp(f"ranges-{format}")
             write(directory / "models", format)
             server = Server(directory / "models", "cpu*2", directory / "run", data=False)
-            stack.enter_context(server)
-            return stack.enter_context(braid.connect(server.address))
+            return stack.enter_context(server)
 
         yield get
+
+
+@pytest.fixture(scope="module")
+def client_of(server_of: Callable[[str], Server]) -> Iterator[Callable[[str], braid.Client]]:
+    """client_of(format): of that server."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(
+            lambda format: stack.enter_context(braid.connect(server_of(format).address))
+        )
 
 
 @pytest.mark.parametrize(("format", "name"), [(f, name) for f in HELD for name in HELD[f]])
@@ -123,7 +142,8 @@ def test_what_pytorch_answers_is_answered(
 ) -> None:
     x = np.array(MODELS[name][1], dtype=np.int64)
     outputs = client_of(format).infer(name, {"x": x})
-    assert_close(outputs["y"], expected(make(name), x.copy()))
+    (served,) = outputs.values()
+    assert_close(served, expected(make(name), x.copy()))
 
 
 @pytest.mark.parametrize("format", HELD)
@@ -134,3 +154,22 @@ def test_what_is_looked_up_whole_is_checked_all_of_it(
     x = np.array([[0, 1], [2, index]], dtype=np.int64)
     with pytest.raises(braid.InvalidArgument, match=f"{index} at index 3.*0 to {MANY - 1}"):
         client_of(format).infer("whole", {"x": x})
+
+
+@pytest.mark.parametrize("format", ["torchscript", "pair", "exported", "aot"])
+@pytest.mark.parametrize("index", [-1, FEW])
+def test_a_part_that_is_looked_up_is_checked_when_it_is(
+    client_of: Callable[[str], braid.Client], format: str, index: int
+) -> None:
+    x = np.array([[0, 1], [index, 2]], dtype=np.int64)
+    with pytest.raises(braid.InvalidArgument, match="inputs: .*index.* out of range"):
+        client_of(format).infer("columns", {"x": x})
+
+
+def test_compiled_code_that_takes_negative_indices_is_warned_of(
+    server_of: Callable[[str], Server],
+) -> None:
+    warned = [line for line in server_of("compiled").log.splitlines() if "negative indices" in line]
+    assert len(warned) == 2  # of "whole" none: a range keeps them from it
+    assert all("braid.export" in line for line in warned)
+    assert not [line for line in server_of("aot").log.splitlines() if "negative indices" in line]

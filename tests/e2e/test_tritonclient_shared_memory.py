@@ -153,15 +153,21 @@ def test_extension_is_named(client: triton.InferenceServerClient) -> None:
     assert "cuda_shared_memory" not in extensions
 
 
-def test_gpu_memory_needs_a_gpu(client: triton.InferenceServerClient) -> None:
-    for call in (
-        lambda: client.register_cuda_shared_memory("r", b"AAAA", 0, 100),
-        client.get_cuda_shared_memory_status,
-        client.unregister_cuda_shared_memory,
-    ):
-        with pytest.raises(InferenceServerException, match="has no GPU; system shared") as caught:
-            call()
-        assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+def test_registering_gpu_memory_needs_a_gpu(client: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="has no GPU; system shared") as caught:
+        client.register_cuda_shared_memory("r", b"AAAA", 0, 100)
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+
+
+def test_unregistering_all_of_one_kind_keeps_the_other(
+    client: triton.InferenceServerClient, region: Callable[..., Region]
+) -> None:
+    region("system", 100)
+    client.unregister_cuda_shared_memory()
+    client.unregister_cuda_shared_memory("system")
+    with pytest.raises(InferenceServerException, match="'system' of this kind"):
+        client.get_cuda_shared_memory_status("system")
+    assert list(client.get_system_shared_memory_status().regions) == ["system"]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def _to_wire(name: str, value: TensorLike, field: str) -> WireTensor:
 def _torch_to_wire(name: str, value: Any, field: str, torch: Any) -> WireTensor:
     tensor = value.detach().cpu()
     if tensor.dtype == torch.bfloat16:
-        bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
+        bits = tensor.resolve_neg().contiguous().view(torch.int16).numpy().view(np.uint16)
         return WireTensor(name, "BF16", bits.astype(_BFLOAT16_BITS, copy=False))
     try:
         array = tensor.numpy(force=True)

@@ -247,7 +247,8 @@ class Client:
             "factor". With loss_mode "model" a dict such as {"output": "loss"}, or None; with
             "client" None.
         optimizer: a name ("SGD"), or a dict with "name" and parameters.
-        name: the trainer's; None: the model's name. AlreadyExists if it is taken.
+        name: the trainer's; None: the model's name, or one made of it where that has other signs
+            than letters, digits, '_', '-' and '.'. AlreadyExists if it is taken.
         version: whose weights to start from; None: the newest that is served.
         loss_mode: "central", over the gathered outputs; "per_replica", on each replica, with the
             same result; "model", which returns its loss; "client": `forward`, then `backward`.

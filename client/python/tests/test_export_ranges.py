@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
+from braid.exporter import aot  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 
 
@@ -36,18 +37,28 @@ class Parts(torch.nn.Module):
         )
 
 
+WORDS = torch.zeros(4, 3, dtype=torch.int64)
+PARTS = {name: WORDS for name in ("column", "slice", "padded", "clamped")}
+WORD = torch.zeros(4, dtype=torch.int64)
+LOOKUPS = {"both": WORD, "bags": WORDS, "shifted": WORD, "plain": WORD}
+
+
 def test_a_part_and_what_is_written_in_place_ask_nothing_of_the_input(tmp_path):
-    words = torch.zeros(4, 3, dtype=torch.int64)
-    inputs = {name: words for name in ("column", "slice", "padded", "clamped")}
-    result = braid.export(Parts(), inputs, tmp_path / "m", "pair", precisions=())
+    result = braid.export(Parts(), PARTS, tmp_path / "m", "pair", precisions=())
     assert all("range" not in each for each in ExportedPair(result.path).part()["inputs"])
 
 
 def test_the_fewest_rows_count_and_what_is_computed_does_not(tmp_path):
-    word = torch.zeros(4, dtype=torch.int64)
-    inputs = {
-        "both": word, "bags": torch.zeros(4, 3, dtype=torch.int64), "shifted": word, "plain": word
-    }
-    result = braid.export(Lookups(), inputs, tmp_path / "m", "pair", precisions=())
+    result = braid.export(Lookups(), LOOKUPS, tmp_path / "m", "pair", precisions=())
     said = {each["name"]: each.get("range") for each in ExportedPair(result.path).part()["inputs"]}
     assert said == {"both": [0, 6], "bags": [0, 29], "shifted": None, "plain": None}
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "ranges"),
+    [(Parts, PARTS, {}), (Lookups, LOOKUPS, {"both": (0, 6), "bags": (0, 29)})],
+)
+def test_a_program_that_is_compiled_has_the_same_ranges(module, inputs, ranges):
+    distinct = {name: each.clone() for name, each in inputs.items()}
+    program = torch.export.export(module().eval(), (), distinct, strict=False)
+    assert aot._ranges(program, inputs) == ranges

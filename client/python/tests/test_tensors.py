@@ -69,6 +69,13 @@ def test_torch_bfloat16_comes_back_as_float32(client, server, transposed):
     np.testing.assert_array_equal(output, tensor.float().numpy())
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_tensor_that_is_marked_as_negative_is_sent_as_such(client, dtype):
+    torch = pytest.importorskip("torch")
+    tensor = torch._neg_view(torch.ones(2, 3, dtype=getattr(torch, dtype)))
+    np.testing.assert_array_equal(client.infer("fashion", {"x": tensor})["x"], -np.ones((2, 3)))
+
+
 def test_a_dtype_named_bfloat16_is_sent_as_its_bits():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.array([[1.0, -2.0]], ml_dtypes.bfloat16)

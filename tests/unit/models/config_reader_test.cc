@@ -33,6 +33,12 @@ absl::StatusOr<ModelConfig> ParseWith(const std::string& text) {
   return Parse(absl::StrCat(text, "\n", kTensors));
 }
 
+TEST(ParseConfigTest, AByteOrderMarkBeforeTheTextIsNoPartOfIt) {
+  EXPECT_THAT(Parse(absl::StrCat("\xEF\xBB\xBF", kTensors)), IsOk());
+  EXPECT_THAT(Parse(absl::StrCat("\xEF\xBB\xBF\xEF\xBB\xBF", kTensors)),
+              StatusIs(kInvalid, HasSubstr("line 1")));
+}
+
 TEST(ParseConfigTest, ReadsEveryField) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, Parse(R"(
 name: "m"  # as in Triton

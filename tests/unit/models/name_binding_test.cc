@@ -141,6 +141,16 @@ TEST(BindOutputsTest, OneOfAnotherDatatypeIsRefused) {
               StatusIs(kFailed, AllOf(HasSubstr("'y'"), HasSubstr("Float"), HasSubstr("FP16"))));
 }
 
+TEST(BindOutputsTest, OneThatIsNotDenseIsRefused) {
+  for (const at::Tensor& value :
+       {at::eye(3).to_sparse(), at::eye(3).to_sparse_csr(), at::eye(3).to_mkldnn(),
+        at::_nested_tensor_from_tensor_list({at::ones({2}), at::ones({3})}),
+        at::empty({3}, at::device(at::kMeta))}) {
+    EXPECT_THAT(BindOutputs(Specs({"y"}), {{"", value}}),
+                StatusIs(kFailed, AllOf(HasSubstr("output 'y'"), HasSubstr("to_dense()"))));
+  }
+}
+
 TEST(ReshapeTest, KeepsTheBatchAndPutsOpenSizesWhereTheyBelong) {
   EXPECT_THAT(Reshape(at::zeros({5, 6}), {6}, {2, 3}).sizes().vec(), ElementsAre(5, 2, 3));
   EXPECT_THAT(Reshape(at::zeros({5, 1}), {1}, {}).sizes().vec(), ElementsAre(5));
@@ -155,6 +165,12 @@ TEST(FromModelTest, WhatHasTooFewDimensionsStaysAsItIs) {
   EXPECT_THAT(FromModel(at::zeros({5, 3, 2}), spec).sizes().vec(), ElementsAre(5, 2, 3));
   EXPECT_THAT(FromModel(at::zeros({6}), spec).sizes().vec(), ElementsAre(6));
   EXPECT_THAT(FromModel(at::zeros({}), spec).sizes().vec(), ElementsAre());
+}
+
+TEST(FromModelTest, NoNegationIsLeftPending) {
+  const at::Tensor output = FromModel(at::_neg_view(at::ones({3})), {"y", DataType::kFp32, {}});
+  EXPECT_FALSE(output.is_neg());
+  EXPECT_TRUE(at::equal(output, at::full({3}, -1.0)));
 }
 
 }  // namespace

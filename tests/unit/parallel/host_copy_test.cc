@@ -84,5 +84,21 @@ TEST(HostCopyTest, ToHostMakesItRowMajor) {
   EXPECT_THAT(ValuesOf<int64_t>(host), ElementsAre(0, 2, 4, 1, 3, 5));
 }
 
+TEST(HostCopyTest, ToHostWritesOutPendingNegationsAndZeros) {
+  const at::Tensor tensor = at::arange(1, 4, at::kFloat);
+  EXPECT_THAT(ValuesOf<float>(ToHost(at::_neg_view(tensor), "y")), ElementsAre(-1, -2, -3));
+  EXPECT_THAT(ValuesOf<float>(ToHost(at::_efficientzerotensor({2}, at::kFloat), "y")),
+              ElementsAre(0, 0));
+}
+
+TEST(HostCopyTest, MaterializeWritesOutWhatIsPending) {
+  const at::Tensor turned = at::complex(at::ones({2}), at::ones({2})).conj();
+  EXPECT_FALSE(Materialize(turned).is_conj());
+  EXPECT_FALSE(Materialize(at::imag(turned)).is_neg());
+  EXPECT_TRUE(at::equal(Materialize(at::imag(turned)), at::full({2}, -1.0)));
+  const at::Tensor plain = at::ones({2});
+  EXPECT_TRUE(Materialize(plain).is_same(plain));
+}
+
 }  // namespace
 }  // namespace braid

@@ -45,6 +45,15 @@ TEST_F(OneDnnProductsTest, AreThoseOfAnExportedGraph) {
   EXPECT_EQ(counter.count(), 3);
 }
 
+TEST_F(OneDnnProductsTest, PendingNegationsCount) {
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor output = at::mm(input_, weight_.t());
+  const at::Tensor negated = at::_neg_view(input_);
+  const OneDnnProductsGuard guard;
+  ExpectClose(at::mm(negated, weight_.t()), -output);
+  ExpectClose(at::addmm(at::_neg_view(bias_), negated, weight_.t()), -(output + bias_));
+}
+
 TEST_F(OneDnnProductsTest, AreThoseOfABackwardPass) {
   weight_.requires_grad_(true);
   input_.requires_grad_(true);

@@ -88,6 +88,29 @@ TEST_F(PackedWeightsTest, AreLeftToAutocast) {
   EXPECT_EQ(at::linear(at::randn({8, 768}), weight_).scalar_type(), at::kBFloat16);
 }
 
+TEST_F(PackedWeightsTest, PendingNegationsCount) {
+  const at::Tensor negated = at::_neg_view(weight_);
+  const PackedWeights weights(Replicas({weight_}));
+  const PackedWeights of_negated(Replicas({negated}));
+  for (const int64_t rows : {1, 33}) {
+    const at::Tensor input = at::randn({rows, 768});
+    const at::Tensor expected = at::linear(input, weight_, bias_);
+    const at::Tensor turned = at::linear(-input, weight_, -bias_);
+    for (const PackedWeights* each : {&weights, &of_negated}) {
+      const PackedWeights::Use use(*each);
+      const auto is_close = [](const at::Tensor& one, const at::Tensor& other) {
+        return at::allclose(one, other, 1e-4, 1e-4);
+      };
+      EXPECT_TRUE(
+          is_close(at::linear(at::_neg_view(input), weight_, at::_neg_view(bias_)), turned));
+      EXPECT_TRUE(is_close(at::linear(input, negated, at::_neg_view(bias_)), turned));
+      EXPECT_TRUE(is_close(at::linear(at::_neg_view(input), negated, bias_), expected));
+      const at::Tensor zeros = at::_efficientzerotensor({rows, 768}, at::kFloat);
+      EXPECT_TRUE(is_close(at::linear(zeros, weight_, bias_), bias_.expand({rows, 512})));
+    }
+  }
+}
+
 TEST_F(PackedWeightsTest, AreLeftToNestedTensors) {
   const PackedWeights weights(Replicas({weight_}));
   const at::Tensor nested =

@@ -95,7 +95,7 @@ TEST(ReadInputsTest, RawContentsForEveryInputOrForNone) {
   request = Raw("FP32", {1}, 4);
   request.mutable_inputs(0)->mutable_contents()->add_fp32_contents(1);
   EXPECT_THAT(ReadInputs(request),
-              RefusesField("inputs[0].contents", HasSubstr("beside raw_input_contents")));
+              RefusesField("inputs[0].contents", HasSubstr("when using raw_input_contents")));
 }
 
 TEST(ReadInputsTest, ANameThatIsTooLong) {

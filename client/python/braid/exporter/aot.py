@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,10 +16,19 @@ from torch._dynamo.exc import UserError
 from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
-from braid.exporter import config, convolutions, default_dtype, encoder_layers, rows, source
+from braid.exporter import (
+    config,
+    convolutions,
+    default_dtype,
+    embeddings,
+    encoder_layers,
+    rows,
+    source,
+)
 from braid.exporter.as_found import left_as_found
 from braid.exporter.config import Batching
 from braid.exporter.joint import in_mode
+from braid.exporter.ranges import ranges
 from braid.exporter.repetition import check_evaluation_is_repeatable
 from braid.exporter.signature import DATATYPES, call, check_rows, flatten
 from braid.exporter.state import device_of
@@ -27,6 +37,8 @@ BATCHES = (1, 2, 7, 33)
 _LARGEST = 1 << 20
 _TOLERANCE = 1e-3
 _RENORMALIZES = torch.ops.aten.embedding_renorm_.default
+# The key in the package's metadata that the server looks for.
+_RANGES = "BRAID_RANGES"
 _OPTIONS = {
     # What several threads run cannot be left when an index is out of range but by ending the server.
     "cpp.threads": 1,
@@ -162,6 +174,7 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
     with (
         encoder_layers.as_one_operator(),
         convolutions.for_any_number_of_rows(),
+        embeddings.indexed_from_zero(),
         torch._inductor.config.patch(_OPTIONS),
     ):
         program = torch.export.export(module, (), examples, dynamic_shapes=shapes, strict=False)
@@ -170,7 +183,18 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
                 "forward writes to an embedding's parameter (max_norm), which a compiled package "
                 "cannot"
             )
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        options = {"aot_inductor.metadata": {_RANGES: json.dumps(_ranges(program, examples))}}
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(path), inductor_configs=options
+        )
+
+
+def _ranges(program: torch.export.ExportedProgram, inputs: Iterable[str]) -> dict[str, Any]:
+    """By the input's name: the least and the largest index that its embeddings have."""
+    by_placeholder = ranges(program.graph_module)
+    placeholders = program.graph_signature.user_inputs
+    pairs = zip(inputs, placeholders, strict=True)
+    return {name: by_placeholder[place] for name, place in pairs if place in by_placeholder}
 
 
 def _compare(

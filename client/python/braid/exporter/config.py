@@ -107,7 +107,7 @@ def _quoted(name: str) -> str:
 def _read(path: Path) -> Any:
     config = _ModelConfig()
     try:
-        text_format.Parse(path.read_text("utf-8"), config)
+        text_format.Parse(path.read_text("utf-8-sig"), config)
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise ExportError(f"{path}: {error}") from error
     return config

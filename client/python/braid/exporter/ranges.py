@@ -24,23 +24,45 @@ _SAME_VALUES = {
 def ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
     """By the placeholder's name: the least and the largest index that all its embeddings have."""
     found: dict[str, tuple[int, int]] = {}
+    written = _written(graph)
     for node in graph.graph.nodes:
         if node.target not in _LOOKUPS:
             continue
         weight, indices = node.args[:2]
-        name = _placeholder(indices)
+        name = _placeholder(indices, written)
         if name is not None:
             last = int(weight.meta["val"].shape[0]) - 1
             found[name] = (0, min(last, found.get(name, (0, last))[1]))
     return found
 
 
-def _placeholder(node: Node) -> str | None:
-    while node.op == "call_function":
+def _written(graph: GraphModule) -> set[Node]:
+    """What an operator works on in place, and what that is made of, which may be the same memory."""
+    written: set[Node] = set()
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for argument, given in zip(schema.arguments, node.args) if schema is not None else ():
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                changed = [each for each in _flat(given) if isinstance(each, Node)]
+                while changed:
+                    one = changed.pop()
+                    if one not in written:
+                        written.add(one)
+                        changed += one.all_input_nodes
+    return written
+
+
+def _flat(value: object) -> list[object]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _placeholder(node: Node, written: set[Node]) -> str | None:
+    while node.op == "call_function" and node not in written:
         schema = getattr(node.target, "_schema", None)
         if schema is None or schema.name not in _SAME_VALUES:
             return None
         node = node.args[0]
     value = node.meta.get("val")
     integer = isinstance(value, torch.Tensor) and not value.is_floating_point()
-    return node.name if node.op == "placeholder" and integer else None
+    looked_up = node.op == "placeholder" and node not in written
+    return node.name if looked_up and integer else None

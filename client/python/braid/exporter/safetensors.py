@@ -46,5 +46,5 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for _, tensor in ordered:
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            flat = tensor.detach().cpu().resolve_neg().contiguous().reshape(-1)
             file.write(flat.view(torch.uint8).numpy().tobytes())

@@ -150,6 +150,12 @@ def flatten(result: Any) -> tuple[list[str], list[torch.Tensor]]:
     for name in names:
         if names.count(name) > 1:
             raise ExportError(f"forward returns two tensors of the name '{name}'")
+    for name, (_, tensor) in zip(names, leaves):
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else tensor.layout
+            raise ExportError(
+                f"output '{name}' is {kind} (expected a dense tensor: call to_dense() in forward)"
+            )
     return names, [tensor for _, tensor in leaves]
 
 

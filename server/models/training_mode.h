@@ -1,0 +1,24 @@
+// Operators that a model was exported with in training mode, and that stay in it.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/models/json_fields.h"
+#include "torch/csrc/jit/api/module.h"
+
+namespace braid {
+
+// The names of those of `graph`, a program's of torch.export, such as "dropout".
+// FAILED_PRECONDITION for a batch norm that changes its running statistics, which are the model's
+// buffers.
+absl::StatusOr<std::set<std::string>> TrainingOperators(const JsonField& graph);
+// Those of `module` in evaluation mode, as a trace of a module in training mode has them.
+std::set<std::string> TrainingOperators(const torch::jit::Module& module);
+
+// Logs a warning that the model in the file `path` is served with `operators`, if there are any.
+void WarnOfTrainingOperators(absl::string_view path, const std::set<std::string>& operators);
+
+}  // namespace braid

@@ -217,7 +217,7 @@ CASES: dict[str, Case] = {
     "expanded": _alone(lambda m, x: m.narrow(x).expand(-1, 3)),
     "constant_rows": _alone(lambda m, x: (m.linear(x), m.center.expand(x.shape[0], 4))),
     "strided": _alone(lambda m, x: m.linear(x)[:, ::2]),
-    "sines": _alone(lambda m, x: (100 * m.linear(x)).sin()),
+    "sines": _alone(lambda m, x: (20 * m.linear(x)).sin()),
     "no_columns": _alone(lambda m, x: (m.linear(x), x[:, :0])),
     "masked": _alone(lambda m, x, y: m.linear(x).masked_fill(y, 0.0), numbers(4), flags(4)),
     "decides_by_row": Case(DecidesByRow, (numbers(4),), across=False),

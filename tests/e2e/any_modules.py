@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 # Rows of the requests that are sent at once. The largest is split where it may be.
-REQUESTS = (1, 2, 3, 5, 2, 1, 64, 4, 2, 3, 1, 7, 2, 70, 3, 1)
-CLIENTS = 8
+REQUESTS = (1, 2, 3, 5, 2, 1, 64, 4, 2, 3, 1, 7, 2, 300, 3, 1) * 3
+CLIENTS = 16
 RTOL, ATOL = 1e-4, 1e-5
 
 Draw = Callable[[int, torch.Generator], Tensor]

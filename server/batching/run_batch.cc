@@ -1,5 +1,6 @@
 #include "server/batching/run_batch.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -86,6 +87,9 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
 // Whether `shape` is what the configuration says of an output: `rows`, if the model is batched,
 // then its dims.
 bool FitsConfig(at::IntArrayRef shape, const TensorSpec& spec, std::optional<int64_t> rows) {
+  if (!rows && shape.empty()) {  // One number, for which Triton's configurations say [1].
+    return std::all_of(spec.dims.begin(), spec.dims.end(), [](int64_t dim) { return dim <= 1; });
+  }
   const size_t batch_dims = rows ? 1 : 0;
   bool fits = shape.size() == spec.dims.size() + batch_dims && (!rows || shape[0] == *rows);
   for (size_t d = 0; fits && d < spec.dims.size(); ++d) {

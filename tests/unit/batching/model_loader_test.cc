@@ -113,15 +113,21 @@ TEST_F(ModelLoaderTest, ServesTheNewestVersionOnEveryWorker) {
   }
 }
 
-TEST_F(ModelLoaderTest, ALoadDoesNotWaitForTheWorkersNorTheyForIt) {
+TEST_F(ModelLoaderTest, ALoadThatTestsNothingDoesNotWaitForTheWorkersNorTheyForIt) {
   Save("m/1/model.pt", 2);
+  dir_.Write("m/config.pbtxt", "");
+  const ConfigReader assumed = [](const std::string&, const std::string&) {
+    ModelConfig config = PuppetConfig(8);
+    config.row_independence = RowIndependence::kAssumed;
+    return config;
+  };
   absl::Notification loaded;
   std::thread loading;
   {
     const WorkerBlock first(fleet_.worker(0));
     const WorkerBlock second(fleet_.worker(1));
     loading = std::thread([&] {
-      EXPECT_THAT(Load(), IsOk());
+      EXPECT_THAT(Load(assumed), IsOk());
       loaded.Notify();
     });
     EXPECT_TRUE(loaded.WaitForNotificationWithTimeout(absl::Seconds(30)));

@@ -17,7 +17,7 @@ class RowTestCacheTest : public ::testing::Test {
  protected:
   std::string Save(const std::string& name, const std::string& body) const {
     torch::jit::Module module("m");
-    module.define("def forward(self, x):\n  " + body);
+    module.define("def forward(self, x):\n  " + body + "\n");
     std::string path = dir_.path() / name;
     module.save(path);
     return path;

@@ -541,7 +541,7 @@ REFUSED = [
     (counts_pieces, "batch of 1, precision model: it fails: list index out of range; forward asks "
                     "whether there is one row", ""),
     (reenters, "with use_reentrant=True cannot be traced: give it use_reentrant=False", ""),
-    (quantile, "an operator has no rule for batches of any number of rows", "quantile(0.5, dim=1)"),
+    (quantile, "the operator quantile has no rule for batches of any number of rows", "quantile(0.5, dim=1)"),
     (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),

@@ -75,9 +75,46 @@ def _affine_grid_backward(
     return of_points.mT @ grid.view(-1, len(space) + 1)
 
 
+def _kron(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    dims = max(one.dim(), other.dim())
+    sizes = [[1] * (dims - each.dim()) + [*each.shape] for each in (one, other)]
+    outer = [size for its in sizes[0] for size in (its, 1)]
+    inner = [size for its in sizes[1] for size in (1, its)]
+    product = one.reshape(outer) * other.reshape(inner)
+    return product.reshape([its * others for its, others in zip(*sizes)])
+
+
+def _matrix_norm(
+    tensor: torch.Tensor,
+    ord: float | str = "fro",
+    dim: Sequence[int] = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    matrices = tensor.to(dtype or tensor.dtype).movedim(tuple(dim), (-2, -1))
+    if ord == "fro":
+        norm = torch.linalg.vector_norm(matrices, 2, (-2, -1))
+    elif ord == "nuc":
+        norm = torch.linalg.svdvals(matrices).sum(-1)
+    else:
+        if abs(ord) == 2:
+            values = torch.linalg.svdvals(matrices)
+        else:
+            values = matrices.abs().sum(-2 if abs(ord) == 1 else -1)
+        norm = values.amax(-1) if ord > 0 else values.amin(-1)
+    if keepdim:
+        for each in sorted(place % tensor.dim() for place in dim):
+            norm = norm.unsqueeze(each)
+    return norm
+
+
 RULES = {
     _aten.affine_grid_generator_backward.default: _affine_grid_backward,
     _aten.chain_matmul.default: _multi_dot,
+    _aten.kron.default: _kron,
+    _aten.linalg_matrix_norm.default: _matrix_norm,
+    _aten.linalg_matrix_norm.str_ord: _matrix_norm,
     _aten.linalg_multi_dot.default: _multi_dot,
     _aten.std_mean.dim: _std_mean,
     _aten.take_along_dim.default: _take_along_dim,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import numpy
 import sympy
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, _suppress_guards
 
 from braid._export import ExportError
 from braid.exporter import source
@@ -23,6 +24,9 @@ from braid.exporter import source
 # One row is compared with the module, and may be refused by it, as by batch norm.
 _FEWEST = 2
 _MOST = 1 << 20
+# Other numbers of rows that a module is traced with at most, and how many there may be.
+_MOST_COURSES = 6
+_MOST_TRACED = 256
 
 # Functions of PyTorch's that ask how to compute, or how to lay out what they give: what that is
 # does not depend on the answer.
@@ -73,8 +77,9 @@ class Answers:
     fixed: dict[sympy.Symbol, str] = field(default_factory=dict)
 
 
-def note(shapes: ShapeEnv, outermost: str) -> Answers:
-    """Takes the answers from now on. outermost: the file that calls the model."""
+def note(shapes: ShapeEnv, outermost: str, binding: bool = True) -> Answers:
+    """Takes the answers from now on. outermost: the file that calls the model. binding: whether the
+    number of rows becomes what an answer says."""
     answers = Answers()
     replace, evaluate = shapes._set_replacement, shapes.evaluate_expr
 
@@ -88,7 +93,8 @@ def note(shapes: ShapeEnv, outermost: str) -> Answers:
         replace(symbol, *args, **others)
 
     def evaluate_expr(expression: sympy.Basic, *args: Any, **others: Any) -> sympy.Basic:
-        answer = evaluate(expression, *args, **others)
+        with nullcontext() if binding else _suppress_guards(shapes):
+            answer = evaluate(expression, *args, **others)
         if expression.free_symbols and not ShapeEnv._suppress_guards_tls():
             condition = _condition(expression, answer)
             if not answers.conditions.get(condition):
@@ -102,24 +108,46 @@ def note(shapes: ShapeEnv, outermost: str) -> Answers:
 
 
 def check_batch_is_free(
-    shapes: ShapeEnv, symbol: sympy.Symbol, traced: int, answers: Answers
+    shapes: ShapeEnv,
+    symbol: sympy.Symbol,
+    traced: int,
+    answers: Answers,
+    trace_alike: Callable[[int], tuple[sympy.Symbol, Answers] | None],
 ) -> None:
     """ExportError, with the line, if the trace is not that of batches of other numbers of rows.
-    traced: how many there were."""
+
+    traced: how many there were. trace_alike: traces another number of rows; None if the graph is
+    another. PyTorch asks also where each answer leads to the same graph, as to check arguments.
+    """
     for condition, line in answers.conditions.items():
-        if condition.free_symbols != {symbol}:
-            continue
-        other = _rows_without(condition, symbol)
-        if other is None:
-            continue
-        if isinstance(condition, sympy.Eq):
+        if isinstance(condition, sympy.Eq) and not _held(condition, symbol).all():
             raise _made_a_number(traced, line)
-        raise ExportError(
-            f"forward takes another course for {other} rows than for {traced}; a package has one "
-            f"for batches of any size" + source.at(line)
-        )
+    courses = [(symbol, answers)]
+    while True:
+        covered = numpy.logical_or.reduce([_covered(*course) for course in courses])
+        if covered.all():
+            break
+        other = _FEWEST + int(numpy.argmin(covered))
+        course = None
+        if other <= _MOST_TRACED and len(courses) < _MOST_COURSES:
+            course = trace_alike(other)
+        if course is None or not _covered(*course)[other - _FEWEST]:
+            line = next(line for condition, line in answers.conditions.items()
+                        if not _held(condition, symbol)[other - _FEWEST])
+            raise ExportError(
+                f"forward takes another course for {other} rows than for {traced}; a package has "
+                f"one for batches of any size" + source.at(line)
+            )
+        courses.append(course)
     if shapes.replace(symbol) != symbol:
         raise _made_a_number(traced, answers.fixed.get(symbol, ""))
+
+
+def _covered(symbol: sympy.Symbol, answers: Answers) -> numpy.ndarray:
+    """Of each number of rows, whether a trace that was told `answers` is its own."""
+    held = [numpy.ones(_MOST + 1 - _FEWEST, bool)]
+    held += [_held(each, symbol) for each in answers.conditions]
+    return numpy.logical_and.reduce(held)
 
 
 def _condition(expression: sympy.Basic, answer: Any) -> sympy.Basic:
@@ -150,17 +178,19 @@ def _made_a_number(traced: int, line: str) -> ExportError:
     )
 
 
-def _rows_without(condition: sympy.Basic, symbol: sympy.Symbol) -> int | None:
-    """The fewest rows for which `condition` does not hold."""
+def _held(condition: sympy.Basic, symbol: sympy.Symbol) -> numpy.ndarray:
+    """Of each number of rows from the fewest to the most, whether `condition` holds."""
     rows = numpy.arange(_FEWEST, _MOST + 1)
+    if condition.free_symbols != {symbol}:
+        return numpy.ones(rows.shape, bool)
     try:
         with numpy.errstate(all="ignore"):
             held = sympy.lambdify(symbol, condition, [_FUNCTIONS, "numpy"])(rows)
     except Exception:  # what sympy cannot write for NumPy raises whatever it likes
-        return next((each for each in _candidates(condition, symbol)
-                     if condition.subs(symbol, each) == sympy.false), None)
-    without = numpy.flatnonzero(~numpy.broadcast_to(numpy.asarray(held, bool), rows.shape))
-    return int(rows[without[0]]) if without.size else None
+        held = numpy.ones(rows.shape, bool)
+        for each in _candidates(condition, symbol):
+            held[each - _FEWEST] = condition.subs(symbol, each) != sympy.false
+    return numpy.broadcast_to(numpy.asarray(held, bool), rows.shape)
 
 
 def _candidates(condition: sympy.Basic, symbol: sympy.Symbol) -> Iterable[int]:

@@ -4,11 +4,12 @@ evaluation. Parameters, buffers and inputs are the graph's inputs, in this order
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import sympy
 import torch
 from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -19,6 +20,7 @@ from torch.export.exported_program import (
     _split_decomp_table_to_cia_and_python_decomp,
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.overrides import TorchFunctionMode
 
 from braid._export import ExportError
 from braid.exporter import (
@@ -117,8 +119,62 @@ class _Function(nn.Module):
         return self.function(*tensors)
 
 
+@dataclass(frozen=True)
+class _Course:
+    """A trace of one number of rows, and what it was told of that number."""
+
+    trace: Trace
+    shapes: ShapeEnv
+    answers: guards.Answers
+
+    def operators(self) -> list[Any]:
+        """Equal for two traces that compute the same for any number of rows."""
+        symbol = self.trace.symbol
+
+        def said(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.dtype, [*map(said, value.shape)]
+            if isinstance(value, torch.SymInt):
+                return str(value.node.expr.subs(symbol, sympy.Symbol("rows")))
+            return value if isinstance(value, int) else None
+
+        return [
+            (node.name, str(node.target), repr(node.args), repr(node.kwargs), said(node.meta.get("val")))
+            for node in self.trace.graph.graph.nodes
+        ]
+
+
 def trace(part: Part, training: bool, precision: torch.dtype | None, device: torch.device) -> Trace:
     """precision: of autocast; None for the model's own."""
+    count = trace_rows(part)
+    course = _trace(part, training, precision, device, count)
+
+    def trace_alike(rows: int) -> tuple[Any, guards.Answers] | None:
+        try:
+            other = _trace(part, training, precision, device, rows, binding=False)
+        except Exception:  # Whatever the model says to so few or so many rows.
+            return None
+        if other.operators() != course.operators():
+            return None
+        return other.trace.symbol, other.answers
+
+    made = course.trace
+    guards.check_batch_is_free(course.shapes, made.symbol, count, course.answers, trace_alike)
+    lines.give_to_backward(made.graph)
+    if training and part.recomputes:
+        recomputation.merge(made.graph)
+    return made
+
+
+def _trace(
+    part: Part,
+    training: bool,
+    precision: torch.dtype | None,
+    device: torch.device,
+    count: int,
+    binding: bool = True,
+) -> _Course:
+    """count: of the batch's rows. binding: as of `guards.note`."""
     entries, names = part.untied, list(part.inputs)
 
     held = ExitStack()
@@ -134,9 +190,9 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         )
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-    answers = guards.note(shapes, __file__)
+    answers = guards.note(shapes, __file__, binding)
     mode = KernelStrides(shape_env=shapes, allow_non_fake_inputs=True)
-    fakes = _fakes(part, mode, training, precision)
+    fakes = _fakes(part, mode, training, precision, count)
     symbol = fakes[-1].shape[0].node.expr
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
@@ -164,21 +220,40 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
         except ExportError:
             raise
         except Exception as error:
-            raise refusals.of_trace(error) from error
+            failed = refusals.needs_name(error) and _failing_function(mode, function, fakes)
+            raise refusals.of_trace(error, failed or "") from error
         swallowed.check(raised, part.raised[training, precision])
-        guards.check_batch_is_free(shapes, symbol, trace_rows(part), answers)
-        lines.give_to_backward(joint.graph_module)
-        if training and part.recomputes:
-            recomputation.merge(joint.graph_module)
-        return Trace(joint.graph_module, joint._aot_state.fw_metadata.num_forward, symbol, device)
+    forward_outputs = joint._aot_state.fw_metadata.num_forward
+    return _Course(Trace(joint.graph_module, forward_outputs, symbol, device), shapes, answers)
+
+
+class _Failing(TorchFunctionMode):
+    """Knows which of PyTorch's functions raised an error first."""
+
+    name = ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self.name = self.name or func.__name__
+            raise
+
+
+def _failing_function(mode: FakeTensorMode, function: Any, fakes: tuple[torch.Tensor, ...]) -> str:
+    """The name of what fails in forward, empty if nothing does."""
+    with mode, _Failing() as failing, suppress(Exception):
+        function(*fakes)
+    return failing.name
 
 
 def _fakes(
-    part: Part, mode: FakeTensorMode, training: bool, precision: torch.dtype | None
+    part: Part, mode: FakeTensorMode, training: bool, precision: torch.dtype | None, count: int
 ) -> tuple[torch.Tensor, ...]:
-    rows = trace_rows(part)
     dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
-    batch = mode.from_tensor(torch.empty(rows), symbolic_context=dynamic).shape[0]
+    batch = mode.from_tensor(torch.empty(count), symbolic_context=dynamic).shape[0]
     tensors = []
     for entry in part.untied:
         fake = mode.from_tensor(entry.copy(), static_shapes=True)

@@ -24,10 +24,8 @@ _KNOWN = {
         "torch.utils.checkpoint with use_reentrant=True cannot be traced: give it "
         "use_reentrant=False"
     ),
-    "Cannot call numel() on tensor with symbolic sizes": (
-        "an operator has no rule for batches of any number of rows"
-    ),
 }
+_WITHOUT_RULE = "Cannot call numel() on tensor with symbolic sizes"
 
 
 def of_error(error: Exception) -> ExportError:
@@ -40,8 +38,18 @@ def of_error(error: Exception) -> ExportError:
     )
 
 
-def of_trace(error: Exception) -> ExportError:
-    return ExportError(_reason(error) + source.at(source.of_error(error)))
+def of_trace(error: Exception, function: str = "") -> ExportError:
+    """function: the name of the one that failed, if it is known."""
+    reason = _reason(error)
+    if needs_name(error):
+        said = f"the operator {function}" if function else "an operator"
+        reason = f"{said} has no rule for batches of any number of rows"
+    return ExportError(reason + source.at(source.of_error(error)))
+
+
+def needs_name(error: Exception) -> bool:
+    """Whether PyTorch does not say which of its functions has failed."""
+    return _WITHOUT_RULE in str(_causes(error)[-1])
 
 
 def of_caught(error: Exception) -> ExportError:

@@ -229,7 +229,7 @@ def stored_state(result):
 
 
 def assert_is_the_module(result, module, inputs):
-    """In what it stores, and in what it computes first for other inputs than it was checked with."""
+    """In what it stores, and in what it computes first."""
     if result.format != "aot":
         stored = stored_state(result)
         for name, tensor in module.state_dict().items():

@@ -154,7 +154,8 @@ def assert_is_the_module(version, module, batch):
     expected.backward(gradient)
     torch.manual_seed(7)
     known = given | found.run(found.program("forward"), given)
-    torch.testing.assert_close(known["output", "output__0"], expected.detach(), rtol=1e-5, atol=1e-5)
+    got = known["output", "output__0"]
+    torch.testing.assert_close(got, expected.detach(), rtol=1e-5, atol=1e-5)
     known["output_gradient", "output__0"] = gradient
     got = found.run(found.program("backward"), known)
     for name, parameter in plain.named_parameters():

@@ -139,7 +139,7 @@ class _Course:
             return value if isinstance(value, int) else None
 
         return [
-            (node.name, str(node.target), repr(node.args), repr(node.kwargs), said(node.meta.get("val")))
+            (node.name, repr((node.target, node.args, node.kwargs)), said(node.meta.get("val")))
             for node in self.trace.graph.graph.nodes
         ]
 

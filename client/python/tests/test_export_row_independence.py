@@ -449,3 +449,14 @@ def test_a_large_model_takes_few_forwards_of_few_rows():
     layer.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
     assert prove(module, torch.randn(2, 5100)).holds
     assert max(rows) <= 7 and sum(rows) <= 80
+
+
+def test_a_model_that_takes_much_memory_runs_with_few_rows():
+    rows = []
+
+    def widened(module, x):
+        rows.append(len(x))
+        return x.unsqueeze(2).expand(-1, -1, 1 << 18).mul(1.0).mean(2)
+
+    assert prove(widened).holds
+    assert max(rows) <= 7 and sum(rows) <= 80

@@ -219,7 +219,7 @@ class _Proof:
         weights = self.subject.weights
         self.base, _ = rows.run_varied(inputs, _ROWS, lambda g: self.subject.run(weights, g))
         self._others = _Others(inputs, _fewest_embeddings(module), self._takes_integers)
-        flops, elements = self._flops(), sum(each[0].numel() for each in inputs.values())
+        flops, elements = self._cost_of_row()
         size = flops / _SMALL_FLOPS + elements / _SMALL_ELEMENTS
         self.small = size < 1
         self.large_batch = _LARGE_BATCHES[size < 0.05]
@@ -289,14 +289,14 @@ class _Proof:
         if not usable:
             raise _Ended(UNDECIDED, "with random weights outputs are not finite, or forward fails")
 
-    def _flops(self) -> float:
-        """Of one row. Infinite if they cannot be counted."""
+    def _cost_of_row(self) -> tuple[float, float]:
+        """Operations, and elements that operators give. Infinite if they cannot be counted."""
         try:
-            with FlopCounterMode(display=False) as counter:
+            with FlopCounterMode(display=False) as operations, _Elements() as elements:
                 self.subject.run(self.subject.weights, self.batch(_FOUR))
         except Exception:  # Of an operator whose shapes the counter does not know.
-            return math.inf
-        return counter.get_total_flops() / len(_FOUR)
+            return math.inf, math.inf
+        return operations.get_total_flops() / len(_FOUR), elements.count / len(_FOUR)
 
 
 class _Trial:
@@ -579,6 +579,21 @@ class _Others:
             low, high = self._limits[name]
             values = torch.randint(low, high + 1, shape, generator=generator)
         return values.to(example.device, example.dtype)
+
+
+class _Elements(TorchDispatchMode):
+    """Counts the elements of what operators give, but for views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not any(each.alias_info for each in func._schema.returns):
+            tensors = [e for e in pytree.tree_leaves(result) if isinstance(e, torch.Tensor)]
+            self.count += sum(each.numel() for each in tensors)
+        return result
 
 
 class _ConstantDraws(TorchDispatchMode):

@@ -14,7 +14,7 @@ import sys
 
 # What a directory of server/ may include from its sisters, besides itself.
 _LEAVES = {"base", "telemetry"}
-_RUN = {"parallel", "devices", "models", "storage"} | _LEAVES
+_RUN = {"graph", "parallel", "devices", "models", "storage"} | _LEAVES
 LAYERS = {
     "base": set(),
     "telemetry": {"base"},
@@ -23,7 +23,8 @@ LAYERS = {
     "admission": _LEAVES,
     "devices": _LEAVES,
     "parallel": {"devices"} | _LEAVES,
-    "models": {"parallel", "devices", "storage"} | _LEAVES,
+    "graph": {"base", "devices"},
+    "models": {"graph", "parallel", "devices", "storage"} | _LEAVES,
     "batching": _RUN,
     "training": {"batching"} | _RUN,  # it publishes into what is served
     "jobs": {"training", "batching"} | _RUN,

@@ -3,8 +3,8 @@
 
 namespace braid {
 
-// Errors alone: its warnings are for who builds models, such as that its interpreter of exported
-// graphs has no kernel of its own for an operator. Before other threads use LibTorch.
+// Limits it to errors: its warnings are for people who build models. To be called before other
+// threads use LibTorch.
 void LimitTorchLog();
 
 }  // namespace braid

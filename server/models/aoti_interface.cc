@@ -16,7 +16,7 @@
 #include "re2/re2.h"
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 
 namespace braid {
 namespace {

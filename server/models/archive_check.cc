@@ -216,32 +216,6 @@ absl::Status ModelArchive::CheckContents() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ModelArchive::CopyWith(const std::string& record,
-                                                   const std::string& content) {
-  std::string copy;
-  const auto append = [&copy](const void* data, size_t size) {
-    copy.append(static_cast<const char*>(data), size);
-    return size;
-  };
-  try {
-    caffe2::serialize::PyTorchStreamWriter writer(append);
-    std::vector<char> bytes;
-    for (const std::string& name : records_) {
-      if (name == ".data/serialization_id" || name == ".data/version" || name == "version") {
-        continue;  // the writer adds its own
-      }
-      BRAID_RETURN_IF_ERROR(ReadInto(name, &bytes));
-      const bool replaced = name == record;
-      writer.writeRecord(name, replaced ? content.data() : bytes.data(),
-                         replaced ? content.size() : bytes.size());
-    }
-    writer.writeEndOfFile();
-  } catch (const std::exception& failure) {
-    return Wrong(file_, absl::StrCat("cannot be copied: ", FirstLine(failure.what())));
-  }
-  return copy;
-}
-
 absl::StatusOr<std::string> StoredChecksum(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const auto checksums, ReadChecksums(path));
   Checksum all;

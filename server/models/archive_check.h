@@ -31,8 +31,6 @@ class ModelArchive {
   // Reads all of it: FAILED_PRECONDITION if a record is not what was written, which LibTorch's
   // loaders do not ask.
   absl::Status CheckContents();
-  // An archive of the same records, but for `record`, which holds `content`.
-  absl::StatusOr<std::string> CopyWith(const std::string& record, const std::string& content);
 
  private:
   ModelArchive(std::string path, std::string file);

@@ -8,21 +8,21 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "ATen/ScalarOps.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "re2/re2.h"
+#include "server/base/json_fields.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/archive_check.h"
-#include "server/models/exported_graph.h"
 #include "server/models/graph_form.h"
 #include "server/models/graph_ranges.h"
 #include "server/models/graph_tensors.h"
-#include "server/models/json_fields.h"
-#include "server/models/plain_trees.h"
 #include "server/models/training_mode.h"
 #include "server/models/written_tensors.h"
+#include "server/storage/memory_file.h"
 
 namespace braid {
 namespace {
@@ -31,14 +31,24 @@ constexpr char kProgram[] = "model";
 
 class ProgramRunner final : public PackageRunner {
  public:
-  explicit ProgramRunner(std::unique_ptr<ExportedGraph> graph) : graph_(std::move(graph)) {}
+  explicit ProgramRunner(std::unique_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
+  // What is None is no output; a number is a tensor without dims.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
-    return graph_->Run(inputs);
+    std::vector<at::Tensor> outputs;
+    for (const c10::IValue& output :
+         executor_->Run(std::vector<c10::IValue>(inputs.begin(), inputs.end()))) {
+      if (output.isTensor()) {
+        outputs.push_back(output.toTensor());
+      } else if (output.isScalar()) {
+        outputs.push_back(at::scalar_to_tensor(output.toScalar()));
+      }
+    }
+    return outputs;
   }
 
  private:
-  const std::unique_ptr<ExportedGraph> graph_;
+  const std::unique_ptr<Executor> executor_;
 };
 
 // The symbol of "Symbol('s14', positive=True, integer=True)"; empty for another expression.
@@ -50,19 +60,19 @@ std::string SymbolOf(const std::string& expression) {
 }
 
 // The bounds of the sizes that are free, by symbol.
-absl::StatusOr<std::map<std::string, PackageDim>> ReadRanges(const nlohmann::json& program) {
+absl::StatusOr<std::map<std::string, PackageDim>> ReadRanges(const JsonField& program) {
   std::map<std::string, PackageDim> ranges;
-  const auto constraints = program.find("range_constraints");
-  if (constraints == program.end() || !constraints->is_object()) {
+  const absl::StatusOr<JsonField> constraints = program.Get("range_constraints");
+  if (!constraints.ok()) {
     return ranges;
   }
-  for (const auto& [symbol, range] : constraints->items()) {
+  for (const std::string& symbol : constraints->Keys()) {
     PackageDim& dim = ranges[symbol];
-    const JsonField field(range, absl::StrCat("range_constraints.", Excerpt(symbol)));
+    BRAID_ASSIGN_OR_RETURN(const JsonField range, constraints->Get(symbol.c_str()));
     for (const auto& [name, bound] : {std::pair("min_val", &dim.min), {"max_val", &dim.max}}) {
-      if (range.is_object() && range.contains(name) && !range[name].is_null()) {
-        BRAID_ASSIGN_OR_RETURN(const JsonField value, field.Get(name));
-        BRAID_ASSIGN_OR_RETURN(*bound, value.Integer());
+      const absl::StatusOr<JsonField> value = range.Get(name);
+      if (value.ok() && !value->is_null()) {
+        BRAID_ASSIGN_OR_RETURN(*bound, value->Integer());
       }
     }
   }
@@ -93,57 +103,6 @@ absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonFiel
 nlohmann::json TreeOf(const std::string& text) {
   const auto tree = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   return tree.is_array() && tree.size() == 2 ? tree[1] : nlohmann::json();
-}
-
-// Whether the number that `argument` names can be below 0, by what the graph says of it.
-bool CanBeNegative(const JsonField& argument, const JsonField& numbers) {
-  const absl::StatusOr<JsonField> symbol = argument.Get("as_sym_int");
-  const absl::StatusOr<JsonField> as_name = symbol.ok() ? symbol->Get("as_name") : symbol;
-  if (!as_name.ok()) {
-    return false;
-  }
-  const std::string name = as_name->String().value_or("");
-  const absl::StatusOr<JsonField> number = numbers.Get(name.c_str());
-  const absl::StatusOr<JsonField> value = number.ok() ? number->Get("as_expr") : number;
-  const absl::StatusOr<JsonField> text = value.ok() ? value->Get("expr_str") : value;
-  return text.ok() && absl::StrContains(text->String().value_or(""), "Mul(Integer(-");
-}
-
-// LibTorch's interpreter rounds towards zero where Python rounds down.
-absl::Status CheckDivision(const JsonField& node, const std::string& target,
-                           const JsonField& numbers) {
-  if (target != "_operator.floordiv" && target != "_operator.mod") {
-    return absl::OkStatus();
-  }
-  BRAID_ASSIGN_OR_RETURN(const JsonField inputs, node.Get("inputs"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, inputs.Items());
-  for (const JsonField& item : items) {
-    BRAID_ASSIGN_OR_RETURN(const JsonField argument, item.Get("arg"));
-    if (CanBeNegative(argument, numbers)) {
-      return node.Error(absl::StrCat(
-          "the program divides a size that may be negative (", target,
-          "), which is rounded in another way here: write (n + k - 1) // k for -(-n // k), and "
-          "(k - n % k) % k for -n % k, or export it with braid.export"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckNodes(const JsonField& graph) {
-  BRAID_ASSIGN_OR_RETURN(const JsonField numbers, graph.Get("sym_int_values"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField list, graph.Get("nodes"));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> nodes, list.Items());
-  for (const JsonField& node : nodes) {
-    BRAID_ASSIGN_OR_RETURN(const JsonField field, node.Get("target"));
-    BRAID_ASSIGN_OR_RETURN(const std::string target, field.String());
-    if (target == "torch.ops.higher_order.wrap_with_autocast") {
-      return node.Error(
-          "the program has a region of torch.autocast, which is not run here: save "
-          "`program.run_decompositions({})`, where its casts are operators like others");
-    }
-    BRAID_RETURN_IF_ERROR(CheckDivision(node, target, numbers));
-  }
-  return absl::OkStatus();
 }
 
 // Marks those of `inputs`, the interface's, that the graph writes to.
@@ -190,32 +149,60 @@ absl::Status CheckOutputs(const JsonField& signature, const JsonField& values) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> NamesOfInputs(const JsonField& module,
-                                                       std::vector<std::string>* output_paths) {
+// Those of `names`, which `specs` have in their order, whose spec is wanted.
+std::vector<std::string> Pick(const std::vector<JsonField>& specs,
+                              absl::FunctionRef<bool(const JsonField&)> wanted,
+                              const std::vector<std::string>& names) {
+  std::vector<std::string> picked;
+  for (size_t i = 0; i < specs.size() && i < names.size(); ++i) {
+    if (wanted(specs[i])) {
+      picked.push_back(names[i]);
+    }
+  }
+  return picked;
+}
+
+// Names the inputs and outputs of `interface` as forward() does.
+absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   BRAID_ASSIGN_OR_RETURN(const JsonField calls, module.Get("module_call_graph"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> modules, calls.Items());
   if (modules.empty()) {
     return calls.Error("is empty");
   }
-  BRAID_ASSIGN_OR_RETURN(const JsonField signature, modules.front().Get("signature"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField in_spec, signature.Get("in_spec"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField call, modules.front().Get("signature"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField in_spec, call.Get("in_spec"));
   BRAID_ASSIGN_OR_RETURN(const std::string in_text, in_spec.String());
-  BRAID_ASSIGN_OR_RETURN(const JsonField out_spec, signature.Get("out_spec"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField out_spec, call.Get("out_spec"));
   BRAID_ASSIGN_OR_RETURN(const std::string out_text, out_spec.String());
   std::vector<std::string> positional;
-  if (signature.Has("forward_arg_names")) {
-    BRAID_ASSIGN_OR_RETURN(const JsonField names, signature.Get("forward_arg_names"));
+  if (call.Has("forward_arg_names")) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField names, call.Get("forward_arg_names"));
     BRAID_ASSIGN_OR_RETURN(positional, names.Strings());
   }
-  *output_paths = OutputPaths(TreeOf(out_text));
-  return InputNames(TreeOf(in_text), positional);
+  BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField in_specs, signature.Get("input_specs"));
+  BRAID_ASSIGN_OR_RETURN(std::vector<JsonField> inputs, in_specs.Items());
+  // What forward() is given: constants too, which the package has.
+  std::erase_if(inputs, [](const JsonField& spec) {
+    return !spec.Has("user_input") && !spec.Has("constant_input");
+  });
+  const std::vector<std::string> names = Pick(
+      inputs, [](const JsonField& spec) { return spec.Has("user_input"); },
+      InputNames(TreeOf(in_text), positional));
+  for (size_t i = 0; names.size() == interface->inputs.size() && i < names.size(); ++i) {
+    interface->inputs[i].name = names[i];
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
+                         SignatureArguments(signature, "output_specs", "user_output"));
+  interface->output_paths = Pick(
+      outputs, [](const JsonField& output) { return !output.Has("as_none"); },
+      OutputPaths(TreeOf(out_text)));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
-  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const JsonField root(json, "");
+absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
   BRAID_ASSIGN_OR_RETURN(const std::string version, torch.String());
   BRAID_RETURN_IF_ERROR(CheckTorchVersion(torch, version));
@@ -223,9 +210,8 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
   BRAID_ASSIGN_OR_RETURN(const JsonField graph, module.Get("graph"));
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
-  BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(json));
+  BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(root));
   BRAID_RETURN_IF_ERROR(CheckGraphForm(graph, signature));
-  BRAID_RETURN_IF_ERROR(CheckNodes(graph));
   ProgramDescription description;
   PackageInterface& interface = description.interface;
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
@@ -250,35 +236,32 @@ absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text) {
     }
   }
   BRAID_RETURN_IF_ERROR(CheckOutputs(signature, values));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                         NamesOfInputs(module, &interface.output_paths));
-  for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
-    interface.inputs[i].name = names[i];
-  }
-  description.plain = WithPlainTrees(std::move(json));  // no field of it is read any more
+  BRAID_RETURN_IF_ERROR(NameLeaves(module, &interface));
   return description;
 }
 
 absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
     const std::string& path) {
   const std::string name = std::filesystem::path(path).filename();
-  BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
+  BRAID_ASSIGN_OR_RETURN(const MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
                          ModelArchive::Open(file.path(), name));
   BRAID_RETURN_IF_ERROR(archive->CheckContents());
   const std::string record = absl::StrCat("models/", kProgram, ".json");
   BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(record));
-  absl::StatusOr<ProgramDescription> description = DescribeProgram(text);
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const JsonField program(json, "");
+  absl::StatusOr<ProgramDescription> description = DescribeProgram(program);
   if (!description.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(name, ": ", description.status().message()));
   }
-  if (const auto plain = std::exchange(description->plain, std::nullopt)) {
-    BRAID_ASSIGN_OR_RETURN(const std::string copy, archive->CopyWith(record, *plain));
-    BRAID_ASSIGN_OR_RETURN(file, MemoryFile::Create(name, copy));
+  auto graph = ExportedGraph::Load(file.path(), kProgram, program);
+  if (!graph.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, ": ", graph.status().message()));
   }
   WarnOfTrainingOperators(path, description->training_operators);
   return std::shared_ptr<const InferencePackage>(
-      new ExportedProgram(std::move(file), *std::move(description)));
+      new ExportedProgram(*std::move(graph), *std::move(description)));
 }
 
 absl::StatusOr<std::unique_ptr<PackageRunner>> ExportedProgram::MakeRunner(
@@ -288,9 +271,7 @@ absl::StatusOr<std::unique_ptr<PackageRunner>> ExportedProgram::MakeRunner(
         absl::StrCat("model.pt2 was exported on ", description_.on_cpu ? "the CPU" : "a GPU",
                      " and cannot run on ", c10::str(device), ": export it on such a device"));
   }
-  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<ExportedGraph> graph,
-                         ExportedGraph::Load(file_.path(), kProgram));
-  return std::make_unique<ProgramRunner>(std::move(graph));
+  return std::make_unique<ProgramRunner>(graph_->MakeExecutor(device));
 }
 
 }  // namespace braid

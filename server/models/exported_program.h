@@ -2,19 +2,18 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/graph/exported_graph.h"
 #include "server/models/inference_package.h"
-#include "server/storage/memory_file.h"
 
 namespace braid {
 
-// What a program that `text` describes, its models/model.json, takes and returns, and the kind of
+// What a program, the archive's models/model.json, takes and returns, and the kind of
 // device that it was exported on. FAILED_PRECONDITION if it does not say enough, was exported with
 // another PyTorch than this server's, or changes what it keeps.
 struct ProgramDescription {
@@ -22,10 +21,8 @@ struct ProgramDescription {
   bool on_cpu = true;
   // Operators that it was exported with in training mode, such as "dropout".
   std::set<std::string> training_operators;
-  // The text to run it by, where it takes or returns what the interpreter does not know.
-  std::optional<std::string> plain;
 };
-absl::StatusOr<ProgramDescription> DescribeProgram(absl::string_view text);
+absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
 
 class ExportedProgram final : public InferencePackage {
  public:
@@ -37,10 +34,10 @@ class ExportedProgram final : public InferencePackage {
   absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const override;
 
  private:
-  ExportedProgram(MemoryFile file, ProgramDescription description)
-      : file_(std::move(file)), description_(std::move(description)) {}
+  ExportedProgram(std::shared_ptr<const ExportedGraph> graph, ProgramDescription description)
+      : graph_(std::move(graph)), description_(std::move(description)) {}
 
-  const MemoryFile file_;
+  const std::shared_ptr<const ExportedGraph> graph_;
   const ProgramDescription description_;
 };
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 
 namespace braid {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 #include "server/models/package_interface.h"
 
 namespace braid {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/base/data_type.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 
 namespace braid {
 

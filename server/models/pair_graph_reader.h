@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 #include "server/models/pair_manifest.h"
 
 namespace braid {

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/base/host_tensor.h"
+#include "server/base/json_fields.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/graph_tensors.h"
-#include "server/models/json_fields.h"
 #include "server/models/pair_graph_reader.h"
 
 namespace braid {

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
 #include "nlohmann/json.hpp"
+#include "server/base/json_fields.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/archive_check.h"
 #include "server/models/graph_form.h"
 #include "server/models/graph_tensors.h"
-#include "server/models/json_fields.h"
 #include "server/parallel/host_copy.h"
 #include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
@@ -78,37 +78,44 @@ std::string Describe(const Promise& tensor) {
                       ShapeString(tensor.shape));
 }
 
-// Compares what train.json says of a program's graphs with what they are, and loads them once.
+using Graphs = std::map<std::string, std::shared_ptr<const ExportedGraph>>;
+
+// Compares what train.json says of a program's graphs with what they are, and loads them.
 class GraphCheck {
  public:
-  // `path`: of the package that `archive` reads.
+  // `path`: of the package that `archive` reads; `graphs`: where they go.
   GraphCheck(std::string path, ModelArchive* archive, const PairManifest& manifest,
-             const PairPart& part, bool autocast)
+             const PairPart& part, bool autocast, Graphs* graphs)
       : path_(std::move(path)),
         archive_(archive),
         manifest_(manifest),
         part_(part),
-        autocast_(autocast) {}
+        autocast_(autocast),
+        graphs_(graphs) {}
 
   absl::Status Run(const PairGraph& graph) {
-    absl::Status status = Compare(graph);
-    if (status.ok()) {
-      // What the interpreter cannot run is told now, not at the first step.
-      return ExportedGraph::Load(path_, graph.name).status();
+    const std::string record = absl::StrCat("models/", graph.name, ".json");
+    if (!archive_->Has(record)) {
+      return Wrong(graph, absl::FailedPreconditionError("is not in the package"));
     }
+    BRAID_ASSIGN_OR_RETURN(const std::string text, archive_->Read(record));
+    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const JsonField program(json, "");
+    if (const absl::Status status = Compare(graph, program); !status.ok()) {
+      return Wrong(graph, status);
+    }
+    BRAID_ASSIGN_OR_RETURN((*graphs_)[graph.name], ExportedGraph::Load(path_, graph.name, program));
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Wrong(const PairGraph& graph, const absl::Status& status) {
     return absl::FailedPreconditionError(
         absl::StrCat("graph '", Excerpt(graph.name), "': ", status.message()));
   }
 
- private:
-  absl::Status Compare(const PairGraph& graph) {
-    const std::string record = absl::StrCat("models/", graph.name, ".json");
-    if (!archive_->Has(record)) {
-      return absl::FailedPreconditionError("is not in the package");
-    }
-    BRAID_ASSIGN_OR_RETURN(const std::string text, archive_->Read(record));
-    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    BRAID_ASSIGN_OR_RETURN(const JsonField module, JsonField(json, "").Get("graph_module"));
+  absl::Status Compare(const PairGraph& graph, const JsonField& program) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField module, program.Get("graph_module"));
     BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
     BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
     BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
@@ -152,14 +159,16 @@ class GraphCheck {
   const PairManifest& manifest_;
   const PairPart& part_;
   const bool autocast_;
+  Graphs* const graphs_;
   std::map<size_t, std::vector<int64_t>> saved_;  // shapes, by the slots' index
 };
 
-absl::Status CheckGraphs(const std::string& path, ModelArchive* archive,
-                         const PairManifest& manifest) {
+absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive,
+                                  const PairManifest& manifest) {
+  Graphs graphs;
   for (const PairPart& part : manifest.parts) {
     for (const PairProgram& program : part.programs) {
-      GraphCheck check(path, archive, manifest, part, program.autocast.has_value());
+      GraphCheck check(path, archive, manifest, part, program.autocast.has_value(), &graphs);
       BRAID_RETURN_IF_ERROR(check.Run(program.eval));
       for (const auto* graph : {&program.forward, &program.backward}) {
         if (*graph) {
@@ -168,7 +177,7 @@ absl::Status CheckGraphs(const std::string& path, ModelArchive* archive,
       }
     }
   }
-  return absl::OkStatus();
+  return graphs;
 }
 
 absl::Status Wrong(absl::string_view file, absl::string_view what) {
@@ -188,16 +197,12 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
   if (!manifest.ok()) {
     return Wrong(name, absl::StrCat("train.json: ", manifest.status().message()));
   }
-  if (const absl::Status status = CheckGraphs(file.path(), archive.get(), *manifest);
-      !status.ok()) {
-    return Wrong(name, status.message());
+  absl::StatusOr<Graphs> graphs = LoadGraphs(file.path(), archive.get(), *manifest);
+  if (!graphs.ok()) {
+    return Wrong(name, graphs.status().message());
   }
-  return std::shared_ptr<const PairPackage>(
-      new PairPackage(WeightsBeside(path), std::move(file), *std::move(manifest)));
-}
-
-absl::StatusOr<std::unique_ptr<ExportedGraph>> PairPackage::Load(const std::string& graph) const {
-  return ExportedGraph::Load(file_.path(), graph);
+  return std::shared_ptr<const PairPackage>(new PairPackage(
+      WeightsBeside(path), std::move(file), *std::move(manifest), *std::move(graphs)));
 }
 
 absl::StatusOr<PairPackage::Tensors> PairPackage::ReadWeights() const {

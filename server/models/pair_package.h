@@ -2,6 +2,7 @@
 // model.safetensors with its parameters and buffers.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/models/exported_graph.h"
+#include "server/graph/exported_graph.h"
 #include "server/models/pair_manifest.h"
 #include "server/storage/memory_file.h"
 
@@ -26,8 +27,8 @@ class PairPackage {
   const PairManifest& manifest() const { return manifest_; }
   const MemoryFile& file() const { return file_; }
 
-  // A graph of the manifest, ready to be run. FAILED_PRECONDITION if it cannot be loaded.
-  absl::StatusOr<std::unique_ptr<ExportedGraph>> Load(const std::string& graph) const;
+  // A graph of the manifest.
+  const ExportedGraph& graph(const PairGraph& graph) const { return *graphs_.at(graph.name); }
 
   // One tensor an entry of the manifest's state, tied ones the same, in host memory. Not to be
   // changed: all that ask while somebody has them get the same. FAILED_PRECONDITION if the file is
@@ -36,16 +37,20 @@ class PairPackage {
   absl::StatusOr<std::shared_ptr<const Tensors>> Weights() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  PairPackage(std::string weights_path, MemoryFile file, PairManifest manifest)
+  using Graphs = std::map<std::string, std::shared_ptr<const ExportedGraph>>;
+
+  PairPackage(std::string weights_path, MemoryFile file, PairManifest manifest, Graphs graphs)
       : weights_path_(std::move(weights_path)),
         file_(std::move(file)),
-        manifest_(std::move(manifest)) {}
+        manifest_(std::move(manifest)),
+        graphs_(std::move(graphs)) {}
 
   absl::StatusOr<Tensors> ReadWeights() const;
 
   const std::string weights_path_;
   const MemoryFile file_;
   const PairManifest manifest_;
+  const Graphs graphs_;
 
   mutable absl::Mutex mu_;
   mutable std::weak_ptr<const Tensors> weights_ ABSL_GUARDED_BY(mu_);

@@ -65,18 +65,16 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
   const PairPart* part = &manifest.parts.front();
   std::unique_ptr<PairReplica> replica(new PairReplica(
       {std::move(package), std::move(config), std::move(binding), part, StageRole()},
-      std::move(state)));
+      std::move(state), device));
   if (device.is_cpu()) {
     replica->weights_ = weights;
   }
-  // Before the first request asks for it.
-  BRAID_RETURN_IF_ERROR(
-      replica->Load(part->programs.front().eval, &replica->graphs_.front().eval).status());
   return replica;
 }
 
-PairReplica::PairReplica(Shape shape, Tensors state)
+PairReplica::PairReplica(Shape shape, Tensors state, c10::Device device)
     : shape_(std::move(shape)),
+      device_(device),
       state_(std::move(state)),
       parameter_of_(state_.size()),
       graphs_(shape_.part->programs.size()) {
@@ -153,12 +151,21 @@ std::optional<std::string> PairReplica::NonAdditiveParameter() const {
   return std::nullopt;
 }
 
-absl::StatusOr<ExportedGraph*> PairReplica::Load(const PairGraph& graph,
-                                                 std::unique_ptr<ExportedGraph>* loaded) const {
-  if (*loaded == nullptr) {
-    BRAID_ASSIGN_OR_RETURN(*loaded, shape_.package->Load(graph.name));
+Executor& PairReplica::ExecutorOf(const PairGraph& graph, std::unique_ptr<Executor>* made) const {
+  if (*made == nullptr) {
+    *made = shape_.package->graph(graph).MakeExecutor(device_);
   }
-  return loaded->get();
+  return **made;
+}
+
+Executor& PairReplica::BackwardExecutor(size_t program, const std::vector<bool>& wanted) {
+  Graphs& graphs = graphs_[program];
+  if (graphs.backward == nullptr || graphs.backward_outputs != wanted) {
+    const PairGraph& graph = *shape_.part->programs[program].backward;
+    graphs.backward = shape_.package->graph(graph).MakeExecutor(device_, wanted);
+    graphs.backward_outputs = wanted;
+  }
+  return *graphs.backward;
 }
 
 PairReplica::Tensors PairReplica::FromConfig(const Tensors& inputs) const {
@@ -193,7 +200,6 @@ absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<a
   }
   BRAID_ASSIGN_OR_RETURN(const size_t program, CurrentProgram());
   const PairGraph& eval = shape_.part->programs[program].eval;
-  BRAID_ASSIGN_OR_RETURN(ExportedGraph * graph, Load(eval, &graphs_[program].eval));
   const Tensors given = FromConfig(inputs);
   BRAID_RETURN_IF_ERROR(
       CheckRows(given, shape_.part->min_evaluation_rows, "what it was exported for"));
@@ -203,7 +209,7 @@ absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<a
     arguments.push_back(slot.role == PairRole::kInput ? given[slot.index] : state_[slot.index]);
   }
   const c10::impl::ExcludeDispatchKeyGuard casts_are_in_the_graph(c10::autocast_dispatch_keyset);
-  Tensors results = graph->Run(std::move(arguments));
+  Tensors results = ExecutorOf(eval, &graphs_[program].eval).RunTensors(std::move(arguments));
   Tensors outputs(results.size());
   for (size_t o = 0; o < results.size(); ++o) {
     outputs[eval.outputs[o].index] = std::move(results[o]);
@@ -216,8 +222,6 @@ absl::StatusOr<PairReplica::Kept> PairReplica::Train(const Tensors& inputs) {
   BRAID_ASSIGN_OR_RETURN(kept.program, CurrentProgram());
   const PairProgram& program = shape_.part->programs[kept.program];
   BRAID_RETURN_IF_ERROR(CheckTrainable(program.autocast));
-  BRAID_ASSIGN_OR_RETURN(ExportedGraph * graph,
-                         Load(*program.forward, &graphs_[kept.program].forward));
   for (const at::Tensor& input : inputs) {
     kept.differentiated.push_back(input.requires_grad());
   }
@@ -234,7 +238,8 @@ absl::StatusOr<PairReplica::Kept> PairReplica::Train(const Tensors& inputs) {
                                                       : state_[slot.index]);
   }
   const c10::impl::ExcludeDispatchKeyGuard casts_are_in_the_graph(c10::autocast_dispatch_keyset);
-  Tensors results = graph->Run(std::move(arguments));
+  Tensors results =
+      ExecutorOf(*program.forward, &graphs_[kept.program].forward).RunTensors(std::move(arguments));
   kept.outputs.resize(shape_.part->outputs.size());
   kept.saved.resize(program.saved);
   for (size_t r = 0; r < results.size(); ++r) {
@@ -291,48 +296,66 @@ at::Tensor PairReplica::BackwardArgument(const PairSlot& slot, const Kept& kept,
   }
 }
 
+std::vector<bool> PairReplica::WantedGradients(const Kept& kept, const Tensors& given) const {
+  const PairGraph& backward = *shape_.part->programs[kept.program].backward;
+  std::vector<bool> wanted;
+  for (const PairSlot& slot : backward.outputs) {
+    const bool reached = std::any_of(slot.depends_on.begin(), slot.depends_on.end(),
+                                     [&](size_t output) { return given[output].defined(); });
+    const bool asked = slot.role == PairRole::kInputGradient
+                           ? kept.differentiated[slot.index]
+                           : parameters_[*parameter_of_[slot.index]].value.requires_grad();
+    wanted.push_back(reached && asked);
+  }
+  return wanted;
+}
+
 absl::StatusOr<Gradients> PairReplica::Backward(const std::vector<at::Tensor>& output_gradients,
                                                 const OnGradient& on_gradient) {
   std::optional<Kept> kept = std::exchange(kept_, std::nullopt);
   const PairProgram& program = shape_.part->programs[kept->program];
-  Graphs& graphs = graphs_[kept->program];
   Gradients gradients;
   gradients.parameters.resize(parameters_.size());
   gradients.inputs.resize(kept->differentiated.size());
-  const Tensors given = OutputGradients(*kept, output_gradients);
-  const bool any = std::any_of(given.begin(), given.end(),
-                               [](const at::Tensor& gradient) { return gradient.defined(); });
-  if (!any || !program.backward) {
+  if (!program.backward) {
     return gradients;
   }
-  BRAID_ASSIGN_OR_RETURN(ExportedGraph * graph, Load(*program.backward, &graphs.backward));
-  Tensors arguments;
+  const Tensors given = OutputGradients(*kept, output_gradients);
+  const std::vector<bool> wanted = WantedGradients(*kept, given);
+  std::vector<size_t> missing(parameters_.size());  // a tied one has a gradient under each name
+  for (size_t r = 0; r < wanted.size(); ++r) {
+    const PairSlot& slot = program.backward->outputs[r];
+    if (wanted[r] && slot.role != PairRole::kInputGradient) {
+      ++missing[*parameter_of_[slot.index]];
+    }
+  }
+  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) {
+    return gradients;
+  }
+  Executor& backward = BackwardExecutor(kept->program, wanted);
+  std::vector<c10::IValue> arguments;
   arguments.reserve(program.backward->inputs.size());
   for (const PairSlot& slot : program.backward->inputs) {
-    arguments.push_back(BackwardArgument(slot, *kept, given));
+    arguments.emplace_back(BackwardArgument(slot, *kept, given));
   }
-  const std::vector<bool> differentiated = std::move(kept->differentiated);
   kept.reset();  // what it saved goes when the graph has used it
-  Tensors results = graph->Run(std::move(arguments));
+  std::vector<c10::IValue> results =
+      backward.Run(std::move(arguments), [&](size_t r, const c10::IValue& value) {
+        const PairSlot& slot = program.backward->outputs[r];
+        if (slot.role == PairRole::kInputGradient) {
+          return;
+        }
+        const size_t parameter = *parameter_of_[slot.index];
+        at::Tensor& sum = gradients.parameters[parameter];
+        sum = sum.defined() ? sum + value.toTensor() : value.toTensor();
+        if (--missing[parameter] == 0 && on_gradient) {
+          on_gradient(parameter, sum);
+        }
+      });
   for (size_t r = 0; r < results.size(); ++r) {
     const PairSlot& slot = program.backward->outputs[r];
-    const bool reached = std::any_of(slot.depends_on.begin(), slot.depends_on.end(),
-                                     [&](size_t output) { return given[output].defined(); });
-    if (slot.role == PairRole::kInputGradient) {
-      if (reached && differentiated[slot.index]) {
-        gradients.inputs[slot.index] = std::move(results[r]);
-      }
-      continue;
-    }
-    const size_t parameter = *parameter_of_[slot.index];
-    if (reached && parameters_[parameter].value.requires_grad()) {
-      at::Tensor& sum = gradients.parameters[parameter];
-      sum = sum.defined() ? sum + results[r] : std::move(results[r]);  // tied: one under each name
-    }
-  }
-  for (size_t p = 0; on_gradient && p < gradients.parameters.size(); ++p) {
-    if (gradients.parameters[p].defined()) {
-      on_gradient(p, gradients.parameters[p]);
+    if (wanted[r] && slot.role == PairRole::kInputGradient) {
+      gradients.inputs[slot.index] = std::move(results[r]).toTensor();
     }
   }
   return gradients;
@@ -380,7 +403,7 @@ std::unique_ptr<PairReplica> PairReplica::Copy(Shape shape, c10::Device device) 
       copies[tensor] = state_[tensor].detach().to(device, /*non_blocking=*/false, /*copy=*/true);
     }
   }
-  std::unique_ptr<PairReplica> copy(new PairReplica(std::move(shape), std::move(copies)));
+  std::unique_ptr<PairReplica> copy(new PairReplica(std::move(shape), std::move(copies), device));
   for (size_t i = 0; i < state_.size(); ++i) {
     if (copy->parameter_of_[i] && !state_[i].requires_grad()) {
       copy->Freeze(*copy->parameter_of_[i]);
@@ -389,9 +412,7 @@ std::unique_ptr<PairReplica> PairReplica::Copy(Shape shape, c10::Device device) 
   return copy;
 }
 
-std::unique_ptr<Replica> PairReplica::Clone() const {
-  return Copy(shape_, parameters_.empty() ? c10::Device(c10::kCPU) : parameters_[0].value.device());
-}
+std::unique_ptr<Replica> PairReplica::Clone() const { return Copy(shape_, device_); }
 
 absl::Status PairReplica::CheckStages(const std::vector<std::string>& paths) const {
   const auto& chains = manifest().chains;

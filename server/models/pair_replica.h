@@ -57,11 +57,12 @@ class PairReplica final : public Replica {
     const PairPart* part = nullptr;
     StageRole role;
   };
-  // The graphs of one of the part's programs, loaded when they are first run.
+  // What runs the graphs of one of the part's programs, made when they are first run.
   struct Graphs {
-    std::unique_ptr<ExportedGraph> eval;
-    std::unique_ptr<ExportedGraph> forward;
-    std::unique_ptr<ExportedGraph> backward;
+    std::unique_ptr<Executor> eval;
+    std::unique_ptr<Executor> forward;
+    std::unique_ptr<Executor> backward;
+    std::vector<bool> backward_outputs;  // those that `backward` computes
   };
   // Of a forward pass, for its backward pass.
   struct Kept {
@@ -74,8 +75,8 @@ class PairReplica final : public Replica {
     Tensors saved;
   };
 
-  // `state`: by the manifest's index; undefined for other parts' and for second names.
-  PairReplica(Shape shape, Tensors state);
+  // `state`: on `device`, by the manifest's index; undefined for other parts' and for second names.
+  PairReplica(Shape shape, Tensors state, c10::Device device);
 
   const PairManifest& manifest() const { return shape_.package->manifest(); }
   // The manifest's entries that are of this part, by index.
@@ -83,8 +84,9 @@ class PairReplica final : public Replica {
   std::string LocalName(const PairEntry& entry) const;
   // The program of the thread's autocast.
   absl::StatusOr<size_t> CurrentProgram() const;
-  absl::StatusOr<ExportedGraph*> Load(const PairGraph& graph,
-                                      std::unique_ptr<ExportedGraph>* loaded) const;
+  Executor& ExecutorOf(const PairGraph& graph, std::unique_ptr<Executor>* made) const;
+  // What computes no more of the backward graph than the `wanted` outputs.
+  Executor& BackwardExecutor(size_t program, const std::vector<bool>& wanted);
   Tensors FromConfig(const Tensors& inputs) const;
   Tensors ToConfig(const Tensors& outputs) const;
   absl::StatusOr<Kept> Train(const Tensors& inputs);
@@ -92,9 +94,12 @@ class PairReplica final : public Replica {
   Tensors OutputGradients(const Kept& kept, const Tensors& given) const;
   // What `slot` of the backward graph is; `given`: gradients of the package's outputs.
   at::Tensor BackwardArgument(const PairSlot& slot, const Kept& kept, const Tensors& given) const;
+  // The outputs of the backward graph that somebody asks for and that depend on those in `given`.
+  std::vector<bool> WantedGradients(const Kept& kept, const Tensors& given) const;
   std::unique_ptr<PairReplica> Copy(Shape shape, c10::Device device) const;
 
   const Shape shape_;
+  const c10::Device device_;
   // While the replica has the package's own tensors others may have them too.
   std::shared_ptr<const Tensors> weights_;
   Tensors state_;

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 #include "torch/csrc/jit/api/module.h"
 
 namespace braid {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 
 namespace braid {
 

@@ -95,6 +95,24 @@ class InPairs(nn.Module):
         return x * -(-x.shape[0] // 2)
 
 
+class WithConstants(nn.Module):
+    """Takes more than tensors, and returns more than tensors."""
+
+    def forward(
+        self, x: Tensor, times: int, mode: str, *, mask: None, scale: float
+    ) -> tuple[Tensor, None, int, Tensor]:
+        return x * times * scale, None, x.shape[0], x.flip(1)
+
+
+class Branches(nn.Module):
+    """Takes one way or another by what its input holds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = x * 2
+        return torch.cond(y.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (y,))
+
+
 class Autocast(nn.Module):
     """Switches to lower precision itself."""
 
@@ -156,6 +174,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("counter_by_out", CounterByOut()),
         ("in_place", InPlace()),
         ("with_result", WithResult()),
+        ("branches", Branches()),
     ):
         programs.save(directory / name / "1/model.pt2", module, rows, programs.any_batch(rows))
     programs.save(directory / "five_rows/1/model.pt2", nn.ReLU(), rows, ({},))
@@ -171,6 +190,22 @@ output [ { name: "output" data_type: TYPE_FP32 dims: [ 3 ] } ]
     programs.save(directory / "in_pairs/1/model.pt2", InPairs(), rows, programs.any_batch(rows))
     autocast = directory / "autocast/1/model.pt2"
     programs.save(autocast, Autocast(), rows, programs.any_batch(rows))
+    (directory / "with_constants/1").mkdir(parents=True)
+    torch.export.save(
+        torch.export.export(
+            WithConstants(),
+            (rows[0], 3, "a"),
+            {"mask": None, "scale": 0.5},
+            dynamic_shapes={
+                "x": {0: torch.export.Dim.DYNAMIC},
+                "times": None,
+                "mode": None,
+                "mask": None,
+                "scale": None,
+            },
+        ),
+        directory / "with_constants/1/model.pt2",
+    )
     (directory / "casts/1").mkdir(parents=True)
     decomposed = torch.export.load(autocast).run_decompositions({})
     torch.export.save(decomposed, directory / "casts/1/model.pt2")
@@ -227,6 +262,38 @@ def test_casts_that_are_written_out_are_run(client: braid.Client, repository: Pa
     assert_close(served, program.module()(x).detach())
 
 
+def test_autocast_is_run(client: braid.Client, repository: Path) -> None:
+    x = torch.rand(6, 3)
+    program = torch.export.load(repository / "autocast/1/model.pt2")
+    (served,) = client.infer("autocast", {"x": x.numpy()}).values()
+    assert_close(served, program.module()(x).detach())
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_sizes_are_rounded_as_in_python(client: braid.Client, rows: int) -> None:
+    x = torch.rand(rows, 3)
+    (served,) = client.infer("in_pairs", {"x": x.numpy()}).values()
+    # One row is filled up to the two that the program was exported for.
+    assert_close(served, InPairs()(x))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_branch_is_taken_that_pytorch_takes(client: braid.Client, sign: int) -> None:
+    x = sign * torch.rand(6, 3)
+    (served,) = client.infer("branches", {"x": x.numpy()}).values()
+    assert_close(served, (2 * x).sin() if sign > 0 else (2 * x).cos())
+
+
+def test_constants_are_passed_as_they_were_exported(client: braid.Client) -> None:
+    metadata = client.model_metadata("with_constants")
+    assert [(t.name, t.datatype, t.shape) for t in metadata.inputs] == [("x", "FP32", (-1, 3))]
+    x = torch.rand(6, 3)
+    outputs = list(client.infer("with_constants", {"x": x.numpy()}).values())
+    assert len(outputs) == 3  # None is no output
+    assert_close(outputs[0], x * 1.5)
+    assert_close(outputs[2], x.flip(1))
+
+
 def test_what_works_in_place_on_its_input_is_run(client: braid.Client) -> None:
     x = torch.rand(6, 3)
     (served,) = client.infer("in_place", {"x": x.numpy()}).values()
@@ -271,8 +338,6 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("counter_by_view", "changes its buffers"),
         ("counter_without_gradients", "changes its buffers"),
         ("counter_by_out", "changes its buffers"),
-        ("autocast", "has a region of torch.autocast, which is not run here"),
-        ("in_pairs", "divides a size that may be negative"),
         ("truncated", "archive is damaged"),
         ("flipped", "is not what was written"),
         ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),

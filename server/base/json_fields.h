@@ -24,6 +24,8 @@ class JsonField {
   absl::StatusOr<JsonField> Get(const char* name) const;
   // Of an object of one entry: that one's name.
   absl::StatusOr<std::string> OnlyKey() const;
+  // Of an object; of anything else: none.
+  std::vector<std::string> Keys() const;
   // Of a list.
   absl::StatusOr<std::vector<JsonField>> Items() const;
 
@@ -31,7 +33,10 @@ class JsonField {
   absl::StatusOr<std::vector<std::string>> Strings() const;
   absl::StatusOr<int64_t> Integer() const;
   absl::StatusOr<bool> Boolean() const;
+  // A number, or what torch.export writes for one that JSON does not have: "Infinity".
+  absl::StatusOr<double> Number() const;
   bool is_string() const { return value_->is_string(); }
+  bool is_null() const { return value_->is_null(); }
 
   // "<where>: <what>".
   absl::Status Error(absl::string_view what) const;

@@ -1,7 +1,8 @@
-#include "server/models/json_fields.h"
+#include "server/base/json_fields.h"
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 
@@ -28,6 +29,14 @@ absl::StatusOr<std::string> JsonField::OnlyKey() const {
     return Error("expected an object of one entry");
   }
   return value_->begin().key();
+}
+
+std::vector<std::string> JsonField::Keys() const {
+  std::vector<std::string> keys;
+  for (auto entry = value_->begin(); value_->is_object() && entry != value_->end(); ++entry) {
+    keys.push_back(entry.key());
+  }
+  return keys;
 }
 
 absl::StatusOr<std::vector<JsonField>> JsonField::Items() const {
@@ -69,6 +78,17 @@ absl::StatusOr<bool> JsonField::Boolean() const {
     return Error("expected true or false");
   }
   return value_->get<bool>();
+}
+
+absl::StatusOr<double> JsonField::Number() const {
+  double number = 0;
+  if (value_->is_number()) {
+    return value_->get<double>();
+  }
+  if (value_->is_string() && absl::SimpleAtod(value_->get<std::string>(), &number)) {
+    return number;
+  }
+  return Error("expected a number");
 }
 
 }  // namespace braid

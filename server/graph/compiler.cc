@@ -1,0 +1,537 @@
+#include "server/graph/compiler.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/graph/arguments.h"
+#include "server/graph/liveness.h"
+#include "server/graph/model_line.h"
+#include "server/graph/schema_types.h"
+
+namespace braid {
+namespace {
+
+// A graph in a graph, such as a branch, is not nested deeper in what somebody writes.
+constexpr int kMaxDepth = 16;
+
+using Fields = std::vector<JsonField>;
+
+absl::StatusOr<Fields> ItemsOf(const JsonField& object, const char* name) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField list, object.Get(name));
+  return list.Items();
+}
+
+absl::StatusOr<std::string> TextOf(const JsonField& object, const char* name) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get(name));
+  return field.String();
+}
+
+// "aten::linear" and "default" of "torch.ops.aten.linear.default".
+absl::StatusOr<c10::OperatorName> ReadOperatorName(const JsonField& field,
+                                                   absl::string_view target) {
+  const size_t overload = target.rfind('.');
+  const size_t name = overload == absl::string_view::npos || overload == 0
+                          ? absl::string_view::npos
+                          : target.rfind('.', overload - 1);
+  if (!absl::ConsumePrefix(&target, "torch.ops.") || name == absl::string_view::npos) {
+    return field.Error(absl::StrCat("unknown function '", Excerpt(target), "'"));
+  }
+  constexpr size_t kPrefix = 10;
+  if (name < kPrefix) {
+    return field.Error(absl::StrCat("unknown operator '", Excerpt(target), "'"));
+  }
+  const std::string space(target.substr(0, name - kPrefix));
+  const std::string own(target.substr(name - kPrefix + 1, overload - name - 1));
+  const std::string last(target.substr(overload - kPrefix + 1));
+  return c10::OperatorName(absl::StrCat(space, "::", own), last == "default" ? "" : last);
+}
+
+absl::StatusOr<c10::OperatorHandle> FindOperator(const JsonField& field,
+                                                 const std::string& target) {
+  BRAID_ASSIGN_OR_RETURN(const c10::OperatorName name, ReadOperatorName(field, target));
+  if (name.name == "aten::from_file") {
+    return field.Error("operator aten::from_file is not allowed: it opens files of the server");
+  }
+  const auto found = c10::Dispatcher::singleton().findSchema(name);
+  if (!found) {
+    return field.Error(absl::StrCat("unknown operator '", Excerpt(c10::toString(name)),
+                                    "': this server's PyTorch does not have it, and no library "
+                                    "of --operator_libraries defines it"));
+  }
+  return *found;
+}
+
+ValueType TypeOfSymbol(absl::string_view kind) {
+  return kind == "as_sym_int"     ? ValueType::kInt
+         : kind == "as_sym_float" ? ValueType::kFloat
+         : kind == "as_sym_bool"  ? ValueType::kBool
+                                  : ValueType::kOther;
+}
+
+// Compiles one graph into `code`: the whole of it, or a graph of a node that runs where it stands.
+class GraphCompiler {
+ public:
+  GraphCompiler(Code* code, int depth) : code_(code), depth_(depth) {}
+
+  // The inputs get registers of their own.
+  absl::Status DefineInputs(const JsonField& graph, const ConstantNames& constants);
+  // The inputs are values of the graph that this one stands in.
+  absl::Status BindInputs(const JsonField& graph, const std::vector<Operand>& operands);
+  absl::Status AddNodes(const JsonField& graph);
+  absl::StatusOr<std::vector<Operand>> ReadOutputs(const JsonField& graph) const;
+
+ private:
+  absl::StatusOr<Slot> Define(const JsonField& field, const std::string& name, ValueType type);
+  absl::Status AddNode(const JsonField& node);
+  absl::StatusOr<Result> ReadResult(const JsonField& field);
+  absl::Status ReadResults(const JsonField& node, Instruction* instruction);
+
+  absl::Status AddArithmetic(const JsonField& node, Instruction instruction);
+  absl::Status AddOperator(const JsonField& node, Instruction instruction);
+  absl::Status AddHigherOrder(const JsonField& node, const std::string& name,
+                              Instruction instruction);
+  // Compiles `graph` in the place of `node`.
+  absl::Status Inline(const JsonField& node, const JsonField& graph,
+                      const std::vector<Operand>& operands);
+  // A body that `taken` values go into, and that gives `given` of them.
+  absl::StatusOr<Code> CompileBody(const JsonField& graph, size_t taken, size_t given) const;
+
+  Code* const code_;
+  const int depth_;
+  Values values_;
+};
+
+absl::StatusOr<Slot> GraphCompiler::Define(const JsonField& field, const std::string& name,
+                                           ValueType type) {
+  Value value;
+  value.operand.kind = Operand::Kind::kRegister;
+  value.operand.slot = code_->registers;
+  value.type = type;
+  BRAID_RETURN_IF_ERROR(values_.Define(field, name, std::move(value)));
+  return code_->registers++;
+}
+
+absl::Status GraphCompiler::DefineInputs(const JsonField& graph, const ConstantNames& constants) {
+  BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(graph, "inputs"));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const JsonField& input = inputs[i];
+    BRAID_ASSIGN_OR_RETURN(const std::string kind, input.OnlyKey());
+    BRAID_ASSIGN_OR_RETURN(const JsonField value, input.Get(kind.c_str()));
+    const char* const key = kind == "as_tensor" ? "name" : "as_name";
+    const ValueType symbol = TypeOfSymbol(kind);
+    if (kind == "as_tensor" || symbol != ValueType::kOther) {
+      BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(value, key));
+      const ValueType type = kind == "as_tensor" ? ValueType::kTensor : symbol;
+      BRAID_ASSIGN_OR_RETURN(code_->inputs.emplace_back(), Define(value, name, type));
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(Value constant, ReadValue(input, values_));
+    code_->inputs.push_back(kNowhere);
+    if (i < constants.size() && !constants[i].empty()) {
+      BRAID_RETURN_IF_ERROR(values_.Define(input, constants[i], std::move(constant)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphCompiler::BindInputs(const JsonField& graph,
+                                       const std::vector<Operand>& operands) {
+  BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(graph, "inputs"));
+  if (inputs.size() != operands.size()) {
+    return graph.Error(
+        absl::StrCat("has ", inputs.size(), " inputs and is given ", operands.size()));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(const std::string kind, inputs[i].OnlyKey());
+    BRAID_ASSIGN_OR_RETURN(const JsonField value, inputs[i].Get(kind.c_str()));
+    const ValueType type = kind == "as_tensor" ? ValueType::kTensor : TypeOfSymbol(kind);
+    if (type != ValueType::kOther) {
+      BRAID_ASSIGN_OR_RETURN(const std::string name,
+                             TextOf(value, kind == "as_tensor" ? "name" : "as_name"));
+      BRAID_RETURN_IF_ERROR(values_.Define(value, name, {operands[i], type}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphCompiler::AddNodes(const JsonField& graph) {
+  BRAID_ASSIGN_OR_RETURN(const Fields nodes, ItemsOf(graph, "nodes"));
+  for (const JsonField& node : nodes) {
+    if (absl::Status added = AddNode(node); !added.ok()) {
+      const std::string line = ModelLine(node);
+      return line.empty()
+                 ? added
+                 : absl::Status(added.code(), absl::StrCat(added.message(), " [", line, "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Operand>> GraphCompiler::ReadOutputs(const JsonField& graph) const {
+  BRAID_ASSIGN_OR_RETURN(const Fields fields, ItemsOf(graph, "outputs"));
+  std::vector<Operand> outputs;
+  for (const JsonField& field : fields) {
+    BRAID_ASSIGN_OR_RETURN(const Value value, ReadValue(field, values_));
+    outputs.push_back(value.operand);
+  }
+  return outputs;
+}
+
+absl::Status GraphCompiler::AddNode(const JsonField& node) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, node.Get("target"));
+  BRAID_ASSIGN_OR_RETURN(const std::string target, field.String());
+  Instruction instruction;
+  instruction.name = node.Has("name") ? TextOf(node, "name").value_or("") : "";
+  instruction.target = target;
+  instruction.line = ModelLine(node);
+  absl::string_view higher_order = target;
+  if (absl::ConsumePrefix(&higher_order, "torch.ops.higher_order.")) {
+    return AddHigherOrder(node, std::string(higher_order), std::move(instruction));
+  }
+  instruction.arithmetic = FindArithmetic(target);
+  if (instruction.arithmetic != nullptr) {
+    return AddArithmetic(node, std::move(instruction));
+  }
+  BRAID_ASSIGN_OR_RETURN(instruction.op, FindOperator(field, target));
+  instruction.target = c10::toString(instruction.op->operator_name());
+  return AddOperator(node, std::move(instruction));
+}
+
+absl::StatusOr<Result> GraphCompiler::ReadResult(const JsonField& field) {
+  BRAID_ASSIGN_OR_RETURN(const std::string kind, field.OnlyKey());
+  BRAID_ASSIGN_OR_RETURN(const JsonField value, field.Get(kind.c_str()));
+  Result result;
+  if (kind == "as_none") {
+    return result;
+  }
+  if (kind == "as_tensor") {
+    BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(value, "name"));
+    BRAID_ASSIGN_OR_RETURN(result.slot, Define(value, name, ValueType::kTensor));
+    return result;
+  }
+  if (kind == "as_tensors") {
+    result.is_list = true;
+    BRAID_ASSIGN_OR_RETURN(const Fields items, value.Items());
+    for (const JsonField& item : items) {
+      BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(item, "name"));
+      BRAID_ASSIGN_OR_RETURN(result.items.emplace_back(), Define(item, name, ValueType::kTensor));
+    }
+    return result;
+  }
+  const ValueType type = TypeOfSymbol(kind);
+  if (type == ValueType::kOther) {
+    return field.Error(absl::StrCat("'", Excerpt(kind), "' cannot be returned by an operator"));
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(value, "as_name"));
+  BRAID_ASSIGN_OR_RETURN(result.slot, Define(value, name, type));
+  return result;
+}
+
+absl::Status GraphCompiler::ReadResults(const JsonField& node, Instruction* instruction) {
+  BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
+  for (const JsonField& output : outputs) {
+    BRAID_ASSIGN_OR_RETURN(instruction->results.emplace_back(), ReadResult(output));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphCompiler::AddArithmetic(const JsonField& node, Instruction instruction) {
+  BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(node, "inputs"));
+  if (inputs.size() != instruction.arithmetic->arity) {
+    return node.Error(absl::StrCat(instruction.target, " has ", inputs.size(), " arguments (",
+                                   instruction.arithmetic->arity, ")"));
+  }
+  for (const JsonField& input : inputs) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField argument, input.Get("arg"));
+    BRAID_ASSIGN_OR_RETURN(const Value value, ReadValue(argument, values_));
+    if (value.type == ValueType::kTensor || value.type == ValueType::kOther) {
+      return argument.Error(
+          absl::StrCat("wrong type of argument of ", instruction.target, " (a number)"));
+    }
+    instruction.operands.push_back(value.operand);
+  }
+  BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
+  if (instruction.results.size() != 1 || instruction.results.front().is_list) {
+    return node.Error(absl::StrCat(instruction.target, " returns one number"));
+  }
+  code_->instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
+// What a graph may say that an operator returns for `type`.
+bool Returns(const c10::TypePtr& type, const Result& result, const JsonField& field) {
+  if (field.Has("as_none")) {
+    return true;
+  }
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return field.Has("as_tensor");
+    case c10::TypeKind::OptionalType:
+      return Returns(type->castRaw<c10::OptionalType>()->getElementType(), result, field);
+    case c10::TypeKind::ListType:
+      return result.is_list &&
+             type->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+    default:
+      return !field.Has("as_tensor") && !result.is_list;
+  }
+}
+
+absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instruction) {
+  const c10::FunctionSchema& schema = instruction.op->schema();
+  const std::vector<c10::Argument>& wanted = schema.arguments();
+  BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(node, "inputs"));
+  std::vector<std::optional<Operand>> given(wanted.size());
+  for (const JsonField& input : inputs) {
+    BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(input, "name"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField argument, input.Get("arg"));
+    const auto found = schema.argumentIndexWithName(name);
+    if (!found) {
+      return input.Error(
+          absl::StrCat(instruction.target, " has no argument '", Excerpt(name), "'"));
+    }
+    const auto index = static_cast<size_t>(*found);
+    std::optional<Operand>& place = given[index];
+    if (place) {
+      return input.Error(
+          absl::StrCat("argument '", name, "' of ", instruction.target, " is given twice"));
+    }
+    absl::StatusOr<Operand> operand = ReadArgument(argument, wanted[index], values_);
+    if (!operand.ok()) {
+      return absl::Status(operand.status().code(),
+                          absl::StrCat(operand.status().message(), ", argument '", name, "' of ",
+                                       instruction.target));
+    }
+    place = *std::move(operand);
+  }
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    if (!given[a]) {
+      if (!wanted[a].default_value()) {
+        return node.Error(
+            absl::StrCat(instruction.target, " lacks its argument '", wanted[a].name(), "'"));
+      }
+      given[a].emplace().constant = *wanted[a].default_value();
+    }
+    instruction.operands.push_back(*std::move(given[a]));
+  }
+  BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
+  BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
+  if (outputs.size() != schema.returns().size()) {
+    return node.Error(absl::StrCat(instruction.target, " returns ", schema.returns().size(),
+                                   " values, not ", outputs.size()));
+  }
+  for (size_t r = 0; r < outputs.size(); ++r) {
+    if (!Returns(schema.returns()[r].type(), instruction.results[r], outputs[r])) {
+      return outputs[r].Error(absl::StrCat("wrong type of what ", instruction.target, " returns (",
+                                           schema.returns()[r].type()->str(), ")"));
+    }
+  }
+  instruction.writes = schema.is_mutable();
+  // What draws random numbers decides which ones are drawn after it.
+  instruction.has_effects = instruction.writes || outputs.empty() ||
+                            instruction.op->hasTag(at::Tag::nondeterministic_seeded);
+  code_->instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
+absl::Status GraphCompiler::Inline(const JsonField& node, const JsonField& graph,
+                                   const std::vector<Operand>& operands) {
+  if (depth_ >= kMaxDepth) {
+    return graph.Error("graphs are nested too deep");
+  }
+  GraphCompiler inner(code_, depth_ + 1);
+  BRAID_RETURN_IF_ERROR(inner.BindInputs(graph, operands));
+  BRAID_RETURN_IF_ERROR(inner.AddNodes(graph));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Operand> results, inner.ReadOutputs(graph));
+  BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
+  size_t given = 0;
+  for (const JsonField& output : outputs) {
+    BRAID_ASSIGN_OR_RETURN(const std::string kind, output.OnlyKey());
+    BRAID_ASSIGN_OR_RETURN(const JsonField value, output.Get(kind.c_str()));
+    Fields names = {value};
+    if (kind == "as_tensors") {
+      BRAID_ASSIGN_OR_RETURN(names, value.Items());
+    }
+    for (const JsonField& field : names) {
+      if (given == results.size()) {
+        return node.Error("returns more than its graph does");
+      }
+      const Operand& result = results[given++];
+      if (kind == "as_none") {
+        continue;
+      }
+      const bool is_tensor = kind == "as_tensor" || kind == "as_tensors";
+      BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(field, is_tensor ? "name" : "as_name"));
+      const ValueType type = is_tensor ? ValueType::kTensor : TypeOfSymbol(kind);
+      BRAID_RETURN_IF_ERROR(values_.Define(field, name, {result, type}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Code> GraphCompiler::CompileBody(const JsonField& graph, size_t taken,
+                                                size_t given) const {
+  if (depth_ >= kMaxDepth) {
+    return graph.Error("graphs are nested too deep");
+  }
+  Code body;
+  GraphCompiler inner(&body, depth_ + 1);
+  BRAID_RETURN_IF_ERROR(inner.DefineInputs(graph, {}));
+  BRAID_RETURN_IF_ERROR(inner.AddNodes(graph));
+  BRAID_ASSIGN_OR_RETURN(body.outputs, inner.ReadOutputs(graph));
+  if (body.inputs.size() != taken || body.outputs.size() != given) {
+    return graph.Error(absl::StrCat("takes ", body.inputs.size(), " and returns ",
+                                    body.outputs.size(), " values (", taken, " and ", given, ")"));
+  }
+  MarkLastUses(&body);
+  return body;
+}
+
+// The arguments of a higher-order operator: graphs, and what goes into them.
+struct HigherOrderArguments {
+  std::vector<JsonField> graphs;
+  std::vector<std::vector<Operand>> operands;  // each argument that is no graph
+};
+
+absl::StatusOr<HigherOrderArguments> ReadHigherOrder(const JsonField& node, const Values& values) {
+  HigherOrderArguments arguments;
+  BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(node, "inputs"));
+  for (const JsonField& input : inputs) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField argument, input.Get("arg"));
+    if (argument.Has("as_graph")) {
+      BRAID_ASSIGN_OR_RETURN(const JsonField named, argument.Get("as_graph"));
+      BRAID_ASSIGN_OR_RETURN(arguments.graphs.emplace_back(named), named.Get("graph"));
+    } else {
+      BRAID_ASSIGN_OR_RETURN(arguments.operands.emplace_back(), ReadOperands(argument, values));
+    }
+  }
+  return arguments;
+}
+
+// Operands of `groups` from `first` on, one after the other.
+std::vector<Operand> Flatten(const std::vector<std::vector<Operand>>& groups, size_t first) {
+  std::vector<Operand> all;
+  for (size_t g = first; g < groups.size(); ++g) {
+    all.insert(all.end(), groups[g].begin(), groups[g].end());
+  }
+  return all;
+}
+
+const c10::IValue& ConstantOf(const std::vector<Operand>& group) {
+  static const auto* const kNone = new c10::IValue();
+  return group.size() == 1 ? group.front().constant : *kNone;
+}
+
+// Reads what torch.autocast was given: device, type, whether it is on, and whether it caches.
+absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<Operand>>& groups,
+                          Region* region) {
+  if (groups.size() < 4 || !ConstantOf(groups[0]).isString() || !ConstantOf(groups[2]).isBool()) {
+    return node.Error("wrong arguments of wrap_with_autocast");
+  }
+  const std::string& device = ConstantOf(groups[0]).toStringRef();
+  if (device != "cpu" && device != "cuda") {
+    return node.Error(absl::StrCat("autocast of an unknown device '", Excerpt(device), "'"));
+  }
+  region->autocast_device = device == "cpu" ? c10::kCPU : c10::kCUDA;
+  if (ConstantOf(groups[1]).isInt()) {
+    region->autocast_type = static_cast<c10::ScalarType>(ConstantOf(groups[1]).toInt());
+  }
+  region->autocast_enabled = ConstantOf(groups[2]).toBool();
+  return absl::OkStatus();
+}
+
+size_t CountOf(const std::vector<Result>& results) {
+  size_t count = 0;
+  for (const Result& result : results) {
+    count += result.is_list ? result.items.size() : 1;
+  }
+  return count;
+}
+
+bool HasEffects(const std::vector<Code>& bodies) {
+  return std::any_of(bodies.begin(), bodies.end(), [](const Code& body) {
+    return std::any_of(body.instructions.begin(), body.instructions.end(),
+                       [](const Instruction& each) { return each.has_effects; });
+  });
+}
+
+absl::Status GraphCompiler::AddHigherOrder(const JsonField& node, const std::string& name,
+                                           Instruction instruction) {
+  static const auto* const kKnown = new std::map<std::string, size_t>({
+      {"cond", 2},
+      {"invoke_subgraph", 1},
+      {"map_impl", 1},
+      {"while_loop", 2},
+      {"wrap_with_autocast", 1},
+      {"wrap_with_set_grad_enabled", 1},
+  });
+  const auto known = kKnown->find(name);
+  if (known == kKnown->end()) {
+    return node.Error(absl::StrCat("operator ", Excerpt(instruction.target), " is not supported"));
+  }
+  BRAID_ASSIGN_OR_RETURN(const HigherOrderArguments arguments, ReadHigherOrder(node, values_));
+  const auto& groups = arguments.operands;
+  if (arguments.graphs.size() != known->second || groups.empty()) {
+    return node.Error(absl::StrCat("wrong arguments of ", instruction.target));
+  }
+  // Nothing records gradients here, whatever the model asks for; a subgraph's name is a cache's
+  // key.
+  if (name == "wrap_with_set_grad_enabled" || name == "invoke_subgraph") {
+    return Inline(node, arguments.graphs.front(), Flatten(groups, 1));
+  }
+  Region region;
+  size_t given = 0;  // operands that decide something and go into no body
+  if (name == "wrap_with_autocast") {
+    region.kind = Region::Kind::kAutocast;
+    BRAID_RETURN_IF_ERROR(ReadAutocast(node, groups, &region));
+    instruction.operands = Flatten(groups, 4);
+  } else {
+    region.kind = name == "cond"         ? Region::Kind::kCond
+                  : name == "while_loop" ? Region::Kind::kWhile
+                                         : Region::Kind::kMap;
+    region.carried = groups.front().size();
+    instruction.operands = Flatten(groups, 0);
+    given = name == "cond" ? 1 : 0;
+  }
+  BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
+  const size_t taken = instruction.operands.size() - given;
+  for (size_t g = 0; g < arguments.graphs.size(); ++g) {
+    const bool decides = region.kind == Region::Kind::kWhile && g == 0;
+    BRAID_ASSIGN_OR_RETURN(
+        region.bodies.emplace_back(),
+        CompileBody(arguments.graphs[g], taken, decides ? 1 : CountOf(instruction.results)));
+  }
+  if (region.kind == Region::Kind::kWhile && CountOf(instruction.results) != region.carried) {
+    return node.Error("while_loop returns another number of values than it carries");
+  }
+  instruction.has_effects = HasEffects(region.bodies);
+  for (const Code& body : region.bodies) {
+    for (const Instruction& each : body.instructions) {
+      instruction.writes = instruction.writes || each.writes;
+    }
+  }
+  instruction.region = std::make_shared<const Region>(std::move(region));
+  code_->instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Code> Compile(const JsonField& graph, const ConstantNames& constants) {
+  Code code;
+  GraphCompiler compiler(&code, /*depth=*/0);
+  BRAID_RETURN_IF_ERROR(compiler.DefineInputs(graph, constants));
+  BRAID_RETURN_IF_ERROR(compiler.AddNodes(graph));
+  BRAID_ASSIGN_OR_RETURN(code.outputs, compiler.ReadOutputs(graph));
+  MarkLastUses(&code);
+  return code;
+}
+
+}  // namespace braid

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Exports small modules of every kind, serves them, and compares each answer with the module's.
 
-More than 60 modules, of which half look across the rows of a batch. `braid.export` chooses the format.
-Requests of 1 to 300 rows are sent at once to 3 CPU replicas, which merge and split them. A module that
-looks across rows must not be batched, the others must. BRAID_SERVER_BINARY names the server, if it is
-not build/release/bin/braid-server. Exits with 1 on any difference. Takes some minutes.
+More than 60 modules, of which half look across the rows of a batch. `braid.export` chooses the
+format. Requests of 1 to 300 rows are sent at once to 3 CPU replicas, which merge and split them. A
+module that looks across rows must not be batched, the others must. BRAID_SERVER_BINARY names the
+server, if it is not build/release/bin/braid-server. Exits with 1 on any difference. Takes some
+minutes.
 """
 
 from __future__ import annotations

@@ -72,8 +72,9 @@ def export(
     gradients and buffers, at batches of 1, 2, 7 and 33 rows.
 
     A server merges requests and splits batches only if a row's outputs do not depend on the other
-    rows. This is proven by values, in evaluation mode. Otherwise the config.pbtxt that is written has
-    `max_batch_size: 0`, requests run whole, and the result's reason says which rows depend on which.
+    rows. This is proven by values, in evaluation mode. Otherwise the config.pbtxt that is written
+    has `max_batch_size: 0`, requests run whole, and the result's reason says which rows depend on
+    which.
 
     ExportError if it cannot be done, with the reason; TypeError and ValueError if the arguments
     make no sense; ImportError without torch.

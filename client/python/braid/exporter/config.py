@@ -14,8 +14,8 @@ from braid import _protocol
 from braid._export import ExportError
 
 MAX_BATCH_SIZE = 256  # What the server takes where a TorchScript model has no config.pbtxt.
-# The parameter by which a configuration declares batches of rows that are not proven independent, or
-# that dim 0 is the batch although each request has to run alone, so that the model can be trained.
+# The parameter by which a configuration declares batches of rows that are not proven independent,
+# or that dim 0 is the batch although each request runs alone, so that the model can be trained.
 ROW_INDEPENDENCE, ASSUMED, DEPENDENT = "row_independence", "assumed", "dependent"
 
 _ModelConfig = _protocol.message("inference.ModelConfig")
@@ -41,8 +41,8 @@ class Tensor:
 def tensor(
     name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: Batching
 ) -> Tensor:
-    """shapes: with the batch, of one or more batches; a size that differs becomes -1. Where dim 0 is
-    a batch, what has no dims is one number for it.
+    """shapes: with the batch, of one or more batches; a size that differs becomes -1. Where dim 0
+    is a batch, what has no dims is one number for it.
 
     ExportError if there are now more, now fewer dims.
     """

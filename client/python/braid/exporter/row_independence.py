@@ -9,8 +9,8 @@ mode, with its own weights and with random ones, on batches made of the example'
   neighbours in a vector register are large, so differences within rounding do not count.
 - The batch size changes, and the row stays. Other kernels run then, which round in another way.
 
-Learned mixing hides behind weights that are zero, as in `x + self.a * x.mean(0)` with a = 0. That is
-why the module also runs with weights that are not.
+Learned mixing hides behind weights that are zero, as in `x + self.a * x.mean(0)` with a = 0. That
+is why the module also runs with weights that are not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from braid.exporter import attributes, rows
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import call, flatten
-from braid.exporter.state import device_of, holding, preserved, state_of
+from braid.exporter.state import device_of, holding, preserved, same, state_of
 
 INDEPENDENT, DEPENDENT, UNDECIDED = "independent", "dependent", "undecided"
 
@@ -240,7 +240,11 @@ class _Proof:
             evidence = f"output '{numbers[0]}' has no dims: it is one number for all rows"
             return RowIndependence(DEPENDENT, evidence, one_number=True)
         if missing := [name for name in self.shapes.of_rows if name not in self.compared]:
-            raise _Ended(UNDECIDED, f"output '{missing[0]}' has no finite number to compare")
+            raise _Ended(
+                UNDECIDED,
+                f"output '{missing[0]}' cannot be compared: forward takes no other rows, or "
+                f"gives no finite number",
+            )
         return RowIndependence(INDEPENDENT)
 
     def batch(self, places: Sequence[int], kind: str = _BASE) -> Tensors:
@@ -302,8 +306,8 @@ class _Proof:
 class _Trial:
     """Runs with the same weights. about: says which, in evidence.
 
-    ordinary: the largest difference beyond rounding between rows like the example's, relative to the
-        output's largest value. Infinite where one of two values alone is finite.
+    ordinary: the largest difference beyond rounding between rows like the example's, relative to
+        the output's largest value. Infinite where one of two values alone is finite.
     """
 
     def __init__(self, proof: _Proof, weights: Tensors, about: str = "") -> None:
@@ -369,8 +373,11 @@ class _Trial:
                 )
 
     def _of_others(self, change: _Change) -> Iterator[str]:
-        before = self._outputs_of(self._proof.batch(range(change.count), change.own), change.own)
-        after = self._outputs_of(self._proof.with_others(change), change.kind)
+        own = self._proof.batch(range(change.count), change.own)
+        given = self._proof.with_others(change)
+        if all(map(same, own.values(), given.values())):
+            return
+        before, after = self._outputs_of(own, change.own), self._outputs_of(given, change.kind)
         if before is None or after is None:
             return
         kept = [row for row in range(change.count) if row not in change.places]
@@ -427,7 +434,7 @@ class _Trial:
         ordinary: bool,
         same_kernels: bool,
     ) -> Iterator[str]:
-        if before.isfinite().any() or before.numel() == 0:
+        if same_kernels and (before.isfinite().any() or before.numel() == 0):
             self._proof.compared.add(name)
         gap, largest = _difference(before, after), self._largest(name, before)
         if ordinary and gap > _rounding(before, same_kernels) * largest:
@@ -700,8 +707,8 @@ def _largest(tensor: torch.Tensor) -> float:
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """The largest; infinite where one of the two alone is not a number."""
     one, other = one.reshape(-1).double(), other.reshape(-1).double()
-    same = (one == other) | (one.isnan() & other.isnan())
-    gaps = (one - other).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    alike = (one == other) | (one.isnan() & other.isnan())
+    gaps = (one - other).abs().masked_fill(alike, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
     return gaps.max().item() if gaps.numel() else 0.0
 
 

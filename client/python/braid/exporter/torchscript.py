@@ -102,7 +102,7 @@ def write(
         ],
         [
             config.tensor(
-                name, DATATYPES[each.dtype], [of_batch[name].shape for of_batch in outputs], batching
+                name, DATATYPES[each.dtype], [batch[name].shape for batch in outputs], batching
             )
             for name, each in outputs[0].items()
         ],

@@ -58,36 +58,41 @@ absl::StatusOr<std::vector<std::unique_ptr<Replica>>> MakeReplicas(
   return replicas;
 }
 
-// Whether `config` leaves it to a test.
+// True if `config` requires a test.
 bool NeedsTest(const ModelConfig& config) {
   return config.batched() && (config.row_independence == RowIndependence::kUnproven ||
                               config.row_independence == RowIndependence::kProven);
 }
 
-// Records in `config` what `test` found. declared: the batch dimension is the user's word.
-void Record(const RowTest& test, int64_t version, bool declared, ModelConfig* config) {
+// Records in `config` what `test` found. declared: config.pbtxt declares the batch dimension.
+void Record(RowTest test, int64_t version, bool declared, ModelConfig* config) {
+  if (test.one_number && !declared && test.result == RowIndependence::kProven) {
+    test.result = RowIndependence::kDependent;
+    test.reason = "an output without dimensions is one number for all rows";
+  }
+  const bool proven = test.result == RowIndependence::kProven;
   const bool dependent = test.result == RowIndependence::kDependent;
-  const bool merge =
-      test.result == RowIndependence::kProven || (declared && (!dependent || test.approximate));
-  config->row_independence = test.result == RowIndependence::kProven ? RowIndependence::kProven
-                             : merge                                 ? RowIndependence::kUnproven
-                                                                     : RowIndependence::kDependent;
+  const bool merge = proven || (declared && (!dependent || test.approximate));
+  config->row_independence = proven  ? RowIndependence::kProven
+                             : merge ? RowIndependence::kUnproven
+                                     : RowIndependence::kDependent;
   config->row_independence_reason = test.reason;
-  if (test.result != RowIndependence::kProven) {
+  if (!proven) {
     Log(LogModule::kModels)
-        .warn("model '{}' version {}: {}: {}: {}", config->name, version,
-              merge ? "requests are merged and split, as the configuration says"
-                    : "requests are neither merged nor split",
-              dependent ? "rows depend on each other" : "row independence could not be tested",
-              test.reason);
+        .warn("model '{}' version {}: {} ({}); {}", config->name, version,
+              !dependent         ? "row independence could not be tested"
+              : test.approximate ? "rows depend slightly on each other"
+                                 : "rows depend on each other",
+              test.reason,
+              merge ? "merging requests because config.pbtxt declares batches"
+                    : "requests are neither merged nor split");
   }
 }
 
 absl::Status RefuseDependence(const ModelConfig& config, const RowTest& test) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "max_batch_size: ", config.max_batch_size,
-      " lets Braid merge requests and split batches, but rows depend on each other: ", test.reason,
-      " (set max_batch_size: 0, with -1 before all dims, or, to mix rows all the same, "
+      "max_batch_size: ", config.max_batch_size, ", but rows depend on each other: ", test.reason,
+      " (set max_batch_size: 0 and put -1 before all dims; to merge anyway, set "
       "parameters[\"row_independence\"] to \"assumed\")"));
 }
 
@@ -134,7 +139,7 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
         on_row_dependence == OnRowDependence::kRefuse) {
       return RefuseDependence(settled, test);
     }
-    // What a test has proven before is not merged on somebody's word.
+    // A version proven earlier is not merged just because the configuration declares batches.
     const bool declared =
         config.has_value() && config->row_independence == RowIndependence::kUnproven;
     Record(test, file.version, declared, &settled);

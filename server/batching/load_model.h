@@ -34,7 +34,7 @@ struct ModelFile {
   int64_t version = 0;
 };
 
-// What becomes of a version whose rows depend on each other although its configuration has a batch
+// Handling of a version whose rows depend on each other although its configuration has a batch
 // dimension.
 enum class OnRowDependence {
   kRefuse,    // FAILED_PRECONDITION: the configuration is the user's and says otherwise.
@@ -47,7 +47,7 @@ enum class OnRowDependence {
 // version whose rows depend on each other, or could not be tested, runs each request alone.
 //
 // Errors and `config` are those of what opens it, PlaceReplicas()'s, TestRowIndependence()'s and
-// WarmUp()'s. Blocks, but of the workers it has only the runs of the test and the warm-up.
+// WarmUp()'s. Blocks; uses the workers only to run the test and the warm-up.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers,

@@ -12,8 +12,10 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/isfinite.h"
+#include "ATen/ops/maximum.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/where.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "c10/core/GradMode.h"
@@ -32,54 +34,49 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kRows = 4;
 constexpr int kMaxForwards = 8;
 constexpr uint64_t kSeed = 1;
-// Differences, as a part of the largest output. What a vectorized function rounds to depends on the
-// other numbers in its register: some take a slower way if one of them is very large or NaN.
-constexpr double kSameShapes = 1e-4;
-constexpr double kSameShapesHalf = 2e-2;  // of FP16 and BF16
+// Differences up to these do not count: parts of the largest value of an output's column, and of
+// the whole output, whose rounding errors a column may have. Vectorized functions may round the
+// last bit differently when neighboring values are very large or NaN.
+struct Tolerance {
+  double column;
+  double output;
+};
+constexpr Tolerance kSameShapes = {1e-4, 4e-7};
+constexpr Tolerance kSameShapesHalf = {2e-2, 1e-3};  // FP16 and BF16
 // Kernels for other batch sizes add in another order.
-constexpr double kOtherShapes = 1e-2;
-constexpr double kOtherShapesHalf = 5e-2;
-// A dependence up to this is approximate: on other rows like it, and on rows of larger numbers.
+constexpr Tolerance kOtherShapes = {5e-3, 1e-5};
+constexpr Tolerance kOtherShapesHalf = {5e-2, 1e-2};
+// A dependence up to this is approximate: on other rows of small numbers, and of larger ones.
 constexpr double kApproximate = 5e-2;
 constexpr double kApproximateLarger = 15e-2;
+// Even rows of the first batch are this much smaller than odd ones, so that a normalization over
+// the batch does not hide behind rows that are alike.
+constexpr double kSmallNumber = 0.1;
+// Thresholds such as "is this image 0 to 255?" are below it.
+constexpr double kLargeNumber = 1e4;
 
-// What rows are filled with.
-enum class Fill { kUniform, kNormal, kNan };
+// What the other rows are filled with.
+enum class Fill { kSmall, kNormal, kLarge, kNan };
+
+// Integers without a range. Types that index no embedding take all that they hold, INT32 and INT64
+// only 0 and 1: an index out of range may end the process.
+enum class Integers { kTypical, kZero };
 
 struct Difference {
   size_t output = 0;
   int64_t row = 0;
   double absolute = 0;
   double relative = 0;
+  std::string shapes = {};  // where they differ
 };
 
 // Sizes of dims that may be any. Convolutions and pooling need more than a few.
 struct Attempt {
   int64_t open_size = 0;
-  bool zero_integers = false;
+  Integers integers = Integers::kTypical;
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// The largest difference of two elements. NaN is like NaN, and infinitely far from numbers, as are
-// tensors of different shapes.
-double Distance(const at::Tensor& one, const at::Tensor& other) {
-  if (one.sizes() != other.sizes()) {
-    return kInfinity;
-  }
-  const at::Tensor a = one.to(c10::kDouble).contiguous();
-  const at::Tensor b = other.to(c10::kDouble).contiguous();
-  const double* const as = a.const_data_ptr<double>();
-  const double* const bs = b.const_data_ptr<double>();
-  double largest = 0;
-  for (int64_t e = 0; e < a.numel(); ++e) {
-    if (as[e] != bs[e] && !(std::isnan(as[e]) && std::isnan(bs[e]))) {
-      const double distance = std::abs(as[e] - bs[e]);
-      largest = std::max(largest, std::isnan(distance) ? kInfinity : distance);
-    }
-  }
-  return largest;
-}
 
 // The dims of `spec` as a request has them. Dims of any size are as in a warm-up request, or
 // `open`.
@@ -98,13 +95,41 @@ std::vector<int64_t> DimsOf(const TensorSpec& spec, const ModelConfig& config, i
 
 bool IsHalf(DataType type) { return type == DataType::kFp16 || type == DataType::kBf16; }
 
-at::Tensor RandomIntegers(const TensorSpec& spec, const std::vector<int64_t>& shape) {
-  at::Tensor numbers = at::empty(shape, c10::kLong);
-  if (!spec.range) {
-    return numbers.random_(0, 2);  // No embedding is too small for these.
+// The integers that the test gives to an input, both ends included.
+ValueRange RangeOf(const TensorSpec& spec, Integers integers) {
+  if (spec.range) {
+    // The end of random_() is not included; the highest int64 is left out.
+    const int64_t most = std::min(spec.range->max, std::numeric_limits<int64_t>::max() - 1);
+    return {spec.range->min, most};
   }
-  const bool full = spec.range->max == std::numeric_limits<int64_t>::max();
-  return numbers.random_(spec.range->min, full ? spec.range->max : spec.range->max + 1);
+  if (integers == Integers::kZero) {
+    return {0, 0};
+  }
+  switch (spec.type) {
+    case DataType::kUint8:
+      return {0, std::numeric_limits<uint8_t>::max()};
+    case DataType::kInt8:
+      return {0, std::numeric_limits<int8_t>::max()};
+    case DataType::kInt16:
+    case DataType::kUint16:
+      return {0, std::numeric_limits<int16_t>::max()};
+    default:
+      return {0, 1};
+  }
+}
+
+at::Tensor RandomIntegers(const ValueRange& range, const std::vector<int64_t>& shape) {
+  return at::empty(shape, c10::kLong).random_(range.min, range.max + 1);
+}
+
+// Magnitudes of the finite values of [rows, …, columns], the largest of each column.
+at::Tensor ColumnScales(const at::Tensor& values) {
+  const at::Tensor sizes = at::where(at::isfinite(values), values.abs(), 0);
+  return sizes.dim() < 2 ? sizes.amax() : sizes.flatten(0, -2).amax(0);
+}
+
+RowTest Unproven(std::string reason) {
+  return {RowIndependence::kUnproven, false, std::move(reason)};
 }
 
 class Tester {
@@ -118,20 +143,22 @@ class Tester {
   }
 
   absl::StatusOr<RowTest> Run() {
-    BRAID_RETURN_IF_ERROR(RunOnce());
+    BRAID_RETURN_IF_ERROR(RunBase());
     if (base_outputs_.empty()) {
-      return RowTest{RowIndependence::kUnproven, false,
-                     absl::StrCat("the model fails on random inputs: ", failure_)};
+      return Unproven(absl::StrCat("the model raised an error on random inputs: ", failure_));
     }
-    if (largest_ < 0) {
-      return RowTest{RowIndependence::kUnproven, false,
-                     "all outputs are NaN or infinite for random inputs"};
+    if (!finite_) {
+      return Unproven("all outputs are NaN or infinite for random inputs");
     }
     BRAID_ASSIGN_OR_RETURN(std::optional<RowTest> test, TestOtherRows());
     if (!test) {
       BRAID_ASSIGN_OR_RETURN(test, TestOtherSizes());
     }
-    return test.value_or(RowTest{RowIndependence::kProven});
+    RowTest result = test.value_or(RowTest{RowIndependence::kProven});
+    for (size_t o = 0; o < base_outputs_.size(); ++o) {
+      result.one_number |= !HasRows(o);
+    }
+    return result;
   }
 
  private:
@@ -160,218 +187,11 @@ class Tester {
     return outputs;
   }
 
-  // Finds inputs that the model takes, and its outputs for them. `failure_` if there are none.
-  absl::Status RunOnce() {
-    const bool open =
-        std::any_of(config_.inputs.begin(), config_.inputs.end(), [](const TensorSpec& spec) {
-          return std::find(spec.dims.begin(), spec.dims.end(), -1) != spec.dims.end();
-        });
-    const std::vector<Attempt> attempts =
-        open ? std::vector<Attempt>{{4, false}, {32, false}, {32, true}}
-             : std::vector<Attempt>{{0, false}, {0, true}};
-    for (const Attempt& attempt : attempts) {
-      attempt_ = attempt;
-      base_ = Draw(Fill::kUniform);
-      absl::StatusOr<Tensors> outputs = Forward(base_);
-      if (outputs.ok()) {
-        base_outputs_ = *std::move(outputs);
-        MeasureLargest();
-        return absl::OkStatus();
-      }
-      const absl::StatusCode code = outputs.status().code();
-      const bool contradicts = code == absl::StatusCode::kFailedPrecondition && !open;
-      if (contradicts || code == absl::StatusCode::kUnavailable) {
-        return outputs.status();
-      }
-      failure_ = std::string(outputs.status().message());
-    }
-    return absl::OkStatus();
-  }
-
-  // Of one size, which is that of all batches that are compared bit by bit.
-  Tensors Draw(Fill fill) const {
-    Tensors drawn;
-    for (const TensorSpec& spec : config_.inputs) {
-      std::vector<int64_t> shape = DimsOf(spec, config_, attempt_.open_size);
-      if (spec.scalar) {
-        drawn.push_back(spec.default_value ? at::Tensor() : at::ones({}, ToScalarType(spec.type)));
-        continue;
-      }
-      if (config_.has_batch_dim(spec)) {
-        shape.insert(shape.begin(), rows_);
-      }
-      drawn.push_back(DrawOne(spec, shape, fill).to(ToScalarType(spec.type)));
-    }
-    return drawn;
-  }
-
-  at::Tensor DrawOne(const TensorSpec& spec, const std::vector<int64_t>& shape, Fill fill) const {
-    if (!IsFloatingPoint(spec.type)) {
-      return attempt_.zero_integers && !spec.range ? at::empty(shape, c10::kLong).zero_()
-                                                   : RandomIntegers(spec, shape);
-    }
-    if (fill == Fill::kNan) {
-      return at::full(shape, std::numeric_limits<double>::quiet_NaN(), c10::kDouble);
-    }
-    const at::Tensor numbers = at::empty(shape, c10::kDouble);
-    return fill == Fill::kUniform ? numbers.uniform_() : numbers.normal_(0, 3);
-  }
-
-  // The base with every second row, from `first` on, drawn anew.
-  Tensors WithOthers(int64_t first, Fill fill) const {
-    const Tensors others = Draw(fill);
-    Tensors mixed;
-    for (size_t i = 0; i < base_.size(); ++i) {
-      if (!config_.has_batch_dim(config_.inputs[i]) || config_.inputs[i].scalar) {
-        mixed.push_back(base_[i]);
-        continue;
-      }
-      at::Tensor input = base_[i].clone();
-      const bool binary = !IsFloatingPoint(config_.inputs[i].type) && !config_.inputs[i].range;
-      for (int64_t row = first; row < rows_; row += 2) {
-        // Another draw of 0 and 1 may be the same one.
-        input[row].copy_(binary && !attempt_.zero_integers ? base_[i][row].eq(0) : others[i][row]);
-      }
-      mixed.push_back(std::move(input));
-    }
-    return mixed;
-  }
-
-  Tensors Rows(int64_t start, int64_t count) const {
-    Tensors rows;
-    for (size_t i = 0; i < base_.size(); ++i) {
-      const bool cut = !config_.inputs[i].scalar && config_.has_batch_dim(config_.inputs[i]);
-      rows.push_back(cut ? base_[i].narrow(0, start, count) : base_[i]);
-    }
-    return rows;
-  }
-
-  // An output without dimensions is one number for a chunk, of which no row has a part.
-  bool HasRows(size_t output) const {
-    return !config_.outputs[output].dims.empty() || base_outputs_[output].size(0) == rows_;
-  }
-
-  void MeasureLargest() {
-    for (size_t o = 0; o < base_outputs_.size(); ++o) {
-      if (!HasRows(o)) {
-        largest_ = std::max(largest_, 0.0);
-        continue;
-      }
-      const at::Tensor values = base_outputs_[o].to(c10::kDouble);
-      const at::Tensor finite = at::isfinite(values);
-      if (values.numel() == 0 || finite.any().item<bool>()) {
-        const at::Tensor sizes = at::where(finite, values.abs(), 0);
-        largest_ = std::max(largest_, sizes.numel() == 0 ? 0.0 : sizes.max().item<double>());
-      }
-    }
-  }
-
-  // The largest difference beyond rounding between the base's outputs and `other`, which are of its
-  // rows from `start` on: of every `step`-th of them, from `first` on.
-  std::optional<Difference> Compare(const Tensors& other, int64_t start, int64_t first,
-                                    int64_t step) const {
-    std::optional<Difference> largest;
-    for (size_t o = 0; o < base_outputs_.size(); ++o) {
-      const bool same_shapes = other[o].size(0) == base_outputs_[o].size(0);
-      const bool half = IsHalf(config_.outputs[o].type);
-      const double tolerance = same_shapes ? half ? kSameShapesHalf : kSameShapes
-                               : half      ? kOtherShapesHalf
-                                           : kOtherShapes;
-      for (int64_t row = first; HasRows(o) && row < other[o].size(0); row += step) {
-        const double absolute = Distance(other[o][row], base_outputs_[o][start + row]);
-        const double relative = absolute == 0 ? 0 : absolute / std::max(largest_, 1e-30);
-        if (relative > tolerance && (!largest || relative > largest->relative)) {
-          largest = Difference{o, start + row, absolute, relative};
-        }
-      }
-    }
-    return largest;
-  }
-
-  std::string Describe(const Difference& difference) const {
-    const std::string& name = config_.outputs[difference.output].name;
-    return absl::StrCat("row ", difference.row, " of output '", name, "' ",
-                        std::isinf(difference.absolute)
-                            ? "becomes or ceases to be NaN or infinite"
-                            : absl::StrFormat("changes by %.3g (largest value: %.3g)",
-                                              difference.absolute, largest_));
-  }
-
-  // Keeps a row and changes the others. None if no row notices.
-  absl::StatusOr<std::optional<RowTest>> TestOtherRows() {
-    struct Case {
-      int64_t changed;  // the first of the rows that change
-      Fill fill;
-    };
-    const bool floats =
-        std::any_of(config_.inputs.begin(), config_.inputs.end(), [](const TensorSpec& spec) {
-          return IsFloatingPoint(spec.type) && !spec.scalar && !spec.broadcast;
-        });
-    std::vector<Case> cases = {{1, Fill::kUniform}, {0, Fill::kNormal}};
-    if (floats) {
-      cases.push_back({1, Fill::kNan});
-    }
-    std::optional<Difference> found;  // the first
-    bool approximate = true;
-    bool among_nans = false;
-    for (const Case& each : cases) {
-      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> outputs,
-                             Try(WithOthers(each.changed, each.fill)));
-      if (!outputs) {
-        continue;
-      }
-      const auto difference = Compare(*outputs, 0, 1 - each.changed, 2);
-      if (difference && !found) {
-        found = difference;
-        among_nans = each.fill == Fill::kNan;
-      }
-      if (difference && each.fill != Fill::kNan) {
-        approximate &= difference->relative <=
-                       (each.fill == Fill::kUniform ? kApproximate : kApproximateLarger);
-      }
-    }
-    if (!found) {
-      return std::nullopt;
-    }
-    BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> again, Try(base_));
-    if (!again) {
-      return RowTest{RowIndependence::kUnproven, false, "the model fails when it repeats a batch"};
-    }
-    if (const auto noise = Compare(*again, 0, 0, 1)) {
-      return RowTest{
-          RowIndependence::kUnproven, false,
-          absl::StrCat("outputs differ between two runs on the same inputs: ", Describe(*noise))};
-    }
-    return RowTest{RowIndependence::kDependent, approximate && !among_nans,
-                   absl::StrCat(Describe(*found), " when other rows of a batch of ", rows_,
-                                among_nans ? " are NaN" : " change")};
-  }
-
-  // Runs rows of the base in smaller batches. None if they give the same within rounding.
-  absl::StatusOr<std::optional<RowTest>> TestOtherSizes() {
-    for (const auto& [start, count] : {std::pair<int64_t, int64_t>{rows_ - 1, 1}, {1, rows_ - 1}}) {
-      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> outputs, Try(Rows(start, count)));
-      if (!outputs) {
-        continue;  // Requests of so many rows fail alone, too.
-      }
-      const auto difference = Compare(*outputs, start, 0, 1);
-      if (!difference) {
-        continue;
-      }
-      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> drawn, Try(base_, kSeed + 1));
-      if (drawn && Compare(*drawn, 0, 0, 1)) {
-        return std::nullopt;  // The model draws random numbers, others for other shapes.
-      }
-      return RowTest{
-          RowIndependence::kDependent, difference->relative <= kApproximate,
-          absl::StrCat(Describe(*difference), " in a batch of ", count, " instead of ", rows_)};
-    }
-    return std::nullopt;
-  }
-
-  // None if the model fails on `inputs`, or has run often enough.
+  // None, with `failure_`, if the model fails on `inputs` or has run often enough. UNAVAILABLE if
+  // the device is lost.
   absl::StatusOr<std::optional<Tensors>> Try(const Tensors& inputs, uint64_t seed = kSeed) {
     if (forwards_ == kMaxForwards) {
+      failure_ = "the test ran too often";
       return std::optional<Tensors>();
     }
     absl::StatusOr<Tensors> outputs = Forward(inputs, seed);
@@ -381,7 +201,298 @@ class Tester {
     if (outputs.status().code() == absl::StatusCode::kUnavailable) {
       return outputs.status();
     }
+    contradicts_ = outputs.status().code() == absl::StatusCode::kFailedPrecondition;
+    failure_ = std::string(outputs.status().message());
     return std::optional<Tensors>();
+  }
+
+  bool HasInput(absl::FunctionRef<bool(const TensorSpec&)> wanted) const {
+    return std::any_of(config_.inputs.begin(), config_.inputs.end(),
+                       [&](const TensorSpec& spec) { return !spec.scalar && wanted(spec); });
+  }
+
+  std::vector<Attempt> Attempts() const {
+    const bool open = HasInput([](const TensorSpec& spec) {
+      return std::find(spec.dims.begin(), spec.dims.end(), -1) != spec.dims.end();
+    });
+    const bool integers = HasInput([](const TensorSpec& spec) {
+      return !IsFloatingPoint(spec.type) && spec.type != DataType::kBool && !spec.range;
+    });
+    std::vector<Attempt> attempts = {{4, Integers::kTypical}};
+    if (open) {
+      attempts.push_back({32, Integers::kTypical});
+    } else if (integers) {
+      attempts.push_back({4, Integers::kZero});
+    }
+    return attempts;
+  }
+
+  // Finds inputs that the model accepts, and its outputs for them.
+  absl::Status RunBase() {
+    const std::vector<Attempt> attempts = Attempts();
+    for (const Attempt& attempt : attempts) {
+      attempt_ = attempt;
+      base_ = DrawBase();
+      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> outputs, Try(base_));
+      if (outputs) {
+        base_outputs_ = *outputs;
+        Measure();
+        return absl::OkStatus();
+      }
+    }
+    // Of inputs whose sizes are known, so it is not for the test's choice of them.
+    const bool known = attempts.back().open_size == 4;
+    return contradicts_ && known ? absl::FailedPreconditionError(failure_) : absl::OkStatus();
+  }
+
+  bool IsCut(size_t input) const {
+    return !config_.inputs[input].scalar && config_.has_batch_dim(config_.inputs[input]);
+  }
+
+  std::vector<int64_t> ShapeOf(const TensorSpec& spec) const {
+    std::vector<int64_t> shape = DimsOf(spec, config_, attempt_.open_size);
+    if (config_.has_batch_dim(spec)) {
+      shape.insert(shape.begin(), rows_);
+    }
+    return shape;
+  }
+
+  // rows_ rows of every input: even ones of small numbers.
+  Tensors DrawBase() const {
+    Tensors base;
+    for (size_t i = 0; i < config_.inputs.size(); ++i) {
+      const TensorSpec& spec = config_.inputs[i];
+      if (spec.scalar) {
+        base.push_back(spec.default_value ? at::Tensor() : at::ones({}, ToScalarType(spec.type)));
+        continue;
+      }
+      const at::Tensor large = Draw(spec, Fill::kNormal, /*first=*/true);
+      at::Tensor input = large.clone();
+      if (IsCut(i)) {
+        const at::Tensor small = Draw(spec, Fill::kSmall, /*first=*/true);
+        for (int64_t row = 0; row < rows_; row += 2) {
+          input[row].copy_(small[row]);
+        }
+      }
+      base.push_back(input.to(ToScalarType(spec.type)));
+    }
+    return base;
+  }
+
+  // first: for the base, which is of positive numbers, as logarithms and roots want.
+  at::Tensor Draw(const TensorSpec& spec, Fill fill, bool first) const {
+    const std::vector<int64_t> shape = ShapeOf(spec);
+    if (IsFloatingPoint(spec.type)) {
+      const at::Tensor numbers = at::empty(shape, c10::kDouble);
+      switch (fill) {
+        case Fill::kSmall:
+          return numbers.uniform_(0, kSmallNumber);
+        case Fill::kNormal:
+          return first ? numbers.uniform_() : numbers.normal_(0, 3);
+        case Fill::kLarge:
+          return numbers.uniform_(kLargeNumber / 2, kLargeNumber);
+        case Fill::kNan:
+          return numbers.fill_(std::numeric_limits<double>::quiet_NaN());
+      }
+    }
+    const ValueRange range = RangeOf(spec, attempt_.integers);
+    const auto width = static_cast<double>(range.max) - static_cast<double>(range.min);
+    const auto low = range.min + static_cast<int64_t>(width * kSmallNumber);
+    switch (fill) {
+      case Fill::kSmall:
+        // Of two values only the base has both.
+        return RandomIntegers(low > range.min ? ValueRange{range.min, low} : range, shape);
+      case Fill::kNormal:
+        return RandomIntegers(range, shape);
+      case Fill::kLarge:
+        return at::full(shape, range.max, c10::kLong);
+      case Fill::kNan:
+        return at::full(shape, range.min, c10::kLong);
+    }
+    return at::Tensor();
+  }
+
+  // The base with every second row, from `first` on, filled anew.
+  Tensors WithOthers(int64_t first, Fill fill) const {
+    Tensors mixed;
+    for (size_t i = 0; i < base_.size(); ++i) {
+      if (!IsCut(i)) {
+        mixed.push_back(base_[i]);
+        continue;
+      }
+      const at::Tensor others = Draw(config_.inputs[i], fill, /*first=*/false);
+      at::Tensor input = base_[i].clone();
+      for (int64_t row = first; row < rows_; row += 2) {
+        input[row].copy_(others[row]);
+      }
+      mixed.push_back(std::move(input));
+    }
+    return mixed;
+  }
+
+  Tensors Rows(int64_t start, int64_t count) const {
+    Tensors rows;
+    for (size_t i = 0; i < base_.size(); ++i) {
+      rows.push_back(IsCut(i) ? base_[i].narrow(0, start, count) : base_[i]);
+    }
+    return rows;
+  }
+
+  // An output without dimensions is one number for a chunk, of which no row has a part.
+  bool HasRows(size_t output) const {
+    return !config_.outputs[output].dims.empty() || base_outputs_[output].size(0) == rows_;
+  }
+
+  void Measure() {
+    for (size_t o = 0; o < base_outputs_.size(); ++o) {
+      const at::Tensor values = base_outputs_[o].to(c10::kDouble);
+      finite_ |= values.numel() == 0 || at::isfinite(values).any().item<bool>();
+      scales_.push_back(values.numel() == 0 ? values : ColumnScales(values));
+    }
+  }
+
+  // What `is` and `was`, rows of output `o`, differ by beyond rounding. NaN is like NaN, and
+  // infinitely far from numbers.
+  std::optional<Difference> CompareRow(size_t o, const at::Tensor& is, const at::Tensor& was,
+                                       bool same_shapes) const {
+    if (is.sizes() != was.sizes()) {
+      Difference difference{o, 0, kInfinity, kInfinity};
+      difference.shapes = absl::StrCat(ShapeString(is.sizes().vec()), " instead of ",
+                                       ShapeString(was.sizes().vec()));
+      return difference;
+    }
+    if (is.numel() == 0) {
+      return std::nullopt;
+    }
+    const at::Tensor a = is.to(c10::kDouble);
+    const at::Tensor b = was.to(c10::kDouble);
+    const at::Tensor like = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+    if (like.all().item<bool>()) {
+      return std::nullopt;
+    }
+    const DataType type = config_.outputs[o].type;
+    const bool half = IsHalf(type);
+    const Tolerance tolerance = same_shapes ? half ? kSameShapesHalf : kSameShapes
+                                : half      ? kOtherShapesHalf
+                                            : kOtherShapes;
+    const at::Tensor apart = at::where(like, 0, a.sub(b).abs()).nan_to_num(kInfinity, kInfinity);
+    const at::Tensor allowed =
+        at::maximum(scales_[o].mul(tolerance.column), scales_[o].max().mul(tolerance.output));
+    const at::Tensor beyond = IsFloatingPoint(type) ? apart.gt(allowed) : like.logical_not();
+    if (!beyond.any().item<bool>()) {
+      return std::nullopt;
+    }
+    const at::Tensor relative = apart.div(scales_[o].clamp_min(1e-30));
+    return Difference{o, 0, at::where(beyond, apart, 0).max().item<double>(),
+                      at::where(beyond, relative, 0).max().item<double>()};
+  }
+
+  // The largest difference beyond rounding between the base's outputs and `other`, which are of its
+  // rows from `start` on: of every `step`-th of them, from `first` on.
+  std::optional<Difference> Compare(const Tensors& other, int64_t start, int64_t first,
+                                    int64_t step) const {
+    std::optional<Difference> largest;
+    for (size_t o = 0; o < base_outputs_.size(); ++o) {
+      const bool same_shapes = other[o].size(0) == base_outputs_[o].size(0);
+      for (int64_t row = first; HasRows(o) && row < other[o].size(0); row += step) {
+        auto difference = CompareRow(o, other[o][row], base_outputs_[o][start + row], same_shapes);
+        if (difference && (!largest || difference->relative > largest->relative)) {
+          difference->row = start + row;
+          largest = std::move(difference);
+        }
+      }
+    }
+    return largest;
+  }
+
+  std::string Describe(const Difference& difference) const {
+    const std::string row = absl::StrCat("row ", difference.row, " of output '",
+                                         config_.outputs[difference.output].name, "' ");
+    if (!difference.shapes.empty()) {
+      return absl::StrCat(row, "has shape ", difference.shapes);
+    }
+    if (std::isinf(difference.absolute)) {
+      return absl::StrCat(row, "becomes or ceases to be NaN or infinite");
+    }
+    return absl::StrFormat("%schanges by %.3g (%.2g of its column's largest value)", row,
+                           difference.absolute, difference.relative);
+  }
+
+  // Keeps rows and changes the others. None if no row changes.
+  absl::StatusOr<std::optional<RowTest>> TestOtherRows() {
+    struct Case {
+      int64_t changed;  // the first of the rows that change
+      Fill fill;
+      double approximate;  // the largest relative change that is approximate
+    };
+    constexpr Case kCases[] = {{1, Fill::kSmall, kApproximate},
+                               {0, Fill::kNormal, kApproximateLarger},
+                               {1, Fill::kLarge, kInfinity},
+                               {0, Fill::kNan, kInfinity}};
+    std::optional<Difference> found;  // the first
+    bool approximate = false;
+    int compared = 0;
+    for (const Case& each : kCases) {
+      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> outputs,
+                             Try(WithOthers(each.changed, each.fill)));
+      if (!outputs) {
+        if (contradicts_) {
+          return std::optional<RowTest>({RowIndependence::kDependent, false, failure_});
+        }
+        continue;
+      }
+      ++compared;
+      const auto difference = Compare(*outputs, 0, 1 - each.changed, 2);
+      if (difference && !found) {
+        found = difference;
+        approximate = each.approximate < kInfinity;
+      }
+      approximate = approximate && (!difference || std::isinf(each.approximate) ||
+                                    difference->relative <= each.approximate);
+    }
+    if (compared == 0 || attempt_.integers == Integers::kZero) {
+      return std::optional<RowTest>(Unproven("the model accepts no other values: " + failure_));
+    }
+    if (!found) {
+      return std::nullopt;
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> again, Try(base_));
+    if (!again) {
+      return std::optional<RowTest>(Unproven("the model fails when it repeats a batch"));
+    }
+    if (const auto noise = Compare(*again, 0, 0, 1)) {
+      return std::optional<RowTest>(Unproven(
+          absl::StrCat("outputs differ between two runs on the same inputs: ", Describe(*noise))));
+    }
+    return std::optional<RowTest>(
+        {RowIndependence::kDependent, approximate,
+         absl::StrCat(Describe(*found), " when other rows of a batch of ", rows_, " change")});
+  }
+
+  // Runs rows of the base in smaller batches. None if they give the same within rounding.
+  absl::StatusOr<std::optional<RowTest>> TestOtherSizes() {
+    for (const auto& [start, count] : {std::pair<int64_t, int64_t>{rows_ - 1, 1}, {1, rows_ - 1}}) {
+      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> outputs, Try(Rows(start, count)));
+      if (!outputs) {
+        if (contradicts_) {
+          return std::optional<RowTest>({RowIndependence::kDependent, false, failure_});
+        }
+        continue;  // Requests of so many rows fail alone, too.
+      }
+      const auto difference = Compare(*outputs, start, 0, 1);
+      if (!difference) {
+        continue;
+      }
+      BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> drawn, Try(base_, kSeed + 1));
+      if (drawn && Compare(*drawn, 0, 0, 1)) {
+        return std::optional<RowTest>(Unproven(
+            "the model draws random numbers, so batches of other sizes cannot be compared"));
+      }
+      return std::optional<RowTest>(
+          {RowIndependence::kDependent, difference->relative <= kApproximate,
+           absl::StrCat(Describe(*difference), " in a batch of ", count, " instead of ", rows_)});
+    }
+    return std::nullopt;
   }
 
   ModelConfig config_;
@@ -389,12 +500,15 @@ class Tester {
   Replica& replica_;
   const int64_t rows_;
   Attempt attempt_;
-  std::string failure_;
   int forwards_ = 0;
+  // Of the last forward pass that failed; whether its outputs contradicted the configuration.
+  std::string failure_;
+  bool contradicts_ = false;
   Tensors base_;
   Tensors base_outputs_;
-  // Finite absolute value of the base's outputs. Below 0: there is none.
-  double largest_ = -1;
+  // Of each output, the largest magnitude of each column.
+  Tensors scales_;
+  bool finite_ = false;
 };
 
 }  // namespace

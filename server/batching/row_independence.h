@@ -13,23 +13,25 @@ namespace braid {
 struct RowTest {
   // kProven, kDependent or kUnproven.
   RowIndependence result = RowIndependence::kUnproven;
-  // Other rows like it change a row by a few percent of the largest value at most, as with dynamic
-  // quantization, which has one scale for the batch.
+  // Replacing other rows by similar ones changes a row by a few percent of its column's largest
+  // value at most, as with dynamic quantization, which has one scale for the batch.
   bool approximate = false;
   // The evidence for kDependent, or why nothing can be said. Empty for kProven.
   std::string reason = {};
+  // An output without dimensions is one number for all rows.
+  bool one_number = false;
 };
 
 // Runs `replica`, which is batched, on random inputs of at most four rows, at most eight times, and
 // compares rows of its outputs:
-//  - in batches of one size, a row's output must not change when other rows change, also when they
-//    are NaN. The shapes are the same, so the kernels are, and little more than the last bit may
-//    differ;
-//  - a row alone must give, within rounding, what it gives in batches of other sizes.
+//  - in batches of one size, a row's output must not change when other rows change: to small and
+//    large numbers, and to NaN;
+//  - a row alone must give, within rounding error, what it gives in batches of other sizes.
 //
-// Values stay in the inputs' ranges; inputs of any size are short. Random numbers that the model
-// draws follow from a seed. The replica's buffers are what they were. Each run is a task of
-// `worker`, so batches of other models run in between. Blocks; not to be called by a worker.
+// Integers stay in the inputs' ranges. INT32 and INT64 without a range are 0 and 1. Inputs of any
+// size are short. Random numbers that the model draws follow from a seed. The replica's buffers are
+// what they were. Each run is a task of `worker`, so batches of other models run in between.
+// Blocks; not to be called by a worker.
 //
 // FAILED_PRECONDITION if outputs are not what `config` says. UNAVAILABLE if the device is lost.
 absl::StatusOr<RowTest> TestRowIndependence(const ModelConfig& config, Worker& worker,

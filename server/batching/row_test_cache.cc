@@ -26,8 +26,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxTests = 1024;
-// Of the test itself: results of another one do not count.
-constexpr int kTestVersion = 1;
+// Version of the test; results of other versions are ignored.
+constexpr int kTestVersion = 2;
 
 std::string Describe(const TensorSpec& spec) {
   return absl::StrCat(
@@ -78,6 +78,7 @@ std::optional<RowTest> FromJson(const json& entry) {
     return std::nullopt;
   }
   test.reason = text("reason");
+  test.one_number = entry.value("one_number", json(false)) == json(true);
   return test;
 }
 
@@ -149,7 +150,8 @@ std::string RowTestCache::ToJson() const {
                        {"result", test.result == RowIndependence::kProven ? "proven"
                                   : test.approximate                      ? "approximate"
                                                                           : "dependent"},
-                       {"reason", test.reason}});
+                       {"reason", test.reason},
+                       {"one_number", test.one_number}});
   }
   return entries.dump(1) + "\n";
 }

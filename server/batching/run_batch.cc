@@ -106,8 +106,8 @@ absl::Status Unexpected(const ModelConfig& config, const TensorSpec& spec, at::I
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "output '", spec.name, "' of model '", config.name, "' has shape ", ShapeString(shape.vec()),
-      rows ? absl::StrCat(" for a batch of ", *rows) : "", " (the configuration says ",
-      ShapeString(expected), ", -1 is any size): correct the output's dims in config.pbtxt",
+      rows ? absl::StrCat(" for a batch of ", *rows) : "", ", which does not match ",
+      ShapeString(expected), " (-1: any size): correct the output's dims in config.pbtxt",
       rows ? ", or set max_batch_size: 0 if dim 0 is not the batch" : ""));
 }
 

@@ -15,8 +15,8 @@
 #include "nlohmann/json.hpp"
 #include "re2/re2.h"
 #include "server/base/host_tensor.h"
-#include "server/base/status.h"
 #include "server/base/json_fields.h"
+#include "server/base/status.h"
 
 namespace braid {
 namespace {

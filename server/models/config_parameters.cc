@@ -81,8 +81,13 @@ absl::Status ReadChunkRows(absl::string_view value, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// Anything else that ModelConfig replies is tested again, so it may come back.
+// Accepts the other values that ModelConfig reports, and tests again.
 absl::Status ReadRowIndependence(absl::string_view value, ModelConfig* config) {
+  if (value == "assumed" && config->max_batch_size == 0) {
+    return InvalidField(Field(kRowIndependence),
+                        "'assumed' with max_batch_size: 0, which merges no requests (expected "
+                        "max_batch_size above 0, or \"dependent\")");
+  }
   if (value == "assumed") {
     config->row_independence = RowIndependence::kAssumed;
   } else if (value == "dependent") {

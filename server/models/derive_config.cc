@@ -50,7 +50,7 @@ class ExampleCall {
   const std::vector<at::Tensor> scalars_;
 };
 
-// What twice the rows give. None if dim 0 of the inputs is not one size, or if the model fails or
+// Outputs for twice the rows. None if dim 0 of the inputs is not one size, or if the model fails or
 // returns other tensors for another size.
 std::optional<std::vector<OutputLeaf>> RunDoubled(const ExampleCall& call,
                                                   const std::vector<at::Tensor>& inputs,

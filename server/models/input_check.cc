@@ -162,6 +162,18 @@ absl::Status CheckEmptyRows(const ModelConfig& config, const std::vector<HostTen
                           " such rows, as many as model '", config.name, "' takes at once"));
 }
 
+// A copy of a row would change the others.
+absl::Status CheckLeastRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
+                            absl::string_view field) {
+  const int64_t rows = RowsOf(inputs);
+  if (config.merges_requests() || rows >= config.least_rows) {
+    return absl::OkStatus();
+  }
+  return InvalidField(field, absl::StrCat(rows, " rows (expected at least ", config.least_rows,
+                                          ", for which model '", config.name,
+                                          "' was exported: its rows depend on each other)"));
+}
+
 absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {
   const HostTensor* first = nullptr;
   for (const HostTensor& input : inputs) {
@@ -224,6 +236,7 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
   if (config.batched()) {
     BRAID_RETURN_IF_ERROR(CheckRows(ordered, field));
     BRAID_RETURN_IF_ERROR(CheckEmptyRows(config, ordered, field));
+    BRAID_RETURN_IF_ERROR(CheckLeastRows(config, ordered, field));
   }
   return ordered;
 }

@@ -116,6 +116,9 @@ struct ModelConfig {
   // Whether it is not batched because its package, which has no config.pbtxt, was exported for one
   // number of rows.
   bool rows_fixed = false;
+  // The fewest rows that the package was made for. Smaller batches are filled up with copies of a
+  // row, unless rows depend on each other.
+  int64_t least_rows = 1;
   // How long a batch that is not full waits for more, while a worker is free.
   absl::Duration max_queue_delay;
   // Batches of these rows are made sooner than others. Ascending.

@@ -106,7 +106,7 @@ bool FollowRows(const std::vector<at::Tensor>& few, int64_t rows,
   return true;
 }
 
-// Sizes that differ between two runs are any.
+// Sizes that differ between two runs become -1.
 absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& one, const at::Tensor& other,
                                   bool batched) {
   TensorSpec spec;

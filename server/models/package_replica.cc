@@ -71,6 +71,7 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
     }
     if (batched) {
       config->max_batch_size = std::min(config->max_batch_size, interface.inputs[p].dims[0].max);
+      config->least_rows = std::max(config->least_rows, interface.inputs[p].dims[0].min);
     }
   }
   return order;

@@ -51,7 +51,7 @@ void AddTrainingOperators(const torch::jit::Block& block, std::set<std::string>*
     for (const char* name : {"train", "training"}) {
       const auto value = input(node, name);
       const auto running = input(node, "running_mean");
-      // A batch norm without running statistics is no other in evaluation mode.
+      // A batch norm without running statistics behaves the same in evaluation mode.
       if (value && value->isBool() && value->toBool() && !(running && running->isNone())) {
         found->insert(node->kind().toUnqualString());
       }

@@ -11,7 +11,7 @@
 
 namespace braid {
 
-// The names of those of `graph`, a program's of torch.export, such as "dropout".
+// Names of the training-mode operators in `graph`, an exported program, such as "dropout".
 // FAILED_PRECONDITION for a batch norm that changes its running statistics, which are the model's
 // buffers.
 absl::StatusOr<std::set<std::string>> TrainingOperators(const JsonField& graph);

@@ -92,7 +92,7 @@ class GrpcServer::Impl {
   }
   void Shutdown() {
     StopListening();  // or those that are sent away could be back before it is shut down
-    // Before gRPC does, whose GOAWAY for it carries an error, which clients print.
+    // Closes sockets first: gRPC's own GOAWAY carries an error that clients print.
     EndAllConnections(port_);
     grpc_server_cancel_all_calls(server_->c_server());
     server_->Shutdown(absl::ToChronoTime(absl::Now()));

@@ -13,7 +13,7 @@ bool IsUtf8(absl::string_view text);
 // 1 to 128 letters, digits, '_', '-' and '.', the first no '.'.
 bool IsPlainName(absl::string_view name);
 
-// `name` if it is plain; else a plain name made of it, another one for each.
+// `name` if it is plain; else a plain name made of it, unique for each `name`.
 std::string PlainName(absl::string_view name);
 
 // Anything that a directory can be called, but for what begins with a '.', and for what is no text,

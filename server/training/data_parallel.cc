@@ -32,7 +32,8 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
     return absl::FailedPreconditionError(
         absl::StrCat("model '", config.name,
                      "' is not batched (max_batch_size: 0): its batches cannot "
-                     "be split over replicas"));
+                     "be split over replicas; if dim 0 is the batch, set "
+                     "parameters[\"row_independence\"] to \"dependent\" in config.pbtxt"));
   }
   for (const TensorSpec& input : config.inputs) {
     if (input.scalar && !input.default_value) {

@@ -106,6 +106,7 @@ TEST_F(RowIndependenceTest, FindsMixingThatIsMultipliedByZero) {
   const RowTest test = Test([](const at::Tensor& x) { return x + 0 * x.mean(0, true); });
   EXPECT_EQ(test.result, RowIndependence::kDependent);
   EXPECT_THAT(test.reason, HasSubstr("NaN"));
+  EXPECT_FALSE(test.approximate);
 }
 
 TEST_F(RowIndependenceTest, FindsADependenceOnTheNumberOfRows) {
@@ -128,9 +129,44 @@ TEST_F(RowIndependenceTest, CallsOneScaleForTheBatchApproximate) {
   EXPECT_TRUE(test.approximate) << test.reason;
 }
 
-TEST_F(RowIndependenceTest, FixesTheSeedOfModelsThatDrawRandomNumbers) {
-  EXPECT_EQ(Result([](const at::Tensor& x) { return x * at::rand_like(x); }),
-            RowIndependence::kProven);
+TEST_F(RowIndependenceTest, ComparesModelsThatDrawRandomNumbersUnderOneSeed) {
+  const RowTest alone = Test([](const at::Tensor& x) { return x * at::rand_like(x); });
+  EXPECT_EQ(alone.result, RowIndependence::kUnproven);
+  EXPECT_THAT(alone.reason, HasSubstr("draws random numbers"));
+  EXPECT_EQ(Result([](const at::Tensor& x) { return x.mean() * at::rand_like(x); }),
+            RowIndependence::kDependent);
+}
+
+TEST_F(RowIndependenceTest, FindsMixingInASmallColumnOrOutput) {
+  EXPECT_EQ(Result([](const at::Tensor& x) {
+              return at::cat({x * 1e5, x.mean().sigmoid().expand({x.size(0), 1})}, 1);
+            }),
+            RowIndependence::kDependent);
+  EXPECT_EQ(Result([](const at::Tensor& x) {
+              return at::cat({at::arange(x.size(0)).unsqueeze(1), x * 1000}, 1);
+            }),
+            RowIndependence::kDependent);
+}
+
+TEST_F(RowIndependenceTest, FindsAThresholdOnTheLargestNumberOfTheBatch) {
+  EXPECT_EQ(Result([](const at::Tensor& x) { return x / at::where(x.amax() > 100, 255.0, 1.0); }),
+            RowIndependence::kDependent);
+}
+
+TEST_F(RowIndependenceTest, FindsTheLargestByteOfTheBatch) {
+  for (const bool with_range : {false, true}) {
+    config_.inputs[0].type = DataType::kUint8;
+    config_.inputs[0].range =
+        with_range ? std::optional<ValueRange>(ValueRange{0, 255}) : std::nullopt;
+    const RowTest test = Test([](const at::Tensor& x) { return x.to(at::kFloat) / x.max(); });
+    EXPECT_EQ(test.result, RowIndependence::kDependent);
+    EXPECT_FALSE(test.approximate) << test.reason;
+  }
+}
+
+TEST_F(RowIndependenceTest, FindsOutputsOfOtherRowsOrShapes) {
+  EXPECT_EQ(Result([](const at::Tensor& x) { return x.index({x.select(1, 0).gt(0.05)}); }),
+            RowIndependence::kDependent);
 }
 
 TEST_F(RowIndependenceTest, SaysNothingOfAModelThatDiffersFromRunToRun) {
@@ -161,6 +197,7 @@ TEST_F(RowIndependenceTest, TakesOneNumberForEachChunkForNoRow) {
       });
   ASSERT_THAT(test, IsOk());
   EXPECT_EQ(test->result, RowIndependence::kProven);
+  EXPECT_TRUE(test->one_number);
 }
 
 TEST_F(RowIndependenceTest, KeepsIntegersInTheirRange) {

@@ -30,7 +30,7 @@ class RowTestCacheTest : public ::testing::Test {
 
 TEST_F(RowTestCacheTest, RemembersResultsInItsFile) {
   RowTestCache(path_).Add("a", {RowIndependence::kProven});
-  RowTestCache(path_).Add("b", {RowIndependence::kDependent, /*approximate=*/true, "row 0"});
+  RowTestCache(path_).Add("b", {RowIndependence::kDependent, /*approximate=*/true, "row 0", true});
   const RowTestCache cache(path_);
   ASSERT_TRUE(cache.Find("a").has_value());
   EXPECT_EQ(cache.Find("a")->result, RowIndependence::kProven);
@@ -38,6 +38,7 @@ TEST_F(RowTestCacheTest, RemembersResultsInItsFile) {
   EXPECT_EQ(cache.Find("b")->result, RowIndependence::kDependent);
   EXPECT_TRUE(cache.Find("b")->approximate);
   EXPECT_EQ(cache.Find("b")->reason, "row 0");
+  EXPECT_TRUE(cache.Find("b")->one_number);
   EXPECT_FALSE(cache.Find("c").has_value());
 }
 

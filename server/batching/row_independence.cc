@@ -201,7 +201,7 @@ class Tester {
     if (outputs.status().code() == absl::StatusCode::kUnavailable) {
       return outputs.status();
     }
-    contradicts_ = outputs.status().code() == absl::StatusCode::kFailedPrecondition;
+    contradicts_ = outputs.status().GetPayload(kOutputShapePayload).has_value();
     failure_ = std::string(outputs.status().message());
     return std::optional<Tensors>();
   }

@@ -7,6 +7,7 @@
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "c10/core/GradMode.h"
@@ -104,11 +105,13 @@ absl::Status Unexpected(const ModelConfig& config, const TensorSpec& spec, at::I
   if (rows) {
     expected.insert(expected.begin(), *rows);
   }
-  return absl::FailedPreconditionError(absl::StrCat(
+  absl::Status status = absl::FailedPreconditionError(absl::StrCat(
       "output '", spec.name, "' of model '", config.name, "' has shape ", ShapeString(shape.vec()),
       rows ? absl::StrCat(" for a batch of ", *rows) : "", ", which does not match ",
       ShapeString(expected), " (-1: any size): correct the output's dims in config.pbtxt",
       rows ? ", or set max_batch_size: 0 if dim 0 is not the batch" : ""));
+  status.SetPayload(kOutputShapePayload, absl::Cord());
+  return status;
 }
 
 // rows: of the batch; none if the model is not batched. parts: requests in the batch.

@@ -26,6 +26,9 @@ struct BatchResult {
   BatchDurations durations;
 };
 
+// The payload of the status for an output that does not have the rows or dims of the configuration.
+inline constexpr char kOutputShapePayload[] = "braid.output_shape";
+
 // merge → device → forward → cut → host, on the calling thread, which is `worker`'s.
 // INVALID_ARGUMENT if the model fails on these inputs, FAILED_PRECONDITION if an output does not
 // have the rows or the dims of `config`, UNAVAILABLE if the device is lost.

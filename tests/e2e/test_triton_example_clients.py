@@ -3,6 +3,7 @@ where shared memory can be registered and where it cannot."""
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import secrets
@@ -249,7 +250,8 @@ def test_models_are_loaded_changed_and_unloaded(
     # The example looks for "failed to load" in what follows each load that fails.
     with pytest.raises(InferenceServerException, match="failed to load"):
         client.load_model("simple", config='"parameters": {"config": {{"max_batch_size": "16"}}}')
-    client.load_model("simple", config='{"max_batch_size":"16"}')
+    config = client.get_model_config("simple", as_json=True)["config"]
+    client.load_model("simple", config=json.dumps({**config, "max_batch_size": 16}))
     assert client.get_model_config("simple").config.max_batch_size == 16
     client.unload_model("simple")
     assert not client.is_model_ready("simple")

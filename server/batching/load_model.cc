@@ -70,6 +70,12 @@ void Record(RowTest test, int64_t version, bool declared, ModelConfig* config) {
     test.result = RowIndependence::kDependent;
     test.reason = "an output without dimensions is one number for all rows";
   }
+  if (test.narrow_integers && !declared && test.result == RowIndependence::kProven) {
+    test.result = RowIndependence::kUnproven;
+    test.reason =
+        "INT32 and INT64 inputs without a range were tested with 0 and 1 only: declare "
+        "parameters[\"range.<input>\"] in config.pbtxt";
+  }
   const bool proven = test.result == RowIndependence::kProven;
   const bool dependent = test.result == RowIndependence::kDependent;
   const bool merge = proven || (declared && (!dependent || test.approximate));

@@ -158,6 +158,10 @@ class Tester {
     for (size_t o = 0; o < base_outputs_.size(); ++o) {
       result.one_number |= !HasRows(o);
     }
+    result.narrow_integers = HasInput([](const TensorSpec& spec) {
+      return (spec.type == DataType::kInt32 || spec.type == DataType::kInt64) && !spec.range &&
+             !spec.broadcast;
+    });
     return result;
   }
 

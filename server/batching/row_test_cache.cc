@@ -79,6 +79,7 @@ std::optional<RowTest> FromJson(const json& entry) {
   }
   test.reason = text("reason");
   test.one_number = entry.value("one_number", json(false)) == json(true);
+  test.narrow_integers = entry.value("narrow_integers", json(false)) == json(true);
   return test;
 }
 
@@ -151,7 +152,8 @@ std::string RowTestCache::ToJson() const {
                                   : test.approximate                      ? "approximate"
                                                                           : "dependent"},
                        {"reason", test.reason},
-                       {"one_number", test.one_number}});
+                       {"one_number", test.one_number},
+                       {"narrow_integers", test.narrow_integers}});
   }
   return entries.dump(1) + "\n";
 }

@@ -64,29 +64,32 @@ bool NeedsTest(const ModelConfig& config) {
                               config.row_independence == RowIndependence::kProven);
 }
 
-// Records in `config` what `test` found. declared: config.pbtxt declares the batch dimension.
-void Record(RowTest test, int64_t version, bool declared, ModelConfig* config) {
+// Records in `config` what `test` found. Requests are merged if rows are proven independent, or if
+// the configuration declares batches and neither this test nor an earlier one says otherwise.
+void Record(RowTest test, int64_t version, ModelConfig* config) {
+  const bool declared = config->batches_declared;
+  const bool was_proven = config->row_independence == RowIndependence::kProven;
   if (test.one_number && !declared && test.result == RowIndependence::kProven) {
     test.result = RowIndependence::kDependent;
     test.reason = "an output without dimensions is one number for all rows";
   }
-  if (test.narrow_integers && !declared && test.result == RowIndependence::kProven) {
+  if (test.narrow_integers && test.result == RowIndependence::kProven) {
     test.result = RowIndependence::kUnproven;
     test.reason =
-        "INT32 and INT64 inputs without a range were tested with 0 and 1 only: declare "
+        "integers without a range were tested with 0 and 1 only: declare "
         "parameters[\"range.<input>\"] in config.pbtxt";
   }
-  const bool proven = test.result == RowIndependence::kProven;
   const bool dependent = test.result == RowIndependence::kDependent;
-  const bool merge = proven || (declared && (!dependent || test.approximate));
-  config->row_independence = proven  ? RowIndependence::kProven
-                             : merge ? RowIndependence::kUnproven
-                                     : RowIndependence::kDependent;
+  const bool merge = test.result == RowIndependence::kProven ||
+                     (declared && (dependent ? test.approximate : !was_proven));
+  config->row_independence = merge && dependent ? RowIndependence::kUnproven
+                             : merge            ? test.result
+                                                : RowIndependence::kDependent;
   config->row_independence_reason = test.reason;
-  if (!proven) {
+  if (test.result != RowIndependence::kProven) {
     Log(LogModule::kModels)
         .warn("model '{}' version {}: {} ({}); {}", config->name, version,
-              !dependent         ? "row independence could not be tested"
+              !dependent         ? "row independence could not be proven"
               : test.approximate ? "rows depend slightly on each other"
                                  : "rows depend on each other",
               test.reason,
@@ -141,14 +144,11 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
   if (NeedsTest(settled)) {
     BRAID_ASSIGN_OR_RETURN(const RowTest test,
                            Test(file, settled, *placed.front(), *replicas.front(), tests));
-    if (test.result == RowIndependence::kDependent && !test.approximate && config &&
-        on_row_dependence == OnRowDependence::kRefuse) {
+    if (test.result == RowIndependence::kDependent && !test.approximate &&
+        settled.batches_declared && on_row_dependence == OnRowDependence::kRefuse) {
       return RefuseDependence(settled, test);
     }
-    // A version proven earlier is not merged just because the configuration declares batches.
-    const bool declared =
-        config.has_value() && config->row_independence == RowIndependence::kUnproven;
-    Record(test, file.version, declared, &settled);
+    Record(test, file.version, &settled);
     if (model->stateful()) {
       BRAID_ASSIGN_OR_RETURN(auto anew, MakeReplicas(*model, {placed.front()}));
       replicas.front() = std::move(anew.front());
@@ -167,8 +167,7 @@ absl::Status SettlePublished(LoadedVersion* published) {
   const ReplicaSet& replicas = published->replicas;
   BRAID_ASSIGN_OR_RETURN(const RowTest test,
                          TestRowIndependence(config, replicas.worker(0), replicas.replica(0)));
-  const bool declared = config.row_independence == RowIndependence::kUnproven;
-  Record(test, published->version, declared, &config);
+  Record(test, published->version, &config);
   return absl::OkStatus();
 }
 

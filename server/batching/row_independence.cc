@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "ATen/ops/empty.h"
-#include "ATen/ops/full.h"
 #include "ATen/ops/isfinite.h"
 #include "ATen/ops/maximum.h"
 #include "ATen/ops/ones.h"
@@ -55,12 +54,8 @@ constexpr double kSmallNumber = 0.1;
 // Thresholds such as "is this image 0 to 255?" are below it.
 constexpr double kLargeNumber = 1e4;
 
-// What the other rows are filled with.
+// Values for the other rows.
 enum class Fill { kSmall, kNormal, kLarge, kNan };
-
-// Integers without a range. Types that index no embedding take all that they hold, INT32 and INT64
-// only 0 and 1: an index out of range may end the process.
-enum class Integers { kTypical, kZero };
 
 struct Difference {
   size_t output = 0;
@@ -73,7 +68,7 @@ struct Difference {
 // Sizes of dims that may be any. Convolutions and pooling need more than a few.
 struct Attempt {
   int64_t open_size = 0;
-  Integers integers = Integers::kTypical;
+  bool zero_integers = false;  // those without a range
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -94,33 +89,6 @@ std::vector<int64_t> DimsOf(const TensorSpec& spec, const ModelConfig& config, i
 }
 
 bool IsHalf(DataType type) { return type == DataType::kFp16 || type == DataType::kBf16; }
-
-// The integers that the test gives to an input, both ends included.
-ValueRange RangeOf(const TensorSpec& spec, Integers integers) {
-  if (spec.range) {
-    // The end of random_() is not included; the highest int64 is left out.
-    const int64_t most = std::min(spec.range->max, std::numeric_limits<int64_t>::max() - 1);
-    return {spec.range->min, most};
-  }
-  if (integers == Integers::kZero) {
-    return {0, 0};
-  }
-  switch (spec.type) {
-    case DataType::kUint8:
-      return {0, std::numeric_limits<uint8_t>::max()};
-    case DataType::kInt8:
-      return {0, std::numeric_limits<int8_t>::max()};
-    case DataType::kInt16:
-    case DataType::kUint16:
-      return {0, std::numeric_limits<int16_t>::max()};
-    default:
-      return {0, 1};
-  }
-}
-
-at::Tensor RandomIntegers(const ValueRange& range, const std::vector<int64_t>& shape) {
-  return at::empty(shape, c10::kLong).random_(range.min, range.max + 1);
-}
 
 // Magnitudes of the finite values of [rows, …, columns], the largest of each column.
 at::Tensor ColumnScales(const at::Tensor& values) {
@@ -158,9 +126,8 @@ class Tester {
     for (size_t o = 0; o < base_outputs_.size(); ++o) {
       result.one_number |= !HasRows(o);
     }
-    result.narrow_integers = HasInput([](const TensorSpec& spec) {
-      return (spec.type == DataType::kInt32 || spec.type == DataType::kInt64) && !spec.range &&
-             !spec.broadcast;
+    result.narrow_integers = HasInput([this](const TensorSpec& spec) {
+      return HasFreeIntegers(spec) && !spec.broadcast && IntegersOf(spec).max <= 1;
     });
     return result;
   }
@@ -195,6 +162,7 @@ class Tester {
   // the device is lost.
   absl::StatusOr<std::optional<Tensors>> Try(const Tensors& inputs, uint64_t seed = kSeed) {
     if (forwards_ == kMaxForwards) {
+      contradicts_ = false;
       failure_ = "the test ran too often";
       return std::optional<Tensors>();
     }
@@ -215,25 +183,22 @@ class Tester {
                        [&](const TensorSpec& spec) { return !spec.scalar && wanted(spec); });
   }
 
-  std::vector<Attempt> Attempts() const {
+  static bool HasFreeIntegers(const TensorSpec& spec) {
+    return !IsFloatingPoint(spec.type) && spec.type != DataType::kBool && !spec.range;
+  }
+
+  // Finds inputs that the model accepts, and its outputs for them. FAILED_PRECONDITION if outputs
+  // contradict the configuration for inputs of known sizes.
+  absl::Status RunBase() {
     const bool open = HasInput([](const TensorSpec& spec) {
       return std::find(spec.dims.begin(), spec.dims.end(), -1) != spec.dims.end();
     });
-    const bool integers = HasInput([](const TensorSpec& spec) {
-      return !IsFloatingPoint(spec.type) && spec.type != DataType::kBool && !spec.range;
-    });
-    std::vector<Attempt> attempts = {{4, Integers::kTypical}};
+    std::vector<Attempt> attempts = {{/*open_size=*/4}};
     if (open) {
-      attempts.push_back({32, Integers::kTypical});
-    } else if (integers) {
-      attempts.push_back({4, Integers::kZero});
+      attempts.push_back({/*open_size=*/32});
+    } else if (HasInput(HasFreeIntegers)) {
+      attempts.push_back({/*open_size=*/4, /*zero_integers=*/true});
     }
-    return attempts;
-  }
-
-  // Finds inputs that the model accepts, and its outputs for them.
-  absl::Status RunBase() {
-    const std::vector<Attempt> attempts = Attempts();
     for (const Attempt& attempt : attempts) {
       attempt_ = attempt;
       base_ = DrawBase();
@@ -244,9 +209,33 @@ class Tester {
         return absl::OkStatus();
       }
     }
-    // Of inputs whose sizes are known, so it is not for the test's choice of them.
-    const bool known = attempts.back().open_size == 4;
-    return contradicts_ && known ? absl::FailedPreconditionError(failure_) : absl::OkStatus();
+    return contradicts_ && !open ? absl::FailedPreconditionError(failure_) : absl::OkStatus();
+  }
+
+  // The integers that the test gives to an input, both ends included. An index out of range may end
+  // the process, or a GPU, so types that may index an embedding without a range are 0 and 1.
+  ValueRange IntegersOf(const TensorSpec& spec) const {
+    if (spec.range) {
+      // random_() excludes its end, so the highest int64 is left out.
+      return {spec.range->min, std::min(spec.range->max, std::numeric_limits<int64_t>::max() - 1)};
+    }
+    if (attempt_.zero_integers) {
+      return {0, 0};
+    }
+    if (!worker_.torch_device().is_cpu()) {
+      return {0, 1};
+    }
+    switch (spec.type) {
+      case DataType::kUint8:
+        return {0, std::numeric_limits<uint8_t>::max()};
+      case DataType::kInt8:
+        return {0, std::numeric_limits<int8_t>::max()};
+      case DataType::kInt16:
+      case DataType::kUint16:
+        return {0, std::numeric_limits<int16_t>::max()};
+      default:
+        return {0, 1};
+    }
   }
 
   bool IsCut(size_t input) const {
@@ -270,8 +259,7 @@ class Tester {
         base.push_back(spec.default_value ? at::Tensor() : at::ones({}, ToScalarType(spec.type)));
         continue;
       }
-      const at::Tensor large = Draw(spec, Fill::kNormal, /*first=*/true);
-      at::Tensor input = large.clone();
+      at::Tensor input = Draw(spec, Fill::kNormal, /*first=*/true);
       if (IsCut(i)) {
         const at::Tensor small = Draw(spec, Fill::kSmall, /*first=*/true);
         for (int64_t row = 0; row < rows_; row += 2) {
@@ -285,38 +273,46 @@ class Tester {
 
   // first: for the base, which is of positive numbers, as logarithms and roots want.
   at::Tensor Draw(const TensorSpec& spec, Fill fill, bool first) const {
-    const std::vector<int64_t> shape = ShapeOf(spec);
-    if (IsFloatingPoint(spec.type)) {
-      const at::Tensor numbers = at::empty(shape, c10::kDouble);
-      switch (fill) {
-        case Fill::kSmall:
-          return numbers.uniform_(0, kSmallNumber);
-        case Fill::kNormal:
-          return first ? numbers.uniform_() : numbers.normal_(0, 3);
-        case Fill::kLarge:
-          return numbers.uniform_(kLargeNumber / 2, kLargeNumber);
-        case Fill::kNan:
-          return numbers.fill_(std::numeric_limits<double>::quiet_NaN());
-      }
+    return IsFloatingPoint(spec.type) ? DrawFloats(ShapeOf(spec), fill, first)
+                                      : DrawIntegers(ShapeOf(spec), fill, IntegersOf(spec));
+  }
+
+  static at::Tensor DrawFloats(const std::vector<int64_t>& shape, Fill fill, bool first) {
+    const at::Tensor numbers = at::empty(shape, c10::kDouble);
+    switch (fill) {
+      case Fill::kSmall:
+        return numbers.uniform_(0, kSmallNumber);
+      case Fill::kNormal:
+        return first ? numbers.uniform_() : numbers.normal_(0, 3);
+      case Fill::kLarge:
+        return numbers.uniform_(kLargeNumber / 2, kLargeNumber);
+      case Fill::kNan:
+        return numbers.fill_(std::numeric_limits<double>::quiet_NaN());
     }
-    const ValueRange range = RangeOf(spec, attempt_.integers);
+    return numbers;
+  }
+
+  // NaN is the lowest integer.
+  static at::Tensor DrawIntegers(const std::vector<int64_t>& shape, Fill fill,
+                                 const ValueRange& range) {
+    const at::Tensor numbers = at::empty(shape, c10::kLong);
     const auto width = static_cast<double>(range.max) - static_cast<double>(range.min);
     const auto low = range.min + static_cast<int64_t>(width * kSmallNumber);
     switch (fill) {
       case Fill::kSmall:
-        // Of two values only the base has both.
-        return RandomIntegers(low > range.min ? ValueRange{range.min, low} : range, shape);
+        // A range of few integers has no small ones.
+        return numbers.random_(range.min, (low > range.min ? low : range.max) + 1);
       case Fill::kNormal:
-        return RandomIntegers(range, shape);
+        return numbers.random_(range.min, range.max + 1);
       case Fill::kLarge:
-        return at::full(shape, range.max, c10::kLong);
+        return numbers.fill_(range.max);
       case Fill::kNan:
-        return at::full(shape, range.min, c10::kLong);
+        return numbers.fill_(range.min);
     }
-    return at::Tensor();
+    return numbers;
   }
 
-  // The base with every second row, from `first` on, filled anew.
+  // Replaces every second row of the base, from `first` on.
   Tensors WithOthers(int64_t first, Fill fill) const {
     Tensors mixed;
     for (size_t i = 0; i < base_.size(); ++i) {
@@ -355,7 +351,7 @@ class Tester {
     }
   }
 
-  // What `is` and `was`, rows of output `o`, differ by beyond rounding. NaN is like NaN, and
+  // Difference beyond rounding of `is` and `was`, rows of output `o`. NaN equals NaN, and is
   // infinitely far from numbers.
   std::optional<Difference> CompareRow(size_t o, const at::Tensor& is, const at::Tensor& was,
                                        bool same_shapes) const {
@@ -454,7 +450,7 @@ class Tester {
       approximate = approximate && (!difference || std::isinf(each.approximate) ||
                                     difference->relative <= each.approximate);
     }
-    if (compared == 0 || attempt_.integers == Integers::kZero) {
+    if (compared == 0 || attempt_.zero_integers) {
       return std::optional<RowTest>(Unproven("the model accepts no other values: " + failure_));
     }
     if (!found) {
@@ -505,12 +501,12 @@ class Tester {
   const int64_t rows_;
   Attempt attempt_;
   int forwards_ = 0;
-  // Of the last forward pass that failed; whether its outputs contradicted the configuration.
+  // Error of the last forward pass that failed, and whether it was about an output's shape.
   std::string failure_;
   bool contradicts_ = false;
   Tensors base_;
   Tensors base_outputs_;
-  // Of each output, the largest magnitude of each column.
+  // Largest magnitude of each column of each output.
   Tensors scales_;
   bool finite_ = false;
 };

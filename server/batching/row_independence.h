@@ -20,8 +20,8 @@ struct RowTest {
   std::string reason = {};
   // An output without dimensions is one number for all rows.
   bool one_number = false;
-  // INT32 or INT64 rows without a range were tested with 0 and 1 only, so mixing that needs larger
-  // numbers may have gone unnoticed.
+  // Integers without a range were tested with 0 and 1 only, so mixing that needs larger numbers may
+  // have gone unnoticed.
   bool narrow_integers = false;
 };
 

@@ -99,8 +99,8 @@ struct Warmup {
   int64_t count = 1;
 };
 
-// Whether a row of the outputs depends on its own row of the inputs alone, which is what merging
-// requests and splitting batches rests on.
+// Knowledge about whether a row of the outputs depends on its own row of the inputs alone. Merging
+// requests and splitting batches requires it.
 enum class RowIndependence {
   kUnproven,   // Could not be tested.
   kProven,     // Tested by values when the version was loaded or published.
@@ -147,13 +147,15 @@ struct ModelConfig {
   std::map<std::string, std::string> scalars;
   // Of a version that a trainer published: "trainer", "step", "sequence", "checkpoint", "created".
   std::map<std::string, std::string> origin;
+  // The batch dimension is declared by a configuration and not derived from the model's file.
+  bool batches_declared = false;
   RowIndependence row_independence = RowIndependence::kUnproven;
   // The evidence for kDependent, or the reason for kUnproven. Empty: not tested yet.
   std::string row_independence_reason;
 
-  // Whether inputs and outputs have a batch dimension before their dims.
+  // True if inputs and outputs have a batch dimension before their dims.
   bool batched() const { return max_batch_size > 0; }
-  // Whether rows of several requests may share a batch, and rows of one request several batches.
+  // True if requests may share a batch and one request may use several batches.
   bool merges_requests() const {
     return batched() && row_independence != RowIndependence::kDependent;
   }

@@ -130,7 +130,7 @@ def points(count: int, seed: int) -> np.ndarray:
 def answers(
     client: triton.InferenceServerClient, requests: list[tuple[str, list[triton.InferInput]]]
 ) -> list[triton.InferResult]:
-    """Of requests that are all sent at once."""
+    """Sends all requests at once and returns the results in their order."""
     replies: queue.Queue = queue.Queue()
     for i, (model, inputs) in enumerate(requests):
         client.async_infer(
@@ -241,6 +241,46 @@ def test_a_published_version_that_has_learnt_to_mix_rows_merges_no_requests(
                 assert_close(result.as_numpy("output__0"), expected(module, cloud))
             said = stock.get_model_config("m", as_json=True)["config"]
             assert said["parameters"]["row_independence"]["string_value"] == "dependent"
+
+
+class Counted(nn.Module):
+    """Takes an integer that indexes nothing, and returns one number for the batch, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.linear(x) / (1 + count)
+        return features, features.mean()
+
+
+COUNTED = """
+max_batch_size: 64
+input [
+  { name: "x" data_type: TYPE_FP32 dims: [ 6 ] },
+  { name: "count" data_type: TYPE_INT64 dims: [ 1 ] }
+]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] }, { name: "mean" data_type: TYPE_FP32 } ]
+"""
+
+
+def test_a_published_version_is_merged_as_declared_where_little_can_be_proven(
+    tmp_path: Path,
+) -> None:
+    models.export(tmp_path / "models/m", seeded(Counted), config=COUNTED)
+    with Server(tmp_path / "models", "cpu*2", tmp_path / "run") as server:
+        with braid.connect(server.address) as client:
+            loss = {"name": "mse", "output": "y"}
+            trainer = client.create_trainer("m", loss=loss, optimizer={"name": "SGD", "lr": 0.1})
+            inputs = {"x": points(4, seed=1), "count": np.ones((4, 1), np.int64)}
+            for _ in range(2):
+                trainer.step(inputs, {"target": np.zeros((4, 3), np.float32)})
+                trainer.publish("m")
+        with triton.InferenceServerClient(server.address) as stock:
+            said = stock.get_model_config("m", as_json=True)["config"]
+    assert said["max_batch_size"] == 64
+    assert said["parameters"]["row_independence"]["string_value"] == "unproven"
 
 
 def test_a_model_that_mixes_rows_trains_and_its_trainer_says_so(

@@ -40,7 +40,7 @@ def report(name: str, found: list[str]) -> bool:
 
 
 def export(repository: Path, name: str) -> list[str]:
-    """What is wrong with the package's configuration."""
+    """Describes the faults of the package's configuration."""
     any_modules.export(repository, name)
     config = (repository / name / "config.pbtxt").read_text()
     batched = "max_batch_size: 0\n" not in config

@@ -24,7 +24,7 @@ class JsonField {
   absl::StatusOr<JsonField> Get(const char* name) const;
   // Of an object of one entry: that one's name.
   absl::StatusOr<std::string> OnlyKey() const;
-  // Of an object; of anything else: none.
+  // Keys of an object; empty for anything else.
   std::vector<std::string> Keys() const;
   // Of a list.
   absl::StatusOr<std::vector<JsonField>> Items() const;

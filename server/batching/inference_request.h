@@ -69,8 +69,8 @@ class InferenceRequest {
     absl::Duration timeout;
   };
 
-  // `inputs` as CheckInputs() gave them; `rows`: of all of them (1 where the model merges
-  // no requests).
+  // `inputs` as CheckInputs() gave them; `rows`: of all of them, or 1 if the model merges
+  // no requests.
   InferenceRequest(std::vector<HostTensor> inputs, int64_t rows, const Schedule& schedule,
                    Done done)
       : inputs_(std::move(inputs)), rows_(rows), schedule_(schedule), done_(std::move(done)) {}

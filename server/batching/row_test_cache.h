@@ -16,7 +16,7 @@
 namespace braid {
 
 // Names what a test's result depends on: the file at `path` by the checksums that it stores, and
-// the weights beside it by size and modification time; inputs, outputs and warm-up shapes of
+// the weights next to it by size and modification time; inputs, outputs and warm-up shapes of
 // `config`; the version of PyTorch; the kind of device. Error if the file is not an archive.
 absl::StatusOr<std::string> RowTestKey(const std::string& path, const ModelConfig& config,
                                        c10::Device device);

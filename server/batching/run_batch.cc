@@ -85,8 +85,7 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
   return inputs;
 }
 
-// Whether `shape` is what the configuration says of an output: `rows`, if the model is batched,
-// then its dims.
+// True if `shape` is the configured one: `rows`, if the model is batched, then the output's dims.
 bool FitsConfig(at::IntArrayRef shape, const TensorSpec& spec, std::optional<int64_t> rows) {
   if (!rows && shape.empty()) {  // One number, for which Triton's configurations say [1].
     return std::all_of(spec.dims.begin(), spec.dims.end(), [](int64_t dim) { return dim <= 1; });

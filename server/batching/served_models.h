@@ -103,7 +103,7 @@ class ServedModels {
 
   // All that there are; a model's replicas are on those that its configuration chooses.
   const std::vector<Worker*>& workers() const { return workers_; }
-  // What is known of versions that were loaded before.
+  // Results of row independence tests of versions loaded earlier.
   RowTestCache* row_tests() { return row_tests_.get(); }
 
  private:

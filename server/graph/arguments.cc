@@ -183,7 +183,7 @@ absl::StatusOr<Value> ReadSingle(const Argument& argument, const Values& values)
   return value.Error("cannot be run: it is not a tensor, a number or a list of them");
 }
 
-// What somebody wants that `value` is not.
+// Error for an argument that is not `wanted`.
 absl::Status WrongType(const JsonField& field, const TypePtr& wanted) {
   return field.Error(absl::StrCat("wrong type of argument (", wanted->str(), ")"));
 }

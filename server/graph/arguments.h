@@ -13,7 +13,7 @@
 
 namespace braid {
 
-// What a graph says of a value before it runs.
+// Static type of a value in a graph.
 enum class ValueType : uint8_t { kTensor, kInt, kFloat, kBool, kOther };
 
 // A register, or a constant, and what it holds.
@@ -34,8 +34,8 @@ class Values {
   std::map<std::string, Value> values_;
 };
 
-// The argument in `field`, such as {"as_int": 1}, as it stands. FAILED_PRECONDITION for a list, and
-// for what cannot be run: graphs, classes and other operators.
+// The argument in `field`, such as {"as_int": 1}, without conversion. FAILED_PRECONDITION for a
+// list, and for what cannot be run: graphs, classes and other operators.
 absl::StatusOr<Value> ReadValue(const JsonField& field, const Values& values);
 
 // The argument in `field` as an operator takes it for `wanted`: an integer for a float becomes one,

@@ -104,7 +104,7 @@ IValue Mod(const IValue* a) {
 
 IValue FloorDiv(const IValue* a) {
   if (!AreWhole(a)) {
-    // As CPython does it, which does not lose the last digit of a large quotient.
+    // CPython's algorithm: it keeps the last digit of a large quotient.
     const double divisor = RealDivisor(a);
     const double rest = std::fmod(Real(a[0]), divisor);
     const double quotient = (Real(a[0]) - rest) / divisor;

@@ -43,7 +43,7 @@ struct Operand {
   std::vector<Operand> items;  // of a list
 };
 
-// Where one of the values that an instruction returns goes.
+// Destination of one value that an instruction returns.
 struct Result {
   Slot slot = kNowhere;
   bool is_list = false;

@@ -98,7 +98,7 @@ class GraphCompiler {
   absl::Status AddOperator(const JsonField& node, Instruction instruction);
   absl::Status AddHigherOrder(const JsonField& node, const std::string& name,
                               Instruction instruction);
-  // Compiles `graph` in the place of `node`.
+  // Compiles `graph` where `node` stands.
   absl::Status Inline(const JsonField& node, const JsonField& graph,
                       const std::vector<Operand>& operands);
   // A body that `taken` values go into, and that gives `given` of them.
@@ -266,7 +266,7 @@ absl::Status GraphCompiler::AddArithmetic(const JsonField& node, Instruction ins
   return absl::OkStatus();
 }
 
-// What a graph may say that an operator returns for `type`.
+// True if `field` is a valid output of an operator that returns `type`.
 bool Returns(const c10::TypePtr& type, const Result& result, const JsonField& field) {
   if (field.Has("as_none")) {
     return true;
@@ -334,7 +334,7 @@ absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instr
     }
   }
   instruction.writes = schema.is_mutable();
-  // What draws random numbers decides which ones are drawn after it.
+  // A draw advances the generator, so it cannot be removed.
   instruction.has_effects = instruction.writes || outputs.empty() ||
                             instruction.op->hasTag(at::Tag::nondeterministic_seeded);
   code_->instructions.push_back(std::move(instruction));

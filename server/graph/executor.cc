@@ -89,7 +89,7 @@ bool IsTrue(const IValue& value) {
   return value.isTensor() ? value.toTensor().item().toBool() : value.toScalar().toBool();
 }
 
-// A tensor whose memory holds its numbers: nothing is left to be conjugated or negated.
+// Resolves a pending conjugation or negation.
 IValue Resolved(IValue value) {
   if (value.isTensor() && value.toTensor().defined()) {
     const at::Tensor& tensor = value.toTensor();
@@ -311,7 +311,7 @@ Executor::Executor(std::shared_ptr<const Program> program, std::vector<at::Tenso
 Executor::~Executor() = default;
 
 std::vector<IValue> Executor::Run(std::vector<IValue> inputs, const OnOutput& on_output) {
-  // What a kernel computes does not depend on who records it, and nobody does.
+  // Backward passes are graphs of their own, so nothing is recorded.
   const c10::AutoGradMode no_grad(false);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   size_t given = 0;

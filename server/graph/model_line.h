@@ -12,8 +12,8 @@ namespace braid {
 // "model.py, line 12, in forward: x = self.linear(x)"; empty if there is none.
 std::string InnermostLine(absl::string_view stack_trace);
 
-// Of a node, by its metadata: its line, else the submodule that made it, as in "encoder.0
-// (Linear)"; empty if it says neither.
+// The model's line of a node by its metadata, else the submodule that made it, as in "encoder.0
+// (Linear)"; empty if the metadata has neither.
 std::string ModelLine(const JsonField& node);
 
 }  // namespace braid

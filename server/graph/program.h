@@ -21,7 +21,7 @@ class Program {
   struct Input {
     enum class Kind : uint8_t { kUser, kParameter, kBuffer, kConstant, kLiteral };
     Kind kind = Kind::kUser;
-    // Of what the archive holds: the parameter's, buffer's or constant's. Else empty.
+    // Name of a parameter, buffer or constant in the archive. Else empty.
     std::string name;
   };
 

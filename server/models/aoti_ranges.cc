@@ -116,9 +116,9 @@ class Kernel {
   }
 
   const std::string& name() const { return name_; }
-  // Of its embeddings.
+  // Embedding lookups in the kernel.
   const std::vector<Lookup>& lookups() const { return lookups_; }
-  // Whether indices below 0 are taken that are no elements of an argument.
+  // True if negative indices wrap that are not elements of an argument.
   bool wraps_others() const { return wraps_others_; }
 
  private:
@@ -273,7 +273,7 @@ class Wrapper {
   std::map<std::string, size_t> inputs_;
 };
 
-// Whether `reach` is all of `input`.
+// True if `reach` covers all of `input`.
 bool IsWhole(const Product& reach, const PackageInput& input) {
   int64_t number = 1;
   size_t sizes = 0;

@@ -8,7 +8,7 @@
 
 namespace braid {
 
-// Sets the range of each of `inputs` whose every value is looked up in an embedding, as it came or
+// Sets the range of each of `inputs` whose every value is looked up in an embedding, unchanged or
 // converted to another integer type. `wrapper`: the package's wrapper.cpp; `kernels`: the source of
 // its kernels for a CPU. Compiled code takes -1 for the last row, where PyTorch raises an error.
 //

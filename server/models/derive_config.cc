@@ -74,7 +74,7 @@ std::optional<std::vector<OutputLeaf>> RunDoubled(const ExampleCall& call,
   return *std::move(doubled);
 }
 
-// Whether `doubled` has the shape of `once` but twice the rows. A number has no rows: there is one
+// True if `doubled` has the shape of `once` but twice the rows. A number has no rows: there is one
 // for each chunk.
 bool HasTwiceTheRows(const at::Tensor& once, const at::Tensor& doubled, int64_t rows) {
   if (once.dim() == 0 || doubled.dim() == 0) {

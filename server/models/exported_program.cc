@@ -33,7 +33,7 @@ class ProgramRunner final : public PackageRunner {
  public:
   explicit ProgramRunner(std::unique_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  // What is None is no output; a number is a tensor without dims.
+  // Omits None. A number becomes a tensor without dims.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
     std::vector<at::Tensor> outputs;
     for (const c10::IValue& output :
@@ -122,7 +122,7 @@ absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& a
   return absl::OkStatus();
 }
 
-// As the graph has them.
+// Names of the inputs in the graph.
 std::vector<std::string> NamesOf(const std::vector<PackageInput>& inputs) {
   std::vector<std::string> names;
   names.reserve(inputs.size());
@@ -149,7 +149,7 @@ absl::Status CheckOutputs(const JsonField& signature, const JsonField& values) {
   return absl::OkStatus();
 }
 
-// Those of `names`, which `specs` have in their order, whose spec is wanted.
+// Selects the names whose spec is wanted. `names` and `specs` are in one order.
 std::vector<std::string> Pick(const std::vector<JsonField>& specs,
                               absl::FunctionRef<bool(const JsonField&)> wanted,
                               const std::vector<std::string>& names) {
@@ -182,7 +182,7 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const JsonField in_specs, signature.Get("input_specs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<JsonField> inputs, in_specs.Items());
-  // What forward() is given: constants too, which the package has.
+  // Arguments of forward(). Constants are among them, although the package holds their values.
   std::erase_if(inputs, [](const JsonField& spec) {
     return !spec.Has("user_input") && !spec.Has("constant_input");
   });

@@ -13,9 +13,9 @@
 
 namespace braid {
 
-// What a program, the archive's models/model.json, takes and returns, and the kind of
-// device that it was exported on. FAILED_PRECONDITION if it does not say enough, was exported with
-// another PyTorch than this server's, or changes what it keeps.
+// Inputs, outputs and kind of device of a program, the archive's models/model.json.
+// FAILED_PRECONDITION if it does not say enough, was exported with another PyTorch than this
+// server's, or changes what it keeps.
 struct ProgramDescription {
   PackageInterface interface;
   bool on_cpu = true;

@@ -11,7 +11,7 @@
 namespace braid {
 
 // Sets the range of each of `inputs` that `graph`, as CheckGraphForm() takes it, looks up in an
-// embedding, whole, as it came or in another shape or integer type. Sets none where the graph
+// embedding, whole, unchanged or in another shape or integer type. Sets none where the graph
 // works in place on integers: that may be what puts them in the range. `names`: of the tensors that
 // the inputs are in the graph.
 absl::Status FindGraphRanges(const JsonField& graph, const std::vector<std::string>& names,

@@ -18,7 +18,7 @@ class Model {
   // A replica with the file's weights on `device`, in eval mode. Called on a thread that has
   // entered the device, beside its worker (RunBesideEach()); may throw what LibTorch throws.
   virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const = 0;
-  // Whether a forward pass in evaluation mode may change what a replica holds.
+  // True if a forward pass in evaluation mode may change what a replica holds.
   virtual bool stateful() const { return false; }
 };
 

@@ -90,7 +90,7 @@ bool HasOtherOpenDims(const std::vector<PackageInput>& inputs) {
   });
 }
 
-// Whether outputs have as many rows as the inputs, and no other dim that depends on them. few,
+// True if outputs have as many rows as the inputs, and no other dim that depends on them. few,
 // more: the outputs for `rows` and `more_rows`. A number without dims is one for each chunk.
 bool FollowRows(const std::vector<at::Tensor>& few, int64_t rows,
                 const std::vector<at::Tensor>& more, int64_t more_rows) {

@@ -55,7 +55,7 @@ struct PairSlot {
   size_t index = 0;
   // Of a gradient: the outputs whose gradients it depends on.
   std::vector<size_t> depends_on = {};
-  // Of a gradient: those of a batch's chunks add up to the whole batch's.
+  // For a gradient: the gradients of a batch's chunks add up to that of the batch.
   bool additive = true;
 };
 

@@ -57,7 +57,7 @@ class PairReplica final : public Replica {
     const PairPart* part = nullptr;
     StageRole role;
   };
-  // What runs the graphs of one of the part's programs, made when they are first run.
+  // Executors of one program's graphs, made at their first run.
   struct Graphs {
     std::unique_ptr<Executor> eval;
     std::unique_ptr<Executor> forward;
@@ -85,7 +85,7 @@ class PairReplica final : public Replica {
   // The program of the thread's autocast.
   absl::StatusOr<size_t> CurrentProgram() const;
   Executor& ExecutorOf(const PairGraph& graph, std::unique_ptr<Executor>* made) const;
-  // What computes no more of the backward graph than the `wanted` outputs.
+  // Executor of the backward graph for the `wanted` outputs only.
   Executor& BackwardExecutor(size_t program, const std::vector<bool>& wanted);
   Tensors FromConfig(const Tensors& inputs) const;
   Tensors ToConfig(const Tensors& outputs) const;

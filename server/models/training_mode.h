@@ -15,7 +15,8 @@ namespace braid {
 // FAILED_PRECONDITION for a batch norm that changes its running statistics, which are the model's
 // buffers.
 absl::StatusOr<std::set<std::string>> TrainingOperators(const JsonField& graph);
-// Those of `module` in evaluation mode, as a trace of a module in training mode has them.
+// Names of the operators that stay in training mode although `module` is in evaluation mode, as in
+// a trace of a module in training mode.
 std::set<std::string> TrainingOperators(const torch::jit::Module& module);
 
 // Logs a warning that the model in the file `path` is served with `operators`, if there are any.

@@ -38,8 +38,8 @@ absl::Status ListStatistics(const ServedModels& models, const Caller& caller,
   return absl::OkStatus();
 }
 
-// Clients clean up before they start, whether or not they will use shared memory. So where it is
-// off (`regions` null), or there is no GPU, nothing is registered, which is no error: as in Triton.
+// Clients clean up at start even if they will not use shared memory. Without it (`regions` null) or
+// without a GPU the list is empty, as in Triton.
 absl::StatusOr<std::vector<std::shared_ptr<const SharedRegion>>> ListRegions(
     const SharedRegions* regions, RegionKind kind, const std::string& name) {
   return regions == nullptr ? SharedRegions().List(kind, name) : regions->List(kind, name);

@@ -25,7 +25,7 @@
 namespace braid {
 namespace {
 
-// What batch normalization says of one row, in PyTorch, TorchScript and pairs.
+// Part of batch norm's error for one row, in PyTorch, TorchScript and pairs.
 constexpr char kOneValue[] = "more than 1 value per channel when training";
 
 // What is summed by its memory (SumGradients()).

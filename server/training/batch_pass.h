@@ -126,7 +126,7 @@ class BatchPass {
   absl::Status NameInputs(const absl::Status& status, size_t stage, size_t chunk) const;
   absl::Status ForwardChunk(Gang& gang, size_t rank, size_t stage, size_t chunk, bool keep_graph,
                             PhaseTimes* times);
-  // Whether the loss of these rows is the first of several that make the batch's.
+  // True if the loss of these rows is the first of several that make up the batch's.
   bool IsFirstPart(int64_t start, int64_t rows) const { return start == 0 && rows < batch_.rows; }
   absl::Status CentralLoss(const std::vector<double>& whole, bool with_gradient);
   absl::Status ChunkLoss(size_t chunk, const std::vector<double>& whole, bool with_gradient);

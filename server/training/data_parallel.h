@@ -117,7 +117,7 @@ class DataParallel {
   };
 
   absl::Status Init(Placement placement);
-  // Whether the gradients of the parts that stage `s` works on add up to the whole batch's.
+  // FAILED_PRECONDITION if the gradients of the chunks of stage `s` do not add up to the batch's.
   absl::Status CheckAdditive(size_t s) const;
   TrainedModel model() const;
   // Rows of each piece that `rows` rows are worked on in.

@@ -40,10 +40,10 @@ class Loss {
   // shows.
   absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const TargetRows& rows) const;
 
-  // Whether the loss of a batch follows from those of its parts, which it does for all but a module
-  // that is neither a mean nor a sum over rows: FAILED_PRECONDITION naming `field`.module with the
-  // evidence. `output`: of the batch's first rows; `target`: the whole batch's. Called by one
-  // thread at a time; other errors are Compute()'s.
+  // Checks that the loss of a batch follows from those of its parts. FAILED_PRECONDITION, naming
+  // `field`.module with the evidence, for a module that is neither a mean nor a sum over rows.
+  // `output`: of the batch's first rows; `target`: the whole batch's. Called by one thread at a
+  // time; other errors are Compute()'s.
   absl::Status CheckAddsUp(const at::Tensor& output, const HostTensor& target) const;
 
   LossKind kind() const { return kind_; }

@@ -32,10 +32,10 @@ class LossModule {
   // value that is no loss; both name `field`.
   absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const at::Tensor& target);
 
-  // Whether Prove() has succeeded with targets in a range that holds all of `targets`; with
+  // True if Prove() has succeeded with targets in a range that holds all of `targets`; with
   // gradients on, also for gradients.
   bool IsProven(const at::Tensor& targets) const ABSL_LOCKS_EXCLUDED(mu_);
-  // As ProveParts(); FAILED_PRECONDITION names `field`.
+  // Calls ProveParts(). FAILED_PRECONDITION names `field`.
   absl::Status Prove(const at::Tensor& outputs, const at::Tensor& targets, Reduction reduction)
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -61,7 +61,7 @@ class Comparison {
         rounding_(type == at::kDouble || type == at::kFloat ? 1e-6 : 0.01) {}
 
   // How the loss of `rows` differs from those of the first `split` rows and of the rest; nullopt:
-  // not at all, or it cannot be told. The loss's error on `rows`.
+  // not at all, or unknown. The loss's error on `rows`.
   absl::StatusOr<std::optional<std::string>> Run(const Rows& rows, int64_t split) const {
     BRAID_ASSIGN_OR_RETURN(const Value whole, Evaluate(rows, kSeed));
     const int64_t count = rows.output.size(0);

@@ -281,7 +281,7 @@ struct TrainerInfo {
   std::string id;
   // Who made it stand where it does, as Sequence::last_operator().
   std::string last_operator;
-  // What a step computes otherwise than the model on one device, one sentence each.
+  // Differences between a training step and the same step on one device, one sentence each.
   std::vector<std::string> notes;
 };
 

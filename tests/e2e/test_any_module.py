@@ -1,4 +1,4 @@
-"""Whatever module `braid.export` is given, the server's answers are the module's, in batches merged
+"""The server's answers are those of the exported module, in batches merged
 and split of mixed requests. scripts/serve_any_module.py has all modules."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What LibTorch only marks on a tensor, a negation, a conjugation or zeros, is in the numbers that are
+"""Lazy negations, conjugations and zeros of LibTorch's tensors are in the numbers that are
 sent, used in a layer, and trained with."""
 
 from __future__ import annotations

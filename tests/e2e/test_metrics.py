@@ -211,7 +211,7 @@ def test_busy_seconds_by_device_and_phase(idle: Scrape, busy: Scrape) -> None:
     assert seconds("cpu:0", "loss") > 0
     assert seconds("cpu:1", "loss") == 0
     assert seconds("cpu:0", "update") > 0
-    # A model is loaded beside the workers, and the first of them tests it. A trainer's replicas are
+    # Threads of their own load a model, and the first worker tests it. A trainer's replicas are
     # copied by all.
     for device in DEVICES[1:]:
         assert idle.value("braid_device_busy_seconds_total", device=device, phase="load") == 0

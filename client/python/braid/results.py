@@ -131,7 +131,7 @@ class TrainerInfo:
     id: tells it from others that have had its name.
     last_operator: who made it stand where it does: the client of the operation applied last, or,
         since a checkpoint was restored, a text of the server's own; "": nobody, or not told.
-    notes: what a step computes otherwise than the model on one device, one sentence each.
+    notes: differences between a training step and the same step on one device, one sentence each.
     """
 
     name: str

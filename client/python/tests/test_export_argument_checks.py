@@ -1,4 +1,4 @@
-"""What PyTorch asks of the number of rows to check arguments binds no package to an answer."""
+"""PyTorch's own argument checks on the number of rows do not restrict a package."""
 
 import pytest
 

@@ -351,7 +351,7 @@ def test_batch_norm_in_a_checkpoint_runs_forward_once(tmp_path):
 
 
 @pytest.mark.parametrize("make, reason", [
-    (Branches, "native_dropout.default draws random numbers there that cannot be told from"),
+    (Branches, "native_dropout.default draws random numbers there that cannot be distinguished from"),
     (Replaced, "sets the buffer 'average' to another tensor once more"),
 ])
 def test_checkpoints_that_are_refused(tmp_path, make, reason):

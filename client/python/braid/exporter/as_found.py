@@ -1,4 +1,4 @@
-"""Leaves a module, and what its forward draws from, as an attempt to export it has found them."""
+"""Restores a module and the random generators after an attempt to export it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from braid.exporter import attributes, state
 
 @contextmanager
 def left_as_found(module: nn.Module) -> Iterator[None]:
-    """Gives the module its parameters, buffers, attributes and modes back, and Python's shared
-    generators of random numbers their state, whatever is run and however it ends."""
+    """Restores the module's parameters, buffers, attributes and modes, and the state of the shared
+    random generators of Python and NumPy, on every exit."""
     with state.preserved(module), state.restored(module), attributes.restored(module):
         with _generators_restored():
             yield

@@ -22,7 +22,7 @@ _ModelConfig = _protocol.message("inference.ModelConfig")
 
 
 class Batching(enum.Enum):
-    """What a server makes of dim 0."""
+    """Role of dim 0 in the server."""
 
     MERGED = "a batch, of the rows of several requests or of some of one"
     WHOLE = "a batch, of one request"
@@ -68,7 +68,7 @@ def input_tensor(name: str, datatype: str, row: Sequence[int], batching: Batchin
 
 @dataclass(frozen=True)
 class Declared:
-    """What a config.pbtxt says of batches."""
+    """The settings of a config.pbtxt that concern batches."""
 
     max_batch_size: int
     row_independence: str

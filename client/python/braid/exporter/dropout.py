@@ -53,8 +53,8 @@ def _has_factor(node: Node) -> bool:
 
 
 def _is_drawn_in_place(node: Node) -> bool:
-    """As alpha dropout draws into a tensor laid out like its input. What a trace has in its place
-    draws row by row."""
+    """True if a draw fills a tensor laid out like the input, as in alpha dropout. The traced
+    operator draws row by row instead."""
     return node.args[0].target == _aten.empty_like.default and _order_in_memory(
         node.args[0].meta["val"]
     ) not in (None, list(range(node.meta["val"].dim())))

@@ -103,7 +103,7 @@ def export_checked(
 
 
 def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list[str]]:
-    """What dim 0 is, and what to know about that. path: of the config.pbtxt.
+    """The role of dim 0, and notes on it for the user. path: of the config.pbtxt.
 
     ExportError if that file declares batches of rows that depend on each other.
     """

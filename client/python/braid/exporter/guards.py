@@ -144,7 +144,7 @@ def check_batch_is_free(
 
 
 def _covered(symbol: sympy.Symbol, answers: Answers) -> numpy.ndarray:
-    """Of each number of rows, whether a trace that was told `answers` is its own."""
+    """A mask over numbers of rows: True where a trace with `answers` is valid."""
     held = [numpy.ones(_MOST + 1 - _FEWEST, bool)]
     held += [_held(each, symbol) for each in answers.conditions]
     return numpy.logical_and.reduce(held)
@@ -179,7 +179,7 @@ def _made_a_number(traced: int, line: str) -> ExportError:
 
 
 def _held(condition: sympy.Basic, symbol: sympy.Symbol) -> numpy.ndarray:
-    """Of each number of rows from the fewest to the most, whether `condition` holds."""
+    """A mask over numbers of rows, from the fewest to the most: True where `condition` holds."""
     rows = numpy.arange(_FEWEST, _MOST + 1)
     if condition.free_symbols != {symbol}:
         return numpy.ones(rows.shape, bool)

@@ -121,7 +121,7 @@ class _Function(nn.Module):
 
 @dataclass(frozen=True)
 class _Course:
-    """A trace of one number of rows, and what it was told of that number."""
+    """A trace of one number of rows, with the answers about that number that it relies on."""
 
     trace: Trace
     shapes: ShapeEnv

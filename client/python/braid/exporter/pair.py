@@ -64,7 +64,7 @@ class Pair:
         return named
 
     def notes(self) -> list[str]:
-        """What to know before training it on several replicas."""
+        """Notes for users who train the pair on several replicas."""
         names = {
             slot.name: None
             for each in self.parts[0].precisions
@@ -94,8 +94,8 @@ def make_pair(
     chains: list[list[str]],
     row_independence: RowIndependence,
 ) -> Pair:
-    """precisions: beside the model's own. chains: of submodules' paths. row_independence: as it is
-    written into the package."""
+    """precisions: in addition to the model's own. chains: of submodules' paths. row_independence:
+    the result that the package records."""
     _check_is_python(module)
     mode_switch.check_keeps_state(module)
     device = device_of(module)

@@ -37,7 +37,7 @@ def ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
 
 
 def _written(graph: GraphModule) -> set[Node]:
-    """What an operator works on in place, and what that is made of, which may be the same memory."""
+    """Nodes that an operator writes to, and those that they are made of: they may share memory."""
     written: set[Node] = set()
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)

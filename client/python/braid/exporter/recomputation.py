@@ -1,4 +1,4 @@
-"""Parts of forward that run again in backward, as torch.utils.checkpoint has it.
+"""Parts of forward that run again in backward, as in torch.utils.checkpoint.
 
 A trace usually leaves that out. It counts where it changes a buffer: a batch norm in a checkpoint
 updates its running statistics in forward and once more in backward.
@@ -34,7 +34,7 @@ def traced() -> Iterator[None]:
 
 
 def merge(module: GraphModule) -> None:
-    """Takes forward's values for those that backward computes again, but for changed buffers.
+    """Reuses forward's values instead of recomputing them, except for changed buffers.
 
     ExportError if it cannot tell which random numbers of forward an operator draws again.
     """
@@ -81,7 +81,7 @@ def _take_values(module: GraphModule, node: Node, known: dict[Any, Node]) -> Non
 
 
 def _take_first_running(node: Node) -> None:
-    """Of running statistics, backward in training mode takes any: those that forward has."""
+    """Gives backward the running statistics of forward, whose values it ignores in training."""
     for place in (3, 4):
         given = node.args[place]
         while given.target is operator.getitem and given.meta["partitioner_tag"] == "is_backward":
@@ -98,7 +98,7 @@ def _drawn_before(node: Node, candidates: list[Node]) -> Node:
     if len(candidates) != 1:
         raise ExportError(
             f"backward runs a part of forward again, as torch.utils.checkpoint does, and changes "
-            f"buffers, and {node.target} draws random numbers there that cannot be told from "
-            f"others: leave the random operator out of the checkpoint" + source.at(lines.of(node))
+            f"buffers, and {node.target} draws random numbers there that cannot be distinguished "
+            f"from others: leave the random operator out of the checkpoint" + source.at(lines.of(node))
         )
     return candidates[0]

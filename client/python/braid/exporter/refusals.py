@@ -48,7 +48,7 @@ def of_trace(error: Exception, function: str = "") -> ExportError:
 
 
 def needs_name(error: Exception) -> bool:
-    """Whether PyTorch does not say which of its functions has failed."""
+    """True if PyTorch's error does not name the function that failed."""
     return _WITHOUT_RULE in str(_causes(error)[-1])
 
 

@@ -47,12 +47,12 @@ _ROWS = 7
 _ROUNDING = 16
 _OTHER_KERNELS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2}
 _OTHER_KERNELS_OF_LOW_PRECISION = 5e-2
-# Of a model that amplifies rounding: in times of what a change in the last place of the weights
-# makes, and at most, of the largest value.
+# Rounding that a model amplifies: this many times the effect of changing the last place of the
+# weights. The second number is its limit, relative to the largest value.
 _AMPLIFICATION = 8
 _MOST_AMPLIFIED = 1e-2
 _NUDGES = (1, 2)
-# Of one row. A larger model runs on fewer batches.
+# Cost of one row. A larger model runs on fewer batches.
 _SMALL_FLOPS = 5e7
 _SMALL_ELEMENTS = 1e6
 _ONE_THREAD_FLOPS = 1e9
@@ -102,7 +102,7 @@ _CHANGES = (
     _Change(4, (3,), _NAN),
     _Change(7, (0, 1, 2, 4, 5, 6), _NAN),
     _Change(3, (1,), _NAN),
-    # Some models take from other rows what a row does not have.
+    # Some models fill missing values from other rows.
     _Change(4, (0, 3), _LIKE, own=_NORMAL),
     _Change(4, (0, 3), _LIKE, own=_LARGE),
     _Change(4, (0, 3), _LIKE, own=_ZEROS),
@@ -157,7 +157,7 @@ def prove(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndepende
                 return proof.result()
     except _Ended as ended:
         return ended.result
-    except Exception as error:  # Whatever a model raises.
+    except Exception as error:  # The model may raise anything.
         said = str(error).strip().splitlines()
         return RowIndependence(
             UNDECIDED,
@@ -179,7 +179,7 @@ class _Subject:
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.device = device
-        # TorchScript has its state where nothing else can be put in its place.
+        # The state of a TorchScript module cannot be replaced.
         self._is_copy = any(isinstance(e, torch.jit.ScriptModule) for e in module.modules())
         self._module = copy.deepcopy(module).to(device) if self._is_copy else module
         self._entries = state_of(self._module)
@@ -261,11 +261,11 @@ class _Proof:
         return {name: torch.cat([each, others[name]])[places] for name, each in own.items()}
 
     def takes(self, given: Tensors) -> bool:
-        """Whether forward raises no error, found out where an error does no harm."""
+        """True if forward accepts `given`. Runs on a CPU copy where an error could end a GPU."""
         subject = self._rehearsal or self.subject
         try:
             subject.run(subject.weights, given)
-        except Exception:  # Whatever a model says to values that it does not take.
+        except Exception:  # The model may raise anything.
             return False
         return True
 
@@ -320,7 +320,7 @@ class _Trial:
         self.ordinary = 0.0
 
     def evidence(self) -> list[str]:
-        """Of each row's output that another row or the number of rows changes."""
+        """Describes each output row that another row or the number of rows changes."""
         small = self._proof.small
         batches = _BATCHES if small else _FEW_BATCHES
         if small and not self._about:
@@ -340,10 +340,10 @@ class _Trial:
             return found + list(self._of_sizes())
 
     def is_comparable_with(self, weights: Tensors) -> bool:
-        """Whether outputs with `weights` are finite where they are with these."""
+        """True if outputs with `weights` have finite values where those with these weights do."""
         try:
             outputs, _ = self._proof.subject.run(weights, self._proof.batch(_FOUR))
-        except Exception:  # Whatever a model says to weights that it does not take.
+        except Exception:  # The model may raise anything.
             return False
         return all(
             outputs[name].isfinite().any() or not own.isfinite().any()
@@ -396,14 +396,14 @@ class _Trial:
         places = tuple(range(len(next(iter(given.values())))))
         if kind == _BASE:
             return self._outputs[places]
-        # What is like the example lies within its range.
+        # Values like the example's lie within its range.
         if self._proof.on_gpu and kind != _LIKE and not self._proof.takes(given):
             return None
         try:
             return self._run(given)
         except _Ended:
             raise
-        except Exception:  # Whatever a model says to values that it does not take.
+        except Exception:  # The model may raise anything.
             return None
 
     def _of_sizes(self) -> Iterator[str]:
@@ -547,7 +547,7 @@ class _Shapes:
 
 
 class _Others:
-    """Draws rows to put in the place of others.
+    """Draws rows that replace others.
 
     embeddings: the fewest that an integer may be an index into, if there are any.
     takes: whether forward takes integers between two limits in an input.
@@ -567,7 +567,7 @@ class _Others:
         }
 
     def draw(self, name: str, kind: str) -> torch.Tensor:
-        """As many rows as there are base rows."""
+        """Returns as many rows as there are base rows."""
         example = self._inputs[name]
         place = list(self._inputs).index(name)
         shape = (_ROWS, *example.shape[1:])
@@ -639,7 +639,7 @@ def _widest(
     embeddings: int | None,
     takes: Callable[[str, tuple[int, int]], bool],
 ) -> tuple[int, int]:
-    """Limits of integers that forward takes, at least the example's: its rows may be all alike."""
+    """Widest integer range that forward accepts, at least the example's."""
     numbers = example.cpu().numpy()  # PyTorch has no minimum of some types.
     low, high = int(numbers.min()), int(numbers.max())
     least, most = torch.iinfo(example.dtype).min, torch.iinfo(example.dtype).max
@@ -662,7 +662,7 @@ def _far(weights: torch.Tensor) -> torch.Tensor:
 
 
 def _near(weights: torch.Tensor) -> torch.Tensor:
-    """A tenth more or less, and a tenth of the tensor's size in the place of zeros."""
+    """Changes weights by up to a tenth, and replaces zeros by a tenth of the tensor's magnitude."""
     if not weights.is_floating_point() or weights.numel() == 0:
         return weights
     random = _signed(weights)

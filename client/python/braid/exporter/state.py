@@ -207,7 +207,7 @@ def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:
 
 
 def tensor_of(module: nn.Module, entry: StateEntry) -> torch.Tensor | None:
-    """What the module has now under the entry's name."""
+    """The tensor that the module holds now under the entry's name."""
     table, leaf = _table(module, entry)
     return table.get(leaf)
 

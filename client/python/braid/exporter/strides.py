@@ -102,7 +102,7 @@ def _differ(sizes: _Sizes, one: _Sizes, other: _Sizes) -> bool:
 
 
 def _hints(sizes: Sequence[Any]) -> _Sizes:
-    """As the sizes are in the trace, without a guard."""
+    """Concrete sizes of the trace, without adding a guard."""
     return tuple(each.node.hint if isinstance(each, torch.SymInt) else each for each in sizes)
 
 

@@ -27,7 +27,7 @@ struct BatchResult {
 };
 
 // The payload of the status for an output that does not have the rows or dims of the configuration.
-inline constexpr char kOutputShapePayload[] = "braid.output_shape";
+inline constexpr char kOutputShapePayload[] = "braid/output_shape";
 
 // merge → device → forward → cut → host, on the calling thread, which is `worker`'s.
 // INVALID_ARGUMENT if the model fails on these inputs, FAILED_PRECONDITION if an output does not

@@ -1,10 +1,12 @@
 # braid::torch (torch_cpu and c10) and braid::torch_cuda (with the CUDA runtime and NCCL), from
-# CMAKE_PREFIX_PATH, or else from the wheels in .venv that scripts/setup.sh installs.
+# CMAKE_PREFIX_PATH, or else from the wheels in BRAID_VENV that scripts/setup.sh installs.
 #
 # TorchConfig.cmake is not used: it fails without an installed CUDA toolkit and defines targets that
 # shadow protobuf's. The headers come behind all others (-idirafter), because torch/include holds an
 # old copy of protobuf's.
-file(GLOB site_packages ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages)
+set(BRAID_VENV ${PROJECT_SOURCE_DIR}/.venv CACHE PATH
+    "Python virtual environment with the wheels that scripts/setup.sh installs")
+file(GLOB site_packages ${BRAID_VENV}/lib/python3*/site-packages)
 
 find_path(TORCH_INCLUDE_DIR ATen/ATen.h HINTS ${site_packages}/torch PATH_SUFFIXES include)
 find_library(TORCH_CPU_LIBRARY torch_cpu HINTS ${site_packages}/torch/lib)

@@ -2,6 +2,25 @@
 # shellcheck shell=bash
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# The version of PyTorch that is built with, and where its wheels and the build are.
+# shellcheck disable=SC2034
+default_torch=2.15.0
+TORCH=${TORCH:-$default_torch}
+suffix=''
+[[ $TORCH == "$default_torch" ]] || suffix=-$TORCH
+venv=.venv$suffix
+built=build/release$suffix
+
+# Prints the versions of PyTorch that there are requirements for.
+supported_torch() {
+  local file versions=()
+  for file in scripts/requirements/torch-*.txt; do
+    file=${file##*/torch-}
+    versions+=("${file%.txt}")
+  done
+  say "${versions[*]}"
+}
+
 say() { printf '%s\n' "$*"; }
 
 # Prints an error and ends the script.

@@ -7,21 +7,23 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 usage() {
-  cat <<'END'
+  cat <<END
 usage: scripts/setup.sh [--no-packages]
 
   --no-packages  leave the system's packages alone: for a system without apt, or with its own
                  gRPC and compilers (scripts/packages.txt lists what is needed)
 
 environment:
-  PYTHON         the interpreter that .venv is made from, 3.11 or 3.12 (/usr/bin/python3)
+  PYTHON         interpreter that .venv is made from, 3.11 or 3.12 (default: /usr/bin/python3)
+  TORCH          version of PyTorch to build with (default: $default_torch). Other versions go to
+                 .venv-VERSION and build/release-VERSION. Supported: $(supported_torch)
 END
 }
 
-requirements=scripts/requirements.txt
-venv_stamp=.venv/.braid-requirements
-venv_unfinished=.venv/.braid-unfinished
-configured=build/release/.braid-configured
+requirements=(scripts/requirements/{"torch-$TORCH",common,tritonclient-2.49.0}.txt)
+venv_stamp=$venv/.braid-requirements
+venv_unfinished=$venv/.braid-unfinished
+configured=$built/.braid-configured
 
 worked=no
 work() { # as run_logged
@@ -63,21 +65,23 @@ install_packages() {
   work setup-packages "Installing ${#missing[@]} system packages" apt_install "${missing[@]}"
 }
 
-# What .venv has to hold: the requirements, for the interpreter that it has.
+# Prints what the virtual environment must hold: its interpreter's version and the requirements.
 venv_fingerprint() {
   local version
-  version=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+  version=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
     return 1
-  printf '%s %s\n' "$version" "$(sha256sum <"$requirements")"
+  printf '%s %s\n' "$version" "$(cat "${requirements[@]}" | sha256sum)"
 }
 
 fill_venv() { # PYTHON
   # The mark stays if what follows is interrupted: pip takes a half-copied package for a whole one.
-  mkdir -p .venv
+  mkdir -p "$venv"
   touch "$venv_unfinished"
-  "$1" -m venv .venv
-  .venv/bin/python -m pip install --no-input --progress-bar off --disable-pip-version-check \
-    -r "$requirements"
+  "$1" -m venv "$venv"
+  local install=("$venv/bin/python" -m pip install --no-input --progress-bar off
+    --disable-pip-version-check)
+  "${install[@]}" -r "${requirements[0]}"
+  "${install[@]}" --no-deps --target "$venv/tritonclient-2.49.0" -r "${requirements[2]}"
   venv_fingerprint >"$venv_stamp"
   rm "$venv_unfinished"
 }
@@ -92,26 +96,27 @@ make_venv() {
     fail "the wheels are pinned for Python 3.11 and 3.12, $python is $("$python" --version 2>&1):" \
       "name another with PYTHON=/path/to/python3.12 scripts/setup.sh"
   if [[ -e $venv_unfinished ]] || ! venv_fingerprint >/dev/null; then
-    rm -rf .venv
+    rm -rf "$venv"
   fi
-  work setup-venv "Installing the Python wheels (5 GB)" fill_venv "$python"
+  work "setup-venv$suffix" "Installing the Python wheels (5 GB)" fill_venv "$python"
 }
 
 configure() {
-  if [[ -f build/release/build.ninja && $configured -nt CMakePresets.json &&
+  if [[ -f $built/build.ninja && $configured -nt CMakePresets.json &&
     $configured -nt $venv_stamp ]]; then
     return
   fi
-  work setup-configure "Configuring" cmake --preset release
+  work "setup-configure$suffix" "Configuring" \
+    cmake --preset release -B "$built" -DBRAID_VENV="$PWD/$venv"
   touch "$configured"
 }
 
 build() {
   # A dry run tells "nothing to do" from a build worth announcing.
-  if [[ $(ninja -C build/release -n 2>&1 | tail -n 1) == "ninja: no work to do." ]]; then
+  if [[ $(ninja -C "$built" -n 2>&1 | tail -n 1) == "ninja: no work to do." ]]; then
     return
   fi
-  work setup-build "Building" cmake --build --preset release --parallel "$(nproc)"
+  work "setup-build$suffix" "Building" cmake --build "$built" --parallel "$(nproc)"
 }
 
 packages=yes
@@ -121,6 +126,8 @@ case ${1:-} in
   --help | -h) usage && exit ;;
   *) usage >&2 && exit 2 ;;
 esac
+[[ -f ${requirements[0]} ]] ||
+  fail "TORCH=$TORCH: unsupported version (expected one of: $(supported_torch))"
 mkdir -p build
 exec 9>build/.setup.lock
 flock --nonblock 9 || { say "Another setup is at work: waiting for it" && flock 9; }
@@ -133,7 +140,7 @@ started=$SECONDS
   build
 } 9>&- # a service that apt starts must not inherit the lock
 if [[ $worked == yes ]]; then
-  say "Setup done in $((SECONDS - started)) s: the programs are in build/release/bin"
+  say "Setup done in $((SECONDS - started)) s: the programs are in $built/bin"
 else
-  say "Setup: nothing to do, build/release/bin is up to date"
+  say "Setup: nothing to do, $built/bin is up to date"
 fi

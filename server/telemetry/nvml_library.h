@@ -25,6 +25,9 @@ class NvmlLibrary {
   void* const handle_;
 
  public:
+// Drivers in use lack the successors of two functions that NVML 13.2 deprecates.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   BRAID_NVML(init, nvmlInit_v2);
   BRAID_NVML(shutdown, nvmlShutdown);
   BRAID_NVML(error_string, nvmlErrorString);
@@ -51,6 +54,7 @@ class NvmlLibrary {
   BRAID_NVML(event_set_free, nvmlEventSetFree);
   BRAID_NVML(register_events, nvmlDeviceRegisterEvents);
   BRAID_NVML(event_set_wait, nvmlEventSetWait_v2);
+#pragma GCC diagnostic pop
 
 #undef BRAID_NVML
 };

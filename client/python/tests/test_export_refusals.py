@@ -852,8 +852,26 @@ def test_no_module(tmp_path):
         braid.export(lambda x: x, (torch.zeros(3, 4),), tmp_path / "net")
 
 
-@pytest.mark.parametrize("version", ["2.10.1", "2.12.0+cu130", "3.0.0"])
-def test_another_torch(tmp_path, monkeypatch, version):
+@pytest.mark.parametrize("version", ["1.13.1", "2.10.1+cu128"])
+def test_old_torch_is_refused(tmp_path, monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
-    with pytest.raises(braid.ExportError, match=re.escape(f"torch {version} is installed")):
+    said = f"torch: {version} is too old (braid.export works with torch 2.11 to 2.15)"
+    with pytest.raises(braid.ExportError, match=re.escape(said)):
         braid.export(nn.Linear(4, 2), (torch.zeros(3, 4),), tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["2.16.0a0+git12ab", "2.100.1", "3.0.0"])
+def test_new_torch_is_tried_with_a_warning(tmp_path, monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    said = f"torch {version} is newer than the versions that braid.export is tested with"
+    with pytest.warns(UserWarning, match=re.escape(said)) as warned:
+        result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net", "pair",
+                              precisions=())
+    assert warned[0].filename == __file__
+    assert result.notes[-1].startswith(said)
+
+
+def test_supported_torch_gives_no_warning(tmp_path, recwarn):
+    result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net", precisions=())
+    assert result.notes == () and not list(recwarn)

@@ -1,17 +1,16 @@
-"""What `braid.export` does. All but torch.export is private to PyTorch, and of one version."""
+"""Implementation of `braid.export`. Most of what it calls, except torch.export, is private to
+PyTorch: `torch_versions` has what differs between versions."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from braid._export import ExportError, ExportResult
-
-TORCH_VERSION = "2.11"
+from braid._export import ExportResult
+from braid.exporter import torch_versions
 
 
 def export_model(
@@ -22,12 +21,9 @@ def export_model(
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
 ) -> ExportResult:
-    """As `braid.export`, which says all about it."""
-    if torch.__version__.split(".")[:2] != TORCH_VERSION.split("."):
-        raise ExportError(
-            f"torch {torch.__version__} is installed; packages for Braid are made with "
-            f"torch {TORCH_VERSION}: pip install 'torch=={TORCH_VERSION}.*'"
-        )
+    """Exports `module`, as `braid.export` documents."""
+    note = torch_versions.check()
     from braid.exporter.export import export_checked
 
-    return export_checked(module, example_inputs, Path(path), format, stages, precisions)
+    result = export_checked(module, example_inputs, Path(path), format, stages, precisions)
+    return replace(result, notes=(*result.notes, note)) if note else result

@@ -28,7 +28,7 @@ done
 
 pinned=$(sed -n 's/^ARG BASE=//p' deploy/docker/Dockerfile)
 base=localhost/braid-base:${pinned##*:}
-built=localhost/braid-built:$variant
+builder=localhost/braid-built:$variant
 image=localhost/braid:$variant
 work=build/container
 export BUILDAH_ISOLATION=chroot
@@ -55,7 +55,7 @@ make_base() {
 
 make_built() {
   scripts/image_root.sh "$variant" "$work/braid"
-  make_image "$built" "$base" "$work/braid" /braid
+  make_image "$builder" "$base" "$work/braid" /braid
 }
 
 scripts/setup.sh
@@ -63,7 +63,7 @@ mkdir -p "$work"
 buildah inspect --type image "$base" >/dev/null 2>&1 || run_logged container-base "Making the base" make_base
 run_logged container-built "Collecting what was built" make_built
 run_logged container-image "Making the image" buildah bud --pull-never \
-  --file deploy/docker/Dockerfile --build-arg "BASE=$base" --build-arg "BUILDER=$built" \
+  --file deploy/docker/Dockerfile --build-arg "BASE=$base" --build-arg "BUILDER=$builder" \
   --build-arg "VERSION=$version" --tag "$image" .
 BRAID_IMAGE=$image .venv/bin/python -m pytest -q tests/container
 say "The image is $image; its SBOM is /opt/braid/sbom.cdx.json in it"

@@ -9,8 +9,7 @@ usage="usage: scripts/image_root.sh cpu|cuda DIRECTORY"
 [[ $# == 2 && $1 =~ ^(cpu|cuda)$ ]] || { say "$usage" >&2 && exit 2; }
 variant=$1
 root=$2
-built=build/release
-site=$(realpath .venv/lib/python3.*/site-packages)
+site=$(realpath "$venv"/lib/python3.*/site-packages)
 
 # The wheels' libraries that a program or library is linked to, and those that they are.
 linked() { # FILE...
@@ -34,4 +33,4 @@ rm -rf "$root"
 mkdir -p "$root/bin" "$root/lib"
 cp "${programs[@]}" "$root/bin/"
 cp "${libraries[@]}" "$root/lib/"
-.venv/bin/python scripts/image_components.py "${libraries[@]}" >"$root/wheels.json"
+"$venv/bin/python" scripts/image_components.py "${libraries[@]}" >"$root/wheels.json"

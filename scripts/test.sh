@@ -27,8 +27,8 @@ suite() { # NAME COMMAND...
 # Ends a suite that hangs with SIGINT, for pytest's fixtures to stop the servers that they started.
 limited() { timeout --foreground --signal=INT --kill-after=60 1800 "$@"; }
 
-python_suite() { # NAME PATH
-  suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "$2"
+python_suite() { # NAME PATH...
+  suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "${@:2}"
 }
 
 unit_suite() { # NAME
@@ -56,6 +56,8 @@ python_suite python client/python/tests
 # The end-to-end tests have Prometheus among them.
 suite deploy-tools limited scripts/setup_deploy.sh
 python_suite e2e tests/e2e
+PYTHONPATH=.venv/tritonclient-2.49.0 \
+  python_suite tritonclient-2.49.0 tests/e2e/test_tritonclient_*.py
 python_suite gpu tests/gpu
 python_suite deploy tests/deploy
 

@@ -16,7 +16,8 @@ usage: scripts/setup.sh [--no-packages]
 environment:
   PYTHON         interpreter that .venv is made from, 3.11 or 3.12 (default: /usr/bin/python3)
   TORCH          version of PyTorch to build with (default: $default_torch). Other versions go to
-                 .venv-VERSION and build/release-VERSION. Supported: $(supported_torch)
+                 .venv-VERSION and build/release-VERSION, without the benchmarks.
+                 Supported: $(supported_torch)
 END
 }
 
@@ -107,7 +108,8 @@ configure() {
     return
   fi
   work "setup-configure$suffix" "Configuring" \
-    cmake --preset release -B "$built" -DBRAID_VENV="$PWD/$venv"
+    cmake --preset release -B "$built" -DBRAID_VENV="$PWD/$venv" \
+    -DBRAID_BUILD_BENCH="$([[ -n $suffix ]] && echo OFF || echo ON)"
   touch "$configured"
 }
 

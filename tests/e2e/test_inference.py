@@ -138,7 +138,7 @@ def test_embedding_of_one_index_a_row(
 
 
 @pytest.mark.not_in("pair", model="sentences", reason="its sentences are of any length")
-@pytest.mark.parametrize("shape", [(1, 1), (6, 4), (300, 9)])
+@pytest.mark.parametrize("shape", [(1, 2), (6, 4), (300, 9)])
 def test_embedding_of_sentences_of_any_length(
     each_client: triton.InferenceServerClient, shape: tuple[int, int]
 ) -> None:

@@ -18,7 +18,7 @@ from e2e.inference import assert_close, expected, infer, infer_input
 from e2e.protocol import CALL_SECONDS
 from e2e.server import Server
 from torch import Tensor, nn
-from tritonclient.utils import triton_to_np_dtype
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 REQUESTS = 200
 
@@ -144,6 +144,21 @@ def answers(
         assert error is None, error
         results[i] = result
     return [results[i] for i in range(len(requests))]
+
+
+def test_a_request_with_fewer_rows_than_a_mixing_program_takes_is_refused(tmp_path: Path) -> None:
+    """A copy of a row, which fills up other models' requests, would change the others."""
+    example = torch.zeros(4, 6)
+    program = tmp_path / "models/cloud/1/model.pt2"
+    programs.save(program, seeded(PointCloud), [example], programs.any_batch([example], min=3))
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run") as server:
+        with triton.InferenceServerClient(server.address) as client:
+            name = client.get_model_metadata("cloud").inputs[0].name
+            with pytest.raises(InferenceServerException, match="2 rows .expected at least 3"):
+                client.infer("cloud", [infer_input(name, points(2, seed=0))])
+            three = points(3, seed=0)
+            result = client.infer("cloud", [infer_input(name, three)])
+            assert_close(result.as_numpy("output__0"), expected(seeded(PointCloud), three))
 
 
 @pytest.mark.parametrize("model", [*WITHOUT_CONFIG, "alone", "dependent"])

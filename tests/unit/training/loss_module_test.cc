@@ -100,10 +100,10 @@ TEST(LossModuleTest, RefusesAForwardThatIsNoLoss) {
 }
 
 TEST(LossModuleTest, OneThatThrowsSaysWhy) {
-  EXPECT_THAT(
-      Compute("return (output @ target).sum()"),
-      RefusesField("losses[1].module", AllOf(HasSubstr("the module failed: mat1 and mat2 shapes"),
-                                             Not(HasSubstr("\n")))));
+  EXPECT_THAT(Compute("return (output @ target).sum()"),
+              RefusesField("losses[1].module",
+                           AllOf(HasSubstr("the module failed: "),
+                                 HasSubstr("mat1 and mat2 shapes"), Not(HasSubstr("\n")))));
   EXPECT_THAT(Compute("assert output.size(0) > 5, 'too few rows'\n  return output.sum()"),
               RefusesField("losses[1].module", HasSubstr("too few rows")));
 }

@@ -385,18 +385,6 @@ def number_of_rows(module, x):
     return module.layer(x) * int(x.shape[0] * 0.5 + 1)
 
 
-def remainder_of_decimals(module, x):
-    return module.layer(x) * ((x.shape[0] + 0.5) % 1)
-
-
-def most_of_decimals(module, x):
-    return module.layer(x) * torch.sym_max(x.shape[0] / 3, 1.0)
-
-
-def divides_by_any_sign(module, x):
-    return module.layer(x) * (100 // (x.shape[0] - 3))
-
-
 def iterates(module, x):
     return torch.stack([row * 2 for row in module.layer(x)])
 
@@ -510,9 +498,6 @@ REFUSED = [
     (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
     (rounded_rows, "forward computes a number from the number of rows with round, which",
      "round(x.shape[0] / 3)"),
-    (remainder_of_decimals, "forward computes mod of a number with decimals", "+ 0.5) % 1"),
-    (most_of_decimals, "forward computes sym_max of a number with decimals", "torch.sym_max(x.sh"),
-    (divides_by_any_sign, "divides without decimals by rows - 3, which", "100 // (x.shape[0] - 3)"),
     (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
     (writes_view_of_input, "forward writes to the input 'x'", "x[:, 0] = 1.0"),
     (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
@@ -872,6 +857,8 @@ def test_new_torch_is_tried_with_a_warning(tmp_path, monkeypatch, version):
     assert result.notes[-1].startswith(said)
 
 
-def test_supported_torch_gives_no_warning(tmp_path, recwarn):
-    result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net", precisions=())
+@pytest.mark.parametrize("format", ["pair", "torchscript"])
+def test_supported_torch_gives_no_warning(tmp_path, recwarn, format):
+    result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net", format,
+                          precisions=())
     assert result.notes == () and not list(recwarn)

@@ -134,9 +134,7 @@ CASES = {
 
 
 def assert_is_the_module(version, module, batch):
-    """In evaluation and in a training step, in plain graphs and in the server's interpreter."""
-    from torch._C._nativert import PyModelRunner
-
+    """Compares the package with the module, in evaluation and in a training step."""
     found = ExportedPair(version)
     (name,) = (each["name"] for each in found.part()["inputs"])
     given = found.state() | {("input", name): batch}
@@ -161,17 +159,6 @@ def assert_is_the_module(version, module, batch):
     for name, parameter in plain.named_parameters():
         of_package = got.get(("parameter_gradient", name))
         torch.testing.assert_close(of_package, parameter.grad, rtol=1e-4, atol=1e-4)
-    for kind, wanted in (("forward", known), ("backward", got)):
-        program = found.program(kind)
-        runner = PyModelRunner(str(version / "model.pt2"), program["graph"])
-        torch.manual_seed(7)
-        flat = runner.run_with_flat_inputs_and_outputs(
-            *(known[slot["role"], slot["name"]] for slot in program["inputs"])
-        )
-        for slot, tensor in zip(program["outputs"], flat, strict=True):
-            torch.testing.assert_close(
-                tensor, wanted[slot["role"], slot["name"]], rtol=1e-5, atol=1e-6
-            )
 
 
 @pytest.mark.parametrize("make, example", CASES.values(), ids=CASES)

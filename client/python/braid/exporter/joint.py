@@ -317,14 +317,8 @@ def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
 def _whole_operators() -> Any:
     """Keeps linear, conv2d and the like as one node each."""
     table, _ = _split_decomp_table_to_cia_and_python_decomp({})
-    # The rules for shapes of some losses take every reduction for one to a number. Norms without a
-    # dim are too much for LibTorch's interpreter.
-    for operator in [each for each in table if _is_known_to_fail(each)]:
-        del table[operator]
+    # PyTorch's shape rules of some losses return a number for every reduction.
+    for operator in list(table):
+        if "_loss" in operator.name() or operator in decompositions.RULES:
+            del table[operator]
     return _override_composite_implicit_decomp(table)
-
-
-def _is_known_to_fail(operator: Any) -> bool:
-    name = operator.name()
-    failing = "_loss" in name or name.startswith("aten::linalg_norm")
-    return failing or operator in decompositions.RULES

@@ -18,7 +18,6 @@ from braid._export import ExportError
 from braid.exporter import (
     default_dtype,
     exported_program,
-    interpreter,
     lines,
     partition,
     ranges,
@@ -27,7 +26,6 @@ from braid.exporter import (
 )
 from braid.exporter.dropout import draw_factors
 from braid.exporter.joint import Part, Trace, trace_rows
-from braid.exporter.numbers_as_tensors import check_arguments
 from braid.exporter.signature import DATATYPES
 from braid.exporter.simplify import simplify
 from braid.exporter.stacking import stack_parts
@@ -117,7 +115,6 @@ def evaluation(part: Part, trace: Trace) -> Program:
     partition.set_outputs(graph, _own(graph, nodes))
     simplify(graph)
     default_dtype.write_out(graph)
-    interpreter.adapt(graph)
     check_operators(graph, trace.device)
     namer = _Namer(trace.symbol)
     outputs = [
@@ -162,12 +159,10 @@ def training(
     stack_parts(trace.graph)
     simplify(trace.graph)
     default_dtype.write_out(trace.graph)
-    interpreter.adapt(trace.graph)
     roles = _roles(part)
     check_operators(trace.graph, trace.device)
     if tangents:
         forward, backward = partition.split(trace.graph, trace.forward_outputs)
-        interpreter.adapt(backward)
         check_operators(backward, trace.device)
         _correct_dtypes(part, forward, backward, precision)
     else:
@@ -280,11 +275,10 @@ def _scales_by_frequency(node: Node) -> bool:
 
 
 def check_operators(graph: GraphModule, device: torch.device) -> None:
-    """ExportError if a server would not know how to run one of them."""
+    """Raises ExportError if a server cannot run one of the graph's operators."""
     for node in graph.graph.nodes:
-        if node.op == "call_function" and not interpreter.has(node.target):
+        if node.op == "call_function":
             check_operator(node.target, device, lambda: source.at(lines.of(node)))
-            check_arguments(node)
 
 
 def _origins(graph: GraphModule) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Recurrent layers as they are traced, without two errors of PyTorch's."""
+"""Corrects two errors in PyTorch's rules for tracing recurrent layers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from torch.nn import functional
 
 @contextmanager
 def corrected() -> Iterator[None]:
-    """torch 2.11 asks `num_layers < i - 1` before dropout, which never holds for layer i, and
-    takes the batch for the dim that the final states of an LSTM have too many."""
+    """Replaces PyTorch's rules during a trace.
+
+    All versions up to 2.15 leave out the dropout between layers: they check `num_layers < i - 1`.
+    Versions before 2.13 squeeze the batch dim of an LSTM's final states.
+    """
     with (
         mock.patch.object(decompositions, "_rnn_helper", _layers),
         mock.patch.object(decompositions, "one_layer_lstm", _lstm_layer),

@@ -1,4 +1,4 @@
-"""Leaves out of a graph what changes nothing: each operator costs an interpreter some time."""
+"""Removes operators that change nothing from a graph: each call costs the server some time."""
 
 from __future__ import annotations
 

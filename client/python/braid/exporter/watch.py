@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,6 +38,15 @@ _DRAW_THROUGH_OTHERS = {
 }
 
 
+# Functions of numbers that torch.export writes and the server computes. `getitem` takes a tensor
+# from an operator's results.
+_ARITHMETIC = {
+    math.trunc, operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge,
+    operator.getitem, operator.gt, operator.le, operator.lshift, operator.lt, operator.mod,
+    operator.mul, operator.ne, operator.neg, operator.or_, operator.pos, operator.pow,
+    operator.rshift, operator.sub, operator.truediv, torch.sym_float, torch.sym_int, torch.sym_ite,
+    torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
+}  # fmt: skip
 _RESHAPING = ("aten::resize_", "aten::resize_as_", "aten::set_")
 
 
@@ -115,7 +126,9 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> None:
-    """ExportError, with what `line` gives, if a server would not know how to run `func`."""
+    """Raises ExportError, which ends with `line()`, if a server cannot run `func`."""
+    if func in _ARITHMETIC:
+        return
     if isinstance(func, HigherOrderOperator):
         raise ExportError(
             f"forward calls torch.{func.name()}, which runs functions of Python: a package has none"
@@ -124,7 +137,7 @@ def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> 
     if not isinstance(func, OpOverload):
         raise ExportError(
             f"forward computes a number from the number of rows with "
-            f"{getattr(func, '__name__', func)}, which the server's interpreter does not have"
+            f"{getattr(func, '__name__', func)}, which a package cannot"
             + line()
         )
     if func.namespace not in ("aten", "prim", "prims"):

@@ -1,6 +1,4 @@
-"""Graphs are run by LibTorch's interpreter, which does not take all that PyTorch does."""
-
-import re
+"""Numbers in graphs: computed from the number of rows, or given to operators on tensors."""
 
 import pytest
 
@@ -9,7 +7,6 @@ torch = pytest.importorskip("torch")
 import braid  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 from torch import nn  # noqa: E402
-from torch._C._nativert import PyModelRunner  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 FUNCTIONS = {
@@ -52,7 +49,17 @@ FUNCTIONS = {
     .view(-1, 4)[: y.shape[0]],
     "ends": lambda y, weight: torch.cat([y[-(-y.shape[0] // 2) :], y[: -(-y.shape[0] // 2)].exp()]),
 }
-# Python's numbers where the operator takes a tensor.
+FUNCTIONS |= {
+    "remainder of decimals": lambda y, weight: y * ((y.shape[0] / 4) % 1),
+    "most of decimals": lambda y, weight: y * torch.sym_max(y.shape[0] / 3, 1.0),
+    "quotient of any sign": lambda y, weight: y * (100 // (2 * y.shape[0] - 5)),
+    "square root": lambda y, weight: y * torch.sym_sqrt(y.shape[0]),
+    "as decimals": lambda y, weight: y * torch.sym_float(y.shape[0]),
+    "without decimals": lambda y, weight: y * torch.sym_int(y.shape[0] / 3),
+    "bits": lambda y, weight: y * ((y.shape[0] & 5) + (y.shape[0] | 2) + (y.shape[0] << 2 >> 1)),
+    "one or the other": lambda y, weight: y * torch.sym_ite(y.shape[0] > 3, 2, 3),
+}
+# Python numbers where the operator takes a tensor, and complex numbers.
 NUMBERS = {
     "floor of a quotient": lambda y, weight: y * (y.detach() // 3),
     "floor of a number's quotient": lambda y, weight: y * (0.3 // y.detach()),
@@ -65,6 +72,10 @@ NUMBERS = {
     "truth": lambda y, weight: torch.mul(True, y) * torch.mul(y > 0, True),
     "by rows": lambda y, weight: y * (y.detach() // y.shape[0]),
     "rows by": lambda y, weight: y * (y.shape[0] // y.detach()),
+    "complex power": lambda y, weight: (y.exp() ** 1j).real,
+    "complex difference": lambda y, weight: (1j - y).abs(),
+    "complex product": lambda y, weight: (y * (1 + 2j)).abs() + (1j / (y + 3j)).real,
+    "complex constant": lambda y, weight: (torch.full((4,), 1j) * y).abs(),
 }
 
 
@@ -79,14 +90,22 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_interpreted(tmp_path, name):
+def test_function_of_rows(tmp_path, name):
     check(tmp_path, Scaled(FUNCTIONS[name]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers(tmp_path, name, dtype):
+def test_number_for_an_operator(tmp_path, name, dtype):
     check(tmp_path, Scaled(NUMBERS[name]).to(dtype))
+
+
+def test_norms_stay_one_operator(tmp_path):
+    module = Scaled(lambda y, weight: y / torch.linalg.norm(weight))
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
+    pair = ExportedPair(result.path)
+    graph = pair.programs[pair.program("eval")["graph"]].graph
+    assert torch.ops.aten.linalg_norm.default in [node.target for node in graph.nodes]
 
 
 def test_drawn_around_an_output(tmp_path):
@@ -97,17 +116,8 @@ def test_drawn_around_an_output(tmp_path):
     assert "forward" in program and "backward" not in program
 
 
-@pytest.mark.parametrize("function, reason", [
-    (lambda y, weight: (y ** 1j).abs(), "aten.pow.Tensor_Scalar the number 1j as 'exponent'"),
-    (lambda y, weight: (1j - y).abs(), "aten.rsub.Scalar the number 1j as 'other'"),
-])
-def test_refused_numbers(tmp_path, function, reason):
-    with pytest.raises(braid.ExportError, match=re.escape(reason)) as refused:
-        check(tmp_path, Scaled(function))
-    assert "lambda y, weight" in str(refused.value)
-
-
 def check(path, module):
+    """Compares outputs and gradients of the package with the module's."""
     torch.manual_seed(4)
     module.layer.reset_parameters()
     module.eval()
@@ -118,19 +128,12 @@ def check(path, module):
     for rows in (1, 2, 6, 7):
         x = torch.randn(rows, 4, dtype=dtype)
         known = pair.state() | {("input", "x"): x}
-        y = run(result.path, pair.program("eval"), known)["output", "output__0"]
+        y = pair.run(pair.program("eval"), known)["output", "output__0"]
         expected = module(x)
         torch.testing.assert_close(y, expected.detach())
 
-        known |= run(result.path, pair.program("forward"), known)
+        known |= pair.run(pair.program("forward"), known)
         known |= {("output_gradient", "output__0"): torch.ones_like(y)}
-        gradients = run(result.path, pair.program("backward"), known)
+        gradients = pair.run(pair.program("backward"), known)
         (wanted,) = torch.autograd.grad(expected.sum(), [module.layer.weight])
         torch.testing.assert_close(gradients["parameter_gradient", "layer.weight"], wanted)
-
-
-def run(version, program, known):
-    runner = PyModelRunner(str(version / "model.pt2"), program["graph"])
-    inputs = [known[slot["role"], slot["name"]] for slot in program["inputs"]]
-    outputs = runner.run(*inputs)
-    return {(slot["role"], slot["name"]): each for slot, each in zip(program["outputs"], outputs)}

@@ -79,8 +79,9 @@ def _size(said: int | str, batch: int) -> int:
     return int(sympy.sympify(said, locals=vars(functions)).subs("batch", batch))
 
 
-def check_pair(folder: Path, pair: Pair) -> None:
-    """ExportError with the tensor, the batch and the difference if they are not the same."""
+def check_pair(folder: Path, pair: Pair) -> PackageReader:
+    """Returns the reader of the package. ExportError with the tensor, the batch and the difference
+    if it does not compute what the module does."""
     try:
         reader = PackageReader(folder / "model.pt2")
     except SerializeError as error:
@@ -92,6 +93,7 @@ def check_pair(folder: Path, pair: Pair) -> None:
                 if program["precision"] == MODELS_OWN or batch in _LOW_BATCHES:
                     with naming(program["precision"]), default_dtype.explained():
                         _Comparison(reader, plain, exported, program).run()
+    return reader
 
 
 class _Comparison:

@@ -21,10 +21,11 @@ from braid.exporter import (
     refusals,
     row_independence,
     rows,
+    self_test,
     torchscript,
 )
 from braid.exporter.as_found import left_as_found
-from braid.exporter.check import check_pair
+from braid.exporter.check import PackageReader, check_pair
 from braid.exporter.config import Batching
 from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.quiet import quiet
@@ -241,7 +242,8 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
                 request.chains,
                 request.independence,
             )
-        made = _write_checked(folder, request.module, made, request.precisions)
+        made, reader = _write_checked(folder, request.module, made, request.precisions)
+        notes = _add_self_test(folder, made, reader)
     whole = made.train_json()["parts"][0]
     # A pair has a batch, whatever a configuration makes of it.
     merged = request.batching == Batching.MERGED
@@ -251,7 +253,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
         for field in ("inputs", "outputs")
     )
     reasons = [_about_device(made.device), request.precisions.reason()]
-    return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes())
+    return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes() + notes)
 
 
 def _tensor_of_pair(said: dict[str, Any], batching: Batching) -> config.Tensor:
@@ -261,18 +263,27 @@ def _tensor_of_pair(said: dict[str, Any], batching: Batching) -> config.Tensor:
 
 def _write_checked(
     folder: Path, module: nn.Module, made: pair.Pair, precisions: Precisions
-) -> pair.Pair:
-    """What of it could be written."""
+) -> tuple[pair.Pair, PackageReader]:
+    """Returns the part of the pair that could be written, and its reader."""
     while True:
         try:
             package.write_pair(folder, made)
             with left_as_found(module):
-                check_pair(folder, made)
+                reader = check_pair(folder, made)
         except PrecisionError as error:
             precisions.leave_out(error)
             made = made.without(error.name)
         else:
-            return made
+            return made, reader
+
+
+def _add_self_test(folder: Path, made: pair.Pair, reader: PackageReader) -> list[str]:
+    """Returns a note if the graphs do not take generated weights."""
+    try:
+        self_test.add_to_pair(folder / "model.pt2", made, reader)
+    except self_test.NoSelfTest as error:
+        return [f"no self-test, which servers with another version of PyTorch run: {error}"]
+    return []
 
 
 def _about_device(device: torch.device) -> str:

@@ -1,12 +1,15 @@
-"""Writes tensors as a safetensors file."""
+"""Writes and reads safetensors files."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+
+from braid._export import ExportError
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -48,3 +51,32 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         for _, tensor in ordered:
             flat = tensor.detach().cpu().resolve_neg().contiguous().reshape(-1)
             file.write(flat.view(torch.uint8).numpy().tobytes())
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """ExportError if the file is damaged, or is none."""
+    dtypes = {name: dtype for dtype, name in _DTYPES.items()}
+    tensors = {}
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+            header.pop("__metadata__", None)
+            for name, said in header.items():
+                begin, end = said["data_offsets"]
+                file.seek(8 + size + begin)
+                dtype, shape = dtypes[said["dtype"]], said["shape"]
+                tensors[name] = from_bytes(dtype, shape, file.read(end - begin))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{path}: cannot be read: {error}") from error
+    return tensors
+
+
+def from_bytes(dtype: torch.dtype, shape: list[int], data: bytes) -> torch.Tensor:
+    """Returns a tensor of little-endian numbers, row by row. ValueError if they are not as many."""
+    expected = math.prod(shape) * dtype.itemsize
+    if len(data) != expected:
+        raise ValueError(f"{len(data)} bytes (expected {expected} for shape {shape})")
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from braid import _export_command
+from braid import _check_command, _export_command
 from braid._export import ExportError
 from braid._version import __version__
 
@@ -20,11 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"braid-client {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _export_command.add_to(commands)
+    _check_command.add_to(commands)
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
     except _export_command.UsageError as error:
         options.parser.error(str(error))  # Ends with status 2.
     except ExportError as error:
-        print(f"braid export: {error}", file=sys.stderr)
+        print(f"{options.parser.prog}: {error}", file=sys.stderr)
         return 1

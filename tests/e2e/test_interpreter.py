@@ -139,7 +139,7 @@ class Branches(nn.Module):
 
 
 class Permuted(nn.Module):
-    """One output for each layer that is given a transposed tensor, and the sum of all in `total`."""
+    """One output for each layer, given a transposed tensor, and the sum of all in `total`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,6 +33,7 @@ from braid.exporter import (
     recurrent,
     refusals,
     swallowed,
+    torch_versions,
 )
 from braid.exporter.signature import call, flatten
 from braid.exporter.state import StateEntry, placed, preserved
@@ -200,6 +201,7 @@ def _trace(
         stack.enter_context(recurrent.corrected())
         stack.enter_context(instance_norm.as_group_norm())
         stack.enter_context(decompositions.corrected())
+        stack.enter_context(torch_versions.without_tokens())
         stack.enter_context(lines.noted(__file__))
         # Libraries ask before they look at values to warn or to take a short cut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):
@@ -301,8 +303,8 @@ def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
 
 @contextmanager
 def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
-    # Fused encoder layers have no gradient, and no rule for shapes. oneDNN's recurrent layer is traced as if it
-    # were in evaluation, and cannot be differentiated then.
+    # Fused encoder layers have no gradient, and no rule for shapes. oneDNN's recurrent layer is
+    # traced as if it were in evaluation, and cannot be differentiated then.
     recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
     enabled = torch._C._get_mkldnn_enabled() and not recurrent
     fast = torch.backends.mha.get_fastpath_enabled()

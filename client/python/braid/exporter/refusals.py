@@ -25,6 +25,7 @@ _KNOWN = {
         "use_reentrant=False"
     ),
 }
+# Raised for quantile() by PyTorch before 2.12.
 _WITHOUT_RULE = "Cannot call numel() on tensor with symbolic sizes"
 
 

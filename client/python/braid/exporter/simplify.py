@@ -14,13 +14,23 @@ _MAYBE_VIEWS = {
     f"aten::{name}"
     for name in ("reshape", "contiguous", "to", "_to_copy", "flatten", "dropout", "_unsafe_view")
 }
+# They only raise errors. On a GPU such an error ends the process's use of the device.
+_CHECKS = (
+    _aten._assert_async.default, _aten._assert_async.msg, _aten._linalg_check_errors.default,
+)  # fmt: skip
 _SAME_SHAPE = (_aten.view.default, _aten.expand.default, _aten._unsafe_view.default)
 
 
 def simplify(module: GraphModule) -> None:
-    """The graph writes to nothing and records no gradients: that is why a detached tensor and a
-    copy are the tensor itself, unless the copy is made for an output to be one of its own."""
+    """Removes error checks and copies that nothing needs, in place.
+
+    The graph writes to no tensor and records no gradients, so a detached tensor or a copy is the
+    tensor itself. Copies that make an output a tensor of its own stay.
+    """
     for node in list(module.graph.nodes):
+        if node.target in _CHECKS:
+            module.graph.erase_node(node)
+            continue
         same = _same_as(node)
         if same is not None:
             node.replace_all_uses_with(same)

@@ -202,6 +202,7 @@ NUMBER_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "divisor": lambda y: y * (y.detach() // 3),
     "factor": lambda y: torch.mul(0.1, y) + torch.sub(2, y, alpha=3),
     "integers": lambda y: y * (torch.arange(4) // 2) + y * (torch.arange(4) // 1.5),
+    "inverse": lambda y: torch.linalg.inv(y[:, :, None] * y[:, None] + torch.eye(WIDTH)).sum(1),
     "mean": lambda y: y - torch.mean(y * y, dim=1, keepdim=True),
     "norm": lambda y: y / torch.linalg.norm(y, dim=1, keepdim=True),
     "small_integers": lambda y: y * (torch.full((4,), 7, dtype=torch.uint8) // 3),

@@ -391,10 +391,21 @@ def test_damaged_record(copied, change, reason):
     assert reason in str(error.value) and str(error.value).startswith(str(copied))
 
 
+def test_nothing_is_added_if_no_generated_tensor_fits(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("out of range")
+
+    package = save_program(tmp_path / "model.pt2")
+    monkeypatch.setattr("braid.exporter.runnable.RunnableProgram.run", fail)
+    with pytest.raises(braid.ExportError, match="no self-test can be added: .*: out of range"):
+        self_test.add(package)
+    assert not Archive(package).has_self_test
+
+
 def test_weights_are_needed_to_add_a_self_test_to_a_pair(copied):
     edited_package.remove_self_test(copied)
     with pytest.raises(braid.ExportError, match="model.safetensors: cannot be read: "):
         self_test.add(copied)
     (copied.parent / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    with pytest.raises(braid.ExportError, match="lacks parameter '0.weight'"):
+    with pytest.raises(braid.ExportError, match="model.safetensors: lacks parameter '0.weight'"):
         self_test.add(copied)

@@ -70,21 +70,24 @@ class Archive:
     def add_self_test(self, text: str) -> None:
         """Replaces the file by one with the record. Readers see the old file or the new one."""
         path = self.path.resolve()
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        written = Path(name)
         try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
             os.close(handle)
-            shutil.copy(path, written)
-            with zipfile.ZipFile(written, "a", zipfile.ZIP_STORED) as file:
-                file.writestr(f"{self._root}/{SELF_TEST}", text)
-            with written.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(written, path)
+            try:
+                self._write_with(text, Path(name))
+                os.replace(name, path)
+            finally:
+                Path(name).unlink(missing_ok=True)
         except OSError as error:
             raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
-        finally:
-            written.unlink(missing_ok=True)
         self._names.add(SELF_TEST)
+
+    def _write_with(self, text: str, written: Path) -> None:
+        shutil.copy(self.path, written)
+        with zipfile.ZipFile(written, "a", zipfile.ZIP_STORED) as file:
+            file.writestr(f"{self._root}/{SELF_TEST}", text)
+        with written.open("rb") as file:
+            os.fsync(file.fileno())
 
     def _read(self, record: str) -> str:
         try:

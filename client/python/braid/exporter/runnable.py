@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import sympy
@@ -94,7 +95,7 @@ class RunnablePair:
         device = torch.device(reader.json["device"])
         check_device(archive, device)
         weights = archive.path.with_name("model.safetensors")
-        return cls(reader, device, lambda: safetensors.read(weights))
+        return cls(reader, device, lambda: _read_state(weights, reader.json["state"]))
 
     def candidates(self) -> Iterator[Given]:
         if self._examples is None:
@@ -125,10 +126,8 @@ class RunnablePair:
         state, tensors = self._state(), {}
         for entry in self._reader.json["state"]:
             if "tied_to" not in entry:
-                name = entry["name"]
-                if name not in state:
-                    raise ExportError(f"model.safetensors: lacks {entry['kind']} '{name}'")
-                tensors[f"{entry['kind']}/{name}"] = _without_zeros(entry, state[name])
+                key = f"{entry['kind']}/{entry['name']}"
+                tensors[key] = _without_zeros(entry, state[entry["name"]])
         tensors |= {f"input/{name}": tensor for name, tensor in inputs.items()}
         return _described(tensors | self._output_gradients(), shrink)
 
@@ -244,6 +243,14 @@ class RunnableProgram:
         return _ROWS if limits is None else min(max(_ROWS, limits.lower), limits.upper)
 
 
+def _read_state(path: Path, entries: list[dict[str, Any]]) -> Tensors:
+    state = safetensors.read(path)
+    for entry in entries:
+        if "tied_to" not in entry and entry["name"] not in state:
+            raise ExportError(f"{path}: lacks {entry['kind']} '{entry['name']}'")
+    return state
+
+
 def _described(tensors: Tensors, shrink: float = 1.0) -> Given:
     return {
         name: describe(tensor, seed, shrink, _max_stored(name, tensor))
@@ -286,7 +293,7 @@ def reading(archive: Archive) -> Iterator[None]:
     try:
         yield
     except (SerializeError, RuntimeError, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise ExportError(
             f"{archive.path}: PyTorch {torch.__version__} cannot read the {archive.kind.value}, "
             f"which {archive.torch_version} made: {reason}"

@@ -72,8 +72,8 @@ def run(path: str | os.PathLike[str]) -> list[Difference]:
         return list(_compare(record["graphs"], results))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"{path}: {SELF_TEST}: damaged: {error!r}") from error
-    except (RuntimeError, IndexError) as error:
-        raise ExportError(f"{path}: self-test: {str(error).splitlines()[0]}") from error
+    except (ExportError, RuntimeError, IndexError) as error:
+        raise ExportError(f"{path}: self-test: {_first_line(error)}") from error
 
 
 def _compare(graphs: list[dict[str, Any]], results: list[Result]) -> Iterator[Difference]:
@@ -89,7 +89,12 @@ def _compare(graphs: list[dict[str, Any]], results: list[Result]) -> Iterator[Di
 def add(path: str | os.PathLike[str]) -> None:
     """Adds a self-test to the package `path`, computed by this PyTorch."""
     archive = Archive(Path(path))
-    archive.add_self_test(json.dumps(_make(_open(archive))))
+    package = _open(archive)
+    try:
+        record = _make(package)
+    except NoSelfTest as error:
+        raise ExportError(f"{path}: no self-test can be added: {error}") from error
+    archive.add_self_test(json.dumps(record))
 
 
 def add_to_pair(path: Path, pair: Pair, reader: PackageReader) -> None:
@@ -147,7 +152,7 @@ def _choose(package: Runnable) -> tuple[Given, Tensors, list[Result]]:
         found.append((described, given, results))
     if not found:
         raise NoSelfTest(
-            f"the graphs fail with generated values: {str(failures[0]).splitlines()[0]}"
+            f"the graphs fail with generated values: {_first_line(failures[0])}"
         ) from failures[0]
     return found[0]
 
@@ -193,6 +198,10 @@ def _tolerances(results: list[Result], changes: dict[_Key, float]) -> dict[_Key,
         relative = _TOLERANCE.get(tensor.dtype, 0.0) * largest
         tolerances[graph, name] = max(relative, _AMPLIFICATION * changes[graph, name])
     return tolerances
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _outputs(results: list[Result]) -> dict[_Key, torch.Tensor]:

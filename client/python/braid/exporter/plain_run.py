@@ -102,7 +102,7 @@ class PlainRun:
             nudged = [*state.values(), *(inputs.values() if nudge_inputs else ())]
             with torch.no_grad():
                 for place, tensor in enumerate(nudged):
-                    nudge(tensor, nudge * 1000 + place)
+                    nudge_tensor(tensor, nudge * 1000 + place)
         with in_mode(self.part.module, True), ExitStack() as held:
             outputs = self._run(True, precision, state, inputs, held)
             named = dict(zip(self.part.names, outputs))
@@ -161,7 +161,7 @@ class PlainRun:
             ) from error
 
 
-def nudge(tensor: torch.Tensor, seed: int) -> None:
+def nudge_tensor(tensor: torch.Tensor, seed: int) -> None:
     """Multiplies each number by 1, or by the next that the datatype has, or by the one before."""
     if not tensor.is_floating_point():
         return

@@ -19,7 +19,7 @@ from braid.exporter import generated
 from braid.exporter.archive import SELF_TEST, Archive, Kind
 from braid.exporter.check import PackageReader
 from braid.exporter.pair import Pair
-from braid.exporter.plain_run import SEED, nudge
+from braid.exporter.plain_run import SEED, nudge_tensor
 from braid.exporter.runnable import Given, Result, Runnable, RunnablePair, RunnableProgram, Tensors
 
 _FORMAT = "braid-self-test"
@@ -182,7 +182,7 @@ def _nudged(given: Tensors, seed: int, keep: tuple[str, ...] = ()) -> Tensors:
         changed[name] = tensor
         if tensor.is_floating_point() and not name.startswith(keep):
             changed[name] = tensor.clone()
-            nudge(changed[name], seed * 1000 + place)
+            nudge_tensor(changed[name], seed * 1000 + place)
     return changed
 
 

@@ -14,11 +14,11 @@
 #include "nlohmann/json.hpp"
 #include "server/base/atomic_file.h"
 #include "server/base/status.h"
+#include "server/base/torch_version.h"
 #include "server/models/archive_check.h"
 #include "server/storage/checksum.h"
 #include "server/storage/model_files.h"
 #include "server/telemetry/log.h"
-#include "torch/version.h"
 
 namespace braid {
 namespace {
@@ -89,7 +89,7 @@ absl::StatusOr<std::string> RowTestKey(const std::string& path, const ModelConfi
                                        c10::Device device) {
   BRAID_ASSIGN_OR_RETURN(const std::string stored, StoredChecksum(path));
   return ChecksumOf(absl::StrCat(kTestVersion, "|", stored, "|", DescribeWeights(path), "|",
-                                 Describe(config), "|", TORCH_VERSION, "|",
+                                 Describe(config), "|", kTorchVersion, "|",
                                  c10::DeviceTypeName(device.type())));
 }
 

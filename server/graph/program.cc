@@ -14,17 +14,6 @@ namespace {
 // Its minor versions add what older readers may leave out.
 constexpr int64_t kSchemaMajor = 8;
 
-absl::Status CheckSchema(const JsonField& program) {
-  BRAID_ASSIGN_OR_RETURN(const JsonField version, program.Get("schema_version"));
-  BRAID_ASSIGN_OR_RETURN(const JsonField field, version.Get("major"));
-  BRAID_ASSIGN_OR_RETURN(const int64_t major, field.Integer());
-  if (major != kSchemaMajor) {
-    return field.Error(
-        absl::StrCat("unknown version ", major, " of torch.export's schema (", kSchemaMajor, ")"));
-  }
-  return absl::OkStatus();
-}
-
 struct NamedInput {
   Program::Input input;
   std::string constant;  // the name of a literal in the graph
@@ -68,8 +57,19 @@ absl::Status CheckCount(const JsonField& signature, const char* specs, const cha
 
 }  // namespace
 
+absl::Status CheckProgramSchema(const JsonField& program) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField version, program.Get("schema_version"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, version.Get("major"));
+  BRAID_ASSIGN_OR_RETURN(const int64_t major, field.Integer());
+  if (major != kSchemaMajor) {
+    return field.Error(
+        absl::StrCat("unknown version ", major, " of torch.export's schema (", kSchemaMajor, ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const Program>> Program::Read(const JsonField& program) {
-  BRAID_RETURN_IF_ERROR(CheckSchema(program));
+  BRAID_RETURN_IF_ERROR(CheckProgramSchema(program));
   BRAID_ASSIGN_OR_RETURN(const JsonField module, program.Get("graph_module"));
   BRAID_ASSIGN_OR_RETURN(const JsonField graph, module.Get("graph"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));

@@ -8,12 +8,17 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/base/json_fields.h"
 #include "server/graph/code.h"
 
 namespace braid {
+
+// FAILED_PRECONDITION if `program`, an archive's models/<name>.json, is of another major version of
+// torch.export's schema than this server reads.
+absl::Status CheckProgramSchema(const JsonField& program);
 
 // Immutable and thread-safe; the replicas of a model share one.
 class Program {

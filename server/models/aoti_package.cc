@@ -26,6 +26,7 @@
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/base/torch_version.h"
 #include "server/devices/cuda_backend.h"
 #include "server/models/aoti_interface.h"
 #include "server/models/aoti_ranges.h"
@@ -121,6 +122,28 @@ absl::Status CheckInstructions(const std::string& isa) {
     }
   }
   return absl::OkStatus();
+}
+
+// Compiled code is tied to the release that compiled it, which packages of braid.export name.
+absl::Status CheckRelease(const std::string& compiled_with) {
+  const std::string own = TorchRelease();
+  if (compiled_with.empty() || TorchRelease(compiled_with) == own) {
+    return absl::OkStatus();
+  }
+  return Wrong(absl::StrCat("was compiled with PyTorch ", TorchRelease(Excerpt(compiled_with)),
+                            "; this server runs PyTorch ", own, ": compile it again with PyTorch ",
+                            own));
+}
+
+// Says why compiled code could not be loaded from `folder`.
+absl::Status LoadError(const std::string& folder, absl::string_view reason) {
+  const std::string own = TorchRelease();
+  const bool lacks_symbol = absl::StrContains(reason, "undefined symbol");
+  return Wrong(absl::StrCat(
+      "cannot be loaded from '", folder, "': ", FirstLine(reason), "; ",
+      lacks_symbol ? absl::StrCat("it may have been compiled with another PyTorch than ", own,
+                                  ": compile it again with that")
+                   : "the folder (TMPDIR) has to allow execution"));
 }
 
 absl::Status CheckCapability(const std::string& wanted_text, int gpu) {
@@ -248,6 +271,7 @@ absl::Status AotiPackage::ReadMetadata(const std::string& text) {
   if (device_ != "cpu" && device_ != "cuda") {
     return Wrong(absl::StrCat("was compiled for '", device_, "'; expected 'cpu' or 'cuda'"));
   }
+  BRAID_RETURN_IF_ERROR(CheckRelease(entry("BRAID_TORCH_VERSION")));
   utsname machine = {};
   const std::string wanted = entry("AOTI_MACHINE");
   if (uname(&machine) == 0 && !wanted.empty() && wanted != machine.machine) {
@@ -278,9 +302,7 @@ absl::StatusOr<std::unique_ptr<PackageRunner>> AotiPackage::MakeRunner(c10::Devi
     return std::make_unique<AotiRunner>(make->second(library_, /*num_models=*/1, device.str(),
                                                      folder_, /*run_single_threaded=*/false));
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = FirstLine(failure.what());
-    return Wrong(absl::StrCat("cannot be loaded from '", folder_, "': ", first_line,
-                              "; the folder (TMPDIR) has to allow execution"));
+    return LoadError(folder_, failure.what());
   }
 }
 

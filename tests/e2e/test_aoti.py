@@ -4,6 +4,7 @@ cannot do."""
 from __future__ import annotations
 
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from e2e.server import Server
 # Names that config.pbtxt gives, and what is derived without one.
 NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("input__0", "input__1")}
 
+RELEASE = torch.__version__.partition("+")[0]
 # Instructions that this machine's processor lacks, whichever machine this is.
 LACKED = next(
     name.upper() for name, has in sorted(torch.cpu.get_capabilities().items()) if has is False
@@ -34,6 +36,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = directory / "mixed/1/model.pt2"
     rewrite(package, directory / "other_machine/1/model.pt2", (b"x86_64", b"riscv64"))
     rewrite(package, directory / "other_processor/1/model.pt2", (b'ISA": "', b'ISA": "%s ' % LACKED.encode()))
+    for name, version in (("other_torch", b"2.10.1+cpu"), ("own_torch", torch.__version__.encode())):
+        entry = b'"BRAID_TORCH_VERSION": "%s", "AOTI_DEVICE_KEY' % version
+        rewrite(package, directory / name / "1/model.pt2", (b'"AOTI_DEVICE_KEY', entry))
+    of_the_future(package, directory / "other_symbols/1/model.pt2")
     rewrite(package, directory / "outside/1/model.pt2", None, ("inductor/model/", "inductor/model/../../"))
     whole = package.read_bytes()
     (directory / "flipped/1").mkdir(parents=True)
@@ -64,6 +70,23 @@ def rewrite(
             new.writestr(name.replace(*in_names, 1), content)
 
 
+def of_the_future(package: Path, to: Path) -> None:
+    """A copy whose code calls a function that no PyTorch has."""
+    library = package.with_suffix(".so")
+    source = "void aoti_torch_of_the_future(void); void f(void) { aoti_torch_of_the_future(); }"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library],
+        input=source,
+        text=True,
+        check=True,
+    )
+    to.parent.mkdir(parents=True)
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(to, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, library.read_bytes() if name.endswith(".so") else old.read(name))
+    library.unlink()
+
+
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def server(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
@@ -86,6 +109,10 @@ def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows
     packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
+def test_a_package_of_the_servers_own_version_is_served(client: braid.Client) -> None:
+    packages.assert_gives_pytorchs_outputs(client, "own_torch", NAMES["derived"], 3)
+
+
 @pytest.mark.parametrize("rows", [1, 4, 5, 19])
 def test_a_package_of_one_batch_size_serves_any(client: braid.Client, rows: int) -> None:
     packages.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
@@ -104,6 +131,13 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     [
         ("other_machine", "compiled for riscv64"),
         ("other_processor", LACKED),
+        (
+            "other_torch",
+            f"was compiled with PyTorch 2.10.1; this server runs PyTorch {RELEASE}: compile it "
+            f"again with PyTorch {RELEASE}",
+        ),
+        ("other_symbols", "undefined symbol: aoti_torch_of_the_future"),
+        ("other_symbols", f"compiled with another PyTorch than {RELEASE}: compile it again"),
         ("outside", "is no name of a file"),
         ("truncated", "archive is damaged"),
         ("flipped", "is not what was written"),
@@ -122,5 +156,5 @@ def test_nothing_is_left_in_the_temporary_folder(
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     with Server(repository, "cpu*2", tmp_path / "run", data=False):
-        assert len(list(folder.iterdir())) == 3  # mixed, derived, fixed
+        assert len(list(folder.iterdir())) == 4  # mixed, derived, fixed, own_torch
     assert not list(folder.iterdir())

@@ -37,8 +37,9 @@ BATCHES = (1, 2, 7, 33)
 _LARGEST = 1 << 20
 _TOLERANCE = 1e-3
 _RENORMALIZES = torch.ops.aten.embedding_renorm_.default
-# The key in the package's metadata that the server looks for.
+# Keys in the package's metadata that the server looks for.
 _RANGES = "BRAID_RANGES"
+_TORCH_VERSION = "BRAID_TORCH_VERSION"
 _OPTIONS = {
     # What several threads run cannot be left when an index is out of range but by ending the server.
     "cpp.threads": 1,
@@ -183,9 +184,14 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
                 "forward writes to an embedding's parameter (max_norm), which a compiled package "
                 "cannot"
             )
-        options = {"aot_inductor.metadata": {_RANGES: json.dumps(_ranges(program, examples))}}
+        metadata = {
+            _RANGES: json.dumps(_ranges(program, examples)),
+            _TORCH_VERSION: torch.__version__,
+        }
         torch._inductor.aoti_compile_and_package(
-            program, package_path=str(path), inductor_configs=options
+            program,
+            package_path=str(path),
+            inductor_configs={"aot_inductor.metadata": metadata},
         )
 
 

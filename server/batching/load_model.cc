@@ -29,10 +29,10 @@ absl::StatusOr<std::unique_ptr<Model>> Open(const std::string& path, const std::
   }
   BRAID_ASSIGN_OR_RETURN(const PackageKind kind, KindOfPackage(path));
   if (kind == PackageKind::kPair) {
-    return OpenPair(path, name, config);
+    return OpenPair(path, name, config, device);
   }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const InferencePackage> package,
-                         kind == PackageKind::kExportedProgram ? ExportedProgram::Open(path)
+                         kind == PackageKind::kExportedProgram ? ExportedProgram::Open(path, device)
                                                                : AotiPackage::Open(path));
   return OpenPackage(std::move(package), name, config, device);
 }

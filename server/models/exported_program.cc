@@ -20,6 +20,7 @@
 #include "server/models/graph_form.h"
 #include "server/models/graph_ranges.h"
 #include "server/models/graph_tensors.h"
+#include "server/models/package_version.h"
 #include "server/models/training_mode.h"
 #include "server/models/written_tensors.h"
 #include "server/storage/memory_file.h"
@@ -149,6 +150,31 @@ absl::Status CheckOutputs(const JsonField& signature, const JsonField& values) {
   return absl::OkStatus();
 }
 
+// Names the outputs for a self-test, which counts those that are not None.
+absl::StatusOr<std::vector<std::string>> TestedOutputs(const JsonField& signature) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
+                         SignatureArguments(signature, "output_specs", "user_output"));
+  std::vector<std::string> names;
+  size_t count = 0;
+  for (const JsonField& output : outputs) {
+    names.push_back(output.Has("as_none") ? "" : absl::StrCat("output/", count++));
+  }
+  return names;
+}
+
+TestedModel Tested(const ProgramDescription& description,
+                   std::shared_ptr<const ExportedGraph> graph) {
+  TestedModel model;
+  TestedGraph& tested = model.graphs.emplace_back();
+  tested = {kProgram, "eval", std::move(graph), {}, description.outputs};
+  for (PackageInput input : description.interface.inputs) {
+    input.name = absl::StrCat("input/", model.inputs.size());
+    tested.inputs.push_back(input.name);
+    model.inputs.push_back(std::move(input));
+  }
+  return model;
+}
+
 // Selects the names whose spec is wanted. `names` and `specs` are in one order.
 std::vector<std::string> Pick(const std::vector<JsonField>& specs,
                               absl::FunctionRef<bool(const JsonField&)> wanted,
@@ -203,16 +229,16 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
 }  // namespace
 
 absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
+  BRAID_RETURN_IF_ERROR(CheckProgramSchema(root));
   BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
-  BRAID_ASSIGN_OR_RETURN(const std::string version, torch.String());
-  BRAID_RETURN_IF_ERROR(CheckTorchVersion(torch, version));
+  ProgramDescription description;
+  BRAID_ASSIGN_OR_RETURN(description.torch_version, torch.String());
   BRAID_ASSIGN_OR_RETURN(const JsonField module, root.Get("graph_module"));
   BRAID_ASSIGN_OR_RETURN(const JsonField graph, module.Get("graph"));
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(root));
   BRAID_RETURN_IF_ERROR(CheckGraphForm(graph, signature));
-  ProgramDescription description;
   PackageInterface& interface = description.interface;
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
                          SignatureArguments(signature, "input_specs", "user_input"));
@@ -236,12 +262,13 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
     }
   }
   BRAID_RETURN_IF_ERROR(CheckOutputs(signature, values));
+  BRAID_ASSIGN_OR_RETURN(description.outputs, TestedOutputs(signature));
   BRAID_RETURN_IF_ERROR(NameLeaves(module, &interface));
   return description;
 }
 
 absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
-    const std::string& path) {
+    const std::string& path, c10::Device device) {
   const std::string name = std::filesystem::path(path).filename();
   BRAID_ASSIGN_OR_RETURN(const MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
@@ -258,6 +285,13 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
   auto graph = ExportedGraph::Load(file.path(), kProgram, program);
   if (!graph.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(name, ": ", graph.status().message()));
+  }
+  if (device.is_cpu() == description->on_cpu) {
+    const absl::Status status = CheckPackageVersion(
+        path, description->torch_version, Tested(*description, *graph), device, archive.get());
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+    }
   }
   WarnOfTrainingOperators(path, description->training_operators);
   return std::shared_ptr<const InferencePackage>(

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -14,10 +15,13 @@
 namespace braid {
 
 // Inputs, outputs and kind of device of a program, the archive's models/model.json.
-// FAILED_PRECONDITION if it does not say enough, was exported with another PyTorch than this
-// server's, or changes what it keeps.
+// FAILED_PRECONDITION if it does not say enough, is of an unknown version of the schema, or changes
+// what it keeps.
 struct ProgramDescription {
+  std::string torch_version;  // that exported it
   PackageInterface interface;
+  // Names of the outputs in a self-test, in their order; empty for one that is None.
+  std::vector<std::string> outputs;
   bool on_cpu = true;
   // Operators that it was exported with in training mode, such as "dropout".
   std::set<std::string> training_operators;
@@ -26,8 +30,10 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
 
 class ExportedProgram final : public InferencePackage {
  public:
+  // device: where a package of another PyTorch is tested, which the calling thread has entered.
   // FAILED_PRECONDITION that says what is wrong with the file.
-  static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path);
+  static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path,
+                                                                      c10::Device device);
 
   const PackageInterface& interface() const override { return description_.interface; }
   absl::string_view kind() const override { return "a program that was exported for inference"; }

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "torch/version.h"
 
 namespace braid {
 namespace {
@@ -28,9 +27,6 @@ constexpr std::array kSchemaTypes = {
 
 // The number that it has for the layout of dense tensors.
 constexpr int64_t kSchemaStrided = 7;
-
-// "2.11.0" of "2.11.0+cpu".
-std::string Release(const std::string& version) { return version.substr(0, version.find('+')); }
 
 absl::Status ReadSize(const JsonField& size, GraphTensor* tensor) {
   tensor->shape.push_back(-1);
@@ -89,16 +85,6 @@ absl::StatusOr<std::vector<JsonField>> SignatureArguments(const JsonField& signa
     }
   }
   return arguments;
-}
-
-absl::Status CheckTorchVersion(const JsonField& field, const std::string& version) {
-  const std::string mine = Release(TORCH_VERSION);
-  if (Release(version) == mine) {
-    return absl::OkStatus();
-  }
-  return field.Error(absl::StrCat("it was exported with PyTorch ", Excerpt(version),
-                                  "; this server runs what ", mine,
-                                  " exports: export it again with that version"));
 }
 
 }  // namespace braid

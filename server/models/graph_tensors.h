@@ -31,8 +31,4 @@ absl::StatusOr<GraphTensor> ReadGraphTensor(const JsonField& argument, const Jso
 absl::StatusOr<std::vector<JsonField>> SignatureArguments(const JsonField& signature,
                                                           const char* specs, const char* kind);
 
-// FAILED_PRECONDITION if `version`, which stands in `field`, is not of this server's PyTorch: what
-// runs graphs promises nothing for those of another.
-absl::Status CheckTorchVersion(const JsonField& field, const std::string& version);
-
 }  // namespace braid

@@ -29,6 +29,12 @@ constexpr std::array kRoles = {
 
 }  // namespace
 
+absl::string_view PairRoleName(PairRole role) {
+  return std::find_if(kRoles.begin(), kRoles.end(),
+                      [role](const RoleName& known) { return known.role == role; })
+      ->name;
+}
+
 absl::StatusOr<size_t> FindPairName(const PairNames& names, const std::string& name,
                                     const JsonField& field) {
   const auto found = names.find(name);

@@ -15,6 +15,9 @@
 
 namespace braid {
 
+// As train.json has it: "parameter_gradient".
+absl::string_view PairRoleName(PairRole role);
+
 // What is known, by name.
 using PairNames = std::map<std::string, size_t>;
 

@@ -12,7 +12,6 @@
 #include "server/base/json_fields.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/models/graph_tensors.h"
 #include "server/models/pair_graph_reader.h"
 
 namespace braid {
@@ -221,7 +220,7 @@ absl::StatusOr<std::vector<std::vector<std::string>>> ReadChains(const JsonField
   return chains;
 }
 
-absl::Status CheckVersions(const JsonField& root) {
+absl::Status CheckSchema(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const JsonField format, root.Get("format"));
   BRAID_ASSIGN_OR_RETURN(const std::string format_name, format.String());
   if (format_name != kFormat) {
@@ -233,9 +232,7 @@ absl::Status CheckVersions(const JsonField& root) {
     return schema.Error(absl::StrCat(version, "; this server reads ", kSchemaVersion,
                                      ": export the model with this server's braid.export"));
   }
-  BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
-  BRAID_ASSIGN_OR_RETURN(const std::string torch_version, torch.String());
-  return CheckTorchVersion(torch, torch_version);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -253,8 +250,10 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
   if (!json.is_object()) {
     return root.Error("is no JSON object");
   }
-  BRAID_RETURN_IF_ERROR(CheckVersions(root));
+  BRAID_RETURN_IF_ERROR(CheckSchema(root));
   PairManifest manifest;
+  BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
+  BRAID_ASSIGN_OR_RETURN(manifest.torch_version, torch.String());
   BRAID_ASSIGN_OR_RETURN(const JsonField device, root.Get("device"));
   BRAID_ASSIGN_OR_RETURN(manifest.device, device.String());
   if (manifest.device != "cpu" && manifest.device != "cuda") {

@@ -54,8 +54,10 @@ ModelConfig Derive(const PairPart& whole, const std::string& name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const std::string& name,
-                                                std::optional<ModelConfig> config) {
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const PairPackage> package, PairPackage::Open(path));
+                                                std::optional<ModelConfig> config,
+                                                c10::Device device) {
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const PairPackage> package,
+                         PairPackage::Open(path, device));
   const PairPart& whole = package->manifest().parts.front();
   if (!config) {
     config = Derive(whole, name);

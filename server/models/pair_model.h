@@ -6,14 +6,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "c10/core/Device.h"
 #include "server/models/model.h"
 #include "server/models/model_config.h"
 
 namespace braid {
 
 // Opens the package `path` of model `name`. Without `config` it is derived from what train.json
-// says. FAILED_PRECONDITION if they do not fit, or if the package cannot be used here.
+// says. A package of another PyTorch is tested on `device`, which the calling thread has entered.
+// FAILED_PRECONDITION if they do not fit, or if the package cannot be used here.
 absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const std::string& name,
-                                                std::optional<ModelConfig> config);
+                                                std::optional<ModelConfig> config,
+                                                c10::Device device);
 
 }  // namespace braid

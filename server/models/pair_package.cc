@@ -18,6 +18,8 @@
 #include "server/models/archive_check.h"
 #include "server/models/graph_form.h"
 #include "server/models/graph_tensors.h"
+#include "server/models/package_version.h"
+#include "server/models/pair_graph_reader.h"
 #include "server/parallel/host_copy.h"
 #include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
@@ -115,6 +117,7 @@ class GraphCheck {
   }
 
   absl::Status Compare(const PairGraph& graph, const JsonField& program) {
+    BRAID_RETURN_IF_ERROR(CheckProgramSchema(program));
     BRAID_ASSIGN_OR_RETURN(const JsonField module, program.Get("graph_module"));
     BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
     BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
@@ -180,13 +183,93 @@ absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive
   return graphs;
 }
 
+// What the self-test of a pair is about: the graphs of the whole model, in its own precision.
+class PairUnderTest {
+ public:
+  PairUnderTest(const PairManifest& manifest, const Graphs& graphs)
+      : manifest_(manifest), graphs_(graphs), part_(manifest.parts.front()) {}
+
+  TestedModel Describe() const {
+    TestedModel model;
+    for (size_t i = 0; i < manifest_.state.size(); ++i) {
+      if (manifest_.state[i].tensor == i) {
+        const auto role =
+            manifest_.state[i].is_parameter ? PairRole::kParameter : PairRole::kBuffer;
+        model.inputs.push_back(Input({role, i}));
+      }
+    }
+    for (size_t i = 0; i < part_.inputs.size(); ++i) {
+      model.inputs.push_back(Input({PairRole::kInput, i}));
+      model.inputs.back().range = part_.inputs[i].range;
+    }
+    for (size_t o = 0; o < part_.outputs.size(); ++o) {
+      model.inputs.push_back(Input({PairRole::kOutputGradient, o}));
+    }
+    const PairProgram& program = part_.programs.front();
+    model.graphs.push_back(Graph(program.eval, "eval"));
+    if (program.forward) {
+      model.graphs.push_back(Graph(*program.forward, "forward"));
+    }
+    if (program.backward) {
+      model.graphs.push_back(Graph(*program.backward, "backward"));
+    }
+    return model;
+  }
+
+ private:
+  std::string NameOf(const PairSlot& slot) const {
+    return absl::StrCat(PairRoleName(slot.role), "/", Name(slot));
+  }
+
+  std::string Name(const PairSlot& slot) const {
+    switch (slot.role) {
+      case PairRole::kInput:
+      case PairRole::kInputGradient:
+        return part_.inputs[slot.index].name;
+      case PairRole::kOutput:
+      case PairRole::kOutputGradient:
+        return part_.outputs[slot.index].name;
+      case PairRole::kSaved:
+        return absl::StrCat(slot.index);
+      default:
+        return manifest_.state[slot.index].name;
+    }
+  }
+
+  PackageInput Input(const PairSlot& slot) const {
+    const Promise promised = *Promised(slot, manifest_, part_, /*autocast=*/false);
+    PackageInput input{NameOf(slot), *promised.type, {}, /*on_cpu=*/false};
+    for (const int64_t size : promised.shape) {
+      input.dims.push_back(size < 0 ? PackageDim{.min = 1, .symbol = "batch"}
+                                    : PackageDim{.min = size, .max = size});
+    }
+    return input;
+  }
+
+  TestedGraph Graph(const PairGraph& graph, const char* role) const {
+    TestedGraph tested{graph.name, role, graphs_.at(graph.name), {}, {}};
+    for (const PairSlot& slot : graph.inputs) {
+      tested.inputs.push_back(NameOf(slot));
+    }
+    for (const PairSlot& slot : graph.outputs) {
+      tested.outputs.push_back(NameOf(slot));
+    }
+    return tested;
+  }
+
+  const PairManifest& manifest_;
+  const Graphs& graphs_;
+  const PairPart& part_;
+};
+
 absl::Status Wrong(absl::string_view file, absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat(file, ": ", what));
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::string& path) {
+absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::string& path,
+                                                                     c10::Device device) {
   const std::string name = std::filesystem::path(path).filename();
   BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
@@ -200,6 +283,14 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
   absl::StatusOr<Graphs> graphs = LoadGraphs(file.path(), archive.get(), *manifest);
   if (!graphs.ok()) {
     return Wrong(name, graphs.status().message());
+  }
+  if (device.is_cpu() == (manifest->device == "cpu")) {
+    const absl::Status status =
+        CheckPackageVersion(path, manifest->torch_version,
+                            PairUnderTest(*manifest, *graphs).Describe(), device, archive.get());
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+    }
   }
   return std::shared_ptr<const PairPackage>(new PairPackage(
       WeightsBeside(path), std::move(file), *std::move(manifest), *std::move(graphs)));

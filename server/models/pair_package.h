@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "c10/core/Device.h"
 #include "server/graph/exported_graph.h"
 #include "server/models/pair_manifest.h"
 #include "server/storage/memory_file.h"
@@ -20,9 +21,11 @@ namespace braid {
 // Thread-safe. What is at `path` is read once: later changes do not matter.
 class PairPackage {
  public:
-  // FAILED_PRECONDITION if it is damaged, is of another schema or PyTorch, or if what it says of
-  // its graphs is not what they are.
-  static absl::StatusOr<std::shared_ptr<const PairPackage>> Open(const std::string& path);
+  // device: where a package of another PyTorch is tested. FAILED_PRECONDITION if the package is
+  // damaged, of another schema, or computes something else here than where it was exported, or if
+  // what it says of its graphs is not what they are.
+  static absl::StatusOr<std::shared_ptr<const PairPackage>> Open(const std::string& path,
+                                                                 c10::Device device);
 
   const PairManifest& manifest() const { return manifest_; }
   const MemoryFile& file() const { return file_; }

@@ -140,7 +140,6 @@ HEADS = [
     manifest("other_schema", "schema_version", 2, "schema_version: 2", "reads 1", "braid.export"),
     manifest("schema_text", "schema_version", "1", "schema_version: expected an integer"),
     manifest("no_schema", "schema_version", GONE, 'has no "schema_version"'),
-    manifest("other_torch", "torch_version", "2.10.1", "torch_version", "2.10.1", "2.11.0"),
     manifest("no_torch", "torch_version", GONE, 'has no "torch_version"'),
     manifest("other_device", "device", "tpu", "device: 'tpu'", '"cpu" or "cuda"'),
     manifest("for_gpus", "device", "cuda", "exported for GPUs", "cpu"),

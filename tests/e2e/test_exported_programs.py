@@ -152,11 +152,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "wrong_config/config.pbtxt").write_text(CONFIG.replace("[ 10 ]", "[ 11 ]"))
     rewrite(
         package,
-        directory / "other_torch/1/model.pt2",
-        lambda program: program.update(torch_version="2.8.0"),
-    )
-    rewrite(
-        package,
         directory / "no_graph/1/model.pt2",
         lambda program: program["graph_module"].pop("graph"),
     )
@@ -331,7 +326,6 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("other_torch", "exported with PyTorch 2.8.0"),
         ("no_graph", 'graph_module: has no "graph"'),
         ("other_device", "exported on a GPU"),
         ("counter", "changes its buffers"),

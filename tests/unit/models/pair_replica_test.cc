@@ -31,7 +31,8 @@ std::string PathOf(const char* model) {
 }
 
 std::unique_ptr<Replica> Open(const char* name, std::optional<ModelConfig> config = std::nullopt) {
-  absl::StatusOr<std::unique_ptr<Model>> model = OpenPair(PathOf(name), name, std::move(config));
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      OpenPair(PathOf(name), name, std::move(config), c10::kCPU);
   EXPECT_THAT(model, IsOk());
   absl::StatusOr<std::unique_ptr<Replica>> replica = (*model)->MakeReplica(c10::kCPU);
   EXPECT_THAT(replica, IsOk());
@@ -278,29 +279,32 @@ TEST(PairModelTest, AConfigurationThatDoesNotFitIsRefused) {
   config.max_batch_size = 8;
   config.inputs = {{"x", DataType::kFp64, {3}}};
   config.outputs = {{"left", DataType::kFp64, {1}}};
-  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", config), IsOk());
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", config, c10::kCPU), IsOk());
 
   ModelConfig wrong = config;
   wrong.inputs[0].dims = {4};
-  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong),
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
               StatusIs(kRefused, AllOf(HasSubstr("'x'"), HasSubstr("FP64[-1, 3]"))));
   wrong = config;
   wrong.inputs[0].type = DataType::kFp32;
-  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong), StatusIs(kRefused, HasSubstr("FP32")));
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
+              StatusIs(kRefused, HasSubstr("FP32")));
   wrong = config;
   wrong.max_batch_size = 0;
-  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong), StatusIs(kRefused, HasSubstr("'x'")));
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
+              StatusIs(kRefused, HasSubstr("'x'")));
   wrong = config;
   wrong.inputs.push_back({"y", DataType::kFp64, {3}});
-  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong),
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
               StatusIs(kRefused, HasSubstr("input 'y' is not among")));
   wrong = config;
   wrong.outputs[0].type = DataType::kFp32;
-  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong), StatusIs(kRefused, HasSubstr("'left'")));
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
+              StatusIs(kRefused, HasSubstr("'left'")));
 }
 
 TEST(PairModelTest, WithoutAConfigurationThePackageTells) {
-  const auto model = OpenPair(PathOf("stages"), "stages", std::nullopt);
+  const auto model = OpenPair(PathOf("stages"), "stages", std::nullopt, c10::kCPU);
   ASSERT_THAT(model, IsOk());
   const ModelConfig& config = (*model)->config();
   EXPECT_EQ(config.inputs[0].name, "x");
@@ -311,7 +315,7 @@ TEST(PairModelTest, WithoutAConfigurationThePackageTells) {
 }
 
 TEST(PairModelTest, ReplicasThatAreNotTrainedShareMemory) {
-  const auto model = OpenPair(PathOf("heads"), "heads", std::nullopt);
+  const auto model = OpenPair(PathOf("heads"), "heads", std::nullopt, c10::kCPU);
   ASSERT_THAT(model, IsOk());
   const std::unique_ptr<Replica> one = *(*model)->MakeReplica(c10::kCPU);
   const std::unique_ptr<Replica> two = *(*model)->MakeReplica(c10::kCPU);

@@ -1,0 +1,56 @@
+#include "server/models/package_version.h"
+
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/base/torch_version.h"
+#include "server/telemetry/log.h"
+
+namespace braid {
+namespace {
+
+absl::Status Refuse(const std::string& exported_with, const absl::Status& status) {
+  const std::string own = TorchRelease();
+  return {status.code() == absl::StatusCode::kResourceExhausted
+              ? status.code()
+              : absl::StatusCode::kFailedPrecondition,
+          absl::StrCat("exported with PyTorch ", exported_with, ", and this server's PyTorch ", own,
+                       status.code() == absl::StatusCode::kFailedPrecondition
+                           ? " computes something else: "
+                           : " cannot run its self-test: ",
+                       status.message(), ": export the model again with PyTorch ", own)};
+}
+
+}  // namespace
+
+absl::Status CheckPackageVersion(const std::string& path, const std::string& exported_with,
+                                 const TestedModel& model, c10::Device device,
+                                 ModelArchive* archive) {
+  const std::string theirs = TorchRelease(Excerpt(exported_with));
+  if (theirs == TorchRelease()) {
+    return absl::OkStatus();
+  }
+  if (!archive->Has(kSelfTestRecord)) {
+    Log(LogModule::kModels)
+        .warn(
+            "{}: exported with PyTorch {} and has no self-test; this server runs PyTorch {} (run "
+            "\"braid check {}\" to test it and to add a self-test)",
+            path, theirs, TorchRelease(), path);
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kSelfTestRecord));
+  const absl::StatusOr<SelfTest> test = SelfTest::Parse(text, model);
+  if (!test.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kSelfTestRecord, ": ", test.status().message()));
+  }
+  if (const absl::Status status = test->Run(device); !status.ok()) {
+    return Refuse(theirs, status);
+  }
+  Log(LogModule::kModels)
+      .info("{}: exported with PyTorch {}; this server's PyTorch {} passes its self-test", path,
+            theirs, TorchRelease());
+  return absl::OkStatus();
+}
+
+}  // namespace braid

@@ -14,10 +14,10 @@ _LAYER = "_transformer_encoder_layer_fwd"
 
 @contextmanager
 def as_one_operator() -> Iterator[None]:
-    """For a trace: the operator has no rule for shapes of its own.
+    """Traces encoder layers as one operator, with a rule for its shapes that has no conditions.
 
-    Layers take it where PyTorch would, if they are not told that they are traced. What drops
-    padding asks whether the mask's values allow it: never, in a trace.
+    PyTorch before 2.13 has no such rule. Layers call the operator where they do without a trace,
+    because they do not see the trace. A trace never drops padding, which depends on values.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     with torch.library._scoped_library("aten", "IMPL", "Meta") as library:

@@ -24,7 +24,7 @@ constexpr int kTries = 5;
 std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
   return absl::StrJoin(specs, ", ", [batched](std::string* out, const TensorSpec& spec) {
     std::vector<std::string> dims;
-    if (batched && !spec.broadcast) {
+    if (batched && !spec.broadcast && !spec.scalar) {
       dims.push_back("B");
     }
     for (const int64_t dim : spec.dims) {

@@ -34,7 +34,7 @@ class ProgramRunner final : public PackageRunner {
  public:
   explicit ProgramRunner(std::unique_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  // Omits None. A number becomes a tensor without dims.
+  // Omits None. A number is a tensor without dims up to the response.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
     std::vector<at::Tensor> outputs;
     for (const c10::IValue& output :
@@ -218,11 +218,17 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   for (size_t i = 0; names.size() == interface->inputs.size() && i < names.size(); ++i) {
     interface->inputs[i].name = names[i];
   }
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
+  BRAID_ASSIGN_OR_RETURN(std::vector<JsonField> outputs,
                          SignatureArguments(signature, "output_specs", "user_output"));
   interface->output_paths = Pick(
       outputs, [](const JsonField& output) { return !output.Has("as_none"); },
       OutputPaths(TreeOf(out_text)));
+  std::erase_if(outputs, [](const JsonField& output) { return output.Has("as_none"); });
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!outputs[o].Has("as_tensor")) {
+      interface->numbers.insert(o);
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -35,7 +35,8 @@ struct TensorSpec {
   // The shape that the module takes or gives where the wire has `dims`: as many elements.
   std::optional<std::vector<int64_t>> reshape = std::nullopt;
   // An int, bool or float argument of forward(): no tensor of a request but a parameter of it, of
-  // rank 0 and broadcast.
+  // rank 0 and broadcast. An output: an int, bool or float that forward() returns, a parameter of
+  // the response.
   bool scalar = false;
   // What an integer input may hold, such as the rows of the embedding that it indexes.
   std::optional<ValueRange> range = std::nullopt;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct PackageInterface {
   std::vector<PackageInput> inputs;
   // Of the tensors that it returns, as OutputLeaf has them.
   std::vector<std::string> output_paths;
+  // Those that are numbers, by their positions: tensors without dims stand for them.
+  std::set<size_t> numbers;
 };
 
 // Reads the trees that torch.export describes arguments and results with, {"type", "context",

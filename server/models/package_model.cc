@@ -147,6 +147,7 @@ absl::Status DeriveOutputs(const InferencePackage& package, c10::Device device,
     BRAID_ASSIGN_OR_RETURN(TensorSpec spec,
                            SpecOf(named ? interface.output_paths[o] : absl::StrCat("output__", o),
                                   few[o], other[o], batched));
+    spec.scalar = interface.numbers.contains(o);
     config->outputs.push_back(std::move(spec));
   }
   return absl::OkStatus();

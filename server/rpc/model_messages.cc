@@ -24,7 +24,7 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
                  Tensors* messages) {
   for (const TensorSpec& spec : specs) {
     if (spec.scalar) {
-      continue;  // a request's parameter
+      continue;  // a parameter of requests, or of responses
     }
     auto* message = messages->Add();
     message->set_name(spec.name);
@@ -60,6 +60,9 @@ void FillTensors(const ModelConfig& config, inference::ModelConfig* message) {
     input->set_format(format);
   }
   for (const TensorSpec& spec : config.outputs) {
+    if (spec.scalar) {
+      continue;  // a response's parameter
+    }
     inference::ModelOutput* const output = message->add_output();
     FillTensor(spec, output);
     output->set_label_filename(spec.label_filename);

@@ -56,6 +56,11 @@ absl::StatusOr<RequestedOutput> ReadOutput(
   wanted.index = static_cast<size_t>(found - config.outputs.begin());
   BRAID_ASSIGN_OR_RETURN(wanted.classes, ReadClasses(*found, output.parameters(), field));
   BRAID_ASSIGN_OR_RETURN(wanted.memory, ReadSlice(regions, output.parameters(), field));
+  if (found->scalar && (wanted.classes > 0 || wanted.memory.region != nullptr)) {
+    return InvalidField(field, absl::StrCat("output '", found->name,
+                                            "' is a number, which has no classes and cannot go "
+                                            "into shared memory: it is a response's parameter"));
+  }
   if (wanted.classes > 0 && wanted.memory.region != nullptr) {
     return InvalidField(ParameterField(field, kClassification),
                         "cannot go into shared memory; expected one of the two");
@@ -89,6 +94,22 @@ absl::Status WriteShared(const GatheredTensor& tensor, const SharedSlice& memory
   return absl::OkStatus();
 }
 
+// Writes a number, a tensor of one element, as a parameter with the output's name.
+void WriteNumber(const GatheredTensor& tensor, inference::ModelInferResponse* response) {
+  inference::InferParameter& parameter = (*response->mutable_parameters())[tensor.name];
+  const void* const data = tensor.pieces.front().data;
+  switch (tensor.type) {
+    case DataType::kBool:
+      parameter.set_bool_param(*static_cast<const bool*>(data));
+      break;
+    case DataType::kInt64:
+      parameter.set_int64_param(*static_cast<const int64_t*>(data));
+      break;
+    default:  // Numbers of Python are of no other type.
+      parameter.set_double_param(*static_cast<const double*>(data));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<RequestedOutput>> ReadRequestedOutputs(
@@ -118,7 +139,9 @@ absl::Status WriteOutputs(const ModelConfig& config, const InferenceResult& resu
                           inference::ModelInferResponse* response) {
   for (const RequestedOutput& output : wanted) {
     const auto& tensor = result.outputs[output.index];
-    if (output.classes > 0) {
+    if (config.outputs[output.index].scalar) {
+      WriteNumber(tensor, response);
+    } else if (output.classes > 0) {
       WriteClasses(tensor, config.outputs[output.index], config.batched(), output.classes,
                    response);
     } else if (output.memory.region != nullptr) {

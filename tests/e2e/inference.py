@@ -8,7 +8,7 @@ import tritonclient.grpc as triton
 from e2e.protocol import CALL_SECONDS
 from torch import nn
 
-# As numpy knows no bfloat16, tritonclient takes it as float32.
+# Older tritonclients take float32 for bfloat16, which needs a `datatype`.
 _NAMES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -19,6 +19,7 @@ _NAMES = {
     "int16": "INT16",
     "int32": "INT32",
     "int64": "INT64",
+    "bfloat16": "BF16",
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",

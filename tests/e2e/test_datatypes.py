@@ -13,6 +13,7 @@ from e2e.inference import infer_input
 from e2e.protocol import CALL_SECONDS, channel
 from e2e.server import Server
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import triton_to_np_dtype
 
 # Datatype → the field of InferTensorContents that carries it. FP16 and BF16 have none.
 CONTENTS = {
@@ -127,8 +128,8 @@ def test_every_datatype_in_one_request(
     } == wanted
 
 
-# As tritonclient presents them: bfloat16 as float32.
-HALVES = {"BF16": np.float32, "FP16": np.float16}
+# As tritonclient presents them. Older releases have float32 for bfloat16.
+HALVES = {name: triton_to_np_dtype(name) for name in ("BF16", "FP16")}
 
 
 @in_each_format(HALVES)

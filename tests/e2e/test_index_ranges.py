@@ -162,14 +162,22 @@ def test_a_part_that_is_looked_up_is_checked_when_it_is(
     client_of: Callable[[str], braid.Client], format: str, index: int
 ) -> None:
     x = np.array([[0, 1], [index, 2]], dtype=np.int64)
-    with pytest.raises(braid.InvalidArgument, match="inputs: .*index.* out of range"):
+    with pytest.raises(braid.InvalidArgument, match="inputs: .*index.* out of (range|bounds)"):
         client_of(format).infer("columns", {"x": x})
 
 
 def test_compiled_code_that_takes_negative_indices_is_warned_of(
-    server_of: Callable[[str], Server],
+    server_of: Callable[[str], Server], client_of: Callable[[str], braid.Client]
 ) -> None:
+    """PyTorch before 2.15 compiles it so. For "whole" a range refuses them."""
+    taken = []
+    for name in HELD["compiled"]:
+        try:
+            client_of("compiled").infer(name, {"x": np.full((2, 2), -1)})
+        except braid.InvalidArgument:
+            continue
+        taken.append(name)
     warned = [line for line in server_of("compiled").log.splitlines() if "negative indices" in line]
-    assert len(warned) == 2  # of "whole" none: a range keeps them from it
+    assert len(warned) == len(taken) and "whole" not in taken
     assert all("braid.export" in line for line in warned)
     assert not [line for line in server_of("aot").log.splitlines() if "negative indices" in line]

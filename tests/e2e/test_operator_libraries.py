@@ -30,7 +30,7 @@ PYTHON = Path(sysconfig.get_config_var("LIBDIR") or "/") / (
 LIBRARIES = [
     PYTHON,
     Path(torch.__file__).parent / "lib/libtorch_python.so",
-    Path(torchvision.__file__).parent / "_C.so",
+    *Path(torchvision.__file__).parent.glob("_C*.so"),  # _C_stable.so in newer releases
 ]
 
 

@@ -342,10 +342,9 @@ def random_inputs(
     inputs = []
     for tensor in client.get_model_metadata(model).inputs:
         shape = [rows, *(7 if size < 0 else size for size in tensor.shape[1:])]
-        # tritonclient takes BF16 as float32.
-        dtype = np.float32 if tensor.datatype == "BF16" else triton_to_np_dtype(tensor.datatype)
+        dtype = triton_to_np_dtype(tensor.datatype)
         numbers = random.integers(0, 2, shape)
-        if np.issubdtype(dtype, np.floating):
+        if tensor.datatype in ("BF16", "FP16", "FP32", "FP64"):
             numbers = random.standard_normal(shape)
         inputs.append(infer_input(tensor.name, numbers.astype(dtype), tensor.datatype))
     return inputs

@@ -286,6 +286,12 @@ REFUSED = {
     "graph": ("optimization { graph : { level : 1 } }", "optimization.graph.level"),
     "cuda_graphs": ("optimization { cuda { graphs: true } }", "optimization.cuda.graphs"),
     "cache": ("response_cache { enable: true }", "response_cache.enable"),
+    "metrics": (
+        "model_metrics { metric_control [ { metric_identifier "
+        '{ family: "nv_inference_first_response_histogram_ms" } '
+        "histogram_options { buckets: [ 1, 2, 4 ] } } ] }",
+        "model_metrics",
+    ),
     "decoupled": ("model_transaction_policy { decoupled: True }", "decoupled"),
     "by_capability": ('cc_model_filenames [ { key: "7.5" value: "t4.pt" } ]', "cc_model_filenames"),
     "gpus": ("instance_group [ { count: 2 kind: KIND_GPU } ]", "--devices has no GPU"),

@@ -40,6 +40,12 @@ std::optional<c10::ScalarType> SchemaScalarType(int64_t number) {
       return c10::kFloat8_e4m3fnuz;
     case 32:
       return c10::kFloat8_e5m2fnuz;
+    case 33:
+      return c10::kFloat8_e8m0fnu;
+    case 34:
+      return c10::kUInt32;
+    case 35:
+      return c10::kUInt64;
     default:
       return std::nullopt;
   }

@@ -23,6 +23,8 @@ constexpr std::array kSchemaTypes = {
     std::pair<int64_t, DataType>{12, DataType::kBool},
     std::pair<int64_t, DataType>{13, DataType::kBf16},
     std::pair<int64_t, DataType>{28, DataType::kUint16},
+    std::pair<int64_t, DataType>{34, DataType::kUint32},
+    std::pair<int64_t, DataType>{35, DataType::kUint64},
 };
 
 // The number that it has for the layout of dense tensors.

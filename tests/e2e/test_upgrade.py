@@ -1,4 +1,5 @@
-"""A server goes on with what a release on another version of PyTorch has left behind."""
+"""A server runs what other versions of PyTorch exported, and goes on with the state of a release on
+another version."""
 
 from __future__ import annotations
 
@@ -16,18 +17,24 @@ from e2e.upgrade import ARCHIVES, PROGRAM, STEPS, TRAINED, batch
 from safetensors.torch import load_file
 from torch import nn
 
-RELEASES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
+STATES = sorted(path.name for path in ARCHIVES.glob("state-*.tar.xz"))
+PACKAGES = sorted(path.name for path in ARCHIVES.glob("packages-*.tar.xz"))
 CHECKPOINT, PUBLISHED, LAST = np.cumsum(STEPS)
 # The versions of PyTorch may round differently.
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=RELEASES)
-def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the release has left behind: models/ and data/."""
+@pytest.fixture(scope="module", params=[*STATES, *PACKAGES])
+def archive(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def release(archive: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the archive contains: models/, and for STATES data/."""
     directory = tmp_path_factory.mktemp("upgrade")
-    with tarfile.open(ARCHIVES / f"{request.param}.tar.xz") as archive:
-        archive.extractall(directory)
+    with tarfile.open(ARCHIVES / archive) as contents:
+        contents.extractall(directory)
     return directory
 
 
@@ -95,6 +102,7 @@ def assert_serves(client: braid.Client, model: str, reference: Reference) -> Non
     np.testing.assert_allclose(actual, reference.outputs(inputs), atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("archive", STATES, indirect=True, scope="module")
 @pytest.mark.parametrize("model", TRAINED)
 def test_published_versions_checkpoints_and_trainers_go_on(
     upgraded: braid.Client, release: Path, model: str
@@ -118,6 +126,28 @@ def test_published_versions_checkpoints_and_trainers_go_on(
     (saved,) = [each for each in trainer.list_checkpoints() if each.step == CHECKPOINT]
     trainer.restore_checkpoint(saved.name)
     assert_same_state(trainer.state_dict(), at_checkpoint)
+
+
+@pytest.mark.parametrize("archive", PACKAGES, indirect=True, scope="module")
+@pytest.mark.parametrize("model", TRAINED)
+def test_packages_are_served_and_trained(
+    upgraded: braid.Client, server: Server, release: Path, archive: str, model: str
+) -> None:
+    reference = Reference(release, model)
+    assert_serves(upgraded, model, reference)
+    _, format, optimizer = TRAINED[model]
+    trainer = upgraded.create_trainer(model, loss="cross_entropy", optimizer=optimizer)
+    for number in range(LAST):
+        inputs, target = batch(model, number)
+        (loss,) = reference.train(1)
+        assert trainer.step(inputs, {"target": target}).loss == pytest.approx(loss, abs=TOLERANCE)
+    assert_same_state(trainer.state_dict(), reference.state())
+    trainer.publish()
+    assert_serves(upgraded, model, reference)
+    own = archive == f"packages-{torch.__version__.partition('+')[0]}.tar.xz"
+    tested = [line for line in server.log.splitlines() if f"/{model}/1/model.pt2: exported" in line]
+    assert len(tested) == (format == "pair" and not own)
+    assert all("passes its self-test" in line for line in tested)
 
 
 def test_a_program_is_served(upgraded: braid.Client, release: Path) -> None:

@@ -1,9 +1,10 @@
-"""What a server leaves behind for a later release: model repositories and data directories.
+"""Model repositories and data directories that other versions of PyTorch leave to a server.
 
-`tests/e2e/upgrades/*.tar.xz` were written by releases of Braid on other versions of PyTorch. To add
-one, build that release, and run in its checkout, with its Python environment:
+`tests/e2e/upgrades/state-VERSION.tar.xz` has a repository and the data directory of a release of
+Braid on that version of PyTorch, `packages-VERSION.tar.xz` only a repository. To add one, run with
+that version's Python environment, in the checkout of the release or in this one:
 
-    PYTHONPATH=client/python:tests python -m e2e.upgrade NAME.tar.xz
+    PYTHONPATH=client/python:tests python -m e2e.upgrade state-VERSION.tar.xz
 """
 
 from __future__ import annotations
@@ -138,14 +139,17 @@ def train(server: Server) -> None:
 
 
 def main() -> None:
+    archive_path = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         write_repository(directory / "models")
-        with Server(directory / "models", "cpu*2", directory, ("--cpu_threads=1",)) as server:
-            train(server)
-        with tarfile.open(sys.argv[1], "w:xz") as archive:
+        if archive_path.name.startswith("state-"):
+            with Server(directory / "models", "cpu*2", directory, ("--cpu_threads=1",)) as server:
+                train(server)
+        with tarfile.open(archive_path, "w:xz") as archive:
             for part in ("models", "data"):
-                archive.add(directory / part, part)
+                if (directory / part).exists():
+                    archive.add(directory / part, part)
 
 
 if __name__ == "__main__":

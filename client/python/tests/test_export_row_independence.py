@@ -218,7 +218,7 @@ def test_approximate_dependence_of_dynamic_quantization():
 @pytest.mark.parametrize("function, reason", [
     (lambda m, x: m.linear(x) + next(m.counter), "something else when it runs again"),
     (lambda m, x: m.linear(x) * float("nan"), "output 'output__0' cannot be compared: forward takes no other rows"),
-    (lambda m, x: m.linear(x[:, :3]), "forward fails: RuntimeError: mat1 and mat2"),
+    (lambda m, x: m.linear(x[:, :3]), "forward fails: RuntimeError: "),
 ])
 def test_undecided(function, reason):
     result = prove(function, counter=iter(range(10**6)))

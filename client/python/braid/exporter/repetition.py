@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -144,9 +144,26 @@ def _calls_into(library: str, lines: list[str]) -> Iterator[None]:
         if event == "c_call" and getattr(called, "__self__", None) is shared:
             lines.append(source.line_from(frame))
 
+    def recording(function: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*arguments: Any, **options: Any) -> Any:
+            lines.append(source.line_from(sys._getframe(1)))
+            return function(*arguments, **options)
+
+        return record
+
+    # numpy 2 is compiled in a way that a profile function does not see.
+    functions = {
+        name: function
+        for name, function in vars(module).items()
+        if getattr(function, "__self__", None) is shared
+    }
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
+        for name, function in functions.items():
+            setattr(module, name, recording(function))
         yield
     finally:
         sys.setprofile(before)
+        for name, function in functions.items():
+            setattr(module, name, function)

@@ -257,6 +257,16 @@ absl::StatusOr<Operand> ToInt(const JsonField& field, const Value& value, const 
              : Converted(value, Operand::Kind::kRegisterAsInt);
 }
 
+// Accepts numbers of enumerators that are below `count`.
+absl::StatusOr<Operand> ToEnumerator(const JsonField& field, const Value& value,
+                                     const TypePtr& wanted, int64_t count) {
+  if (value.type != ValueType::kInt || value.operand.kind != Operand::Kind::kConstant ||
+      value.operand.constant.toInt() < 0 || value.operand.constant.toInt() >= count) {
+    return WrongType(field, wanted);
+  }
+  return value.operand;
+}
+
 absl::StatusOr<Operand> ToNumber(const JsonField& field, const Value& value,
                                  const TypePtr& wanted) {
   if (IsNumber(value.type) || value.operand.constant.isComplexDouble()) {
@@ -272,10 +282,14 @@ absl::StatusOr<Operand> Convert(const JsonField& field, const Value& value, cons
       return ToTensor(field, value, wanted);
     case TypeKind::IntType:
     case TypeKind::SymIntType:
-    case TypeKind::ScalarTypeType:
-    case TypeKind::LayoutType:
-    case TypeKind::MemoryFormatType:
       return ToInt(field, value, wanted);
+    case TypeKind::ScalarTypeType:
+      return ToEnumerator(field, value, wanted, static_cast<int64_t>(c10::ScalarType::NumOptions));
+    case TypeKind::LayoutType:
+      return ToEnumerator(field, value, wanted, static_cast<int64_t>(c10::Layout::NumOptions));
+    case TypeKind::MemoryFormatType:
+      return ToEnumerator(field, value, wanted,
+                          static_cast<int64_t>(c10::MemoryFormat::NumOptions));
     case TypeKind::FloatType:
     case TypeKind::SymFloatType:
       return ToFloat(field, value, wanted);

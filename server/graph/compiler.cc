@@ -441,7 +441,11 @@ absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<O
   }
   region->autocast_device = device == "cpu" ? c10::kCPU : c10::kCUDA;
   if (ConstantOf(groups[1]).isInt()) {
-    region->autocast_type = static_cast<c10::ScalarType>(ConstantOf(groups[1]).toInt());
+    const int64_t type = ConstantOf(groups[1]).toInt();
+    if (type < 0 || type >= static_cast<int64_t>(c10::ScalarType::NumOptions)) {
+      return node.Error(absl::StrCat("autocast to an unknown type ", type));
+    }
+    region->autocast_type = static_cast<c10::ScalarType>(type);
   }
   region->autocast_enabled = ConstantOf(groups[2]).toBool();
   return absl::OkStatus();
@@ -499,6 +503,10 @@ absl::Status GraphCompiler::AddHigherOrder(const JsonField& node, const std::str
     region.carried = groups.front().size();
     instruction.operands = Flatten(groups, 0);
     given = name == "cond" ? 1 : 0;
+    if (instruction.operands.size() < given ||
+        (region.kind == Region::Kind::kMap && region.carried == 0)) {
+      return node.Error(absl::StrCat(name, " without operands"));
+    }
   }
   BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
   const size_t taken = instruction.operands.size() - given;

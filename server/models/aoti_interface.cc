@@ -174,8 +174,7 @@ json TreeOf(absl::string_view source, const std::string& name) {
                          name + R"re( = R"\((.*)\)";)re", &text)) {
     return json();
   }
-  const json tree = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return tree.is_array() && tree.size() == 2 ? tree[1] : json();
+  return ParseTree(text);
 }
 
 }  // namespace

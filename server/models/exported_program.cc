@@ -100,12 +100,6 @@ absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonFiel
   return input;
 }
 
-// Of "[1, {…}]".
-nlohmann::json TreeOf(const std::string& text) {
-  const auto tree = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return tree.is_array() && tree.size() == 2 ? tree[1] : nlohmann::json();
-}
-
 // Marks those of `inputs`, the interface's, that the graph writes to.
 absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& arguments,
                          std::vector<PackageInput>* inputs) {
@@ -133,10 +127,30 @@ std::vector<std::string> NamesOf(const std::vector<PackageInput>& inputs) {
   return names;
 }
 
-absl::Status CheckOutputs(const JsonField& signature, const JsonField& values) {
+// Checks that the outputs are dense tensors, numbers or None, and the same in signature and graph.
+absl::Status CheckOutputs(const JsonField& signature, const JsonField& graph,
+                          const JsonField& values) {
+  static const auto* const kKinds =
+      new std::set<std::string>({"as_tensor", "as_none", "as_int", "as_float", "as_bool",
+                                 "as_sym_int", "as_sym_float", "as_sym_bool"});
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
                          SignatureArguments(signature, "output_specs", "user_output"));
-  for (const JsonField& output : outputs) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField returned, graph.Get("outputs"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> results, returned.Items());
+  if (results.size() != outputs.size()) {
+    return returned.Error(absl::StrCat("has ", results.size(), " outputs (expected ",
+                                       outputs.size(), ", as the signature has)"));
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const JsonField& output = outputs[o];
+    const std::vector<std::string> kind = output.Keys();
+    if (kind.size() != 1 || !kKinds->contains(kind.front())) {
+      return output.Error("the program returns another value than tensors, numbers and None");
+    }
+    if (!results[o].Has(kind.front().c_str())) {
+      return results[o].Error(
+          absl::StrCat("the output is of another kind than in the signature (", kind.front(), ")"));
+    }
     if (!output.Has("as_tensor")) {
       continue;
     }
@@ -214,7 +228,7 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   });
   const std::vector<std::string> names = Pick(
       inputs, [](const JsonField& spec) { return spec.Has("user_input"); },
-      InputNames(TreeOf(in_text), positional));
+      InputNames(ParseTree(in_text), positional));
   for (size_t i = 0; names.size() == interface->inputs.size() && i < names.size(); ++i) {
     interface->inputs[i].name = names[i];
   }
@@ -222,7 +236,7 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
                          SignatureArguments(signature, "output_specs", "user_output"));
   interface->output_paths = Pick(
       outputs, [](const JsonField& output) { return !output.Has("as_none"); },
-      OutputPaths(TreeOf(out_text)));
+      OutputPaths(ParseTree(out_text)));
   std::erase_if(outputs, [](const JsonField& output) { return output.Has("as_none"); });
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (!outputs[o].Has("as_tensor")) {
@@ -249,6 +263,11 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
                          SignatureArguments(signature, "input_specs", "user_input"));
   for (const JsonField& argument : inputs) {
+    if (!argument.Has("as_tensor")) {
+      return argument.Error(
+          "the program takes a number that the caller chooses (expected tensors: export it with a "
+          "constant)");
+    }
     BRAID_ASSIGN_OR_RETURN(PackageInput input, ReadInput(argument, values, ranges));
     description.on_cpu = description.on_cpu && input.on_cpu;
     interface.inputs.push_back(std::move(input));
@@ -257,7 +276,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
   BRAID_RETURN_IF_ERROR(FindGraphRanges(graph, NamesOf(interface.inputs), &interface.inputs));
   BRAID_ASSIGN_OR_RETURN(description.training_operators, TrainingOperators(graph));
   if (interface.inputs.empty()) {
-    return signature.Error("takes no tensors");
+    return signature.Error("takes no tensors (expected one at least, with the batch as dim 0)");
   }
   // An output that is none of the user's is a buffer that the program changes, and would keep.
   BRAID_ASSIGN_OR_RETURN(const JsonField outputs, signature.Get("output_specs"));
@@ -267,7 +286,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
       return spec.Error("the program changes its buffers or inputs: export it in evaluation mode");
     }
   }
-  BRAID_RETURN_IF_ERROR(CheckOutputs(signature, values));
+  BRAID_RETURN_IF_ERROR(CheckOutputs(signature, graph, values));
   BRAID_ASSIGN_OR_RETURN(description.outputs, TestedOutputs(signature));
   BRAID_RETURN_IF_ERROR(NameLeaves(module, &interface));
   return description;

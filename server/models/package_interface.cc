@@ -17,6 +17,14 @@ using nlohmann::json;
 // A tree that is deeper is nobody's result.
 constexpr int kDeepest = 64;
 
+// Parses JSON without what is nested deeper than any tree of a module: such JSON cannot be copied.
+json ParseShallow(absl::string_view text) {
+  constexpr int kDeepestJson = 4 * kDeepest;
+  return json::parse(
+      text, [](int depth, json::parse_event_t, json&) { return depth < kDeepestJson; },
+      /*allow_exceptions=*/false);
+}
+
 // The keys that a node's context has for `count` children: ["a", "b"] of a dict and of
 // transformers' outputs, [["a", "b"], […]] of a dataclass, whose second list are the fields that
 // are None. Null: it has none.
@@ -25,7 +33,7 @@ json KeysOf(const json& node, size_t count) {
   if (context == node.end() || !context->is_string()) {
     return {};
   }
-  json keys = json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  json keys = ParseShallow(context->get<std::string>());
   if (keys.is_array() && keys.size() == 2 && keys[0].is_array()) {
     keys = json(keys[0]);
   }
@@ -63,6 +71,11 @@ void AddLeaves(const json& node, const std::string& path, std::vector<std::strin
 }
 
 }  // namespace
+
+json ParseTree(absl::string_view text) {
+  json tree = ParseShallow(text);
+  return tree.is_array() && tree.size() == 2 ? std::move(tree[1]) : json();
+}
 
 std::vector<std::string> InputNames(const json& tree, const std::vector<std::string>& positional) {
   std::vector<std::string> names;

@@ -42,9 +42,12 @@ struct PackageInterface {
   std::set<size_t> numbers;
 };
 
-// Reads the trees that torch.export describes arguments and results with, {"type", "context",
-// "children_spec"}. Names of the tensors that are passed: `positional` are forward's arguments, as
-// far as they are known. Empty if `tree` is none.
+// Returns the tree in "[1, {…}]", as torch.export describes arguments and results; null for
+// anything else.
+nlohmann::json ParseTree(absl::string_view text);
+
+// Reads such trees, {"type", "context", "children_spec"}. Names of the tensors that are passed:
+// `positional` are forward's arguments, as far as they are known. Empty if `tree` is none.
 std::vector<std::string> InputNames(const nlohmann::json& tree,
                                     const std::vector<std::string>& positional);
 std::vector<std::string> OutputPaths(const nlohmann::json& tree);

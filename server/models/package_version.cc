@@ -33,9 +33,10 @@ absl::Status CheckPackageVersion(const std::string& path, const std::string& exp
   if (!archive->Has(kSelfTestRecord)) {
     Log(LogModule::kModels)
         .warn(
-            "{}: exported with PyTorch {} and has no self-test; this server runs PyTorch {} (run "
-            "\"braid check {}\" to test it and to add a self-test)",
-            path, theirs, TorchRelease(), path);
+            "{}: exported with PyTorch {} and has no self-test; this server runs PyTorch {} (to "
+            "add "
+            "one, run \"braid check {}\" with PyTorch {})",
+            path, theirs, TorchRelease(), path, theirs);
     return absl::OkStatus();
   }
   BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kSelfTestRecord));
@@ -46,6 +47,13 @@ absl::Status CheckPackageVersion(const std::string& path, const std::string& exp
   }
   if (const absl::Status status = test->Run(device); !status.ok()) {
     return Refuse(theirs, status);
+  }
+  if (const std::string computed = TorchRelease(Excerpt(test->torch_version()));
+      computed != theirs) {
+    Log(LogModule::kModels)
+        .warn("{}: exported with PyTorch {}, but its self-test was computed with PyTorch {}", path,
+              theirs, computed);
+    return absl::OkStatus();
   }
   Log(LogModule::kModels)
       .info("{}: exported with PyTorch {}; this server's PyTorch {} passes its self-test", path,

@@ -88,6 +88,8 @@ absl::StatusOr<SelfTest> SelfTest::Parse(absl::string_view text, const TestedMod
   }
   BRAID_RETURN_IF_ERROR(CheckVersion(root));
   SelfTest test;
+  BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
+  BRAID_ASSIGN_OR_RETURN(test.torch_version_, torch.String());
   BRAID_ASSIGN_OR_RETURN(const JsonField seed, root.Get("seed"));
   BRAID_ASSIGN_OR_RETURN(const int64_t number, seed.Integer());
   test.seed_ = static_cast<uint64_t>(number);

@@ -41,6 +41,9 @@ class SelfTest {
   // `model`.
   static absl::StatusOr<SelfTest> Parse(absl::string_view text, const TestedModel& model);
 
+  // PyTorch version that computed the expected results.
+  const std::string& torch_version() const { return torch_version_; }
+
   // Runs the graphs, each with `seed` for its random numbers. FAILED_PRECONDITION that names graph,
   // tensor and difference if one gives something else; INTERNAL or RESOURCE_EXHAUSTED, naming the
   // graph, if one cannot be run. Call it on a thread that has entered `device`.
@@ -65,6 +68,7 @@ class SelfTest {
   Tensors MakeGiven(c10::Device device) const;
   absl::Status RunStep(const Step& step, c10::Device device, Tensors* tensors) const;
 
+  std::string torch_version_;
   uint64_t seed_ = 0;
   std::vector<Given> given_;
   std::vector<Step> steps_;

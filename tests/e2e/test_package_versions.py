@@ -241,7 +241,12 @@ def test_a_package_without_a_self_test_is_warned_of(server: Server, model: str) 
         assert word in line
 
 
-@pytest.mark.parametrize("model", ["passes", "passes_the_exporters", "program_passes"])
+def test_a_self_test_of_another_pytorch_than_the_package_is_warned_of(server: Server) -> None:
+    (line,) = lines_of(server, "passes_the_exporters")
+    assert "warn" in line and f"with PyTorch {OTHER}, but its self-test was computed" in line
+
+
+@pytest.mark.parametrize("model", ["passes", "program_passes"])
 def test_a_self_test_that_passes_is_logged(server: Server, model: str) -> None:
     (line,) = lines_of(server, model)
     assert "info" in line

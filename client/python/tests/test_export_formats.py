@@ -44,6 +44,26 @@ def test_the_pair_is_the_first_choice(tmp_path):
     assert (result.format, result.reason) == ("pair", "")
 
 
+class ReturnsNone(nn.Module):
+    """As models do that compute a loss only if they are given labels."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.named = named
+
+    def forward(self, x: Tensor):
+        y = self.layer(x)
+        return {"loss": None, "logits": y} if self.named else (y, None)
+
+
+@pytest.mark.parametrize("named, name", [(True, "logits"), (False, "output__0")])
+def test_none_among_the_outputs_is_left_out(tmp_path, named, name):
+    result = braid.export(ReturnsNone(named), (torch.randn(3, 4),), tmp_path / "net", "pair")
+    assert result.format == "pair"
+    assert (tmp_path / "net/config.pbtxt").read_text().count(f'name: "{name}"') == 1
+
+
 def test_scripted_where_a_pair_cannot_be(tmp_path):
     module = Decides()
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net")

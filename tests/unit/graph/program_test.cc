@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/status_matchers.h"
@@ -108,6 +109,13 @@ TEST(ProgramTest, RefusesTypesThatTheSchemaDoesNotNumber) {
   for (const int64_t wrong : {-1, 0, 14, 27, 99}) {
     ExpectNodeRefused(cast(wrong), "unknown number");
   }
+  for (const char* kind : {"dtype", "layout", "memory_format"}) {
+    for (const int64_t wrong : {-1, 999}) {
+      ExpectNodeRefused(
+          Aten("_to_copy.default", {{"self", Tensor("x")}, {kind, Int(wrong)}}, {Tensor("y")}),
+          absl::StrCat("argument '", kind, "' of aten::_to_copy"));
+    }
+  }
   ExpectNodeRefused(
       Aten("_to_copy.default",
            {{"self", Tensor("x")}, {"device", {{"as_device", {{"type", "tpu"}}}}}}, {Tensor("y")}),
@@ -163,6 +171,31 @@ TEST(ProgramTest, RefusesBodiesThatDoNotFit) {
   ExpectNodeRefused(cond(two, TensorList({"x"})), "takes 1 and returns 2 values (1 and 1)");
   ExpectNodeRefused(Node("torch.ops.higher_order.cond", {{"", Tensor("x")}}, {Tensor("y")}),
                     "wrong arguments");
+}
+
+TEST(ProgramTest, RefusesRegionsWithoutOperands) {
+  const json nothing = Graph({}, {}, {});
+  ExpectNodeRefused(
+      Node("torch.ops.higher_order.map_impl", {{"", Subgraph(nothing)}, {"", TensorList({})}}, {}),
+      "map_impl without operands");
+  ExpectNodeRefused(
+      Node("torch.ops.higher_order.cond",
+           {{"", Subgraph(nothing)}, {"", Subgraph(nothing)}, {"", TensorList({})}}, {}),
+      "cond without operands");
+}
+
+TEST(ProgramTest, RefusesAutocastToUnknownTypes) {
+  for (const int64_t wrong : {-1, 999}) {
+    ExpectNodeRefused(Node("torch.ops.higher_order.wrap_with_autocast",
+                           {{"", {{"as_string", "cpu"}}},
+                            {"", Int(wrong)},
+                            {"", Bool(true)},
+                            {"", None()},
+                            {"", Subgraph(Sine())},
+                            {"", Tensor("x")}},
+                           {Tensor("y")}),
+                      "autocast to an unknown type");
+  }
 }
 
 TEST(ProgramTest, RefusesGraphsThatAreNestedTooDeep) {

@@ -169,6 +169,8 @@ def check_rows(name: str, output: torch.Tensor, batch: int) -> None:
 
 
 def _flatten_into(value: Any, path: str, leaves: list) -> None:
+    if value is None:
+        return  # A server leaves it out.
     if isinstance(value, torch.Tensor):
         leaves.append((path, value))
     elif isinstance(value, (tuple, list)):
@@ -181,6 +183,6 @@ def _flatten_into(value: Any, path: str, leaves: list) -> None:
             _flatten_into(element, f"{path}.{key}" if path else key, leaves)
     else:
         raise ExportError(
-            f"forward returns a {type(value).__name__}; expected tensors, or tuples, lists or "
+            f"forward returns a {type(value).__name__}; expected tensors or None, or tuples, lists or "
             f"dicts of them"
         )

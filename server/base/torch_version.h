@@ -1,7 +1,7 @@
 // LibTorch release that the server is built with.
 //
-// Code that has to differ between LibTorch releases belongs here, so that a new release is looked
-// for in one file.
+// Code that has to differ between LibTorch releases belongs here, so that a new release changes one
+// file.
 #pragma once
 
 #include <string>

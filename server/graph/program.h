@@ -16,8 +16,8 @@
 
 namespace braid {
 
-// FAILED_PRECONDITION if `program`, an archive's models/<name>.json, is of another major version of
-// torch.export's schema than this server reads.
+// FAILED_PRECONDITION if `program`, an archive's models/<name>.json, is of an unsupported major
+// version of torch.export's schema.
 absl::Status CheckProgramSchema(const JsonField& program);
 
 // Immutable and thread-safe; the replicas of a model share one.
@@ -30,8 +30,8 @@ class Program {
     std::string name;
   };
 
-  // `program`: what the archive has in models/<name>.json. FAILED_PRECONDITION if it is of another
-  // major version of the schema, or if its graph cannot be compiled.
+  // `program`: what the archive has in models/<name>.json. FAILED_PRECONDITION if it is of an
+  // unsupported major version of the schema, or if its graph cannot be compiled.
   static absl::StatusOr<std::shared_ptr<const Program>> Read(const JsonField& program);
 
   const std::vector<Input>& inputs() const { return inputs_; }

@@ -15,10 +15,10 @@
 namespace braid {
 
 // Inputs, outputs and kind of device of a program, the archive's models/model.json.
-// FAILED_PRECONDITION if it does not say enough, is of an unknown version of the schema, or changes
-// what it keeps.
+// FAILED_PRECONDITION if a field is missing, the schema version is unknown, or the program mutates
+// its state.
 struct ProgramDescription {
-  std::string torch_version;  // that exported it
+  std::string torch_version;  // PyTorch version of the exporter
   PackageInterface interface;
   // Names of the outputs in a self-test, in their order; empty for one that is None.
   std::vector<std::string> outputs;
@@ -30,7 +30,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
 
 class ExportedProgram final : public InferencePackage {
  public:
-  // device: where a package of another PyTorch is tested, which the calling thread has entered.
+  // device: runs the self-test of a package of another PyTorch; current on the calling thread.
   // FAILED_PRECONDITION that says what is wrong with the file.
   static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path,
                                                                       c10::Device device);

@@ -38,7 +38,7 @@ struct PackageInterface {
   std::vector<PackageInput> inputs;
   // Of the tensors that it returns, as OutputLeaf has them.
   std::vector<std::string> output_paths;
-  // Those that are numbers, by their positions: tensors without dims stand for them.
+  // Positions of outputs that are numbers, carried as rank-0 tensors.
   std::set<size_t> numbers;
 };
 

@@ -1,4 +1,4 @@
-// Rule for packages that another release of PyTorch exported than the server runs.
+// Version check for packages exported by another PyTorch release.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace braid {
 
-// Checks that this server computes what the release `exported_with` computed, which exported the
-// package at `path`: a no-op for the server's own release. Otherwise the package's self-test has to
-// pass on `device`, the kind of device that the package is for; a package without one is accepted
-// with a warning in the log. FAILED_PRECONDITION if the self-test is damaged or fails,
-// RESOURCE_EXHAUSTED if memory does not suffice for it. Call it on a thread that has entered
-// `device`.
+// Runs the self-test of a package exported with `exported_with`, the one at `path`. A no-op for the
+// server's own release. A package without a self-test is accepted with a warning in the log.
+//
+// device: of the kind that the package is for; must be current on the calling thread.
+// FAILED_PRECONDITION if the self-test is damaged or fails, RESOURCE_EXHAUSTED if memory does not
+// suffice for it.
 absl::Status CheckPackageVersion(const std::string& path, const std::string& exported_with,
                                  const TestedModel& model, c10::Device device,
                                  ModelArchive* archive);

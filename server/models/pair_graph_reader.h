@@ -15,7 +15,7 @@
 
 namespace braid {
 
-// As train.json has it: "parameter_gradient".
+// Returns the role's name in train.json: "parameter_gradient".
 absl::string_view PairRoleName(PairRole role);
 
 // What is known, by name.

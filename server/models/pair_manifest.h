@@ -89,8 +89,8 @@ struct PairPart {
 };
 
 struct PairManifest {
-  std::string torch_version;  // that exported it
-  std::string device;         // "cpu" or "cuda": what its graphs run on
+  std::string torch_version;  // PyTorch version of the exporter
+  std::string device;         // device type that the graphs run on: "cpu" or "cuda"
   std::vector<PairEntry> state;
   std::vector<std::vector<std::string>> chains;
   std::vector<PairPart> parts;  // the whole model first
@@ -99,8 +99,8 @@ struct PairManifest {
 // What a program that was traced under autocast to `autocast` calls its precision.
 absl::string_view PrecisionName(std::optional<c10::ScalarType> autocast);
 
-// FAILED_PRECONDITION that says where `text` is no train.json, is of another schema than this
-// server's, or contradicts itself.
+// FAILED_PRECONDITION that names the field if `text` is not a valid train.json, is of another
+// schema than this server's, or contradicts itself.
 absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text);
 
 }  // namespace braid

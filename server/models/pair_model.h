@@ -13,7 +13,7 @@
 namespace braid {
 
 // Opens the package `path` of model `name`. Without `config` it is derived from what train.json
-// says. A package of another PyTorch is tested on `device`, which the calling thread has entered.
+// says. device: runs the self-test of a package of another PyTorch; current on the calling thread.
 // FAILED_PRECONDITION if they do not fit, or if the package cannot be used here.
 absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const std::string& name,
                                                 std::optional<ModelConfig> config,

@@ -21,9 +21,9 @@ namespace braid {
 // Thread-safe. What is at `path` is read once: later changes do not matter.
 class PairPackage {
  public:
-  // device: where a package of another PyTorch is tested. FAILED_PRECONDITION if the package is
-  // damaged, of another schema, or computes something else here than where it was exported, or if
-  // what it says of its graphs is not what they are.
+  // device: runs the self-test of a package of another PyTorch; current on the calling thread.
+  // FAILED_PRECONDITION if the package is damaged or of another schema, if its self-test fails, or
+  // if the manifest does not match the graphs.
   static absl::StatusOr<std::shared_ptr<const PairPackage>> Open(const std::string& path,
                                                                  c10::Device device);
 

@@ -1,5 +1,5 @@
-// Self-test of an exported package: inputs, with what the graphs gave for them where they were
-// exported. Whichever release of PyTorch runs the graphs must give the same.
+// Self-test of an exported package: inputs and the outputs computed at export. Every PyTorch
+// release must reproduce them.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct TestedGraph {
   std::vector<std::string> outputs;  // in the order of its outputs; those of one name are summed
 };
 
-// Package as its self-test sees it.
+// View of a package for its self-test.
 struct TestedModel {
-  std::vector<PackageInput> inputs;  // that a self-test gives
+  std::vector<PackageInput> inputs;  // supplied by the self-test
   std::vector<TestedGraph> graphs;   // in their order: later ones may take what earlier ones give
 };
 
@@ -45,14 +45,14 @@ class SelfTest {
   const std::string& torch_version() const { return torch_version_; }
 
   // Runs the graphs, each with `seed` for its random numbers. FAILED_PRECONDITION that names graph,
-  // tensor and difference if one gives something else; INTERNAL or RESOURCE_EXHAUSTED, naming the
-  // graph, if one cannot be run. Call it on a thread that has entered `device`.
+  // tensor and difference if a result differs; INTERNAL or RESOURCE_EXHAUSTED, naming the graph, if
+  // one cannot be run. Call it on a thread that has entered `device`.
   absl::Status Run(c10::Device device) const;
 
  private:
   struct Given {
     std::string name;
-    bool on_cpu = false;  // whatever the device
+    bool on_cpu = false;  // kept on the CPU
     GivenTensor tensor;
   };
   struct Step {

@@ -1,4 +1,4 @@
-// Tensors of a self-test: those that it gives to graphs, and samples of those that it expects.
+// Tensors of a self-test: inputs, and samples of expected outputs.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,14 @@
 
 namespace braid {
 
-// Returns element `index` of the sequence of random numbers that `seed` names, from 0 to below 1:
-// the finalizer of splitmix64 on both. It is the same on every machine and in every release.
+// Returns element `index` of the splitmix64 sequence with `seed`, in [0, 1). Platform-independent.
 double SelfTestNumber(uint64_t seed, uint64_t index);
 
 // Tensor that a self-test gives to a graph. Immutable.
 class GivenTensor {
  public:
-  // field: {"dtype", "shape"} and "data", or "generated". FAILED_PRECONDITION if that is damaged,
-  // or no tensor that `input` takes.
+  // field: {"dtype", "shape"} and "data", or "generated". FAILED_PRECONDITION if damaged or
+  // incompatible with `input`.
   static absl::StatusOr<GivenTensor> Read(const JsonField& field, const PackageInput& input);
 
   const std::vector<int64_t>& shape() const { return shape_; }
@@ -30,8 +29,7 @@ class GivenTensor {
   at::Tensor Make() const;
 
  private:
-  // Uniform numbers around `mean`, cut off at `min` and `max`; for integers those from `least` to
-  // `most`.
+  // Uniform numbers around `mean`, cut off at `min` and `max`; integers: uniform in [least, most].
   struct Generated {
     uint64_t seed = 0;
     double mean = 0;
@@ -58,7 +56,7 @@ class ExpectedSample {
   static absl::StatusOr<ExpectedSample> Read(const JsonField& field);
 
   // Says how `tensor` differs, as in "differs by up to 0.3 (tolerance 0.001)"; nullopt if it is as
-  // expected. NaN equals NaN, and an infinity itself. Throws what LibTorch throws.
+  // expected. NaN equals NaN; infinities must match. Throws what LibTorch throws.
   std::optional<std::string> Difference(const at::Tensor& tensor) const;
 
  private:

@@ -25,7 +25,7 @@ class NvmlLibrary {
   void* const handle_;
 
  public:
-// Drivers in use lack the successors of two functions that NVML 13.2 deprecates.
+// NVML 13.2 deprecates two functions whose replacements are missing in current drivers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   BRAID_NVML(init, nvmlInit_v2);

@@ -25,13 +25,13 @@ class Kind(Enum):
 
 
 class Archive:
-    """Package in the file `path`. ExportError if it is none."""
+    """Package in the file `path`. Raises ExportError if the file is not a package."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with zipfile.ZipFile(path) as file:
-                # PyTorch names one folder, which holds all, after the file.
+                # All records are in one folder, named after the file.
                 self._root = file.namelist()[0].partition("/")[0] if file.namelist() else ""
                 names = [name.removeprefix(f"{self._root}/") for name in file.namelist()]
         except (OSError, zipfile.BadZipFile) as error:
@@ -68,7 +68,7 @@ class Archive:
         return self._read(SELF_TEST)
 
     def add_self_test(self, text: str) -> None:
-        """Replaces the file by one with the record. Readers see the old file or the new one."""
+        """Atomically rewrites the file with the record. Readers see the old file or the new one."""
         path = self.path.resolve()
         try:
             handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -16,8 +16,8 @@ _LAYER = "_transformer_encoder_layer_fwd"
 def as_one_operator() -> Iterator[None]:
     """Traces encoder layers as one operator, with a rule for its shapes that has no conditions.
 
-    PyTorch before 2.13 has no such rule. Layers call the operator where they do without a trace,
-    because they do not see the trace. A trace never drops padding, which depends on values.
+    PyTorch before 2.13 has no such rule. The layers do not detect the trace, so they call the fused
+    operator as in eager mode. A trace never drops padding, which depends on values.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     with torch.library._scoped_library("aten", "IMPL", "Meta") as library:

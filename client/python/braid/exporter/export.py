@@ -256,9 +256,9 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
     return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes() + notes)
 
 
-def _tensor_of_pair(said: dict[str, Any], batching: Batching) -> config.Tensor:
-    shape = [size if isinstance(size, int) else -1 for size in said["shape"]]
-    return config.tensor(said["name"], said["dtype"], [shape], batching)
+def _tensor_of_pair(record: dict[str, Any], batching: Batching) -> config.Tensor:
+    shape = [size if isinstance(size, int) else -1 for size in record["shape"]]
+    return config.tensor(record["name"], record["dtype"], [shape], batching)
 
 
 def _write_checked(

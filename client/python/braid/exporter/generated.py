@@ -26,8 +26,8 @@ def describe(
 ) -> dict[str, Any]:
     """Returns the JSON of a tensor: its data, or how to generate one with the same statistics.
 
-    shrink: factor for the spread of a generated tensor. max_stored: number of elements; more are
-    stored of a tensor with values that are not finite.
+    shrink: factor for the spread of a generated tensor. max_stored: largest stored tensor,
+    in elements; the limit is higher for non-finite values.
     """
     tensor = tensor.detach().cpu().contiguous()
     fields = {"dtype": DATATYPES[tensor.dtype], "shape": list(tensor.shape)}
@@ -54,12 +54,12 @@ def _statistics(tensor: torch.Tensor, shrink: float) -> dict[str, float]:
     }
 
 
-def tensor_of(said: Mapping[str, Any]) -> torch.Tensor:
+def tensor_of(record: Mapping[str, Any]) -> torch.Tensor:
     """Returns the tensor that the JSON describes. ValueError if it describes none."""
-    dtype, shape = DTYPES[said["dtype"]], said["shape"]
-    if "generated" in said:
-        return generate(dtype, shape, **said["generated"])
-    return from_bytes(dtype, shape, base64.b64decode(said["data"], validate=True))
+    dtype, shape = DTYPES[record["dtype"]], record["shape"]
+    if "generated" in record:
+        return generate(dtype, shape, **record["generated"])
+    return from_bytes(dtype, shape, base64.b64decode(record["data"], validate=True))
 
 
 def generate(
@@ -115,15 +115,15 @@ def sample(tensor: torch.Tensor, tolerance: float) -> dict[str, Any]:
     }
 
 
-def largest_difference(said: Mapping[str, Any], tensor: torch.Tensor) -> float:
+def largest_difference(record: Mapping[str, Any], tensor: torch.Tensor) -> float:
     """Returns how far `tensor` is from its expected elements, infinite for another shape or dtype.
 
-    NaN equals NaN, and an infinity itself. ValueError if `said` describes no sample.
+    NaN equals NaN; infinities must match. ValueError if `record` describes no sample.
     """
-    if said["dtype"] != DATATYPES.get(tensor.dtype) or said["shape"] != list(tensor.shape):
+    if record["dtype"] != DATATYPES.get(tensor.dtype) or record["shape"] != list(tensor.shape):
         return math.inf
-    expected = np.frombuffer(base64.b64decode(said["data"], validate=True), np.float64)
-    got = _elements(tensor, said["stride"])
+    expected = np.frombuffer(base64.b64decode(record["data"], validate=True), np.float64)
+    got = _elements(tensor, record["stride"])
     if len(expected) != len(got):
         raise ValueError(f"data: {len(expected)} elements (expected {len(got)})")
     with np.errstate(invalid="ignore"):

@@ -82,7 +82,7 @@ class RunnablePair:
         self._graphs = next(
             each for each in self._part["programs"] if each["precision"] == MODELS_OWN
         )
-        # Batch norm turns the fewest rows that it trains with into 1 and -1, whatever they hold.
+        # With 2 rows, batch norm outputs ±1 regardless of the input.
         self._rows = max(
             _ROWS, _ROWS * self._part["min_training_rows"], self._part["min_evaluation_rows"]
         )

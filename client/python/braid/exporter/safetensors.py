@@ -54,7 +54,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """ExportError if the file is damaged, or is none."""
+    """Raises ExportError if the file is damaged or not a safetensors file."""
     dtypes = {name: dtype for dtype, name in _DTYPES.items()}
     tensors = {}
     try:
@@ -62,10 +62,10 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
             header.pop("__metadata__", None)
-            for name, said in header.items():
-                begin, end = said["data_offsets"]
+            for name, record in header.items():
+                begin, end = record["data_offsets"]
                 file.seek(8 + size + begin)
-                dtype, shape = dtypes[said["dtype"]], said["shape"]
+                dtype, shape = dtypes[record["dtype"]], record["shape"]
                 tensors[name] = from_bytes(dtype, shape, file.read(end - begin))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"{path}: cannot be read: {error}") from error
@@ -73,7 +73,10 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def from_bytes(dtype: torch.dtype, shape: list[int], data: bytes) -> torch.Tensor:
-    """Returns a tensor of little-endian numbers, row by row. ValueError if they are not as many."""
+    """Returns a tensor of little-endian numbers, row by row.
+
+    Raises ValueError if the byte count does not match.
+    """
     expected = math.prod(shape) * dtype.itemsize
     if len(data) != expected:
         raise ValueError(f"{len(data)} bytes (expected {expected} for shape {shape})")

@@ -78,12 +78,12 @@ def run(path: str | os.PathLike[str]) -> list[Difference]:
 
 def _compare(graphs: list[dict[str, Any]], results: list[Result]) -> Iterator[Difference]:
     by_graph = {(result.graph, result.role): result.outputs for result in results}
-    for said in graphs:
-        outputs = by_graph[said["graph"], said["role"]]
-        for name, expected in said["expected"].items():
+    for record in graphs:
+        outputs = by_graph[record["graph"], record["role"]]
+        for name, expected in record["expected"].items():
             difference = generated.largest_difference(expected, outputs[name])
             if not difference <= expected["tolerance"]:
-                yield Difference(said["graph"], name, difference, expected["tolerance"])
+                yield Difference(record["graph"], name, difference, expected["tolerance"])
 
 
 def add(path: str | os.PathLike[str]) -> None:
@@ -172,7 +172,7 @@ def _run_nudged(package: Runnable, given: Tensors, seed: int) -> list[Result]:
     try:
         return package.run(_nudged(given, seed), SEED)
     except (RuntimeError, IndexError):
-        # A probability of 1 and a category in floating point have no next number.
+        # Nudging would leave the valid range (probability 1, class index).
         return package.run(_nudged(given, seed, keep=("buffer", "input")), SEED)
 
 
@@ -193,7 +193,7 @@ def _tolerances(results: list[Result], changes: dict[_Key, float]) -> dict[_Key,
     for (graph, name), tensor in outputs.items():
         largest = _largest(tensor)
         if "_gradient/" in name:
-            # A gradient may be zero but for rounding, as one before a batch norm.
+            # A gradient may be zero but for rounding, for example before batch norm.
             largest = max(largest, _GRADIENTS_SHARE * max(gradients))
         relative = _TOLERANCE.get(tensor.dtype, 0.0) * largest
         tolerances[graph, name] = max(relative, _AMPLIFICATION * changes[graph, name])
@@ -209,7 +209,7 @@ def _outputs(results: list[Result]) -> dict[_Key, torch.Tensor]:
 
 
 def _tensors(described: Given, device: torch.device) -> Tensors:
-    return {name: generated.tensor_of(said).to(device) for name, said in described.items()}
+    return {name: generated.tensor_of(record).to(device) for name, record in described.items()}
 
 
 def _largest(tensor: torch.Tensor) -> float:

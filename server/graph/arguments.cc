@@ -368,6 +368,14 @@ absl::StatusOr<Operand> Read(const Argument& argument, const TypePtr& wanted,
   return Convert(argument.value, value, wanted);
 }
 
+// True for types that a schema's plain type may call an int.
+bool IsEnumerator(const TypePtr& type) {
+  const auto* optional = type->castRaw<c10::OptionalType>();
+  const TypeKind kind = (optional != nullptr ? optional->getElementType() : type)->kind();
+  return kind == TypeKind::ScalarTypeType || kind == TypeKind::LayoutType ||
+         kind == TypeKind::MemoryFormatType;
+}
+
 // The element of a list that may be given as one number for all: int[2], or int[2]?.
 TypePtr RepeatedElement(const c10::Argument& wanted) {
   TypePtr type = wanted.type();
@@ -405,7 +413,8 @@ absl::StatusOr<Operand> ReadArgument(const JsonField& field, const c10::Argument
   BRAID_ASSIGN_OR_RETURN(const Argument argument, Open(field));
   const TypePtr element = RepeatedElement(wanted);
   if (element == nullptr || !ElementKind(argument.kind).empty() || argument.kind == "as_none") {
-    return Read(argument, wanted.type(), values);
+    return Read(argument, IsEnumerator(wanted.real_type()) ? wanted.real_type() : wanted.type(),
+                values);
   }
   BRAID_ASSIGN_OR_RETURN(const Operand item, Read(argument, element, values));
   return MakeList(element, std::vector<Operand>(static_cast<size_t>(*wanted.N()), item));

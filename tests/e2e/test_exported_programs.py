@@ -156,6 +156,27 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lambda program: program["graph_module"].pop("graph"),
     )
 
+    def nest(program: dict) -> None:
+        signature = program["graph_module"]["module_call_graph"][0]["signature"]
+        node = '{"type": "builtins.list", "context": "null", "children_spec": ['
+        signature["out_spec"] = f"[1, {node * 200_000}{']}' * 200_000}]"
+
+    def return_text(program: dict) -> None:
+        module = program["graph_module"]
+        module["signature"]["output_specs"][0]["user_output"]["arg"] = {"as_string": "hello"}
+        module["graph"]["outputs"][0] = {"as_string": "hello"}
+
+    def promise_a_number(program: dict) -> None:
+        specs = program["graph_module"]["signature"]["output_specs"]
+        specs[0]["user_output"]["arg"] = {"as_int": 7}
+
+    for name, change in (
+        ("deep_results", nest),
+        ("returns_text", return_text),
+        ("promises_a_number", promise_a_number),
+    ):
+        rewrite(package, directory / f"{name}/1/model.pt2", change)
+
     def on_a_gpu(program: dict) -> None:
         for value in program["graph_module"]["graph"]["tensor_values"].values():
             value["device"] = {"type": "cuda", "index": 0}
@@ -326,6 +347,8 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ("model", "words"),
     [
         ("no_graph", 'graph_module: has no "graph"'),
+        ("returns_text", "returns another value than tensors, numbers and None"),
+        ("promises_a_number", "of another kind than in the signature"),
         ("other_device", "exported on a GPU"),
         ("counter", "changes its buffers"),
         ("counter_by_view", "changes its buffers"),
@@ -339,3 +362,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
     packages.assert_unavailable(client, model, words)
+
+
+def test_results_that_are_nested_too_deep_do_not_end_the_server(client: braid.Client) -> None:
+    assert [status for status in client.models() if status.name == "deep_results"]

@@ -13,7 +13,7 @@ VERSION is one of: $(supported_torch) (default: all but $default_torch)
 END
 }
 
-# What depends on LibTorch most: formats, training, publishing, upgrades, clients, failures.
+# Tests that depend on LibTorch most: formats, training, publishing, upgrades and failures.
 e2e_tests=(
   aoti
   exported_programs

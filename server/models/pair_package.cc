@@ -183,7 +183,7 @@ absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive
   return graphs;
 }
 
-// What the self-test of a pair is about: the graphs of the whole model, in its own precision.
+// Describes a pair for its self-test: the graphs of the whole model, in its own precision.
 class PairUnderTest {
  public:
   PairUnderTest(const PairManifest& manifest, const Graphs& graphs)

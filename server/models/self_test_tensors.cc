@@ -18,7 +18,7 @@
 namespace braid {
 namespace {
 
-// Of tensors whose sizes a graph leaves open: a self-test takes the fewest rows that it can.
+// Bounds tensors whose sizes a graph leaves open. A self-test has few rows.
 constexpr int64_t kMaxOpenElements = int64_t{1} << 26;
 // Elements that are generated before they are converted to the tensor's type.
 constexpr int64_t kChunk = int64_t{1} << 20;

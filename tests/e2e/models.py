@@ -31,7 +31,7 @@ IDENTITY_TYPES = {
     "FP32": torch.float32,
     "FP64": torch.float64,
 }
-# Those that every supported torch.export can write, in the order of EveryType's arguments.
+# Datatypes that every supported torch.export can write, in the order of EveryType's arguments.
 EXPORTED_TYPES = [name for name in IDENTITY_TYPES if name not in ("UINT32", "UINT64")]
 
 

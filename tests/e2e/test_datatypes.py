@@ -128,7 +128,7 @@ def test_every_datatype_in_one_request(
     } == wanted
 
 
-# As tritonclient presents them. Older releases have float32 for bfloat16.
+# tritonclient's types. Older releases have float32 for bfloat16.
 HALVES = {name: triton_to_np_dtype(name) for name in ("BF16", "FP16")}
 
 

@@ -99,7 +99,7 @@ def record_of(tensors: Json, graphs: list[Json]) -> Json:
 
 
 def pair_record(_: Json | None = None) -> Json:
-    """What PyTorch computes of the pair that `broken_pairs.export_good` exports."""
+    """Returns PyTorch's results for the pair that `broken_pairs.export_good` exports."""
     module = broken_pairs.make_good()
     tensors = {f"parameter/{name}": given(value) for name, value in module.named_parameters()}
     tensors |= {f"buffer/{name}": given(value) for name, value in module.named_buffers()}

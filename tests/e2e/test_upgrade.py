@@ -31,7 +31,7 @@ def archive(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def release(archive: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the archive contains: models/, and for STATES data/."""
+    """Unpacks the archive: models/, and for STATES data/."""
     directory = tmp_path_factory.mktemp("upgrade")
     with tarfile.open(ARCHIVES / archive) as contents:
         contents.extractall(directory)

@@ -91,7 +91,7 @@ TRAINED = {
     "recurrent": (Recurrent, "pair", {"name": "Adam", "lr": 0.01}),
     "mlp": (Mlp, "torchscript", {"name": "RMSprop", "lr": 0.01}),
 }
-# What torch.export.save writes of the convnet.
+# Name of the convnet as torch.export.save writes it.
 PROGRAM = "program"
 
 

@@ -45,7 +45,7 @@ def test_the_pair_is_the_first_choice(tmp_path):
 
 
 class ReturnsNone(nn.Module):
-    """As models do that compute a loss only if they are given labels."""
+    """Returns None for the loss, like models that are given no labels."""
 
     def __init__(self, named: bool) -> None:
         super().__init__()

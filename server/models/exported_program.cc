@@ -313,7 +313,8 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
   }
   if (device.is_cpu() == description->on_cpu) {
     const absl::Status status = CheckPackageVersion(
-        path, description->torch_version, Tested(*description, *graph), device, archive.get());
+        path, description->torch_version, [&] { return Tested(*description, *graph); }, device,
+        archive.get());
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
     }

@@ -24,7 +24,7 @@ absl::Status Refuse(const std::string& exported_with, const absl::Status& status
 }  // namespace
 
 absl::Status CheckPackageVersion(const std::string& path, const std::string& exported_with,
-                                 const TestedModel& model, c10::Device device,
+                                 absl::FunctionRef<TestedModel()> describe, c10::Device device,
                                  ModelArchive* archive) {
   const std::string theirs = TorchRelease(Excerpt(exported_with));
   if (theirs == TorchRelease()) {
@@ -33,14 +33,13 @@ absl::Status CheckPackageVersion(const std::string& path, const std::string& exp
   if (!archive->Has(kSelfTestRecord)) {
     Log(LogModule::kModels)
         .warn(
-            "{}: exported with PyTorch {} and has no self-test; this server runs PyTorch {} (to "
-            "add "
-            "one, run \"braid check {}\" with PyTorch {})",
+            "{}: exported with PyTorch {} and has no self-test; this server runs PyTorch {} (run "
+            "\"braid check {}\" with PyTorch {} to add one)",
             path, theirs, TorchRelease(), path, theirs);
     return absl::OkStatus();
   }
   BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kSelfTestRecord));
-  const absl::StatusOr<SelfTest> test = SelfTest::Parse(text, model);
+  const absl::StatusOr<SelfTest> test = SelfTest::Parse(text, describe());
   if (!test.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat(kSelfTestRecord, ": ", test.status().message()));

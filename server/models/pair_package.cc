@@ -285,9 +285,9 @@ absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::
     return Wrong(name, graphs.status().message());
   }
   if (device.is_cpu() == (manifest->device == "cpu")) {
-    const absl::Status status =
-        CheckPackageVersion(path, manifest->torch_version,
-                            PairUnderTest(*manifest, *graphs).Describe(), device, archive.get());
+    const absl::Status status = CheckPackageVersion(
+        path, manifest->torch_version, [&] { return PairUnderTest(*manifest, *graphs).Describe(); },
+        device, archive.get());
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
     }

@@ -4,7 +4,8 @@ tensors, complex and boolean tensors, and numbers computed from the number of ro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import braid
@@ -257,28 +258,30 @@ def save(module: nn.Module, path: Path) -> None:
     torch.export.save(torch.export.export(module.eval(), example, dynamic_shapes=shapes), path)
 
 
+@contextmanager
+def serving(directory: Path, pairs: Iterable[str], devices: str) -> Iterator[braid.Client]:
+    """Exports `pairs` next to what is in the repository, and serves all of it."""
+    for name in pairs:
+        example = (torch.randn(ROWS, WIDTH),)
+        braid.export(make(name), example, directory / "models" / name, "pair", precisions=())
+    with Server(directory / "models", devices, directory / "server") as server:
+        with braid.connect(server.address) as client:
+            yield client
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
     directory = tmp_path_factory.mktemp("interpreter")
-    for name in PAIRS:
-        example = (torch.randn(ROWS, WIDTH),)
-        braid.export(make(name), example, directory / "models" / name, "pair", precisions=())
     for name in MODELS:
         save(make(name), directory / "models" / f"{name}_saved/1/model.pt2")
-    with Server(directory / "models", "cpu*2", directory / "server") as server:
-        with braid.connect(server.address) as client:
-            yield client
+    with serving(directory, PAIRS, "cpu*2") as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def one_replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
-    directory = tmp_path_factory.mktemp("whole")
-    for name in WHOLE:
-        example = (torch.randn(ROWS, WIDTH),)
-        braid.export(make(name), example, directory / "models" / name, "pair", precisions=())
-    with Server(directory / "models", "cpu", directory / "server") as server:
-        with braid.connect(server.address) as client:
-            yield client
+    with serving(tmp_path_factory.mktemp("whole"), WHOLE, "cpu") as client:
+        yield client
 
 
 def batch(rows: int) -> tuple[Tensor, Tensor]:

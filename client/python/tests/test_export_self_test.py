@@ -100,7 +100,8 @@ def test_large_tensors_are_generated_with_their_statistics():
 @pytest.mark.parametrize("tensor", [
     torch.randn(4, 1024), torch.tensor(3), torch.rand(3, 2) > 0.5, torch.empty(0, 3),
     torch.randn(5).bfloat16(), torch.randn(3, 4).t(), torch.tensor([2**64 - 1], dtype=torch.uint64),
-    torch.full((100, 100), -math.inf).triu(1),
+    torch.full((100, 100), -math.inf).triu(1), torch._neg_view(torch.ones(3)),
+    torch._efficientzerotensor([3]),
 ], ids=str)
 def test_small_and_special_tensors_are_stored(tensor):
     said = generated.describe(tensor, seed=1)
@@ -124,6 +125,13 @@ def test_sample_compares_every_kth_element():
     assert generated.largest_difference(said, tensor) == 3
     assert generated.largest_difference(said, tensor.double()) == math.inf
     assert generated.largest_difference(said, tensor[:-1]) == math.inf
+
+
+def test_sample_of_a_lazily_negated_tensor():
+    negated = torch._neg_view(torch.tensor([1.0, -2.0]).double())
+    said = generated.sample(negated, 0.0)
+    assert np.frombuffer(base64.b64decode(said["data"])).tolist() == [-1.0, 2.0]
+    assert generated.largest_difference(said, negated.clone()) == 0.0
 
 
 def test_sample_takes_nan_and_infinity_for_themselves():

@@ -29,7 +29,7 @@ def describe(
     shrink: factor for the spread of a generated tensor. max_stored: largest stored tensor,
     in elements; the limit is higher for non-finite values.
     """
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     fields = {"dtype": DATATYPES[tensor.dtype], "shape": list(tensor.shape)}
     if not tensor.isfinite().all():
         max_stored = MAX_STORED_IF_SPECIAL
@@ -133,7 +133,8 @@ def largest_difference(record: Mapping[str, Any], tensor: torch.Tensor) -> float
 
 
 def _elements(tensor: torch.Tensor, stride: int) -> np.ndarray:
-    return tensor.detach().reshape(-1)[::stride].cpu().to(torch.float64).numpy()
+    elements = tensor.detach().reshape(-1)[::stride].cpu().clone()
+    return elements.to(torch.float64).numpy()
 
 
 def _encode(array: np.ndarray) -> str:

@@ -160,6 +160,8 @@ def _device(name: str) -> torch.device:
 def _model(spec: str, settings: dict[str, Any]) -> torch.nn.Module:
     import torch
 
+    from braid.exporter import wording
+
     name, colon, attribute = spec.partition(":")
     if not (name and colon and attribute):
         raise UsageError(f"'{spec}' is no MODULE:CALLABLE, such as mymodels:make_net")
@@ -171,9 +173,9 @@ def _model(spec: str, settings: dict[str, Any]) -> torch.nn.Module:
         if not isinstance(made, torch.nn.Module):
             made = made(**settings)
     except Exception as error:
-        raise ExportError(f"{spec}: {type(error).__name__}: {error}{_place(error)}") from error
+        raise ExportError(f"{spec}: {wording.named(error)}{_place(error)}") from error
     if not isinstance(made, torch.nn.Module):
-        raise ExportError(f"{spec} gives a {type(made).__name__}; expected a torch.nn.Module")
+        raise ExportError(f"{spec} gives {wording.type_of(made)} (expected a torch.nn.Module)")
     return made
 
 
@@ -230,6 +232,7 @@ def _input(spec: str, rows: int) -> tuple[str, torch.Tensor]:
 def _random(spec: str, dtype: str, shape: list[int], low: int, high: int) -> torch.Tensor:
     import torch
 
+    from braid.exporter import wording
     from braid.exporter.signature import DATATYPES
 
     by_name = {name: each for each, name in DATATYPES.items()}
@@ -245,7 +248,7 @@ def _random(spec: str, dtype: str, shape: list[int], low: int, high: int) -> tor
             return torch.randn(shape).to(kind)
         return torch.randint(low, high + 1, shape).to(kind)
     except (RuntimeError, TypeError, ValueError) as error:
-        said = str(error).splitlines()[0]
+        said = wording.first_line(error)
         raise UsageError(f"--input {spec}: {shape[0]} rows cannot be made: {said}") from error
 
 

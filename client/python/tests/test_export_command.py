@@ -105,7 +105,7 @@ def test_why_it_is_another_format(models, capsys):
     (["shell_models:Nett", "net", *INPUTS], "has no attribute 'Nett'"),
     (["shell_modelz:Net", "net", *INPUTS], "No module named 'shell_modelz'"),
     (["shell_models:SOURCE", "net", *INPUTS], "AttributeError"),
-    (["builtins:dict", "net", *INPUTS], "gives a dict; expected a torch.nn.Module"),
+    (["builtins:dict", "net", *INPUTS], "gives a dict (expected a torch.nn.Module)"),
     (["shell_models:Net", "net", *INPUTS, "--weights", "none.pt"], "none.pt: cannot be loaded"),
     (["shell_models:Net", "net", "--input", "x=none.npy", "--input", "words=INT64:2"],
      "none.npy: cannot be read"),

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import itertools
 import random
 import re
 import textwrap
@@ -19,6 +20,8 @@ from braid.exporter.watch import check_operator  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._higher_order_ops.map import map as map_rows  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 
 class Wrong(nn.Module):
@@ -293,6 +296,19 @@ def on_cond(module, x):
     return torch.cond(x.sum() > 0, module.layer, torch.neg, (x,))
 
 
+def on_rows_as_they_are(module, x):
+    return module.layer(x)
+
+
+def on_while_loop(module, x):
+    start = torch.zeros((), dtype=torch.int64), module.layer(x)
+    return while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), start)[1]
+
+
+def on_map(module, x):
+    return map_rows(lambda row, scale: row * scale, module.layer(x), torch.tensor(2.0))
+
+
 def rounded_rows(module, x):
     return module.layer(x) * round(x.shape[0] / 3)
 
@@ -488,7 +504,12 @@ REFUSED = [
     (hides_a_lookup, "unhashable type: non-nested SymInt; forward catches the error",
      "SCALES.get(x.shape[0], 1.0)"),
     (hides_many_rows, "another course for 41 rows than for 5", "if x.shape[0] > 40:"),
-    (on_cond, "forward calls torch.cond, which runs functions of Python", "torch.cond(x.sum() > 0"),
+    (on_cond, "forward() calls torch.cond, which exported pairs do not support; for inference, use "
+              "format='aot' or torch.export.save\n", "torch.cond(x.sum() > 0"),
+    (on_while_loop, "forward() calls while_loop, which exported pairs do not support; for inferenc",
+     "return while_loop("),
+    (on_map, "forward() calls map, which exported pairs do not support; for inference, use",
+     "return map_rows("),
     (rounded_rows, "forward computes a number from the number of rows with round, which",
      "round(x.shape[0] / 3)"),
     (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
@@ -522,7 +543,7 @@ REFUSED = [
     (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
     (python_random, "forward draws from random, which in a package", "x) * random.random()"),
     (other_names_in_training, "forward returns now logits, now classes", ""),
-    (returns_number, "forward returns a int; expected tensors or None", ""),
+    (returns_number, "forward returns an int (expected tensors or None, ", ""),
     (returns_complex, "output 'output__0' is complex64, a type that cannot be sent", ""),
     (similarity, "output 'output__0' has the shape [batch, batch]; expected the batch as dim 0",
      ""),
@@ -555,6 +576,50 @@ def test_refused(tmp_path, capfd, function, reason, line):
         where = re.search(r"\n  (.*), line \d+, in (\w+): (.*)$", message)
         assert where and where[1] == __file__ and where[2] == function.__name__, message
         assert line in where[3]
+
+
+@pytest.mark.parametrize("function", [on_cond, on_while_loop, on_map])
+def test_functions_of_python_in_torchscript(tmp_path, function):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", "torchscript")
+    message = str(refused.value)
+    said = (r"forward\(\) calls [a-z_.]+, which TorchScript does not support; for inference, use "
+            r"format='aot' or torch\.export\.save\n  ")
+    assert re.match(said, message), message
+
+
+def test_control_flow_is_compiled(tmp_path):
+    """As its refusal in other formats says."""
+    assert braid.export(Wrong(on_cond), (torch.randn(4, 4),), tmp_path / "net", "aot")
+
+
+def raises_a_function(module, x):
+    raise NotImplementedError(f"no rule for {fails_always} and {module.layer.register_buffer}")
+
+
+def returns_with_an_object_as_key(module, x):
+    return {object(): module.layer(x)}
+
+
+@pytest.mark.parametrize("function, format", [
+    *itertools.product([raises_a_function, returns_with_an_object_as_key],
+                       ["auto", "pair", "torchscript", "aot"]),
+    *itertools.product([on_cond, on_while_loop], ["auto", "pair", "torchscript"]),
+])
+def test_addresses_are_left_out(tmp_path, function, format):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", format)
+    assert " at 0x" not in str(refused.value)
+    if function == raises_a_function:
+        assert "no rule for <function fails_always> and <bound method " in str(refused.value)
+
+
+def test_addresses_are_left_out_of_reasons(tmp_path):
+    """A module that is traced, because it cannot be scripted."""
+    result = braid.export(Wrong(on_rows_as_they_are), (torch.randn(4, 4),), tmp_path / "net",
+                          "torchscript")
+    assert "it cannot be scripted (" in result.reason
+    assert " at 0x" not in result.reason
 
 
 @pytest.mark.parametrize("file", ["<stdin>", "<string>", "<ipython-input-1-0123456789ab>"])
@@ -776,8 +841,8 @@ def test_refused_state(tmp_path, make, reason):
     ((torch.zeros(3, 4), torch.zeros(3, 4)), ValueError, "has 2 tensors; forward names 1"),
     ({"input": torch.zeros(0, 4)}, ValueError, "'input' has no rows"),
     (torch.zeros(3, 4), TypeError, "must be a dict of name to tensor or a tuple"),
-    (({"a": 1},), braid.ExportError, "input 'input' is a dict; expected a tensor"),
-    ((3.0,), braid.ExportError, "input 'input' is a float; expected a tensor"),
+    (({"a": 1},), braid.ExportError, "input 'input' is a dict \\(expected a tensor\\)"),
+    ((3.0,), braid.ExportError, "input 'input' is a float \\(expected a tensor\\)"),
     ((torch.tensor(1.0),), braid.ExportError, "input 'input' has no dims"),
     ((torch.zeros(3, 4, dtype=torch.complex64),), braid.ExportError, "cannot be sent"),
     ((torch.zeros(3, 4, device="meta"),), braid.ExportError, "lies on cpu, but the input 'input' "

@@ -22,8 +22,9 @@ from braid.exporter import (
     default_dtype,
     embeddings,
     encoder_layers,
+    refusals,
     rows,
-    source,
+    wording,
 )
 from braid.exporter.as_found import left_as_found
 from braid.exporter.config import Batching
@@ -139,7 +140,9 @@ def _check_compiler(device: torch.device) -> None:
     try:
         compiler = cpp_builder.get_cpp_compiler()
     except Exception as error:
-        raise ExportError(f"format 'aot' needs a C++ compiler: {error}") from error
+        raise ExportError(
+            f"format 'aot' needs a C++ compiler: {wording.first_line(error)}"
+        ) from error
     if shutil.which(compiler) is None:
         raise ExportError(
             f"format 'aot' needs a C++ compiler, and '{compiler}' is not there: install g++, "
@@ -163,11 +166,7 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
     except ExportError:
         raise
     except Exception as error:
-        said = str(error).strip().splitlines()
-        raise ExportError(
-            f"it cannot be compiled: {type(error).__name__}: {said[0] if said else ''}"
-            + source.at(source.of_error(error))
-        ) from error
+        raise refusals.of_failure("it cannot be compiled", error) from error
 
 
 def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:

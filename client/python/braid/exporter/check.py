@@ -17,7 +17,7 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.utils._sympy import functions
 
 from braid._export import ExportError
-from braid.exporter import default_dtype, package, plain_run, rows
+from braid.exporter import default_dtype, package, plain_run, rows, wording
 from braid.exporter.pair import ExportedPart, Pair
 from braid.exporter.plain_run import SEED, PlainRun, Values
 from braid.exporter.precisions import DTYPES, MODELS_OWN, naming
@@ -132,7 +132,8 @@ class _Comparison:
             if isinstance(error, RuntimeError) and not self._about_one_row:
                 raise
             raise ExportError(
-                f"the package is not the model: {self._where}: it fails: {error}"
+                f"the package is not the model: {self._where}: it fails: "
+                + wording.first_line(error)
                 + self._about_one_row
             ) from error
         # How far rounding alone goes is what the precision changes.

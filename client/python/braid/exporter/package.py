@@ -18,7 +18,7 @@ from torch.export.exported_program import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2, package_pt2
 
 from braid._export import ExportError
-from braid.exporter import safetensors
+from braid.exporter import safetensors, wording
 from braid.exporter.pair import Pair
 from braid.exporter.precisions import MODELS_OWN, PrecisionError
 
@@ -63,7 +63,7 @@ def _reason(error: SerializeError) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, KeyError) and isinstance(cause.args[0], torch.dtype):
         return f"torch.export writes no graph with a tensor of {cause.args[0]}"
-    return f"torch.export cannot write a graph: {str(cause).splitlines()[0]}"
+    return f"torch.export cannot write a graph: {wording.first_line(cause)}"
 
 
 def next_version(model: Path) -> int:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import torch
 
 from braid._export import ExportError
-from braid.exporter import rows, source
+from braid.exporter import refusals, rows
 from braid.exporter.joint import Part, autocast, in_mode
 
 SEED = 20
@@ -155,10 +155,8 @@ class PlainRun:
         except ExportError:
             raise
         except Exception as error:
-            raise ExportError(
-                f"forward fails with a batch of {self.batch}: {type(error).__name__}: {error}"
-                + source.at(source.of_error(error))
-            ) from error
+            where = f"forward fails with a batch of {self.batch}"
+            raise refusals.of_failure(where, error) from error
 
 
 def nudge_tensor(tensor: torch.Tensor, seed: int) -> None:

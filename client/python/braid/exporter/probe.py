@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import torch
 
 from braid._export import ExportError
-from braid.exporter import rows, source, swallowed
+from braid.exporter import refusals, rows, swallowed
 from braid.exporter.joint import Part, autocast, in_mode, trace_rows
 from braid.exporter.repetition import check_repeatable
 from braid.exporter.signature import call, flatten
@@ -64,10 +64,7 @@ def _run_under_autocast(
     try:
         return part.run(state, inputs, held)
     except Exception as error:
-        raise ExportError(
-            f"forward fails under autocast: {type(error).__name__}: {error}"
-            + source.at(source.of_error(error))
-        ) from error
+        raise refusals.of_failure("forward fails under autocast", error) from error
 
 
 def _run_backward(outputs: list[torch.Tensor], state: dict[str, torch.Tensor]) -> None:
@@ -119,10 +116,8 @@ def _run_watched(
         except ExportError:
             raise
         except Exception as error:
-            raise ExportError(
-                f"forward fails with a batch of {count}{_about_layout(part)}: "
-                f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
-            ) from error
+            where = f"forward fails with a batch of {count}{_about_layout(part)}"
+            raise refusals.of_failure(where, error) from error
         with watch:
             part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
     return names, outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -13,7 +14,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from braid._export import ExportError
-from braid.exporter import source
+from braid.exporter import source, wording
 
 
 _NUMBER_OF_VALUES = (DataDependentOutputException, GuardOnDataDependentSymNode)
@@ -25,6 +26,13 @@ _KNOWN = {
         "use_reentrant=False"
     ),
 }
+# What users call, by the operators' names. AOTInductor and the server run these operators.
+_CONTROL_FLOW = {
+    "cond": "torch.cond",
+    "map_impl": "map",
+    "while_loop": "while_loop",
+    "while_loop_stack_output": "while_loop",
+}
 # Raised for quantile() by PyTorch before 2.12.
 _WITHOUT_RULE = "Cannot call numel() on tensor with symbolic sizes"
 
@@ -33,10 +41,20 @@ def of_error(error: Exception) -> ExportError:
     """What PyTorch raised where nobody expected it to, and the model's line."""
     if isinstance(error, ExportError):
         return error
-    said = str(error).strip().splitlines()
-    return ExportError(
-        f"{type(error).__name__}: {said[0] if said else ''}" + source.at(source.of_error(error))
-    )
+    return ExportError(wording.named(error) + source.at(source.of_error(error)))
+
+
+def of_failure(where: str, error: Exception) -> ExportError:
+    """Refusal for an error of the model, with the model's line."""
+    return ExportError(f"{where}: {wording.named(error)}" + source.at(source.of_error(error)))
+
+
+def of_higher_order(operator: HigherOrderOperator, formats_do: str, line: str) -> ExportError:
+    """Refusal for an operator that runs functions of Python. formats_do: as in "pairs do"."""
+    name = _CONTROL_FLOW.get(operator.name())
+    instead = "; for inference, use format='aot' or torch.export.save" if name else ""
+    called = name or f"torch.ops.higher_order.{operator.name()}"
+    return ExportError(f"forward() calls {called}, which {formats_do} not support{instead}{line}")
 
 
 def of_trace(error: Exception, function: str = "") -> ExportError:
@@ -78,11 +96,10 @@ def _reason(error: Exception) -> str:
             return f"the shape of what {cause.func} gives depends on a tensor's values"
         if isinstance(cause, UnsupportedOperatorException):
             return f"the operator {cause.func} cannot be traced"
-    said = str(causes[-1]).strip().splitlines()
     for pytorchs, ours in _KNOWN.items():
-        if said and pytorchs in said[0]:
+        if pytorchs in wording.first_line(causes[-1]):
             return ours
-    return f"forward cannot be traced: {type(causes[-1]).__name__}: {said[0] if said else ''}"
+    return f"forward cannot be traced: {wording.named(causes[-1])}"
 
 
 def _in_pytorch(error: Exception) -> str:

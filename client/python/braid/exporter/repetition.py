@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import rows, source
+from braid.exporter import refusals, rows, source
 from braid.exporter.as_found import left_as_found
 from braid.exporter.attributes import Attributes, restored
 from braid.exporter.joint import Part, in_mode, trace_rows
@@ -99,10 +99,7 @@ def _run(part: Part, training: bool) -> list[torch.Tensor]:
             except ExportError:
                 raise
             except Exception as error:
-                raise ExportError(
-                    f"forward fails when it is run again: {type(error).__name__}: {error}"
-                    + source.at(source.of_error(error))
-                ) from error
+                raise refusals.of_failure("forward fails when it is run again", error) from error
     buffers = [state[entry.name] for entry in part.untied if entry.kind == "buffer"]
     return [each.detach().clone() for each in (*outputs, *buffers)]
 

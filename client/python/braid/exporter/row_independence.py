@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from braid.exporter import attributes, rows
+from braid.exporter import attributes, rows, wording
 from braid.exporter.joint import in_mode
 from braid.exporter.signature import call, flatten
 from braid.exporter.state import device_of, holding, preserved, same, state_of
@@ -158,12 +158,7 @@ def prove(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndepende
     except _Ended as ended:
         return ended.result
     except Exception as error:  # The model may raise anything.
-        said = str(error).strip().splitlines()
-        return RowIndependence(
-            UNDECIDED,
-            f"forward fails: {type(error).__name__}: {said[0] if said else ''}",
-            failed=True,
-        )
+        return RowIndependence(UNDECIDED, f"forward fails: {wording.named(error)}", failed=True)
 
 
 class _Ended(Exception):

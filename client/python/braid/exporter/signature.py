@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
+from braid.exporter.wording import type_of
 
 DATATYPES = {
     torch.bool: "BOOL",
@@ -129,7 +130,7 @@ def _check_complete(named: Mapping[str, Any], arguments: Mapping[str, Any]) -> N
 def _check_input(name: str, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         raise ExportError(
-            f"input '{name}' is a {type(value).__name__}; expected a tensor: give forward's other "
+            f"input '{name}' is {type_of(value)} (expected a tensor): give forward's other "
             f"arguments their values as defaults, or in a module around this one"
         )
     if value.layout != torch.strided or value.dtype not in DATATYPES:
@@ -179,10 +180,12 @@ def _flatten_into(value: Any, path: str, leaves: list) -> None:
     elif isinstance(value, Mapping):
         for key, element in value.items():
             if not isinstance(key, str):
-                raise ExportError(f"forward returns a dict with the key {key!r}, which is no str")
+                raise ExportError(
+                    f"forward returns a dict with {type_of(key)} as key (expected a str)"
+                )
             _flatten_into(element, f"{path}.{key}" if path else key, leaves)
     else:
         raise ExportError(
-            f"forward returns a {type(value).__name__}; expected tensors or None, or tuples, lists or "
-            f"dicts of them"
+            f"forward returns {type_of(value)} (expected tensors or None, or tuples, lists or "
+            f"dicts of them)"
         )

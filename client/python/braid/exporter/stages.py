@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
-from braid.exporter import rows, source
+from braid.exporter import rows, source, wording
 from braid.exporter.joint import Part, autocast, in_mode
 from braid.exporter.signature import flatten, positional_names
 from braid.exporter.state import StateEntry, holding, laid_out, state_of
@@ -142,7 +142,8 @@ def _check_whole(
     except Exception as error:
         raise NotTheModel(
             f"the stages {said} are not the whole model: one after the other they fail in {mode}: "
-            f"{type(error).__name__}: {error}" + source.at(source.of_error(error))
+            + wording.named(error)
+            + source.at(source.of_error(error))
         ) from error
     if len(expected) != len(got):
         raise NotTheModel(

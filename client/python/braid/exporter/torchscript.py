@@ -8,10 +8,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid._export import ExportError
-from braid.exporter import config, default_dtype, frequency, hooks, rows, source
+from braid.exporter import (
+    config,
+    default_dtype,
+    frequency,
+    hooks,
+    refusals,
+    rows,
+    source,
+    wording,
+)
 from braid.exporter.as_found import left_as_found
 from braid.exporter.config import Batching
 from braid.exporter.joint import in_mode
@@ -65,11 +75,17 @@ class _Loaded:
 
 
 class _Renormalization(TorchDispatchMode):
-    """Sees whether embeddings are renormalized. `torch.jit.script` takes that for dead code."""
+    """Sees whether embeddings are renormalized. `torch.jit.script` takes that for dead code.
 
+    Refuses operators that run functions of Python: a trace would keep one course.
+    """
+
+    supports_higher_order_operators = True
     seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            raise refusals.of_higher_order(func, "TorchScript does", source.at(source.here()))
         self.seen |= func is torch.ops.aten.embedding_renorm_.default
         return func(*args, **(kwargs or {}))
 
@@ -124,7 +140,7 @@ def _make(
         with left_as_found(module), in_mode(module, False):
             return torch.jit.script(module), ""
     except Exception as error:  # Whatever a compiler of Python may stumble over.
-        why = str(error).strip().splitlines()
+        why = wording.first_line(error)
     try:
         with left_as_found(module), in_mode(module, False):
             given = {name: each.clone() for name, each in inputs.items()}
@@ -135,11 +151,10 @@ def _make(
             traced = torch.jit.trace(module, **examples, strict=False, check_trace=False)
     except Exception as error:
         raise ExportError(
-            f"TorchScript can neither script nor trace it: {why[0] if why else ''}; "
-            f"{str(error).strip().splitlines()[0]}"
+            f"TorchScript can neither script nor trace it: {why}; {wording.first_line(error)}"
         ) from error
     reason = (
-        f"it was traced, as it cannot be scripted ({why[0] if why else 'no reason given'}): in "
+        f"it was traced, as it cannot be scripted ({why or 'no reason given'}): in "
         f"training, dropout, batch norm and what else depends on self.training do what they do in "
         f"evaluation, and what forward decides by the values of tensors stays as it is for the "
         f"example"
@@ -154,9 +169,7 @@ def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(
-            f"forward fails: {type(error).__name__}: {error}" + source.at(source.of_error(error))
-        ) from error
+        raise refusals.of_failure("forward fails", error) from error
 
 
 def _run_plain(

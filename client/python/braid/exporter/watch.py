@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid._export import ExportError
-from braid.exporter import source
+from braid.exporter import refusals, source
 
 _Said = Iterable[tuple[str, torch.Tensor]]
 
@@ -130,14 +130,11 @@ def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> 
     if func in _ARITHMETIC:
         return
     if isinstance(func, HigherOrderOperator):
-        raise ExportError(
-            f"forward calls torch.{func.name()}, which runs functions of Python: a package has none"
-            + line()
-        )
+        raise refusals.of_higher_order(func, "exported pairs do", line())
     if not isinstance(func, OpOverload):
         raise ExportError(
             f"forward computes a number from the number of rows with "
-            f"{getattr(func, '__name__', func)}, which a package cannot"
+            f"{getattr(func, '__name__', type(func).__name__)}, which a package cannot"
             + line()
         )
     if func.namespace not in ("aten", "prim", "prims"):

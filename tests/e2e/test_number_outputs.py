@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import braid
 import numpy as np
 import pytest
 import torch
@@ -40,7 +41,7 @@ class Numbers(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton.InferenceServerClient]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("number_outputs")
     repository: Path = directory / "models"
     example = [torch.zeros(5, 3)]
@@ -50,8 +51,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton.Inferenc
     (repository / "configured/config.pbtxt").write_text(CONFIG)
     flags = ("--cpu_threads=1",)
     with Server(repository, "cpu*2", directory / "run", flags, data=False) as server:
-        with triton.InferenceServerClient(server.address) as client:
-            yield client
+        yield server.address
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(address) as client:
+        yield client
 
 
 def rows_of(rows: int) -> np.ndarray:
@@ -121,6 +127,29 @@ def test_only_requested_numbers_are_returned(
     result = infer(client, rows_of(4), outputs=[triton.InferRequestedOutput(name)])
     assert list(numbers_in(result)) == numbers
     assert len(result.get_response().outputs) == (0 if numbers else 1)
+
+
+@pytest.mark.parametrize("outputs", [None, ["rows", "y"], ["y"], ["rows", "half", "on"]])
+def test_python_client_returns_numbers_with_the_arrays(
+    address: str, outputs: list[str] | None
+) -> None:
+    numbers = {"rows": 4, "half": 0.5, "negative": -3, "on": True}
+    with braid.connect(address) as client:
+        found = client.infer("numbers", {"x": rows_of(4)}, outputs=outputs)
+    expected = {name: numbers[name] for name in outputs or numbers if name in numbers}
+    if outputs is None or "y" in outputs:
+        np.testing.assert_array_equal(found.pop("y"), rows_of(4) * 2)
+    assert found == expected
+    assert {name: type(value) for name, value in found.items()} == {
+        name: type(value) for name, value in expected.items()
+    }
+
+
+def test_python_client_returns_a_declared_number_as_an_array(address: str) -> None:
+    with braid.connect(address) as client:
+        found = client.infer("configured", {"x": rows_of(4)})
+    assert sorted(found) == ["rows", "y"]
+    np.testing.assert_array_equal(found["rows"].reshape(-1), [4])
 
 
 def test_classes_of_a_number_are_refused(client: triton.InferenceServerClient) -> None:

@@ -20,6 +20,11 @@ from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, Tr
 from braid.trainer import Trainer
 
 _READY_POLL_SECONDS = 0.05
+# Kinds of a response's parameters that are outputs. Reports of the server, such as `split`, are
+# strings.
+_NUMBERS = ("bool_param", "int64_param", "double_param")
+# Prefixes of the protocol's own parameters, such as `triton_final_response`.
+_RESERVED = ("triton_", "braid_")
 _RAW_INPUT_CONTENTS = (
     INFERENCE["ModelInfer"].request.DESCRIPTOR.fields_by_name["raw_input_contents"].number
 )
@@ -121,13 +126,15 @@ class Client:
         version: int | None = None,
         outputs: Iterable[str] | None = None,
         timeout: float | None = None,
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, np.ndarray | bool | int | float]:
         """Runs `model` on a batch and returns its outputs by name.
 
         inputs: numpy arrays, torch tensors on any device, or what `numpy.asarray` takes, by name,
             in the model's datatypes, all of one dim 0, the batch.
         version: None: the newest that is served.
         outputs: names of those to return; None: all.
+        Returns arrays, and then, sorted by name, the outputs that are no tensors: Python's bool,
+        int or float, as a program of torch.export.save may return them.
         A bfloat16 output comes as float32, which holds the same values.
         """
         tensors = _tensors.to_wire(inputs, "inputs")
@@ -367,13 +374,24 @@ def _version_to_wire(version: int | None) -> str:
     return "" if version is None else str(version)
 
 
-def _outputs(reply: Any) -> dict[str, np.ndarray]:
+def _outputs(reply: Any) -> dict[str, np.ndarray | bool | int | float]:
     if len(reply.raw_output_contents) != len(reply.outputs):
         raise errors.Internal(
             f"the server sent {len(reply.outputs)} outputs with "
             f"{len(reply.raw_output_contents)} raw contents"
         )
-    return {
+    arrays = {
         tensor.name: _tensors.from_wire(tensor.datatype, tensor.shape, data)
         for tensor, data in zip(reply.outputs, reply.raw_output_contents)
     }
+    return arrays | _numbers(reply)
+
+
+def _numbers(reply: Any) -> dict[str, bool | int | float]:
+    """Returns the outputs that are numbers, which a response has as parameters."""
+    numbers = {}
+    for name, parameter in sorted(reply.parameters.items()):
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind in _NUMBERS and not name.startswith(_RESERVED):
+            numbers[name] = getattr(parameter, kind)
+    return numbers

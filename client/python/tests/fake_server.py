@@ -40,7 +40,8 @@ class Fault:
 
 
 class FakeServer(grpc.GenericRpcHandler):
-    """state: what state dicts are made of. file: what is downloaded.
+    """state: what state dicts are made of. file: what is downloaded. parameters: of replies to
+    ModelInfer, by name; those that are no strings only if they are asked for, as numbers are.
 
     calls: (method, request) of every call received, and of every operation of a stream.
     uptime: seconds, as the server tells. late: called, once each, after a GetTrainer. queued:
@@ -50,6 +51,7 @@ class FakeServer(grpc.GenericRpcHandler):
     def __init__(self):
         self.calls = []
         self.ready = True
+        self.parameters = {}
         self.evaluates_loss = True
         self.state = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}
         self.trainers = {}
@@ -202,6 +204,9 @@ class FakeServer(grpc.GenericRpcHandler):
             if not wanted or tensor.name in wanted:
                 reply.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
                 reply.raw_output_contents.append(data)
+        for name, (kind, value) in self.parameters.items():
+            if kind == "string_param" or not wanted or name in wanted:
+                setattr(reply.parameters[name], kind, value)
         return reply
 
     # braid.v1.DeviceService

@@ -25,6 +25,23 @@ def test_infer_of_a_version_and_some_outputs(server, client):
     assert server.received("ModelInfer")[0].model_version == "2"
 
 
+def test_infer_returns_numbers_of_the_model(server, client):
+    server.parameters = {
+        "rows": ("int64_param", 4),
+        "share": ("double_param", 1.0),
+        "full": ("bool_param", True),
+        "split": ("string_param", "cpu:0=4"),
+        "triton_final_response": ("bool_param", True),
+        "braid_more": ("bool_param", True),
+    }
+    outputs = client.infer("fashion", {"x": X})
+    np.testing.assert_array_equal(outputs.pop("x"), X)
+    assert outputs == {"full": True, "rows": 4, "share": 1.0}
+    assert [type(outputs[name]) for name in ("full", "rows", "share")] == [bool, int, float]
+    assert client.infer("fashion", {"x": X}, outputs=["rows"]) == {"rows": 4}
+    assert list(client.infer("fashion", {"x": X}, outputs=["x"])) == ["x"]
+
+
 def test_a_large_batch_goes_through(client):
     array = np.zeros((3000, 784), np.float32)  # 9 MB: beyond gRPC's default of 4.
     assert client.infer("fashion", {"x": array})["x"].shape == array.shape

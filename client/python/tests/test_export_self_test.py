@@ -381,22 +381,79 @@ def test_adding_replaces_the_file_at_once(tmp_path):
     assert list(tmp_path.iterdir()) == [package]
 
 
+def changed(change):
+    """Changes a record of JSON, for `edit`."""
+
+    def edited(text):
+        content = json.loads(text)
+        change(content)
+        return json.dumps(content)
+
+    return edited
+
+
 @pytest.mark.parametrize("change, reason", [
-    (lambda text: text[:100], "extra/self_test.json: damaged: "),
-    (lambda text: "[]", "extra/self_test.json: damaged: "),
+    (lambda text: text[:100], f"{SELF_TEST}: damaged: not valid JSON ("),
+    (lambda text: "[]", f"{SELF_TEST}: damaged: a value has the wrong type (list indices must be"),
+    (lambda text: "{}", f"{SELF_TEST}: damaged: lacks 'format'"),
     (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'),
-     "schema_version: 2 (expected 1)"),
-    (lambda text: text.replace("parameter/0.bias", "parameter/0.bios"), "0.bias"),
+     f"{SELF_TEST}: damaged: schema_version: 2 (expected 1)"),
+    (lambda text: text.replace("braid-self-test", "other"),
+     f"{SELF_TEST}: damaged: format: 'other' (expected 'braid-self-test')"),
+    (lambda text: text.replace("parameter/0.bias", "parameter/0.bios"),
+     "self-test: lacks 'parameter/0.bias'"),
     (lambda text: text.replace("new_buffer/1.running_mean", "new_buffer/1.running_median"),
-     "running_median"),
-    (lambda text: text.replace('"shape": [64]', '"shape": [63]', 1), "(expected 252 for shape"),
+     f"{SELF_TEST}: damaged: graph 'fw' has no new_buffer '1.running_median'"),
+    (changed(lambda record: record["graphs"][2].update(role="forward")),
+     f"{SELF_TEST}: damaged: the package has no graph 'bw' for forward"),
+    (changed(lambda record: record["given"]["parameter/0.bias"].update(dtype="FP31")),
+     f"{SELF_TEST}: damaged: unknown dtype 'FP31'"),
+    (changed(lambda record: record.update(seed=None)),
+     f"{SELF_TEST}: damaged: a value has the wrong type ("),
+    (lambda text: text.replace('"shape": [64]', '"shape": [63]', 1),
+     f"{SELF_TEST}: damaged: 256 bytes (expected 252 for shape [63])"),
     (lambda text: None, "no self-test"),
 ])
 def test_damaged_record(copied, change, reason):
     edit(copied, SELF_TEST, change)
     with pytest.raises(braid.ExportError) as error:
         self_test.run(copied)
-    assert reason in str(error.value) and str(error.value).startswith(str(copied))
+    assert str(error.value).startswith(f"{copied}: {reason}")
+
+
+HERE = torch.__version__.partition("+")[0]
+UNREADABLE = f"PyTorch {HERE} cannot read the exported pair (made with PyTorch {HERE}): "
+
+
+@pytest.mark.parametrize("file, change, reason", [
+    ("models/bw.json", lambda text: text.replace("aten.mm", "aten.none"),
+     f"{UNREADABLE}We failed to resolve torch.ops.aten.none.default to an operator"),
+    ("models/bw.json", lambda text: text[:100], f"{UNREADABLE}not valid JSON ("),
+    ("models/bw.json", changed(lambda program: program["graph_module"].pop("graph")), UNREADABLE),
+    ("models/bw.json", lambda text: None, "self-test: lacks 'bw'"),
+    ("archive_format", lambda text: "zip", f"{UNREADABLE}Invalid archive format"),
+    ("data/weights/eval_weights_config.json", lambda text: None,
+     f"{UNREADABLE}data/weights/eval_weights_config.json not found in PT2 archive"),
+    ("extra/train.json", changed(lambda pair: pair.pop("parts")),
+     "extra/train.json: damaged: lacks 'parts'"),
+    ("extra/train.json", changed(lambda pair: pair.update(device="gpu")),
+     "extra/train.json: damaged: Expected one of cpu, cuda, "),
+    ("extra/train.json", changed(lambda pair: pair["parts"][0].update(programs=[])),
+     "extra/train.json: damaged: no program of precision 'model'"),
+    ("extra/train.json", lambda text: text[:100], "extra/train.json: no torch_version"),
+])
+@pytest.mark.parametrize("use", [self_test.run, self_test.add])
+def test_damaged_package(mlp, copied, use, file, change, reason):
+    if use is self_test.add:
+        edited_package.remove_self_test(copied)
+        reason = reason.replace("self-test: ", "no self-test can be added: ")
+        weights = mlp.with_name("model.safetensors").read_bytes()
+        copied.with_name("model.safetensors").write_bytes(weights)
+    edit(copied, file, change)
+    with pytest.raises(braid.ExportError) as error:
+        use(copied)
+    assert str(error.value).startswith(f"{copied}: {reason}")
+    assert len(str(error.value)) < len(str(copied)) + 250
 
 
 def test_nothing_is_added_if_no_generated_tensor_fits(tmp_path, monkeypatch):
@@ -412,7 +469,7 @@ def test_nothing_is_added_if_no_generated_tensor_fits(tmp_path, monkeypatch):
 
 def test_weights_are_needed_to_add_a_self_test_to_a_pair(copied):
     edited_package.remove_self_test(copied)
-    with pytest.raises(braid.ExportError, match="model.safetensors: cannot be read: "):
+    with pytest.raises(braid.ExportError, match="model.safetensors: cannot be read: No such file or directory$"):
         self_test.add(copied)
     (copied.parent / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
     with pytest.raises(braid.ExportError, match="model.safetensors: lacks parameter '0.weight'"):

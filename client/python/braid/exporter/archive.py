@@ -11,9 +11,10 @@ from enum import Enum
 from pathlib import Path
 
 from braid._export import ExportError
+from braid.exporter import wording
 
 SELF_TEST = "extra/self_test.json"
-_MANIFEST = "extra/train.json"
+MANIFEST = "extra/train.json"
 _PROGRAM = "models/model.json"
 
 
@@ -29,15 +30,13 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with wording.refusing(f"{path}: cannot be read"):
             with zipfile.ZipFile(path) as file:
                 # All records are in one folder, named after the file.
                 self._root = file.namelist()[0].partition("/")[0] if file.namelist() else ""
                 names = [name.removeprefix(f"{self._root}/") for name in file.namelist()]
-        except (OSError, zipfile.BadZipFile) as error:
-            raise ExportError(f"{path}: cannot be read: {error}") from error
         self._names = set(names)
-        if _MANIFEST in names:
+        if MANIFEST in names:
             self.kind = Kind.PAIR
         elif any(name.startswith("data/aotinductor/") for name in names):
             self.kind = Kind.AOTI
@@ -54,7 +53,7 @@ class Archive:
     @property
     def torch_version(self) -> str:
         """Version of the PyTorch that made a pair or a program, such as "2.15.0"."""
-        record = _MANIFEST if self.kind == Kind.PAIR else _PROGRAM
+        record = MANIFEST if self.kind == Kind.PAIR else _PROGRAM
         try:
             return json.loads(self._read(record))["torch_version"].partition("+")[0]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -90,8 +89,6 @@ class Archive:
             os.fsync(file.fileno())
 
     def _read(self, record: str) -> str:
-        try:
+        with wording.refusing(f"{self.path}: {record}: cannot be read"):
             with zipfile.ZipFile(self.path) as file:
                 return file.read(f"{self._root}/{record}").decode()
-        except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-            raise ExportError(f"{self.path}: {record}: cannot be read: {error}") from error

@@ -56,6 +56,8 @@ def _statistics(tensor: torch.Tensor, shrink: float) -> dict[str, float]:
 
 def tensor_of(record: Mapping[str, Any]) -> torch.Tensor:
     """Returns the tensor that the JSON describes. ValueError if it describes none."""
+    if record["dtype"] not in DTYPES:
+        raise ValueError(f"unknown dtype '{record['dtype']}'")
     dtype, shape = DTYPES[record["dtype"]], record["shape"]
     if "generated" in record:
         return generate(dtype, shape, **record["generated"])

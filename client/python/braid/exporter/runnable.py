@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import sympy
 import torch
-from torch._export.serde.serialize import SerializeError
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 from torch.export.pt2_archive._package import load_pt2
@@ -19,8 +18,8 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
-from braid.exporter import default_dtype, rows, safetensors
-from braid.exporter.archive import Archive
+from braid.exporter import default_dtype, rows, safetensors, wording
+from braid.exporter.archive import MANIFEST, Archive
 from braid.exporter.check import PackageReader
 from braid.exporter.generated import DTYPES, MAX_STORED, MAX_STORED_IF_SPECIAL, describe, generate
 from braid.exporter.precisions import MODELS_OWN
@@ -79,9 +78,10 @@ class RunnablePair:
         self._state = state
         self._examples = examples
         self._part = reader.json["parts"][0]
-        self._graphs = next(
-            each for each in self._part["programs"] if each["precision"] == MODELS_OWN
-        )
+        graphs = {each["precision"]: each for each in self._part["programs"]}
+        if MODELS_OWN not in graphs:
+            raise ExportError(f"no program of precision '{MODELS_OWN}'")
+        self._graphs = graphs[MODELS_OWN]
         # With 2 rows, batch norm outputs ±1 regardless of the input.
         self._rows = max(
             _ROWS, _ROWS * self._part["min_training_rows"], self._part["min_evaluation_rows"]
@@ -92,10 +92,12 @@ class RunnablePair:
         """Reads the package. Its weights are in the file next to it."""
         with reading(archive):
             reader = PackageReader(archive.path)
-        device = torch.device(reader.json["device"])
-        check_device(archive, device)
         weights = archive.path.with_name("model.safetensors")
-        return cls(reader, device, lambda: _read_state(weights, reader.json["state"]))
+        with wording.refusing(f"{archive.path}: {MANIFEST}: damaged"):
+            device, state = torch.device(reader.json["device"]), reader.json["state"]
+            package = cls(reader, device, lambda: _read_state(weights, state))
+        check_device(archive, device)
+        return package
 
     def candidates(self) -> Iterator[Given]:
         if self._examples is None:
@@ -290,14 +292,12 @@ def _as_tensor(value: Any) -> torch.Tensor:
 @contextmanager
 def reading(archive: Archive) -> Iterator[None]:
     """Raises ExportError for a package that this PyTorch cannot read."""
-    try:
+    here = torch.__version__.partition("+")[0]
+    with wording.refusing(
+        f"{archive.path}: PyTorch {here} cannot read the {archive.kind.value} "
+        f"(made with PyTorch {archive.torch_version})"
+    ):
         yield
-    except (SerializeError, RuntimeError, KeyError, ValueError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ExportError(
-            f"{archive.path}: PyTorch {torch.__version__} cannot read the {archive.kind.value}, "
-            f"which {archive.torch_version} made: {reason}"
-        ) from error
 
 
 def check_device(archive: Archive, device: torch.device) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from braid._export import ExportError
+from braid.exporter import wording
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -57,7 +57,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     """Raises ExportError if the file is damaged or not a safetensors file."""
     dtypes = {name: dtype for dtype, name in _DTYPES.items()}
     tensors = {}
-    try:
+    with wording.refusing(f"{path}: cannot be read"):
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
@@ -67,8 +67,6 @@ def read(path: Path) -> dict[str, torch.Tensor]:
                 file.seek(8 + size + begin)
                 dtype, shape = dtypes[record["dtype"]], record["shape"]
                 tensors[name] = from_bytes(dtype, shape, file.read(end - begin))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(f"{path}: cannot be read: {error}") from error
     return tensors
 
 

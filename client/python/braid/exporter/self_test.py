@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from braid._export import ExportError
-from braid.exporter import generated
+from braid.exporter import generated, wording
 from braid.exporter.archive import SELF_TEST, Archive, Kind
 from braid.exporter.check import PackageReader
 from braid.exporter.pair import Pair
@@ -48,11 +48,15 @@ class Difference:
     tolerance: float
 
     def __str__(self) -> str:
-        role, _, name = self.output.partition("/")
         return (
-            f"graph '{self.graph}', {role} '{name}' differs by up to {self.largest:.3g} "
+            f"graph '{self.graph}', {_said(self.output)} differs by up to {self.largest:.3g} "
             f"(tolerance {self.tolerance:.3g})"
         )
+
+
+def _said(output: str) -> str:
+    role, _, name = output.partition("/")
+    return f"{role} '{name}'"
 
 
 def run(path: str | os.PathLike[str]) -> list[Difference]:
@@ -64,36 +68,44 @@ def run(path: str | os.PathLike[str]) -> list[Difference]:
     if not archive.has_self_test:
         raise ExportError(f"{path}: no self-test")
     package = _open(archive)
-    try:
+    damaged = f"{path}: {SELF_TEST}: damaged"
+    with wording.refusing(damaged):
         record = json.loads(archive.self_test())
-        if (record["format"], record["schema_version"]) != (_FORMAT, _SCHEMA_VERSION):
-            raise ValueError(f"schema_version: {record['schema_version']} (expected 1)")
-        results = package.run(_tensors(record["given"], package.device), record["seed"])
+        _check_schema(record)
+        given, seed = _tensors(record["given"], package.device), int(record["seed"])
+    with wording.refusing(f"{path}: self-test"):
+        results = package.run(given, seed)
+    with wording.refusing(damaged):
         return list(_compare(record["graphs"], results))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(f"{path}: {SELF_TEST}: damaged: {error!r}") from error
-    except (ExportError, RuntimeError, IndexError) as error:
-        raise ExportError(f"{path}: self-test: {_first_line(error)}") from error
+
+
+def _check_schema(record: dict[str, Any]) -> None:
+    for field, expected in (("format", _FORMAT), ("schema_version", _SCHEMA_VERSION)):
+        if record[field] != expected:
+            raise ValueError(f"{field}: {record[field]!r} (expected {expected!r})")
 
 
 def _compare(graphs: list[dict[str, Any]], results: list[Result]) -> Iterator[Difference]:
     by_graph = {(result.graph, result.role): result.outputs for result in results}
     for record in graphs:
-        outputs = by_graph[record["graph"], record["role"]]
+        graph, role = record["graph"], record["role"]
+        if (graph, role) not in by_graph:
+            raise ValueError(f"the package has no graph '{graph}' for {role}")
+        outputs = by_graph[graph, role]
         for name, expected in record["expected"].items():
+            if name not in outputs:
+                raise ValueError(f"graph '{graph}' has no {_said(name)}")
             difference = generated.largest_difference(expected, outputs[name])
             if not difference <= expected["tolerance"]:
-                yield Difference(record["graph"], name, difference, expected["tolerance"])
+                yield Difference(graph, name, difference, expected["tolerance"])
 
 
 def add(path: str | os.PathLike[str]) -> None:
     """Adds a self-test to the package `path`, computed by this PyTorch."""
     archive = Archive(Path(path))
     package = _open(archive)
-    try:
+    with wording.refusing(f"{path}: no self-test can be added"):
         record = _make(package)
-    except NoSelfTest as error:
-        raise ExportError(f"{path}: no self-test can be added: {error}") from error
     archive.add_self_test(json.dumps(record))
 
 
@@ -152,7 +164,7 @@ def _choose(package: Runnable) -> tuple[Given, Tensors, list[Result]]:
         found.append((described, given, results))
     if not found:
         raise NoSelfTest(
-            f"the graphs fail with generated values: {_first_line(failures[0])}"
+            f"the graphs fail with generated values: {wording.of_data(failures[0])}"
         ) from failures[0]
     return found[0]
 
@@ -198,10 +210,6 @@ def _tolerances(results: list[Result], changes: dict[_Key, float]) -> dict[_Key,
         relative = _TOLERANCE.get(tensor.dtype, 0.0) * largest
         tolerances[graph, name] = max(relative, _AMPLIFICATION * changes[graph, name])
     return tolerances
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _outputs(results: list[Result]) -> dict[_Key, torch.Tensor]:

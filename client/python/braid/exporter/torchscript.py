@@ -65,7 +65,7 @@ class _Loaded:
             return outputs
         here = self._run(self._here, given, training)
         if not all(map(same, outputs, here)):
-            raise ExportError(f"TorchScript would compute something else: {default_dtype.about()}")
+            raise ExportError(f"TorchScript would compute other results: {default_dtype.about()}")
         return outputs
 
     def _run(self, script: Any, given: dict[str, torch.Tensor], training: bool) -> Any:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from braid._export import ExportError
 
 # As in "<function relu at 0x7f0a91b4e660>".
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=[^<]*>)")
@@ -24,6 +29,34 @@ def named(error: BaseException) -> str:
     if isinstance(error, torch.jit.Error):
         return first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def of_data(error: BaseException) -> str:
+    """Returns what is wrong with data that could not be read, in one sentence."""
+    while error.__cause__ is not None and not isinstance(error, ExportError):
+        error = error.__cause__
+    if isinstance(error, ExportError):
+        return str(error)
+    sentence = first_line(error).partition(". ")[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON ({sentence})"
+    if isinstance(error, KeyError):
+        path = error.args[0] if isinstance(error.args[0], tuple) else error.args
+        return f"lacks '{'/'.join(map(str, path))}'"
+    if isinstance(error, (TypeError, AttributeError)):
+        return f"a value has the wrong type ({sentence})"
+    return sentence or type(error).__name__
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Raises ExportError, which begins with `what`, for any error that damaged data causes."""
+    try:
+        yield
+    except Exception as error:
+        raise ExportError(f"{what}: {of_data(error)}") from error
 
 
 def type_of(value: Any) -> str:

@@ -38,7 +38,8 @@ constexpr char kFooter[] =
     "  braid-server --model_repository=models --devices=cuda:0*2 two workers on the first GPU\n"
     "\n"
     "SIGTERM and SIGINT drain: not ready, nothing new, finish what is in flight, exit 0.\n"
-    "A second one hurries: no delay, a second for what is in flight; a third ends at once.\n"
+    "A second signal ends the delay and waits one second for what is in flight; a third ends at "
+    "once.\n"
     "Exit codes: 0 done, 1 something was lost, 2 a flag, port or directory that is wrong.";
 
 void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {

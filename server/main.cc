@@ -52,16 +52,17 @@ spdlog::logger& ServerLog() { return braid::Log(braid::LogModule::kServer); }
     int signal = 0;
     sigwait(&signals, &signal);
     if (!wishes->started) {
-      ServerLog().info("signal {} before the server is ready: it ends", signal);
+      ServerLog().info("signal {} before the server is ready: exiting", signal);
       EndNow(0);
     } else if (!wishes->stop.HasBeenNotified()) {
-      ServerLog().info("signal {}: the server ends; another one hurries", signal);
+      ServerLog().info("signal {}: draining (a second signal cuts the wait to one second)", signal);
       wishes->stop.Notify();
     } else if (!wishes->hurry.HasBeenNotified()) {
-      ServerLog().warn("signal {}: in a hurry; another one ends the server at once", signal);
+      ServerLog().warn(
+          "signal {}: waiting one more second (a third signal ends the process at once)", signal);
       wishes->hurry.Notify();
     } else {
-      ServerLog().error("signal {}: the server ends at once", signal);
+      ServerLog().error("signal {}: ending at once", signal);
       EndNow(1);
     }
   }

@@ -108,6 +108,7 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
       for (const std::string& file : FilesOfModel(path)) {
         BRAID_RETURN_IF_ERROR(CheckFile(file));
       }
+      Log(LogModule::kModels).info("model '{}' version {}: loading", entry.name, version.version);
       BRAID_ASSIGN_OR_RETURN(
           LoadedVersion one,
           LoadVersion({path, entry.folder, entry.name, version.version}, config, models_->workers(),

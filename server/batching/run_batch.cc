@@ -169,9 +169,8 @@ absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Worke
   });
   if (status.code() == absl::StatusCode::kInternal) {
     BRAID_RETURN_IF_ERROR(worker.Synchronize());  // or is it the device?
-    return InvalidField("inputs",
-                        absl::StrCat("model '", config.name, "' failed on them: ", status.message(),
-                                     "; expected values that it can handle"));
+    return InvalidField(
+        "inputs", absl::StrCat("model '", config.name, "' raised an error: ", status.message()));
   }
   BRAID_RETURN_IF_ERROR(status);
   return outputs;

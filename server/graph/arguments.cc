@@ -77,7 +77,7 @@ absl::StatusOr<Value> ReadSchemaType(const JsonField& field, std::optional<Type>
   BRAID_ASSIGN_OR_RETURN(const int64_t number, field.Integer());
   const std::optional<Type> type = find(number);
   if (!type) {
-    return field.Error(absl::StrCat("unknown number ", number, " of a type"));
+    return field.Error(absl::StrCat("unknown type code ", number));
   }
   return Constant(static_cast<int64_t>(*type), ValueType::kInt);
 }
@@ -92,7 +92,7 @@ absl::StatusOr<Value> ReadDevice(const JsonField& field) {
     return Constant(c10::Device(c10::kMeta));
   }
   if (name != "cuda") {
-    return type.Error(absl::StrCat("unknown device '", Excerpt(name), "' (cpu or cuda)"));
+    return type.Error(absl::StrCat("unknown device '", Excerpt(name), "' (expected cpu or cuda)"));
   }
   Value value;
   value.operand.kind = Operand::Kind::kDevice;
@@ -185,7 +185,7 @@ absl::StatusOr<Value> ReadSingle(const Argument& argument, const Values& values)
 
 // Error for an argument that is not `wanted`.
 absl::Status WrongType(const JsonField& field, const TypePtr& wanted) {
-  return field.Error(absl::StrCat("wrong type of argument (", wanted->str(), ")"));
+  return field.Error(absl::StrCat("wrong type of argument (expected ", wanted->str(), ")"));
 }
 
 bool IsNumber(ValueType type) {
@@ -398,7 +398,7 @@ absl::StatusOr<Value> Values::Find(const JsonField& field, const std::string& na
   const auto found = values_.find(name);
   if (found == values_.end()) {
     return field.Error(
-        absl::StrCat("'", Excerpt(name), "' is undefined (a value of a node before this one)"));
+        absl::StrCat("'", Excerpt(name), "' is undefined (expected a value of an earlier node)"));
   }
   return found->second;
 }
@@ -420,18 +420,17 @@ absl::StatusOr<Operand> ReadArgument(const JsonField& field, const c10::Argument
   return MakeList(element, std::vector<Operand>(static_cast<size_t>(*wanted.N()), item));
 }
 
-absl::StatusOr<std::vector<Operand>> ReadOperands(const JsonField& field, const Values& values) {
+absl::StatusOr<std::vector<Value>> ReadValues(const JsonField& field, const Values& values) {
   BRAID_ASSIGN_OR_RETURN(const Argument argument, Open(field));
   std::vector<Argument> elements = {argument};
   if (!ElementKind(argument.kind).empty()) {
     BRAID_ASSIGN_OR_RETURN(elements, ElementsOf(argument));
   }
-  std::vector<Operand> operands;
+  std::vector<Value> read;
   for (const Argument& element : elements) {
-    BRAID_ASSIGN_OR_RETURN(const Value value, ReadSingle(element, values));
-    operands.push_back(value.operand);
+    BRAID_ASSIGN_OR_RETURN(read.emplace_back(), ReadSingle(element, values));
   }
-  return operands;
+  return read;
 }
 
 }  // namespace braid

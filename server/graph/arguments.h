@@ -44,7 +44,7 @@ absl::StatusOr<Value> ReadValue(const JsonField& field, const Values& values);
 absl::StatusOr<Operand> ReadArgument(const JsonField& field, const c10::Argument& wanted,
                                      const Values& values);
 
-// One argument, or a list of them, as operands one by one.
-absl::StatusOr<std::vector<Operand>> ReadOperands(const JsonField& field, const Values& values);
+// One argument, or a list of them, one by one and without conversion.
+absl::StatusOr<std::vector<Value>> ReadValues(const JsonField& field, const Values& values);
 
 }  // namespace braid

@@ -60,6 +60,9 @@ absl::StatusOr<c10::OperatorHandle> FindOperator(const JsonField& field,
   if (name.name == "aten::from_file") {
     return field.Error("operator aten::from_file is not allowed: it opens files of the server");
   }
+  if (name.name == "aten::_print") {
+    return field.Error("operator aten::_print is not allowed: it writes to the server's output");
+  }
   const auto found = c10::Dispatcher::singleton().findSchema(name);
   if (!found) {
     return field.Error(absl::StrCat("unknown operator '", Excerpt(c10::toString(name)),
@@ -69,11 +72,83 @@ absl::StatusOr<c10::OperatorHandle> FindOperator(const JsonField& field,
   return *found;
 }
 
-ValueType TypeOfSymbol(absl::string_view kind) {
-  return kind == "as_sym_int"     ? ValueType::kInt
+// Type of a value that a kind of argument names; kOther for constants.
+ValueType TypeOf(absl::string_view kind) {
+  return kind == "as_tensor"      ? ValueType::kTensor
+         : kind == "as_sym_int"   ? ValueType::kInt
          : kind == "as_sym_float" ? ValueType::kFloat
          : kind == "as_sym_bool"  ? ValueType::kBool
                                   : ValueType::kOther;
+}
+
+using Types = std::vector<ValueType>;
+
+absl::string_view NameOf(ValueType type) {
+  switch (type) {
+    case ValueType::kTensor:
+      return "tensor";
+    case ValueType::kInt:
+      return "int";
+    case ValueType::kFloat:
+      return "float";
+    case ValueType::kBool:
+      return "bool";
+    case ValueType::kOther:
+      break;
+  }
+  return "neither tensor nor number";
+}
+
+Types TypesOf(const std::vector<Value>& values) {
+  Types types;
+  types.reserve(values.size());
+  for (const Value& value : values) {
+    types.push_back(value.type);
+  }
+  return types;
+}
+
+std::vector<Operand> OperandsOf(const std::vector<Value>& values) {
+  std::vector<Operand> operands;
+  operands.reserve(values.size());
+  for (const Value& value : values) {
+    operands.push_back(value.operand);
+  }
+  return operands;
+}
+
+// Types of a node's outputs, one by one.
+absl::StatusOr<Types> OutputTypes(const JsonField& node) {
+  BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
+  Types types;
+  for (const JsonField& output : outputs) {
+    BRAID_ASSIGN_OR_RETURN(const std::string kind, output.OnlyKey());
+    BRAID_ASSIGN_OR_RETURN(const JsonField value, output.Get(kind.c_str()));
+    if (kind == "as_tensors") {
+      BRAID_ASSIGN_OR_RETURN(const Fields items, value.Items());
+      types.insert(types.end(), items.size(), ValueType::kTensor);
+    } else if (kind == "as_none" || TypeOf(kind) != ValueType::kOther) {
+      types.push_back(TypeOf(kind));
+    } else {
+      return output.Error(absl::StrCat("'", Excerpt(kind), "' cannot be returned by a graph"));
+    }
+  }
+  return types;
+}
+
+// Checks a graph's inputs or outputs; `expected`: kOther is any type.
+absl::Status CheckTypes(const JsonField& graph, const char* side, const Types& types,
+                        const Types& expected) {
+  if (types.size() != expected.size()) {
+    return graph.Error(absl::StrCat(types.size(), " ", side, " (expected ", expected.size(), ")"));
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (expected[i] != ValueType::kOther && types[i] != expected[i]) {
+      return graph.Error(absl::StrCat(side, "[", i, "]: ", NameOf(types[i]), " (expected ",
+                                      NameOf(expected[i]), ")"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Compiles one graph into `code`: the whole of it, or a graph of a node that runs where it stands.
@@ -84,9 +159,9 @@ class GraphCompiler {
   // The inputs get registers of their own.
   absl::Status DefineInputs(const JsonField& graph, const ConstantNames& constants);
   // The inputs are values of the graph that this one stands in.
-  absl::Status BindInputs(const JsonField& graph, const std::vector<Operand>& operands);
+  absl::Status BindInputs(const JsonField& graph, const std::vector<Value>& given);
   absl::Status AddNodes(const JsonField& graph);
-  absl::StatusOr<std::vector<Operand>> ReadOutputs(const JsonField& graph) const;
+  absl::StatusOr<std::vector<Value>> ReadOutputs(const JsonField& graph) const;
 
  private:
   absl::StatusOr<Slot> Define(const JsonField& field, const std::string& name, ValueType type);
@@ -95,18 +170,22 @@ class GraphCompiler {
   absl::Status ReadResults(const JsonField& node, Instruction* instruction);
 
   absl::Status AddArithmetic(const JsonField& node, Instruction instruction);
+  // Computes a result that depends on no input.
+  absl::Status FoldArithmetic(const JsonField& node, const Instruction& instruction);
   absl::Status AddOperator(const JsonField& node, Instruction instruction);
   absl::Status AddHigherOrder(const JsonField& node, const std::string& name,
                               Instruction instruction);
   // Compiles `graph` where `node` stands.
   absl::Status Inline(const JsonField& node, const JsonField& graph,
-                      const std::vector<Operand>& operands);
-  // A body that `taken` values go into, and that gives `given` of them.
-  absl::StatusOr<Code> CompileBody(const JsonField& graph, size_t taken, size_t given) const;
+                      const std::vector<Value>& given);
+  // A graph that runs in a region; `given`: kOther is any type.
+  absl::StatusOr<Code> CompileBody(const JsonField& graph, const Types& taken,
+                                   const Types& given) const;
 
   Code* const code_;
   const int depth_;
   Values values_;
+  Types input_types_;
 };
 
 absl::StatusOr<Slot> GraphCompiler::Define(const JsonField& field, const std::string& name,
@@ -126,15 +205,16 @@ absl::Status GraphCompiler::DefineInputs(const JsonField& graph, const ConstantN
     BRAID_ASSIGN_OR_RETURN(const std::string kind, input.OnlyKey());
     BRAID_ASSIGN_OR_RETURN(const JsonField value, input.Get(kind.c_str()));
     const char* const key = kind == "as_tensor" ? "name" : "as_name";
-    const ValueType symbol = TypeOfSymbol(kind);
-    if (kind == "as_tensor" || symbol != ValueType::kOther) {
+    const ValueType type = TypeOf(kind);
+    if (type != ValueType::kOther) {
       BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(value, key));
-      const ValueType type = kind == "as_tensor" ? ValueType::kTensor : symbol;
+      input_types_.push_back(type);
       BRAID_ASSIGN_OR_RETURN(code_->inputs.emplace_back(), Define(value, name, type));
       continue;
     }
     BRAID_ASSIGN_OR_RETURN(Value constant, ReadValue(input, values_));
     code_->inputs.push_back(kNowhere);
+    input_types_.push_back(constant.type);
     if (i < constants.size() && !constants[i].empty()) {
       BRAID_RETURN_IF_ERROR(values_.Define(input, constants[i], std::move(constant)));
     }
@@ -142,21 +222,21 @@ absl::Status GraphCompiler::DefineInputs(const JsonField& graph, const ConstantN
   return absl::OkStatus();
 }
 
-absl::Status GraphCompiler::BindInputs(const JsonField& graph,
-                                       const std::vector<Operand>& operands) {
+absl::Status GraphCompiler::BindInputs(const JsonField& graph, const std::vector<Value>& given) {
   BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(graph, "inputs"));
-  if (inputs.size() != operands.size()) {
-    return graph.Error(
-        absl::StrCat("has ", inputs.size(), " inputs and is given ", operands.size()));
+  Types expected;
+  for (const JsonField& input : inputs) {
+    BRAID_ASSIGN_OR_RETURN(const std::string kind, input.OnlyKey());
+    expected.push_back(TypeOf(kind));
   }
+  BRAID_RETURN_IF_ERROR(CheckTypes(graph, "inputs", TypesOf(given), expected));
   for (size_t i = 0; i < inputs.size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(const std::string kind, inputs[i].OnlyKey());
     BRAID_ASSIGN_OR_RETURN(const JsonField value, inputs[i].Get(kind.c_str()));
-    const ValueType type = kind == "as_tensor" ? ValueType::kTensor : TypeOfSymbol(kind);
-    if (type != ValueType::kOther) {
+    if (expected[i] != ValueType::kOther) {
       BRAID_ASSIGN_OR_RETURN(const std::string name,
                              TextOf(value, kind == "as_tensor" ? "name" : "as_name"));
-      BRAID_RETURN_IF_ERROR(values_.Define(value, name, {operands[i], type}));
+      BRAID_RETURN_IF_ERROR(values_.Define(value, name, given[i]));
     }
   }
   return absl::OkStatus();
@@ -175,12 +255,11 @@ absl::Status GraphCompiler::AddNodes(const JsonField& graph) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Operand>> GraphCompiler::ReadOutputs(const JsonField& graph) const {
+absl::StatusOr<std::vector<Value>> GraphCompiler::ReadOutputs(const JsonField& graph) const {
   BRAID_ASSIGN_OR_RETURN(const Fields fields, ItemsOf(graph, "outputs"));
-  std::vector<Operand> outputs;
+  std::vector<Value> outputs;
   for (const JsonField& field : fields) {
-    BRAID_ASSIGN_OR_RETURN(const Value value, ReadValue(field, values_));
-    outputs.push_back(value.operand);
+    BRAID_ASSIGN_OR_RETURN(outputs.emplace_back(), ReadValue(field, values_));
   }
   return outputs;
 }
@@ -226,7 +305,7 @@ absl::StatusOr<Result> GraphCompiler::ReadResult(const JsonField& field) {
     }
     return result;
   }
-  const ValueType type = TypeOfSymbol(kind);
+  const ValueType type = TypeOf(kind);
   if (type == ValueType::kOther) {
     return field.Error(absl::StrCat("'", Excerpt(kind), "' cannot be returned by an operator"));
   }
@@ -246,24 +325,55 @@ absl::Status GraphCompiler::ReadResults(const JsonField& node, Instruction* inst
 absl::Status GraphCompiler::AddArithmetic(const JsonField& node, Instruction instruction) {
   BRAID_ASSIGN_OR_RETURN(const Fields inputs, ItemsOf(node, "inputs"));
   if (inputs.size() != instruction.arithmetic->arity) {
-    return node.Error(absl::StrCat(instruction.target, " has ", inputs.size(), " arguments (",
-                                   instruction.arithmetic->arity, ")"));
+    return node.Error(absl::StrCat(instruction.target, " has ", inputs.size(),
+                                   " arguments (expected ", instruction.arithmetic->arity, ")"));
   }
   for (const JsonField& input : inputs) {
     BRAID_ASSIGN_OR_RETURN(const JsonField argument, input.Get("arg"));
     BRAID_ASSIGN_OR_RETURN(const Value value, ReadValue(argument, values_));
     if (value.type == ValueType::kTensor || value.type == ValueType::kOther) {
       return argument.Error(
-          absl::StrCat("wrong type of argument of ", instruction.target, " (a number)"));
+          absl::StrCat("wrong type of argument of ", instruction.target, " (expected a number)"));
     }
     instruction.operands.push_back(value.operand);
   }
-  BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
-  if (instruction.results.size() != 1 || instruction.results.front().is_list) {
-    return node.Error(absl::StrCat(instruction.target, " returns one number"));
+  BRAID_ASSIGN_OR_RETURN(const Types results, OutputTypes(node));
+  if (results.size() != 1 || results[0] == ValueType::kTensor || results[0] == ValueType::kOther) {
+    return node.Error(
+        absl::StrCat("wrong type of what ", instruction.target, " returns (expected a number)"));
   }
+  if (std::all_of(instruction.operands.begin(), instruction.operands.end(),
+                  [](const Operand& each) { return each.kind == Operand::Kind::kConstant; })) {
+    return FoldArithmetic(node, instruction);
+  }
+  BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
   code_->instructions.push_back(std::move(instruction));
   return absl::OkStatus();
+}
+
+absl::Status GraphCompiler::FoldArithmetic(const JsonField& node, const Instruction& instruction) {
+  std::vector<c10::IValue> arguments;
+  for (const Operand& operand : instruction.operands) {
+    arguments.push_back(operand.constant);
+  }
+  Value value;
+  try {
+    value.operand.constant = instruction.arithmetic->apply(arguments.data());
+  } catch (const c10::Error& error) {
+    return node.Error(
+        absl::StrCat(instruction.target, ": ", FirstLine(error.what_without_backtrace())));
+  }
+  const c10::IValue& number = value.operand.constant;
+  value.type = number.isInt()    ? ValueType::kInt
+               : number.isBool() ? ValueType::kBool
+                                 : ValueType::kFloat;
+  BRAID_ASSIGN_OR_RETURN(const Types declared, OutputTypes(node));
+  BRAID_RETURN_IF_ERROR(CheckTypes(node, "outputs", {value.type}, declared));
+  BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
+  BRAID_ASSIGN_OR_RETURN(const std::string kind, outputs.front().OnlyKey());
+  BRAID_ASSIGN_OR_RETURN(const JsonField output, outputs.front().Get(kind.c_str()));
+  BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(output, "as_name"));
+  return values_.Define(output, name, std::move(value));
 }
 
 // True if `field` is a valid output of an operator that returns `type`.
@@ -279,6 +389,15 @@ bool Returns(const c10::TypePtr& type, const Result& result, const JsonField& fi
     case c10::TypeKind::ListType:
       return result.is_list &&
              type->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
+      return field.Has("as_sym_float");
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
+      return field.Has("as_sym_bool");
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return field.Has("as_sym_int");
     default:
       return !field.Has("as_tensor") && !result.is_list;
   }
@@ -315,7 +434,7 @@ absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instr
     if (!given[a]) {
       if (!wanted[a].default_value()) {
         return node.Error(
-            absl::StrCat(instruction.target, " lacks its argument '", wanted[a].name(), "'"));
+            absl::StrCat(instruction.target, ": missing argument '", wanted[a].name(), "'"));
       }
       given[a].emplace().constant = *wanted[a].default_value();
     }
@@ -324,13 +443,14 @@ absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instr
   BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
   BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
   if (outputs.size() != schema.returns().size()) {
-    return node.Error(absl::StrCat(instruction.target, " returns ", schema.returns().size(),
-                                   " values, not ", outputs.size()));
+    return node.Error(absl::StrCat(instruction.target, " has ", outputs.size(),
+                                   " outputs (expected ", schema.returns().size(), ")"));
   }
   for (size_t r = 0; r < outputs.size(); ++r) {
     if (!Returns(schema.returns()[r].type(), instruction.results[r], outputs[r])) {
-      return outputs[r].Error(absl::StrCat("wrong type of what ", instruction.target, " returns (",
-                                           schema.returns()[r].type()->str(), ")"));
+      return outputs[r].Error(absl::StrCat("wrong type of what ", instruction.target,
+                                           " returns (expected ", schema.returns()[r].type()->str(),
+                                           ")"));
     }
   }
   instruction.writes = schema.is_mutable();
@@ -342,16 +462,18 @@ absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instr
 }
 
 absl::Status GraphCompiler::Inline(const JsonField& node, const JsonField& graph,
-                                   const std::vector<Operand>& operands) {
+                                   const std::vector<Value>& given) {
   if (depth_ >= kMaxDepth) {
     return graph.Error("graphs are nested too deep");
   }
   GraphCompiler inner(code_, depth_ + 1);
-  BRAID_RETURN_IF_ERROR(inner.BindInputs(graph, operands));
+  BRAID_RETURN_IF_ERROR(inner.BindInputs(graph, given));
   BRAID_RETURN_IF_ERROR(inner.AddNodes(graph));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<Operand> results, inner.ReadOutputs(graph));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Value> results, inner.ReadOutputs(graph));
+  BRAID_ASSIGN_OR_RETURN(const Types expected, OutputTypes(node));
+  BRAID_RETURN_IF_ERROR(CheckTypes(graph, "outputs", TypesOf(results), expected));
   BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
-  size_t given = 0;
+  auto result = results.begin();
   for (const JsonField& output : outputs) {
     BRAID_ASSIGN_OR_RETURN(const std::string kind, output.OnlyKey());
     BRAID_ASSIGN_OR_RETURN(const JsonField value, output.Get(kind.c_str()));
@@ -360,24 +482,20 @@ absl::Status GraphCompiler::Inline(const JsonField& node, const JsonField& graph
       BRAID_ASSIGN_OR_RETURN(names, value.Items());
     }
     for (const JsonField& field : names) {
-      if (given == results.size()) {
-        return node.Error("returns more than its graph does");
-      }
-      const Operand& result = results[given++];
+      const Value& returned = *result++;
       if (kind == "as_none") {
         continue;
       }
       const bool is_tensor = kind == "as_tensor" || kind == "as_tensors";
       BRAID_ASSIGN_OR_RETURN(const std::string name, TextOf(field, is_tensor ? "name" : "as_name"));
-      const ValueType type = is_tensor ? ValueType::kTensor : TypeOfSymbol(kind);
-      BRAID_RETURN_IF_ERROR(values_.Define(field, name, {result, type}));
+      BRAID_RETURN_IF_ERROR(values_.Define(field, name, returned));
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Code> GraphCompiler::CompileBody(const JsonField& graph, size_t taken,
-                                                size_t given) const {
+absl::StatusOr<Code> GraphCompiler::CompileBody(const JsonField& graph, const Types& taken,
+                                                const Types& given) const {
   if (depth_ >= kMaxDepth) {
     return graph.Error("graphs are nested too deep");
   }
@@ -385,11 +503,10 @@ absl::StatusOr<Code> GraphCompiler::CompileBody(const JsonField& graph, size_t t
   GraphCompiler inner(&body, depth_ + 1);
   BRAID_RETURN_IF_ERROR(inner.DefineInputs(graph, {}));
   BRAID_RETURN_IF_ERROR(inner.AddNodes(graph));
-  BRAID_ASSIGN_OR_RETURN(body.outputs, inner.ReadOutputs(graph));
-  if (body.inputs.size() != taken || body.outputs.size() != given) {
-    return graph.Error(absl::StrCat("takes ", body.inputs.size(), " and returns ",
-                                    body.outputs.size(), " values (", taken, " and ", given, ")"));
-  }
+  BRAID_RETURN_IF_ERROR(CheckTypes(graph, "inputs", taken, inner.input_types_));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Value> outputs, inner.ReadOutputs(graph));
+  BRAID_RETURN_IF_ERROR(CheckTypes(graph, "outputs", TypesOf(outputs), given));
+  body.outputs = OperandsOf(outputs);
   MarkLastUses(&body);
   return body;
 }
@@ -397,7 +514,7 @@ absl::StatusOr<Code> GraphCompiler::CompileBody(const JsonField& graph, size_t t
 // The arguments of a higher-order operator: graphs, and what goes into them.
 struct HigherOrderArguments {
   std::vector<JsonField> graphs;
-  std::vector<std::vector<Operand>> operands;  // each argument that is no graph
+  std::vector<std::vector<Value>> groups;  // each argument that is not a graph
 };
 
 absl::StatusOr<HigherOrderArguments> ReadHigherOrder(const JsonField& node, const Values& values) {
@@ -409,28 +526,28 @@ absl::StatusOr<HigherOrderArguments> ReadHigherOrder(const JsonField& node, cons
       BRAID_ASSIGN_OR_RETURN(const JsonField named, argument.Get("as_graph"));
       BRAID_ASSIGN_OR_RETURN(arguments.graphs.emplace_back(named), named.Get("graph"));
     } else {
-      BRAID_ASSIGN_OR_RETURN(arguments.operands.emplace_back(), ReadOperands(argument, values));
+      BRAID_ASSIGN_OR_RETURN(arguments.groups.emplace_back(), ReadValues(argument, values));
     }
   }
   return arguments;
 }
 
-// Operands of `groups` from `first` on, one after the other.
-std::vector<Operand> Flatten(const std::vector<std::vector<Operand>>& groups, size_t first) {
-  std::vector<Operand> all;
+// Values of `groups` from `first` on, one after the other.
+std::vector<Value> Flatten(const std::vector<std::vector<Value>>& groups, size_t first) {
+  std::vector<Value> all;
   for (size_t g = first; g < groups.size(); ++g) {
     all.insert(all.end(), groups[g].begin(), groups[g].end());
   }
   return all;
 }
 
-const c10::IValue& ConstantOf(const std::vector<Operand>& group) {
+const c10::IValue& ConstantOf(const std::vector<Value>& group) {
   static const auto* const kNone = new c10::IValue();
-  return group.size() == 1 ? group.front().constant : *kNone;
+  return group.size() == 1 ? group.front().operand.constant : *kNone;
 }
 
 // Reads what torch.autocast was given: device, type, whether it is on, and whether it caches.
-absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<Operand>>& groups,
+absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<Value>>& groups,
                           Region* region) {
   if (groups.size() < 4 || !ConstantOf(groups[0]).isString() || !ConstantOf(groups[2]).isBool()) {
     return node.Error("wrong arguments of wrap_with_autocast");
@@ -451,12 +568,28 @@ absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<O
   return absl::OkStatus();
 }
 
-size_t CountOf(const std::vector<Result>& results) {
-  size_t count = 0;
-  for (const Result& result : results) {
-    count += result.is_list ? result.items.size() : 1;
+// Checks what a region's first operands, `carried`, and its results are.
+absl::Status CheckRegion(const JsonField& node, const Region& region, const Types& carried,
+                         const Types& results) {
+  switch (region.kind) {
+    case Region::Kind::kCond:
+      if (carried.size() != 1 || carried.front() == ValueType::kOther) {
+        return node.Error("cond has no predicate (expected a tensor or a number)");
+      }
+      return absl::OkStatus();
+    case Region::Kind::kWhile:
+      return CheckTypes(node, "outputs", results, carried);
+    case Region::Kind::kMap:
+      if (carried.empty()) {
+        return node.Error("map_impl has no operands (expected at least 1)");
+      }
+      BRAID_RETURN_IF_ERROR(
+          CheckTypes(node, "operands", carried, Types(carried.size(), ValueType::kTensor)));
+      return CheckTypes(node, "outputs", results, Types(results.size(), ValueType::kTensor));
+    case Region::Kind::kAutocast:
+      break;
   }
-  return count;
+  return absl::OkStatus();
 }
 
 bool HasEffects(const std::vector<Code>& bodies) {
@@ -481,7 +614,7 @@ absl::Status GraphCompiler::AddHigherOrder(const JsonField& node, const std::str
     return node.Error(absl::StrCat("operator ", Excerpt(instruction.target), " is not supported"));
   }
   BRAID_ASSIGN_OR_RETURN(const HigherOrderArguments arguments, ReadHigherOrder(node, values_));
-  const auto& groups = arguments.operands;
+  const auto& groups = arguments.groups;
   if (arguments.graphs.size() != known->second || groups.empty()) {
     return node.Error(absl::StrCat("wrong arguments of ", instruction.target));
   }
@@ -491,33 +624,32 @@ absl::Status GraphCompiler::AddHigherOrder(const JsonField& node, const std::str
     return Inline(node, arguments.graphs.front(), Flatten(groups, 1));
   }
   Region region;
-  size_t given = 0;  // operands that decide something and go into no body
+  size_t settings = 0;  // groups that go into no body
   if (name == "wrap_with_autocast") {
     region.kind = Region::Kind::kAutocast;
     BRAID_RETURN_IF_ERROR(ReadAutocast(node, groups, &region));
-    instruction.operands = Flatten(groups, 4);
+    settings = 4;
   } else {
     region.kind = name == "cond"         ? Region::Kind::kCond
                   : name == "while_loop" ? Region::Kind::kWhile
                                          : Region::Kind::kMap;
     region.carried = groups.front().size();
-    instruction.operands = Flatten(groups, 0);
-    given = name == "cond" ? 1 : 0;
-    if (instruction.operands.size() < given ||
-        (region.kind == Region::Kind::kMap && region.carried == 0)) {
-      return node.Error(absl::StrCat(name, " without operands"));
-    }
   }
+  const std::vector<Value> operands = Flatten(groups, settings);
+  instruction.operands = OperandsOf(operands);
   BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
-  const size_t taken = instruction.operands.size() - given;
+  BRAID_ASSIGN_OR_RETURN(const Types results, OutputTypes(node));
+  Types taken = TypesOf(operands);
+  BRAID_RETURN_IF_ERROR(CheckRegion(node, region, TypesOf(groups.front()), results));
+  if (region.kind == Region::Kind::kCond) {
+    taken.erase(taken.begin());  // the predicate
+  }
   for (size_t g = 0; g < arguments.graphs.size(); ++g) {
+    // The first graph of a loop returns its predicate.
     const bool decides = region.kind == Region::Kind::kWhile && g == 0;
     BRAID_ASSIGN_OR_RETURN(
         region.bodies.emplace_back(),
-        CompileBody(arguments.graphs[g], taken, decides ? 1 : CountOf(instruction.results)));
-  }
-  if (region.kind == Region::Kind::kWhile && CountOf(instruction.results) != region.carried) {
-    return node.Error("while_loop returns another number of values than it carries");
+        CompileBody(arguments.graphs[g], taken, decides ? Types{ValueType::kOther} : results));
   }
   instruction.has_effects = HasEffects(region.bodies);
   for (const Code& body : region.bodies) {
@@ -537,7 +669,8 @@ absl::StatusOr<Code> Compile(const JsonField& graph, const ConstantNames& consta
   GraphCompiler compiler(&code, /*depth=*/0);
   BRAID_RETURN_IF_ERROR(compiler.DefineInputs(graph, constants));
   BRAID_RETURN_IF_ERROR(compiler.AddNodes(graph));
-  BRAID_ASSIGN_OR_RETURN(code.outputs, compiler.ReadOutputs(graph));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<Value> outputs, compiler.ReadOutputs(graph));
+  code.outputs = OperandsOf(outputs);
   MarkLastUses(&code);
   return code;
 }

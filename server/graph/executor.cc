@@ -316,11 +316,13 @@ std::vector<IValue> Executor::Run(std::vector<IValue> inputs, const OnOutput& on
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   size_t given = 0;
   for (size_t i = 0; i < bound_.size(); ++i) {
-    const Program::Input::Kind kind = program_->inputs()[i].kind;
-    if (kind == Program::Input::Kind::kUser) {
+    const Program::Input& input = program_->inputs()[i];
+    if (input.kind == Program::Input::Kind::kUser) {
       TORCH_CHECK(given < inputs.size(), "expected more inputs than ", inputs.size());
-      frame_->SetInput(i, std::move(inputs[given++]));
-    } else if (kind != Program::Input::Kind::kLiteral) {
+      IValue& value = inputs[given++];
+      frame_->SetInput(
+          i, input.number && value.isTensor() ? IValue(value.toTensor().item()) : std::move(value));
+    } else if (input.kind != Program::Input::Kind::kLiteral) {
       frame_->SetInput(i, bound_[i]);
     }
   }

@@ -29,10 +29,10 @@ class Executor {
   using OnOutput = std::function<void(size_t output, const c10::IValue& value)>;
 
   // `inputs`: the program's inputs of kind kUser, in their order; those that only this call holds
-  // are freed when they are read last. Returns the program's outputs: tensors that may be written
-  // to and may require gradients, numbers, or None. Throws c10::Error that says which operator
-  // failed, on what shapes and at which line of the model; for memory that cannot be had,
-  // c10::OutOfMemoryError or std::bad_alloc.
+  // are freed when they are read last. A number may be given as a tensor of one element. Returns
+  // the program's outputs: tensors that may be written to and may require gradients, numbers, or
+  // None. Throws c10::Error that says which operator failed, on what shapes and at which line of
+  // the model; for memory that cannot be had, c10::OutOfMemoryError or std::bad_alloc.
   std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, const OnOutput& on_output = {});
 
   // Run() for a program whose inputs and outputs are all tensors; None is an undefined one.

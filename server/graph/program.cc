@@ -39,7 +39,10 @@ absl::StatusOr<NamedInput> ReadInput(const JsonField& spec) {
     BRAID_RETURN_IF_ERROR(read(Kind::kConstant, "tensor_constant_name", name));
   } else if (kind == "constant_input") {
     BRAID_RETURN_IF_ERROR(read(Kind::kLiteral, "name", &named.constant));
-  } else if (kind != "user_input") {
+  } else if (kind == "user_input") {
+    BRAID_ASSIGN_OR_RETURN(const JsonField argument, value.Get("arg"));
+    named.input.number = !argument.Has("as_tensor");
+  } else {
     return spec.Error(absl::StrCat("'", Excerpt(kind), "' is not supported as an input"));
   }
   return named;
@@ -62,8 +65,9 @@ absl::Status CheckProgramSchema(const JsonField& program) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, version.Get("major"));
   BRAID_ASSIGN_OR_RETURN(const int64_t major, field.Integer());
   if (major != kSchemaMajor) {
-    return field.Error(
-        absl::StrCat("unknown version ", major, " of torch.export's schema (", kSchemaMajor, ")"));
+    return field.Error(absl::StrCat("unsupported version ", major,
+                                    " of torch.export's schema (expected ", kSchemaMajor,
+                                    "): export the model with PyTorch 2.11 to 2.15"));
   }
   return absl::OkStatus();
 }

@@ -28,6 +28,8 @@ class Program {
     Kind kind = Kind::kUser;
     // Name of a parameter, buffer or constant in the archive. Else empty.
     std::string name;
+    // A user's input that is an integer, a float or a boolean.
+    bool number = false;
   };
 
   // `program`: what the archive has in models/<name>.json. FAILED_PRECONDITION if it is of an

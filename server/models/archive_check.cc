@@ -46,10 +46,9 @@ absl::Status CheckStart(const std::string& path, const std::string& file) {
     return absl::OkStatus();
   }
   return Wrong(file, start[0] == '\x80'
-                         ? "cannot be loaded: it is a Python pickle, not a module saved with "
-                           "torch.jit.save"
-                         : "cannot be loaded: it is no zip archive, as torch.jit.save and "
-                           "AOTInductor write them");
+                         ? "is a Python pickle (expected a module saved with torch.jit.save)"
+                         : "is not a zip archive (expected a file that torch.jit.save, "
+                           "torch.export.save or AOTInductor wrote)");
 }
 
 // What the archive's directory says of each record, by its name without the folder that all are in.

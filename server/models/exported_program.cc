@@ -76,6 +76,9 @@ absl::StatusOr<std::map<std::string, PackageDim>> ReadRanges(const JsonField& pr
         BRAID_ASSIGN_OR_RETURN(*bound, value->Integer());
       }
     }
+    if (dim.min > dim.max) {
+      return range.Error(absl::StrCat("min_val ", dim.min, " exceeds max_val ", dim.max));
+    }
   }
   return ranges;
 }
@@ -100,14 +103,35 @@ absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonFiel
   return input;
 }
 
+// Reads an integer that the caller chooses. `symbols`: the graph's "sym_int_values".
+absl::StatusOr<PackageInput> ReadNumber(const JsonField& argument, const JsonField& symbols,
+                                        const std::map<std::string, PackageDim>& ranges) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField number, argument.Get("as_sym_int"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField name_field, number.Get("as_name"));
+  BRAID_ASSIGN_OR_RETURN(const std::string name, name_field.String());
+  PackageInput input{name, DataType::kInt64, {{.min = 1, .max = 1}}};
+  input.number = true;
+  BRAID_ASSIGN_OR_RETURN(const JsonField symbol, symbols.Get(name.c_str()));
+  BRAID_ASSIGN_OR_RETURN(const JsonField expression, symbol.Get("as_expr"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField text, expression.Get("expr_str"));
+  BRAID_ASSIGN_OR_RETURN(const std::string written, text.String());
+  if (const auto range = ranges.find(SymbolOf(written)); range != ranges.end()) {
+    input.range = ValueRange{range->second.min, range->second.max};
+  }
+  return input;
+}
+
 // Marks those of `inputs`, the interface's, that the graph writes to.
 absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& arguments,
                          std::vector<PackageInput>* inputs) {
   std::vector<std::string> names;
   for (const JsonField& argument : arguments) {
-    BRAID_ASSIGN_OR_RETURN(const JsonField tensor, argument.Get("as_tensor"));
-    BRAID_ASSIGN_OR_RETURN(const JsonField name, tensor.Get("name"));
-    BRAID_ASSIGN_OR_RETURN(names.emplace_back(), name.String());
+    std::string& name = names.emplace_back();
+    if (argument.Has("as_tensor")) {
+      BRAID_ASSIGN_OR_RETURN(const JsonField tensor, argument.Get("as_tensor"));
+      BRAID_ASSIGN_OR_RETURN(const JsonField field, tensor.Get("name"));
+      BRAID_ASSIGN_OR_RETURN(name, field.String());
+    }
   }
   BRAID_ASSIGN_OR_RETURN(const std::set<std::string> written,
                          WrittenInputs(graph, {names.begin(), names.end()}));
@@ -263,10 +287,14 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
                          SignatureArguments(signature, "input_specs", "user_input"));
   for (const JsonField& argument : inputs) {
+    if (argument.Has("as_sym_int")) {
+      BRAID_ASSIGN_OR_RETURN(const JsonField symbols, graph.Get("sym_int_values"));
+      BRAID_ASSIGN_OR_RETURN(interface.inputs.emplace_back(),
+                             ReadNumber(argument, symbols, ranges));
+      continue;
+    }
     if (!argument.Has("as_tensor")) {
-      return argument.Error(
-          "the program takes a number that the caller chooses (expected tensors: export it with a "
-          "constant)");
+      return argument.Error("unsupported kind of input (expected a tensor or an integer)");
     }
     BRAID_ASSIGN_OR_RETURN(PackageInput input, ReadInput(argument, values, ranges));
     description.on_cpu = description.on_cpu && input.on_cpu;
@@ -276,7 +304,9 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
   BRAID_RETURN_IF_ERROR(FindGraphRanges(graph, NamesOf(interface.inputs), &interface.inputs));
   BRAID_ASSIGN_OR_RETURN(description.training_operators, TrainingOperators(graph));
   if (interface.inputs.empty()) {
-    return signature.Error("takes no tensors (expected one at least, with the batch as dim 0)");
+    return signature.Error(
+        "takes no tensors (expected at least one: make it an argument of forward() and export "
+        "again)");
   }
   // An output that is none of the user's is a buffer that the program changes, and would keep.
   BRAID_ASSIGN_OR_RETURN(const JsonField outputs, signature.Get("output_specs"));
@@ -302,6 +332,9 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
   const std::string record = absl::StrCat("models/", kProgram, ".json");
   BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(record));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, ": ", record, ": not valid JSON"));
+  }
   const JsonField program(json, "");
   absl::StatusOr<ProgramDescription> description = DescribeProgram(program);
   if (!description.ok()) {

@@ -19,7 +19,7 @@ class Argument {
   static absl::StatusOr<Argument> Read(const JsonField& field) {
     BRAID_ASSIGN_OR_RETURN(const std::string kind, field.OnlyKey());
     if (!absl::StartsWith(kind, "as_")) {
-      return field.Error(absl::StrCat("'", Excerpt(kind), "' is no kind of argument"));
+      return field.Error(absl::StrCat("'", Excerpt(kind), "' is not a kind of argument"));
     }
     Argument argument(field);
     BRAID_ASSIGN_OR_RETURN(const JsonField value, field.Get(kind.c_str()));
@@ -40,7 +40,8 @@ class Argument {
   absl::Status CheckKnown(const std::set<std::string>& known) const {
     for (const std::string& name : tensors_) {
       if (!known.contains(name)) {
-        return field_.Error(absl::StrCat("there is no tensor '", Excerpt(name), "' before it"));
+        return field_.Error(absl::StrCat("'", Excerpt(name),
+                                         "' is undefined (expected a value of an earlier node)"));
       }
     }
     return absl::OkStatus();
@@ -64,8 +65,8 @@ absl::Status CheckCount(const JsonField& graph, const char* side, size_t argumen
   if (arguments == told.size()) {
     return absl::OkStatus();
   }
-  return graph.Error(
-      absl::StrCat("has ", arguments, " ", side, "; its signature says ", told.size()));
+  return graph.Error(absl::StrCat("has ", arguments, " ", side, " (expected ", told.size(),
+                                  ", as in the signature)"));
 }
 
 }  // namespace

@@ -128,9 +128,8 @@ absl::Status CheckPackageShape(const PackageInput& input, DataType type,
     return absl::OkStatus();
   }
   return InvalidField(
-      "inputs",
-      absl::StrCat("input '", input.name, "' comes to the model as ", DataTypeName(type),
-                   ShapeString(shape), "; model.pt2 was made for ", DescribePackageInput(input)));
+      "inputs", absl::StrCat("input '", input.name, "': ", DataTypeName(type), ShapeString(shape),
+                             " (model.pt2 takes ", DescribePackageInput(input), ")"));
 }
 
 }  // namespace braid

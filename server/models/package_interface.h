@@ -31,6 +31,7 @@ struct PackageInput {
   std::vector<PackageDim> dims;
   bool on_cpu = true;                              // else on the package's device
   bool written = false;                            // the package works in place on it
+  bool number = false;                             // one integer: INT64[1] up to the package
   std::optional<ValueRange> range = std::nullopt;  // of indices into embeddings
 };
 

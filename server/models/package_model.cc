@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
@@ -59,6 +60,12 @@ std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& 
                                  c10::Device device, MoreThanLeast more) {
   std::vector<at::Tensor> zeros;
   for (const PackageInput& input : interface.inputs) {
+    if (input.number) {
+      const ValueRange range = input.range.value_or(ValueRange{0, kLeastRows + 1});
+      const PackageDim value{range.min, range.max};
+      zeros.push_back(at::full({1}, SizeOf(value, kLeastRows, more.rows + more.others), at::kLong));
+      continue;
+    }
     std::vector<int64_t> shape;
     for (size_t d = 0; d < input.dims.size(); ++d) {
       shape.push_back(IsRows(interface, input, d) ? SizeOf(input.dims[d], kLeastRows, more.rows)
@@ -79,8 +86,12 @@ bool MayBeBatched(const std::vector<PackageInput>& inputs) {
   });
 }
 
+// A number may be a size.
 bool HasOtherOpenDims(const std::vector<PackageInput>& inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const PackageInput& input) {
+    if (input.number) {
+      return true;
+    }
     for (size_t d = 1; d < input.dims.size(); ++d) {
       if (!input.dims[d].fixed()) {
         return true;

@@ -39,10 +39,10 @@ absl::Status FitDims(const PackageInput& input, bool batched, TensorSpec* spec) 
   if (fits) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the configuration says that input '", spec->name, "' is ", DataTypeName(spec->type), "[",
-      batched ? "rows, " : "", absl::StrJoin(dims, ", "), "]; model.pt2 was made for ",
-      DescribePackageInput(input)));
+  return absl::FailedPreconditionError(
+      absl::StrCat("the configuration says that input '", spec->name, "' is ",
+                   DataTypeName(spec->type), "[", batched ? "rows, " : "",
+                   absl::StrJoin(dims, ", "), "]; model.pt2 takes ", DescribePackageInput(input)));
 }
 
 at::Tensor FillUp(const at::Tensor& rows, int64_t wanted) {

@@ -11,14 +11,14 @@ namespace {
 
 absl::Status Refuse(const std::string& exported_with, const absl::Status& status) {
   const std::string own = TorchRelease();
+  const bool differs = status.code() == absl::StatusCode::kFailedPrecondition;
   return {status.code() == absl::StatusCode::kResourceExhausted
               ? status.code()
               : absl::StatusCode::kFailedPrecondition,
-          absl::StrCat("exported with PyTorch ", exported_with, ", and this server's PyTorch ", own,
-                       status.code() == absl::StatusCode::kFailedPrecondition
-                           ? " computes something else: "
-                           : " cannot run its self-test: ",
-                       status.message(), ": export the model again with PyTorch ", own)};
+          absl::StrCat(differs ? "self-test failed: PyTorch " : "self-test cannot be run: PyTorch ",
+                       own, differs ? " computes other results than " : ", exported with PyTorch ",
+                       exported_with, ": ", status.message(),
+                       " (export the model again with PyTorch ", own, ")")};
 }
 
 }  // namespace

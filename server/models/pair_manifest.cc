@@ -248,7 +248,7 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const JsonField root(json, "");
   if (!json.is_object()) {
-    return root.Error("is no JSON object");
+    return root.Error("not a JSON object");
   }
   BRAID_RETURN_IF_ERROR(CheckSchema(root));
   PairManifest manifest;

@@ -24,12 +24,13 @@ absl::Status CheckVersion(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const JsonField format, root.Get("format"));
   BRAID_ASSIGN_OR_RETURN(const std::string name, format.String());
   if (name != kFormat) {
-    return format.Error(absl::StrCat("'", Excerpt(name), "' (", kFormat, ")"));
+    return format.Error(absl::StrCat("'", Excerpt(name), "' (expected ", kFormat, ")"));
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField schema, root.Get("schema_version"));
   BRAID_ASSIGN_OR_RETURN(const int64_t version, schema.Integer());
   if (version != kSchemaVersion) {
-    return schema.Error(absl::StrCat("unknown version ", version, " (", kSchemaVersion, ")"));
+    return schema.Error(
+        absl::StrCat("unsupported version ", version, " (expected ", kSchemaVersion, ")"));
   }
   return absl::OkStatus();
 }
@@ -37,8 +38,9 @@ absl::Status CheckVersion(const JsonField& root) {
 absl::Status CheckText(const JsonField& object, const char* name, const std::string& expected) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get(name));
   BRAID_ASSIGN_OR_RETURN(const std::string text, field.String());
-  return text == expected ? absl::OkStatus()
-                          : field.Error(absl::StrCat("'", Excerpt(text), "' (", expected, ")"));
+  return text == expected
+             ? absl::OkStatus()
+             : field.Error(absl::StrCat("'", Excerpt(text), "' (expected ", expected, ")"));
 }
 
 // Dims of one symbol are of one size.
@@ -51,8 +53,8 @@ absl::Status CheckSymbols(const PackageInput& input, const std::vector<int64_t>&
     }
     const int64_t size = sizes->try_emplace(symbol, shape[d]).first->second;
     if (size != shape[d]) {
-      return field.Error(
-          absl::StrCat("dim ", d, " is ", shape[d], " (", size, ", as that of another tensor)"));
+      return field.Error(absl::StrCat("dim ", d, " is ", shape[d], " (expected ", size,
+                                      ", as in another tensor)"));
     }
   }
   return absl::OkStatus();
@@ -84,7 +86,7 @@ absl::StatusOr<SelfTest> SelfTest::Parse(absl::string_view text, const TestedMod
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const JsonField root(json, "");
   if (!json.is_object()) {
-    return root.Error("is no JSON object");
+    return root.Error("not a JSON object");
   }
   BRAID_RETURN_IF_ERROR(CheckVersion(root));
   SelfTest test;
@@ -121,7 +123,7 @@ absl::Status SelfTest::ReadSteps(const JsonField& root, const TestedModel& model
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, graphs.Items());
   if (items.size() != model.graphs.size()) {
     return graphs.Error(
-        absl::StrCat("tests ", items.size(), " graphs (", model.graphs.size(), " of the model)"));
+        absl::StrCat("has ", items.size(), " graphs (expected ", model.graphs.size(), ")"));
   }
   for (size_t i = 0; i < items.size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(Step step, ReadStep(items[i], model.graphs[i]));

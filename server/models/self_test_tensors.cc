@@ -45,7 +45,7 @@ absl::StatusOr<TypeAndShape> ReadTypeAndShape(const JsonField& field) {
     BRAID_ASSIGN_OR_RETURN(read.shape.emplace_back(), size.Integer());
   }
   if (!BytesOf(read.type, read.shape)) {
-    return shape.Error(absl::StrCat("no shape of a tensor: ", ShapeString(read.shape)));
+    return shape.Error(absl::StrCat("invalid shape ", ShapeString(read.shape)));
   }
   return read;
 }
@@ -95,7 +95,7 @@ absl::Status CheckRange(const JsonField& field, const PackageInput& input, int64
   if (!input.range || (least >= input.range->min && most <= input.range->max)) {
     return absl::OkStatus();
   }
-  return field.Error(absl::StrCat("values from ", least, " to ", most, " (the graphs take ",
+  return field.Error(absl::StrCat("values from ", least, " to ", most, " (expected ",
                                   input.range->min, " to ", input.range->max, ")"));
 }
 
@@ -137,8 +137,8 @@ double SelfTestNumber(uint64_t seed, uint64_t index) {
 absl::StatusOr<GivenTensor> GivenTensor::Read(const JsonField& field, const PackageInput& input) {
   BRAID_ASSIGN_OR_RETURN(TypeAndShape read, ReadTypeAndShape(field));
   if (!Takes(input, read)) {
-    return field.Error(absl::StrCat(DataTypeName(read.type), ShapeString(read.shape),
-                                    " (the graphs take ", DescribePackageInput(input), ")"));
+    return field.Error(absl::StrCat(DataTypeName(read.type), ShapeString(read.shape), " (expected ",
+                                    DescribePackageInput(input), ")"));
   }
   GivenTensor given;
   given.type_ = read.type;
@@ -179,11 +179,11 @@ absl::Status GivenTensor::ReadData(const JsonField& field, const PackageInput& i
   BRAID_ASSIGN_OR_RETURN(data_, ReadBase64(field));
   const size_t expected = *BytesOf(type_, shape_);
   if (data_.size() != expected) {
-    return field.Error(absl::StrCat(data_.size(), " bytes (", expected, " for ",
+    return field.Error(absl::StrCat(data_.size(), " bytes (expected ", expected, " for ",
                                     DataTypeName(type_), ShapeString(shape_), ")"));
   }
   if (type_ == DataType::kBool && data_.find_first_not_of({"\0\1", 2}) != std::string::npos) {
-    return field.Error("bytes other than 0 and 1 (BOOL)");
+    return field.Error("has bytes other than 0 and 1 (BOOL)");
   }
   if (!input.range || data_.empty()) {
     return absl::OkStatus();
@@ -225,7 +225,10 @@ absl::StatusOr<ExpectedSample> ExpectedSample::Read(const JsonField& field) {
   BRAID_RETURN_IF_ERROR(ReadInteger(field, "stride", &sample.stride_));
   BRAID_RETURN_IF_ERROR(ReadNumber(field, "tolerance", &sample.tolerance_));
   if (sample.stride_ < 1) {
-    return field.Error(absl::StrCat("stride ", sample.stride_, " (1 or more)"));
+    return field.Error(absl::StrCat("stride ", sample.stride_, " (expected at least 1)"));
+  }
+  if (!(sample.tolerance_ >= 0)) {
+    return field.Error(absl::StrCat("tolerance ", sample.tolerance_, " (expected at least 0)"));
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField data, field.Get("data"));
   BRAID_ASSIGN_OR_RETURN(const std::string bytes, ReadBase64(data));
@@ -233,8 +236,8 @@ absl::StatusOr<ExpectedSample> ExpectedSample::Read(const JsonField& field) {
   const auto elements =
       static_cast<size_t>(count / sample.stride_ + (count % sample.stride_ == 0 ? 0 : 1));
   if (bytes.size() % sizeof(double) != 0 || bytes.size() / sizeof(double) != elements) {
-    return data.Error(absl::StrCat(bytes.size(), " bytes (", elements, " numbers of ",
-                                   sizeof(double), " bytes)"));
+    return data.Error(
+        absl::StrCat(bytes.size(), " bytes (expected ", elements * sizeof(double), ")"));
   }
   sample.elements_.resize(elements);
   std::memcpy(sample.elements_.data(), bytes.data(), bytes.size());

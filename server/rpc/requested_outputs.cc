@@ -58,8 +58,8 @@ absl::StatusOr<RequestedOutput> ReadOutput(
   BRAID_ASSIGN_OR_RETURN(wanted.memory, ReadSlice(regions, output.parameters(), field));
   if (found->scalar && (wanted.classes > 0 || wanted.memory.region != nullptr)) {
     return InvalidField(field, absl::StrCat("output '", found->name,
-                                            "' is a number, which has no classes and cannot go "
-                                            "into shared memory: it is a response's parameter"));
+                                            "' is a number, returned as a response parameter "
+                                            "(no classification or shared memory)"));
   }
   if (wanted.classes > 0 && wanted.memory.region != nullptr) {
     return InvalidField(ParameterField(field, kClassification),

@@ -121,8 +121,7 @@ absl::Status BatchPass::NameInputs(const absl::Status& status, size_t stage, siz
     return status;
   }
   if (!absl::StrContains(status.message(), kOneValue)) {
-    return InvalidField("inputs", absl::StrCat("the model failed on them: ", status.message(),
-                                               "; expected values that it can handle"));
+    return InvalidField("inputs", absl::StrCat("the model raised an error: ", status.message()));
   }
   const std::vector<int64_t>& split = stages_[stage].split;
   const std::string place = split.size() == 1

@@ -141,7 +141,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("outside", "is no name of a file"),
         ("truncated", "archive is damaged"),
         ("flipped", "is not what was written"),
-        ("no_package", "no zip archive"),
+        ("no_package", "not a zip archive"),
         ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
     ],
 )

@@ -38,7 +38,7 @@ BROKEN = {
     "empty_file": ("model.pt", "is empty"),
     "tiny_file": ("model.pt", "shorter than any archive"),
     "a_directory": ("model.pt", "is no file"),
-    "random_bytes": ("model.pt", "no zip archive"),
+    "random_bytes": ("model.pt", "not a zip archive"),
     "state_dict": ("torch.save", "torch.jit.save"),
     "eager_module": ("torch.save", "torch.jit.save"),
     "old_pickle": ("Python pickle",),

@@ -216,8 +216,8 @@ def test_a_third_signal_ends_the_server_at_once(durable: DurableServer) -> None:
     durable.replace_flag("--drain_timeout", "3600")
     _, call = start_work(durable)
     ask_again(durable, "requests are taken for another 1h")
-    ask_again(durable, "in a hurry")
+    ask_again(durable, "waiting one more second")
     durable.terminate()
     assert durable.wait() == 1
-    assert "ends at once" in durable.log
+    assert "ending at once" in durable.log
     assert call.exception().code() == grpc.StatusCode.UNAVAILABLE

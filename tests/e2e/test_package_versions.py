@@ -13,10 +13,12 @@ import braid
 import numpy as np
 import pytest
 import torch
+from braid.exporter import self_test
 from e2e import broken_pairs, packages, programs, training
 from e2e.inference import assert_close, expected
 from e2e.server import Server
 from torch import Tensor, nn
+from torch.export import Dim
 
 OTHER = "2.10.1"
 OWN = torch.__version__.partition("+")[0]
@@ -41,6 +43,13 @@ class WithNumbers(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, None, int]:
         return self.linear(x), None, 7
+
+
+class Multiplied(nn.Module):
+    """n: chosen by the caller."""
+
+    def forward(self, x: Tensor, n: int) -> Tensor:
+        return x * n
 
 
 def make_program() -> nn.Module:
@@ -194,6 +203,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     programs.save(program, make_program(), [X], programs.any_batch([X]))
     for name, changes in PROGRAMS.items():
         rewrite(program, repository / name / "1/model.pt2", changes)
+    number = repository / "number_own/1/model.pt2"
+    programs.save(number, Multiplied(), [X, 3], {"x": {0: Dim.DYNAMIC}, "n": Dim.DYNAMIC})
+    self_test.add(number)
+    rewrite(number, repository / "number/1/model.pt2", {PROGRAM: exported_with(OTHER)})
     flags = ("--cpu_threads=1",)
     with Server(repository, "cpu*2", directory / "run", flags, data=False) as server:
         yield server
@@ -233,6 +246,12 @@ def test_a_program_that_computes_the_same_is_served(client: braid.Client, model:
     assert_close(next(iter(outputs.values())), y.detach())
 
 
+def test_a_self_test_gives_a_program_its_number(client: braid.Client, server: Server) -> None:
+    assert "its self-test was computed" in "".join(lines_of(server, "number"))
+    outputs = client.infer("number", {"x": X.numpy(), "n": np.array([5])})
+    assert_close(next(iter(outputs.values())), X * 5)
+
+
 @pytest.mark.parametrize("model", ["untested", "program_untested"])
 def test_a_package_without_a_self_test_is_warned_of(server: Server, model: str) -> None:
     (line,) = lines_of(server, model)
@@ -267,17 +286,17 @@ def test_the_servers_own_version_is_not_tested(
     [
         (
             "fails",
-            f"model.pt2: exported with PyTorch {OTHER}, and this server's PyTorch {OWN} computes "
-            "something else: graph 'bw', parameter_gradient 'last.bias' differs by up to 0.25",
+            f"model.pt2: self-test failed: PyTorch {OWN} computes other results than {OTHER}: "
+            "graph 'bw', parameter_gradient 'last.bias' differs by up to 0.25",
         ),
-        ("fails", f"(tolerance 0.001): export the model again with PyTorch {OWN}"),
+        ("fails", f"(tolerance 0.001) (export the model again with PyTorch {OWN})"),
         ("program_fails", "graph 'model', output '1' differs by up to 1 (tolerance 0.001)"),
-        ("no_json", "model.pt2: extra/self_test.json: is no JSON object"),
+        ("no_json", "model.pt2: extra/self_test.json: not a JSON object"),
         ("unknown_name", "extra/self_test.json: given.parameter/none: no graph takes"),
-        ("nothing_given", "cannot run its self-test: graph 'eval': the self-test has no"),
-        ("program_no_json", "model.pt2: extra/self_test.json: is no JSON object"),
-        ("other_major", "graph 'fw': schema_version.major: unknown version 9"),
-        ("program_other_major", "schema_version.major: unknown version 9"),
+        ("nothing_given", f"exported with PyTorch {OTHER}: graph 'eval': the self-test has no"),
+        ("program_no_json", "model.pt2: extra/self_test.json: not a JSON object"),
+        ("other_major", "graph 'fw': schema_version.major: unsupported version 9"),
+        ("program_other_major", "schema_version.major: unsupported version 9"),
     ],
 )
 def test_what_is_refused_says_why(client: braid.Client, model: str, words: str) -> None:

@@ -62,7 +62,7 @@ def test_request_that_fails_takes_no_other_with_it(
         futures.append(stub.ModelInfer.future(request))
     error = futures[bad].exception(timeout=CALL_SECONDS)
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert "model 'waiting_words' failed on them" in error.details()
+    assert "model 'waiting_words' raised an error" in error.details()
     for i, future in enumerate(futures):
         if i != bad:
             data = future.result(timeout=CALL_SECONDS).raw_output_contents[0]

@@ -356,6 +356,22 @@ def test_program(tmp_path, examples):
     torch.export.load(package)
 
 
+def test_program_that_takes_a_number(tmp_path):
+    class Scaled(nn.Module):
+        def forward(self, x, n):
+            torch._check(n >= 3)
+            return x.repeat(n, 1)
+
+    sizes = {"x": {0: torch.export.Dim.DYNAMIC}, "n": torch.export.Dim.DYNAMIC}
+    program = torch.export.export(Scaled(), (torch.randn(2, 3), 7), dynamic_shapes=sizes)
+    torch.export.save(program, tmp_path / "model.pt2")
+    self_test.add(tmp_path / "model.pt2")
+    assert self_test.run(tmp_path / "model.pt2") == []
+    record = record_of(tmp_path / "model.pt2")
+    assert generated.tensor_of(record["given"]["input/1"]).tolist() == [3]
+    assert record["graphs"][0]["expected"]["output/0"]["shape"] == [6, 3]
+
+
 def test_changed_program_fails(tmp_path):
     package = save_program(tmp_path / "model.pt2")
     self_test.add(package)

@@ -29,7 +29,7 @@ TEST_F(FailingQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
   Open();
   EXPECT_THAT(ValuesOf<float>(first.Wait()->outputs[0]), ElementsAre(0, 2));
   EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("model 'm' failed on them: negative")));
+                                   HasSubstr("model 'm' raised an error: negative")));
   EXPECT_THAT(ValuesOf<float>(last.Wait()->outputs[0]), ElementsAre(10, 12));
 }
 

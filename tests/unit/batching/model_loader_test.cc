@@ -144,7 +144,7 @@ TEST_F(ModelLoaderTest, OneThatFailsStopsNoOther) {
   dir_.Write("misconfigured/config.pbtxt", "");
   ASSERT_THAT(Load(), IsOk());
   EXPECT_THAT(models_.Find("m", 0), IsOk());
-  EXPECT_THAT(Reason("broken"), HasSubstr("it is no zip archive"));
+  EXPECT_THAT(Reason("broken"), HasSubstr("not a zip archive"));
   EXPECT_THAT(Reason("empty"), HasSubstr("no version folder"));
   EXPECT_THAT(Reason("misconfigured"), HasSubstr("misconfigured/config.pbtxt"));
 }

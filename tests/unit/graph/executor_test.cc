@@ -333,6 +333,18 @@ json HigherOrder(const std::string& name, std::vector<json> arguments, std::vect
   return Node("torch.ops.higher_order." + name, named, std::move(outputs));
 }
 
+TEST(ExecutorTest, TakesNumbersAlsoAsTensors) {
+  const json graph =
+      Graph({Tensor("x"), SymInt("n")},
+            {Aten("mul.Scalar", {{"self", Tensor("x")}, {"other", SymInt("n")}}, {Tensor("y")})},
+            {Tensor("y"), SymInt("n")});
+  for (const IValue& number : {IValue(3), IValue(at::full({1}, 3, at::kLong))}) {
+    const std::vector<IValue> results = RunGraph(graph, {Rows(), number});
+    ExpectEqual(results[0], Rows() * 3);
+    EXPECT_EQ(results[1], IValue(3));
+  }
+}
+
 TEST(ExecutorTest, RunsOneBranchOfACondition) {
   const json node = HigherOrder("cond",
                                 {Tensor("p"), Subgraph(Unary("sin.default")),

@@ -42,8 +42,9 @@ void ExpectNodeRefused(const json& node, const std::string& words) {
 TEST(ProgramTest, IsReadFromWhatTorchExportWrites) { EXPECT_THAT(Read(ProgramOf(Sine())), IsOk()); }
 
 TEST(ProgramTest, KnowsNoOtherMajorVersion) {
-  ExpectRefused(Changed("/schema_version/major", 9),
-                "schema_version.major: unknown version 9 of torch.export's schema (8)");
+  ExpectRefused(
+      Changed("/schema_version/major", 9),
+      "schema_version.major: unsupported version 9 of torch.export's schema (expected 8)");
   ExpectRefused(Changed("/schema_version", nullptr), "schema_version");
   EXPECT_THAT(Read(Changed("/schema_version/minor", 99)), IsOk());
 }
@@ -61,7 +62,11 @@ TEST(ProgramTest, NamesOperatorsThatDoNotExist) {
   }
   ExpectNodeRefused(Node("torch.ops.higher_order.scan", {}, {Tensor("y")}),
                     "operator torch.ops.higher_order.scan is not supported");
+}
+
+TEST(ProgramTest, RefusesOperatorsWithEffectsOnTheServer) {
   ExpectNodeRefused(Aten("from_file.default", {}, {Tensor("y")}), "not allowed");
+  ExpectNodeRefused(Aten("_print.default", {{"s", {{"as_string", "hello"}}}}, {}), "not allowed");
 }
 
 TEST(ProgramTest, NamesTheModelsLine) {
@@ -79,7 +84,7 @@ TEST(ProgramTest, RefusesValuesThatAreNotDefinedBefore) {
 }
 
 TEST(ProgramTest, FitsArgumentsToTheSchema) {
-  ExpectNodeRefused(Aten("sin.default", {}, {Tensor("y")}), "aten::sin lacks its argument 'self'");
+  ExpectNodeRefused(Aten("sin.default", {}, {Tensor("y")}), "aten::sin: missing argument 'self'");
   ExpectNodeRefused(Aten("sin.default", {{"input", Tensor("x")}}, {Tensor("y")}),
                     "aten::sin has no argument 'input'");
   ExpectNodeRefused(
@@ -107,7 +112,7 @@ TEST(ProgramTest, RefusesTypesThatTheSchemaDoesNotNumber) {
                 {Tensor("y")});
   };
   for (const int64_t wrong : {-1, 0, 14, 27, 99}) {
-    ExpectNodeRefused(cast(wrong), "unknown number");
+    ExpectNodeRefused(cast(wrong), "unknown type code");
   }
   for (const char* kind : {"dtype", "layout", "memory_format"}) {
     for (const int64_t wrong : {-1, 999}) {
@@ -124,7 +129,7 @@ TEST(ProgramTest, RefusesTypesThatTheSchemaDoesNotNumber) {
 
 TEST(ProgramTest, FitsResultsToTheSchema) {
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("y"), Tensor("z")}),
-                    "aten::sin returns 1 values, not 2");
+                    "aten::sin has 2 outputs (expected 1)");
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {SymInt("y")}), "wrong type");
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {TensorList({"y"})}),
                     "wrong type");
@@ -137,7 +142,31 @@ TEST(ProgramTest, RefusesArithmeticOfTensors) {
   ExpectNodeRefused(Node("_operator.add", {{"a", Tensor("x")}, {"b", Int(1)}}, {SymInt("m")}),
                     "wrong type of argument of _operator.add");
   ExpectNodeRefused(Node("_operator.add", {{"a", SymInt("n")}}, {SymInt("m")}),
-                    "has 1 arguments (2)");
+                    "has 1 arguments (expected 2)");
+}
+
+TEST(ProgramTest, RefusesNumbersOfAnotherTypeThanTheOperatorReturns) {
+  const NamedArguments size = {{"self", Tensor("x")}, {"dim", Int(0)}};
+  ExpectNodeRefused(Aten("sym_size.int", size, {SymFloat("y")}), "wrong type");
+  ExpectNodeRefused(Aten("sym_size.int", size, {SymBool("y")}), "wrong type");
+  ExpectNodeRefused(Node("_operator.add", {{"a", Int(1)}, {"b", Int(2)}}, {SymFloat("y")}),
+                    "outputs[0]: int (expected float)");
+}
+
+TEST(ProgramTest, ComputesConstantsWhenItIsRead) {
+  const auto constant = [](const std::string& target, int64_t a, int64_t b) {
+    return Node(target, {{"a", Int(a)}, {"b", Int(b)}}, {SymInt("y")});
+  };
+  ExpectNodeRefused(constant("_operator.floordiv", 1, 0),
+                    "nodes[0]: _operator.floordiv: division of a size by zero");
+  ExpectNodeRefused(constant("_operator.mul", INT64_MAX, 2), "needs more than 64 bits");
+  json divisor = constant("_operator.sub", 1, 1);
+  const json quotient =
+      Node("_operator.floordiv", {{"a", SymInt("n")}, {"b", SymInt("y")}}, {SymInt("z")});
+  EXPECT_THAT(Read(ProgramOf(Graph({SymInt("n")}, {divisor, quotient}, {SymInt("z")}))), IsOk());
+  const json constants = Node("_operator.mod", {{"a", Int(5)}, {"b", SymInt("y")}}, {SymInt("z")});
+  ExpectRefused(ProgramOf(Graph({SymInt("n")}, {divisor, constants}, {SymInt("z")})),
+                "nodes[1]: _operator.mod: division");
 }
 
 TEST(ProgramTest, RefusesDamagedGraphs) {
@@ -165,23 +194,51 @@ TEST(ProgramTest, RefusesBodiesThatDoNotFit) {
         {{"", Tensor("x")}, {"", Subgraph(body)}, {"", Subgraph(body)}, {"", std::move(operands)}},
         {Tensor("y")});
   };
-  ExpectNodeRefused(cond(Sine(), TensorList({"x", "x"})), "takes 1 and returns 1 values (2 and 1)");
+  ExpectNodeRefused(cond(Sine(), TensorList({"x", "x"})), "graph: 2 inputs (expected 1)");
   json two = Sine();
   two["outputs"].push_back(Tensor("x"));
-  ExpectNodeRefused(cond(two, TensorList({"x"})), "takes 1 and returns 2 values (1 and 1)");
+  ExpectNodeRefused(cond(two, TensorList({"x"})), "graph: 2 outputs (expected 1)");
   ExpectNodeRefused(Node("torch.ops.higher_order.cond", {{"", Tensor("x")}}, {Tensor("y")}),
                     "wrong arguments");
+}
+
+TEST(ProgramTest, RefusesBodiesOfOtherTypes) {
+  const json number =
+      Graph({Tensor("x")},
+            {Aten("sym_size.int", {{"self", Tensor("x")}, {"dim", Int(0)}}, {SymInt("size")})},
+            {SymInt("size")});
+  const auto with_body = [](const std::string& name, json body, json operand, json output) {
+    NamedArguments arguments = {{"", std::move(body)}, {"", std::move(operand)}};
+    if (name != "map_impl") {
+      arguments.insert(arguments.begin(), {"", Bool(true)});
+    }
+    return Node("torch.ops.higher_order." + name, arguments, {std::move(output)});
+  };
+  for (const char* name : {"map_impl", "wrap_with_set_grad_enabled"}) {
+    ExpectNodeRefused(with_body(name, Subgraph(number), TensorList({"x"}), Tensor("y")),
+                      "outputs[0]: int (expected tensor)");
+    ExpectNodeRefused(
+        with_body(name, Subgraph(Sine()), json{{"as_sym_ints", {{{"as_name", "n"}}}}}, Tensor("y")),
+        "[0]: int (expected tensor)");
+  }
+  ExpectNodeRefused(with_body("map_impl", Subgraph(number), TensorList({"x"}), SymInt("y")),
+                    "outputs[0]: int (expected tensor)");
+  ExpectNodeRefused(
+      Node("torch.ops.higher_order.cond",
+           {{"", None()}, {"", Subgraph(Sine())}, {"", Subgraph(Sine())}, {"", TensorList({"x"})}},
+           {Tensor("y")}),
+      "cond has no predicate");
 }
 
 TEST(ProgramTest, RefusesRegionsWithoutOperands) {
   const json nothing = Graph({}, {}, {});
   ExpectNodeRefused(
       Node("torch.ops.higher_order.map_impl", {{"", Subgraph(nothing)}, {"", TensorList({})}}, {}),
-      "map_impl without operands");
+      "map_impl has no operands (expected at least 1)");
   ExpectNodeRefused(
       Node("torch.ops.higher_order.cond",
            {{"", Subgraph(nothing)}, {"", Subgraph(nothing)}, {"", TensorList({})}}, {}),
-      "cond without operands");
+      "cond has no predicate (expected a tensor or a number)");
 }
 
 TEST(ProgramTest, RefusesAutocastToUnknownTypes) {

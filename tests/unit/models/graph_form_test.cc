@@ -72,7 +72,7 @@ TEST(GraphFormTest, ATensorComesFromSomewhere) {
     json graph = Graph();
     graph[json::json_pointer(where)] = Tensor("nowhere");
     EXPECT_THAT(Check(graph), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                       HasSubstr("there is no tensor 'nowhere' before it")))
+                                       HasSubstr("'nowhere' is undefined")))
         << where;
   }
   json late = Graph();

@@ -129,7 +129,7 @@ json& Program(json& manifest) { return manifest["parts"][0]["programs"][0]; }
 INSTANTIATE_TEST_SUITE_P(
     All, DamagedManifestTest,
     ::testing::Values(
-        Damage{"NoObject", [](json& m) { m = json::array(); }, {"no JSON object"}},
+        Damage{"NoObject", [](json& m) { m = json::array(); }, {"not a JSON object"}},
         Damage{"OtherFormat", [](json& m) { m["format"] = "x"; }, {"format: 'x'", "braid-pair"}},
         Damage{"NoRowsToTrain",
                [](json& m) { m["parts"][0]["min_training_rows"] = 0; },
@@ -253,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(PairManifestTest, TextThatIsNoJsonIsRefused) {
   for (const char* text : {"", "{", "\xff\xfe", "[1,", "nul"}) {
-    EXPECT_THAT(ParsePairManifest(text), StatusIs(kRefused, HasSubstr("no JSON")));
+    EXPECT_THAT(ParsePairManifest(text), StatusIs(kRefused, HasSubstr("not a JSON object")));
   }
 }
 

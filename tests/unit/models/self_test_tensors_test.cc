@@ -124,35 +124,35 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NoDatatype", [](json& s) { s.erase("dtype"); }, "x: has no \"dtype\""},
         Damage{"UnknownDatatype", [](json& s) { s["dtype"] = "FP8"; }, "x.dtype: unknown"},
         Damage{"AnotherDatatype", [](json& s) { s["dtype"] = "INT32"; },
-               "x: INT32[2, 3] (the graphs take INT64[from 1, 3])"},
-        Damage{"NegativeSize", [](json& s) { s["shape"][0] = -2; }, "x.shape: no shape"},
+               "x: INT32[2, 3] (expected INT64[from 1, 3])"},
+        Damage{"NegativeSize", [](json& s) { s["shape"][0] = -2; }, "x.shape: invalid shape"},
         Damage{"OverflowingShape",
                [](json& s) {
                  s["shape"] = {int64_t{1} << 40, int64_t{1} << 40};
                },
-               "x.shape: no shape"},
+               "x.shape: invalid shape"},
         Damage{"HugeShape",
                [](json& s) {
                  s["shape"] = {int64_t{1} << 40, 3};
                },
-               "the graphs take INT64[from 1, 3]"},
-        Damage{"AnotherRank", [](json& s) { s["shape"] = {2}; }, "INT64[2] (the graphs take"},
+               "expected INT64[from 1, 3]"},
+        Damage{"AnotherRank", [](json& s) { s["shape"] = {2}; }, "INT64[2] (expected"},
         Damage{"NoRows",
                [](json& s) {
                  s["shape"] = {0, 3};
                },
-               "INT64[0, 3] (the graphs take"},
+               "INT64[0, 3] (expected"},
         Damage{"NoData", [](json& s) { s.erase("generated"); }, "x: has no \"data\""},
         Damage{"NoSeed", [](json& s) { s["generated"].erase("seed"); }, "has no \"seed\""},
         Damage{"Backwards", [](json& s) { s["generated"]["min"] = 10; }, "x.generated: "},
         Damage{"OutOfRange", [](json& s) { s["generated"]["max"] = 10; },
-               "x.generated: values from 0 to 10 (the graphs take 0 to 9)"},
+               "x.generated: values from 0 to 10 (expected 0 to 9)"},
         Damage{"NoBase64", [](json& s) { Store(s, "?"); }, "x.data: is not base64"},
         Damage{"FewBytes",
                [](json& s) {
                  Store(s, Base64<int64_t>({1, 2}));
                },
-               "x.data: 16 bytes (48 for INT64[2, 3])"},
+               "x.data: 16 bytes (expected 48 for INT64[2, 3])"},
         Damage{"StoredOutOfRange",
                [](json& s) {
                  Store(s, Base64<int64_t>({1, 2, 3, 4, 5, -1}));
@@ -170,7 +170,7 @@ TEST(SelfTestTensorsTest, FloatsThatAreNotFiniteAreNotGenerated) {
 TEST(SelfTestTensorsTest, BooleansAreZeroOrOne) {
   const json said = {{"dtype", "BOOL"}, {"shape", {2}}, {"data", Base64<char>({1, 2})}};
   EXPECT_THAT(GivenTensor::Read(JsonField(said, "x"), Any(DataType::kBool)),
-              StatusIs(kRefused, HasSubstr("x.data: bytes other than 0 and 1")));
+              StatusIs(kRefused, HasSubstr("x.data: has bytes other than 0 and 1")));
 }
 
 json Sample(std::vector<double> elements, std::vector<int64_t> shape, int64_t stride = 1) {
@@ -228,10 +228,11 @@ TEST_P(DamagedSampleTest, IsRefusedByPlaceAndValue) {
 INSTANTIATE_TEST_SUITE_P(
     All, DamagedSampleTest,
     ::testing::Values(
-        Damage{"NoStride", [](json& s) { s["stride"] = 0; }, "y: stride 0 (1 or more)"},
+        Damage{"NoStride", [](json& s) { s["stride"] = 0; }, "y: stride 0 (expected at least 1)"},
+        Damage{"NegativeTolerance", [](json& s) { s["tolerance"] = -1; },
+               "y: tolerance -1 (expected at least 0)"},
         Damage{"NegativeStride", [](json& s) { s["stride"] = -1; }, "y: stride -1"},
-        Damage{"OtherStride", [](json& s) { s["stride"] = 1; },
-               "y.data: 24 bytes (5 numbers of 8 bytes)"},
+        Damage{"OtherStride", [](json& s) { s["stride"] = 1; }, "y.data: 24 bytes (expected 40)"},
         Damage{"HugeShape", [](json& s) { s["shape"][0] = int64_t{1} << 50; }, "y.data: 24 bytes"},
         Damage{"NoBase64", [](json& s) { s["data"] = "?"; }, "y.data: is not base64"},
         Damage{"HalfANumber",

@@ -168,10 +168,11 @@ TEST_P(DamagedSelfTestTest, IsRefusedByPlaceAndValue) {
 INSTANTIATE_TEST_SUITE_P(
     All, DamagedSelfTestTest,
     ::testing::Values(
-        Damage{"NoObject", [](json& r) { r = json::array(); }, "is no JSON object"},
-        Damage{"OtherFormat", [](json& r) { r["format"] = "x"; }, "format: 'x' (braid-self-test)"},
+        Damage{"NoObject", [](json& r) { r = json::array(); }, "not a JSON object"},
+        Damage{"OtherFormat", [](json& r) { r["format"] = "x"; },
+               "format: 'x' (expected braid-self-test)"},
         Damage{"OtherSchema", [](json& r) { r["schema_version"] = 2; },
-               "schema_version: unknown version 2 (1)"},
+               "schema_version: unsupported version 2 (expected 1)"},
         Damage{"NoSeed", [](json& r) { r.erase("seed"); }, "has no \"seed\""},
         Damage{"NothingGiven", [](json& r) { r.erase("given"); }, "has no \"given\""},
         Damage{"UnknownTensor", [](json& r) { r["given"]["parameter/v"] = Given({1}, {1}); },
@@ -184,18 +185,18 @@ INSTANTIATE_TEST_SUITE_P(
                      {"generated",
                       {{"seed", 1}, {"mean", 0}, {"scale", 1}, {"min", 0}, {"max", 1}}}};
                },
-               "given.input/x: FP32[1099511627776] (the graphs take FP32[from 1])"},
+               "given.input/x: FP32[1099511627776] (expected FP32[from 1])"},
         Damage{"TwoBatchSizes",
                [](json& r) {
                  r["given"]["output_gradient/y"] = Given({3}, {1, 2, 3});
                },
-               "given.output_gradient/y: dim 0 is 3 (2, as that of another tensor)"},
+               "given.output_gradient/y: dim 0 is 3 (expected 2, as in another tensor)"},
         Damage{"AGraphTooFew", [](json& r) { r["graphs"].erase(2); },
-               "graphs: tests 2 graphs (3 of the model)"},
+               "graphs: has 2 graphs (expected 3)"},
         Damage{"AnotherGraph", [](json& r) { r["graphs"][1]["graph"] = "eval"; },
-               "graphs[1].graph: 'eval' (fw)"},
+               "graphs[1].graph: 'eval' (expected fw)"},
         Damage{"AnotherRole", [](json& r) { r["graphs"][1]["role"] = "eval"; },
-               "graphs[1].role: 'eval' (forward)"},
+               "graphs[1].role: 'eval' (expected forward)"},
         Damage{"NothingExpected", [](json& r) { r["graphs"][0]["expected"] = json::object(); },
                "graphs[0].expected: is empty"},
         Damage{"UnknownOutput",
@@ -208,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(SelfTestTest, TextThatIsNoJsonIsRefused) {
   for (const char* text : {"", "{", "\xff\xfe", "[1,", "nul"}) {
-    EXPECT_THAT(SelfTest::Parse(text, Model()), StatusIs(kRefused, HasSubstr("no JSON")));
+    EXPECT_THAT(SelfTest::Parse(text, Model()), StatusIs(kRefused, HasSubstr("not a JSON object")));
   }
 }
 

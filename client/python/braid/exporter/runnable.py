@@ -12,7 +12,13 @@ from typing import Any, Protocol
 import sympy
 import torch
 from torch.export.exported_program import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import (
+    InputKind,
+    InputSpec,
+    OutputKind,
+    SymIntArgument,
+    TensorArgument,
+)
 from torch.export.pt2_archive._package import load_pt2
 from torch.fx import Node
 from torch.utils import _pytree as pytree
@@ -167,13 +173,14 @@ class RunnableProgram:
     def _placeholders(self, archive: Archive) -> Iterator[Node]:
         by_name = {node.name: node for node in self._program.graph.nodes}
         for spec in self._signature.input_specs:
-            if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument):
-                yield by_name[spec.arg.name]
-            elif spec.kind == InputKind.USER_INPUT and not hasattr(spec.arg, "value"):
+            if spec.kind != InputKind.USER_INPUT or hasattr(spec.arg, "value"):
+                continue  # not an input, or a constant
+            if not isinstance(spec.arg, (TensorArgument, SymIntArgument)):
                 raise ExportError(
-                    f"{archive.path}: the program takes '{spec.arg.name}', a number that the "
-                    f"caller chooses (expected tensors)"
+                    f"{archive.path}: the program takes '{spec.arg.name}', which is neither a "
+                    f"tensor nor an integer"
                 )
+            yield by_name[spec.arg.name]
 
     def candidates(self) -> Iterator[Given]:
         examples = self._examples()
@@ -197,7 +204,10 @@ class RunnableProgram:
 
     def _argument(self, spec: InputSpec, named: Tensors) -> Any:
         if spec.kind == InputKind.USER_INPUT:
-            return named[spec.arg.name] if spec.arg.name in named else spec.arg.value
+            if spec.arg.name not in named:
+                return spec.arg.value
+            value = named[spec.arg.name]
+            return value if isinstance(spec.arg, TensorArgument) else int(value)
         for table in (self._program.state_dict, self._program.constants):
             if spec.target in table:
                 value = table[spec.target]
@@ -209,6 +219,8 @@ class RunnableProgram:
         leaves = pytree.tree_leaves(self._program.example_inputs)
         tensors = [each.detach() for each in leaves if isinstance(each, torch.Tensor)]
         values = [node.meta["val"] for node in self._inputs]
+        if any(isinstance(each, torch.SymInt) for each in values):
+            return None  # Nothing tells the numbers that are inputs from constants.
         if [(each.dtype, each.dim()) for each in tensors] != [
             (each.dtype, each.dim()) for each in values
         ]:
@@ -218,9 +230,9 @@ class RunnableProgram:
     def _random(self) -> Tensors:
         limits = ranges(self._program.graph_module)
         return {
-            f"input/{i}": _random(
-                node.meta["val"].dtype, self._shape(node), i, limits.get(node.name)
-            )
+            f"input/{i}": torch.tensor([self._size(node.meta["val"])])
+            if isinstance(node.meta["val"], torch.SymInt)
+            else _random(node.meta["val"].dtype, self._shape(node), i, limits.get(node.name))
             for i, node in enumerate(self._inputs)
         }
 

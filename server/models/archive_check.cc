@@ -35,6 +35,12 @@ absl::Status Wrong(absl::string_view file, absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat(file, " ", what));
 }
 
+// The first sentence of what PyTorch's reader says; what follows guesses at the reason.
+absl::string_view CauseOf(const std::exception& failure) {
+  const absl::string_view line = FirstLine(failure.what());
+  return line.substr(0, line.find(". "));
+}
+
 // The first bytes tell what it is.
 absl::Status CheckStart(const std::string& path, const std::string& file) {
   std::array<char, 4> start = {};
@@ -151,8 +157,8 @@ absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::stri
     archive->records_ = archive->reader_->getAllRecords();
     BRAID_RETURN_IF_ERROR(archive->CheckSizes(bytes));
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = FirstLine(failure.what());
-    return Wrong(file, absl::StrCat("cannot be loaded: its archive is damaged: ", first_line));
+    return Wrong(file,
+                 absl::StrCat("cannot be loaded: its archive is damaged: ", CauseOf(failure)));
   }
   return archive;
 }
@@ -192,8 +198,7 @@ absl::Status ModelArchive::ReadInto(const std::string& name, std::vector<char>* 
     reader_->getRecord(name, bytes->data(), bytes->size());
     return absl::OkStatus();
   } catch (const std::exception& failure) {
-    const absl::string_view first_line = FirstLine(failure.what());
-    return Wrong(file_, absl::StrCat("is damaged at '", name, "': ", first_line));
+    return Wrong(file_, absl::StrCat("is damaged at '", name, "': ", CauseOf(failure)));
   }
 }
 

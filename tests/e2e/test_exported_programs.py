@@ -354,7 +354,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("counter_by_view", "changes its buffers"),
         ("counter_without_gradients", "changes its buffers"),
         ("counter_by_out", "changes its buffers"),
-        ("truncated", "archive is damaged"),
+        ("truncated", "reading zip archive: failed finding central directory"),
         ("flipped", "is not what was written"),
         ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
         ("as_torchscript", "name it model.pt2"),
@@ -362,6 +362,11 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
     packages.assert_unavailable(client, model, words)
+
+
+def test_damage_is_described_without_guesses_at_its_cause(client: braid.Client) -> None:
+    (status,) = (each for each in client.models() if each.name == "truncated")
+    assert status.reason.endswith("failed finding central directory")
 
 
 def test_results_that_are_nested_too_deep_do_not_end_the_server(client: braid.Client) -> None:

@@ -129,9 +129,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
   const at::Tensor weight = weight_of_any_type.to(mean.scalar_type());
   at::Tensor weight_gradient = at::zeros_like(mean);
   at::Tensor bias_gradient = at::zeros_like(mean);
+  const at::Tensor invstd = (variance + eps).rsqrt();
   if (input.numel() > 0) {
+    // The kernel for GPUs requires the saved statistics in evaluation, too; that for CPUs does not.
     std::tie(std::ignore, weight_gradient, bias_gradient) =
-        at::native_batch_norm_backward(gradient, input, weight, mean, variance, {}, {},
+        at::native_batch_norm_backward(gradient, input, weight, mean, variance, mean, invstd,
                                        /*train=*/false, eps, /*output_mask=*/{false, true, true});
   }
   at::Tensor input_gradient;
@@ -144,8 +146,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
       count += part.count;
     }
     input_gradient =
-        InputGradient(gradient, input, weight, mean, (variance + eps).rsqrt(), sums, count)
-            .to(input.scalar_type());
+        InputGradient(gradient, input, weight, mean, invstd, sums, count).to(input.scalar_type());
   }
   return {input_gradient, weight_gradient, bias_gradient};
 }

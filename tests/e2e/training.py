@@ -34,9 +34,10 @@ def train(
     batches: Iterable[tuple[Tensor, Tensor]],
     optimizer: dict,
     loss: str,
+    **options: object,
 ) -> Run:
-    """What oracle.train does, done by the server."""
-    with new_trainer(client, model, loss=loss, optimizer=optimizer) as trainer:
+    """What oracle.train does, done by the server. options: as create_trainer's."""
+    with new_trainer(client, model, loss=loss, optimizer=optimizer, **options) as trainer:
         losses = [trainer.step({"x": x}, {"target": y}).loss for x, y in batches]
         return Run(losses, trainer.state_dict())
 

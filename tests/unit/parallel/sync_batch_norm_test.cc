@@ -1,19 +1,24 @@
 #include "server/parallel/sync_batch_norm.h"
 
+#include <array>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "absl/functional/function_ref.h"
+#include "c10/core/impl/LocalDispatchKeySet.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/worker_fleet.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/jit/api/module.h"
+#include "torch/library.h"
 
 namespace braid {
 namespace {
@@ -352,6 +357,37 @@ TEST(SyncBatchNormTest, ASecondDerivativeIsRefused) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("no second derivative")));
 }
 
+constexpr c10::DispatchKey kGpuRules = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+// Requires what LibTorch's kernel for GPUs requires, and calls the one for CPUs.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> BackwardByGpuRules(
+    c10::DispatchKeySet keys, const at::Tensor& gradient, const at::Tensor& input,
+    const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, const std::optional<at::Tensor>& save_mean,
+    const std::optional<at::Tensor>& save_invstd, bool train, double eps,
+    std::array<bool, 3> output_mask) {
+  TORCH_CHECK(save_mean && save_mean->defined(), "save_mean should always be defined");
+  TORCH_CHECK(save_invstd && save_invstd->defined(), "save_invstd should always be defined");
+  // It computes with these, and the other kernel with the running ones.
+  TORCH_CHECK(at::allclose(*save_mean, *running_mean));
+  TORCH_CHECK(at::allclose(*save_invstd, (*running_var + eps).rsqrt()));
+  return at::_ops::native_batch_norm_backward::redispatch(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGpuRules), gradient, input,
+      weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask);
+}
+
+TEST(SyncBatchNormTest, BackwardGivesTheKernelWhatAGpuRequires) {
+  const Layer layer = MakeLayer(4);
+  const at::Tensor input = Numbers({3, 4, 5}, 0.9);
+  const at::Tensor gradient = Numbers({3, 4, 5}, 1.9);
+  EXPECT_THAT(RunSynchronized(2,
+                              [&](size_t) {
+                                const c10::impl::IncludeDispatchKeyGuard rules(kGpuRules);
+                                Step(layer, input, gradient);
+                              }),
+              IsOk());
+}
+
 // Two convolutions, each with a batch norm.
 torch::jit::Module ConvNet() {
   torch::jit::Module module("Made");
@@ -409,3 +445,10 @@ TEST(SyncBatchNormTest, AScriptOfTwoLayersTrainsAsOnTheWholeBatch) {
 
 }  // namespace
 }  // namespace braid
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
+  library.impl("native_batch_norm_backward", &braid::BackwardByGpuRules);
+}

@@ -16,18 +16,27 @@ inline absl::Status CudaStatus(cudaError_t result, const char* expression) {
 }
 
 // Whether `result` is an error after which every call in this process fails: the GPU's context is
-// gone, with all that its memory held.
+// gone, with all that its memory held. CUDA says so of most of them; uncorrectable memory and
+// NVLink errors, a destroyed context and an unknown error leave nothing to go on with either.
 inline bool EndsContext(cudaError_t result) {
   switch (result) {
-    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
     case cudaErrorIllegalAddress:
-    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalInstruction:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
-    case cudaErrorECCUncorrectable:
+    case cudaErrorLaunchFailure:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
+    case cudaErrorUnknown:
       return true;
     default:
       return false;

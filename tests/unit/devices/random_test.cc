@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -40,6 +41,9 @@ void OnAThread(const std::function<void()>& work) {
     work();
   }).join();
 }
+
+// Kernels draw from it unless they are given another one, as all kernels of a GPU may.
+at::Generator SharedGenerator() { return at::detail::getDefaultCPUGenerator(); }
 
 at::Tensor ProcessState() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
@@ -127,6 +131,37 @@ TEST(RandomSeedGuardTest, AGeneratorThatIsGivenServes) {
   EXPECT_TRUE(at::equal(draw(), expected));
 }
 
+TEST(RandomSeedGuardTest, ThreadsThatShareAGeneratorDrawWhatEachDrawsAlone) {
+  constexpr size_t kThreads = 4;
+  const auto draw = [](uint64_t seed) {
+    const torch::jit::Module module = Dropout();
+    const RandomSeedGuard guard(SharedGenerator(), seed);
+    std::vector<at::Tensor> draws;
+    for (int d = 0; d < 20; ++d) {
+      draws.push_back(Draw(module));
+    }
+    return at::cat(draws);
+  };
+  std::vector<at::Tensor> alone(kThreads);
+  std::vector<at::Tensor> together(kThreads);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < kThreads; ++t) {
+    OnAThread([&] { alone[t] = draw(t); });
+  }
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      SetUpWorkerThread();
+      together[t] = draw(t);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (size_t t = 0; t < kThreads; ++t) {
+    EXPECT_TRUE(at::equal(together[t], alone[t])) << t;
+  }
+}
+
 // An expression that is random.
 class RandomOperatorTest : public ::testing::TestWithParam<const char*> {};
 
@@ -147,6 +182,26 @@ TEST_P(RandomOperatorTest, DrawsFromTheGuardAloneWithGradients) {
   const RandomSeedGuard guard(c10::kCPU, 1);
   module.forward({at::full({200, 7}, 0.5).requires_grad_(true)});
   EXPECT_TRUE(at::equal(ProcessState(), before)) << "drew from the process's generator";
+}
+
+TEST_P(RandomOperatorTest, DrawsFromASharedGeneratorAreNotShiftedByOtherGuards) {
+  const torch::jit::Module module = Returning(GetParam());
+  const auto draw_twice = [&](const std::function<void()>& between) {
+    const RandomSeedGuard guard(SharedGenerator(), 1);
+    const at::Tensor first = Draw(module);
+    between();
+    return std::make_pair(first, Draw(module));
+  };
+  const auto alone = draw_twice([] {});
+  EXPECT_FALSE(at::equal(alone.first, alone.second));
+  const auto shared = draw_twice([&] {
+    OnAThread([&] {
+      const RandomSeedGuard guard(SharedGenerator(), 2);
+      EXPECT_FALSE(at::equal(Draw(module), alone.first));
+    });
+  });
+  EXPECT_TRUE(at::equal(shared.first, alone.first));
+  EXPECT_TRUE(at::equal(shared.second, alone.second));
 }
 
 INSTANTIATE_TEST_SUITE_P(

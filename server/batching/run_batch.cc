@@ -181,19 +181,16 @@ absl::StatusOr<std::vector<at::Tensor>> Forward(const ModelConfig& config, Worke
 absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
                                      const std::vector<BatchPart>& parts) {
   const c10::AutoGradMode no_grad(false);
-  if (!worker.healthy()) {
-    return worker.LostStatus();
-  }
   BatchResult result;
-  absl::Status status = CatchTorch([&]() -> absl::Status {
-    absl::Time start = absl::Now();
-    // What was done since the last call of it.
-    const auto spend = [&](Phase phase) {
-      const absl::Time now = absl::Now();
-      const absl::Duration time = now - std::exchange(start, now);
-      worker.AddBusy(phase, time);
-      return time;
-    };
+  absl::Time start = absl::Now();
+  // What was done since the last call of it.
+  const auto spend = [&](Phase phase) {
+    const absl::Time now = absl::Now();
+    const absl::Duration time = now - std::exchange(start, now);
+    worker.AddBusy(phase, time);
+    return time;
+  };
+  absl::Status status = RunFor(worker, [&]() -> absl::Status {
     const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts);
     result.durations.copy_in = spend(Phase::kCopyIn);
     absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, worker, replica, inputs);
@@ -205,13 +202,12 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     }
     BRAID_RETURN_IF_ERROR(CheckOutputs(config, *outputs, rows, parts.size()));
     result.outputs = CopyOut(config, *outputs, parts);
-    absl::Status done = worker.Synchronize();
-    result.durations.copy_out = spend(Phase::kCopyOut);
-    return done;
+    return absl::OkStatus();
   });
   if (!status.ok()) {
     return status;
   }
+  result.durations.copy_out = spend(Phase::kCopyOut);
   return result;
 }
 

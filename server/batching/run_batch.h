@@ -31,7 +31,7 @@ inline constexpr char kOutputShapePayload[] = "braid/output_shape";
 
 // merge → device → forward → cut → host, on the calling thread, which is `worker`'s.
 // INVALID_ARGUMENT if the model fails on these inputs, FAILED_PRECONDITION if an output does not
-// have the rows or the dims of `config`, UNAVAILABLE if the device is lost.
+// have the rows or the dims of `config`, UNAVAILABLE, whatever failed, if the device is lost.
 absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, Replica& replica,
                                      const std::vector<BatchPart>& parts);
 

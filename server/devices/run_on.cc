@@ -52,18 +52,6 @@ absl::Status Failure(absl::string_view message) {
   return IsOutOfMemory(message) ? OutOfMemory(message) : absl::InternalError(message);
 }
 
-// What comes of `work` for `worker`, on a thread that has entered its device or does so in it.
-absl::Status RunFor(Worker& worker, absl::FunctionRef<absl::Status()> work) {
-  absl::Status done = worker.healthy() ? CatchTorch(work) : worker.LostStatus();
-  // Also after an error: what was begun has to end.
-  const absl::Status ended = worker.Synchronize();
-  if (!worker.healthy()) {
-    return worker.LostStatus();  // whatever came of it
-  }
-  done.Update(ended);
-  return done;
-}
-
 absl::Status FirstError(const std::vector<absl::Status>& results) {
   for (const absl::Status& result : results) {
     if (!result.ok()) {
@@ -87,6 +75,16 @@ absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work) {
   } catch (const std::exception& error) {
     return Failure(error.what());
   }
+}
+
+absl::Status RunFor(Worker& worker, absl::FunctionRef<absl::Status()> work) {
+  absl::Status done = worker.healthy() ? CatchTorch(work) : worker.LostStatus();
+  const absl::Status ended = worker.Synchronize();
+  if (!worker.healthy()) {
+    return worker.LostStatus();  // whatever came of it
+  }
+  done.Update(ended);
+  return done;
 }
 
 absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,

@@ -28,6 +28,11 @@ absl::Status RepeatOnEach(const std::vector<Worker*>& workers, Phase phase, int6
 absl::Status RunBesideEach(const std::vector<Worker*>& workers,
                            absl::FunctionRef<absl::Status(size_t)> work);
 
+// `work()` on the calling thread, which has entered the worker's device or does so in it, then the
+// device's synchronization: after an error, too, what was begun has to end. UNAVAILABLE, whatever
+// came of it, if the device is lost; it runs nothing if that is known.
+absl::Status RunFor(Worker& worker, absl::FunctionRef<absl::Status()> work);
+
 // `work()` as the calling thread's, with what LibTorch throws as a Status: RESOURCE_EXHAUSTED,
 // naming the device that the thread computes for, for memory that is not to be had, else INTERNAL
 // with the first line of its message. The only place that catches.

@@ -120,6 +120,17 @@ TEST_F(WorkerHealthTest, ABatchThatFailsOnALostDeviceIsNotItsInputsFault) {
   EXPECT_EQ(lost_, 1);
 }
 
+TEST_F(WorkerHealthTest, ABatchWhoseCopyFailsOnALostDeviceIsUnavailable) {
+  device_->set_fault(absl::UnavailableError("assert"));
+  // Nothing can be copied from a tensor without memory.
+  const auto forward =
+      [](const std::vector<at::Tensor>& inputs) -> absl::StatusOr<std::vector<at::Tensor>> {
+    return std::vector<at::Tensor>{inputs[0].to(at::kMeta)};
+  };
+  EXPECT_THAT(RunBatchOf(forward), StatusIs(kUnavailable, HasSubstr("fake:0")));
+  EXPECT_EQ(lost_, 1);
+}
+
 TEST_F(WorkerHealthTest, ABatchForALostDeviceIsNotRun) {
   device_->set_fault(absl::UnavailableError("assert"));
   EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));

@@ -5,13 +5,15 @@
 #include <optional>
 #include <utility>
 
+#include "ATen/EmptyTensor.h"
 #include "ATen/ops/cat.h"
-#include "ATen/ops/empty.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "c10/core/Allocator.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
+#include "server/devices/device.h"
 #include "server/devices/run_on.h"
 #include "server/models/input_check.h"
 #include "server/parallel/host_copy.h"
@@ -19,17 +21,33 @@
 namespace braid {
 namespace {
 
+// Host memory that a device copies from and to. Lives until the device is synchronized.
+class Staging {
+ public:
+  explicit Staging(const Device& device) : memory_(device.pinned_memory()) {}
+
+  // False for a CPU slot, which needs none.
+  bool needed() const { return memory_ != nullptr; }
+  at::Tensor Empty(at::IntArrayRef shape, c10::ScalarType type) {
+    return tensors_.emplace_back(at::detail::empty_generic(
+        shape, memory_, c10::DispatchKeySet(c10::DispatchKey::CPU), type, std::nullopt));
+  }
+
+ private:
+  c10::Allocator* const memory_;
+  std::vector<at::Tensor> tensors_;
+};
+
 // `pieces`, one behind the other, on `device`: as they are if there is one and it is there already.
-// For a GPU they are put together in memory that it copies from by itself.
-at::Tensor Merge(const std::vector<at::Tensor>& pieces, c10::Device device) {
-  if (!device.is_cuda()) {
+at::Tensor Merge(const std::vector<at::Tensor>& pieces, c10::Device device, Staging* staging) {
+  if (!staging->needed()) {
     return pieces.size() == 1 ? pieces.front() : at::cat(pieces);
   }
   std::vector<int64_t> shape = pieces.front().sizes().vec();
   for (size_t p = 1; p < pieces.size(); ++p) {
     shape[0] += pieces[p].size(0);
   }
-  const at::Tensor staged = at::empty(shape, pieces.front().options().pinned_memory(true));
+  const at::Tensor staged = staging->Empty(shape, pieces.front().scalar_type());
   if (pieces.size() == 1) {
     staged.copy_(pieces.front());
   } else {
@@ -52,18 +70,17 @@ std::optional<int64_t> BatchRows(const ModelConfig& config, const std::vector<Ba
 }
 
 // In host memory, once the device is synchronized.
-at::Tensor OnHost(const at::Tensor& tensor) {
+at::Tensor OnHost(const at::Tensor& tensor, Staging* staging) {
   if (!tensor.is_cuda()) {
     return tensor.contiguous();
   }
-  const at::Tensor host =
-      at::empty(tensor.sizes(), tensor.options().device(c10::kCPU).pinned_memory(true));
+  const at::Tensor host = staging->Empty(tensor.sizes(), tensor.scalar_type());
   host.copy_(tensor, /*non_blocking=*/true);
   return host;
 }
 
 std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
-                               const std::vector<BatchPart>& parts) {
+                               const std::vector<BatchPart>& parts, Staging* staging) {
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < config.inputs.size(); ++i) {
     if (config.inputs[i].scalar) {
@@ -79,7 +96,7 @@ std::vector<at::Tensor> CopyIn(const ModelConfig& config, const Worker& worker,
     // What several workers may be given at once must not be one memory: a model may work in place.
     const bool shared =
         rows.size() == 1 && (*parts.front().inputs)[i].broadcast && worker.torch_device().is_cpu();
-    at::Tensor merged = Merge(rows, worker.torch_device());
+    at::Tensor merged = Merge(rows, worker.torch_device(), staging);
     inputs.push_back(shared ? merged.clone() : std::move(merged));
   }
   return inputs;
@@ -142,10 +159,11 @@ void AddRow(const ModelConfig& config, std::vector<at::Tensor>* outputs) {
 
 std::vector<std::vector<HostTensor>> CopyOut(const ModelConfig& config,
                                              const std::vector<at::Tensor>& outputs,
-                                             const std::vector<BatchPart>& parts) {
+                                             const std::vector<BatchPart>& parts,
+                                             Staging* staging) {
   std::vector<std::vector<HostTensor>> cut(parts.size());
   for (size_t o = 0; o < outputs.size(); ++o) {
-    const at::Tensor host = OnHost(outputs[o]);
+    const at::Tensor host = OnHost(outputs[o], staging);
     int64_t start = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
       const at::Tensor part = config.batched() && host.dim() == 0 ? host.unsqueeze(0)
@@ -182,6 +200,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
                                      const std::vector<BatchPart>& parts) {
   const c10::AutoGradMode no_grad(false);
   BatchResult result;
+  Staging staging(worker.device());
   absl::Time start = absl::Now();
   // What was done since the last call of it.
   const auto spend = [&](Phase phase) {
@@ -191,7 +210,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
     return time;
   };
   absl::Status status = RunFor(worker, [&]() -> absl::Status {
-    const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts);
+    const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts, &staging);
     result.durations.copy_in = spend(Phase::kCopyIn);
     absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, worker, replica, inputs);
     result.durations.forward = spend(Phase::kForward);
@@ -201,7 +220,7 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
       AddRow(config, &*outputs);
     }
     BRAID_RETURN_IF_ERROR(CheckOutputs(config, *outputs, rows, parts.size()));
-    result.outputs = CopyOut(config, *outputs, parts);
+    result.outputs = CopyOut(config, *outputs, parts, &staging);
     return absl::OkStatus();
   });
   if (!status.ok()) {

@@ -12,6 +12,10 @@
 #include "c10/core/Device.h"
 #include "server/devices/device_spec.h"
 
+namespace c10 {
+struct Allocator;
+}
+
 namespace braid {
 
 // A GPU, as the driver names it whatever order a program counts the GPUs in.
@@ -56,6 +60,9 @@ class Device {
   virtual GpuId gpu() const { return {}; }
   // Of the whole GPU, by any thread; nullopt for a CPU slot.
   virtual std::optional<AllocatorMemory> allocator_memory() const { return std::nullopt; }
+  // Allocates host memory that the device copies from and to by itself; nullptr for a CPU slot.
+  // What has it copied synchronizes before it frees the memory.
+  virtual c10::Allocator* pinned_memory() const { return nullptr; }
 };
 
 // For its scope, on the device's worker: raises `*peak` to what the work takes at most.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,9 @@ class FakeDevice final : public Device {
  public:
   void Enter() override { ++entered_; }
   absl::Status Synchronize() override {
+    if (on_synchronize) {
+      on_synchronize();
+    }
     const absl::MutexLock lock(&mu_);
     if (++synchronized_ == fails_at_) {
       return absl::InternalError("the device is lost");
@@ -28,6 +32,12 @@ class FakeDevice final : public Device {
   c10::Device torch_device() const override { return c10::kCPU; }
   std::string hardware() const override { return "fake"; }
   int threads() const override { return 1; }
+
+  c10::Allocator* pinned_memory() const override { return pinned; }
+
+  // Set while nothing runs on it.
+  c10::Allocator* pinned = nullptr;
+  std::function<void()> on_synchronize;
 
   // What Synchronize() says from now on.
   void set_fault(absl::Status fault) {

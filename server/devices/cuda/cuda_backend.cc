@@ -16,6 +16,7 @@
 #include "server/devices/cuda/cuda_status.h"
 #include "server/devices/cuda/ipc_memory.h"
 #include "server/devices/cuda/nccl_communicator.h"
+#include "server/devices/cuda/pinned_pool.h"
 
 namespace braid {
 namespace {
@@ -46,6 +47,13 @@ class CudaDevice final : public Device {
     before_ = Used().current;
   }
   int64_t PeakMemory() override { return Used().peak - before_; }
+  c10::Allocator* pinned_memory() const override {
+    // Never destroyed: replies outlive the device.
+    static PinnedPool& pool = *new PinnedPool([](void* memory, size_t bytes) {
+      return BRAID_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
+    });
+    return &pool;
+  }
   c10::Device torch_device() const override { return {c10::kCUDA, index_}; }
   std::string hardware() const override { return hardware_; }
   int threads() const override { return 0; }

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/run_batch.h"
+#include "server/devices/cuda/pinned_pool.h"
 #include "server/devices/run_on.h"
 #include "server/devices/worker.h"
 #include "tests/fakes/fake_device.h"
@@ -129,6 +130,20 @@ TEST_F(WorkerHealthTest, ABatchWhoseCopyFailsOnALostDeviceIsUnavailable) {
   };
   EXPECT_THAT(RunBatchOf(forward), StatusIs(kUnavailable, HasSubstr("fake:0")));
   EXPECT_EQ(lost_, 1);
+}
+
+TEST_F(WorkerHealthTest, StagedInputsStayUntilTheDeviceIsSynchronized) {
+  PinnedPool pool([](void*, size_t) { return absl::OkStatus(); });
+  device_->pinned = &pool;
+  const void* staged = nullptr;
+  const auto forward =
+      [&](const std::vector<at::Tensor>& inputs) -> absl::StatusOr<std::vector<at::Tensor>> {
+    staged = inputs[0].const_data_ptr();
+    return std::vector<at::Tensor>{inputs[0].clone()};
+  };
+  device_->on_synchronize = [&] { EXPECT_NE(pool.allocate(1).get(), staged); };
+  EXPECT_THAT(RunBatchOf(forward), IsOk());
+  EXPECT_EQ(pool.allocate(1).get(), staged);
 }
 
 TEST_F(WorkerHealthTest, ABatchForALostDeviceIsNotRun) {

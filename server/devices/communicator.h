@@ -10,6 +10,7 @@
 
 namespace braid {
 
+class CudaBackend;
 class Worker;
 
 // One tensor a rank, all of one shape and dtype; rank r's on the r-th device, the primary's first.
@@ -39,5 +40,8 @@ class Communicator {
 // NCCL where there are several workers and each has a GPU of its own; else nullptr: the workers
 // copy and add by themselves.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers);
+// The same with `cuda` in place of LoadCudaBackend().
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers,
+                                                               CudaBackend* cuda);
 
 }  // namespace braid

@@ -13,7 +13,7 @@
 
 namespace braid {
 
-// Thread-safe.
+// Thread-safe. Methods other than the accessors may throw what LibTorch throws.
 class CudaBackend {
  public:
   virtual ~CudaBackend() = default;

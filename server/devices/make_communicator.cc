@@ -1,8 +1,10 @@
 #include <set>
 #include <utility>
 
+#include "server/base/status.h"
 #include "server/devices/communicator.h"
 #include "server/devices/cuda_backend.h"
+#include "server/devices/run_on.h"
 #include "server/devices/worker.h"
 
 namespace braid {
@@ -23,10 +25,19 @@ bool AllOnGpusOfTheirOwn(const std::vector<Worker*>& workers) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers) {
+  return MakeCommunicator(std::move(workers), LoadCudaBackend());
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers,
+                                                               CudaBackend* cuda) {
+  std::unique_ptr<Communicator> communicator;
   if (workers.size() > 1 && AllOnGpusOfTheirOwn(workers)) {
-    return LoadCudaBackend()->MakeNcclCommunicator(std::move(workers));
+    BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(communicator, cuda->MakeNcclCommunicator(std::move(workers)));
+      return absl::OkStatus();
+    }));
   }
-  return nullptr;
+  return communicator;
 }
 
 }  // namespace braid

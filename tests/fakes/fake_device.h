@@ -13,9 +13,12 @@
 
 namespace braid {
 
-// Thread-safe. Its tensors live in host memory.
+// Thread-safe.
 class FakeDevice final : public Device {
  public:
+  // On a GPU that is not there no tensor can be made.
+  explicit FakeDevice(c10::Device device = c10::kCPU) : device_(device) {}
+
   void Enter() override { ++entered_; }
   absl::Status Synchronize() override {
     if (on_synchronize) {
@@ -29,7 +32,7 @@ class FakeDevice final : public Device {
   }
   void ResetPeakMemory() override {}
   int64_t PeakMemory() override { return 0; }
-  c10::Device torch_device() const override { return c10::kCPU; }
+  c10::Device torch_device() const override { return device_; }
   std::string hardware() const override { return "fake"; }
   int threads() const override { return 1; }
 
@@ -56,6 +59,7 @@ class FakeDevice final : public Device {
   }
 
  private:
+  const c10::Device device_;
   std::atomic<int> entered_{0};
   mutable absl::Mutex mu_;
   int synchronized_ ABSL_GUARDED_BY(mu_) = 0;

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/fake_device.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/worker_fleet.h"
 
@@ -20,22 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Kind = InstanceGroup::Kind;
 
-// Says that it is a GPU; no tensor is made on it.
-class NamedDevice final : public Device {
- public:
-  explicit NamedDevice(c10::Device device) : device_(device) {}
-  void Enter() override {}
-  absl::Status Synchronize() override { return absl::OkStatus(); }
-  void ResetPeakMemory() override {}
-  int64_t PeakMemory() override { return 0; }
-  c10::Device torch_device() const override { return device_; }
-  std::string hardware() const override { return ""; }
-  int threads() const override { return 0; }
-
- private:
-  const c10::Device device_;
-};
-
 // --devices=cuda:0*2,cuda:3,cpu*2, or the CPU workers alone.
 std::vector<std::unique_ptr<Device>> Devices(bool gpus) {
   std::vector<c10::Device> devices = {c10::kCPU, c10::kCPU};
@@ -44,7 +29,7 @@ std::vector<std::unique_ptr<Device>> Devices(bool gpus) {
   }
   std::vector<std::unique_ptr<Device>> made;
   for (const c10::Device device : devices) {
-    made.push_back(std::make_unique<NamedDevice>(device));
+    made.push_back(std::make_unique<FakeDevice>(device));
   }
   return made;
 }

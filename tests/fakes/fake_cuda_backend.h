@@ -1,0 +1,40 @@
+// GPUs that are not there: workers on them run, but no tensor can be made.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "c10/util/Exception.h"
+#include "server/devices/cuda_backend.h"
+#include "tests/fakes/fake_device.h"
+
+namespace braid {
+
+class FakeCudaBackend final : public CudaBackend {
+ public:
+  explicit FakeCudaBackend(int gpus) : gpus_(gpus) {}
+
+  int gpus() const override { return gpus_; }
+  int compute_capability(int) const override { return 90; }
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
+    return std::make_unique<FakeDevice>(
+        c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
+  }
+  // Throws, as LibTorch does where a GPU is lost.
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
+      std::vector<Worker*>) override {
+    TORCH_CHECK(false, "CUDA error: device-side assert triggered");
+  }
+  absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string&, int) override {
+    return absl::UnimplementedError("a fake GPU has no memory");
+  }
+
+ private:
+  const int gpus_;
+};
+
+}  // namespace braid

@@ -2,37 +2,49 @@
 
 #include <dlfcn.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
 
 // NOLINTBEGIN(concurrency-mt-unsafe): dlerror() is glibc's, which keeps an error a thread.
-CudaBackend* Load() {
+absl::StatusOr<CudaBackend*> Load() {
   // Without a driver the CUDA libraries of LibTorch are 350 MB of memory for nothing.
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) {
-    Log(LogModule::kDevices).debug("no CUDA driver: {}", dlerror());
-    return nullptr;
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no NVIDIA driver: ", dlerror()));
   }
-  void* library = dlopen("libbraid_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  void* const library = dlopen("libbraid_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    Log(LogModule::kDevices).warn("there is a CUDA driver, but no GPU support: {}", dlerror());
-    return nullptr;
+    return absl::UnavailableError(dlerror());
   }
-  auto* make = reinterpret_cast<MakeCudaBackendFunction>(dlsym(library, kMakeCudaBackend));
+  const auto make = reinterpret_cast<MakeCudaBackendFunction>(dlsym(library, kMakeCudaBackend));
   if (make == nullptr) {
-    Log(LogModule::kDevices).warn("libbraid_cuda.so is not of this build: {}", dlerror());
-    return nullptr;
+    return absl::UnavailableError(
+        absl::StrCat("libbraid_cuda.so is not of this build: ", dlerror()));
   }
-  return make();
+  std::string why;
+  CudaBackend* const backend = make(&why);
+  return backend != nullptr ? absl::StatusOr<CudaBackend*>(backend) : absl::UnavailableError(why);
 }
 // NOLINTEND(concurrency-mt-unsafe)
 
+absl::StatusOr<CudaBackend*> LoadAndLog() {
+  absl::StatusOr<CudaBackend*> backend = Load();
+  if (!backend.ok()) {
+    Log(LogModule::kDevices)
+        .log(absl::IsNotFound(backend.status()) ? spdlog::level::info : spdlog::level::warn,
+             "GPUs: none can be used: {}", std::string(backend.status().message()));
+  }
+  return backend;
+}
+
 }  // namespace
 
-CudaBackend* LoadCudaBackend() {
-  static CudaBackend* const kBackend = Load();
+absl::StatusOr<CudaBackend*> LoadCudaBackend() {
+  static const absl::StatusOr<CudaBackend*> kBackend = LoadAndLog();
   return kBackend;
 }
 

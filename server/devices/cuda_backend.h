@@ -32,12 +32,13 @@ class CudaBackend {
                                                                    int index) = 0;
 };
 
-// The backend, loaded at the first call, which has to come before any other use of LibTorch;
-// nullptr where there is no driver, no GPU, or no libbraid_cuda.so (the log says which).
-CudaBackend* LoadCudaBackend();
+// The backend, never null, loaded at the first call, which has to come before any other use of
+// LibTorch. Where no GPU can be used, the reason, which the first call logs: NOT_FOUND if there is
+// no driver, else UNAVAILABLE.
+absl::StatusOr<CudaBackend*> LoadCudaBackend();
 
-// What libbraid_cuda.so exports: nullptr if there is no usable GPU.
-using MakeCudaBackendFunction = CudaBackend* (*)();
+// What libbraid_cuda.so exports: nullptr if no GPU can be used, for the reason `*why`.
+using MakeCudaBackendFunction = CudaBackend* (*)(std::string* why);
 inline constexpr char kMakeCudaBackend[] = "BraidMakeCudaBackend";
 
 }  // namespace braid

@@ -36,13 +36,18 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaB
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(const Options& options) {
-  CudaBackend* const cuda = LoadCudaBackend();
+  return Create(options, LoadCudaBackend());
+}
+
+absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
+    const Options& options, const absl::StatusOr<CudaBackend*>& cuda) {
   auto pool = std::make_unique<DevicePool>();
-  BRAID_ASSIGN_OR_RETURN(pool->slots_,
-                         ParseDevices(options.devices, cuda == nullptr ? 0 : cuda->gpus()));
+  const absl::StatusOr<int> gpus = cuda.ok() ? absl::StatusOr<int>((*cuda)->gpus()) : cuda.status();
+  BRAID_ASSIGN_OR_RETURN(pool->slots_, ParseDevices(options.devices, gpus));
   const int threads = ThreadsFor(pool->slots_, options.cpu_threads);
   for (const DeviceSlot& slot : pool->slots_) {
-    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, MakeDevice(slot, cuda, threads));
+    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                           MakeDevice(slot, cuda.value_or(nullptr), threads));
     Log(LogModule::kDevices)
         .info("device {}: {}", slot.name,
               slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads)
@@ -88,11 +93,11 @@ std::vector<DeviceSlotView> DevicePool::View() const {
 }
 
 GpuMemorySource DevicePool::gpu_memory() {
-  CudaBackend* const cuda = LoadCudaBackend();
-  if (cuda == nullptr) {
+  const absl::StatusOr<CudaBackend*> cuda = LoadCudaBackend();
+  if (!cuda.ok()) {
     return {};
   }
-  return {cuda->gpus(), [cuda](const std::string& handle, int device) {
+  return {(*cuda)->gpus(), [cuda = *cuda](const std::string& handle, int device) {
             return cuda->OpenGpuMemory(handle, device);
           }};
 }

@@ -15,6 +15,8 @@
 
 namespace braid {
 
+class CudaBackend;
+
 // Immutable after Create().
 class DevicePool {
  public:
@@ -30,6 +32,9 @@ class DevicePool {
 
   // Starts a worker for each slot. INVALID_ARGUMENT for slots that this machine has not.
   static absl::StatusOr<std::unique_ptr<DevicePool>> Create(const Options& options);
+  // The same with `cuda` in place of LoadCudaBackend().
+  static absl::StatusOr<std::unique_ptr<DevicePool>> Create(
+      const Options& options, const absl::StatusOr<CudaBackend*>& cuda);
 
   ~DevicePool();
 

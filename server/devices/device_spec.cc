@@ -50,34 +50,38 @@ absl::Status AddGpu(absl::string_view whole, int index, int workers, int gpus, C
   return absl::OkStatus();
 }
 
-absl::Status AddItem(absl::string_view whole, int gpus, Counts* counts) {
+absl::Status AddItem(absl::string_view whole, const absl::StatusOr<int>& gpus, Counts* counts) {
   absl::string_view item = whole;
   BRAID_ASSIGN_OR_RETURN(const int workers, TakeCount(whole, &item));
   if (item == "cpu") {
     counts->cpu += workers;
     return absl::OkStatus();
   }
-  if (item == "cuda" && gpus == 0) {
-    return absl::InvalidArgumentError("'cuda' asks for GPUs, but this machine has none");
-  }
-  if (item == "cuda") {
-    for (int i = 0; i < gpus; ++i) {
-      BRAID_RETURN_IF_ERROR(AddGpu(whole, i, workers, gpus, counts));
-    }
-    return absl::OkStatus();
-  }
+  const bool every_gpu = item == "cuda";
   int index = -1;
-  if (!absl::ConsumePrefix(&item, "cuda:") || !absl::SimpleAtoi(item, &index) || index < 0) {
+  if (!every_gpu &&
+      (!absl::ConsumePrefix(&item, "cuda:") || !absl::SimpleAtoi(item, &index) || index < 0)) {
     return Reject(whole, "is no device");
   }
-  return AddGpu(whole, index, workers, gpus, counts);
+  if (!gpus.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", whole, "' asks for a GPU, but none can be used: ", gpus.status().message()));
+  }
+  if (!every_gpu) {
+    return AddGpu(whole, index, workers, *gpus, counts);
+  }
+  for (int i = 0; i < *gpus; ++i) {
+    BRAID_RETURN_IF_ERROR(AddGpu(whole, i, workers, *gpus, counts));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<DeviceSlot>> ParseDevices(absl::string_view text, int gpus) {
+absl::StatusOr<std::vector<DeviceSlot>> ParseDevices(absl::string_view text,
+                                                     const absl::StatusOr<int>& gpus) {
   if (text == "auto") {
-    text = gpus > 0 ? "cuda" : "cpu*2";
+    text = gpus.ok() ? "cuda" : "cpu*2";
   }
   Counts counts;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {

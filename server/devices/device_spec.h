@@ -24,8 +24,9 @@ struct DeviceSlot {
 
 // Reads `auto`, or a comma-separated list of `cpu`, `cpu*N` (N CPU slots), `cuda` (every GPU),
 // `cuda:I` and `cuda:I*N` (N workers on GPU I). `auto` is every GPU, or `cpu*2` where there is
-// none. `gpus`: how many GPUs the machine has. At most 64 slots. INVALID_ARGUMENT for what it does
-// not understand and for a GPU that is not there or named twice.
-absl::StatusOr<std::vector<DeviceSlot>> ParseDevices(absl::string_view text, int gpus);
+// none. `gpus`: how many GPUs there are (at least 1), or why none can be used. At most 64 slots.
+// INVALID_ARGUMENT for what it does not understand and for a GPU that is not there or named twice.
+absl::StatusOr<std::vector<DeviceSlot>> ParseDevices(absl::string_view text,
+                                                     const absl::StatusOr<int>& gpus);
 
 }  // namespace braid

@@ -25,7 +25,7 @@ bool AllOnGpusOfTheirOwn(const std::vector<Worker*>& workers) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers) {
-  return MakeCommunicator(std::move(workers), LoadCudaBackend());
+  return MakeCommunicator(std::move(workers), LoadCudaBackend().value_or(nullptr));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers,

@@ -148,11 +148,11 @@ absl::Status LoadError(const std::string& folder, absl::string_view reason) {
 
 absl::Status CheckCapability(const std::string& wanted_text, int gpu) {
   int wanted = 0;
-  CudaBackend* const backend = LoadCudaBackend();
-  if (backend == nullptr || !absl::SimpleAtoi(wanted_text, &wanted)) {
+  const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
+  if (!backend.ok() || !absl::SimpleAtoi(wanted_text, &wanted)) {
     return absl::OkStatus();
   }
-  const int have = backend->compute_capability(gpu);
+  const int have = (*backend)->compute_capability(gpu);
   if (have / 10 != wanted / 10 || have < wanted) {
     return Wrong(absl::StrCat("was compiled for GPUs of compute capability ", wanted,
                               "; cuda:", gpu, " has ", have, ": compile it on such a GPU"));

@@ -149,8 +149,18 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid() makes it
 
 
-def run_to_exit(*flags: str) -> subprocess.CompletedProcess:
-    """Runs the server with only `flags`, which must make it end by itself."""
+def run_to_exit(
+    *flags: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess:
+    """Runs the server with only `flags`, which must make it end by itself.
+
+    environment: variables beside those of this process.
+    """
     return subprocess.run(
-        [str(BINARY), *flags], capture_output=True, text=True, timeout=START_SECONDS, check=False
+        [str(BINARY), *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+        env={**os.environ, **(environment or {})},
     )

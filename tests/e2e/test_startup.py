@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.server import Server, run_to_exit
+from e2e.server import BINARY, Server, run_to_exit
+
+FAKE_CUDA_DRIVER = BINARY.parents[1] / "lib/libfake_cuda_driver.so"
 
 FLAGS = [
     "--model_repository",
@@ -46,9 +48,11 @@ def test_help_tells_every_flag() -> None:
         assert flag in done.stdout
 
 
-def assert_refused(flags: list[str], *words: str) -> None:
+def assert_refused(
+    flags: list[str], *words: str, environment: dict[str, str] | None = None
+) -> None:
     """The server ends with exit code 2 and one line on stderr, with all of `words` in it."""
-    done = run_to_exit(*flags)
+    done = run_to_exit(*flags, environment=environment)
     assert done.returncode == 2, done
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done
@@ -89,6 +93,47 @@ def good_flags(repository: Path, directory: Path) -> dict[str, str]:
 def test_bad_value_is_refused(repository: Path, tmp_path: Path, flag: str, value: str) -> None:
     flags = {**good_flags(repository, tmp_path), flag: value}
     assert_refused([f"{name}={text}" for name, text in flags.items()], flag, value)
+
+
+# Codes of cuInit(), versions that the driver supports, and what the CUDA runtime makes of them.
+UNUSABLE_DRIVERS = [
+    ("802", "13020", "system not yet initialized (cudaErrorSystemNotReady"),
+    ("0", "11040", "CUDA driver version is insufficient for CUDA runtime version"),
+]
+
+
+def unusable_driver(directory: Path, init: str, version: str) -> dict[str, str]:
+    """The environment of a process that finds a CUDA driver with which no GPU can be used."""
+    (directory / "libcuda.so.1").symlink_to(FAKE_CUDA_DRIVER.resolve(strict=True))
+    return {
+        "LD_LIBRARY_PATH": str(directory),
+        "FAKE_CUDA_INIT": init,
+        "FAKE_CUDA_VERSION": version,
+    }
+
+
+@pytest.mark.parametrize(("init", "version", "reason"), UNUSABLE_DRIVERS)
+def test_a_gpu_that_cannot_be_used_is_refused_with_the_drivers_reason(
+    repository: Path, tmp_path: Path, init: str, version: str, reason: str
+) -> None:
+    flags = {**good_flags(repository, tmp_path), "--devices": "cuda"}
+    environment = unusable_driver(tmp_path, init, version)
+    assert_refused(
+        [f"{name}={text}" for name, text in flags.items()],
+        "--devices",
+        reason,
+        environment=environment,
+    )
+
+
+@pytest.mark.parametrize(("init", "version", "reason"), UNUSABLE_DRIVERS)
+def test_auto_logs_why_no_gpu_can_be_used_and_serves_on_cpus(
+    start_server: Callable[..., Server], tmp_path: Path, init: str, version: str, reason: str
+) -> None:
+    environment = unusable_driver(tmp_path, init, version)
+    server = start_server("auto", names=("mlp",), environment=environment)
+    assert reason in server.log
+    assert "device cpu:1" in server.log
 
 
 @pytest.mark.parametrize("extra", ["--nosuch=1", "--grpc-port=1", "surplus"])

@@ -93,6 +93,22 @@ std::string PciIdOf(int index) {
   return told ? id.data() : "";
 }
 
+// 12040: "12.4".
+std::string VersionText(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+// Explains `result`, of cudaGetDeviceCount(), to whoever runs the server.
+std::string WhyNoGpu(cudaError_t result) {
+  int driver = 0;
+  int runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  return absl::StrCat("CUDA reports: ", cudaGetErrorString(result), " (", cudaGetErrorName(result),
+                      "; the driver supports CUDA ", VersionText(driver), ", LibTorch uses CUDA ",
+                      VersionText(runtime), ")");
+}
+
 class RealCudaBackend final : public CudaBackend {
  public:
   explicit RealCudaBackend(int gpus) : gpus_(gpus) {}
@@ -131,9 +147,13 @@ class RealCudaBackend final : public CudaBackend {
 }  // namespace
 }  // namespace braid
 
-extern "C" braid::CudaBackend* BraidMakeCudaBackend() {
-  const int gpus = static_cast<unsigned char>(c10::cuda::device_count());
+extern "C" braid::CudaBackend* BraidMakeCudaBackend(std::string* why) {
+  int gpus = 0;
+  if (const cudaError_t result = cudaGetDeviceCount(&gpus); result != cudaSuccess) {
+    *why = braid::WhyNoGpu(result);
+    return nullptr;
+  }
   // Lives as long as the process, as the CUDA context does.
   static braid::RealCudaBackend backend(gpus);
-  return gpus > 0 ? &backend : nullptr;
+  return &backend;
 }

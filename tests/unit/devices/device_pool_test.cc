@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/devices/run_on.h"
+#include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {
@@ -19,6 +20,11 @@ class DevicePoolTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<DevicePool>> Create(const std::string& devices, int threads) {
     return DevicePool::Create({devices, threads, /*training_share=*/0.25, &clock_, &metrics_});
+  }
+  absl::StatusOr<std::unique_ptr<DevicePool>> Create(const std::string& devices, int threads,
+                                                     const absl::StatusOr<CudaBackend*>& cuda) {
+    return DevicePool::Create({devices, threads, /*training_share=*/0.25, &clock_, &metrics_},
+                              cuda);
   }
 
  private:
@@ -51,6 +57,14 @@ TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create(absl::StrCat("cpu*", slots), 0));
     EXPECT_EQ(pool->View().front().threads, std::max(1, cores / slots)) << slots;
   }
+}
+
+TEST_F(DevicePoolTest, WithoutGpusTheReasonIsInTheErrorAndAutoIsTwoCpuSlots) {
+  const absl::Status none = absl::UnavailableError("system not yet initialized");
+  EXPECT_THAT(Create("cuda", 1, none), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                HasSubstr("system not yet initialized")));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("auto", 1, none));
+  EXPECT_EQ(pool->workers().size(), 2);
 }
 
 TEST_F(DevicePoolTest, TheViewShowsWhatEachHasDone) {

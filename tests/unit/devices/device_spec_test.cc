@@ -13,10 +13,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+
+const absl::Status kNoGpu = absl::UnavailableError("the driver is too old");
 
 // The names of the slots; empty for text that is refused.
-std::vector<std::string> Names(const std::string& text, int gpus) {
+std::vector<std::string> Names(const std::string& text, const absl::StatusOr<int>& gpus) {
   std::vector<std::string> names;
   const absl::StatusOr<std::vector<DeviceSlot>> slots = ParseDevices(text, gpus);
   if (slots.ok()) {
@@ -29,13 +30,13 @@ std::vector<std::string> Names(const std::string& text, int gpus) {
 
 TEST(ParseDevicesTest, AutoIsEveryGpuOrTwoCpuSlots) {
   EXPECT_THAT(Names("auto", 2), ElementsAre("cuda:0", "cuda:1"));
-  EXPECT_THAT(Names("auto", 0), ElementsAre("cpu:0", "cpu:1"));
+  EXPECT_THAT(Names("auto", kNoGpu), ElementsAre("cpu:0", "cpu:1"));
 }
 
 TEST(ParseDevicesTest, CpuSlotsAddUp) {
-  EXPECT_THAT(Names("cpu", 0), ElementsAre("cpu:0"));
-  EXPECT_THAT(Names("cpu*3", 0), ElementsAre("cpu:0", "cpu:1", "cpu:2"));
-  EXPECT_THAT(Names("cpu,cpu*2", 0), ElementsAre("cpu:0", "cpu:1", "cpu:2"));
+  EXPECT_THAT(Names("cpu", kNoGpu), ElementsAre("cpu:0"));
+  EXPECT_THAT(Names("cpu*3", kNoGpu), ElementsAre("cpu:0", "cpu:1", "cpu:2"));
+  EXPECT_THAT(Names("cpu,cpu*2", kNoGpu), ElementsAre("cpu:0", "cpu:1", "cpu:2"));
 }
 
 TEST(ParseDevicesTest, GpusComeByNumberAndBeforeTheCpu) {
@@ -67,14 +68,14 @@ TEST(ParseDevicesTest, WhatIsNoDeviceIsRefusedWithTheGrammar) {
 }
 
 TEST(ParseDevicesTest, CountsGoFromOneToSixtyFour) {
-  EXPECT_EQ(Names("cpu*64", 0).size(), 64);
+  EXPECT_EQ(Names("cpu*64", kNoGpu).size(), 64);
   for (const char* text : {"cpu*0", "cpu*-1", "cpu*65", "cpu*", "cpu*x", "cpu*2*2",
                            "cpu*99999999999999999999", "cuda:0*0"}) {
     EXPECT_THAT(ParseDevices(text, 1), StatusIs(absl::StatusCode::kInvalidArgument,
                                                 AllOf(HasSubstr(text), HasSubstr("not 1 to 64"))))
         << text;
   }
-  EXPECT_THAT(ParseDevices("cpu*40,cpu*40", 0),
+  EXPECT_THAT(ParseDevices("cpu*40,cpu*40", kNoGpu),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than 64")));
 }
 
@@ -82,9 +83,15 @@ TEST(ParseDevicesTest, AGpuThatIsNotThereIsRefused) {
   EXPECT_THAT(ParseDevices("cuda:2", 2),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("'cuda:2'"), HasSubstr("it has 2"))));
-  EXPECT_THAT(ParseDevices("cuda", 0),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("this machine has none")));
-  EXPECT_THAT(Names("cuda:0", 0), IsEmpty());
+}
+
+TEST(ParseDevicesTest, WhereNoGpuCanBeUsedTheErrorSaysWhy) {
+  for (const char* text : {"cuda", "cuda:0", "cpu,cuda*2"}) {
+    EXPECT_THAT(ParseDevices(text, kNoGpu),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("asks for a GPU"), HasSubstr("the driver is too old"))))
+        << text;
+  }
 }
 
 TEST(ParseDevicesTest, AGpuIsNamedOnce) {

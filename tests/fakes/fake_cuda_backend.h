@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
+#include "server/base/status.h"
 #include "server/devices/cuda_backend.h"
 #include "tests/fakes/fake_device.h"
 
@@ -21,6 +22,7 @@ class FakeCudaBackend final : public CudaBackend {
   int gpus() const override { return gpus_; }
   int compute_capability(int) const override { return 90; }
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
+    BRAID_RETURN_IF_ERROR(device_error);
     return std::make_unique<FakeDevice>(
         c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
   }
@@ -32,6 +34,8 @@ class FakeCudaBackend final : public CudaBackend {
   absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string&, int) override {
     return absl::UnimplementedError("a fake GPU has no memory");
   }
+
+  absl::Status device_error;  // what making a device comes to
 
  private:
   const int gpus_;

@@ -25,6 +25,17 @@ def test_a_slot_has_the_labels_of_its_gpu(scraped: Scrape) -> None:
         assert (slot["gpu"], slot["uuid"]) in gpus
 
 
+def test_metrics_are_there_before_a_model_is_loaded(
+    start_server: Callable[..., Server], devices: str
+) -> None:
+    server = start_server(devices, names=("mlp",), flags=("--model_control_mode=explicit",))
+    owners = {
+        labels["owner"]
+        for labels in scrape(server.metrics_url).labels_of("braid_device_memory_bytes")
+    }
+    assert {"allocator", "cache"} <= owners
+
+
 def test_the_allocators_memory_is_counted_once_a_gpu(scraped: Scrape) -> None:
     slots = [labels["device"] for labels in scraped.labels_of("braid_device_info")]
     memory = scraped.labels_of("braid_device_memory_bytes")

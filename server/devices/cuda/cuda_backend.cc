@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "ATen/ops/ones.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "c10/cuda/CUDACachingAllocator.h"
@@ -17,14 +18,15 @@
 #include "server/devices/cuda/ipc_memory.h"
 #include "server/devices/cuda/nccl_communicator.h"
 #include "server/devices/cuda/pinned_pool.h"
+#include "server/devices/run_on.h"
 
 namespace braid {
 namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string hardware, GpuId gpu)
-      : index_(static_cast<c10::DeviceIndex>(index)),
+  CudaDevice(c10::DeviceIndex index, std::string hardware, GpuId gpu)
+      : index_(index),
         hardware_(std::move(hardware)),
         gpu_(std::move(gpu)),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)) {}
@@ -121,12 +123,23 @@ class RealCudaBackend final : public CudaBackend {
   }
 
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
-    // Opens the context here, where an error can still be told; the worker's Enter() finds it open.
-    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-    BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaFree(nullptr)));
     cudaDeviceProp properties;
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDeviceProperties(&properties, index)));
-    return std::make_unique<CudaDevice>(index, properties.name,
+    const auto device_index = static_cast<c10::DeviceIndex>(index);
+    // The first tensor opens the context and LibTorch's allocator here, where an error can still be
+    // reported: the worker's Enter() and a scrape of the metrics find them open. Its kernel shows
+    // whether LibTorch has code for this GPU.
+    const absl::Status ran = CatchTorch([&] {
+      const c10::cuda::CUDAGuard on_gpu(device_index);
+      at::ones({1}, at::TensorOptions(c10::Device(c10::kCUDA, device_index)));
+      return BRAID_CUDA(cudaDeviceSynchronize());
+    });
+    if (!ran.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cuda:", index, ": LibTorch cannot run on this GPU, ", properties.name,
+          " of compute capability ", properties.major, ".", properties.minor, ": ", ran.message()));
+    }
+    return std::make_unique<CudaDevice>(device_index, properties.name,
                                         GpuId{UuidOf(properties), PciIdOf(index)});
   }
 

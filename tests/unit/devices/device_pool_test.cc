@@ -59,6 +59,13 @@ TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
   }
 }
 
+TEST_F(DevicePoolTest, AGpuThatCannotBeUsedIsRefusedWithTheReason) {
+  FakeCudaBackend cuda(1);
+  cuda.device_error = absl::FailedPreconditionError("compute capability 7.0");
+  EXPECT_THAT(Create("auto", 1, &cuda),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("compute capability 7.0")));
+}
+
 TEST_F(DevicePoolTest, WithoutGpusTheReasonIsInTheErrorAndAutoIsTwoCpuSlots) {
   const absl::Status none = absl::UnavailableError("system not yet initialized");
   EXPECT_THAT(Create("cuda", 1, none), StatusIs(absl::StatusCode::kInvalidArgument,

@@ -193,7 +193,7 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
       ->type_name("LIST")
       ->capture_default_str();
   app->add_option("--cpu_threads", options->cpu_threads,
-                  "Intra-op threads of each CPU worker; 0: cores / workers")
+                  "Intra-op threads of each CPU worker; 0: cores / CPU workers")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app->add_option("--training_share", options->training_share,

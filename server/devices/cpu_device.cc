@@ -1,11 +1,8 @@
 #include <memory>
-#include <mutex>
 #include <string>
 
-#include "ATen/Parallel.h"
 #include "server/devices/device.h"
 #include "server/devices/host_allocator.h"
-#include "server/devices/signal_stack.h"
 
 namespace braid {
 namespace {
@@ -14,10 +11,7 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int threads) : threads_(threads) {}
 
-  void Enter() override {
-    at::set_num_threads(threads_);
-    UseSignalStacks(threads_);
-  }
+  void Enter() override {}
   // Several intra-op threads belong to the thread that has them wait for it.
   bool lendable() const override { return threads_ == 1; }
   absl::Status Synchronize() override { return absl::OkStatus(); }
@@ -38,8 +32,7 @@ class CpuDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> MakeCpuDevice(int threads) {
-  static std::once_flag once;
-  std::call_once(once, InstallHostAllocator);
+  InstallHostAllocator();
   return std::make_unique<CpuDevice>(threads);
 }
 

@@ -22,9 +22,9 @@ class CudaBackend {
   virtual int gpus() const = 0;
   // Of GPU `index`: 90 for 9.0. 0 if it does not tell.
   virtual int compute_capability(int index) const = 0;
-  // A slot on GPU `index`, with a stream of its own.
+  // A slot on GPU `index`, with a stream of its own. `threads`: its Device::threads().
   // FAILED_PRECONDITION if LibTorch's kernels do not run there.
-  virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) = 0;
   // A communicator over distinct GPUs, the primary's first. Its calls come from one thread.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
       std::vector<Worker*> workers) = 0;

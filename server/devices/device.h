@@ -36,7 +36,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Makes the calling thread the device's: intra-op threads, or current device and stream.
+  // Makes the calling thread the device's: current device and stream.
   virtual void Enter() = 0;
   // Whether any thread that has entered it may use it as its own thread does, while that one does
   // not; whoever has entered one such device has entered all.
@@ -54,7 +54,7 @@ class Device {
   virtual c10::Device torch_device() const = 0;
   // Product name of the hardware; empty for a CPU slot.
   virtual std::string hardware() const = 0;
-  // Intra-op threads; 0 for a GPU.
+  // Intra-op threads of a thread that computes for it: on a GPU, for what is done on the host.
   virtual int threads() const = 0;
   // Which GPU it is; empty for a CPU slot.
   virtual GpuId gpu() const { return {}; }

@@ -1,36 +1,49 @@
 #include "server/devices/device_pool.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <thread>
 #include <utility>
 
 #include "server/base/status.h"
 #include "server/devices/cuda_backend.h"
 #include "server/devices/device.h"
+#include "server/devices/host_allocator.h"
 #include "server/devices/run_on.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
 
-int ThreadsFor(const std::vector<DeviceSlot>& slots, int asked) {
+// Each worker's intra-op threads. Those of CPU slots share the cores, whose threads compute; those
+// of GPUs share them with all, since they only prepare inputs and copy outputs.
+struct Threads {
+  int cpu;
+  int cuda;
+};
+
+Threads ThreadsFor(const std::vector<DeviceSlot>& slots, int asked) {
   const auto is_cpu = [](const DeviceSlot& slot) { return slot.kind == DeviceKind::kCpu; };
-  const auto cpu_slots = static_cast<int>(std::count_if(slots.begin(), slots.end(), is_cpu));
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return asked > 0 ? asked : std::max(1, cores / std::max(1, cpu_slots));
+  const auto share = [cores](ptrdiff_t workers) {
+    return std::max(1, cores / std::max(1, static_cast<int>(workers)));
+  };
+  return {asked > 0 ? asked : share(std::count_if(slots.begin(), slots.end(), is_cpu)),
+          share(std::ssize(slots))};
 }
 
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaBackend* cuda,
-                                                   int threads) {
-  if (slot.kind == DeviceKind::kCuda) {
-    std::unique_ptr<Device> device;
-    BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
-      BRAID_ASSIGN_OR_RETURN(device, cuda->MakeDevice(slot.index));
-      return absl::OkStatus();
-    }));
-    return device;
+                                                   const Threads& threads) {
+  if (slot.kind == DeviceKind::kCpu) {
+    return MakeCpuDevice(threads.cpu);
   }
-  return MakeCpuDevice(threads);
+  std::unique_ptr<Device> device;
+  BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(device, cuda->MakeDevice(slot.index, threads.cuda));
+    return absl::OkStatus();
+  }));
+  return device;
 }
 
 }  // namespace
@@ -44,13 +57,14 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
   auto pool = std::make_unique<DevicePool>();
   const absl::StatusOr<int> gpus = cuda.ok() ? absl::StatusOr<int>((*cuda)->gpus()) : cuda.status();
   BRAID_ASSIGN_OR_RETURN(pool->slots_, ParseDevices(options.devices, gpus));
-  const int threads = ThreadsFor(pool->slots_, options.cpu_threads);
+  InstallHostAllocator();
+  const Threads threads = ThreadsFor(pool->slots_, options.cpu_threads);
   for (const DeviceSlot& slot : pool->slots_) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                            MakeDevice(slot, cuda.value_or(nullptr), threads));
     Log(LogModule::kDevices)
         .info("device {}: {}", slot.name,
-              slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads)
+              slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads.cpu)
                                             : device->hardware());
     pool->workers_.push_back(
         std::make_unique<Worker>(Worker::Options{slot.name, options.training_share, options.clock,
@@ -80,7 +94,7 @@ std::vector<DeviceSlotView> DevicePool::View() const {
     const Worker& worker = *workers_[i];
     DeviceSlotView view{slots_[i].name,
                         slots_[i].kind,
-                        worker.device().threads(),
+                        slots_[i].kind == DeviceKind::kCpu ? worker.device().threads() : 0,
                         worker.device().hardware(),
                         worker.samples(),
                         {}};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/CPUAllocator.h"
@@ -96,15 +97,18 @@ void HostAllocator::copy_data(void* destination, const void* source, size_t byte
 }
 
 void InstallHostAllocator() {
-  // A step frees what the next one allocates again. Given back to the system in between, every page
-  // of it would be faulted in and zeroed anew: a fifth of a convolutional step.
-  // NOLINTBEGIN(concurrency-mt-unsafe): it takes malloc's locks.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
-  mallopt(M_TRIM_THRESHOLD, 256 << 20);
-  // NOLINTEND(concurrency-mt-unsafe)
-  // Never destroyed: tensors outlive main().
-  static HostAllocator& allocator = *new HostAllocator("/");
-  c10::SetCPUAllocator(&allocator, /*priority=*/1);
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // A step frees what the next one allocates again. Given back to the system in between, every
+    // page of it would be faulted in and zeroed anew: a fifth of a convolutional step.
+    // NOLINTBEGIN(concurrency-mt-unsafe): it takes malloc's locks.
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
+    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    // NOLINTEND(concurrency-mt-unsafe)
+    // Never destroyed: tensors outlive main().
+    static HostAllocator& allocator = *new HostAllocator("/");
+    c10::SetCPUAllocator(&allocator, /*priority=*/1);
+  });
 }
 
 int64_t HostBytes() { return counter.bytes; }

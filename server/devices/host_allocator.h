@@ -27,7 +27,7 @@ class HostAllocator final : public c10::Allocator {
 };
 
 // Has LibTorch allocate through a HostAllocator from now on, and malloc keep what is freed. Before
-// any other use of LibTorch; once.
+// any other use of LibTorch; later calls do nothing.
 void InstallHostAllocator();
 
 // Of the calling thread: what it allocated less what it freed, and the most of it since

@@ -95,7 +95,7 @@ bool Worker::RunHere(WorkSource& source) {
   }
   thread_local bool entered = false;
   if (!std::exchange(entered, true)) {
-    SetUpWorkerThread();
+    SetUpWorkerThread(device_->threads());
     device_->Enter();
   }
   const OnDevice on_device(options_.name);
@@ -188,7 +188,7 @@ absl::Duration Worker::busy(Phase phase) const {
 }
 
 void Worker::Enter() {
-  SetUpWorkerThread();
+  SetUpWorkerThread(device_->threads());
   device_->Enter();
   device_of_thread = options_.name;
 }

@@ -21,10 +21,10 @@ class FakeCudaBackend final : public CudaBackend {
 
   int gpus() const override { return gpus_; }
   int compute_capability(int) const override { return 90; }
-  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) override {
     BRAID_RETURN_IF_ERROR(device_error);
     return std::make_unique<FakeDevice>(
-        c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
+        c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)), threads);
   }
   // Throws, as LibTorch does where a GPU is lost.
   absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(

@@ -17,7 +17,8 @@ namespace braid {
 class FakeDevice final : public Device {
  public:
   // On a GPU that is not there no tensor can be made.
-  explicit FakeDevice(c10::Device device = c10::kCPU) : device_(device) {}
+  explicit FakeDevice(c10::Device device = c10::kCPU, int threads = 1)
+      : device_(device), threads_(threads) {}
 
   void Enter() override { ++entered_; }
   absl::Status Synchronize() override {
@@ -34,7 +35,7 @@ class FakeDevice final : public Device {
   int64_t PeakMemory() override { return 0; }
   c10::Device torch_device() const override { return device_; }
   std::string hardware() const override { return "fake"; }
-  int threads() const override { return 1; }
+  int threads() const override { return threads_; }
 
   c10::Allocator* pinned_memory() const override { return pinned; }
 
@@ -60,6 +61,7 @@ class FakeDevice final : public Device {
 
  private:
   const c10::Device device_;
+  const int threads_;
   std::atomic<int> entered_{0};
   mutable absl::Mutex mu_;
   int synchronized_ ABSL_GUARDED_BY(mu_) = 0;

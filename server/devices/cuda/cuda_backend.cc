@@ -25,10 +25,11 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(c10::DeviceIndex index, std::string hardware, GpuId gpu)
+  CudaDevice(c10::DeviceIndex index, std::string hardware, GpuId gpu, int threads)
       : index_(index),
         hardware_(std::move(hardware)),
         gpu_(std::move(gpu)),
+        threads_(threads),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)) {}
 
   void Enter() override {
@@ -58,7 +59,7 @@ class CudaDevice final : public Device {
   }
   c10::Device torch_device() const override { return {c10::kCUDA, index_}; }
   std::string hardware() const override { return hardware_; }
-  int threads() const override { return 0; }
+  int threads() const override { return threads_; }
   GpuId gpu() const override { return gpu_; }
   std::optional<AllocatorMemory> allocator_memory() const override {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
@@ -77,6 +78,7 @@ class CudaDevice final : public Device {
   const c10::DeviceIndex index_;
   const std::string hardware_;
   const GpuId gpu_;
+  const int threads_;
   const c10::cuda::CUDAStream stream_;
   int64_t before_ = 0;
 };
@@ -122,7 +124,7 @@ class RealCudaBackend final : public CudaBackend {
     return told ? properties.major * 10 + properties.minor : 0;
   }
 
-  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index) override {
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) override {
     cudaDeviceProp properties;
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDeviceProperties(&properties, index)));
     const auto device_index = static_cast<c10::DeviceIndex>(index);
@@ -140,7 +142,7 @@ class RealCudaBackend final : public CudaBackend {
           " of compute capability ", properties.major, ".", properties.minor, ": ", ran.message()));
     }
     return std::make_unique<CudaDevice>(device_index, properties.name,
-                                        GpuId{UuidOf(properties), PciIdOf(index)});
+                                        GpuId{UuidOf(properties), PciIdOf(index)}, threads);
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(

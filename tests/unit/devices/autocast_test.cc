@@ -72,7 +72,7 @@ void ExpectSame(const Result& a, const Result& b) {
 // As a worker would.
 void OnAThread(const std::function<void()>& work) {
   std::thread([&] {
-    SetUpWorkerThread();
+    SetUpWorkerThread(/*threads=*/1);
     work();
   }).join();
 }

@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "ATen/Parallel.h"
+#include "c10/core/CPUAllocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/devices/host_allocator.h"
 #include "server/devices/run_on.h"
 #include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/status_matchers.h"
@@ -15,6 +17,17 @@ namespace braid {
 namespace {
 
 using ::testing::HasSubstr;
+
+int IntraOpThreads(Worker& worker) {
+  int threads = 0;
+  EXPECT_THAT(RunOnEach({&worker}, Phase::kLoad,
+                        [&](size_t) {
+                          threads = at::get_num_threads();
+                          return absl::OkStatus();
+                        }),
+              IsOk());
+  return threads;
+}
 
 class DevicePoolTest : public ::testing::Test {
  protected:
@@ -40,14 +53,7 @@ TEST_F(DevicePoolTest, HasAWorkerForEachSlot) {
 
 TEST_F(DevicePoolTest, ThreadsAreTheWorkersIntraOpThreads) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 3));
-  int threads = 0;
-  EXPECT_THAT(RunOnEach({pool->workers().front()}, Phase::kLoad,
-                        [&](size_t) {
-                          threads = at::get_num_threads();
-                          return absl::OkStatus();
-                        }),
-              IsOk());
-  EXPECT_EQ(threads, 3);
+  EXPECT_EQ(IntraOpThreads(*pool->workers().front()), 3);
   EXPECT_EQ(pool->View().front().threads, 3);
 }
 
@@ -57,6 +63,22 @@ TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create(absl::StrCat("cpu*", slots), 0));
     EXPECT_EQ(pool->View().front().threads, std::max(1, cores / slots)) << slots;
   }
+}
+
+TEST_F(DevicePoolTest, WorkersOfGpusShareTheCores) {
+  FakeCudaBackend cuda(1);
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (const int slots : {1, 2, 64}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create(absl::StrCat("cuda*", slots), 3, &cuda));
+    EXPECT_EQ(IntraOpThreads(*pool->workers().front()), std::max(1, cores / slots)) << slots;
+    EXPECT_EQ(pool->View().front().threads, 0);
+  }
+}
+
+TEST_F(DevicePoolTest, WithGpusAloneHostMemoryIsGuardedToo) {
+  FakeCudaBackend cuda(1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cuda", 1, &cuda));
+  EXPECT_NE(dynamic_cast<HostAllocator*>(c10::GetCPUAllocator()), nullptr);
 }
 
 TEST_F(DevicePoolTest, AGpuThatCannotBeUsedIsRefusedWithTheReason) {

@@ -37,7 +37,7 @@ at::Tensor DrawSeeded(const torch::jit::Module& module, uint64_t seed) {
 // As a worker would.
 void OnAThread(const std::function<void()>& work) {
   std::thread([&] {
-    SetUpWorkerThread();
+    SetUpWorkerThread(/*threads=*/1);
     work();
   }).join();
 }
@@ -61,7 +61,7 @@ TEST(RandomSeedGuardTest, ThreadsAtTheSameTimeDrawWhatEachDrawsAlone) {
     std::vector<std::thread> threads;
     for (size_t t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
-        SetUpWorkerThread();
+        SetUpWorkerThread(/*threads=*/1);
         together[t] = DrawSeeded(modules[t], t);
       });
     }
@@ -150,7 +150,7 @@ TEST(RandomSeedGuardTest, ThreadsThatShareAGeneratorDrawWhatEachDrawsAlone) {
   }
   for (size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      SetUpWorkerThread();
+      SetUpWorkerThread(/*threads=*/1);
       together[t] = draw(t);
     });
   }

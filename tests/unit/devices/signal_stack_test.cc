@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "server/devices/device.h"
+#include "server/devices/thread_setup.h"
 
 namespace braid {
 namespace {
@@ -51,11 +51,10 @@ TEST(SignalStackTest, HandlersRunOnIt) {
 std::atomic<int> threads_with_one = 0;
 
 // Its intra-op threads as well as the one that they compute with.
-TEST(SignalStackTest, EveryThreadOfACpuDeviceHasOne) {
+TEST(SignalStackTest, EveryIntraOpThreadOfAWorkerHasOne) {
   std::thread([] {
     constexpr int kThreads = 2;
-    UseSignalStack();
-    MakeCpuDevice(kThreads)->Enter();
+    SetUpWorkerThread(kThreads);
     const int before = threads_with_one;
     // at::parallel_for() is OpenMP's only where LibTorch itself is compiled.
     using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);

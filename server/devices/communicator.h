@@ -14,7 +14,7 @@ class CudaBackend;
 class Worker;
 
 // One tensor a rank, all of one shape and dtype; rank r's on the r-th device, the primary's first.
-// Called by one thread at a time.
+// Called by one thread at a time, but for what ranks' workers call.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -33,8 +33,8 @@ class Communicator {
   // Begins sum `index`, for which all ranks are ready, and returns at once. `all`: into each rank's
   // tensor, else into the primary's.
   virtual absl::Status BeginSum(size_t index, const std::vector<at::Tensor>& tensors, bool all) = 0;
-  // By rank's worker: what it queues from now on follows the sums that have begun.
-  virtual absl::Status FollowSums(size_t rank) = 0;
+  // Called by rank's worker: blocks until the sums that have begun have ended on its device.
+  virtual absl::Status EndSums(size_t rank) = 0;
 };
 
 // NCCL where there are several workers and each has a GPU of its own; else nullptr: the workers

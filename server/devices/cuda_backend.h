@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "server/base/gpu_memory.h"
-#include "server/devices/communicator.h"
 #include "server/devices/device.h"
+#include "server/devices/nccl_clique.h"
 
 namespace braid {
 
@@ -25,9 +25,9 @@ class CudaBackend {
   // A slot on GPU `index`, with a stream of its own. `threads`: its Device::threads().
   // FAILED_PRECONDITION if LibTorch's kernels do not run there.
   virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) = 0;
-  // A communicator over distinct GPUs, the primary's first. Its calls come from one thread.
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
-      std::vector<Worker*> workers) = 0;
+  // Communicators over distinct GPUs, the primary's first.
+  virtual absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(
+      const std::vector<int>& gpus) = 0;
   // Memory that another process has exported from GPU `index`: a GpuMemoryOpener.
   virtual absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string& handle,
                                                                    int index) = 0;

@@ -1,10 +1,9 @@
 #include <set>
 #include <utility>
 
-#include "server/base/status.h"
+#include "server/devices/collectives.h"
 #include "server/devices/communicator.h"
 #include "server/devices/cuda_backend.h"
-#include "server/devices/run_on.h"
 #include "server/devices/worker.h"
 
 namespace braid {
@@ -30,14 +29,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worke
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers,
                                                                CudaBackend* cuda) {
-  std::unique_ptr<Communicator> communicator;
-  if (workers.size() > 1 && AllOnGpusOfTheirOwn(workers)) {
-    BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
-      BRAID_ASSIGN_OR_RETURN(communicator, cuda->MakeNcclCommunicator(std::move(workers)));
-      return absl::OkStatus();
-    }));
+  if (workers.size() < 2 || !AllOnGpusOfTheirOwn(workers)) {
+    return nullptr;
   }
-  return communicator;
+  return Collectives::Create(std::move(workers), *cuda, Collectives::Options());
 }
 
 }  // namespace braid

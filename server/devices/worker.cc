@@ -154,15 +154,19 @@ absl::Status Worker::Synchronize() {
   if (!absl::IsUnavailable(status)) {
     return status;
   }
-  if (!healthy_.exchange(false)) {
-    return LostStatus();  // another thread has told of it
-  }
-  const std::string why = absl::StrCat("device ", options_.name, " is lost: ", status.message());
-  Log(LogModule::kDevices).critical("{}", why);
-  if (options_.on_lost) {
-    options_.on_lost(absl::UnavailableError(why));
-  }
+  Lose(status);
   return LostStatus();
+}
+
+void Worker::Lose(const absl::Status& why) {
+  if (!healthy_.exchange(false)) {
+    return;  // another thread has reported it
+  }
+  const std::string message = absl::StrCat("device ", options_.name, " is lost: ", why.message());
+  Log(LogModule::kDevices).critical("{}", message);
+  if (options_.on_lost) {
+    options_.on_lost(absl::UnavailableError(message));
+  }
 }
 
 absl::Status Worker::LostStatus() const {

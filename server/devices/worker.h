@@ -121,6 +121,9 @@ class Worker {
   // Device::Synchronize(), for a thread that has entered the device. Once it was UNAVAILABLE it
   // always is, and the worker healthy no more: what it is given has to be refused.
   absl::Status Synchronize();
+  // The device is lost for the reason `why`, whatever it says itself: as if Synchronize() had been
+  // UNAVAILABLE. Any thread.
+  void Lose(const absl::Status& why);
   bool healthy() const { return healthy_.load(); }
   // What Synchronize() says of a worker that is not healthy. Any thread.
   absl::Status LostStatus() const;

@@ -60,9 +60,10 @@ absl::Status OverlappedReduce::End(size_t rank) {
   return status_;
 }
 
-absl::Status OverlappedReduce::Follow(size_t rank) {
+absl::Status OverlappedReduce::Wait(size_t rank) {
+  const absl::Status ended = communicator_.EndSums(rank);
   const absl::MutexLock lock(&mu_);
-  status_.Update(communicator_.FollowSums(rank));
+  status_.Update(ended);
   return status_;
 }
 

@@ -31,8 +31,8 @@ class OverlappedReduce {
   void Add(size_t rank, size_t parameter, const at::Tensor& gradient) ABSL_LOCKS_EXCLUDED(mu_);
   // After it: what has not come is zero. Returns what failed in beginning the sums.
   absl::Status End(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
-  // When every rank has ended or failed: the rank's worker goes on after the sums.
-  absl::Status Follow(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // When every rank has ended or failed: waits for the sums on the rank's device.
+  absl::Status Wait(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // The rank has all of the bucket.

@@ -323,11 +323,11 @@ absl::Status BatchPass::BackwardChunk(Gang& gang, size_t rank, size_t stage, siz
   return absl::OkStatus();
 }
 
-absl::Status BatchPass::FollowReduces(size_t rank) {
+absl::Status BatchPass::WaitForReduces(size_t rank) {
   for (size_t s = 0; s < stages_.size(); ++s) {
     const std::optional<size_t> replica = model_.roster->replica[s][rank];
     if (replica && reduces_[s] != nullptr) {
-      BRAID_RETURN_IF_ERROR(reduces_[s]->Follow(*replica));
+      BRAID_RETURN_IF_ERROR(reduces_[s]->Wait(*replica));
     }
   }
   return absl::OkStatus();
@@ -360,7 +360,7 @@ absl::Status BatchPass::Backward(Gang& gang, size_t rank, bool first, bool hold,
     return absl::OkStatus();
   }
   BRAID_RETURN_IF_ERROR(gang.Meet(rank));
-  return times->Measure(gang, rank, Phase::kReduce, [&] { return FollowReduces(rank); });
+  return times->Measure(gang, rank, Phase::kReduce, [&] { return WaitForReduces(rank); });
 }
 
 void BatchPass::Release(size_t rank) {

@@ -71,8 +71,8 @@ class BatchPass {
   // Adds to the flat gradients, or, with `hold`, keeps the gradients, until Release(). `first`:
   // what the flat gradients held counts for nothing.
   absl::Status Backward(Gang& gang, size_t rank, bool first, bool hold, PhaseTimes* times);
-  // The rank's worker goes on after the sums, those too that others have begun after it failed.
-  absl::Status FollowReduces(size_t rank);
+  // Waits for the sums on the rank's device, also those that others began after it had failed.
+  absl::Status WaitForReduces(size_t rank);
   // Adds what Backward() kept.
   void Release(size_t rank);
   // The first ones that Backward() kept, by chunk, dense and contiguous; undefined: not reached.

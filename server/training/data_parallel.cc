@@ -267,7 +267,7 @@ absl::Status DataParallel::Recover(Run& run, const absl::Status& status) {
   }
   for (const auto& pass : run.passes) {
     RunOnEach(roster_.workers, Phase::kReduce, [&](size_t rank) {
-      return pass->FollowReduces(rank);
+      return pass->WaitForReduces(rank);
     }).IgnoreError();  // what has begun ends before its memory is used again
   }
   RollBack();

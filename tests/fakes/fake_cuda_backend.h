@@ -12,6 +12,7 @@
 #include "server/base/status.h"
 #include "server/devices/cuda_backend.h"
 #include "tests/fakes/fake_device.h"
+#include "tests/fakes/fake_nccl_clique.h"
 
 namespace braid {
 
@@ -26,16 +27,17 @@ class FakeCudaBackend final : public CudaBackend {
     return std::make_unique<FakeDevice>(
         c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)), threads);
   }
-  // Throws, as LibTorch does where a GPU is lost.
-  absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
-      std::vector<Worker*>) override {
-    TORCH_CHECK(false, "CUDA error: device-side assert triggered");
+  // Without `nccl` it throws, as LibTorch does where a GPU is lost.
+  absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(const std::vector<int>&) override {
+    TORCH_CHECK(nccl != nullptr, "CUDA error: device-side assert triggered");
+    return std::make_unique<FakeNcclClique>(nccl);
   }
   absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string&, int) override {
     return absl::UnimplementedError("a fake GPU has no memory");
   }
 
   absl::Status device_error;  // what making a device comes to
+  FakeNccl* nccl = nullptr;   // outlives what is made of it
 
  private:
   const int gpus_;

@@ -58,7 +58,7 @@ class HostCommunicator final : public Communicator {
     --calls_->reduces;
     return status;
   }
-  absl::Status FollowSums(size_t rank) override {
+  absl::Status EndSums(size_t rank) override {
     ready_[rank].clear();
     return absl::OkStatus();
   }

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "server/base/random_seed.h"
 #include "server/base/status.h"
+#include "server/devices/communicator.h"
 #include "server/parallel/host_copy.h"
 #include "server/training/data_parallel.h"
 #include "tests/fakes/host_tensors.h"
@@ -74,7 +75,8 @@ using State = std::map<std::string, at::Tensor>;
 class TrainedModule {
  public:
   // What links so many replicas instead of their shared memory.
-  using MakeLink = std::function<std::unique_ptr<Communicator>(size_t replicas)>;
+  using MakeLink =
+      std::function<std::unique_ptr<Communicator>(const std::vector<Worker*>& replicas)>;
 
   explicit TrainedModule(const torch::jit::Module& module, int workers,
                          TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig())
@@ -153,7 +155,7 @@ class TrainedModule {
                             MakeReplicas(module, config_, fleet_->workers().size()));
     BRAID_ASSIGN_OR_RETURN(Placement placement, Place(served, &spec_));
     for (PlacedStage& stage : placement.stages) {
-      stage.communicator = make_link ? make_link(stage.replicas.size()) : nullptr;
+      stage.communicator = make_link ? make_link(stage.replicas.workers()) : nullptr;
     }
     BRAID_ASSIGN_OR_RETURN(model_,
                            DataParallel::Create(config_, spec_, objective_, std::move(placement)));

@@ -16,7 +16,7 @@
 #include "server/base/status.h"
 #include "server/devices/cuda/cuda_status.h"
 #include "server/devices/cuda/ipc_memory.h"
-#include "server/devices/cuda/nccl_communicator.h"
+#include "server/devices/cuda/nccl_clique.h"
 #include "server/devices/cuda/pinned_pool.h"
 #include "server/devices/run_on.h"
 
@@ -145,9 +145,9 @@ class RealCudaBackend final : public CudaBackend {
                                         GpuId{UuidOf(properties), PciIdOf(index)}, threads);
   }
 
-  absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
-      std::vector<Worker*> workers) override {
-    return MakeNccl(std::move(workers));
+  absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(
+      const std::vector<int>& gpus) override {
+    return braid::MakeNcclClique(gpus);
   }
 
   absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string& handle,

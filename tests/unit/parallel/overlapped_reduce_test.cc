@@ -122,7 +122,7 @@ TEST_F(OverlappedReduceTest, WhatDoesNotComeIsZero) {
     }
     EXPECT_THAT(calls_.sums, ElementsAre(0, 1, 2, 3));
     for (size_t r = 0; r < kRanks; ++r) {
-      EXPECT_THAT(reduce.Follow(r), IsOk());
+      EXPECT_THAT(reduce.Wait(r), IsOk());
       EXPECT_EQ(flat_[r]->reached()[2], r != 1);
       EXPECT_FALSE(flat_[r]->reached()[0]);
     }
@@ -152,7 +152,7 @@ TEST_F(OverlappedReduceTest, ASumThatFailsIsToldAndEndsTheRest) {
   }
   EXPECT_THAT(calls_.sums, ElementsAre(0));
   for (size_t r = 0; r < kRanks; ++r) {
-    EXPECT_THAT(reduce.Follow(r), StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
+    EXPECT_THAT(reduce.Wait(r), StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
   }
 }
 
@@ -173,7 +173,7 @@ TEST_F(OverlappedReduceTest, RanksOnThreadsOfTheirOwn) {
       thread.join();
     }
     for (size_t r = 0; r < kRanks; ++r) {
-      EXPECT_THAT(reduce.Follow(r), IsOk());
+      EXPECT_THAT(reduce.Wait(r), IsOk());
       for (size_t p = 0; p < 4; ++p) {
         EXPECT_EQ(Gradient(r, p), Value(0, p) + Value(1, p) + Value(2, p));
       }

@@ -28,9 +28,11 @@ TrainerSpec SpecOf(SyncMode sync) {
 class OverlapTest : public ::testing::TestWithParam<SyncMode> {
  protected:
   std::unique_ptr<TrainedModule> Linked(TrainerSpec spec, std::unique_ptr<WorkerFleet> fleet) {
-    auto trained = std::make_unique<TrainedModule>(
-        TwoStages(), std::move(fleet), std::move(spec), TrainedConfig(),
-        [this](size_t ranks) { return std::make_unique<HostCommunicator>(ranks, &calls_); });
+    const auto link = [this](const std::vector<Worker*>& ranks) {
+      return std::make_unique<HostCommunicator>(ranks.size(), &calls_);
+    };
+    auto trained = std::make_unique<TrainedModule>(TwoStages(), std::move(fleet), std::move(spec),
+                                                   TrainedConfig(), link);
     EXPECT_THAT(trained->status(), IsOk());
     return trained;
   }

@@ -1,0 +1,145 @@
+// Collectives over tensors in host memory, which a test can keep from ending.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/devices/nccl_clique.h"
+
+namespace braid {
+
+// What all cliques of a test have in common. Thread-safe; outlives them.
+class FakeNccl {
+ public:
+  enum class Hang { kNever, kUnderWay, kBeginning };
+
+  // From now on collectives do not end, or do not even begin.
+  void set_hang(Hang hang) {
+    const absl::MutexLock lock(&mu_);
+    hang_ = hang;
+  }
+  // What beginning a collective comes to from now on; what looking at those under way does.
+  void set_begin_fault(absl::Status fault) {
+    const absl::MutexLock lock(&mu_);
+    begin_fault_ = std::move(fault);
+  }
+  void set_running_fault(absl::Status fault) {
+    const absl::MutexLock lock(&mu_);
+    running_fault_ = std::move(fault);
+  }
+  int begun() const { return Get(begun_); }
+  int aborted() const { return Get(aborted_); }
+  // The most threads that were initializing, beginning or destroying at once.
+  int most_inside() const { return Get(most_inside_); }
+
+ private:
+  friend class FakeNcclClique;
+
+  // For its scope the calling thread does what one thread may do at a time.
+  class Inside {
+   public:
+    explicit Inside(FakeNccl& nccl) : nccl_(nccl) {
+      {
+        const absl::MutexLock lock(&nccl_.mu_);
+        nccl_.most_inside_ = std::max(nccl_.most_inside_, ++nccl_.inside_);
+      }
+      // Others have the time to come in, if they may.
+      for (int i = 0; i < 100; ++i) {
+        std::this_thread::yield();
+      }
+    }
+    ~Inside() {
+      const absl::MutexLock lock(&nccl_.mu_);
+      --nccl_.inside_;
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    FakeNccl& nccl_;
+  };
+
+  int Get(const int& value) const {
+    const absl::MutexLock lock(&mu_);
+    return value;
+  }
+
+  mutable absl::Mutex mu_;
+  Hang hang_ ABSL_GUARDED_BY(mu_) = Hang::kNever;
+  absl::Status begin_fault_ ABSL_GUARDED_BY(mu_);
+  absl::Status running_fault_ ABSL_GUARDED_BY(mu_);
+  int begun_ ABSL_GUARDED_BY(mu_) = 0;
+  int aborted_ ABSL_GUARDED_BY(mu_) = 0;  // cliques
+  int inside_ ABSL_GUARDED_BY(mu_) = 0;
+  int most_inside_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class FakeNcclClique final : public NcclClique {
+ public:
+  explicit FakeNcclClique(FakeNccl* nccl) : nccl_(*nccl) { const FakeNccl::Inside inside(nccl_); }
+  ~FakeNcclClique() override { const FakeNccl::Inside inside(nccl_); }
+  FakeNcclClique(const FakeNcclClique&) = delete;
+  FakeNcclClique& operator=(const FakeNcclClique&) = delete;
+
+  absl::Status Begin(CollectiveKind kind, const std::vector<at::Tensor>& tensors) override {
+    const FakeNccl::Inside inside(nccl_);
+    const absl::MutexLock lock(&nccl_.mu_);
+    ++nccl_.begun_;
+    if (!nccl_.begin_fault_.ok()) {
+      return nccl_.begin_fault_;
+    }
+    if (nccl_.hang_ == FakeNccl::Hang::kBeginning) {
+      nccl_.mu_.Await(absl::Condition(&aborted_));
+    }
+    hangs_ = nccl_.hang_ != FakeNccl::Hang::kNever;
+    if (!hangs_) {
+      Do(kind, tensors);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status MarkReady(size_t, size_t) override { return absl::OkStatus(); }
+  absl::Status FollowReady(size_t) override { return absl::OkStatus(); }
+  absl::Status Wait(size_t) override {
+    const absl::MutexLock lock(&nccl_.mu_);
+    nccl_.mu_.Await(absl::Condition(
+        +[](FakeNcclClique* clique) { return !clique->hangs_ || clique->aborted_; }, this));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Running() override {
+    const absl::MutexLock lock(&nccl_.mu_);
+    if (!nccl_.running_fault_.ok()) {
+      return nccl_.running_fault_;
+    }
+    return hangs_;
+  }
+  void Abort() override {
+    const absl::MutexLock lock(&nccl_.mu_);
+    ++nccl_.aborted_;
+    aborted_ = true;
+  }
+
+ private:
+  static void Do(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
+    for (size_t r = 1; kind != CollectiveKind::kBroadcast && r < tensors.size(); ++r) {
+      tensors[0].add_(tensors[r]);
+    }
+    for (size_t r = 1; kind != CollectiveKind::kReduce && r < tensors.size(); ++r) {
+      tensors[r].copy_(tensors[0]);
+    }
+  }
+
+  FakeNccl& nccl_;
+  // Under its lock.
+  bool hangs_ = false;
+  bool aborted_ = false;
+};
+
+}  // namespace braid

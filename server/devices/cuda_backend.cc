@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "server/devices/cuda_environment.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
@@ -12,6 +13,7 @@ namespace {
 
 // NOLINTBEGIN(concurrency-mt-unsafe): dlerror() is glibc's, which keeps an error a thread.
 absl::StatusOr<CudaBackend*> Load() {
+  SetCudaEnvironment("/");
   // Without a driver the CUDA libraries of LibTorch are 350 MB of memory for nothing.
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
     return absl::NotFoundError(absl::StrCat("there is no NVIDIA driver: ", dlerror()));

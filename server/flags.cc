@@ -200,6 +200,8 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
                   "Training's part of a device that inference wants too")
       ->check(Between(0.0, 0.9))
       ->capture_default_str();
+  app->add_flag("--overlap_reduction", options->overlap_reduction,
+                "Sum gradients between GPUs during the backward pass (experimental)");
   app->add_flag("--tf32", options->tf32, "float32 products on GPUs may round to TF32");
   app->add_flag("--deterministic", options->deterministic,
                 "Only algorithms that repeat bit for bit; operators without one fail");

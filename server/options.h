@@ -37,6 +37,8 @@ struct Options {
   int cpu_threads = 0;
   // Of the time for which training and inference both want a device, training's part, in [0, 0.9].
   double training_share = 0.25;
+  // Sum gradients between GPUs while the backward pass goes on.
+  bool overlap_reduction = false;
 
   // float32 matrix products and convolutions on GPUs may round their inputs to TF32: faster, three
   // decimal digits.

@@ -345,7 +345,8 @@ class Server::Parts {
       profiler_ = std::make_unique<StepProfiler>(options_.profile, options_.profile_steps);
     }
     trainers_ = std::make_unique<TrainerRegistry>(
-        TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get()},
+        TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
+                        options_.overlap_reduction},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }

@@ -12,6 +12,9 @@
 namespace braid {
 namespace {
 
+// Shapes of batches that a trainer remembers.
+constexpr size_t kMaxShapes = 1024;
+
 constexpr Phase kReported[] = {Phase::kCopyIn, Phase::kForward, Phase::kLoss,      Phase::kBackward,
                                Phase::kReduce, Phase::kUpdate,  Phase::kBroadcast, Phase::kCopyOut};
 
@@ -21,6 +24,16 @@ std::vector<PhaseTime> ReportPhases(const PhaseTimes& times) {
     phases.push_back({std::string(PhaseName(phase)), times.longest(phase)});
   }
   return phases;
+}
+
+std::vector<std::vector<int64_t>> ShapesOf(const Batch& batch) {
+  std::vector<std::vector<int64_t>> shapes;
+  for (const std::vector<HostTensor>* tensors : {&batch.inputs, &batch.targets}) {
+    for (const HostTensor& tensor : *tensors) {
+      shapes.push_back(tensor.shape);
+    }
+  }
+  return shapes;
 }
 
 }  // namespace
@@ -54,6 +67,7 @@ DataParallel::DataParallel(const ModelConfig& config, TrainerSpec spec,
       spec_(std::move(spec)),
       objective_(std::move(objective)),
       roster_(placement),
+      overlap_reduction_(placement.overlap_reduction),
       scaler_(spec_.grad_scaler),
       sync_(spec_.sync, /*measure=*/false) {}
 
@@ -230,8 +244,25 @@ absl::Status DataParallel::Compute(Run& run, Gang& gang, size_t rank) {
   return Examine(run, gang, rank);
 }
 
+bool DataParallel::SumsFirst(const Run& run) const {
+  if (accumulated_ > 0) {
+    return false;
+  }
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (stages_[s]->link() == Link::kNccl && !run.summed(s)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::Status DataParallel::Apply(Run& run, Gang& gang, size_t rank) {
   BRAID_ASSIGN_OR_RETURN(const Verdict verdict, Judge(run));
+  const bool updates = run.update != nullptr && verdict.counts && !verdict.overflow && !overflow_;
+  if (updates && SumsFirst(run)) {
+    BRAID_RETURN_IF_ERROR(run.update->Sum(gang, rank, &run.times));
+    BRAID_RETURN_IF_ERROR(gang.Meet(rank));
+  }
   run.changing[rank] = 1;
   if (verdict.counts && run.hold && !run.direct) {
     run.passes.front()->Release(rank);
@@ -251,10 +282,7 @@ absl::Status DataParallel::Apply(Run& run, Gang& gang, size_t rank) {
       stages_[s]->flat(*replica).RestoreGradients(run.saved[s][*replica]);
     }
   }
-  if (run.update == nullptr || !verdict.counts || verdict.overflow || overflow_) {
-    return absl::OkStatus();
-  }
-  return run.update->Run(gang, rank, &run.times);
+  return updates ? run.update->Run(gang, rank, &run.times) : absl::OkStatus();
 }
 
 absl::Status DataParallel::Recover(Run& run, const absl::Status& status) {
@@ -313,6 +341,9 @@ absl::StatusOr<WorkResult> DataParallel::ForwardBackward(const Batch& batch,
     overflow_ = overflow_ || verdict.overflow;
     if (run.update != nullptr) {
       ConcludeUpdate(run, &result);
+      if (overlap_reduction_ && settled_.size() < kMaxShapes) {
+        settled_.insert(ShapesOf(batch));
+      }
     }
   } else if (update == nullptr) {
     ++left_out_;
@@ -327,13 +358,9 @@ void DataParallel::ReduceMeanwhile(Run& run, bool all_reduce) {
     return;
   }
   // A collective under way waits for all its GPUs, and an allocation on one may wait for the
-  // collective and hold up its launch on another. So larger batches than those before, which have
-  // filled the allocator's cache, are not overlapped.
-  size_t bytes = 0;
-  for (const HostTensor& input : run.batch.inputs) {
-    bytes += input.bytes;
-  }
-  if (bytes > std::exchange(settled_bytes_, std::max(bytes, settled_bytes_))) {
+  // collective and hold up its launch on another. Batches of shapes that have run before find their
+  // memory in the allocator's caches and their kernels loaded.
+  if (!overlap_reduction_ || !settled_.contains(ShapesOf(run.batch))) {
     return;
   }
   std::vector<OverlappedReduce*> reduces(stages_.size());

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,8 @@ class DataParallel {
 
  private:
   struct Run;
+  // Of all inputs and targets of a batch.
+  using Shapes = std::vector<std::vector<int64_t>>;
 
   DataParallel(const ModelConfig& config, TrainerSpec spec,
                std::shared_ptr<const Objective> objective, const Placement& placement);
@@ -131,6 +134,8 @@ class DataParallel {
   absl::Status PrepareOptimizers(const std::vector<GroupValues>& values);
   // Has the gradients of the run summed during its backward pass, where that can be.
   void ReduceMeanwhile(Run& run, bool all_reduce);
+  // Returns whether a failed sum would lose nothing, so that it comes before anything is changed.
+  bool SumsFirst(const Run& run) const;
   // Gives every replica an optimizer in the primary's state.
   absl::Status EqualizeOptimizers();
 
@@ -179,6 +184,7 @@ class DataParallel {
   const TrainerSpec spec_;
   const std::shared_ptr<const Objective> objective_;
   const Roster roster_;
+  const bool overlap_reduction_;
   std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Stage>> stages_;
 
@@ -193,8 +199,8 @@ class DataParallel {
   GradScaler scaler_;
   SyncChoice sync_;
   bool prepared_ = false;
-  // Of the inputs of the largest batch that an update was made from.
-  size_t settled_bytes_ = 0;
+  // Of batches that an update was made from without overlap, which filled the allocator's caches.
+  std::set<Shapes> settled_;
   // All replicas have optimizers, in the primary's state.
   bool optimizers_equal_ = false;
   // By rank: the most memory that an operation has taken.

@@ -25,6 +25,8 @@ struct Placement {
   // Where outputs are gathered and the loss is computed, and the worker that does it.
   Worker* output_worker = nullptr;
   c10::Device output_device = c10::kCPU;
+  // Gradients may be summed between GPUs during the backward pass.
+  bool overlap_reduction = false;
 };
 
 // Copies the parts of `served`, which has a replica on every worker of the server, to the devices

@@ -97,6 +97,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
     spec.base_version = base.version;
   }
   BRAID_ASSIGN_OR_RETURN(Placement placement, Place(base.replicas, &spec));
+  placement.overlap_reduction = services.overlap_reduction;
   std::vector<std::string> devices = DevicesOf(placement);
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<DataParallel> model,
                          DataParallel::Create(base.config, spec, objective, std::move(placement)));

@@ -38,6 +38,7 @@ struct TrainerServices {
   Publisher* publisher = nullptr;
   Metrics* metrics = nullptr;
   StepProfiler* profiler = nullptr;  // null: nothing is profiled
+  bool overlap_reduction = false;    // Placement::overlap_reduction
 };
 
 // An evaluation under way.

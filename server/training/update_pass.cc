@@ -51,7 +51,7 @@ UpdatePass::UpdatePass(const TrainedModel& model, std::vector<size_t> replicas,
       values_(std::move(values)),
       gradient_scale_(gradient_scale),
       all_reduce_(all_reduce),
-      held_(model_.roster->workers.size()),
+      summed_(model_.roster->workers.size()),
       reduced_(model_.stages.size()),
       plans_(model_.stages.size()),
       partial_norms_(model_.roster->workers.size() * model_.stages.size()) {}
@@ -98,7 +98,7 @@ bool UpdatePass::SumHeld(const BatchPass& pass, size_t rank) {
       CopySum(all, slice);
     }
   }
-  held_[rank] = 1;
+  summed_[rank] = 1;
   return finite;
 }
 
@@ -201,12 +201,18 @@ absl::Status UpdatePass::ShareParameters(Gang& gang, size_t rank) {
   return ForMine(rank, copy);
 }
 
+absl::Status UpdatePass::Sum(Gang& gang, size_t rank, PhaseTimes* times) {
+  const c10::AutoGradMode no_grad(false);
+  summed_[rank] = 1;
+  return times->Measure(gang, rank, Phase::kReduce, [&] {
+    return ForMine(rank, [&](size_t s, Stage&, size_t replica) { return Reduce(s, replica); });
+  });
+}
+
 absl::Status UpdatePass::Run(Gang& gang, size_t rank, PhaseTimes* times) {
   const c10::AutoGradMode no_grad(false);
-  if (!held_[rank]) {
-    BRAID_RETURN_IF_ERROR(times->Measure(gang, rank, Phase::kReduce, [&] {
-      return ForMine(rank, [&](size_t s, Stage&, size_t replica) { return Reduce(s, replica); });
-    }));
+  if (!summed_[rank]) {
+    BRAID_RETURN_IF_ERROR(Sum(gang, rank, times));
   }
   if (all_reduce_) {
     BRAID_RETURN_IF_ERROR(ShareSums(gang, rank));

@@ -33,6 +33,9 @@ class UpdatePass {
   bool SumHeld(const BatchPass& pass, size_t rank);
   // The gradients of stage `stage` have been summed already. Before Run().
   void SkipReduce(size_t stage) { reduced_[stage] = true; }
+  // Sums the gradients, as Run() does where no rank has called it. An error leaves nothing but the
+  // flat gradients changed. Every rank's call ends before Run() begins.
+  absl::Status Sum(Gang& gang, size_t rank, PhaseTimes* times);
 
   // An error leaves the replicas torn.
   absl::Status Run(Gang& gang, size_t rank, PhaseTimes* times);
@@ -64,7 +67,7 @@ class UpdatePass {
   const std::vector<GroupValues> values_;
   const double gradient_scale_;
   const bool all_reduce_;
-  std::vector<char> held_;     // by rank; each writes its own: it has summed what a pass held
+  std::vector<char> summed_;   // by rank; each writes its own: it has summed its part
   std::vector<bool> reduced_;  // by stage
   // By stage; the primary's rank writes it.
   std::vector<UpdatePlan> plans_;

@@ -30,6 +30,9 @@ class HostCommunicator final : public Communicator {
   }
   absl::Status Reduce(const std::vector<at::Tensor>& tensors) override {
     ++calls_->reduces;
+    if (!calls_->fail.ok()) {
+      return calls_->fail;
+    }
     for (size_t r = 1; r < tensors.size(); ++r) {
       tensors[0].add_(tensors[r]);
     }

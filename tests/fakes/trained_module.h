@@ -84,9 +84,9 @@ class TrainedModule {
                       std::move(config)) {}
   TrainedModule(const torch::jit::Module& module, std::unique_ptr<WorkerFleet> fleet,
                 TrainerSpec spec = TrainedSpec(), ModelConfig config = TrainedConfig(),
-                const MakeLink& make_link = nullptr)
+                const MakeLink& make_link = nullptr, bool overlap_reduction = true)
       : fleet_(std::move(fleet)), spec_(std::move(spec)), config_(std::move(config)) {
-    status_ = Init(module, make_link);
+    status_ = Init(module, make_link, overlap_reduction);
   }
 
   // What is wrong with the spec or the model; else there is a model.
@@ -149,7 +149,8 @@ class TrainedModule {
   }
 
  private:
-  absl::Status Init(const torch::jit::Module& module, const MakeLink& make_link) {
+  absl::Status Init(const torch::jit::Module& module, const MakeLink& make_link,
+                    bool overlap_reduction) {
     BRAID_ASSIGN_OR_RETURN(objective_, Objective::Create(&spec_, config_));
     const ReplicaSet served(fleet_->workers(),
                             MakeReplicas(module, config_, fleet_->workers().size()));
@@ -157,6 +158,7 @@ class TrainedModule {
     for (PlacedStage& stage : placement.stages) {
       stage.communicator = make_link ? make_link(stage.replicas.workers()) : nullptr;
     }
+    placement.overlap_reduction = overlap_reduction;
     BRAID_ASSIGN_OR_RETURN(model_,
                            DataParallel::Create(config_, spec_, objective_, std::move(placement)));
     BRAID_ASSIGN_OR_RETURN(schedule_,

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "server/devices/collectives.h"
+#include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/fake_device.h"
 #include "tests/fakes/host_communicator.h"
 #include "tests/fakes/staged_modules.h"
@@ -27,12 +29,13 @@ TrainerSpec SpecOf(SyncMode sync) {
 
 class OverlapTest : public ::testing::TestWithParam<SyncMode> {
  protected:
-  std::unique_ptr<TrainedModule> Linked(TrainerSpec spec, std::unique_ptr<WorkerFleet> fleet) {
+  std::unique_ptr<TrainedModule> Linked(TrainerSpec spec, std::unique_ptr<WorkerFleet> fleet,
+                                        bool overlap = true) {
     const auto link = [this](const std::vector<Worker*>& ranks) {
       return std::make_unique<HostCommunicator>(ranks.size(), &calls_);
     };
     auto trained = std::make_unique<TrainedModule>(TwoStages(), std::move(fleet), std::move(spec),
-                                                   TrainedConfig(), link);
+                                                   TrainedConfig(), link, overlap);
     EXPECT_THAT(trained->status(), IsOk());
     return trained;
   }
@@ -52,7 +55,7 @@ TEST_P(OverlapTest, ChangesNoBits) {
     const auto linked = Linked(SpecOf(GetParam()), workers);
     TrainedModule plain(TwoStages(), workers, SpecOf(GetParam()));
     for (int64_t step = 0; step < 20; ++step) {
-      const int64_t rows = 1 + 7 * step % 20;
+      const int64_t rows = 1 + 3 * step % 5;
       for (TrainedModule* each : {linked.get(), &plain}) {
         if (step % 4 == 3) {
           ASSERT_THAT(each->ForwardBackward(Inputs(rows + 2), Classes(rows + 2)), IsOk());
@@ -66,16 +69,45 @@ TEST_P(OverlapTest, ChangesNoBits) {
   }
 }
 
-TEST_P(OverlapTest, BatchesNoLargerThanOnesBefore) {
+TEST_P(OverlapTest, OverlapsShapesThatHaveRunWithout) {
   const auto linked = Linked(SpecOf(GetParam()), 2);
-  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
-  EXPECT_THAT(Sums(), IsEmpty());
-  for (const int64_t rows : {6, 4, 1}) {
+  for (const int64_t rows : {6, 4, 7}) {
+    ASSERT_THAT(linked->Step(Inputs(rows), Classes(rows)), IsOk());
+    EXPECT_THAT(Sums(), IsEmpty()) << rows;
+  }
+  for (const int64_t rows : {4, 7, 6}) {
     ASSERT_THAT(linked->Step(Inputs(rows), Classes(rows)), IsOk());
     EXPECT_THAT(Sums(), ElementsAre(0)) << rows;
   }
-  ASSERT_THAT(linked->Step(Inputs(7), Classes(7)), IsOk());
+}
+
+TEST_P(OverlapTest, AShapeWhoseStepFailedHasNotRun) {
+  const auto linked = Linked(SpecOf(GetParam()), 2);
+  EXPECT_FALSE(linked->Step(Inputs(6) * 1e308 * 10, Classes(6)).ok());
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
   EXPECT_THAT(Sums(), IsEmpty());
+}
+
+TEST_P(OverlapTest, NothingOverlapsUnlessItIsEnabled) {
+  const auto linked =
+      Linked(SpecOf(GetParam()), std::make_unique<WorkerFleet>(2), /*overlap=*/false);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  }
+  EXPECT_THAT(Sums(), IsEmpty());
+  EXPECT_EQ(calls_.reduces, 3);
+}
+
+TEST_P(OverlapTest, ASumAfterTheBackwardPassThatFailsLeavesEverythingAsItWas) {
+  const auto linked =
+      Linked(SpecOf(GetParam()), std::make_unique<WorkerFleet>(2), /*overlap=*/false);
+  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+  const State before = linked->state();
+  calls_.fail = absl::InternalError("NCCL: unhandled");
+  EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
+  ExpectSameState(linked->state(), before, 0);
+  EXPECT_FALSE((*linked)->torn());
 }
 
 TEST_P(OverlapTest, NotWhatWasAccumulated) {
@@ -120,6 +152,28 @@ TEST_P(OverlapTest, ASumThatFailsLeavesEverythingAsItWas) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
   ExpectSameState(linked->state(), before, 0);
   EXPECT_FALSE((*linked)->torn());
+}
+
+TEST_P(OverlapTest, ACollectiveThatIsAbortedFailsTheStepAndLosesTheDevices) {
+  for (const bool overlap : {false, true}) {
+    FakeNccl nccl;
+    FakeCudaBackend cuda(2);
+    cuda.nccl = &nccl;
+    const auto link = [&](const std::vector<Worker*>& ranks) -> std::unique_ptr<Communicator> {
+      return *Collectives::Create(ranks, cuda, {.interval = absl::Milliseconds(1)});
+    };
+    TrainedModule trained(TwoStages(), std::make_unique<WorkerFleet>(2), SpecOf(GetParam()),
+                          TrainedConfig(), link, overlap);
+    ASSERT_THAT(trained.Step(Inputs(6), Classes(6)), IsOk());
+    nccl.set_hang(FakeNccl::Hang::kUnderWay);
+    nccl.set_running_fault(absl::InternalError("cudaStreamQuery: unspecified launch failure"));
+    EXPECT_THAT(trained.Step(Inputs(6), Classes(6)),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
+    EXPECT_FALSE(trained->torn());
+    EXPECT_FALSE(trained.fleet().worker(0).healthy());
+    EXPECT_FALSE(trained.fleet().worker(1).healthy());
+    EXPECT_EQ(nccl.aborted(), 1);
+  }
 }
 
 TEST_P(OverlapTest, ADeviceThatIsLostBeforeTheUpdateChangesNothing) {

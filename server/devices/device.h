@@ -60,6 +60,9 @@ class Device {
   virtual GpuId gpu() const { return {}; }
   // Of the whole GPU, by any thread; nullopt for a CPU slot.
   virtual std::optional<AllocatorMemory> allocator_memory() const { return std::nullopt; }
+  // Allocations that LibTorch has refused for want of the device's own memory, by any thread; 0 for
+  // a CPU slot.
+  virtual int64_t out_of_memory_errors() const { return 0; }
   // Allocates host memory that the device copies from and to by itself; nullptr for a CPU slot.
   // What has it copied synchronizes before it frees the memory.
   virtual c10::Allocator* pinned_memory() const { return nullptr; }

@@ -24,6 +24,7 @@ constexpr int64_t kReserve = 256 << 20;
 struct Counter {
   int64_t bytes = 0;
   int64_t peak = 0;
+  int64_t refusals = 0;
 };
 thread_local Counter counter;
 
@@ -45,6 +46,7 @@ void Free(void* data) {
 }
 
 [[noreturn]] void ThrowOutOfMemory(size_t wanted, int64_t free) {
+  ++counter.refusals;
   C10_THROW_ERROR(OutOfMemoryError,
                   absl::StrCat("out of host memory: ", wanted, " bytes were wanted, ",
                                std::max<int64_t>(free, 0), " are free"));
@@ -113,6 +115,7 @@ void InstallHostAllocator() {
 
 int64_t HostBytes() { return counter.bytes; }
 int64_t HostPeak() { return counter.peak; }
+int64_t HostRefusals() { return counter.refusals; }
 void ResetHostPeak() { counter.peak = counter.bytes; }
 
 }  // namespace braid

@@ -35,5 +35,7 @@ void InstallHostAllocator();
 int64_t HostBytes();
 int64_t HostPeak();
 void ResetHostPeak();
+// Allocations that were refused to the calling thread.
+int64_t HostRefusals();
 
 }  // namespace braid

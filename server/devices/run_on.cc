@@ -47,9 +47,13 @@ absl::Status OutOfMemory(absl::string_view message) {
       absl::StrCat(device.empty() ? "host" : device, ": ", message));
 }
 
-absl::Status Failure(absl::string_view message) {
+// `refused`: the thread was refused memory meanwhile. Compiled code does not say so.
+absl::Status Failure(absl::string_view message, bool refused) {
   message = Essence(message);
-  return IsOutOfMemory(message) ? OutOfMemory(message) : absl::InternalError(message);
+  if (IsOutOfMemory(message)) {
+    return OutOfMemory(message);
+  }
+  return refused ? OutOfMemory("out of memory") : absl::InternalError(message);
 }
 
 absl::Status FirstError(const std::vector<absl::Status>& results) {
@@ -64,16 +68,18 @@ absl::Status FirstError(const std::vector<absl::Status>& results) {
 }  // namespace
 
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work) {
+  const int64_t errors_before = OutOfMemoryErrorsOfThread();
+  const auto refused = [&] { return OutOfMemoryErrorsOfThread() > errors_before; };
   try {
     return work();
   } catch (const c10::OutOfMemoryError& error) {
     return OutOfMemory(Essence(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
-    return Failure(error.what_without_backtrace());
+    return Failure(error.what_without_backtrace(), refused());
   } catch (const std::bad_alloc&) {
     return OutOfMemory("out of host memory");
   } catch (const std::exception& error) {
-    return Failure(error.what());
+    return Failure(error.what(), refused());
   }
 }
 

@@ -9,29 +9,38 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "server/devices/host_allocator.h"
 #include "server/devices/thread_setup.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
 
-thread_local absl::string_view device_of_thread;
+// The worker that the thread computes for.
+thread_local const Worker* worker_of_thread = nullptr;
 
-// For its scope the calling thread computes for a device.
-class OnDevice {
+// For its scope the calling thread computes for a worker's device.
+class ComputesFor {
  public:
-  explicit OnDevice(absl::string_view name) : outer_(std::exchange(device_of_thread, name)) {}
-  ~OnDevice() { device_of_thread = outer_; }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
+  explicit ComputesFor(const Worker* worker) : outer_(std::exchange(worker_of_thread, worker)) {}
+  ~ComputesFor() { worker_of_thread = outer_; }
+  ComputesFor(const ComputesFor&) = delete;
+  ComputesFor& operator=(const ComputesFor&) = delete;
 
  private:
-  const absl::string_view outer_;
+  const Worker* const outer_;
 };
 
 }  // namespace
 
-absl::string_view DeviceOfThread() { return device_of_thread; }
+absl::string_view DeviceOfThread() {
+  return worker_of_thread != nullptr ? worker_of_thread->name() : absl::string_view();
+}
+
+int64_t OutOfMemoryErrorsOfThread() {
+  return HostRefusals() +
+         (worker_of_thread != nullptr ? worker_of_thread->device().out_of_memory_errors() : 0);
+}
 
 Worker::Worker(Options options, std::unique_ptr<Device> device)
     : options_(std::move(options)),
@@ -98,7 +107,7 @@ bool Worker::RunHere(WorkSource& source) {
     SetUpWorkerThread(device_->threads());
     device_->Enter();
   }
-  const OnDevice on_device(options_.name);
+  const ComputesFor this_worker(this);
   const absl::Duration time = Do(&choice);
   const absl::MutexLock lock(&mu_);
   CountBatch(time);
@@ -194,7 +203,7 @@ absl::Duration Worker::busy(Phase phase) const {
 void Worker::Enter() {
   SetUpWorkerThread(device_->threads());
   device_->Enter();
-  device_of_thread = options_.name;
+  worker_of_thread = this;
 }
 
 void Worker::Run() {

@@ -57,6 +57,9 @@ class WorkSource {
 
 // The name of the device that the calling thread computes for; empty where it does for none.
 absl::string_view DeviceOfThread();
+// Allocations, of its device's memory or of the host's, that have been refused to the calling
+// thread; of a GPU those of other threads, too.
+int64_t OutOfMemoryErrorsOfThread();
 
 // Thread-safe.
 class Worker {

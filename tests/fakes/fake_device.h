@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -37,11 +38,13 @@ class FakeDevice final : public Device {
   std::string hardware() const override { return "fake"; }
   int threads() const override { return threads_; }
 
+  int64_t out_of_memory_errors() const override { return ooms; }
   c10::Allocator* pinned_memory() const override { return pinned; }
 
   // Set while nothing runs on it.
   c10::Allocator* pinned = nullptr;
   std::function<void()> on_synchronize;
+  std::atomic<int64_t> ooms = 0;  // out_of_memory_errors()
 
   // What Synchronize() says from now on.
   void set_fault(absl::Status fault) {

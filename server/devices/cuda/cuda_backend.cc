@@ -66,6 +66,9 @@ class CudaDevice final : public Device {
     const int64_t used = stats.allocated_bytes[kAll].current;
     return AllocatorMemory{used, stats.reserved_bytes[kAll].current - used};
   }
+  int64_t out_of_memory_errors() const override {
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(index_).num_ooms;
+  }
 
  private:
   static constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);

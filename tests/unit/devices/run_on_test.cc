@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "ATen/Parallel.h"
+#include "ATen/ops/empty.h"
 #include "absl/synchronization/barrier.h"
 #include "absl/time/clock.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/devices/host_allocator.h"
 #include "tests/fakes/fake_device.h"
 #include "tests/fakes/queue_source.h"
 #include "tests/fakes/status_matchers.h"
@@ -61,6 +63,51 @@ TEST(CatchTorchTest, MemoryThatIsNotToBeHadIsResourceExhausted) {
                 return absl::OkStatus();
               }),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("CUDA out of memory")));
+}
+
+// Compiled code reports every error in the same words.
+[[noreturn]] void FailAsCompiledCode() { throw std::runtime_error("run_func_() API call failed"); }
+
+TEST(CatchTorchTest, AnErrorAfterTheDeviceRefusedMemoryIsResourceExhausted) {
+  const RealClock clock;
+  Metrics metrics;
+  auto device = std::make_unique<FakeDevice>();
+  FakeDevice& fake = *device;
+  Worker worker({"fake:0", 0.25, &clock, &metrics}, std::move(device));
+  fake.ooms = 3;
+  const auto run = [&](int64_t refused) {
+    return RunOnEach({&worker}, Phase::kForward, [&](size_t) {
+      return CatchTorch([&]() -> absl::Status {
+        fake.ooms += refused;
+        FailAsCompiledCode();
+      });
+    });
+  };
+  EXPECT_THAT(run(1),
+              StatusIs(absl::StatusCode::kResourceExhausted, StrEq("fake:0: out of memory")));
+  EXPECT_THAT(run(0), StatusIs(absl::StatusCode::kInternal, HasSubstr("API call failed")));
+}
+
+TEST(CatchTorchTest, AnErrorAfterTheHostRefusedMemoryIsResourceExhausted) {
+  InstallHostAllocator();
+  EXPECT_THAT(CatchTorch([]() -> absl::Status {
+                try {
+                  at::empty({int64_t{1} << 60}, at::kByte);
+                } catch (const c10::Error&) {
+                  FailAsCompiledCode();
+                }
+                return absl::OkStatus();
+              }),
+              StatusIs(absl::StatusCode::kResourceExhausted, StrEq("host: out of memory")));
+}
+
+TEST(CatchTorchTest, RefusedMemoryThatTheWorkDoesWithoutIsNoError) {
+  InstallHostAllocator();
+  EXPECT_THAT(CatchTorch([] {
+                EXPECT_THROW(at::empty({int64_t{1} << 60}, at::kByte), c10::Error);
+                return absl::OkStatus();
+              }),
+              IsOk());
 }
 
 TEST(RunOnEachTest, RunsEachOnItsWorkerAtTheSameTime) {

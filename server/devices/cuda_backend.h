@@ -25,6 +25,8 @@ class CudaBackend {
   // A slot on GPU `index`, with a stream of its own. `threads`: its Device::threads().
   // FAILED_PRECONDITION if LibTorch's kernels do not run there.
   virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) = 0;
+  // Returns whether nothing runs on GPU `index` any more.
+  virtual bool Lost(int index) = 0;
   // Communicators over distinct GPUs, the primary's first.
   virtual absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(
       const std::vector<int>& gpus) = 0;

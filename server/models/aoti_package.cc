@@ -31,6 +31,7 @@
 #include "server/models/aoti_interface.h"
 #include "server/models/aoti_ranges.h"
 #include "server/models/archive_check.h"
+#include "server/models/delete_unless.h"
 #include "server/models/training_mode.h"
 #include "server/telemetry/log.h"
 #include "torch/csrc/inductor/aoti_runner/model_container_runner.h"
@@ -171,8 +172,10 @@ absl::Status LoadLibTorch() {
 
 class AotiRunner final : public PackageRunner {
  public:
-  explicit AotiRunner(std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner)
-      : runner_(std::move(runner)) {}
+  using Runner = torch::inductor::AOTIModelContainerRunner;
+
+  AotiRunner(std::unique_ptr<Runner> runner, c10::Device device)
+      : runner_(runner.release(), DeleteUnless<Runner>{[device] { return IsLost(device); }}) {}
 
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
     try {
@@ -188,7 +191,12 @@ class AotiRunner final : public PackageRunner {
   }
 
  private:
-  const std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner_;
+  static bool IsLost(c10::Device device) {
+    const absl::StatusOr<CudaBackend*> cuda = LoadCudaBackend();
+    return device.is_cuda() && cuda.ok() && (*cuda)->Lost(device.index());
+  }
+
+  const std::unique_ptr<Runner, DeleteUnless<Runner>> runner_;
 };
 
 }  // namespace
@@ -300,7 +308,8 @@ absl::StatusOr<std::unique_ptr<PackageRunner>> AotiPackage::MakeRunner(c10::Devi
   }
   try {
     return std::make_unique<AotiRunner>(make->second(library_, /*num_models=*/1, device.str(),
-                                                     folder_, /*run_single_threaded=*/false));
+                                                     folder_, /*run_single_threaded=*/false),
+                                        device);
   } catch (const std::exception& failure) {
     return LoadError(folder_, failure.what());
   }

@@ -22,6 +22,7 @@ class FakeCudaBackend final : public CudaBackend {
 
   int gpus() const override { return gpus_; }
   int compute_capability(int) const override { return 90; }
+  bool Lost(int) override { return false; }
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) override {
     BRAID_RETURN_IF_ERROR(device_error);
     return std::make_unique<FakeDevice>(

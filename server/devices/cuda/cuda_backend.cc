@@ -148,6 +148,15 @@ class RealCudaBackend final : public CudaBackend {
                                         GpuId{UuidOf(properties), PciIdOf(index)}, threads);
   }
 
+  bool Lost(int index) override {
+    int outer = 0;
+    cudaGetDevice(&outer);
+    cudaSetDevice(index);
+    const cudaError_t result = cudaStreamQuery(cudaStreamLegacy);
+    cudaSetDevice(outer);
+    return EndsContext(result);
+  }
+
   absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(
       const std::vector<int>& gpus) override {
     return braid::MakeNcclClique(gpus);

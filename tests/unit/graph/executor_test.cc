@@ -247,6 +247,23 @@ TEST(ExecutorTest, LeavesErrorsOfMemoryAsTheyAre) {
   EXPECT_THROW(RunGraph(graph(true), {Rows()}), std::bad_alloc);
 }
 
+// The meta device stands for the replica's GPU, which is not the exporter's.
+TEST(ExecutorTest, WhatAGraphMakesOnTheExportersGpuIsOnTheReplicasDevice) {
+  const json gpu = {{"as_device", {{"type", "cuda"}, {"index", 1}}}};
+  const json cpu = {{"as_device", {{"type", "cpu"}, {"index", nullptr}}}};
+  const auto program = Read(
+      Graph({Tensor("x")},
+            {Aten("zeros.default", {{"size", Ints({2})}, {"device", gpu}}, {Tensor("zeros")}),
+             Aten("_to_copy.default", {{"self", Tensor("x")}, {"device", gpu}}, {Tensor("moved")}),
+             Aten("arange.default", {{"end", Int(2)}, {"device", cpu}}, {Tensor("on_host")})},
+            {Tensor("zeros"), Tensor("moved"), Tensor("on_host")}));
+  Executor executor(program, std::vector<at::Tensor>(1), c10::kMeta);
+  const std::vector<IValue> outputs = executor.Run({Rows()});
+  EXPECT_TRUE(outputs[0].toTensor().is_meta());
+  EXPECT_TRUE(outputs[1].toTensor().is_meta());
+  EXPECT_TRUE(outputs[2].toTensor().is_cpu());
+}
+
 TEST(ExecutorTest, CountsItsInputs) {
   const json graph = Graph({Tensor("x")}, {}, {Tensor("x")});
   EXPECT_THROW(RunGraph(graph, {}), c10::Error);

@@ -125,5 +125,20 @@ TEST_F(PayloadTest, RefusesPicklesAndUnknownTypes) {
   ExpectRefused("expected an object");
 }
 
+// The meta device stands for the replica's GPU, which is not the exporter's.
+TEST_F(PayloadTest, WeightsOfTheExportersGpuGoToTheReplicasDevice) {
+  for (const char* name : {"w", "t"}) {
+    config_["config"][name]["tensor_meta"]["device"] = {{"type", "cuda"}, {"index", 1}};
+  }
+  const auto read = ReadNames({"w", "t", "first"});
+  ASSERT_THAT(read, IsOk());
+  const std::vector<at::Tensor> placed = PlaceTensors(*read, c10::kMeta);
+  EXPECT_TRUE(placed[0].is_meta());
+  EXPECT_EQ(placed[0].sizes(), at::IntArrayRef({2, 3}));
+  EXPECT_EQ(placed[1].strides(), at::IntArrayRef({1, 3}));
+  EXPECT_TRUE(placed[0].is_alias_of(placed[1]));
+  EXPECT_TRUE(placed[2].is_same((*read)[2].value));  // it was on the CPU
+}
+
 }  // namespace
 }  // namespace braid

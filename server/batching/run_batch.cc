@@ -9,7 +9,6 @@
 #include "ATen/ops/cat.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "c10/core/Allocator.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
@@ -201,32 +200,27 @@ absl::StatusOr<BatchResult> RunBatch(const ModelConfig& config, Worker& worker, 
   const c10::AutoGradMode no_grad(false);
   BatchResult result;
   Staging staging(worker.device());
-  absl::Time start = absl::Now();
-  // What was done since the last call of it.
-  const auto spend = [&](Phase phase) {
-    const absl::Time now = absl::Now();
-    const absl::Duration time = now - std::exchange(start, now);
-    worker.AddBusy(phase, time);
-    return time;
-  };
-  absl::Status status = RunFor(worker, [&]() -> absl::Status {
-    const std::vector<at::Tensor> inputs = CopyIn(config, worker, parts, &staging);
-    result.durations.copy_in = spend(Phase::kCopyIn);
-    absl::StatusOr<std::vector<at::Tensor>> outputs = Forward(config, worker, replica, inputs);
-    result.durations.forward = spend(Phase::kForward);
+  const absl::Status status = RunFor(worker, [&]() -> absl::Status {
+    const std::vector<at::Tensor> inputs = worker.Measure(
+        Phase::kCopyIn, [&] { return CopyIn(config, worker, parts, &staging); },
+        &result.durations.copy_in);
+    absl::StatusOr<std::vector<at::Tensor>> outputs = worker.Measure(
+        Phase::kForward, [&] { return Forward(config, worker, replica, inputs); },
+        &result.durations.forward);
     BRAID_RETURN_IF_ERROR(outputs.status());
     const std::optional<int64_t> rows = BatchRows(config, parts);
     if (rows == 1) {
       AddRow(config, &*outputs);
     }
     BRAID_RETURN_IF_ERROR(CheckOutputs(config, *outputs, rows, parts.size()));
-    result.outputs = CopyOut(config, *outputs, parts, &staging);
+    result.outputs = worker.Measure(
+        Phase::kCopyOut, [&] { return CopyOut(config, *outputs, parts, &staging); },
+        &result.durations.copy_out);
     return absl::OkStatus();
   });
   if (!status.ok()) {
     return status;
   }
-  result.durations.copy_out = spend(Phase::kCopyOut);
   return result;
 }
 

@@ -103,7 +103,9 @@ absl::Status Collectives::Run(CollectiveKind kind, const std::vector<at::Tensor>
   }
   const Phase phase = kind == CollectiveKind::kBroadcast ? Phase::kBroadcast : Phase::kReduce;
   for (Worker* worker : workers_) {
-    worker->AddBusy(phase, absl::Now() - start);
+    if (worker->name() != DeviceOfThread()) {  // which measures itself
+      worker->AddBusy(phase, absl::Now() - start);
+    }
   }
   return status;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "c10/core/Device.h"
 #include "server/devices/device_spec.h"
 
@@ -30,6 +31,14 @@ struct AllocatorMemory {
   int64_t kept = 0;  // for the next ones
 };
 
+// A moment in the work of a device.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  // Time from `earlier`, of the same device, once both have passed.
+  virtual absl::Duration Since(const Moment& earlier) const = 0;
+};
+
 // Used by its worker's thread. Threads beside it (Worker::Enter()) use Enter() and Synchronize(),
 // at any time, and every thread the accessors of what never changes.
 class Device {
@@ -44,6 +53,10 @@ class Device {
   // Waits until all work that this thread gave to the device has ended. A fault of the device shows
   // here: INTERNAL, or UNAVAILABLE if nothing will run on it any more. Called through its worker.
   virtual absl::Status Synchronize() = 0;
+
+  // The moment when the device has done all that this thread has given it until now. It has passed
+  // after Synchronize(). nullptr for a CPU slot, whose work is done when the thread goes on.
+  virtual std::unique_ptr<Moment> Mark() { return nullptr; }
 
   // The most memory that this slot's work has held at once since ResetPeakMemory(), beyond what it
   // held then, in bytes. On a GPU: of all its slots together, and of what is loaded meanwhile.

@@ -18,6 +18,8 @@ namespace {
 
 // The worker that the thread computes for.
 thread_local const Worker* worker_of_thread = nullptr;
+// The worker whose own thread this is.
+thread_local const Worker* owner_of_thread = nullptr;
 
 // For its scope the calling thread computes for a worker's device.
 class ComputesFor {
@@ -155,11 +157,61 @@ void Worker::TakeBack() {
   }
 }
 
+Worker::Measurement::Measurement(Worker* worker, Phase phase, absl::Duration* total)
+    : worker_(worker),
+      phase_(phase),
+      total_(total),
+      outside_(std::exchange(worker->measured_, absl::ZeroDuration())) {
+  if (std::unique_ptr<Moment> begin = worker->device_->Mark()) {
+    interval_ = worker->intervals_
+                    .emplace_back(std::make_unique<Interval>(
+                        Interval{phase, total, worker->open_, std::move(begin)}))
+                    .get();
+    worker->open_ = interval_;
+  }
+}
+
+Worker::Measurement::~Measurement() {
+  const absl::Duration time = absl::Now() - start_;
+  const absl::Duration inside = std::exchange(worker_->measured_, outside_ + time);
+  if (interval_ != nullptr) {
+    interval_->end = worker_->device_->Mark();
+    worker_->open_ = interval_->outer;
+    return;
+  }
+  worker_->AddBusy(phase_, time - inside);
+  if (total_ != nullptr) {
+    *total_ += time;
+  }
+}
+
+void Worker::EndIntervals(bool known) {
+  // Those inside of others, which began later, first.
+  for (auto it = intervals_.rbegin(); known && it != intervals_.rend(); ++it) {
+    const Interval& interval = **it;
+    if (interval.end == nullptr) {
+      continue;
+    }
+    const absl::Duration time = interval.end->Since(*interval.begin);
+    AddBusy(interval.phase, time - interval.inner);
+    if (interval.outer != nullptr) {
+      interval.outer->inner += time;
+    }
+    if (interval.total != nullptr) {
+      *interval.total += time;
+    }
+  }
+  std::erase_if(intervals_, [](const auto& interval) { return interval->end != nullptr; });
+}
+
 absl::Status Worker::Synchronize() {
+  absl::Status status = healthy() ? device_->Synchronize() : LostStatus();
+  if (owner_of_thread == this) {
+    EndIntervals(/*known=*/status.ok());
+  }
   if (!healthy()) {
     return LostStatus();
   }
-  absl::Status status = device_->Synchronize();
   if (!absl::IsUnavailable(status)) {
     return status;
   }
@@ -207,6 +259,7 @@ void Worker::Enter() {
 }
 
 void Worker::Run() {
+  owner_of_thread = this;
   Enter();
   while (true) {
     Choice choice = Choose();

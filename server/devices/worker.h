@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/base/clock.h"
 #include "server/devices/device.h"
@@ -99,16 +100,12 @@ class Worker {
   bool RunHere(WorkSource& source) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Runs `work` on the calling thread, which is the worker's, and counts the time as `phase`, less
-  // what was measured inside.
+  // what was measured inside. Adds all of it to `*total`, if that is given. The time of a GPU is
+  // what its stream takes, and is known after the next Synchronize(), until which `total` is valid.
   template <typename Work>
-  auto Measure(Phase phase, Work work) {
-    const absl::Duration outside = std::exchange(measured_, absl::ZeroDuration());
-    const absl::Time start = absl::Now();
-    auto result = work();
-    const absl::Duration time = absl::Now() - start;
-    AddBusy(phase, time - measured_);
-    measured_ = outside + time;
-    return result;
+  auto Measure(Phase phase, Work work, absl::Duration* total = nullptr) {
+    const Measurement measurement(this, phase, total);
+    return work();
   }
   void AddBusy(Phase phase, absl::Duration busy);
   // `rows` rows went through a forward pass together.
@@ -156,6 +153,31 @@ class Worker {
     Task task;
     absl::Time posted;
   };
+  // A call of Measure() on a device whose time is known later.
+  struct Interval {
+    Phase phase;
+    absl::Duration* total;
+    Interval* outer;  // the one around it, nullptr if there is none
+    std::unique_ptr<Moment> begin;
+    std::unique_ptr<Moment> end = nullptr;  // while it goes on
+    absl::Duration inner = {};              // measured inside
+  };
+  // A call of Measure().
+  class Measurement {
+   public:
+    Measurement(Worker* worker, Phase phase, absl::Duration* total);
+    ~Measurement();
+    Measurement(const Measurement&) = delete;
+    Measurement& operator=(const Measurement&) = delete;
+
+   private:
+    Worker* const worker_;
+    const Phase phase_;
+    absl::Duration* const total_;
+    const absl::Time start_ = absl::Now();
+    absl::Duration outside_;  // measured before, in the call around this one
+    Interval* interval_ = nullptr;
+  };
   struct Choice {
     WorkSource::Work work;
     WorkKind kind = WorkKind::kTask;
@@ -170,6 +192,8 @@ class Worker {
   // What `source`, which is one of sources_, has to do; its place is the first then.
   WorkSource::Next TakeBatch(Sources::iterator source, WorkSource& from, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the intervals that are over; counts them if `known`.
+  void EndIntervals(bool known);
   // Runs it to its end. The time that it took.
   static absl::Duration Do(Choice* choice);
   // What `source` has to do, for which the device is lent until TakeBack(); empty `work`: nothing.
@@ -185,8 +209,12 @@ class Worker {
   const std::unique_ptr<Device> device_;
 
   // Touched only by the thread that works: what Measure() has counted within the call that it is
-  // in.
+  // in ...
   absl::Duration measured_;
+  // ... and by the worker's own thread: intervals in the order of their begin, and the innermost
+  // one that goes on.
+  std::vector<std::unique_ptr<Interval>> intervals_;
+  Interval* open_ = nullptr;
 
   // Provide their own synchronization.
   DeviceMetrics metrics_;

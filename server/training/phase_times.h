@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/devices/gang.h"
 #include "server/telemetry/phase.h"
@@ -19,13 +18,11 @@ class PhaseTimes {
  public:
   explicit PhaseTimes(size_t ranks) : times_(ranks) {}
 
-  // Runs `work` as `rank` on its worker, and counts its time for both.
+  // Runs `work` as `rank` on its worker, and counts its time for both, by the end of the rank's
+  // run.
   template <typename Work>
   auto Measure(Gang& gang, size_t rank, Phase phase, Work work) {
-    const absl::Time start = absl::Now();
-    auto result = gang.worker(rank).Measure(phase, work);
-    times_[rank][static_cast<size_t>(phase)] += absl::Now() - start;
-    return result;
+    return gang.worker(rank).Measure(phase, work, &times_[rank][static_cast<size_t>(phase)]);
   }
 
   // The longest of the ranks'.

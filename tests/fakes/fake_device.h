@@ -4,15 +4,30 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "server/devices/device.h"
 
 namespace braid {
+
+// When so much of a fake device's time had passed.
+class FakeMoment final : public Moment {
+ public:
+  explicit FakeMoment(absl::Duration time) : time_(time) {}
+  absl::Duration Since(const Moment& earlier) const override {
+    return time_ - static_cast<const FakeMoment&>(earlier).time_;
+  }
+
+ private:
+  const absl::Duration time_;
+};
 
 // Thread-safe.
 class FakeDevice final : public Device {
@@ -32,6 +47,9 @@ class FakeDevice final : public Device {
     }
     return fault_;
   }
+  std::unique_ptr<Moment> Mark() override {
+    return time ? std::make_unique<FakeMoment>(*time) : nullptr;
+  }
   void ResetPeakMemory() override {}
   int64_t PeakMemory() override { return 0; }
   c10::Device torch_device() const override { return device_; }
@@ -44,6 +62,8 @@ class FakeDevice final : public Device {
   // Set while nothing runs on it.
   c10::Allocator* pinned = nullptr;
   std::function<void()> on_synchronize;
+  // What its work has taken so far, for its worker's thread; nullopt: Mark() gives no moments.
+  std::optional<absl::Duration> time;
   std::atomic<int64_t> ooms = 0;  // out_of_memory_errors()
 
   // What Synchronize() says from now on.

@@ -23,6 +23,34 @@
 namespace braid {
 namespace {
 
+// An event on the current stream. Without one, where the GPU is lost, no time passes.
+class CudaMoment final : public Moment {
+ public:
+  explicit CudaMoment(cudaStream_t stream) {
+    if (cudaEventCreate(&event_) == cudaSuccess && cudaEventRecord(event_, stream) != cudaSuccess) {
+      cudaEventDestroy(std::exchange(event_, nullptr));
+    }
+  }
+  ~CudaMoment() override {
+    if (event_ != nullptr) {
+      cudaEventDestroy(event_);
+    }
+  }
+  CudaMoment(const CudaMoment&) = delete;
+  CudaMoment& operator=(const CudaMoment&) = delete;
+
+  absl::Duration Since(const Moment& earlier) const override {
+    cudaEvent_t const begin = static_cast<const CudaMoment&>(earlier).event_;
+    float milliseconds = 0;
+    const bool known = begin != nullptr && event_ != nullptr &&
+                       cudaEventElapsedTime(&milliseconds, begin, event_) == cudaSuccess;
+    return known ? absl::Milliseconds(milliseconds) : absl::ZeroDuration();
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(c10::DeviceIndex index, std::string hardware, GpuId gpu, int threads)
@@ -45,6 +73,7 @@ class CudaDevice final : public Device {
     }
     return CudaStatus(result, "cudaStreamSynchronize");
   }
+  std::unique_ptr<Moment> Mark() override { return std::make_unique<CudaMoment>(stream_); }
   void ResetPeakMemory() override {
     c10::cuda::CUDACachingAllocator::resetPeakStats(index_);
     before_ = Used().current;

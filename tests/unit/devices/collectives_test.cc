@@ -8,6 +8,7 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/devices/run_on.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/status_matchers.h"
@@ -57,6 +58,16 @@ TEST_F(CollectivesTest, SumsAndBroadcasts) {
   EXPECT_TRUE(at::equal(tensors_[1], at::full({2}, 22.0)));
   EXPECT_GT(fleet_.worker(1).busy(Phase::kReduce), absl::ZeroDuration());
   EXPECT_GT(fleet_.worker(1).busy(Phase::kBroadcast), absl::ZeroDuration());
+}
+
+TEST_F(CollectivesTest, TheTimeOfTheWorkerThatCallsIsNotCountedTwice) {
+  static_cast<FakeDevice&>(fleet_.worker(0).device()).time = absl::ZeroDuration();
+  const auto collectives = Make(kPatient);
+  EXPECT_THAT(RunOnEach({&fleet_.worker(0)}, Phase::kReduce,
+                        [&](size_t) { return collectives->Reduce(tensors_); }),
+              IsOk());
+  EXPECT_EQ(fleet_.worker(0).busy(Phase::kReduce), absl::ZeroDuration());
+  EXPECT_GT(fleet_.worker(1).busy(Phase::kReduce), absl::ZeroDuration());
 }
 
 TEST_F(CollectivesTest, OneThatDoesNotEndInTimeIsAborted) {

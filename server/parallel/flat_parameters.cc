@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ATen/ops/_foreach_add.h"
+#include "ATen/ops/_foreach_copy.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/ScalarType.h"
 
@@ -66,19 +68,30 @@ void FlatParameters::Accumulate(const std::vector<at::Tensor>& gradients, bool f
   if (first) {
     std::fill(reached_.begin(), reached_.end(), false);
   }
+  // On a GPU the dense ones are a few kernels, not one for each parameter.
+  std::vector<at::Tensor> dense_views;
+  std::vector<at::Tensor> dense;
   for (size_t p = 0; p < gradients.size(); ++p) {
     const at::Tensor& view = gradient_views_[p];
     const at::Tensor& gradient = gradients[p];
-    const bool copies = first && gradient.defined() && !gradient.is_sparse();
-    if (copies) {
-      view.copy_(gradient);
+    if (gradient.defined() && !gradient.is_sparse()) {
+      dense_views.push_back(view);
+      dense.push_back(gradient);
     } else if (first) {
       view.zero_();
     }
-    if (gradient.defined() && !copies) {
+    if (gradient.defined() && gradient.is_sparse()) {
       view.add_(gradient);
     }
     reached_[p] = reached_[p] || gradient.defined();
+  }
+  if (dense.empty()) {
+    return;
+  }
+  if (first) {
+    at::_foreach_copy_(dense_views, dense);
+  } else {
+    at::_foreach_add_(dense_views, dense);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/operator_counter.h"
 #include "tests/fakes/puppet_replica.h"
 
 namespace braid {
@@ -119,6 +120,25 @@ TEST_F(AccumulateTest, TheFirstOverwritesWhatWasThere) {
   for (const size_t p : {1, 2, 3}) {
     EXPECT_TRUE(IsAll(p, 0)) << p;
   }
+}
+
+TEST_F(AccumulateTest, AllParametersAreOneCall) {
+  {
+    const OperatorCounter copies("aten::_foreach_copy_");
+    flat_.Accumulate(Gradients(1, {true, true, false, true}), /*first=*/true);
+    EXPECT_EQ(copies.count(), 1);
+  }
+  const OperatorCounter sums("aten::_foreach_add_");
+  flat_.Accumulate(Gradients(1, {true, false, true, true}), /*first=*/false);
+  EXPECT_EQ(sums.count(), 1);
+}
+
+TEST_F(AccumulateTest, SparseGradientsAddUpToo) {
+  Tensors gradients = Gradients(1, {true, true, true, true});
+  gradients[0] = gradients[0].to_sparse();
+  flat_.Accumulate(gradients, /*first=*/true);
+  flat_.Accumulate(gradients, /*first=*/false);
+  EXPECT_TRUE(IsAll(0, 2) && IsAll(1, 2));
 }
 
 TEST_F(AccumulateTest, ThePaddingStaysZero) {

@@ -7,6 +7,7 @@
 
 #include "ATen/Dispatch.h"
 #include "ATen/ops/aminmax.h"
+#include "ATen/ops/stack.h"
 
 namespace braid {
 namespace {
@@ -17,6 +18,21 @@ double LargestOf(at::ScalarType type) {
   });
 }
 
+struct Range {
+  double least;
+  double most;
+};
+
+// Not numbers, if an element is none. One transfer from a GPU.
+Range RangeOf(const at::Tensor& values) {
+  const auto [least, most] = at::aminmax(values);
+  if (values.is_cpu()) {
+    return {least.item<double>(), most.item<double>()};
+  }
+  const at::Tensor both = at::stack({least, most}).cpu();
+  return {both[0].item<double>(), both[1].item<double>()};
+}
+
 }  // namespace
 
 double RangeShare(const at::Tensor& tensor) {
@@ -24,9 +40,9 @@ double RangeShare(const at::Tensor& tensor) {
   if (values.numel() == 0) {
     return 0;
   }
-  const auto [least, most] = at::aminmax(values);  // NaN, if there is one
-  const double magnitude = std::max(std::abs(least.item<double>()), std::abs(most.item<double>()));
-  return std::isfinite(magnitude) && std::isfinite(least.item<double>())
+  const auto [least, most] = RangeOf(values);
+  const double magnitude = std::max(std::abs(least), std::abs(most));
+  return std::isfinite(magnitude) && std::isfinite(least)
              ? magnitude / LargestOf(values.scalar_type())
              : std::numeric_limits<double>::infinity();
 }

@@ -4,6 +4,7 @@
 
 #include "ATen/ATen.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/operator_counter.h"
 
 namespace braid {
 namespace {
@@ -27,6 +28,13 @@ TEST(RangeShareTest, IsOfTheDatatypesRange) {
   EXPECT_DOUBLE_EQ(RangeShare(at::tensor({1.0, -32752.0}).to(at::kHalf)), 0.5);
   const double most = std::numeric_limits<float>::max();
   EXPECT_DOUBLE_EQ(RangeShare(at::tensor({most, -most}).to(at::kFloat)), 1);
+}
+
+TEST(RangeShareTest, ReadsEachBoundOnce) {
+  const at::Tensor tensor = at::ones({100});
+  const OperatorCounter reads("aten::_local_scalar_dense");
+  EXPECT_LT(RangeShare(tensor), 1e-30);
+  EXPECT_EQ(reads.count(), 2);
 }
 
 TEST(RangeShareTest, OfNothingIsNone) { EXPECT_EQ(RangeShare(at::ones({0})), 0); }

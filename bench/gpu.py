@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -185,6 +186,7 @@ class Bench:
         repository = (self.options.packages or self._folder) / name
         if not repository.exists():
             draft = repository.with_suffix(".draft")
+            shutil.rmtree(draft, ignore_errors=True)  # what an interrupted run left
             draft.mkdir(parents=True)
             export(draft)
             draft.rename(repository)

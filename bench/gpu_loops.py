@@ -29,10 +29,12 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _compile(module: nn.Module) -> nn.Module:
-    """Compiles for fixed shapes, which is fastest. Forgets what was compiled before."""
+def _compile(module: nn.Module, device: torch.device) -> nn.Module:
+    """Compiles for fixed shapes, which is fastest, and forgets what was compiled before. On a CPU,
+    which is for dry runs, only traces: compiling takes minutes there."""
     torch._dynamo.reset()
-    return torch.compile(module, dynamic=False)
+    backend = "inductor" if device.type == "cuda" else "eager"
+    return torch.compile(module, dynamic=False, backend=backend)
 
 
 def inference(
@@ -41,7 +43,7 @@ def inference(
     """Returns a function that runs one batch: host to device, forward, device to host."""
     module = InPrecision(model.module(), PRECISIONS[precision]).eval().to(device)
     if compiled:
-        module = _compile(module)
+        module = _compile(module, device)
     batch = torch.from_numpy(rows)
     if device.type == "cuda":
         batch = batch.pin_memory()
@@ -63,7 +65,7 @@ class Training:
     ) -> None:
         self._device = device
         self._module = model.module().train().to(device)
-        self._forward = _compile(self._module) if compiled else self._module
+        self._forward = _compile(self._module, device) if compiled else self._module
         options = {name: value for name, value in optimizer.items() if name != "name"}
         make = getattr(torch.optim, optimizer["name"])
         self._optimizer = make(self._module.parameters(), **options, fused=True)

@@ -1,18 +1,23 @@
-"""The tests here need a GPU that this PyTorch can use."""
+"""Fixtures of the tests that need a GPU that this PyTorch can use."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from gpu.target import ON_CPU, ONE, TWO
+
+if not ON_CPU:
+    # The servers leave the cores to PyTorch, which computes what is expected.
+    torch.set_num_threads(4)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def gpu() -> None:
-    if not torch.cuda.is_available():
+    if not ON_CPU and not torch.cuda.is_available():
         pytest.skip("no GPU: torch.cuda.is_available() is false")
 
 
-# One replica, and two that share the GPU.
-@pytest.fixture(scope="module", params=["cuda:0", "cuda:0*2"])
+@pytest.fixture(scope="module", params=[ONE, TWO])
 def devices(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -15,12 +15,15 @@ from e2e import aoti_models, models
 from e2e.inference import assert_close, expected
 from e2e.server import Server
 
+from gpu.target import DEVICE, ON_CPU, ONE, gpu_only
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("packages")
-    aoti_models.compile_mixed(directory / "mixed/1/model.pt2", device="cuda")
-    aoti_models.compile_mixed(directory / "for_cpu/1/model.pt2")
+    aoti_models.compile_mixed(directory / "mixed/1/model.pt2", device=DEVICE)
+    if not ON_CPU:
+        aoti_models.compile_mixed(directory / "for_cpu/1/model.pt2")
     return directory
 
 
@@ -43,18 +46,20 @@ def test_any_batch_gives_pytorchs_outputs(client: braid.Client, rows: int) -> No
         assert_close(outputs[name], value, rtol=1e-4, atol=1e-4)
 
 
+@gpu_only
 def test_a_package_for_cpus_is_refused(client: braid.Client) -> None:
     (status,) = [status for status in client.models() if status.name == "for_cpu"]
     assert "was compiled for cpu" in status.reason
 
 
+@gpu_only
 def test_an_index_that_slips_through_turns_the_server_unhealthy(tmp_path: Path) -> None:
     models.export(
         tmp_path / "models/computed",
         models.make("waiting_words"),
         inputs=[torch.zeros(1, dtype=torch.int64)],
     )
-    server = Server(tmp_path / "models", "cuda:0", tmp_path / "run", data=False)
+    server = Server(tmp_path / "models", ONE, tmp_path / "run", data=False)
     try:
         with braid.connect(server.start().address, timeout=30) as client:
             assert client.is_ready()

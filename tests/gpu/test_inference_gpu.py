@@ -16,6 +16,8 @@ from e2e.inference import assert_close, expected
 from e2e.oracle import dataset
 from e2e.server import Server
 
+from gpu.target import DEVICE, ON_CPU, REPLICAS
+
 
 @pytest.fixture(scope="module")
 def client(serve: Callable[[str], Server], devices: str) -> Iterator[braid.Client]:
@@ -44,7 +46,10 @@ def test_embedding(client: braid.Client, shape: tuple[int, int]) -> None:
 
 
 def test_devices(client: braid.Client, devices: str) -> None:
-    names = {"cuda:0": ["cuda:0"], "cuda:0*2": ["cuda:0/0", "cuda:0/1"]}[devices]
+    count = REPLICAS[devices]
+    names = ["cuda:0"] if count == 1 else [f"cuda:0/{number}" for number in range(count)]
+    if ON_CPU:
+        names = [f"cpu:{number}" for number in range(count)]
     listed = client.devices()
     assert [device.name for device in listed] == names
-    assert all(device.kind == "cuda" and device.hardware for device in listed)
+    assert all(device.kind == DEVICE and device.hardware for device in listed)

@@ -9,6 +9,10 @@ import torch
 from e2e.metrics import Scrape, scrape
 from e2e.server import Server
 
+from gpu.target import gpu_only
+
+pytestmark = gpu_only
+
 
 @pytest.fixture(scope="module")
 def scraped(start_server: Callable[..., Server], devices: str) -> Scrape:

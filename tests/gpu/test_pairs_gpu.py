@@ -16,8 +16,9 @@ from e2e.server import Server
 from e2e.test_publish import module_of, train
 from torch import nn
 
+from gpu.target import DEVICE, REPLICAS, TRAINED_ROWS, gpu_only
+
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
-REPLICAS = {"cuda:0": 1, "cuda:0*2": 2}
 EXPORTED = ("mlp64", "smooth", "convnet64")
 
 
@@ -36,10 +37,10 @@ class Dropping(nn.Module):
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pairs")
     for name in EXPORTED:
-        example = oracle.dataset(name)[0][:4].cuda()
-        braid.export(models.make(name).cuda(), {"x": example}, folder / name, "pair")
+        example = oracle.dataset(name)[0][:4].to(DEVICE)
+        braid.export(models.make(name).to(DEVICE), {"x": example}, folder / name, "pair")
     rows = torch.randn(4, 784)
-    braid.export(Dropping().cuda(), {"x": rows.cuda()}, folder / "dropping", "pair")
+    braid.export(Dropping().to(DEVICE), {"x": rows.to(DEVICE)}, folder / "dropping", "pair")
     braid.export(Dropping(), {"x": rows}, folder / "for_cpu", "pair", precisions=())
     return folder
 
@@ -65,7 +66,7 @@ def test_outputs_equal_pytorch(
     assert_close(output, expected(models.make(model), x), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("rows", [20, 97, 256])
+@pytest.mark.parametrize("rows", TRAINED_ROWS)
 @pytest.mark.parametrize(
     ("model", "steps", "tolerance"),
     [("mlp64", 100, 1e-9), ("smooth", 100, 1e-3), ("convnet64", 20, 1e-9)],
@@ -82,7 +83,7 @@ def test_training_equals_pytorch(
     oracle.assert_equal_runs(actual, wanted, tolerance)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=gpu_only)])
 def test_mixed_precision_learns(client: braid.Client, precision: str) -> None:
     x, target = (each.numpy() for each in oracle.dataset("smooth", 256))
     trainer = client.create_trainer(
@@ -123,11 +124,13 @@ def test_published_weights_are_served(client: braid.Client) -> None:
     trainer.delete()
 
 
+@gpu_only
 def test_a_pair_for_cpus_is_refused(client: braid.Client) -> None:
     (status,) = [status for status in client.models() if status.name == "for_cpu"]
     assert "was exported for the CPU and cannot run on cuda:0" in status.reason
 
 
+@gpu_only
 def test_a_pair_for_gpus_is_refused_on_a_cpu(repository: Path, tmp_path: Path) -> None:
     with Server(repository, "cpu*1", tmp_path / "run", data=False) as server:
         with braid.connect(server.address) as client:

@@ -15,6 +15,10 @@ from e2e.inference import assert_close, expected
 from e2e.server import Server
 from tritonclient.utils import InferenceServerException
 
+from gpu.target import gpu_only
+
+pytestmark = gpu_only
+
 X = np.random.default_rng(5).standard_normal((50, 784), dtype=np.float32)
 LOGITS_BYTES = 50 * 10 * 4
 

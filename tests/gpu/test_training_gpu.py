@@ -11,9 +11,10 @@ from e2e.inference import assert_close, expected
 from e2e.server import Server
 from e2e.test_publish import module_of, train
 
+from gpu.target import REPLICAS, TRAINED_ROWS
+
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"name": "AdamW", "lr": 1e-3, "weight_decay": 0.05}
-REPLICAS = {"cuda:0": 1, "cuda:0*2": 2}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def client(serve: Callable[[str], Server], devices: str) -> Iterator[braid.Clien
         yield client
 
 
-@pytest.mark.parametrize("rows", [20, 97, 256])
+@pytest.mark.parametrize("rows", TRAINED_ROWS)
 @pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=lambda spec: spec["name"])
 @pytest.mark.parametrize(
     ("model", "steps", "tolerance"),

@@ -1,0 +1,302 @@
+"""What only a GPU can break: synchronized batch norm, lack of memory, a lost GPU, several kinds of
+work at once, and unusual settings of the CUDA runtime."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import braid
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton
+from e2e import models, oracle, programs, training, training_models
+from e2e.inference import assert_close, expected
+from e2e.server import Server
+from e2e.training import MANY_STEPS, classes, rows
+from torch import Tensor, nn
+
+from gpu.target import DEVICE, ONE, TWO, gpu_only
+
+SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
+CALL_SECONDS = 60
+several_gpus = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="needs two GPUs that this PyTorch can use"
+)
+SEVERAL = pytest.param("cuda", marks=several_gpus)
+
+
+class Hungry(nn.Module):
+    """Allocates 4 GiB a row, of which it touches little."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = x.new_empty(x.shape[0], 1 << 30)[:, :1]
+        return x + (memory != memory).to(x.dtype) * 0
+
+
+HUNGRY_CONFIG = """
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "output__0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+
+
+class Made(nn.Module):
+    """Uses a constant and tensors that it makes on the device of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.arange(4, device=x.device, dtype=x.dtype)
+        return self.linear(x) * torch.full((4,), 3.0, device=x.device) + steps
+
+
+def small_repository(folder: Path) -> Path:
+    for name, row in (("mlp64", (784,)), ("convnet64", (1, 28, 28)), ("chain64", (10,))):
+        zeros = torch.zeros(1, *row, dtype=torch.float64)
+        models.export(folder / name, models.make(name), inputs=[zeros])
+    return folder
+
+
+def train_convnet(client: braid.Client, steps: int) -> oracle.Run:
+    batches = oracle.batches_of("convnet64", "cross_entropy", 32, steps)
+    return training.train(client, "convnet64", batches, SGD, "cross_entropy")
+
+
+def trained_by_pytorch(steps: int, replicas: int) -> oracle.Run:
+    settings = tuple(SGD.items())
+    return oracle.reference("convnet64", settings, "cross_entropy", 32, steps, replicas)
+
+
+def assert_serves(client: braid.Client) -> None:
+    x = oracle.dataset("mlp64", 64)[0].numpy()
+    (output,) = client.infer("mlp64", {"x": x}).values()
+    assert_close(output, expected(models.make("mlp64"), x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("format", ["torchscript", "pair"])
+def test_synchronized_batch_norm_trains_as_on_the_whole_batch(
+    tmp_path: Path, devices: str, format: str
+) -> None:
+    module = training_models.make("normed").to(DEVICE if format == "pair" else "cpu")
+    example = {"x": rows(4, 6).to(DEVICE if format == "pair" else "cpu")}
+    options = {"precisions": ()} if format == "pair" else {}
+    braid.export(module, example, tmp_path / "models/normed", format, **options)
+    batches = [
+        ({"x": 2 * rows(11, 6, seed=s) + s}, {"target": classes(11, of=4, seed=s)})
+        for s in range(5)
+    ]
+    with Server(tmp_path / "models", devices, tmp_path / "run") as server:
+        with braid.connect(server.address) as client:
+            training.compare(
+                client,
+                "normed",
+                batches,
+                SGD,
+                "cross_entropy",
+                tolerance=MANY_STEPS,
+                stages=None,
+                sync_batch_norm=True,
+            )
+
+
+@pytest.mark.parametrize("format", ["torchscript", "exported"])
+def test_a_batch_without_memory_is_refused(tmp_path: Path, format: str) -> None:
+    folder = tmp_path / "models/hungry"
+    if format == "torchscript":
+        models.export(folder, Hungry())
+    else:
+        example = [torch.zeros(2, 1, device=DEVICE)]
+        sizes = programs.any_batch(example)
+        programs.save(folder / "1/model.pt2", Hungry().to(DEVICE), example, sizes)
+    (folder / "config.pbtxt").write_text(HUNGRY_CONFIG)
+    with Server(tmp_path / "models", ONE, tmp_path / "run") as server:
+        with braid.connect(server.address) as client:
+            with pytest.raises(braid.ResourceExhausted, match="memory"):
+                client.infer("hungry", {"x": np.zeros((64, 1), np.float32)})
+            assert client.is_ready()
+            (output,) = client.infer("hungry", {"x": np.ones((1, 1), np.float32)}).values()
+            assert output == 1
+
+
+@pytest.mark.parametrize("devices", [ONE, TWO, SEVERAL])
+def test_serving_training_and_loading_at_once(tmp_path: Path, devices: str) -> None:
+    flags = ("--model_control_mode=explicit", "--load_model=mlp64", "--load_model=convnet64")
+    repository = small_repository(tmp_path / "models")
+    with Server(repository, devices, tmp_path / "run", flags) as server:
+        with braid.connect(server.address, timeout=CALL_SECONDS) as client:
+            replicas = len(client.devices())
+
+            def serve() -> None:
+                for _ in range(50):
+                    assert_serves(client)
+
+            def load() -> None:
+                with triton.InferenceServerClient(server.address) as loader:
+                    for _ in range(20):
+                        loader.load_model("chain64")
+                        loader.unload_model("chain64")
+
+            with ThreadPoolExecutor() as pool:
+                others = [pool.submit(each) for each in (serve, serve, load)]
+                actual = train_convnet(client, steps=20)
+                for other in others:
+                    other.result()
+            oracle.assert_equal_runs(actual, trained_by_pytorch(20, replicas), 1e-9)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"CUDA_LAUNCH_BLOCKING": "1"}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_settings_of_the_cuda_runtime(tmp_path: Path, environment: dict[str, str]) -> None:
+    repository = small_repository(tmp_path / "models")
+    with Server(repository, TWO, tmp_path / "run", environment=environment) as server:
+        with braid.connect(server.address) as client:
+            assert_serves(client)
+            actual = train_convnet(client, steps=5)
+    oracle.assert_equal_runs(actual, trained_by_pytorch(5, 2), 1e-9)
+
+
+@gpu_only
+def test_a_lost_gpu_does_not_abort_the_server(tmp_path: Path) -> None:
+    """Requests in flight fail, too, and memory that the GPU was copying is released."""
+    example = [torch.zeros(1, dtype=torch.int64)]
+    models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
+    server = Server(tmp_path / "models", TWO, tmp_path / "run", data=False)
+    try:
+        with braid.connect(server.start().address, timeout=CALL_SECONDS) as client:
+
+            def ask(word: int) -> type | None:
+                try:
+                    client.infer("words", {"words": np.full(1000, word)})
+                except braid.BraidError as error:
+                    return type(error)
+                return None
+
+            assert ask(3) is None
+            with ThreadPoolExecutor(8) as pool:
+                answers = list(pool.map(ask, [3] * 20 + [1000] + [3] * 20))
+            assert answers[20] is braid.Unavailable
+            assert set(answers) <= {None, braid.Unavailable}
+            assert ask(3) is braid.Unavailable
+        server.terminate()
+        # A signal's number is negative.
+        assert server.wait() >= 0, server.log
+        assert "is lost" in server.log
+    finally:
+        server.kill()
+
+
+@several_gpus
+def test_a_lost_gpu_ends_a_training_step_on_all(tmp_path: Path) -> None:
+    """The last row's word does not exist, and only the last GPU sees it."""
+    example = [torch.zeros(1, dtype=torch.int64)]
+    models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
+    server = Server(tmp_path / "models", "cuda:0,cuda:1", tmp_path / "run")
+    try:
+        with braid.connect(server.start().address, timeout=CALL_SECONDS) as client:
+            trainer = client.create_trainer("words", loss="cross_entropy", optimizer=SGD)
+            words, target = np.zeros(64, np.int64), np.zeros(64, np.int64)
+            for _ in range(5):
+                trainer.step({"words": words}, {"target": target})
+            words[-1] = 1000
+            with pytest.raises(braid.Unavailable, match="cuda:1"):
+                trainer.step({"words": words}, {"target": target})
+            assert not client.is_ready()
+    finally:
+        server.kill()
+
+
+@several_gpus
+@pytest.mark.parametrize("home", ["cuda:0", "cuda:1"])
+def test_programs_run_on_other_gpus_than_they_were_exported_on(tmp_path: Path, home: str) -> None:
+    x = torch.randn(2, 6, device=home)
+    module = Made().to(home)
+    sizes = programs.any_batch([x])
+    programs.save(tmp_path / "models/program/1/model.pt2", module, [x], sizes)
+    braid.export(module, {"x": x}, tmp_path / "models/pair", "pair", precisions=())
+    batch = np.random.default_rng(0).standard_normal((64, 6)).astype(np.float32)
+    for devices in ("cuda:0", "cuda:1", "cuda:0,cuda:1"):
+        with Server(tmp_path / "models", devices, tmp_path / devices, data=False) as server:
+            with braid.connect(server.address) as client:
+                for name in ("program", "pair"):
+                    (output,) = client.infer(name, {"x": batch}).values()
+                    assert_close(output, expected(module.cpu(), batch), rtol=1e-4, atol=1e-4)
+
+
+@gpu_only
+def test_phases_hold_the_time_of_kernels(tmp_path: Path, devices: str) -> None:
+    """Kernels run long after they are launched: they count for the phase that launched them."""
+    module = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(16)))
+    models.export(tmp_path / "models/wide", module, inputs=[torch.zeros(1, 4096)])
+    x = np.zeros((2048, 4096), np.float32)
+    with Server(tmp_path / "models", devices, tmp_path / "run") as server:
+        with braid.connect(server.address) as client:
+            trainer = client.create_trainer("wide", loss="mse", optimizer=SGD)
+            for _ in range(3):
+                phases = trainer.step({"input": x}, {"target": x}).phases
+    computing = phases["forward"] + phases["backward"]
+    # Six products of 2048 rows for each weight take several times as long as copying 64 MiB.
+    assert computing > 0.5 * sum(phases[name] for name in phases if name != "queue"), phases
+    assert phases["backward"] > phases["forward"], phases
+
+
+@gpu_only
+def test_more_workers_of_a_gpu_do_not_start_more_openmp_threads(tmp_path: Path) -> None:
+    repository = small_repository(tmp_path / "models")
+
+    def threads(workers: int) -> int:
+        folder = tmp_path / f"run{workers}"
+        with Server(repository, f"cuda:0*{workers}", folder, data=False) as server:
+            with braid.connect(server.address) as client:
+                for _ in range(10):
+                    assert_serves(client)
+            return len(os.listdir(f"/proc/{server.process.pid}/task"))
+
+    # A worker has a thread, and CUDA may start one or two for it.
+    assert threads(8) - threads(1) <= 3 * 7
+
+
+class SanitizedServer(Server):
+    """A server under compute-sanitizer, whose exit code is 99 if it found an error."""
+
+    def __init__(self, program: str, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)
+        # The server is not its own first process: the sanitizer starts it.
+        self._command[:0] = [program, "--target-processes=all", "--error-exitcode=99"]
+
+    def terminate(self) -> None:
+        os.kill(self.ready["pid"], signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None and self.ready:
+            os.kill(self.ready["pid"], signal.SIGKILL)
+        super().kill()
+
+
+@gpu_only
+def test_compute_sanitizer_finds_nothing(tmp_path: Path) -> None:
+    program = shutil.which("compute-sanitizer", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
+    if program is None:
+        pytest.skip("no compute-sanitizer on PATH or in /usr/local/cuda/bin")
+    models.export(
+        tmp_path / "models/chain64",
+        models.make("chain64"),
+        inputs=[torch.zeros(1, 10, dtype=torch.float64)],
+    )
+    x = np.random.default_rng(0).standard_normal((33, 10))
+    target = np.zeros((33, 5))
+    with SanitizedServer(program, tmp_path / "models", ONE, tmp_path / "run") as server:
+        with braid.connect(server.address) as client:
+            (output,) = client.infer("chain64", {"x": x}).values()
+            trainer = client.create_trainer("chain64", loss="mse", optimizer=SGD)
+            trainer.step({"x": x}, {"target": target})
+    assert_close(output, expected(models.make("chain64"), x), rtol=1e-9, atol=1e-9)

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Makes a folder that scripts/gpu_check.sh runs on another machine, one with a GPU but without a
+# network, a compiler or Braid's dependencies.
+set -euo pipefail
+TORCH=${TORCH:-2.11.0}
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+max_mib=48
+usage() {
+  cat <<END
+usage: scripts/gpu_bundle.sh [--python VERSION] [DIRECTORY]
+
+  --python VERSION  Python of the other machine (default: 3.12)
+  DIRECTORY         is replaced (default: build/gpu-bundle); at most $max_mib MiB
+
+The other machine needs x86-64, a GPU's driver, and a Python with NumPy and the same PyTorch for CUDA
+that the server was built with. The bundle has:
+
+  braid-server   runs bin/braid-server with the libraries of the machine's PyTorch
+  bin/, lib/     the server, its GPU plugin, and the system libraries that they need
+  python.zip     Python packages that the tests need
+
+environment:
+  TORCH          build to take: build/release-VERSION (default: 2.11.0)
+END
+}
+
+python=3.12
+bundle=build/gpu-bundle
+while (($#)); do
+  case $1 in
+    --python)
+      python=${2:?--python: needs a version}
+      shift
+      ;;
+    --help | -h) usage && exit ;;
+    -*) usage >&2 && exit 2 ;;
+    *) bundle=$1 ;;
+  esac
+  shift
+done
+
+programs=("$built/bin/braid-server" "$built/lib/libbraid_cuda.so")
+for program in "${programs[@]}"; do
+  [[ -f $program ]] || fail "$program is missing: run TORCH=$TORCH scripts/setup.sh"
+done
+
+# Prints the libraries that files need and that PyTorch, glibc and the compiler's runtime do not have.
+# A PyTorch wheel depends on the last two as well.
+system_libraries() { # FILE...
+  ldd "$@" | sed -n 's|.* => \(/[^ ]*\) (.*|\1|p' | sort -u | grep -v /site-packages/ |
+    grep -vE '/(lib(c|m|dl|pthread|rt|util|resolv|gcc_s)\.so\.|libstdc\+\+\.so\.)'
+}
+
+# Packages that tests/gpu imports, and what those need, as scripts/requirements pins them.
+requirements() {
+  local names=(grpcio iniconfig packaging pluggy protobuf Pygments pytest python-rapidjson
+    setuptools tritonclient)
+  cat scripts/requirements/{common,"torch-$TORCH"}.txt |
+    sed 's/\[grpc\]//' | grep -E "^($(IFS='|' && echo "${names[*]}"))=="
+}
+
+install_packages() { # DIRECTORY
+  local wanted platforms=() tag
+  mapfile -t wanted < <(requirements)
+  for tag in 2_28 2_27 2_24 2_17 2014 1; do
+    platforms+=(--platform "manylinux${tag/#2_/_2_}_x86_64")
+  done
+  "$venv/bin/python" -m pip install --no-input --quiet --disable-pip-version-check --no-compile \
+    --no-deps --only-binary=:all: --implementation cp --python-version "$python" \
+    "${platforms[@]}" --target "$1" "${wanted[@]}"
+  rm -rf "${1:?}/bin" # Programs, such as tritonclient's perf_analyzer.
+}
+
+packages=$(mktemp -d)
+trap 'rm -rf "$packages"' EXIT
+rm -rf "$bundle"
+mkdir -p "$bundle"/{bin,lib}
+mapfile -t libraries < <(system_libraries "${programs[@]}")
+strip -o "$bundle/bin/braid-server" "$built/bin/braid-server"
+strip -o "$bundle/lib/libbraid_cuda.so" "$built/lib/libbraid_cuda.so"
+cp -L "${libraries[@]}" "$bundle/lib/"
+cp scripts/bundled_server.sh "$bundle/braid-server"
+install_packages "$packages"
+(cd "$packages" && "$OLDPWD/$venv/bin/python" -m zipfile -c "$packages.zip" ./*)
+mv "$packages.zip" "$bundle/python.zip"
+say "$TORCH $python" >"$bundle/versions"
+
+size=$(du -s --apparent-size --block-size=1M "$bundle" | cut -f 1)
+((size <= max_mib)) || fail "$bundle: $size MiB (expected at most $max_mib MiB)"
+say "$bundle: $size MiB, for PyTorch $TORCH and Python $python"

@@ -20,8 +20,8 @@ programs=("$built"/bin/braid-server "$built"/bin/braid)
 libraries=()
 if [[ $variant == cuda ]]; then
   libraries+=("$built"/lib/libbraid_cuda.so)
-  # What LibTorch and CUDA load while they run.
-  libraries+=("$site"/torch/lib/lib{caffe2_nvrtc,torch_cuda_linalg}.so)
+  # What LibTorch, CUDA and AOTInductor packages load while they run.
+  libraries+=("$site"/torch/lib/lib{caffe2_nvrtc,torch,torch_cuda_linalg}.so)
   libraries+=("$site"/nvidia/cudnn/lib/libcudnn*.so.*)
   libraries+=("$site"/nvidia/cu13/lib/libnvrtc-builtins.so.*)
 fi
@@ -33,4 +33,10 @@ rm -rf "$root"
 mkdir -p "$root/bin" "$root/lib"
 cp "${programs[@]}" "$root/bin/"
 cp "${libraries[@]}" "$root/lib/"
+if [[ $variant == cpu ]]; then
+  # AOTInductor packages are linked to libtorch.so. It is linked to libtorch_cuda.so, which nothing here
+  # uses.
+  cp "$site/torch/lib/libtorch.so" "$root/lib/"
+  cc -shared -Wl,-soname,libtorch_cuda.so -o "$root/lib/libtorch_cuda.so" -x c /dev/null
+fi
 "$venv/bin/python" scripts/image_components.py "${libraries[@]}" >"$root/wheels.json"

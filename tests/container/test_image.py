@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from e2e import aoti_models
+from e2e.inference import assert_close, expected
 from e2e.metrics import scrape
 from e2e.server import ROOT
 
@@ -30,10 +32,19 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an AOTInductor model."""
+    folder = tmp_path_factory.mktemp("compiled") / "mixed"
+    aoti_models.compile_mixed(folder / "1/model.pt2")
+    return folder
+
+
 @pytest.fixture
-def models(repository: Path, tmp_path: Path) -> Path:
-    """One, that everybody may read, for the server is another user."""
-    subprocess.run(["cp", "-r", repository / "mlp", tmp_path / "mlp"], check=True)
+def models(repository: Path, compiled: Path, tmp_path: Path) -> Path:
+    """A TorchScript and an AOTInductor model, readable for the server's user."""
+    for folder in (repository / "mlp", compiled):
+        subprocess.run(["cp", "-r", folder, tmp_path / folder.name], check=True)
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o755)
     return tmp_path
@@ -74,6 +85,16 @@ def test_it_serves_and_ends(container: Container, ports: tuple[int, int], models
         "braid_inference_samples_total", model="mlp"
     ) == len(x)
     assert container.stop() == 0, container.log
+
+
+def test_it_serves_aotinductor_packages(container: Container, ports: tuple[int, int]) -> None:
+    random = np.random.default_rng(7)
+    x, words = random.random((33, 10), np.float32), random.integers(0, 20, 33)
+    with braid.connect(f"127.0.0.1:{ports[0]}") as client:
+        client.wait_ready(timeout=60)
+        outputs = client.infer("mixed", {"input__0": x, "input__1": words})
+    for name, value in expected(aoti_models.mixed(), x, words).items():
+        assert_close(outputs[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_process_1_and_not_root(container: Container, ports: tuple[int, int]) -> None:

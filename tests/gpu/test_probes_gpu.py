@@ -3,6 +3,7 @@ work at once, and unusual settings of the CUDA runtime."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -74,20 +75,28 @@ def trained_by_pytorch(steps: int, replicas: int) -> oracle.Run:
     return oracle.reference("convnet64", settings, "cross_entropy", 32, steps, replicas)
 
 
-def assert_serves(client: braid.Client) -> None:
+@functools.cache
+def served() -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and outputs of the model mlp64."""
     x = oracle.dataset("mlp64", 64)[0].numpy()
+    return x, expected(models.make("mlp64"), x)
+
+
+def assert_serves(client: braid.Client) -> None:
+    x, wanted = served()
     (output,) = client.infer("mlp64", {"x": x}).values()
-    assert_close(output, expected(models.make("mlp64"), x), rtol=1e-9, atol=1e-9)
+    assert_close(output, wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("format", ["torchscript", "pair"])
 def test_synchronized_batch_norm_trains_as_on_the_whole_batch(
     tmp_path: Path, devices: str, format: str
 ) -> None:
-    module = training_models.make("normed").to(DEVICE if format == "pair" else "cpu")
-    example = {"x": rows(4, 6).to(DEVICE if format == "pair" else "cpu")}
-    options = {"precisions": ()} if format == "pair" else {}
-    braid.export(module, example, tmp_path / "models/normed", format, **options)
+    folder, module = tmp_path / "models/normed", training_models.make("normed")
+    if format == "torchscript":
+        models.export(folder, module, inputs=[torch.zeros(2, 6, dtype=torch.float64)])
+    else:
+        braid.export(module.to(DEVICE), {"x": rows(4, 6).to(DEVICE)}, folder, "pair")
     batches = [
         ({"x": 2 * rows(11, 6, seed=s) + s}, {"target": classes(11, of=4, seed=s)})
         for s in range(5)
@@ -132,6 +141,7 @@ def test_serving_training_and_loading_at_once(tmp_path: Path, devices: str) -> N
     with Server(repository, devices, tmp_path / "run", flags) as server:
         with braid.connect(server.address, timeout=CALL_SECONDS) as client:
             replicas = len(client.devices())
+            assert_serves(client)
 
             def serve() -> None:
                 for _ in range(50):

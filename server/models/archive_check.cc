@@ -19,8 +19,6 @@
 #include "caffe2/serialize/inline_container.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/models/definition_chain.h"
-#include "server/models/pickle_depth.h"
 #include "server/storage/checksum.h"
 
 namespace braid {
@@ -85,51 +83,6 @@ bool HoldsCompiled(const ModelArchive& archive) {
   return std::any_of(
       archive.records().begin(), archive.records().end(),
       [](const std::string& record) { return absl::StartsWith(record, "data/aotinductor/"); });
-}
-
-// LibTorch finds records whatever the case of their names.
-bool IsCode(const std::string& record) {
-  return absl::StartsWithIgnoreCase(record, "code/") && absl::EndsWithIgnoreCase(record, ".py");
-}
-
-// Where code comes from is read when it first fails.
-bool IsPickle(const std::string& record) {
-  return absl::EqualsIgnoreCase(record, "data.pkl") ||
-         absl::EqualsIgnoreCase(record, "constants.pkl") ||
-         absl::EndsWithIgnoreCase(record, ".debug_pkl");
-}
-
-absl::Status Refused(absl::string_view file, const absl::Status& depth) {
-  return depth.ok() ? depth : Wrong(file, absl::StrCat("is refused: ", depth.message()));
-}
-
-absl::Status CheckCode(ModelArchive* archive, const std::string& file) {
-  DefinitionChain definitions;
-  for (const std::string& record : archive->records()) {
-    if (IsCode(record)) {
-      BRAID_RETURN_IF_ERROR(Refused(file, definitions.AddFile(record)));
-    }
-  }
-  for (const std::string& record : archive->records()) {
-    if (IsCode(record)) {
-      BRAID_ASSIGN_OR_RETURN(std::string source, archive->Read(record));
-      BRAID_RETURN_IF_ERROR(Refused(file, definitions.Read(record, std::move(source))));
-    }
-  }
-  return Refused(file, definitions.Check());
-}
-
-absl::Status CheckPickles(ModelArchive* archive, const std::string& file) {
-  for (const std::string& record : archive->records()) {
-    if (IsPickle(record)) {
-      BRAID_ASSIGN_OR_RETURN(const std::string pickle, archive->Read(record));
-      const absl::Status depth = CheckPickleDepth(pickle);
-      if (!depth.ok()) {
-        return Wrong(file, absl::StrCat("is refused: ", Excerpt(record), " ", depth.message()));
-      }
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -247,9 +200,7 @@ absl::Status CheckTorchScriptArchive(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive, ModelArchive::Open(path));
   const std::string file = std::filesystem::path(path).filename();
   if (archive->Has("constants.pkl")) {
-    BRAID_RETURN_IF_ERROR(archive->CheckContents());
-    BRAID_RETURN_IF_ERROR(CheckCode(archive.get(), file));
-    return CheckPickles(archive.get(), file);
+    return archive->CheckContents();
   }
   if (HoldsCompiled(*archive)) {
     return Wrong(file, "is an AOTInductor package: name it model.pt2");

@@ -217,7 +217,11 @@ void AddNetworkFlags(CLI::App* app, Options* options) {
   app->add_option("--metrics_port", options->metrics_port, "0 picks a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app->add_flag("--refuse_compression", options->refuse_compression, "Refuse compressed messages");
+  auto* const refuse = app->add_flag("--refuse_compression", options->refuse_compression,
+                                     "Refuse compressed messages (default beyond loopback)");
+  app->add_flag("--accept_compression", options->accept_compression,
+                "Accept compressed messages beyond loopback; one of 1 MB can unpack to 1 GB")
+      ->excludes(refuse);
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
                 "Clients on this machine may pass tensors in shared memory and in memory of GPUs");
 }

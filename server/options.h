@@ -88,7 +88,8 @@ struct Options {
   size_t max_client_request_bytes = 0;
   // What one connection may have open at once; more wait on the client's side.
   int max_connection_streams = 1024;
-  // Whether messages that are compressed are refused.
+  // Compressed messages. With neither, they are accepted if `listen` is loopback.
+  bool accept_compression = false;
   bool refuse_compression = false;
   // Of a request, or of a message of a stream; at most 2 GiB, as protobuf has it.
   int max_message_bytes = std::numeric_limits<int>::max();

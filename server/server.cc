@@ -98,11 +98,9 @@ size_t BufferBytes(const Options& options) {
                   static_cast<size_t>(options.max_message_bytes) + kRoom);
 }
 
-// How many calls may be on their way for long: as many as requests in flight, since more would be
-// refused when they are there, and not fewer than slow clients have together.
-int64_t ArrivingCalls(const Options& options) {
-  constexpr int64_t kLeast = 4096;
-  return std::max(options.max_requests, kLeast);
+// A compressed message can unpack to a thousand times its size before gRPC checks that.
+bool AcceptsCompression(const Options& options) {
+  return options.accept_compression || (IsLoopback(options.listen) && !options.refuse_compression);
 }
 
 // INVALID_ARGUMENT where who can reach the server could do more than it was told to let them.
@@ -176,23 +174,23 @@ class Server::Parts {
     MakeControl();
     BRAID_ASSIGN_OR_RETURN(
         grpc_server_,
-        GrpcServer::Create({options_.listen,
-                            options_.grpc_port,
-                            {options_.max_connection_streams, options_.max_connection_age,
-                             options_.max_connection_age_grace, options_.max_connection_idle,
-                             !options_.refuse_compression, options_.max_message_bytes,
-                             BufferBytes(options_), ArrivingCalls(options_)},
-                            models_.get(),
-                            control_.get(),
-                            trainers_.get(),
-                            &admission_,
-                            &streams_,
-                            &metrics_,
-                            &health_,
-                            regions_.get(),
-                            tls_.get(),
-                            access_.get(),
-                            [this] { return pool_->View(); }}));
+        GrpcServer::Create(
+            {options_.listen,
+             options_.grpc_port,
+             {options_.max_connection_streams, options_.max_connection_age,
+              options_.max_connection_age_grace, options_.max_connection_idle,
+              AcceptsCompression(options_), options_.max_message_bytes, BufferBytes(options_)},
+             models_.get(),
+             control_.get(),
+             trainers_.get(),
+             &admission_,
+             &streams_,
+             &metrics_,
+             &health_,
+             regions_.get(),
+             tls_.get(),
+             access_.get(),
+             [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
         NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));

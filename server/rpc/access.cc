@@ -63,7 +63,7 @@ std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
 
 Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
                absl::string_view method)
-    : arrived_(context.peer()), access_(&access), rule_(&RuleOf(method)) {
+    : peer_(context.peer()), access_(&access), rule_(&RuleOf(method)) {
   if (AccessLogOn()) {
     const auto traceparent = context.client_metadata().find("traceparent");
     if (traceparent != context.client_metadata().end()) {

@@ -12,7 +12,6 @@
 #include "grpcpp/server_context.h"
 #include "server/access/access_control.h"
 #include "server/base/status.h"
-#include "server/rpc/arrived_calls.h"
 #include "server/rpc/audit_details.h"
 #include "server/rpc/method_rules.h"
 #include "server/rpc/request_names.h"
@@ -31,7 +30,7 @@ struct CallAccess {
   Metrics* metrics = nullptr;   // counts who is refused
 };
 
-// Who makes one call, as long as it is there: the call counts as arrived. Thread-compatible.
+// Who makes one call. Thread-compatible.
 class Caller {
  public:
   Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
@@ -57,7 +56,7 @@ class Caller {
   const std::string& model() const { return model_; }
   // For the access log, if it was on when the call came: who called, where from, in what trace.
   const std::string& identity() const { return first_identity_; }
-  const std::string& peer() const { return arrived_.peer(); }
+  const std::string& peer() const { return peer_; }
   const std::string& trace_id() const { return trace_id_; }
 
   // For calls that list what there is. As at the last check.
@@ -88,7 +87,7 @@ class Caller {
   absl::Status Identify();
   absl::Status Refused(Role role, const std::string& for_what) const;
 
-  const ArrivedCall arrived_;
+  const std::string peer_;
   const CallAccess* access_;
   const MethodRule* rule_;
   Credentials credentials_;

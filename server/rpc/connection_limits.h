@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 
 #include "absl/time/time.h"
@@ -16,14 +15,12 @@ struct ConnectionLimits {
   absl::Duration grace = absl::InfiniteDuration();
   // Without a call; then it is closed.
   absl::Duration idle = absl::InfiniteDuration();
-  // Whether messages may be compressed.
+  // Accepts compressed messages. gRPC checks `message_bytes` only after it has unpacked one.
   bool compression = true;
-  // Of a message that has come, while it is unpacked and then.
+  // Largest message.
   int message_bytes = std::numeric_limits<int>::max();
   // Of all messages of all connections that are on their way: more than one of them.
   size_t buffer_bytes = size_t{4} << 30;
-  // Calls of all connections whose message has begun to come and is not there, for long.
-  int64_t arriving = 4096;
 };
 
 }  // namespace braid

@@ -13,8 +13,6 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/base/port_sockets.h"
-#include "server/rpc/accept_limit.h"
-#include "server/rpc/connection_watch.h"
 #include "server/rpc/device_service.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/health_reporter.h"
@@ -48,7 +46,6 @@ class GrpcServer::Impl {
  public:
   explicit Impl(const Options& options)
       : health_(options.health),
-        metrics_(options.metrics),
         credentials_(options.tls == nullptr ? grpc::InsecureServerCredentials()
                                             : MakeTlsCredentials(options.tls)),
         inference_(options.models, options.control, options.regions, options.health,
@@ -79,17 +76,11 @@ class GrpcServer::Impl {
       return absl::UnavailableError(
           absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
     }
-    LimitAccepting(port_);
     reporter_.emplace(health_, server_->GetHealthCheckService());
-    watch_.emplace(
-        ConnectionWatch::Options{port_, limits.streams, limits.arriving, metrics_, health_});
     return absl::OkStatus();
   }
 
-  void StopListening() {
-    watch_->ExpectNoListener();
-    braid::StopListening(port_);
-  }
+  void StopListening() { braid::StopListening(port_); }
   void Shutdown() {
     StopListening();  // or those that are sent away could be back before it is shut down
     // Closes sockets first: gRPC's own GOAWAY carries an error that clients print.
@@ -112,7 +103,6 @@ class GrpcServer::Impl {
   }
 
   Health* const health_;
-  Metrics* const metrics_;
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlives the server
   InferenceService inference_;
   TrainingService training_;
@@ -122,7 +112,6 @@ class GrpcServer::Impl {
   std::unique_ptr<grpc::Server> server_;
   // It tells the server's health service.
   std::optional<HealthReporter> reporter_;
-  std::optional<ConnectionWatch> watch_;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/resource_quota.h"
-#include "server/rpc/unpack_limit.h"
 
 namespace braid {
 namespace {
@@ -49,7 +48,6 @@ void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* bui
   if (limits.idle != absl::InfiniteDuration()) {
     builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(limits.idle));
   }
-  LimitUnpacking(static_cast<size_t>(limits.message_bytes), limits.buffer_bytes);
   if (!limits.compression) {
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

@@ -1,10 +1,9 @@
 #include "server/rpc/watch_limit.h"
 
-#include <optional>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "grpcpp/server_context.h"
-#include "server/rpc/arrived_calls.h"
 
 namespace braid {
 namespace {
@@ -17,7 +16,7 @@ class Watch final : public grpc::experimental::Interceptor {
   Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit) : info_(info), limit_(limit) {}
   ~Watch() override {
     if (open_) {
-      limit_->Close(arrived_->peer());
+      limit_->Close(peer_);
     }
   }
   Watch(const Watch&) = delete;
@@ -26,8 +25,8 @@ class Watch final : public grpc::experimental::Interceptor {
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     // Before, a call that is answered by a thread of its own has no peer.
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
-      arrived_.emplace(info_->server_context()->peer());
-      open_ = limit_->Open(arrived_->peer());
+      peer_ = info_->server_context()->peer();
+      open_ = limit_->Open(peer_);
       if (!open_) {
         info_->server_context()->TryCancel();
       }
@@ -38,7 +37,7 @@ class Watch final : public grpc::experimental::Interceptor {
  private:
   grpc::experimental::ServerRpcInfo* const info_;
   WatchLimit* const limit_;
-  std::optional<ArrivedCall> arrived_;
+  std::string peer_;
   bool open_ = false;
 };
 

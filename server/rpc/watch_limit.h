@@ -13,8 +13,7 @@
 namespace braid {
 
 // Of one server, and of methods that begin so: those beyond `most`, and of one connection beyond
-// `most_of_connection`, are CANCELLED. Calls of other methods are left alone. All of them count as
-// arrived.
+// `most_of_connection`, are CANCELLED. Calls of other methods are left alone.
 class WatchLimit final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   static constexpr absl::string_view kHealth = "/grpc.health.v1.Health/Watch";

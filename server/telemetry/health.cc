@@ -31,10 +31,7 @@ void Health::SetNotReady(absl::string_view does) {
   Announce();
 }
 
-void Health::LoseDevice(absl::string_view why) { Lose(why); }
-void Health::LosePort(absl::string_view why) { Lose(why); }
-
-void Health::Lose(absl::string_view why) {
+void Health::LoseDevice(absl::string_view why) {
   const absl::MutexLock lock(&mu_);
   if (lost_.ok()) {
     lost_ = absl::UnavailableError(why);

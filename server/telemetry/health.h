@@ -47,8 +47,6 @@ class Health {
   void SetNotReady(absl::string_view does) ABSL_LOCKS_EXCLUDED(mu_);
   // Neither live nor ready, for good, whatever else is said: `why` has the device's name.
   void LoseDevice(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same: nobody can connect any more, and `why` has the port.
-  void LosePort(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing is said of a model that has one of the server's own names: it is not served.
   void SetModel(const std::string& model, bool ready) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -57,7 +55,6 @@ class Health {
   absl::Status readiness() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void Lose(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Readiness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellAll(HealthListener* listener) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Announce() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

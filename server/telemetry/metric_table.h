@@ -44,20 +44,6 @@ struct MetricTable {
                   {"reason"},
                   "Calls that were refused: no_credentials, bad_credentials, or a role that does "
                   "not allow them."};
-  Counters refused_connections{&table,
-                               MetricGroup::kRequests,
-                               "braid_connections_refused_total",
-                               {},
-                               "Connections that were closed as soon as they were accepted: they "
-                               "would have taken the last file descriptors."};
-  Gauges arriving_calls{&table,
-                        MetricGroup::kRequests,
-                        "braid_calls_arriving",
-                        {},
-                        "Calls that clients have begun and whose first message is not there yet: "
-                        "no other metric and no limit of requests counts them. An estimate, right "
-                        "where there are many."};
-
   Gauges queue_rows{&table,
                     MetricGroup::kInference,
                     "braid_queue_rows",

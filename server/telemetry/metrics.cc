@@ -10,8 +10,6 @@ Metrics::Metrics() : table_(std::make_unique<MetricTable>()) {
   for (const char* reason : {"no_credentials", "bad_credentials", "role"}) {
     table_->denied.At({reason});
   }
-  table_->refused_connections.At({});
-  table_->arriving_calls.At({});
 }
 
 Metrics::~Metrics() = default;
@@ -27,14 +25,6 @@ void Metrics::CountRequest(absl::string_view method, absl::string_view model,
 }
 
 void Metrics::CountDenied(absl::string_view reason) { table_->denied.At({reason}).Increment(); }
-
-void Metrics::CountRefusedConnections(int64_t more) {
-  table_->refused_connections.At({}).Increment(static_cast<double>(more));
-}
-
-void Metrics::SetArrivingCalls(int64_t calls) {
-  table_->arriving_calls.At({}).Set(static_cast<double>(calls));
-}
 
 const std::shared_ptr<prometheus::Registry>& Metrics::registry() const {
   return table_->table.registry;

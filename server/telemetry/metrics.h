@@ -36,10 +36,6 @@ class Metrics {
                     absl::Duration duration);
   // A call was refused for "no_credentials", "bad_credentials" or its "role".
   void CountDenied(absl::string_view reason);
-  // `more` connections were refused.
-  void CountRefusedConnections(int64_t more);
-  // So many calls are on their way now.
-  void SetArrivingCalls(int64_t calls);
 
   // What a scrape reads.
   const std::shared_ptr<prometheus::Registry>& registry() const;

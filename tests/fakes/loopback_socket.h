@@ -31,18 +31,6 @@ class LoopbackSocket {
     EXPECT_EQ(listen(descriptor_, 64), 0);
     return Port();
   }
-  // At a free port of every IPv6 and IPv4 address.
-  int ListenToAll() const {
-    const int no = 0;
-    EXPECT_EQ(setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)), 0);
-    sockaddr_in6 address = {};
-    address.sin6_family = AF_INET6;
-    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(descriptor_, 64), 0);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    return ntohs(address.sin6_port);
-  }
   int descriptor() const { return descriptor_; }
   int Port() const {
     sockaddr_in address = {};

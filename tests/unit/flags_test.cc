@@ -126,6 +126,9 @@ TEST_F(FlagsTest, WhatAClientMayTake) {
   EXPECT_EQ(none->max_connection_age_grace, absl::InfiniteDuration());
   EXPECT_EQ(none->max_connection_idle, absl::Minutes(30));
   EXPECT_FALSE(none->refuse_compression);
+  EXPECT_FALSE(none->accept_compression);
+  EXPECT_TRUE(Parse({"--accept_compression"})->accept_compression);
+  EXPECT_FALSE(Parse({"--accept_compression", "--refuse_compression"}));
   const auto options = Parse({"--max_client_requests=3", "--max_client_request_bytes=4",
                               "--max_connection_streams=5", "--max_connection_age=1.5",
                               "--max_connection_age_grace=0.5", "--max_connection_idle=2.5",

@@ -77,17 +77,6 @@ TEST(HealthTest, ALostDeviceEndsLivenessAndReadinessForGood) {
   EXPECT_THAT(health.readiness(), StatusIs(kUnavailable, HasSubstr("cuda:0")));
 }
 
-TEST(HealthTest, ALostPortEndsThemToo) {
-  Health health;
-  Told told;
-  health.Add(&told);
-  health.SetReady();
-  health.LosePort("port 8001 is not listened at any more");
-  EXPECT_THAT(told.states, UnorderedElementsAre(Pair("", false), Pair("liveness", false),
-                                                Pair("readiness", false)));
-  EXPECT_THAT(health.liveness(), StatusIs(kUnavailable, HasSubstr("port 8001")));
-}
-
 TEST(HealthTest, AModelThatIsNamedAsAStateDoesNotSpeakForIt) {
   Health health;
   Told told;

@@ -75,18 +75,6 @@ TEST(MetricsTest, DeniedCallsAreThereBeforeTheFirst) {
                     HasSubstr("braid_access_denied_total{reason=\"bad_credentials\"} 0")));
 }
 
-TEST(MetricsTest, RefusedConnectionsAndArrivingCallsAreThereBeforeTheFirst) {
-  Metrics metrics;
-  EXPECT_THAT(Scrape(metrics), AllOf(HasSubstr("braid_connections_refused_total 0\n"),
-                                     HasSubstr("braid_calls_arriving 0\n")));
-  metrics.CountRefusedConnections(3);
-  metrics.CountRefusedConnections(4);
-  metrics.SetArrivingCalls(9);
-  metrics.SetArrivingCalls(5);
-  EXPECT_THAT(Scrape(metrics), AllOf(HasSubstr("braid_connections_refused_total 7\n"),
-                                     HasSubstr("braid_calls_arriving 5\n")));
-}
-
 TEST(ModelMetricsTest, BatchesCountRowsAndSamples) {
   Metrics metrics;
   ModelMetrics model(&metrics, "fashion");

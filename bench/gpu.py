@@ -57,9 +57,12 @@ OPTIMIZERS = {"resnet50": SGD, "bert": ADAMW}
 
 @dataclass(frozen=True)
 class Point:
+    """A case. compiled: torch.compile takes its turn, too; compiling takes up to a minute."""
+
     model: str
     precision: str
     rows: int
+    compiled: bool = True
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,16 @@ PLANS = {
     ),
     "short": Plan(
         (
-            Point("mlp", "float32", 1),
-            Point("mlp", "float32", 256),
-            Point("resnet50", "tf32", 64),
-            Point("resnet50", "bfloat16", 1),
+            Point("mlp", "float32", 1, compiled=False),
+            Point("resnet50", "tf32", 64, compiled=False),
             Point("resnet50", "bfloat16", 64),
-            Point("bert", "bfloat16", 1),
+            Point("bert", "bfloat16", 1, compiled=False),
             Point("bert", "bfloat16", 64),
         ),
-        (Point("resnet50", "bfloat16", 128), Point("bert", "bfloat16", 64)),
+        (
+            Point("resnet50", "bfloat16", 128, compiled=False),
+            Point("bert", "bfloat16", 64, compiled=False),
+        ),
         rounds=2,
         seconds=0.7,
     ),
@@ -161,9 +165,13 @@ class Bench:
         self.plan = plan
         self.models = gpu_models.SMALL if options.small else gpu_models.FULL
         self.device = torch.device(options.devices.partition(",")[0].partition("*")[0])
-        self.others = ("eager",) if options.no_compile else ("eager", "compiled")
         self.figures: list[Figure] = []
         self._folder = folder
+
+    def others(self, point: Point) -> list[str]:
+        """Sides that Braid is compared with."""
+        compiled = point.compiled and not self.options.no_compile
+        return ["eager", "compiled"] if compiled else ["eager"]
 
     def new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._folder))
@@ -327,7 +335,7 @@ def _measure_inference(
             side: lambda side=side: gpu_loops.inference(
                 model, point.precision, rows, bench.device, compiled=side == "compiled"
             )
-            for side in bench.others
+            for side in bench.others(point)
         }
     )
     _parallel_rate(ask, 0)
@@ -425,7 +433,7 @@ def _training_loop(bench: Bench, point: Point, side: str) -> gpu_loops.Training:
 
 
 def _training_loops(bench: Bench, point: Point) -> dict[str, gpu_loops.Training]:
-    loops = {side: _training_loop(bench, point, side) for side in bench.others}
+    loops = {side: _training_loop(bench, point, side) for side in bench.others(point)}
     # A loop is compiled in its first step.
     working = _working_sides(
         {side: lambda loop=loop: lambda: loop.run(1) for side, loop in loops.items()}

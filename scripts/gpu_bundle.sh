@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a folder that scripts/gpu_check.sh runs on another machine, one with a GPU but without a
-# network, a compiler or Braid's dependencies.
+# network and without Braid's dependencies.
 set -euo pipefail
 TORCH=${TORCH:-2.11.0}
 # shellcheck source=scripts/lib.sh
@@ -14,8 +14,8 @@ usage: scripts/gpu_bundle.sh [--python VERSION] [DIRECTORY]
   --python VERSION  Python of the other machine (default: 3.12)
   DIRECTORY         is replaced (default: build/gpu-bundle); at most $max_mib MiB
 
-The other machine needs x86-64, a GPU's driver, and a Python with NumPy and the same PyTorch for CUDA
-that the server was built with. The bundle has:
+The other machine needs x86-64, a GPU with its driver, a C++ compiler for the tests that compile models,
+and a Python with NumPy and with the PyTorch for CUDA that the server was built with. The bundle has:
 
   braid-server   runs bin/braid-server with the libraries of the machine's PyTorch
   bin/, lib/     the server, its GPU plugin, and the system libraries that they need
@@ -46,14 +46,14 @@ for program in "${programs[@]}"; do
   [[ -f $program ]] || fail "$program is missing: run TORCH=$TORCH scripts/setup.sh"
 done
 
-# Prints the libraries that files need and that PyTorch, glibc and the compiler's runtime do not have.
-# A PyTorch wheel depends on the last two as well.
+# Prints the libraries that files need, without those of PyTorch's wheels, glibc and the compiler's
+# runtime. PyTorch needs the last two as well.
 system_libraries() { # FILE...
   ldd "$@" | sed -n 's|.* => \(/[^ ]*\) (.*|\1|p' | sort -u | grep -v /site-packages/ |
     grep -vE '/(lib(c|m|dl|pthread|rt|util|resolv|gcc_s)\.so\.|libstdc\+\+\.so\.)'
 }
 
-# Packages that tests/gpu imports, and what those need, as scripts/requirements pins them.
+# Prints the packages that tests/gpu imports, and what those need, as scripts/requirements pins them.
 requirements() {
   local names=(grpcio iniconfig packaging pluggy protobuf Pygments pytest python-rapidjson
     setuptools tritonclient)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks Braid on a machine with a GPU, in at most nine minutes and without a network, a compiler or
-# a build: what it runs comes from a bundle (scripts/gpu_bundle.sh) and from this source tree.
+# Checks Braid on a machine with a GPU, in about nine minutes and without a network or a build. What it
+# runs comes from a bundle (scripts/gpu_bundle.sh) and from this source tree.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -12,7 +12,7 @@ usage: scripts/gpu_check.sh [--dry-run] [--python PYTHON] [--output DIRECTORY] B
 
   --dry-run           use two CPU workers in place of the GPU, and small models
   --python PYTHON     has NumPy and PyTorch for CUDA (default: python3)
-  --output DIRECTORY  logs, and the figures as gpu.json (default: build/gpu-check)
+  --output DIRECTORY  a log of each stage, and gpu.json with figures (default: build/gpu-check)
   STAGE               ${stages[*]} (default: all)
 
 Stages:
@@ -26,7 +26,7 @@ END
 }
 
 # Seconds for each stage. They add up to nine minutes.
-declare -A limits=([load]=40 [correctness]=110 [formats]=110 [probes]=110 [speed]=170)
+declare -A limits=([load]=50 [correctness]=100 [formats]=110 [probes]=100 [speed]=180)
 slowness=1
 dry_run=no
 python=python3
@@ -79,6 +79,7 @@ clean_up() {
 }
 trap clean_up EXIT
 mkdir -p "$output"
+rm -f "$output"/*.log "$output/gpu.json"
 output=$(realpath "$output")
 check_machine
 "$python" -m zipfile -e "$bundle/python.zip" "$work/packages"
@@ -103,7 +104,7 @@ test_names() { # STAGE
     load) say load ;;
     correctness) printf '%s\n' inference training metrics shared_memory ;;
     formats) printf '%s\n' formats pairs ;;
-    probes) say probes ;;
+    probes) printf '%s\n' probes sanitizer ;;
   esac
 }
 
@@ -117,26 +118,29 @@ run_tests() { # STAGE SECONDS
     xargs --max-procs="$(nproc)" --max-args=1 bash -c '
       "$0" -m pytest -q -rs -p no:cacheprovider --maxfail=10 -o "faulthandler_timeout=$2" \
         --durations=3 "tests/gpu/test_$3_gpu.py" >"$1/$3.log" 2>&1' \
-    "$python" "$output" "$((60 * slowness))" || status=$?
+    "$python" "$work" "$((60 * slowness))" || status=$?
   for name in $(test_names "$1"); do
-    say "  $name: $(tail -n 1 "$output/$name.log")"
-    ((status == 0)) || sed -n -e 's/^/    /' -e '/^    \(E  \|FAILED\|ERROR\)/p' "$output/$name.log"
+    [[ -f $work/$name.log ]] || continue # Time was up before it began.
+    say "  $name: $(tail -n 1 "$work/$name.log")"
+    ((status == 0)) || sed -n 's/^\(E  .*\|FAILED.*\|ERROR.*\)/    \1/p' "$work/$name.log"
+    cat "$work/$name.log" >>"$output/$1.log"
   done
   return "$status"
 }
 
 run_benchmark() { # SECONDS
   if [[ -n $exporter ]]; then
-    wait "$exporter" || say "  export: failed: see $output/export.log"
+    wait "$exporter" || say "  exporting failed: see $output/speed.errors.log"
     exporter=''
   fi
-  timeout --signal=INT --kill-after=15 "$1" "$python" "${benchmark[@]}" 2>"$output/speed.errors.log" |
-    tee "$output/speed.log"
+  timeout --signal=INT --kill-after=15 "$1" "$python" "${benchmark[@]}" \
+    2>>"$output/speed.errors.log" | tee "$output/speed.log"
 }
 
 # Exports the benchmark's models while tests run.
 start_exporting() {
-  "$python" "${benchmark[@]}" export >"$output/export.log" 2>&1 &
+  timeout "$((300 * slowness))" "$python" "${benchmark[@]}" export \
+    >"$output/speed.errors.log" 2>&1 &
   exporter=$!
 }
 

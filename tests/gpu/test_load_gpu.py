@@ -71,5 +71,4 @@ def test_hidden_gpus_end_a_server_that_needs_them(empty: Path, tmp_path: Path) -
     )
     with pytest.raises(RuntimeError, match="exit code 2") as caught:
         server.start()
-    # The driver's own words, or LibTorch's.
-    assert "no CUDA-capable device" in str(caught.value)
+    assert "cuda" in str(caught.value).lower()

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -273,40 +271,3 @@ def test_more_workers_of_a_gpu_do_not_start_more_openmp_threads(tmp_path: Path) 
 
     # A worker has a thread, and CUDA may start one or two for it.
     assert threads(8) - threads(1) <= 3 * 7
-
-
-class SanitizedServer(Server):
-    """A server under compute-sanitizer, whose exit code is 99 if it found an error."""
-
-    def __init__(self, program: str, *arguments: object, **options: object) -> None:
-        super().__init__(*arguments, **options)
-        # The server is not its own first process: the sanitizer starts it.
-        self._command[:0] = [program, "--target-processes=all", "--error-exitcode=99"]
-
-    def terminate(self) -> None:
-        os.kill(self.ready["pid"], signal.SIGTERM)
-
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None and self.ready:
-            os.kill(self.ready["pid"], signal.SIGKILL)
-        super().kill()
-
-
-@gpu_only
-def test_compute_sanitizer_finds_nothing(tmp_path: Path) -> None:
-    program = shutil.which("compute-sanitizer", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
-    if program is None:
-        pytest.skip("no compute-sanitizer on PATH or in /usr/local/cuda/bin")
-    models.export(
-        tmp_path / "models/chain64",
-        models.make("chain64"),
-        inputs=[torch.zeros(1, 10, dtype=torch.float64)],
-    )
-    x = np.random.default_rng(0).standard_normal((33, 10))
-    target = np.zeros((33, 5))
-    with SanitizedServer(program, tmp_path / "models", ONE, tmp_path / "run") as server:
-        with braid.connect(server.address) as client:
-            (output,) = client.infer("chain64", {"x": x}).values()
-            trainer = client.create_trainer("chain64", loss="mse", optimizer=SGD)
-            trainer.step({"x": x}, {"target": target})
-    assert_close(output, expected(models.make("chain64"), x), rtol=1e-9, atol=1e-9)

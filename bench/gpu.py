@@ -17,6 +17,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -575,6 +576,8 @@ def _reported(part: str, failed: list[str]) -> Iterator[None]:
 
 def main() -> None:
     options = parse(sys.argv[1:])
+    # So that whatever was started is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     plan = PLANS["short" if options.short else "small" if options.small else "full"]
     failed: list[str] = []
     start = time.monotonic()

@@ -14,8 +14,9 @@ usage: scripts/gpu_bundle.sh [--python VERSION] [DIRECTORY]
   --python VERSION  Python of the other machine (default: 3.12)
   DIRECTORY         is replaced (default: build/gpu-bundle); at most $max_mib MiB
 
-The other machine needs x86-64, a GPU with its driver, a C++ compiler for the tests that compile models,
-and a Python with NumPy and with the PyTorch for CUDA that the server was built with. The bundle has:
+The other machine needs x86-64, a GPU with its driver, a C++ compiler for the tests that compile
+models, and a Python with NumPy and the PyTorch for CUDA that the server was built with. The bundle
+has:
 
   braid-server   runs bin/braid-server with the libraries of the machine's PyTorch
   bin/, lib/     the server, its GPU plugin, and the system libraries that they need
@@ -53,7 +54,7 @@ system_libraries() { # FILE...
     grep -vE '/(lib(c|m|dl|pthread|rt|util|resolv|gcc_s)\.so\.|libstdc\+\+\.so\.)'
 }
 
-# Prints the packages that tests/gpu imports, and what those need, as scripts/requirements pins them.
+# Prints the packages that tests/gpu imports, and what those need, with their pinned versions.
 requirements() {
   local names=(grpcio iniconfig packaging pluggy protobuf Pygments pytest python-rapidjson
     setuptools tritonclient)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks Braid on a machine with a GPU, in about nine minutes and without a network or a build. What it
-# runs comes from a bundle (scripts/gpu_bundle.sh) and from this source tree.
+# Checks Braid on a machine with a GPU, in about nine minutes and without a network or a build. What
+# it runs comes from a bundle (scripts/gpu_bundle.sh) and from this source tree.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -114,7 +114,7 @@ run_tests() { # STAGE SECONDS
   # The inner shell expands these: $0 is Python, $1 the folder for logs, $2 the
   # seconds after which a test shows where it waits, $3 the file's name.
   # shellcheck disable=SC2016
-  test_names "$1" | timeout --signal=INT --kill-after=15 "$2" \
+  test_names "$1" | timeout --kill-after=15 "$2" \
     xargs --max-procs="$(nproc)" --max-args=1 bash -c '
       "$0" -m pytest -q -rs -p no:cacheprovider --maxfail=10 -o "faulthandler_timeout=$2" \
         --durations=3 "tests/gpu/test_$3_gpu.py" >"$1/$3.log" 2>&1' \
@@ -133,7 +133,7 @@ run_benchmark() { # SECONDS
     wait "$exporter" || say "  exporting failed: see $output/speed.errors.log"
     exporter=''
   fi
-  timeout --signal=INT --kill-after=15 "$1" "$python" "${benchmark[@]}" \
+  timeout --kill-after=15 "$1" "$python" "${benchmark[@]}" \
     2>>"$output/speed.errors.log" | tee "$output/speed.log"
 }
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
 from gpu.target import ON_CPU, ONE, TWO
 
+# So that fixtures stop their servers when scripts/gpu_check.sh ends a stage.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 if not ON_CPU:
     # The servers leave the cores to PyTorch, which computes what is expected.
     torch.set_num_threads(4)
@@ -18,6 +22,6 @@ def gpu() -> None:
         pytest.skip("no GPU: torch.cuda.is_available() is false")
 
 
-@pytest.fixture(scope="module", params=[ONE, TWO])
+@pytest.fixture(scope="module", params=[TWO] if ON_CPU else [ONE, TWO])
 def devices(request: pytest.FixtureRequest) -> str:
     return request.param

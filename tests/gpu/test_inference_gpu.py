@@ -52,4 +52,5 @@ def test_devices(client: braid.Client, devices: str) -> None:
         names = [f"cpu:{number}" for number in range(count)]
     listed = client.devices()
     assert [device.name for device in listed] == names
-    assert all(device.kind == DEVICE and device.hardware for device in listed)
+    assert all(device.kind == DEVICE for device in listed)
+    assert ON_CPU or all(device.hardware for device in listed)

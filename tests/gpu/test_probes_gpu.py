@@ -132,7 +132,7 @@ def test_a_batch_without_memory_is_refused(tmp_path: Path, format: str) -> None:
             assert output == 1
 
 
-@pytest.mark.parametrize("devices", [ONE, TWO, SEVERAL])
+@pytest.mark.parametrize("devices", [TWO, SEVERAL])
 def test_serving_training_and_loading_at_once(tmp_path: Path, devices: str) -> None:
     flags = ("--model_control_mode=explicit", "--load_model=mlp64", "--load_model=convnet64")
     repository = small_repository(tmp_path / "models")

@@ -17,6 +17,7 @@ from e2e.server import Server
 
 from gpu.target import ONE, gpu_only
 
+SGD = {"name": "SGD", "lr": 0.05}
 
 class SanitizedServer(Server):
     """A server that compute-sanitizer starts. The exit code is 99 if that found an error."""
@@ -50,6 +51,6 @@ def test_compute_sanitizer_finds_nothing(tmp_path: Path) -> None:
     with SanitizedServer(program, tmp_path / "models", ONE, tmp_path / "run") as server:
         with braid.connect(server.address) as client:
             (output,) = client.infer("chain64", {"x": x}).values()
-            trainer = client.create_trainer("chain64", loss="mse", optimizer={"name": "SGD", "lr": 0.05})
+            trainer = client.create_trainer("chain64", loss="mse", optimizer=SGD)
             trainer.step({"x": x}, {"target": target})
     assert_close(output, expected(models.make("chain64"), x), rtol=1e-9, atol=1e-9)

@@ -11,7 +11,7 @@ from gpu.target import ON_CPU, ONE, TWO
 
 # So that fixtures stop their servers when scripts/gpu_check.sh ends a stage.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-if not ON_CPU:
+if torch.cuda.is_available() and not ON_CPU:
     # The servers leave the cores to PyTorch, which computes what is expected.
     torch.set_num_threads(4)
 

@@ -6,7 +6,9 @@
 #                                        protobuf-compiler)
 #   docs/metrics.md                      every metric, from the tables in server/telemetry/; needs
 #                                        what `cmake --build --preset release` builds
-# The same sources give the same bytes.
+# The same sources give the same bytes. Only at a release, and only if named:
+#   proto/released/braid_v1.binpb        the descriptors of braid.v1, with which
+#                                        scripts/check_protocol.py compares later ones
 #
 # Usage: scripts/generate.sh [FILE [OUTPUT]]   one of them alone; into OUTPUT in its place
 set -euo pipefail
@@ -14,20 +16,22 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 protocol=client/python/braid/protocol.binpb
 metrics=docs/metrics.md
+released=proto/released/braid_v1.binpb
 
 fail() {
   printf 'generate.sh: %s\n' "$*" >&2
   exit 1
 }
 
-make_protocol() {
+# Prints the descriptors of all proto files of a folder.
+make_descriptors() { # FOLDER [OPTION]
   command -v protoc > /dev/null ||
     fail "protoc is missing; on Debian and Ubuntu: apt-get install protobuf-compiler"
   local protos
-  mapfile -t protos < <(cd "$root/proto" && find . -name '*.proto' -printf '%P\n' | LC_ALL=C sort)
+  mapfile -t protos < <(cd "$root/proto" && find "$1" -name '*.proto' | sed 's|^\./||' | LC_ALL=C sort)
   # Sorted names, no source info: the bytes depend on what the files say and on nothing else.
   (cd "$root/proto" &&
-    protoc --proto_path=. --include_imports --descriptor_set_out=/dev/stdout "${protos[@]}")
+    protoc --proto_path=. "${@:2}" --descriptor_set_out=/dev/stdout "${protos[@]}")
 }
 
 make_metrics() {
@@ -39,11 +43,12 @@ make_metrics() {
 generate() { # FILE [OUTPUT]
   local make output=${2:-$root/$1}
   case $1 in
-    "$protocol") make=make_protocol ;;
-    "$metrics") make=make_metrics ;;
-    *) fail "'$1' is none of the files that are made: expected $protocol or $metrics" ;;
+    "$protocol") make=(make_descriptors . --include_imports) ;;
+    "$metrics") make=(make_metrics) ;;
+    "$released") make=(make_descriptors braid/v1) ;;
+    *) fail "'$1' is none of the files that are made: expected $protocol, $metrics or $released" ;;
   esac
-  "$make" > "$output.tmp"
+  "${make[@]}" > "$output.tmp"
   mv "$output.tmp" "$output"
 }
 

@@ -48,6 +48,7 @@ check_generated() {
 suite format scripts/format.sh --check
 suite includes scripts/check_includes.py
 suite generated check_generated
+suite protocol .venv/bin/python scripts/check_protocol.py
 python_suite scripts scripts
 for program in build/release/bin/*_test; do
   unit_suite "${program##*/}"

@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 sys.path.insert(0, str(Path(__file__).parent))
 import check_protocol  # noqa: E402
 
-# As text, so that a test changes the words that its rule is about.
+# Text, so that each test can change a few words.
 RELEASED = """
 file {
   package: "braid.v1"

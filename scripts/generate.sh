@@ -28,7 +28,8 @@ make_descriptors() { # FOLDER [OPTION]
   command -v protoc > /dev/null ||
     fail "protoc is missing; on Debian and Ubuntu: apt-get install protobuf-compiler"
   local protos
-  mapfile -t protos < <(cd "$root/proto" && find "$1" -name '*.proto' | sed 's|^\./||' | LC_ALL=C sort)
+  mapfile -t protos < <(cd "$root/proto" && find "$1" -name '*.proto' | LC_ALL=C sort)
+  protos=("${protos[@]#./}")
   # Sorted names, no source info: the bytes depend on what the files say and on nothing else.
   (cd "$root/proto" &&
     protoc --proto_path=. "${@:2}" --descriptor_set_out=/dev/stdout "${protos[@]}")

@@ -53,7 +53,7 @@ def wheel_notice(distribution: metadata.Distribution) -> tuple[str, str]:
 def notices(files: list[Path]) -> list[tuple[str, str]]:
     """Returns (name and version, text) for each owner of the files, sorted, without duplicates.
 
-    Raises LookupError for a file that nobody owns, or an owner without a notice.
+    Raises LookupError for a file without an owner, or an owner without a notice.
     """
     found = {}
     for file in files:

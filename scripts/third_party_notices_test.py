@@ -28,7 +28,7 @@ def test_packages_and_wheels_that_own_a_file_have_one_notice_each() -> None:
     assert "From PyTorch:" in done.stdout
 
 
-def test_a_file_that_nobody_owns_is_an_error() -> None:
+def test_a_file_without_an_owner_is_an_error() -> None:
     done = run(SCRIPT)
     assert done.returncode == 1
     assert f"{SCRIPT.resolve()}: no notice found" in done.stderr

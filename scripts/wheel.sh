@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what scripts/setup.sh has built as Python wheels in dist/: braid-server, which contains the
+# Packs the build of scripts/setup.sh as Python wheels in dist/: braid-server, which contains the
 # system libraries that it needs and takes LibTorch from torch's wheel, and braid-client.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -32,7 +32,7 @@ site=$(echo "$venv"/lib/python3.*/site-packages)
 
 # Headers of libraries that are compiled into the server.
 headers=(/usr/include/{CLI/CLI.hpp,nlohmann/json.hpp,xxhash.h} "$site/torch/include/ATen/ATen.h")
-# What every system of the wheel's tag has, so that auditwheel leaves it out.
+# Libraries that every system of the wheel's tag has: auditwheel leaves them out.
 system='lib(c|m|dl|rt|util|pthread|gcc_s|stdc\+\+|z)\.so|ld-linux'
 
 install_tools() {
@@ -88,7 +88,7 @@ make_client() {
   fail "$built: no server with CUDA support is built (run scripts/setup.sh)"
 rm -rf dist "$work/unrepaired"
 mkdir -p dist
-# The same sources and tools give the same wheels.
+# Makes the wheels reproducible.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 run_logged wheel-tools "Installing the tools for wheels" install_tools

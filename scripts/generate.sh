@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# Writes the files of this repository that are made from others and kept under version control:
-#   client/python/braid/protocol.binpb   every proto file and what it imports, as a serialized
-#                                        FileDescriptorSet, from which the Python package makes
-#                                        its messages and methods; needs protoc (Debian:
+# Writes the files of this repository that are generated and kept under version control:
+#   client/python/braid/protocol.binpb   every proto file and its imports, as a serialized
+#                                        FileDescriptorSet, from which the Python package makes its
+#                                        messages and methods; needs protoc (Debian:
 #                                        protobuf-compiler)
-#   docs/metrics.md                      every metric, from the tables in server/telemetry/; needs
-#                                        what `cmake --build --preset release` builds
+#   docs/reference/metrics.md            every metric, from the tables in server/telemetry/; needs
+#                                        the programs that `cmake --build --preset release` builds
+#   docs/reference/protocol.md           the protocol braid.v1, from the comments in proto/
+#   docs/reference/python.md             the Python API, from its docstrings
 # The same sources give the same bytes. Only at a release, and only if named:
 #   proto/released/braid_v1.binpb        the descriptors of braid.v1, with which
 #                                        scripts/check_protocol.py compares later ones
 #
-# Usage: scripts/generate.sh [FILE [OUTPUT]]   one of them alone; into OUTPUT in its place
+# Usage: scripts/generate.sh --list            prints the names of the files
+#        scripts/generate.sh [FILE [OUTPUT]]   writes all files, or one of them, or it to OUTPUT
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-protocol=client/python/braid/protocol.binpb
-metrics=docs/metrics.md
+files=(
+  client/python/braid/protocol.binpb
+  docs/reference/metrics.md
+  docs/reference/protocol.md
+  docs/reference/python.md
+)
 released=proto/released/braid_v1.binpb
 
 fail() {
@@ -24,38 +31,47 @@ fail() {
 }
 
 # Prints the descriptors of all proto files of a folder.
-make_descriptors() { # FOLDER [OPTION]
+descriptors() { # FOLDER [OPTION]
   command -v protoc > /dev/null ||
     fail "protoc is missing; on Debian and Ubuntu: apt-get install protobuf-compiler"
   local protos
   mapfile -t protos < <(cd "$root/proto" && find "$1" -name '*.proto' | LC_ALL=C sort)
   protos=("${protos[@]#./}")
-  # Sorted names, no source info: the bytes depend on what the files say and on nothing else.
   (cd "$root/proto" &&
     protoc --proto_path=. "${@:2}" --descriptor_set_out=/dev/stdout "${protos[@]}")
 }
 
-make_metrics() {
+run_python() {
+  [[ -x $root/.venv/bin/python ]] || fail ".venv is missing: run scripts/setup.sh first"
+  "$root/.venv/bin/python" "$@"
+}
+
+print_metrics() {
   local program=$root/build/release/bin/braid-metrics-doc
   [[ -x $program ]] || fail "$program is missing: build the preset release first"
   "$program"
 }
 
 generate() { # FILE [OUTPUT]
-  local make output=${2:-$root/$1}
+  local output=${2:-$root/$1}
   case $1 in
-    "$protocol") make=(make_descriptors . --include_imports) ;;
-    "$metrics") make=(make_metrics) ;;
-    "$released") make=(make_descriptors braid/v1) ;;
-    *) fail "'$1' is none of the files that are made: expected $protocol, $metrics or $released" ;;
-  esac
-  "${make[@]}" > "$output.tmp"
+    # Sorted names, no source info: the bytes depend on nothing but what the files declare.
+    */protocol.binpb) descriptors . --include_imports ;;
+    "$released") descriptors braid/v1 ;;
+    */metrics.md) print_metrics ;;
+    */protocol.md) descriptors . --include_source_info | run_python "$root/scripts/document_protocol.py" ;;
+    */python.md) run_python "$root/scripts/document_python.py" ;;
+    *) fail "unknown file '$1' (expected one of: ${files[*]} $released)" ;;
+  esac > "$output.tmp"
   mv "$output.tmp" "$output"
 }
 
-if (($#)); then
+if [[ ${1-} == --list ]]; then
+  printf '%s\n' "${files[@]}"
+elif (($#)); then
   generate "$@"
 else
-  generate "$protocol"
-  generate "$metrics"
+  for file in "${files[@]}"; do
+    generate "$file"
+  done
 fi

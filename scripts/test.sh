@@ -35,10 +35,10 @@ unit_suite() { # NAME
   suite "$1" limited "build/release/bin/$1" --gtest_brief=1 --gtest_output="xml:$results/$1.xml"
 }
 
-# The files that scripts/generate.sh makes are what it would make now.
+# Checks that the generated files are up to date.
 check_generated() {
   local file made
-  for file in client/python/braid/protocol.binpb docs/metrics.md; do
+  for file in $(scripts/generate.sh --list); do
     made=$PWD/$results/${file##*/}
     scripts/generate.sh "$file" "$made" && cmp "$file" "$made" || return
   done

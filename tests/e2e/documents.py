@@ -18,7 +18,7 @@ from e2e.server import BINARY, ROOT, START_SECONDS, STOP_SECONDS
 GRPC_PORT, METRICS_PORT = "127.0.0.1:8001", "127.0.0.1:8002"
 # Programs that install something or need a cluster or a registry. Their blocks are not run, but the
 # files that they name must exist.
-INSTALLERS = ("scripts/", "export PATH", "pip", "docker", "kubectl", "helm install", "curl --location")
+INSTALLERS = ("scripts/", "export PATH", "pip", "docker", "kubectl", "helm")
 COMMAND_SECONDS = 120
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from e2e.documents import Block, PageRunner, blocks, installs, missing_files
-from e2e.server import ROOT
+from e2e.server import ROOT, run_to_exit
 
 # Pages whose blocks form one program each, in their order.
 PROGRAMS = [
@@ -17,6 +17,8 @@ PROGRAMS = [
     ROOT / "docs/tutorials/train.md",
     ROOT / "docs/tutorials/from-data-parallel.md",
     ROOT / "docs/tutorials/from-triton.md",
+    ROOT / "docs/guides/formats.md",
+    ROOT / "docs/guides/security.md",
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -48,6 +50,25 @@ def test_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 150
     assert max(map(len, lines)) <= 120
+
+
+FLAG = re.compile(r"^  --(\w+)(?: [^\n=]*)?(?:=(\S+))?$", re.MULTILINE)
+ROW = re.compile(r"^\| `--(\w+)[^`]*`(?:, `--(\w+)[^`]*`)* \| (\S+)", re.MULTILINE)
+
+
+def test_every_flag_is_documented_with_its_default() -> None:
+    text = run_to_exit("--help").stdout
+    options = text[text.index("Options:") : text.index("Examples:")]
+    flags = dict(FLAG.findall(options))
+    assert len(flags) > 40
+    documented = {
+        name: default.strip("`")
+        for name, _, default in ROW.findall((ROOT / "docs/reference/flags.md").read_text())
+    }
+    assert documented.keys() == flags.keys() - {"version"}
+    for name, default in flags.items():
+        if default:
+            assert documented[name] == default, name
 
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")

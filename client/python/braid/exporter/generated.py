@@ -1,4 +1,4 @@
-"""Tensors of a self-test: stored, or generated from a seed; docs/exported-pair.md says how."""
+"""Tensors of a self-test, stored or generated from a seed (docs/reference/exported-pair.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Self-test of a package: what its graphs must compute, whichever PyTorch runs them.
 
-The record is stored in model.pt2; docs/exported-pair.md documents it.
+The record is stored in model.pt2; docs/reference/exported-pair.md documents it.
 """
 
 from __future__ import annotations

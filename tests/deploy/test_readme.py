@@ -1,4 +1,4 @@
-"""The examples of the chart's README work."""
+"""The examples of the chart's README and of the Kubernetes tutorial work."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from deploy.rendering import CHART, HELM, KUBERNETES_VERSIONS, ROOT, parse, rend
 from deploy.validation import validate
 
 README = CHART / "README.md"
+TUTORIAL = ROOT / "docs/tutorials/kubernetes.md"
 
 
-def commands() -> list[str]:
-    lines = "".join(fenced(README, "sh")).replace("\\\n", "").splitlines()
+def commands(page: Path) -> list[str]:
+    lines = "".join(fenced(page, "sh")).replace("\\\n", "").splitlines()
     return [line for line in lines if line.startswith("helm template")]
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Has the files that blocks name in their first line, and the repository's deploy/."""
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    for text in fenced(README, "yaml"):
+def write_files(page: Path, directory: Path) -> None:
+    """Writes the files that YAML blocks name in their first line."""
+    for text in fenced(page, "yaml"):
         if name := re.match(r"# (\S+)\n", text):
-            (tmp_path / name[1]).write_text(text)
-    return tmp_path
+            (directory / name[1]).write_text(text)
 
 
-@pytest.mark.parametrize("command", commands())
-def test_examples(command: str, directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(page, command) for page in (README, TUTORIAL) for command in commands(page)],
+    ids=lambda value: value.name if isinstance(value, Path) else value,
+)
+def test_examples(page: Path, command: str, tmp_path: Path) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    write_files(page, tmp_path)
     path = f"{HELM.parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],
-        cwd=directory,
+        cwd=tmp_path,
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
@@ -50,7 +54,8 @@ def test_examples(command: str, directory: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(commands()) >= 8
+    assert len(commands(README)) >= 8
+    assert len(commands(TUTORIAL)) >= 4
 
 
 def test_the_adapters_rule_makes_the_metric_that_is_asked_for() -> None:

@@ -4,7 +4,9 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-usage="usage: scripts/docs.sh [serve]    serve: shows the site on http://127.0.0.1:8000 and follows changes"
+usage="usage: scripts/docs.sh [serve]
+
+  serve  show the site on http://127.0.0.1:8000 and follow changes"
 requirements=scripts/requirements/docs.txt
 venv=.venv-docs
 stamp=$venv/.braid-requirements

@@ -49,6 +49,7 @@ suite format scripts/format.sh --check
 suite includes scripts/check_includes.py
 suite generated check_generated
 suite protocol .venv/bin/python scripts/check_protocol.py
+suite docs limited scripts/docs.sh
 python_suite scripts scripts
 for program in build/release/bin/*_test; do
   unit_suite "${program##*/}"

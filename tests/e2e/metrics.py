@@ -7,7 +7,7 @@ import re
 import urllib.request
 from typing import NamedTuple
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs/reference/metrics.md"
 
 _SAMPLE = re.compile(
     r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?"
@@ -69,7 +69,7 @@ class Metric(NamedTuple):
 
 
 def documented_metrics() -> dict[str, Metric]:
-    """By name, as docs/metrics.md has them."""
+    """By name, as docs/reference/metrics.md has them."""
     metrics = {}
     for line in DOCUMENT.read_text().splitlines():
         if line.startswith("| `"):

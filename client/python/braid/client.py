@@ -247,7 +247,7 @@ class Client:
     ) -> Trainer:
         """Creates a trainer on the server from the weights of a model that it serves.
 
-        Names, parameters and defaults are PyTorch's; the README lists them.
+        Names, parameters and defaults are PyTorch's: docs/reference/training.md lists them.
 
         loss: a name ("cross_entropy"), a dict with "name" and parameters, a torch.jit.ScriptModule
             that takes output and target, or a list of those, which add up, each times its

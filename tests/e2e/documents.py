@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -95,11 +97,16 @@ class PageRunner:
                 self._server.wait()
 
     def run(self, block: Block) -> None:
-        """Raises what a Python block raises; AssertionError if a command fails."""
+        """Raises what a Python block raises, and AssertionError if a command fails or a block does
+        not print what the comments behind its print statements say."""
         if block.language == "python":
             # The blank lines make line numbers of errors those of the page.
             source = "\n" * (block.line - 1) + self._local(block.text)
-            exec(compile(source, str(block.page), "exec"), self._names)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(source, str(block.page), "exec"), self._names)
+            lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+            for expected in re.findall(r"^print\(.*\)    # (.*)$", block.text, re.MULTILINE):
+                assert expected in lines, block.id
         elif block.language == "sh" and block.text.startswith("braid-server"):
             self._start(shlex.split(block.text.replace("\\\n", ""), comments=True)[1:])
         elif block.language == "sh":

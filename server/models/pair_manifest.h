@@ -1,4 +1,4 @@
-// What train.json says of an exported pair: docs/exported-pair.md has its schema.
+// What train.json says of an exported pair: docs/reference/exported-pair.md has its schema.
 #pragma once
 
 #include <cstddef>

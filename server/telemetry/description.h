@@ -1,4 +1,5 @@
-// What docs/metrics.md says of a metric. The tables that describe metrics are what serves them.
+// What docs/reference/metrics.md says of a metric. The tables that describe metrics are what serves
+// them.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Prints docs/metrics.md: every metric that a server may serve, as the tables that serve them
-// describe it. scripts/generate.sh writes the file.
+// Prints docs/reference/metrics.md: every metric that a server may serve, as the tables that serve
+// them describe it. scripts/generate.sh writes the file.
 #include <cstdio>
 #include <string>
 #include <utility>

@@ -1,4 +1,5 @@
-// What the server counts, by Prometheus's names: docs/metrics.md lists it, metric_table.h says it.
+// What the server counts, by Prometheus's names: docs/reference/metrics.md lists it, metric_table.h
+// says it.
 //
 // This counts what belongs to nobody in particular. Who serves a model, is a trainer, or a device's
 // worker, counts through a ModelMetrics, TrainerMetrics or DeviceMetrics of its own.

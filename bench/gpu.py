@@ -45,7 +45,7 @@ from inference_table import alternate, spread
 CLIENTS = 8
 STREAM_DEPTH = 2
 WARM_UP_STEPS = 4
-# What `--profile` records, and leaves out before that.
+# Steps that `--profile` records, and those that it skips first.
 PROFILED_STEPS = 10
 PROFILE_AFTER = 3
 TRACE_SECONDS = 60
@@ -58,7 +58,7 @@ OPTIMIZERS = {"resnet50": SGD, "bert": ADAMW}
 
 @dataclass(frozen=True)
 class Point:
-    """A case. compiled: torch.compile takes its turn, too; compiling takes up to a minute."""
+    """Case to measure. compiled: also with torch.compile, which takes up to a minute."""
 
     model: str
     precision: str
@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. Seconds are of one side in one round."""
+    """Cases to measure. seconds: for each side in each round."""
 
     inference: tuple[Point, ...]
     training: tuple[Point, ...]
@@ -159,7 +159,7 @@ def table_row(figure: Figure) -> str:
 
 
 class Bench:
-    """What the parts share: options, folders, packages, and the figures so far."""
+    """Options, folders, packages and figures that the parts share."""
 
     def __init__(self, options: argparse.Namespace, plan: Plan, folder: Path) -> None:
         self.options = options

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-import textwrap
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto as Message
 from google.protobuf.descriptor_pb2 import EnumDescriptorProto as Enum
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from markdown_text import wrapped
 
-COLUMNS = 116
 PACKAGE = "braid.v1"
 INTRODUCTION = """\
 # Protocol braid.v1
@@ -26,17 +25,6 @@ The gRPC services of Braid besides Triton's. [gRPC API](grpc.md) explains how to
 # Numbers of fields in descriptor.proto, from which paths of locations are made.
 MESSAGE, ENUM, SERVICE = 4, 5, 6
 MESSAGE_FIELD, NESTED_MESSAGE, NESTED_ENUM = 2, 3, 4
-
-
-def wrapped(text: str, indent: str = "", first: str | None = None) -> str:
-    return textwrap.fill(
-        " ".join(text.split()),
-        COLUMNS,
-        initial_indent=indent if first is None else first,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 class File:

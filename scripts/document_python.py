@@ -10,14 +10,13 @@ import dataclasses
 import inspect
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client/python"))
 
 import braid  # noqa: E402
+from markdown_text import wrapped  # noqa: E402
 
-COLUMNS = 116
 INTRODUCTION = """\
 # Python API
 
@@ -27,17 +26,6 @@ Install the package with `pip install ./client/python`. To export models, instal
 PyTorch: `pip install './client/python[export]'`.
 """
 CLASSES = (braid.Client, braid.Trainer, braid.Stream)
-
-
-def wrapped(text: str, indent: str = "", first: str | None = None) -> str:
-    return textwrap.fill(
-        " ".join(text.split()),
-        COLUMNS,
-        initial_indent=indent if first is None else first,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def paragraphs(lines: list[str]) -> list[str]:

@@ -171,7 +171,8 @@ class GraphCompiler {
 
   absl::Status AddArithmetic(const JsonField& node, Instruction instruction);
   // Computes a result that depends on no input.
-  absl::Status FoldArithmetic(const JsonField& node, const Instruction& instruction);
+  absl::Status FoldArithmetic(const JsonField& node, const Instruction& instruction,
+                              const Types& declared);
   absl::Status AddOperator(const JsonField& node, Instruction instruction);
   absl::Status AddHigherOrder(const JsonField& node, const std::string& name,
                               Instruction instruction);
@@ -344,14 +345,15 @@ absl::Status GraphCompiler::AddArithmetic(const JsonField& node, Instruction ins
   }
   if (std::all_of(instruction.operands.begin(), instruction.operands.end(),
                   [](const Operand& each) { return each.kind == Operand::Kind::kConstant; })) {
-    return FoldArithmetic(node, instruction);
+    return FoldArithmetic(node, instruction, results);
   }
   BRAID_RETURN_IF_ERROR(ReadResults(node, &instruction));
   code_->instructions.push_back(std::move(instruction));
   return absl::OkStatus();
 }
 
-absl::Status GraphCompiler::FoldArithmetic(const JsonField& node, const Instruction& instruction) {
+absl::Status GraphCompiler::FoldArithmetic(const JsonField& node, const Instruction& instruction,
+                                           const Types& declared) {
   std::vector<c10::IValue> arguments;
   for (const Operand& operand : instruction.operands) {
     arguments.push_back(operand.constant);
@@ -367,7 +369,6 @@ absl::Status GraphCompiler::FoldArithmetic(const JsonField& node, const Instruct
   value.type = number.isInt()    ? ValueType::kInt
                : number.isBool() ? ValueType::kBool
                                  : ValueType::kFloat;
-  BRAID_ASSIGN_OR_RETURN(const Types declared, OutputTypes(node));
   BRAID_RETURN_IF_ERROR(CheckTypes(node, "outputs", {value.type}, declared));
   BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
   BRAID_ASSIGN_OR_RETURN(const std::string kind, outputs.front().OnlyKey());

@@ -589,7 +589,7 @@ def test_functions_of_python_in_torchscript(tmp_path, function):
 
 
 def test_control_flow_is_compiled(tmp_path):
-    """As its refusal in other formats says."""
+    """Checks what the refusals of the other formats recommend."""
     assert braid.export(Wrong(on_cond), (torch.randn(4, 4),), tmp_path / "net", "aot")
 
 

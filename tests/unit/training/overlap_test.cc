@@ -98,18 +98,6 @@ TEST_P(OverlapTest, NothingOverlapsUnlessItIsEnabled) {
   EXPECT_EQ(calls_.reduces, 3);
 }
 
-TEST_P(OverlapTest, ASumAfterTheBackwardPassThatFailsLeavesEverythingAsItWas) {
-  const auto linked =
-      Linked(SpecOf(GetParam()), std::make_unique<WorkerFleet>(2), /*overlap=*/false);
-  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
-  const State before = linked->state();
-  calls_.fail = absl::InternalError("NCCL: unhandled");
-  EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
-  ExpectSameState(linked->state(), before, 0);
-  EXPECT_FALSE((*linked)->torn());
-}
-
 TEST_P(OverlapTest, NotWhatWasAccumulated) {
   const auto linked = Linked(SpecOf(GetParam()), 2);
   ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
@@ -143,15 +131,18 @@ TEST_P(OverlapTest, ABatchThatIsNotFiniteLeavesEverythingAsItWas) {
   ExpectSameState(linked->state(), plain.state(), 0);
 }
 
-TEST_P(OverlapTest, ASumThatFailsLeavesEverythingAsItWas) {
-  const auto linked = Linked(SpecOf(GetParam()), 2);
-  ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
-  const State before = linked->state();
-  calls_.fail = absl::InternalError("NCCL: unhandled");
-  EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
-  ExpectSameState(linked->state(), before, 0);
-  EXPECT_FALSE((*linked)->torn());
+TEST_P(OverlapTest, KeepsTheStateIfASumFailsDuringOrAfterTheBackwardPass) {
+  for (const bool overlap : {true, false}) {
+    calls_.fail = absl::OkStatus();
+    const auto linked = Linked(SpecOf(GetParam()), std::make_unique<WorkerFleet>(2), overlap);
+    ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
+    const State before = linked->state();
+    calls_.fail = absl::InternalError("NCCL: unhandled");
+    EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
+    ExpectSameState(linked->state(), before, 0);
+    EXPECT_FALSE((*linked)->torn());
+  }
 }
 
 TEST_P(OverlapTest, ACollectiveThatIsAbortedFailsTheStepAndLosesTheDevices) {

@@ -19,14 +19,14 @@ from braid.exporter import source, wording
 
 _NUMBER_OF_VALUES = (DataDependentOutputException, GuardOnDataDependentSymNode)
 
-# What PyTorch says where nobody sees what to do about it.
+# Messages of PyTorch that do not say what to do.
 _KNOWN = {
     "use_reentrant=True, torch.utils.checkpoint is incompatible with .grad()": (
         "torch.utils.checkpoint with use_reentrant=True cannot be traced: give it "
         "use_reentrant=False"
     ),
 }
-# What users call, by the operators' names. AOTInductor and the server run these operators.
+# Functions that users call, by operator name. AOTInductor and the server run these operators.
 _CONTROL_FLOW = {
     "cond": "torch.cond",
     "map_impl": "map",

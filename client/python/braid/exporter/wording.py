@@ -1,4 +1,4 @@
-"""Words of messages that come from errors and values of PyTorch and of models."""
+"""Messages made from errors and values of PyTorch and of models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from braid._export import ExportError
 
-# As in "<function relu at 0x7f0a91b4e660>".
+# Matches the address in "<function relu at 0x7f0a91b4e660>".
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=[^<]*>)")
 
 

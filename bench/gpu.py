@@ -40,6 +40,7 @@ import torch
 from e2e import programs
 from e2e.metrics import scrape
 from e2e.server import Server
+from e2e.waiting import wait_until
 from inference_table import alternate, spread
 
 CLIENTS = 8
@@ -500,7 +501,7 @@ def gaps(bench: Bench) -> None:
             with braid.connect(server.address) as client:
                 # The recording ends in the operation after the last one that is recorded.
                 BraidTraining(client, bench.models[point.model], point).run(steps + 1)
-                _wait_for_trace(traces["Braid"])
+                wait_until(lambda: _is_whole(traces["Braid"]), TRACE_SECONDS)
         for side, loop in _training_loops(bench, point).items():
             loop.run(WARM_UP_STEPS)
             traces[side] = bench.new_folder() / "trace.json"
@@ -518,16 +519,13 @@ def gaps(bench: Bench) -> None:
             bench.record(Figure("gaps", case, measure, sides))
 
 
-def _wait_for_trace(path: Path) -> None:
-    """Waits until the server has written all of the trace."""
-    deadline = time.monotonic() + TRACE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            json.loads(path.read_text())
-            return
-        except (FileNotFoundError, json.JSONDecodeError):
-            time.sleep(0.1)
-    raise RuntimeError(f"the server has not written {path} after {TRACE_SECONDS} s")
+def _is_whole(trace: Path) -> bool:
+    """Returns whether the server has written all of the trace."""
+    try:
+        json.loads(trace.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    return True
 
 
 def export(bench: Bench) -> None:

@@ -32,7 +32,7 @@ def synchronize(device: torch.device) -> None:
 def _compile(module: nn.Module, device: torch.device) -> nn.Module:
     """Compiles for fixed shapes, which is fastest, and forgets what was compiled before. On a CPU,
     which is for dry runs, only traces: compiling takes minutes there."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     backend = "inductor" if device.type == "cuda" else "eager"
     return torch.compile(module, dynamic=False, backend=backend)
 

@@ -11,11 +11,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.server import BINARY, ROOT, START_SECONDS, STOP_SECONDS
+from e2e.waiting import wait_until
 
 GRPC_PORT, METRICS_PORT = "127.0.0.1:8001", "127.0.0.1:8002"
 # Programs that install something or need a cluster or a registry. Their blocks are not run, but the
@@ -159,13 +159,13 @@ class PageRunner:
             self._server = subprocess.Popen(
                 [BINARY, *flags, *more], cwd=self._directory, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._ready.exists():
-            code = self._server.poll()
-            assert code is None, f"the server ended with {code}\n{self.log}"
-            assert time.monotonic() < deadline, f"the server is not ready\n{self.log}"
-            time.sleep(0.02)
+        wait_until(self._is_ready, START_SECONDS)
         self._ports = json.loads(self._ready.read_text())
+
+    def _is_ready(self) -> bool:
+        code = self._server.poll()
+        assert code is None, f"the server ended with {code}\n{self.log}"
+        return self._ready.exists()
 
     def _stop(self) -> None:
         """Ends the server in good order. One that a block killed may have ended by that."""

@@ -88,7 +88,7 @@ def write(
     device = device_of(module)
     _check_compiler(device)
     # Before 2.15 PyTorch runs no torch.cond any more after the proof of row independence.
-    torch._dynamo.reset()
+    torch.compiler.reset()
     check_evaluation_is_repeatable(module, inputs)
     path = folder / "model.pt2"
     with left_as_found(module):

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "grpcpp/grpcpp.h"
-#include "server/rpc/transport.h"
+#include "server/rpc/server/transport.h"
 
 namespace braid::bench {
 

@@ -1,4 +1,5 @@
-// A gRPC server with Braid's settings of messages (server/rpc/transport.h) and nothing else of it.
+// A gRPC server with Braid's settings of messages (server/rpc/server/transport.h) and nothing else
+// of it.
 #pragma once
 
 #include <string>

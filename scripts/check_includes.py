@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks which of our C++ files may include what.
 
-Dependencies point one way: rpc → training, batching → parallel → devices → base. The engine (all
-of server/ but rpc/ and the files beside it) knows nothing of gRPC, and no translation unit sees
-both LibTorch's headers and protobuf's: LibTorch brings an old copy of them. The last rules are
-checked through our own headers too, since it is what the compiler sees that counts.
+Dependencies point one way: rpc → training → serving → batching → models → parallel → devices → base.
+The engine (everything in server/ except rpc/ and the files of the root) does not include gRPC. No
+translation unit includes both LibTorch and protobuf, because LibTorch ships an old copy of
+protobuf's headers. The last two rules follow our own headers, as the compiler does.
 """
 
 import pathlib
@@ -12,9 +12,9 @@ import re
 import subprocess
 import sys
 
-# What a directory of server/ may include from its sisters, besides itself.
+# Folders that each folder of server/ may include.
 _LEAVES = {"base", "telemetry"}
-_RUN = {"graph", "parallel", "devices", "models", "storage"} | _LEAVES
+_RUN = {"graph", "parallel", "kernels", "devices", "models", "storage"} | _LEAVES
 LAYERS = {
     "base": set(),
     "telemetry": {"base"},
@@ -22,15 +22,19 @@ LAYERS = {
     "access": _LEAVES,
     "admission": _LEAVES,
     "devices": _LEAVES,
-    "parallel": {"devices"} | _LEAVES,
+    "shared_memory": {"storage"} | _LEAVES,
+    "kernels": {"devices"} | _LEAVES,
+    "parallel": {"kernels", "devices"} | _LEAVES,
     "graph": {"base", "devices"},
-    "models": {"graph", "parallel", "devices", "storage"} | _LEAVES,
+    "models": {"graph", "parallel", "kernels", "devices", "storage"} | _LEAVES,
     "batching": _RUN,
-    "training": {"batching"} | _RUN,  # it publishes into what is served
-    "jobs": {"training", "batching"} | _RUN,
-    "rpc": {"access", "admission", "training", "batching", "jobs"} | _RUN,
+    "serving": {"batching"} | _RUN,
+    "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
+    "jobs": {"training", "serving", "batching"} | _RUN,
+    "rpc": {"access", "admission", "shared_memory", "training", "serving", "batching", "jobs"}
+           | _RUN,
 }
-# Composition: they put everything together.
+# They compose the whole program.
 ROOTS = {"server/main.cc", "server/server.cc"}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -107,7 +111,7 @@ def library_errors(path, includes):
     own = layer(path)
     if own and own != "rpc":
         yield from found(is_grpc, "the engine does not include gRPC")
-    if own in ("parallel", "devices"):
+    if own in ("parallel", "kernels", "devices"):
         yield from found(is_protobuf, f"{own}/ does not include protobuf")
     if own == "rpc":
         yield from found(is_torch, "rpc/ does not include LibTorch")

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/batching/control_mode.h"
+#include "server/serving/control_mode.h"
 #include "server/telemetry/log.h"
 
 namespace braid {

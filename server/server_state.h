@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "server/admission/admission.h"
-#include "server/batching/served_models.h"
 #include "server/devices/device.h"
 #include "server/devices/device_pool.h"
+#include "server/serving/served_models.h"
 #include "server/telemetry/state_metrics.h"
-#include "server/training/trainer_registry.h"
+#include "server/training/trainer/trainer_registry.h"
 
 namespace braid {
 

@@ -15,7 +15,7 @@
 namespace braid {
 namespace {
 
-constexpr std::streamsize kMostBytes = 16 << 20;
+constexpr std::streamsize kMaxBytes = 16 << 20;
 
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   std::error_code error;
@@ -29,7 +29,7 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes(4096, '\0');
   std::string whole;
-  while (file && whole.size() <= kMostBytes) {
+  while (file && whole.size() <= kMaxBytes) {
     file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     whole.append(bytes, 0, static_cast<size_t>(file.gcount()));
   }
@@ -38,9 +38,9 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
         "cannot read ", path, ": ", std::generic_category().message(errno != 0 ? errno : EIO),
         "; expected a file that the server may read"));
   }
-  if (whole.size() > kMostBytes) {
+  if (whole.size() > kMaxBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " has more than ", kMostBytes, " bytes, the limit"));
+        absl::StrCat(path, " has more than ", kMaxBytes, " bytes, the limit"));
   }
   return whole;
 }

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "server/base/status.h"
-#include "server/models/inlined_forward.h"
+#include "server/models/torchscript/inlined_forward.h"
 #include "server/telemetry/log.h"
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"

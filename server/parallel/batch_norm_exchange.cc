@@ -15,7 +15,7 @@ absl::StatusOr<std::vector<BatchNormExchange::Part>> BatchNormExchange::AllGathe
     round = ++rounds_[seat.member];
     slots_[round % 2][seat.member] = {round, part};
   }
-  BRAID_RETURN_IF_ERROR(seat.gang.Meet(seat.group, seat.rank));
+  BRAID_RETURN_IF_ERROR(seat.worker_group.Barrier(seat.group, seat.rank));
   std::vector<Part> parts;
   {
     const absl::MutexLock lock(&mu_);

@@ -10,15 +10,16 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/devices/gang.h"
+#include "server/devices/worker_group.h"
 
 namespace braid {
 
 class BatchNormExchange;
 
-// One rank's place at an exchange: `gang` is met as `rank` in `group`, of which it is `member`.
+// One rank's place at an exchange: `worker_group` is met as `rank` in `group`, of which it is
+// `member`.
 struct BatchNormSeat {
-  Gang& gang;
+  WorkerGroup& worker_group;
   size_t group;
   size_t rank;
   size_t member;

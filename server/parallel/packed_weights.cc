@@ -10,8 +10,8 @@
 #include "ATen/ops/linear_ops.h"
 #include "c10/core/GradMode.h"
 #include "server/base/text.h"
-#include "server/parallel/few_rows_product.h"
-#include "server/parallel/onednn_product.h"
+#include "server/kernels/few_rows_product.h"
+#include "server/kernels/onednn_product.h"
 #include "server/telemetry/log.h"
 #include "torch/library.h"
 
@@ -40,7 +40,7 @@ at::Tensor Pack(const at::Tensor& weight) {
 bool IsWorthwhile(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   return CanBePacked(weight) && IsPlainFloat(input) && input.dim() >= 2 &&
-         input.size(-1) == weight.size(1) && input.numel() > kMostFewRows * weight.size(1) &&
+         input.size(-1) == weight.size(1) && input.numel() > kMaxFewRows * weight.size(1) &&
          FitsAsBias(bias, weight.size(0));
 }
 

@@ -274,9 +274,9 @@ at::Tensor InstanceNorm(c10::DispatchKeySet keys, const at::Tensor& input,
 
 }  // namespace
 
-SyncBatchNormGuard::SyncBatchNormGuard(Gang& gang, size_t group, size_t rank, size_t member,
-                                       BatchNormExchange& exchange)
-    : seat_{gang, group, rank, member, exchange}, outer_(seat_of_thread) {
+SyncBatchNormGuard::SyncBatchNormGuard(WorkerGroup& worker_group, size_t group, size_t rank,
+                                       size_t member, BatchNormExchange& exchange)
+    : seat_{worker_group, group, rank, member, exchange}, outer_(seat_of_thread) {
   seat_of_thread = &seat_;
 }
 

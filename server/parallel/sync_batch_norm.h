@@ -1,11 +1,11 @@
-// Batch norm over the rows of several ranks of a gang: normalization, running statistics and
-// gradients are those of their whole batch.
+// Batch norm over the rows of several ranks of a worker group: normalization, running statistics
+// and gradients are those of their whole batch.
 #pragma once
 
 #include <cstddef>
 
-#include "server/devices/gang.h"
 #include "server/devices/thread_kernels.h"
+#include "server/devices/worker_group.h"
 #include "server/parallel/batch_norm_exchange.h"
 
 namespace braid {
@@ -18,7 +18,7 @@ namespace braid {
 class SyncBatchNormGuard {
  public:
   // `member`: the rank's index within the group.
-  SyncBatchNormGuard(Gang& gang, size_t group, size_t rank, size_t member,
+  SyncBatchNormGuard(WorkerGroup& worker_group, size_t group, size_t rank, size_t member,
                      BatchNormExchange& exchange);
   ~SyncBatchNormGuard();
   SyncBatchNormGuard(const SyncBatchNormGuard&) = delete;

@@ -15,7 +15,7 @@
 #include "server/admission/admission.h"
 #include "server/admission/open_streams.h"
 #include "server/base/status.h"
-#include "server/rpc/access.h"
+#include "server/rpc/auth/access.h"
 #include "server/rpc/status.h"
 #include "server/telemetry/access_log.h"
 #include "server/telemetry/audit_log.h"

@@ -9,7 +9,7 @@ namespace braid {
 namespace {
 
 // Of a detail: all settings that there are, and a value or two that are none.
-constexpr size_t kMostOfADetail = 1024;
+constexpr size_t kMaxDetailBytes = 1024;
 
 std::string ToText(const AuditEntry& entry) {
   std::string line =
@@ -21,7 +21,7 @@ std::string ToText(const AuditEntry& entry) {
     if (const auto* number = std::get_if<int64_t>(&value)) {
       absl::StrAppend(&line, *number);
     } else {
-      absl::StrAppend(&line, QuotedExcerpt(std::get<std::string>(value), kMostOfADetail));
+      absl::StrAppend(&line, QuotedExcerpt(std::get<std::string>(value), kMaxDetailBytes));
     }
   }
   absl::StrAppend(&line, " outcome=", entry.outcome);
@@ -36,20 +36,20 @@ std::string ToJson(const AuditEntry& entry) {
       line[name] = std::string(Excerpt(value, most));
     }
   };
-  constexpr size_t kMostOfAName = 128;
-  add("identity", entry.identity, kMostOfAName);
-  add("peer", entry.peer, kMostOfAName);
-  add("method", entry.method, kMostOfAName);
-  add("model", entry.model, kMostOfAName);
-  add("trainer", entry.trainer, kMostOfAName);
+  constexpr size_t kMaxNameBytes = 128;
+  add("identity", entry.identity, kMaxNameBytes);
+  add("peer", entry.peer, kMaxNameBytes);
+  add("method", entry.method, kMaxNameBytes);
+  add("model", entry.model, kMaxNameBytes);
+  add("trainer", entry.trainer, kMaxNameBytes);
   for (const auto& [name, value] : entry.details) {
     if (const auto* number = std::get_if<int64_t>(&value)) {
       line[name] = *number;
     } else {
-      add(name, std::get<std::string>(value), kMostOfADetail);
+      add(name, std::get<std::string>(value), kMaxDetailBytes);
     }
   }
-  add("outcome", entry.outcome, kMostOfAName);
+  add("outcome", entry.outcome, kMaxNameBytes);
   const std::string object =
       line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   return object.substr(1, object.size() - 2);

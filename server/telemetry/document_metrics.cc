@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/telemetry/description.h"
-#include "server/telemetry/gpu_families.h"
+#include "server/telemetry/gpu/gpu_families.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/process_metrics.h"
 #include "server/telemetry/state_metrics.h"

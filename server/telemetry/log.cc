@@ -45,7 +45,7 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
 
 constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
 // Lines of the access log that wait to be written; beyond, they are lost.
-constexpr size_t kMostWaiting = size_t{1} << 16;
+constexpr size_t kMaxWaiting = size_t{1} << 16;
 // As many are written at once, while the caches have them still; fewer after a while.
 constexpr size_t kWorthWriting = 256;
 constexpr absl::Duration kAWhile = absl::Seconds(1);
@@ -182,7 +182,7 @@ class AccessLines {
   void Add(Message message) ABSL_LOCKS_EXCLUDED(mu_) {
     const spdlog::log_clock::time_point now = spdlog::log_clock::now();
     const absl::MutexLock lock(&mu_);
-    if (waiting_.size() < kMostWaiting) {
+    if (waiting_.size() < kMaxWaiting) {
       waiting_.push_back({now, std::move(message)});
     }
     if (waiting_.size() == kWorthWriting) {

@@ -15,7 +15,7 @@ struct nvmlDevice_st {
 namespace {
 
 std::array<nvmlDevice_st, 4> devices = {{{0}, {1}, {2}, {3}}};
-constexpr unsigned int kMostInstances = 7;
+constexpr unsigned int kMaxInstances = 7;
 bool xid_told = false;
 
 bool IsFirst(nvmlDevice_t device) { return device->index == 0; }
@@ -114,7 +114,7 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int* now, unsign
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t, unsigned int* count) {
-  *count = kMostInstances;
+  *count = kMaxInstances;
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t, unsigned int index,

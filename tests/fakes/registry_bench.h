@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "server/training/trainer_registry.h"
-#include "server/training/trainer_storage.h"
+#include "server/training/trainer/trainer_registry.h"
+#include "server/training/trainer/trainer_storage.h"
 #include "tests/fakes/trainer_bench.h"
 
 namespace braid {

@@ -9,8 +9,8 @@
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
 #include "server/models/model_config.h"
-#include "server/models/module_state.h"
-#include "server/models/torchscript_replica.h"
+#include "server/models/torchscript/module_state.h"
+#include "server/models/torchscript/torchscript_replica.h"
 #include "torch/csrc/jit/api/module.h"
 
 namespace braid {

@@ -16,7 +16,7 @@
 #include "server/base/status.h"
 #include "server/devices/communicator.h"
 #include "server/parallel/host_copy.h"
-#include "server/training/data_parallel.h"
+#include "server/training/step/data_parallel.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/made_config.h"
 #include "tests/fakes/script_modules.h"

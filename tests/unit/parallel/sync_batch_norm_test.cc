@@ -39,8 +39,8 @@ absl::Status RunSynchronized(size_t ranks, absl::FunctionRef<void(size_t)> work)
   RankGroup all(ranks);
   std::iota(all.begin(), all.end(), 0);
   BatchNormExchange exchange(ranks);
-  return RunGang(fleet.workers(), {all}, [&](Gang& gang, size_t rank) {
-    const SyncBatchNormGuard guard(gang, /*group=*/0, rank, /*member=*/rank, exchange);
+  return RunWorkerGroup(fleet.workers(), {all}, [&](WorkerGroup& worker_group, size_t rank) {
+    const SyncBatchNormGuard guard(worker_group, /*group=*/0, rank, /*member=*/rank, exchange);
     work(rank);
     return absl::OkStatus();
   });

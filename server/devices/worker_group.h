@@ -1,0 +1,83 @@
+// Workers that do one thing together, in phases: each rank runs the same function on its worker,
+// and waits for the others where they meet.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "server/devices/worker.h"
+
+namespace braid {
+
+// Ranks of a worker group that also meet among themselves.
+using RankGroup = std::vector<size_t>;
+
+// One run of a worker group. Thread-safe.
+class WorkerGroup {
+ public:
+  size_t size() const { return workers_.size(); }
+  Worker& worker(size_t rank) const { return *workers_[rank]; }
+
+  // Called by rank `rank` on its worker: ends what the rank has begun on its device, then waits for
+  // all ranks. What a rank wrote before is seen by all after. CANCELLED, for all who meet, if a
+  // rank has failed, or if ranks wait for each other at different meetings: then all return.
+  absl::Status Barrier(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same among the ranks of `groups[group]`, of which `rank` is one.
+  absl::Status Barrier(size_t group, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend absl::Status RunWorkerGroup(const std::vector<Worker*>& workers,
+                                     const std::vector<RankGroup>& groups,
+                                     absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> work);
+
+  // Where some ranks meet, again and again. Changed under the worker group's lock.
+  struct BarrierState {
+    explicit BarrierState(size_t members) : present(members) {}
+
+    size_t present;
+    size_t arrived = 0;
+    // How often all have met; waited on.
+    std::atomic<uint32_t> held{0};
+    // How the last one went: it stays until all have come to the next.
+    std::atomic<bool> failed{false};
+  };
+
+  WorkerGroup(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups);
+
+  absl::Status BarrierAt(BarrierState& meeting, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // The rank has returned `result`.
+  void Leave(size_t rank, const absl::Status& result) ABSL_LOCKS_EXCLUDED(mu_);
+  void Open(BarrierState& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Where everybody waits, nobody will come.
+  void EndDeadlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status first_error() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::vector<Worker*>& workers_;
+  const std::vector<RankGroup>& groups_;
+  // Of all ranks, and then of each group.
+  std::vector<std::unique_ptr<BarrierState>> meetings_;
+
+  mutable absl::Mutex mu_;
+  size_t present_ ABSL_GUARDED_BY(mu_);
+  size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  // The first to come: the others may be its echoes.
+  absl::Status first_error_ ABSL_GUARDED_BY(mu_);
+};
+
+// Runs `work(worker group, rank)` on `workers[rank]` for every rank at the same time, each followed
+// by the device's synchronization, and waits for all. Returns the first error to come. Worker
+// groups that share workers reach them in one order, so none waits for a rank that is behind it.
+// Not to be called by a worker.
+absl::Status RunWorkerGroup(const std::vector<Worker*>& workers,
+                            const std::vector<RankGroup>& groups,
+                            absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> work);
+
+}  // namespace braid

@@ -1,0 +1,85 @@
+#include "server/models/config/version_config.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/base/host_tensor.h"
+#include "server/base/status.h"
+
+namespace braid {
+namespace {
+
+// What the two say alike if a replica for the one can take the place of one for the other.
+auto Interface(const TensorSpec& spec) {
+  return std::tie(spec.name, spec.type, spec.dims, spec.broadcast, spec.reshape);
+}
+
+std::string Describe(const TensorSpec& spec) {
+  return absl::StrCat(
+      "'", spec.name, "' ", DataTypeName(spec.type), ShapeString(spec.dims),
+      spec.broadcast ? ", broadcast" : "",
+      spec.reshape ? absl::StrCat(", reshaped to ", ShapeString(*spec.reshape)) : "");
+}
+
+std::string Describe(const std::vector<TensorSpec>& specs, size_t i) {
+  return i < specs.size() ? Describe(specs[i]) : "none";
+}
+
+absl::Status CheckAlike(absl::string_view what, const ModelConfig& config,
+                        const std::vector<TensorSpec>& was, const std::vector<TensorSpec>& is) {
+  for (size_t i = 0; i < std::max(was.size(), is.size()); ++i) {
+    if (i >= was.size() || i >= is.size() || Interface(was[i]) != Interface(is[i])) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "model '", config.name, "' has been loaded with another configuration since: ", what, "[",
+          i, "] was ", Describe(was, i), ", is ", Describe(is, i),
+          "; expected the one that the trainer began with"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ModelConfig Declared(ModelConfig config) {
+  std::erase_if(config.inputs, [](const TensorSpec& input) { return input.scalar; });
+  for (TensorSpec& input : config.inputs) {
+    if (std::exchange(input.range_found, false)) {
+      input.range.reset();
+    }
+  }
+  config.scalars.clear();
+  return config;
+}
+
+absl::StatusOr<ModelConfig> Reconfigured(const ModelConfig& config, const ModelConfig& current) {
+  if (config.batched() != current.batched()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", config.name,
+                     "' has been loaded with another configuration since: max_batch_size "
+                     "was ",
+                     config.max_batch_size, ", is ", current.max_batch_size,
+                     "; expected the one that the trainer began with"));
+  }
+  const ModelConfig declared = Declared(current);
+  BRAID_RETURN_IF_ERROR(CheckAlike("input", config, Declared(config).inputs, declared.inputs));
+  BRAID_RETURN_IF_ERROR(CheckAlike("output", config, config.outputs, declared.outputs));
+  ModelConfig result = current;
+  result.inputs = config.inputs;
+  for (TensorSpec& input : result.inputs) {
+    const auto same = std::find_if(declared.inputs.begin(), declared.inputs.end(),
+                                   [&](const TensorSpec& spec) { return spec.name == input.name; });
+    if (same != declared.inputs.end() && (same->range || !input.range_found)) {
+      input.range = same->range;
+      input.range_found = false;
+    }
+  }
+  return result;
+}
+
+}  // namespace braid

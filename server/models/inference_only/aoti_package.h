@@ -1,0 +1,41 @@
+// An AOTInductor package, model.pt2, unpacked.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "c10/core/Device.h"
+#include "server/models/inference_only/inference_package.h"
+
+namespace braid {
+
+// Its files lie in a folder of its own in $TMPDIR, or /tmp, until it goes.
+class AotiPackage final : public InferencePackage {
+ public:
+  // FAILED_PRECONDITION that says what is wrong with the file, or what this machine lacks to run
+  // it; RESOURCE_EXHAUSTED if it cannot be unpacked.
+  static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path);
+  ~AotiPackage() override;
+  AotiPackage(const AotiPackage&) = delete;
+  AotiPackage& operator=(const AotiPackage&) = delete;
+
+  const PackageInterface& interface() const override { return interface_; }
+  absl::string_view kind() const override { return "an AOTInductor package"; }
+
+  absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const override;
+
+ private:
+  AotiPackage() = default;
+  absl::Status Unpack(const std::string& path);
+  absl::Status ReadMetadata(const std::string& text);
+
+  std::string folder_;
+  std::string library_;  // the compiled code's path
+  std::string device_;   // "cpu" or "cuda"
+  std::string compute_capability_;
+  PackageInterface interface_;
+};
+
+}  // namespace braid

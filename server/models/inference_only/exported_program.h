@@ -1,0 +1,50 @@
+// What torch.export.save writes, model.pt2: a graph with its weights.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/graph/exported_graph.h"
+#include "server/models/inference_only/inference_package.h"
+
+namespace braid {
+
+// Inputs, outputs and kind of device of a program, the archive's models/model.json.
+// FAILED_PRECONDITION if a field is missing, the schema version is unknown, or the program mutates
+// its state.
+struct ProgramDescription {
+  std::string torch_version;  // PyTorch version of the exporter
+  PackageInterface interface;
+  // Names of the outputs in a self-test, in their order; empty for one that is None.
+  std::vector<std::string> outputs;
+  bool on_cpu = true;
+  // Operators that it was exported with in training mode, such as "dropout".
+  std::set<std::string> training_operators;
+};
+absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
+
+class ExportedProgram final : public InferencePackage {
+ public:
+  // device: runs the self-test of a package of another PyTorch; current on the calling thread.
+  // FAILED_PRECONDITION that says what is wrong with the file.
+  static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path,
+                                                                      c10::Device device);
+
+  const PackageInterface& interface() const override { return description_.interface; }
+  absl::string_view kind() const override { return "a program that was exported for inference"; }
+  absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const override;
+
+ private:
+  ExportedProgram(std::shared_ptr<const ExportedGraph> graph, ProgramDescription description)
+      : graph_(std::move(graph)), description_(std::move(description)) {}
+
+  const std::shared_ptr<const ExportedGraph> graph_;
+  const ProgramDescription description_;
+};
+
+}  // namespace braid

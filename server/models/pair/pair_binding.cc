@@ -1,0 +1,94 @@
+#include "server/models/pair/pair_binding.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "server/base/data_type.h"
+#include "server/base/host_tensor.h"
+#include "server/base/status.h"
+#include "server/models/name_binding.h"
+
+namespace braid {
+namespace {
+
+std::vector<std::string> NamesOf(const std::vector<PairTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const PairTensor& tensor : tensors) {
+    names.push_back(tensor.name);
+  }
+  return names;
+}
+
+std::string Describe(const PairTensor& tensor) {
+  return absl::StrCat(DataTypeName(tensor.type), ShapeString(tensor.shape));
+}
+
+// Whether the sizes that the configuration gives, without the batch dimension, are the package's.
+bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor) {
+  bool agree = dims.size() + 1 == tensor.shape.size();
+  for (size_t d = 0; agree && d < dims.size(); ++d) {
+    agree = dims[d] < 0 || tensor.shape[d + 1] < 0 || dims[d] == tensor.shape[d + 1];
+  }
+  return agree;
+}
+
+absl::Status Misfit(absl::string_view what, const TensorSpec& spec,
+                    const std::vector<int64_t>& dims, const PairTensor& tensor) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the configuration says that ", what, " '", spec.name, "' is ", DataTypeName(spec.type),
+      "[rows", dims.empty() ? "" : ", ", absl::StrJoin(dims, ", "),
+      "]; model.pt2 was exported with ", Describe(tensor), ", -1 for the rows"));
+}
+
+absl::Status FitOutput(const PairTensor& output, const TensorSpec& spec) {
+  const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
+  // One number for each chunk has no rows.
+  const bool fits = output.shape.empty() ? dims.empty() : SizesAgree(dims, output);
+  return fits && spec.type == output.type ? absl::OkStatus() : Misfit("output", spec, dims, output);
+}
+
+// The sizes of `spec` as the module has them, and what the package says of them.
+absl::Status FitInput(const PairTensor& input, bool batched, TensorSpec* spec) {
+  std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
+  if (!batched) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "max_batch_size: 0 with dims of input '", spec->name, "' or of another tensor that do not ",
+        "begin with -1 (an exported pair has a batch dimension of any size: set max_batch_size to ",
+        "1 or more, or put -1 before all dims)"));
+  }
+  if (!SizesAgree(dims, input) || spec->type != input.type) {
+    return Misfit("input", *spec, dims, input);
+  }
+  for (size_t d = 0; d < dims.size() && !spec->reshape; ++d) {
+    dims[d] = std::max(dims[d], input.shape[d + 1]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) {
+  PairBinding binding;
+  BRAID_ASSIGN_OR_RETURN(binding.inputs, BindInputs(config->inputs, NamesOf(part.inputs)));
+  for (size_t p = 0; p < part.inputs.size(); ++p) {
+    TensorSpec& spec = config->inputs[binding.inputs[p]];
+    BRAID_RETURN_IF_ERROR(FitInput(part.inputs[p], config->has_batch_dim(spec), &spec));
+    if (!spec.range) {
+      spec.range = part.inputs[p].range;
+      spec.range_found = spec.range.has_value();
+    }
+  }
+  BRAID_ASSIGN_OR_RETURN(binding.outputs, BindOutputs(config->outputs, NamesOf(part.outputs)));
+  for (size_t o = 0; o < binding.outputs.size(); ++o) {
+    const TensorSpec& spec = config->outputs[o];
+    BRAID_RETURN_IF_ERROR(FitOutput(part.outputs[binding.outputs[o]], spec));
+  }
+  return binding;
+}
+
+}  // namespace braid

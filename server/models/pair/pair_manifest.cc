@@ -1,0 +1,288 @@
+#include "server/models/pair/pair_manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/base/host_tensor.h"
+#include "server/base/json_fields.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/pair/pair_graph_reader.h"
+
+namespace braid {
+namespace {
+
+constexpr char kFormat[] = "braid-pair";
+constexpr int64_t kSchemaVersion = 1;
+
+constexpr std::array<std::optional<c10::ScalarType>, 3> kPrecisions = {std::nullopt, c10::kBFloat16,
+                                                                       c10::kHalf};
+
+absl::StatusOr<DataType> ReadType(const JsonField& object) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("dtype"));
+  BRAID_ASSIGN_OR_RETURN(const std::string name, field.String());
+  if (const std::optional<DataType> type = DataTypeFromName(name)) {
+    return *type;
+  }
+  return field.Error(
+      absl::StrCat("'", Excerpt(name), "' is no datatype; expected one of ", AllDataTypeNames()));
+}
+
+// -1 for the batch, which comes first where `batched`.
+absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonField& object, bool batched) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("shape"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, field.Items());
+  std::vector<int64_t> shape;
+  for (const JsonField& item : items) {
+    if (batched && shape.empty()) {
+      BRAID_ASSIGN_OR_RETURN(const std::string size, item.String());
+      if (size != "batch") {
+        return item.Error(absl::StrCat("'", Excerpt(size), "'; expected \"batch\""));
+      }
+      shape.push_back(-1);
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const int64_t size, item.Integer());
+    if (size < 0) {
+      return item.Error(absl::StrCat(size, " is no size"));
+    }
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+absl::StatusOr<PairEntry> ReadEntry(const JsonField& field, const std::vector<PairEntry>& before,
+                                    const PairNames& names) {
+  PairEntry entry;
+  BRAID_ASSIGN_OR_RETURN(const JsonField name, field.Get("name"));
+  BRAID_ASSIGN_OR_RETURN(entry.name, name.String());
+  BRAID_ASSIGN_OR_RETURN(const JsonField kind, field.Get("kind"));
+  BRAID_ASSIGN_OR_RETURN(const std::string kind_name, kind.String());
+  if (kind_name != "parameter" && kind_name != "buffer") {
+    return kind.Error(
+        absl::StrCat("'", Excerpt(kind_name), "'; expected \"parameter\" or \"buffer\""));
+  }
+  entry.is_parameter = kind_name == "parameter";
+  if (entry.is_parameter) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField trainable, field.Get("trainable"));
+    BRAID_ASSIGN_OR_RETURN(entry.trainable, trainable.Boolean());
+  }
+  BRAID_ASSIGN_OR_RETURN(entry.type, ReadType(field));
+  BRAID_ASSIGN_OR_RETURN(entry.shape, ReadShape(field, /*batched=*/false));
+  if (!BytesOf(entry.type, entry.shape)) {
+    return field.Error("'shape' is larger than any memory");
+  }
+  if (entry.trainable && !IsFloatingPoint(entry.type)) {
+    return field.Error("is trainable, but holds no floating-point numbers");
+  }
+  entry.tensor = before.size();
+  if (field.Has("tied_to")) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField tied, field.Get("tied_to"));
+    BRAID_ASSIGN_OR_RETURN(const std::string other, tied.String());
+    BRAID_ASSIGN_OR_RETURN(const size_t found, FindPairName(names, other, tied));
+    const PairEntry& first = before[found];
+    if (first.shape != entry.shape || first.type != entry.type ||
+        first.is_parameter != entry.is_parameter) {
+      return tied.Error(absl::StrCat("'", Excerpt(other), "' has another kind, datatype or shape"));
+    }
+    entry.tensor = first.tensor;
+  }
+  return entry;
+}
+
+absl::StatusOr<ValueRange> ReadRange(const JsonField& tensor, DataType type) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, tensor.Get("range"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> ends, field.Items());
+  if (ends.size() != 2) {
+    return field.Error("expected the least and the largest value");
+  }
+  ValueRange range;
+  BRAID_ASSIGN_OR_RETURN(range.min, ends[0].Integer());
+  BRAID_ASSIGN_OR_RETURN(range.max, ends[1].Integer());
+  if (range.min > range.max) {
+    return field.Error(absl::StrCat(range.min, " is more than ", range.max));
+  }
+  if (IsFloatingPoint(type)) {
+    return field.Error(absl::StrCat("the tensor is ", DataTypeName(type), "; expected integers"));
+  }
+  return range;
+}
+
+absl::StatusOr<std::vector<PairTensor>> ReadTensors(const JsonField& part, const char* name) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField list, part.Get(name));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, list.Items());
+  std::vector<PairTensor> tensors;
+  PairNames names;
+  for (const JsonField& item : items) {
+    PairTensor& tensor = tensors.emplace_back();
+    BRAID_ASSIGN_OR_RETURN(const JsonField field, item.Get("name"));
+    BRAID_ASSIGN_OR_RETURN(tensor.name, field.String());
+    BRAID_RETURN_IF_ERROR(AddPairName(tensor.name, field, &names));
+    BRAID_ASSIGN_OR_RETURN(tensor.type, ReadType(item));
+    BRAID_ASSIGN_OR_RETURN(tensor.shape, ReadShape(item, /*batched=*/true));
+    if (item.Has("range")) {
+      BRAID_ASSIGN_OR_RETURN(tensor.range, ReadRange(item, tensor.type));
+    }
+  }
+  if (tensors.empty()) {
+    return list.Error("is empty");
+  }
+  return tensors;
+}
+
+absl::StatusOr<PairProgram> ReadProgram(const JsonField& field, PairGraphReader reader) {
+  PairProgram program;
+  BRAID_ASSIGN_OR_RETURN(const JsonField precision, field.Get("precision"));
+  BRAID_ASSIGN_OR_RETURN(const std::string name, precision.String());
+  const auto* const known =
+      std::find_if(kPrecisions.begin(), kPrecisions.end(),
+                   [&](const auto& candidate) { return PrecisionName(candidate) == name; });
+  if (known == kPrecisions.end()) {
+    return precision.Error(absl::StrCat("'", Excerpt(name), "' is no precision"));
+  }
+  program.autocast = *known;
+  BRAID_ASSIGN_OR_RETURN(program.eval, reader.Eval(field));
+  if (field.Has("forward")) {
+    BRAID_ASSIGN_OR_RETURN(program.forward, reader.Forward(field));
+    program.saved = reader.saved();
+  }
+  if (field.Has("backward")) {
+    if (!program.forward) {
+      return field.Error("has a \"backward\" without a \"forward\"");
+    }
+    BRAID_ASSIGN_OR_RETURN(program.backward, reader.Backward(field));
+  }
+  return program;
+}
+
+absl::StatusOr<int64_t> ReadRows(const JsonField& part, const char* name) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, part.Get(name));
+  BRAID_ASSIGN_OR_RETURN(const int64_t rows, field.Integer());
+  if (rows < 1) {
+    return field.Error(absl::StrCat(rows, "; expected 1 or more"));
+  }
+  return rows;
+}
+
+absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<PairEntry>& state) {
+  PairPart part;
+  BRAID_ASSIGN_OR_RETURN(const JsonField path, field.Get("path"));
+  BRAID_ASSIGN_OR_RETURN(part.path, path.String());
+  BRAID_ASSIGN_OR_RETURN(part.inputs, ReadTensors(field, "inputs"));
+  for (const PairTensor& input : part.inputs) {
+    if (input.shape.empty()) {
+      return field.Error(absl::StrCat("input '", Excerpt(input.name), "' has no batch dimension"));
+    }
+  }
+  BRAID_ASSIGN_OR_RETURN(part.outputs, ReadTensors(field, "outputs"));
+  BRAID_ASSIGN_OR_RETURN(part.min_training_rows, ReadRows(field, "min_training_rows"));
+  BRAID_ASSIGN_OR_RETURN(part.min_evaluation_rows, ReadRows(field, "min_evaluation_rows"));
+  BRAID_ASSIGN_OR_RETURN(const JsonField programs, field.Get("programs"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, programs.Items());
+  for (const JsonField& item : items) {
+    BRAID_ASSIGN_OR_RETURN(PairProgram program, ReadProgram(item, PairGraphReader(state, part)));
+    for (const PairProgram& other : part.programs) {
+      if (other.autocast == program.autocast) {
+        return item.Error(
+            absl::StrCat("precision \"", PrecisionName(program.autocast), "\" is there twice"));
+      }
+    }
+    part.programs.push_back(std::move(program));
+  }
+  if (part.programs.empty() || part.programs.front().autocast) {
+    return programs.Error("the first one is not of precision \"model\"");
+  }
+  return part;
+}
+
+absl::StatusOr<std::vector<std::vector<std::string>>> ReadChains(const JsonField& root,
+                                                                 const PairNames& paths) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, root.Get("chains"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> lists, field.Items());
+  std::vector<std::vector<std::string>> chains;
+  for (const JsonField& list : lists) {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> chain, list.Strings());
+    if (chain.empty()) {
+      return list.Error("is empty; expected the paths of parts");
+    }
+    for (const std::string& path : chain) {
+      if (!paths.contains(path)) {
+        return list.Error(absl::StrCat("'", Excerpt(path), "' is no part"));
+      }
+    }
+    chains.push_back(chain);
+  }
+  return chains;
+}
+
+absl::Status CheckSchema(const JsonField& root) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField format, root.Get("format"));
+  BRAID_ASSIGN_OR_RETURN(const std::string format_name, format.String());
+  if (format_name != kFormat) {
+    return format.Error(absl::StrCat("'", Excerpt(format_name), "'; expected '", kFormat, "'"));
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField schema, root.Get("schema_version"));
+  BRAID_ASSIGN_OR_RETURN(const int64_t version, schema.Integer());
+  if (version != kSchemaVersion) {
+    return schema.Error(absl::StrCat(version, "; this server reads ", kSchemaVersion,
+                                     ": export the model with this server's braid.export"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::string_view PrecisionName(std::optional<c10::ScalarType> autocast) {
+  if (!autocast) {
+    return "model";
+  }
+  return *autocast == c10::kHalf ? "float16" : "bfloat16";
+}
+
+absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const JsonField root(json, "");
+  if (!json.is_object()) {
+    return root.Error("not a JSON object");
+  }
+  BRAID_RETURN_IF_ERROR(CheckSchema(root));
+  PairManifest manifest;
+  BRAID_ASSIGN_OR_RETURN(const JsonField torch, root.Get("torch_version"));
+  BRAID_ASSIGN_OR_RETURN(manifest.torch_version, torch.String());
+  BRAID_ASSIGN_OR_RETURN(const JsonField device, root.Get("device"));
+  BRAID_ASSIGN_OR_RETURN(manifest.device, device.String());
+  if (manifest.device != "cpu" && manifest.device != "cuda") {
+    return device.Error(
+        absl::StrCat("'", Excerpt(manifest.device), "'; expected \"cpu\" or \"cuda\""));
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField state, root.Get("state"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> entries, state.Items());
+  PairNames names;
+  for (const JsonField& field : entries) {
+    BRAID_ASSIGN_OR_RETURN(PairEntry entry, ReadEntry(field, manifest.state, names));
+    BRAID_RETURN_IF_ERROR(AddPairName(entry.name, field, &names));
+    manifest.state.push_back(std::move(entry));
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField parts, root.Get("parts"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, parts.Items());
+  PairNames paths;
+  for (const JsonField& item : items) {
+    BRAID_ASSIGN_OR_RETURN(PairPart part, ReadPart(item, manifest.state));
+    BRAID_RETURN_IF_ERROR(AddPairName(part.path, item, &paths));
+    manifest.parts.push_back(std::move(part));
+  }
+  if (manifest.parts.empty() || !manifest.parts.front().path.empty()) {
+    return parts.Error("the first one is not the whole model");
+  }
+  if (root.Has("chains")) {
+    BRAID_ASSIGN_OR_RETURN(manifest.chains, ReadChains(root, paths));
+  }
+  return manifest;
+}
+
+}  // namespace braid

@@ -1,0 +1,74 @@
+#include "server/models/pair/pair_model.h"
+
+#include <utility>
+#include <vector>
+
+#include "server/base/status.h"
+#include "server/models/batch_dimension.h"
+#include "server/models/pair/pair_binding.h"
+#include "server/models/pair/pair_package.h"
+#include "server/models/pair/pair_replica.h"
+
+namespace braid {
+namespace {
+
+class PairModel final : public Model {
+ public:
+  PairModel(std::shared_ptr<const PairPackage> package, std::shared_ptr<const ModelConfig> config,
+            PairBinding binding)
+      : package_(std::move(package)), config_(std::move(config)), binding_(std::move(binding)) {}
+
+  const ModelConfig& config() const override { return *config_; }
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
+    return PairReplica::Create(package_, config_, binding_, device);
+  }
+
+ private:
+  const std::shared_ptr<const PairPackage> package_;
+  const std::shared_ptr<const ModelConfig> config_;
+  const PairBinding binding_;
+};
+
+std::vector<TensorSpec> Specs(const std::vector<PairTensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const PairTensor& tensor : tensors) {
+    TensorSpec spec{tensor.name, tensor.type, {}};
+    // An output of no dimensions is one number for each chunk.
+    for (size_t d = 1; d < tensor.shape.size(); ++d) {
+      spec.dims.push_back(tensor.shape[d]);
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+ModelConfig Derive(const PairPart& whole, const std::string& name) {
+  ModelConfig config;
+  config.name = name;
+  config.max_batch_size = kDefaultMaxBatchSize;
+  config.inputs = Specs(whole.inputs);
+  config.outputs = Specs(whole.outputs);
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const std::string& name,
+                                                std::optional<ModelConfig> config,
+                                                c10::Device device) {
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const PairPackage> package,
+                         PairPackage::Open(path, device));
+  const PairPart& whole = package->manifest().parts.front();
+  if (!config) {
+    config = Derive(whole, name);
+  } else if (!config->batched()) {
+    // A pair has a batch dimension, so each request is a batch. BindPair() refuses other dims.
+    SeparateBatchDim("max_batch_size is 0", &*config);
+  }
+  BRAID_ASSIGN_OR_RETURN(PairBinding binding, BindPair(whole, &*config));
+  return std::make_unique<PairModel>(std::move(package),
+                                     std::make_shared<const ModelConfig>(*std::move(config)),
+                                     std::move(binding));
+}
+
+}  // namespace braid

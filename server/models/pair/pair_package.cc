@@ -1,0 +1,348 @@
+#include "server/models/pair/pair_package.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
+#include "nlohmann/json.hpp"
+#include "server/base/json_fields.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/archive/archive_check.h"
+#include "server/models/archive/graph_form.h"
+#include "server/models/archive/graph_tensors.h"
+#include "server/models/archive/package_version.h"
+#include "server/models/pair/pair_graph_reader.h"
+#include "server/parallel/host_copy.h"
+#include "server/storage/model_files.h"
+#include "server/storage/safetensors.h"
+
+namespace braid {
+namespace {
+
+// What train.json says of a tensor.
+struct Promise {
+  std::optional<DataType> type;  // nullopt: nothing
+  std::vector<int64_t> shape;    // -1: nothing
+};
+
+// What train.json says of the tensor in `slot`; nullopt where it says nothing.
+std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manifest,
+                                const PairPart& part, bool autocast) {
+  switch (slot.role) {
+    case PairRole::kParameter:
+    case PairRole::kBuffer:
+    case PairRole::kNewBuffer:
+    case PairRole::kParameterGradient: {
+      const PairEntry& entry = manifest.state[slot.index];
+      return Promise{entry.type, entry.shape};
+    }
+    case PairRole::kInput:
+    case PairRole::kInputGradient: {
+      const PairTensor& input = part.inputs[slot.index];
+      // Under autocast a stage is given what the one before it computes then.
+      const bool computed = autocast && !part.path.empty();
+      return Promise{computed ? std::nullopt : std::optional(input.type), input.shape};
+    }
+    case PairRole::kOutput:
+    case PairRole::kOutputGradient: {
+      const PairTensor& output = part.outputs[slot.index];
+      // Under autocast its datatype is another.
+      return Promise{autocast ? std::nullopt : std::optional(output.type), output.shape};
+    }
+    case PairRole::kSaved:
+      break;
+  }
+  return std::nullopt;
+}
+
+bool Agree(const Promise& promised, const GraphTensor& is) {
+  if ((promised.type && promised.type != is.type) || promised.shape.size() != is.shape.size()) {
+    return false;
+  }
+  for (size_t d = 0; d < is.shape.size(); ++d) {
+    if (promised.shape[d] >= 0 && is.shape[d] >= 0 && promised.shape[d] != is.shape[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string Describe(const Promise& tensor) {
+  return absl::StrCat(tensor.type ? DataTypeName(*tensor.type) : "of any type",
+                      ShapeString(tensor.shape));
+}
+
+using Graphs = std::map<std::string, std::shared_ptr<const ExportedGraph>>;
+
+// Compares what train.json says of a program's graphs with what they are, and loads them.
+class GraphCheck {
+ public:
+  // `path`: of the package that `archive` reads; `graphs`: where they go.
+  GraphCheck(std::string path, ModelArchive* archive, const PairManifest& manifest,
+             const PairPart& part, bool autocast, Graphs* graphs)
+      : path_(std::move(path)),
+        archive_(archive),
+        manifest_(manifest),
+        part_(part),
+        autocast_(autocast),
+        graphs_(graphs) {}
+
+  absl::Status Run(const PairGraph& graph) {
+    const std::string record = absl::StrCat("models/", graph.name, ".json");
+    if (!archive_->Has(record)) {
+      return Wrong(graph, absl::FailedPreconditionError("is not in the package"));
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::string text, archive_->Read(record));
+    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const JsonField program(json, "");
+    if (const absl::Status status = Compare(graph, program); !status.ok()) {
+      return Wrong(graph, status);
+    }
+    BRAID_ASSIGN_OR_RETURN((*graphs_)[graph.name], ExportedGraph::Load(path_, graph.name, program));
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Wrong(const PairGraph& graph, const absl::Status& status) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("graph '", Excerpt(graph.name), "': ", status.message()));
+  }
+
+  absl::Status Compare(const PairGraph& graph, const JsonField& program) {
+    BRAID_RETURN_IF_ERROR(CheckProgramSchema(program));
+    BRAID_ASSIGN_OR_RETURN(const JsonField module, program.Get("graph_module"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
+    BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
+    BRAID_RETURN_IF_ERROR(CheckGraphForm(body, signature));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
+                           SignatureArguments(signature, "input_specs", "user_input"));
+    BRAID_RETURN_IF_ERROR(CompareSide(inputs, values, graph.inputs, "inputs"));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
+                           SignatureArguments(signature, "output_specs", "user_output"));
+    return CompareSide(outputs, values, graph.outputs, "outputs");
+  }
+
+  absl::Status CompareSide(const std::vector<JsonField>& arguments, const JsonField& values,
+                           const std::vector<PairSlot>& slots, absl::string_view side) {
+    if (arguments.size() != slots.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("has ", arguments.size(), " ", side, "; train.json names ", slots.size()));
+    }
+    for (size_t s = 0; s < slots.size(); ++s) {
+      BRAID_ASSIGN_OR_RETURN(const GraphTensor is, ReadGraphTensor(arguments[s], values));
+      const std::optional<Promise> promised = Promised(slots[s], manifest_, part_, autocast_);
+      if (promised && !Agree(*promised, is)) {
+        return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
+                                               "; train.json says ", Describe(*promised)));
+      }
+      if (slots[s].role == PairRole::kSaved) {
+        // First the forward graph says what it is. About types traces are wrong now and then.
+        const auto& shape = saved_.try_emplace(slots[s].index, is.shape).first->second;
+        if (shape != is.shape) {
+          return arguments[s].Error(absl::StrCat("has the shape ", ShapeString(is.shape),
+                                                 "; what forward saves of this name has ",
+                                                 ShapeString(shape)));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+  ModelArchive* const archive_;
+  const PairManifest& manifest_;
+  const PairPart& part_;
+  const bool autocast_;
+  Graphs* const graphs_;
+  std::map<size_t, std::vector<int64_t>> saved_;  // shapes, by the slots' index
+};
+
+absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive,
+                                  const PairManifest& manifest) {
+  Graphs graphs;
+  for (const PairPart& part : manifest.parts) {
+    for (const PairProgram& program : part.programs) {
+      GraphCheck check(path, archive, manifest, part, program.autocast.has_value(), &graphs);
+      BRAID_RETURN_IF_ERROR(check.Run(program.eval));
+      for (const auto* graph : {&program.forward, &program.backward}) {
+        if (*graph) {
+          BRAID_RETURN_IF_ERROR(check.Run(**graph));
+        }
+      }
+    }
+  }
+  return graphs;
+}
+
+// Describes a pair for its self-test: the graphs of the whole model, in its own precision.
+class PairUnderTest {
+ public:
+  PairUnderTest(const PairManifest& manifest, const Graphs& graphs)
+      : manifest_(manifest), graphs_(graphs), part_(manifest.parts.front()) {}
+
+  TestedModel Describe() const {
+    TestedModel model;
+    for (size_t i = 0; i < manifest_.state.size(); ++i) {
+      if (manifest_.state[i].tensor == i) {
+        const auto role =
+            manifest_.state[i].is_parameter ? PairRole::kParameter : PairRole::kBuffer;
+        model.inputs.push_back(Input({role, i}));
+      }
+    }
+    for (size_t i = 0; i < part_.inputs.size(); ++i) {
+      model.inputs.push_back(Input({PairRole::kInput, i}));
+      model.inputs.back().range = part_.inputs[i].range;
+    }
+    for (size_t o = 0; o < part_.outputs.size(); ++o) {
+      model.inputs.push_back(Input({PairRole::kOutputGradient, o}));
+    }
+    const PairProgram& program = part_.programs.front();
+    model.graphs.push_back(Graph(program.eval, "eval"));
+    if (program.forward) {
+      model.graphs.push_back(Graph(*program.forward, "forward"));
+    }
+    if (program.backward) {
+      model.graphs.push_back(Graph(*program.backward, "backward"));
+    }
+    return model;
+  }
+
+ private:
+  std::string NameOf(const PairSlot& slot) const {
+    return absl::StrCat(PairRoleName(slot.role), "/", Name(slot));
+  }
+
+  std::string Name(const PairSlot& slot) const {
+    switch (slot.role) {
+      case PairRole::kInput:
+      case PairRole::kInputGradient:
+        return part_.inputs[slot.index].name;
+      case PairRole::kOutput:
+      case PairRole::kOutputGradient:
+        return part_.outputs[slot.index].name;
+      case PairRole::kSaved:
+        return absl::StrCat(slot.index);
+      default:
+        return manifest_.state[slot.index].name;
+    }
+  }
+
+  PackageInput Input(const PairSlot& slot) const {
+    const Promise promised = *Promised(slot, manifest_, part_, /*autocast=*/false);
+    PackageInput input{NameOf(slot), *promised.type, {}, /*on_cpu=*/false};
+    for (const int64_t size : promised.shape) {
+      input.dims.push_back(size < 0 ? PackageDim{.min = 1, .symbol = "batch"}
+                                    : PackageDim{.min = size, .max = size});
+    }
+    return input;
+  }
+
+  TestedGraph Graph(const PairGraph& graph, const char* role) const {
+    TestedGraph tested{graph.name, role, graphs_.at(graph.name), {}, {}};
+    for (const PairSlot& slot : graph.inputs) {
+      tested.inputs.push_back(NameOf(slot));
+    }
+    for (const PairSlot& slot : graph.outputs) {
+      tested.outputs.push_back(NameOf(slot));
+    }
+    return tested;
+  }
+
+  const PairManifest& manifest_;
+  const Graphs& graphs_;
+  const PairPart& part_;
+};
+
+absl::Status Wrong(absl::string_view file, absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(file, ": ", what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const PairPackage>> PairPackage::Open(const std::string& path,
+                                                                     c10::Device device) {
+  const std::string name = std::filesystem::path(path).filename();
+  BRAID_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::Copy(path));
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<ModelArchive> archive,
+                         ModelArchive::Open(file.path(), name));
+  BRAID_RETURN_IF_ERROR(archive->CheckContents());
+  BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(kPairManifestRecord));
+  absl::StatusOr<PairManifest> manifest = ParsePairManifest(text);
+  if (!manifest.ok()) {
+    return Wrong(name, absl::StrCat("train.json: ", manifest.status().message()));
+  }
+  absl::StatusOr<Graphs> graphs = LoadGraphs(file.path(), archive.get(), *manifest);
+  if (!graphs.ok()) {
+    return Wrong(name, graphs.status().message());
+  }
+  if (device.is_cpu() == (manifest->device == "cpu")) {
+    const absl::Status status = CheckPackageVersion(
+        path, manifest->torch_version, [&] { return PairUnderTest(*manifest, *graphs).Describe(); },
+        device, archive.get());
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+    }
+  }
+  return std::shared_ptr<const PairPackage>(new PairPackage(
+      WeightsBeside(path), std::move(file), *std::move(manifest), *std::move(graphs)));
+}
+
+absl::StatusOr<PairPackage::Tensors> PairPackage::ReadWeights() const {
+  const c10::AutoGradMode no_grad(false);
+  BRAID_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(weights_path_));
+  std::map<std::string, const SafetensorsEntry*> found;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    found[entry.name] = &entry;
+  }
+  Tensors weights;
+  for (size_t i = 0; i < manifest_.state.size(); ++i) {
+    const PairEntry& entry = manifest_.state[i];
+    const auto stored = found.find(entry.name);
+    if (entry.tensor != i) {
+      weights.push_back(weights[entry.tensor]);
+    } else if (stored == found.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("has no '", Excerpt(entry.name), "', which the model has"));
+    } else if (stored->second->type != entry.type || stored->second->shape != entry.shape) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", Excerpt(entry.name), "' is ",
+                       Describe({stored->second->type, stored->second->shape}), "; the model's is ",
+                       Describe({entry.type, entry.shape})));
+    } else {
+      weights.push_back(at::empty(entry.shape, ToScalarType(entry.type)));
+      BRAID_RETURN_IF_ERROR(file.Read(*stored->second, weights.back().mutable_data_ptr()));
+    }
+    found.erase(entry.name);
+  }
+  if (!found.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("has a '", Excerpt(found.begin()->first), "', which the model has not"));
+  }
+  return weights;
+}
+
+absl::StatusOr<std::shared_ptr<const PairPackage::Tensors>> PairPackage::Weights() const {
+  const absl::MutexLock lock(&mu_);
+  std::shared_ptr<const Tensors> weights = weights_.lock();
+  if (weights == nullptr) {
+    absl::StatusOr<Tensors> read = ReadWeights();
+    if (!read.ok()) {
+      const std::string name = std::filesystem::path(weights_path_).filename();
+      return Wrong(name, read.status().message());
+    }
+    weights = std::make_shared<const Tensors>(*std::move(read));
+    weights_ = weights;
+  }
+  return weights;
+}
+
+}  // namespace braid

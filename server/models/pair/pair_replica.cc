@@ -1,0 +1,461 @@
+#include "server/models/pair/pair_replica.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/autocast_mode.h"
+#include "ATen/ops/zeros_like.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/core/GradMode.h"
+#include "c10/core/impl/LocalDispatchKeySet.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/name_binding.h"
+#include "server/parallel/host_copy.h"
+#include "server/storage/model_files.h"
+#include "server/storage/safetensors.h"
+
+namespace braid {
+namespace {
+
+absl::StatusOr<size_t> FindProgram(const PairPart& part, std::optional<c10::ScalarType> autocast) {
+  for (size_t p = 0; p < part.programs.size(); ++p) {
+    if (part.programs[p].autocast == autocast) {
+      return p;
+    }
+  }
+  const absl::string_view name = PrecisionName(autocast);
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model was exported without graphs of precision ", name,
+                   ": export it with precisions=[\"", name, "\"]"));
+}
+
+// INTERNAL, as everything that a model has against its inputs. `why`: it needs more.
+absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t least,
+                       absl::string_view why) {
+  const int64_t rows = inputs.front().size(0);
+  if (rows >= least) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat("Expected ", why, ", so ", least, " rows at least, got ", rows));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
+    std::shared_ptr<const PairPackage> package, std::shared_ptr<const ModelConfig> config,
+    PairBinding binding, c10::Device device) {
+  const PairManifest& manifest = package->manifest();
+  if (device.is_cpu() != (manifest.device == "cpu")) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "model.pt2 was exported for ", manifest.device == "cpu" ? "the CPU" : "GPUs",
+        " and cannot run on ", c10::str(device), ": export it from a module on such a device"));
+  }
+  BRAID_ASSIGN_OR_RETURN(const auto weights, package->Weights());
+  Tensors state(weights->size());
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (manifest.state[i].tensor == i) {
+      // On the CPU the replicas that nobody trains read the same memory.
+      state[i] = (*weights)[i].to(device);
+    }
+  }
+  const PairPart* part = &manifest.parts.front();
+  std::unique_ptr<PairReplica> replica(new PairReplica(
+      {std::move(package), std::move(config), std::move(binding), part, StageRole()},
+      std::move(state), device));
+  if (device.is_cpu()) {
+    replica->weights_ = weights;
+  }
+  return replica;
+}
+
+PairReplica::PairReplica(Shape shape, Tensors state, c10::Device device)
+    : shape_(std::move(shape)),
+      device_(device),
+      state_(std::move(state)),
+      parameter_of_(state_.size()),
+      graphs_(shape_.part->programs.size()) {
+  std::vector<bool> seen(state_.size(), false);
+  for (const size_t i : EntriesOf(*shape_.part, manifest())) {
+    const PairEntry& entry = manifest().state[i];
+    const size_t tensor = entry.tensor;
+    if (seen[tensor]) {
+      continue;
+    }
+    seen[tensor] = true;
+    if (!entry.is_parameter) {
+      buffers_.push_back(tensor);
+    } else if (entry.trainable) {
+      parameter_of_[tensor] = parameters_.size();
+      // A tensor of its own: what is bound to it, and whether it is trained, is this replica's.
+      state_[tensor] = state_[tensor].detach();
+      state_[tensor].set_requires_grad(true);
+      parameters_.push_back({LocalName(entry), state_[tensor]});
+    }
+  }
+}
+
+std::vector<size_t> PairReplica::EntriesOf(const PairPart& part, const PairManifest& manifest) {
+  std::vector<size_t> entries;
+  for (size_t i = 0; i < manifest.state.size(); ++i) {
+    if (part.path.empty() || absl::StartsWith(manifest.state[i].name, part.path + ".")) {
+      entries.push_back(i);
+    }
+  }
+  return entries;
+}
+
+std::string PairReplica::LocalName(const PairEntry& entry) const {
+  const std::string& path = shape_.part->path;
+  return path.empty() ? entry.name : entry.name.substr(path.size() + 1);
+}
+
+absl::StatusOr<size_t> PairReplica::CurrentProgram() const {
+  const c10::DeviceType device = manifest().device == "cpu" ? c10::kCPU : c10::kCUDA;
+  std::optional<c10::ScalarType> autocast;
+  if (at::autocast::is_autocast_enabled(device)) {
+    autocast = at::autocast::get_autocast_dtype(device);
+  }
+  return FindProgram(*shape_.part, autocast);
+}
+
+absl::Status PairReplica::CheckTrainable(std::optional<c10::ScalarType> autocast) const {
+  BRAID_ASSIGN_OR_RETURN(const size_t program, FindProgram(*shape_.part, autocast));
+  if (!shape_.part->programs[program].forward) {
+    return absl::FailedPreconditionError(
+        "nothing of the model is trainable: all its parameters were frozen when it was exported");
+  }
+  if (!parameters_.empty() && !shape_.part->programs[program].backward) {
+    return absl::FailedPreconditionError(
+        "the package has no backward graph, so that no parameter would get a gradient");
+  }
+  return absl::OkStatus();
+}
+
+std::optional<std::string> PairReplica::NonAdditiveParameter() const {
+  for (const PairProgram& program : shape_.part->programs) {
+    if (!program.backward) {
+      continue;
+    }
+    for (const PairSlot& slot : program.backward->outputs) {
+      const bool trained = slot.role == PairRole::kParameterGradient &&
+                           parameters_[*parameter_of_[slot.index]].value.requires_grad();
+      if (trained && !slot.additive) {
+        return absl::StrCat("'", manifest().state[slot.index].name, "'");
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+Executor& PairReplica::ExecutorOf(const PairGraph& graph, std::unique_ptr<Executor>* made) const {
+  if (*made == nullptr) {
+    *made = shape_.package->graph(graph).MakeExecutor(device_);
+  }
+  return **made;
+}
+
+Executor& PairReplica::BackwardExecutor(size_t program, const std::vector<bool>& wanted) {
+  Graphs& graphs = graphs_[program];
+  if (graphs.backward == nullptr || graphs.backward_outputs != wanted) {
+    const PairGraph& graph = *shape_.part->programs[program].backward;
+    graphs.backward = shape_.package->graph(graph).MakeExecutor(device_, wanted);
+    graphs.backward_outputs = wanted;
+  }
+  return *graphs.backward;
+}
+
+PairReplica::Tensors PairReplica::FromConfig(const Tensors& inputs) const {
+  if (!shape_.role.first) {
+    return inputs;
+  }
+  Tensors ordered;
+  ordered.reserve(inputs.size());
+  for (const size_t i : shape_.binding.inputs) {
+    ordered.push_back(ToModel(inputs[i], shape_.config->inputs[i]));
+  }
+  return ordered;
+}
+
+PairReplica::Tensors PairReplica::ToConfig(const Tensors& outputs) const {
+  if (!shape_.role.last) {
+    return outputs;
+  }
+  Tensors ordered;
+  ordered.reserve(outputs.size());
+  for (size_t o = 0; o < shape_.binding.outputs.size(); ++o) {
+    ordered.push_back(FromModel(outputs[shape_.binding.outputs[o]], shape_.config->outputs[o]));
+  }
+  return ordered;
+}
+
+absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<at::Tensor>& inputs,
+                                                             Mode mode) {
+  if (mode == Mode::kTrain) {
+    BRAID_ASSIGN_OR_RETURN(const Kept kept, Train(inputs));
+    return ToConfig(kept.outputs);
+  }
+  BRAID_ASSIGN_OR_RETURN(const size_t program, CurrentProgram());
+  const PairGraph& eval = shape_.part->programs[program].eval;
+  const Tensors given = FromConfig(inputs);
+  BRAID_RETURN_IF_ERROR(
+      CheckRows(given, shape_.part->min_evaluation_rows, "what it was exported for"));
+  Tensors arguments;
+  arguments.reserve(eval.inputs.size());
+  for (const PairSlot& slot : eval.inputs) {
+    arguments.push_back(slot.role == PairRole::kInput ? given[slot.index] : state_[slot.index]);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard casts_are_in_the_graph(c10::autocast_dispatch_keyset);
+  Tensors results = ExecutorOf(eval, &graphs_[program].eval).RunTensors(std::move(arguments));
+  Tensors outputs(results.size());
+  for (size_t o = 0; o < results.size(); ++o) {
+    outputs[eval.outputs[o].index] = std::move(results[o]);
+  }
+  return ToConfig(outputs);
+}
+
+absl::StatusOr<PairReplica::Kept> PairReplica::Train(const Tensors& inputs) {
+  Kept kept;
+  BRAID_ASSIGN_OR_RETURN(kept.program, CurrentProgram());
+  const PairProgram& program = shape_.part->programs[kept.program];
+  BRAID_RETURN_IF_ERROR(CheckTrainable(program.autocast));
+  for (const at::Tensor& input : inputs) {
+    kept.differentiated.push_back(input.requires_grad());
+  }
+  kept.inputs = FromConfig(inputs);
+  if (!shape_.role.sync_batch_norm) {
+    BRAID_RETURN_IF_ERROR(CheckRows(kept.inputs, shape_.part->min_training_rows,
+                                    "more than 1 value per channel when training"));
+  }
+  kept.before = state_;
+  Tensors arguments;
+  arguments.reserve(program.forward->inputs.size());
+  for (const PairSlot& slot : program.forward->inputs) {
+    arguments.push_back(slot.role == PairRole::kInput ? kept.inputs[slot.index]
+                                                      : state_[slot.index]);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard casts_are_in_the_graph(c10::autocast_dispatch_keyset);
+  Tensors results =
+      ExecutorOf(*program.forward, &graphs_[kept.program].forward).RunTensors(std::move(arguments));
+  kept.outputs.resize(shape_.part->outputs.size());
+  kept.saved.resize(program.saved);
+  for (size_t r = 0; r < results.size(); ++r) {
+    const PairSlot& slot = program.forward->outputs[r];
+    at::Tensor& place = slot.role == PairRole::kOutput  ? kept.outputs[slot.index]
+                        : slot.role == PairRole::kSaved ? kept.saved[slot.index]
+                                                        : state_[slot.index];
+    place = std::move(results[r]);
+  }
+  kept.after = state_;
+  return kept;
+}
+
+absl::StatusOr<std::vector<at::Tensor>> PairReplica::ForwardForTraining(
+    const std::vector<at::Tensor>& inputs, Mode mode) {
+  if (mode != Mode::kTrain) {
+    return absl::FailedPreconditionError(
+        "an exported pair has no backward pass in evaluation mode: keep the graph of a forward "
+        "pass in training mode");
+  }
+  BRAID_ASSIGN_OR_RETURN(kept_, Train(inputs));
+  return ToConfig(kept_->outputs);
+}
+
+PairReplica::Tensors PairReplica::OutputGradients(const Kept& kept, const Tensors& given) const {
+  Tensors gradients(kept.outputs.size());
+  for (size_t o = 0; o < given.size(); ++o) {
+    const size_t output = shape_.role.last ? shape_.binding.outputs[o] : o;
+    if (given[o].defined() && kept.outputs[output].is_floating_point()) {
+      gradients[output] = given[o].reshape(kept.outputs[output].sizes()).contiguous();
+    }
+  }
+  return gradients;
+}
+
+at::Tensor PairReplica::BackwardArgument(const PairSlot& slot, const Kept& kept,
+                                         const Tensors& given) const {
+  switch (slot.role) {
+    case PairRole::kInput:
+      return kept.inputs[slot.index];
+    case PairRole::kBuffer:
+      return kept.before[slot.index];
+    case PairRole::kNewBuffer:
+      return kept.after[slot.index];
+    case PairRole::kOutput:
+      return kept.outputs[slot.index];
+    case PairRole::kSaved:
+      return kept.saved[slot.index];
+    case PairRole::kOutputGradient:
+      return given[slot.index].defined() ? given[slot.index]
+                                         : at::zeros_like(kept.outputs[slot.index]);
+    default:  // a parameter: the manifest knows no others here
+      return state_[slot.index];
+  }
+}
+
+std::vector<bool> PairReplica::WantedGradients(const Kept& kept, const Tensors& given) const {
+  const PairGraph& backward = *shape_.part->programs[kept.program].backward;
+  std::vector<bool> wanted;
+  for (const PairSlot& slot : backward.outputs) {
+    const bool reached = std::any_of(slot.depends_on.begin(), slot.depends_on.end(),
+                                     [&](size_t output) { return given[output].defined(); });
+    const bool asked = slot.role == PairRole::kInputGradient
+                           ? kept.differentiated[slot.index]
+                           : parameters_[*parameter_of_[slot.index]].value.requires_grad();
+    wanted.push_back(reached && asked);
+  }
+  return wanted;
+}
+
+absl::StatusOr<Gradients> PairReplica::Backward(const std::vector<at::Tensor>& output_gradients,
+                                                const OnGradient& on_gradient) {
+  std::optional<Kept> kept = std::exchange(kept_, std::nullopt);
+  const PairProgram& program = shape_.part->programs[kept->program];
+  Gradients gradients;
+  gradients.parameters.resize(parameters_.size());
+  gradients.inputs.resize(kept->differentiated.size());
+  if (!program.backward) {
+    return gradients;
+  }
+  const Tensors given = OutputGradients(*kept, output_gradients);
+  const std::vector<bool> wanted = WantedGradients(*kept, given);
+  std::vector<size_t> missing(parameters_.size());  // a tied one has a gradient under each name
+  for (size_t r = 0; r < wanted.size(); ++r) {
+    const PairSlot& slot = program.backward->outputs[r];
+    if (wanted[r] && slot.role != PairRole::kInputGradient) {
+      ++missing[*parameter_of_[slot.index]];
+    }
+  }
+  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) {
+    return gradients;
+  }
+  Executor& backward = BackwardExecutor(kept->program, wanted);
+  std::vector<c10::IValue> arguments;
+  arguments.reserve(program.backward->inputs.size());
+  for (const PairSlot& slot : program.backward->inputs) {
+    arguments.emplace_back(BackwardArgument(slot, *kept, given));
+  }
+  kept.reset();  // what it saved goes when the graph has used it
+  std::vector<c10::IValue> results =
+      backward.Run(std::move(arguments), [&](size_t r, const c10::IValue& value) {
+        const PairSlot& slot = program.backward->outputs[r];
+        if (slot.role == PairRole::kInputGradient) {
+          return;
+        }
+        const size_t parameter = *parameter_of_[slot.index];
+        at::Tensor& sum = gradients.parameters[parameter];
+        sum = sum.defined() ? sum + value.toTensor() : value.toTensor();
+        if (--missing[parameter] == 0 && on_gradient) {
+          on_gradient(parameter, sum);
+        }
+      });
+  for (size_t r = 0; r < results.size(); ++r) {
+    const PairSlot& slot = program.backward->outputs[r];
+    if (wanted[r] && slot.role == PairRole::kInputGradient) {
+      gradients.inputs[slot.index] = std::move(results[r]).toTensor();
+    }
+  }
+  return gradients;
+}
+
+void PairReplica::BindParameter(size_t index, const at::Tensor& storage) {
+  parameters_[index].value.set_data(storage);
+}
+
+std::vector<at::Tensor> PairReplica::buffers() const {
+  Tensors tensors;
+  tensors.reserve(buffers_.size());
+  for (const size_t i : buffers_) {
+    tensors.push_back(state_[i]);
+  }
+  return tensors;
+}
+
+void PairReplica::SetBuffers(const std::vector<at::Tensor>& values) {
+  const c10::AutoGradMode no_grad(false);
+  for (size_t b = 0; b < buffers_.size(); ++b) {
+    at::Tensor& buffer = state_[buffers_[b]];
+    if (!buffer.is_same(values[b])) {
+      // In other memory: a graph that is kept may need what was here.
+      buffer = values[b].to(buffer.device(), /*non_blocking=*/false, /*copy=*/true);
+    }
+  }
+}
+
+std::vector<StateEntry> PairReplica::state() const {
+  std::vector<StateEntry> entries;
+  for (const size_t i : EntriesOf(*shape_.part, manifest())) {
+    const PairEntry& entry = manifest().state[i];
+    entries.push_back({LocalName(entry), state_[entry.tensor].detach(), entry.is_parameter});
+  }
+  return entries;
+}
+
+std::unique_ptr<PairReplica> PairReplica::Copy(Shape shape, c10::Device device) const {
+  const c10::AutoGradMode no_grad(false);
+  Tensors copies(state_.size());
+  for (const size_t i : EntriesOf(*shape.part, manifest())) {
+    const size_t tensor = manifest().state[i].tensor;
+    if (!copies[tensor].defined()) {
+      copies[tensor] = state_[tensor].detach().to(device, /*non_blocking=*/false, /*copy=*/true);
+    }
+  }
+  std::unique_ptr<PairReplica> copy(new PairReplica(std::move(shape), std::move(copies), device));
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (copy->parameter_of_[i] && !state_[i].requires_grad()) {
+      copy->Freeze(*copy->parameter_of_[i]);
+    }
+  }
+  return copy;
+}
+
+std::unique_ptr<Replica> PairReplica::Clone() const { return Copy(shape_, device_); }
+
+absl::Status PairReplica::CheckStages(const std::vector<std::string>& paths) const {
+  const auto& chains = manifest().chains;
+  const bool whole = paths.size() == 1 && paths.front().empty();
+  if (whole || std::find(chains.begin(), chains.end(), paths) != chains.end()) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> known;
+  for (const std::vector<std::string>& chain : chains) {
+    known.push_back(absl::StrCat("[", absl::StrJoin(chain, ", "), "]"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model was exported with ",
+                   known.empty() ? std::string("no stages")
+                                 : absl::StrCat("stages ", absl::StrJoin(known, ", ")),
+                   ", not [", absl::StrJoin(paths, ", "), "]: export it with these"));
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,
+                                                                 c10::Device device) const {
+  const std::vector<PairPart>& parts = manifest().parts;
+  const auto part = std::find_if(parts.begin(), parts.end(),
+                                 [&](const PairPart& known) { return known.path == role.path; });
+  if (part == parts.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("the model was exported without a stage '",
+                                                   Excerpt(role.path),
+                                                   "': braid.export takes its stages"));
+  }
+  return Copy({shape_.package, shape_.config, shape_.binding, &*part, role}, device);
+}
+
+std::vector<NewFile> PairReplica::Files() const {
+  std::vector<HostTensor> weights;
+  for (const size_t i : EntriesOf(*shape_.part, manifest())) {
+    if (manifest().state[i].tensor == i) {
+      weights.push_back(ToHost(state_[i].detach(), manifest().state[i].name));
+    }
+  }
+  return {{kPackageFile,
+           [package = shape_.package](ByteSink* sink) { return package->file().WriteTo(sink); }},
+          {kWeightsFile, [weights = std::move(weights)](ByteSink* sink) {
+             return WriteSafetensors(sink, weights);
+           }}};
+}
+
+}  // namespace braid

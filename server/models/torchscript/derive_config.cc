@@ -1,0 +1,191 @@
+#include "server/models/torchscript/derive_config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ATen/ops/cat.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/scalar_tensor.h"
+#include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
+#include "server/base/status.h"
+#include "server/models/torchscript/recorded_example.h"
+#include "server/models/torchscript/torchscript_inputs.h"
+#include "server/models/torchscript/torchscript_io.h"
+#include "server/parallel/host_copy.h"
+
+namespace braid {
+namespace {
+
+using torch::jit::Module;
+
+// forward() with the tensors of an example in the place of `tensors`.
+class ExampleCall {
+ public:
+  ExampleCall(Module& module, std::vector<ArgumentPlan> plans, std::vector<at::Tensor> scalars)
+      : module_(module), plans_(std::move(plans)), scalars_(std::move(scalars)) {}
+
+  // The tensors that it returns: what is None is no output.
+  absl::StatusOr<std::vector<OutputLeaf>> Run(std::vector<at::Tensor> tensors) const {
+    tensors.insert(tensors.end(), scalars_.begin(), scalars_.end());
+    std::vector<c10::IValue> arguments;
+    for (const ArgumentPlan& plan : plans_) {
+      arguments.push_back(MakeArgument(plan, tensors));
+    }
+    BRAID_ASSIGN_OR_RETURN(std::vector<OutputLeaf> leaves,
+                           Flatten(module_.forward(std::move(arguments))));
+    std::erase_if(leaves, [](const OutputLeaf& leaf) { return !leaf.value.defined(); });
+    return leaves;
+  }
+
+ private:
+  Module& module_;
+  const std::vector<ArgumentPlan> plans_;
+  const std::vector<at::Tensor> scalars_;
+};
+
+// Outputs for twice the rows. None if dim 0 of the inputs is not one size, or if the model fails or
+// returns other tensors for another size.
+std::optional<std::vector<OutputLeaf>> RunDoubled(const ExampleCall& call,
+                                                  const std::vector<at::Tensor>& inputs,
+                                                  size_t outputs) {
+  std::vector<at::Tensor> twice;
+  for (const at::Tensor& input : inputs) {
+    if (input.dim() == 0 || input.size(0) != inputs.front().size(0)) {
+      return std::nullopt;
+    }
+    twice.push_back(at::cat({input, input}));
+  }
+  absl::StatusOr<std::vector<OutputLeaf>> doubled;
+  try {
+    doubled = call.Run(twice);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  if (!doubled.ok() || doubled->size() != outputs) {
+    return std::nullopt;
+  }
+  return *std::move(doubled);
+}
+
+// True if `doubled` has the shape of `once` but twice the rows. A number has no rows: there is one
+// for each chunk.
+bool HasTwiceTheRows(const at::Tensor& once, const at::Tensor& doubled, int64_t rows) {
+  if (once.dim() == 0 || doubled.dim() == 0) {
+    return once.dim() == doubled.dim();
+  }
+  return once.size(0) == rows && doubled.size(0) == 2 * rows &&
+         once.sizes().slice(1) == doubled.sizes().slice(1);
+}
+
+bool IsBatched(const std::vector<OutputLeaf>& outputs, const std::vector<OutputLeaf>& doubled,
+               int64_t rows) {
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!HasTwiceTheRows(outputs[o].value, doubled[o].value, rows)) {
+      return false;
+    }
+  }
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [](const OutputLeaf& output) { return output.value.dim() > 0; });
+}
+
+// Marks the sizes of `spec`, of `once`, that differ in `doubled` as any size.
+void OpenSizes(const at::Tensor& once, const at::Tensor& doubled, TensorSpec* spec) {
+  for (size_t d = 0; once.dim() == doubled.dim() && d < spec->dims.size(); ++d) {
+    if (once.size(static_cast<int64_t>(d)) != doubled.size(static_cast<int64_t>(d))) {
+      spec->dims[d] = -1;
+    }
+  }
+}
+
+at::Tensor None() { return at::empty({0}, at::kDouble); }
+
+at::Tensor Held(const ScalarValue& value) {
+  return std::visit(
+      [](auto held) {
+        if constexpr (std::is_same_v<decltype(held), std::monostate>) {
+          return None();
+        } else {
+          return at::scalar_tensor(held, at::kDouble);
+        }
+      },
+      value);
+}
+
+at::Tensor Held(const c10::IValue& value) {
+  return value.isNone() ? None() : at::scalar_tensor(value.toScalar(), at::kDouble);
+}
+
+absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bool batched) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  if (!FromScalarType(tensor.scalar_type(), &spec.type)) {
+    return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
+                                                      c10::toString(tensor.scalar_type()),
+                                                      ", a type that cannot be sent"));
+  }
+  spec.dims.assign(tensor.sizes().begin() + (batched && tensor.dim() > 0 ? 1 : 0),
+                   tensor.sizes().end());
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name) {
+  const c10::AutoGradMode no_grad(false);
+  const c10::FunctionSchema& schema = module.get_method("forward").function().getSchema();
+  BRAID_ASSIGN_OR_RETURN(const std::vector<c10::IValue> example, RecordedExample(module, schema));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<ExampleLeaf> leaves, TensorsOf(example, schema));
+  ModelConfig config;
+  config.name = name;
+  std::vector<at::Tensor> tensors;
+  for (const ExampleLeaf& leaf : leaves) {
+    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(leaf.name, leaf.value, /*batched=*/false));
+    config.inputs.push_back(std::move(spec));
+    tensors.push_back(leaf.value);
+  }
+  std::vector<at::Tensor> scalars;
+  for (TensorSpec& spec : ScalarArguments(schema)) {
+    const size_t place = schema.argumentIndexWithName(spec.name).value() - size_t{1};
+    scalars.push_back(place < example.size() ? Held(example[place]) : Held(*spec.default_value));
+    config.inputs.push_back(std::move(spec));
+  }
+  BRAID_ASSIGN_OR_RETURN(std::vector<ArgumentPlan> plans, PlanArguments(config.inputs, schema));
+  const ExampleCall call(module, std::move(plans), std::move(scalars));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> outputs, call.Run(tensors));
+  if (outputs.empty()) {
+    return absl::FailedPreconditionError("the model returns no tensor");
+  }
+  for (const OutputLeaf& output : outputs) {
+    BRAID_RETURN_IF_ERROR(CheckDense(output.path, output.value));
+  }
+  const auto doubled = RunDoubled(call, tensors, outputs.size());
+  const bool batched = doubled && IsBatched(outputs, *doubled, tensors.front().size(0));
+  config.max_batch_size = batched ? kDefaultMaxBatchSize : 0;
+  for (size_t i = 0; doubled && i < tensors.size(); ++i) {
+    std::vector<int64_t>& dims = config.inputs[i].dims;
+    if (batched) {
+      dims.erase(dims.begin());
+    } else {
+      dims.front() = -1;
+    }
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const std::string output =
+        outputs[o].path.empty() ? absl::StrCat("output__", o) : outputs[o].path;
+    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(output, outputs[o].value, batched));
+    if (doubled && !batched) {
+      OpenSizes(outputs[o].value, (*doubled)[o].value, &spec);
+    }
+    config.outputs.push_back(std::move(spec));
+  }
+  return config;
+}
+
+}  // namespace braid

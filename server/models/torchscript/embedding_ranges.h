@@ -1,0 +1,19 @@
+// What integer inputs may hold because of the embeddings that they index.
+#pragma once
+
+#include <vector>
+
+#include "server/models/model_config.h"
+#include "server/models/torchscript/torchscript_inputs.h"
+#include "torch/csrc/jit/api/module.h"
+
+namespace braid {
+
+// Sets the range of each integer input that has none and that forward() always looks up in an
+// embedding, whole, as it came or in another shape or integer type. What forward() writes to in
+// place has none: the writing may be what puts its values in the range. `arguments`: forward's,
+// from `inputs`.
+void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan>& arguments,
+                std::vector<TensorSpec>* inputs);
+
+}  // namespace braid

@@ -1,0 +1,428 @@
+#include "server/models/torchscript/torchscript_inputs.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+#include "server/models/name_binding.h"
+#include "server/models/torchscript/input_finder.h"
+
+namespace braid {
+namespace {
+
+using Kind = ArgumentPlan::Kind;
+
+// Of a number, or of one that may be None.
+std::optional<DataType> ScalarTypeOf(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      return ScalarTypeOf(*type.expectRef<c10::OptionalType>().getElementType());
+    case c10::TypeKind::IntType:
+      return DataType::kInt64;
+    case c10::TypeKind::BoolType:
+      return DataType::kBool;
+    case c10::TypeKind::FloatType:
+      return DataType::kFp64;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool HoldsTensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::TupleType:
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::DictType: {
+      const auto parts = type.containedTypes();
+      return std::any_of(parts.begin(), parts.end(),
+                         [](const c10::TypePtr& part) { return HoldsTensors(*part); });
+    }
+    default:
+      return false;
+  }
+}
+
+// How many tensors a call takes.
+struct Extent {
+  size_t single = 0;     // those that are in no list or dict
+  size_t lists = 0;      // and dicts, those in others included
+  size_t element = 0;    // how many an element of its list has
+  size_t optionals = 0;  // so many that may be left out could be there
+
+  // `given` of the first that may be left out are there.
+  void Add(const c10::TypePtr& type, size_t given) {
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      AddOptional(optional->getElementType(), given);
+    } else if (const auto tuple = type->cast<c10::TupleType>()) {
+      for (const c10::TypePtr& part : tuple->elements()) {
+        Add(part, given);
+      }
+    } else if (type->kind() == c10::TypeKind::TensorType) {
+      ++single;
+    } else if (HoldsTensors(*type)) {
+      Extent inner;
+      inner.Add(type->containedTypes().back(), std::numeric_limits<size_t>::max());
+      lists += 1 + inner.lists;
+      element = inner.single;
+    }
+  }
+  void AddOptional(const c10::TypePtr& type, size_t given) {
+    if (HoldsTensors(*type) && optionals++ < given) {
+      Add(type, given);
+    }
+  }
+};
+
+// Each form in which a call takes `tensors`, one behind the other. A call of several lists has
+// none: the order does not say where one ends.
+std::vector<CallForm> Forms(const c10::FunctionSchema& schema, size_t tensors) {
+  std::vector<CallForm> forms;
+  for (size_t given = 0;; ++given) {
+    Extent extent;
+    for (size_t a = 1; a < schema.arguments().size(); ++a) {
+      const c10::Argument& argument = schema.arguments()[a];
+      if (argument.default_value() && !argument.type()->cast<c10::OptionalType>()) {
+        extent.AddOptional(argument.type(), given);
+      } else {
+        extent.Add(argument.type(), given);
+      }
+    }
+    const size_t rest = tensors - std::min(tensors, extent.single);
+    if (extent.lists == 0 && extent.single == tensors) {
+      forms.push_back({given, 0});
+    } else if (extent.lists == 1 && extent.element > 0 && rest > 0 && rest % extent.element == 0) {
+      forms.push_back({given, rest / extent.element});
+    }
+    if (given >= extent.optionals) {
+      return forms;
+    }
+  }
+}
+
+// `in_list`: the value is in a list or dict, which has what it has: nothing in it is left out.
+// nullopt: there is no input for it.
+std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path, bool in_list,
+                                 InputFinder* finder);
+
+std::optional<ArgumentPlan> PlanParts(Kind kind, const c10::TypePtr& type,
+                                      const std::vector<c10::TypePtr>& elements,
+                                      std::vector<std::string> keys, const std::string& path,
+                                      bool in_list, InputFinder* finder) {
+  ArgumentPlan plan{kind, type};
+  for (size_t k = 0; k < keys.size(); ++k) {
+    std::optional<ArgumentPlan> part =
+        Plan(elements[std::min(k, elements.size() - 1)], absl::StrCat(path, ".", keys[k]),
+             in_list || kind != Kind::kTuple, finder);
+    if (!part) {
+      return std::nullopt;
+    }
+    plan.parts.push_back(*std::move(part));
+  }
+  plan.keys = std::move(keys);
+  return plan.parts.empty() ? std::nullopt : std::optional(std::move(plan));
+}
+
+std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path, bool in_list,
+                                 InputFinder* finder) {
+  if (const auto optional = type->cast<c10::OptionalType>()) {
+    const c10::TypePtr& element = optional->getElementType();
+    if (!in_list && HoldsTensors(*element) && !finder->Optional()) {
+      return ArgumentPlan{};
+    }
+    const size_t before = finder->used();
+    std::optional<ArgumentPlan> plan = Plan(element, path, in_list, finder);
+    // What is there in part is not left out.
+    return plan || finder->used() > before ? std::move(plan) : ArgumentPlan{};
+  }
+  if (const auto tuple = type->cast<c10::TupleType>()) {
+    std::vector<std::string> keys;
+    for (size_t k = 0; k < tuple->elements().size(); ++k) {
+      keys.push_back(PartName(*tuple, k));
+    }
+    return PlanParts(Kind::kTuple, type, tuple->elements().vec(), std::move(keys), path, in_list,
+                     finder);
+  }
+  const bool list = type->kind() == c10::TypeKind::ListType;
+  if (list ||
+      (type->kind() == c10::TypeKind::DictType &&
+       type->expectRef<c10::DictType>().getKeyType()->kind() == c10::TypeKind::StringType)) {
+    const c10::TypePtr element = list ? type->expectRef<c10::ListType>().getElementType()
+                                      : type->expectRef<c10::DictType>().getValueType();
+    std::vector<std::string> keys =
+        finder->Keys(path, list, element->kind() == c10::TypeKind::TensorType);
+    return PlanParts(list ? Kind::kList : Kind::kDict, type, {element}, std::move(keys), path,
+                     in_list, finder);
+  }
+  const bool scalar = ScalarTypeOf(*type).has_value();
+  if (scalar || type->kind() == c10::TypeKind::TensorType) {
+    if (const std::optional<size_t> input = finder->Find(path)) {
+      return ArgumentPlan{scalar ? Kind::kScalar : Kind::kTensor, type, *input};
+    }
+  }
+  return std::nullopt;
+}
+
+// nullopt: an argument that has to be there has no input. Those of the arguments behind it are
+// looked for all the same.
+std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& schema,
+                                                 InputFinder* finder) {
+  std::vector<ArgumentPlan> plans;
+  bool whole = true;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    const size_t before = finder->used();
+    const bool asked = argument.default_value() && HoldsTensors(*argument.type()) &&
+                       !argument.type()->cast<c10::OptionalType>();
+    std::optional<ArgumentPlan> plan;
+    if (!asked || finder->Optional()) {
+      plan = Plan(argument.type(), argument.name(), /*in_list=*/false, finder);
+    }
+    const bool given = plan && plan->kind != Kind::kConstant;
+    if (!given && argument.default_value() && finder->used() == before) {
+      plan = ArgumentPlan{};
+      plan->constant = *argument.default_value();
+    }
+    whole = whole && plan;
+    plans.push_back(std::move(plan).value_or(ArgumentPlan{}));
+  }
+  return whole ? std::optional(std::move(plans)) : std::nullopt;
+}
+
+// The tensors among `inputs` by their numbers, or as they come.
+absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
+                                          const c10::FunctionSchema& schema) {
+  std::vector<TensorSpec> tensors;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].scalar) {
+      tensors.push_back(inputs[i]);
+      places.push_back(i);
+    }
+  }
+  const std::optional<std::vector<size_t>> numbers = NumberedPositions(tensors);
+  if (!numbers) {
+    return places;
+  }
+  std::vector<std::optional<size_t>> at(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if ((*numbers)[i] >= at.size() || at[(*numbers)[i]]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("input '", tensors[i].name, "' is at no place of its own among the first ",
+                       tensors.size(), " arguments of ", CallText(schema)));
+    }
+    at[(*numbers)[i]] = places[i];
+  }
+  std::vector<size_t> order;
+  for (const std::optional<size_t>& place : at) {
+    order.push_back(*place);
+  }
+  return order;
+}
+
+absl::Status Misfit(size_t tensors, const c10::FunctionSchema& schema) {
+  return absl::FailedPreconditionError(absl::StrCat("the configuration names ", tensors,
+                                                    " inputs; the model takes ", CallText(schema)));
+}
+
+// Whether `name` is of the form ARGUMENT.PART, of an argument that has parts.
+bool NamesPart(const std::string& name, const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin() + 1, schema.arguments().end(),
+                     [&name](const c10::Argument& argument) {
+                       return argument.type()->kind() != c10::TypeKind::TensorType &&
+                              absl::StartsWith(name, absl::StrCat(argument.name(), "."));
+                     });
+}
+
+// The order is for names that say nothing, or nothing else. FAILED_PRECONDITION if by it a tensor
+// is for another argument than its name says, or others have names that say theirs.
+absl::Status CheckOrder(const std::vector<TensorSpec>& inputs, const InputsByName& by_name,
+                        const InputsInOrder& in_order, const c10::FunctionSchema& schema) {
+  size_t tensors = 0;
+  size_t numbered = 0;
+  bool named = false;
+  bool agrees = true;
+  const TensorSpec* stranger = nullptr;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].scalar) {
+      continue;
+    }
+    const bool number = NumberedPositions({inputs[i]}).has_value();
+    ++tensors;
+    numbered += number ? 1 : 0;
+    named = named || number || by_name.found(i) || NamesPart(inputs[i].name, schema);
+    agrees = agrees && in_order.in_place(i);
+    if (stranger == nullptr && !by_name.found(i) && !in_order.in_place(i)) {
+      stranger = &inputs[i];
+    }
+  }
+  if (!named || agrees || numbered == tensors) {
+    return absl::OkStatus();
+  }
+  if (stranger == nullptr) {
+    return Misfit(tensors, schema);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("input '", stranger->name, "' is not among what the model takes, while others ",
+                   "are, or are numbered: ", CallText(schema)));
+}
+
+// A call that takes the inputs in their order.
+struct OrderedCall {
+  InputsInOrder inputs;
+  std::vector<ArgumentPlan> plans;
+};
+
+// The one that is meant: where there are several, the one whose parts are all named as the inputs.
+absl::StatusOr<OrderedCall*> OnlyCall(std::vector<OrderedCall>* calls, size_t tensors,
+                                      const c10::FunctionSchema& schema) {
+  if (calls->empty()) {
+    return Misfit(tensors, schema);
+  }
+  OrderedCall* only = calls->size() == 1 ? &calls->front() : nullptr;
+  size_t named = 0;
+  for (OrderedCall& call : *calls) {
+    if (call.inputs.all_in_place()) {
+      only = &call;
+      ++named;
+    }
+  }
+  if (only != nullptr && named <= 1) {
+    return only;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the configuration names ", tensors, " inputs, which ", CallText(schema),
+      " may take in several ways: name them by the arguments and their parts, as in x.0"));
+}
+
+// FAILED_PRECONDITION if a dict is given keys that are but places.
+absl::Status CheckKeys(const std::vector<ArgumentPlan>& plans, const c10::FunctionSchema& schema) {
+  for (const ArgumentPlan& plan : plans) {
+    BRAID_RETURN_IF_ERROR(CheckKeys(plan.parts, schema));
+    for (const std::string& key : plan.keys) {
+      if (plan.kind == Kind::kDict && absl::StartsWithIgnoreCase(key, "input__") &&
+          NumberedPositions({TensorSpec{key, DataType::kFp32, {}}})) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("input '", key, "' has a number for a name, where ", CallText(schema),
+                         " takes a dict: name it by the dict's key, or by its argument and key, as "
+                         "in x.key"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string PartName(const c10::TupleType& tuple, size_t index) {
+  return tuple.schema() ? tuple.schema()->arguments()[index].name() : absl::StrCat(index);
+}
+
+absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<TensorSpec>& inputs,
+                                                        const c10::FunctionSchema& schema) {
+  InputsByName by_name(inputs);
+  std::optional<std::vector<ArgumentPlan>> plans = PlanAll(schema, &by_name);
+  if (plans && by_name.all_found()) {
+    return *std::move(plans);
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> order, Order(inputs, schema));
+  std::vector<OrderedCall> calls;
+  for (const CallForm& form : Forms(schema, order.size())) {
+    InputsInOrder in_order(inputs, order, form);
+    plans = PlanAll(schema, &in_order);
+    if (plans && in_order.all_found()) {
+      calls.push_back({std::move(in_order), *std::move(plans)});
+    }
+  }
+  BRAID_ASSIGN_OR_RETURN(OrderedCall * call, OnlyCall(&calls, order.size(), schema));
+  BRAID_RETURN_IF_ERROR(CheckOrder(inputs, by_name, call->inputs, schema));
+  BRAID_RETURN_IF_ERROR(CheckKeys(call->plans, schema));
+  return std::move(call->plans);
+}
+
+c10::IValue MakeArgument(const ArgumentPlan& plan, const std::vector<at::Tensor>& inputs) {
+  switch (plan.kind) {
+    case Kind::kTensor:
+      return inputs.at(plan.input);
+    case Kind::kScalar: {
+      if (inputs.at(plan.input).numel() == 0) {
+        return {};
+      }
+      const at::Scalar value = inputs[plan.input].item();
+      return plan.type->kind() == c10::TypeKind::IntType    ? c10::IValue(value.toLong())
+             : plan.type->kind() == c10::TypeKind::BoolType ? c10::IValue(value.toBool())
+                                                            : c10::IValue(value.toDouble());
+    }
+    case Kind::kConstant:
+      return plan.constant;
+    case Kind::kTuple: {
+      std::vector<c10::IValue> parts;
+      for (const ArgumentPlan& part : plan.parts) {
+        parts.push_back(MakeArgument(part, inputs));
+      }
+      const auto type = plan.type->expect<c10::TupleType>();
+      return type->schema() ? c10::ivalue::Tuple::createNamed(std::move(parts), type)
+                            : c10::ivalue::Tuple::create(std::move(parts));
+    }
+    case Kind::kList: {
+      c10::impl::GenericList list(plan.type->expectRef<c10::ListType>().getElementType());
+      for (const ArgumentPlan& part : plan.parts) {
+        list.push_back(MakeArgument(part, inputs));
+      }
+      return list;
+    }
+    case Kind::kDict: {
+      const auto& type = plan.type->expectRef<c10::DictType>();
+      c10::impl::GenericDict dict(type.getKeyType(), type.getValueType());
+      for (size_t k = 0; k < plan.keys.size(); ++k) {
+        dict.insert(plan.keys[k], MakeArgument(plan.parts[k], inputs));
+      }
+      return dict;
+    }
+  }
+  return {};
+}
+
+std::vector<TensorSpec> ScalarArguments(const c10::FunctionSchema& schema) {
+  std::vector<TensorSpec> specs;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    const std::optional<DataType> type = ScalarTypeOf(*argument.type());
+    if (!type) {
+      continue;
+    }
+    TensorSpec spec{argument.name(), *type, {}, /*broadcast=*/true};
+    spec.scalar = true;
+    if (const auto& value = argument.default_value()) {
+      spec.default_value = value->isNone()   ? ScalarValue()
+                           : value->isInt()  ? ScalarValue(value->toInt())
+                           : value->isBool() ? ScalarValue(value->toBool())
+                                             : ScalarValue(value->toDouble());
+    } else if (argument.type()->kind() == c10::TypeKind::OptionalType) {
+      spec.default_value = ScalarValue();
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+std::string CallText(const c10::FunctionSchema& schema) {
+  std::vector<std::string> names;
+  for (size_t a = 1; a < schema.arguments().size(); ++a) {
+    const c10::Argument& argument = schema.arguments()[a];
+    const bool tensor = argument.type()->kind() == c10::TypeKind::TensorType;
+    names.push_back(tensor
+                        ? argument.name()
+                        : absl::StrCat(argument.name(), ": ", argument.type()->annotation_str()));
+  }
+  return absl::StrCat("forward(", absl::StrJoin(names, ", "), ")");
+}
+
+}  // namespace braid

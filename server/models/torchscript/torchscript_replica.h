@@ -1,0 +1,85 @@
+// A Replica that runs a TorchScript module.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/models/model_config.h"
+#include "server/models/torchscript/torchscript_inputs.h"
+#include "server/parallel/replica.h"
+#include "torch/csrc/jit/api/module.h"
+
+namespace braid {
+
+class TorchScriptReplica final : public Replica {
+ public:
+  // `inputs`: the model's, which forward's arguments are bound to; `outputs`: the model's, which
+  // what it returns is bound to. nullopt: as they come. `keeps`: whether a forward pass in
+  // evaluation may leave something of it in the module, or return what the next one changes:
+  // MayChangeInEvaluation(). FAILED_PRECONDITION if `inputs` do not fit.
+  static absl::StatusOr<std::unique_ptr<Replica>> Create(
+      torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
+      std::optional<std::vector<TensorSpec>> outputs, bool keeps);
+
+  absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
+                                                  Mode mode) override;
+  // A model may change its buffers: nothing else of it is kept as training wants it.
+  absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
+  std::optional<std::string> NonAdditiveParameter() const override;
+  absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
+                                                             Mode mode) override;
+  absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,
+                                     const OnGradient& on_gradient) override;
+  void DropGraph() override {
+    graph_outputs_.clear();
+    graph_inputs_.clear();
+  }
+
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+  void Freeze(size_t index) override { parameters_[index].value.set_requires_grad(false); }
+  void BindParameter(size_t index, const at::Tensor& storage) override;
+  std::vector<at::Tensor> buffers() const override;
+  void SetBuffers(const std::vector<at::Tensor>& values) override;
+  std::vector<StateEntry> state() const override;
+  std::unique_ptr<Replica> Clone() const override;
+  absl::Status CheckStages(const std::vector<std::string>& paths) const override;
+  absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
+                                                      c10::Device device) const override;
+  std::vector<NewFile> Files() const override;
+
+ private:
+  TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
+                     std::optional<std::vector<ArgumentPlan>> arguments,
+                     std::optional<std::vector<TensorSpec>> outputs, bool keeps);
+
+  // A buffer's place in its module: a forward pass may put another tensor there.
+  struct BufferSlot {
+    c10::intrusive_ptr<c10::ivalue::Object> owner;
+    size_t slot;
+    // What was there at first, and is whenever no forward pass has just run.
+    at::Tensor own;
+  };
+
+  absl::StatusOr<std::vector<at::Tensor>> Call(const std::vector<at::Tensor>& inputs, Mode mode);
+  std::vector<c10::IValue> Arguments(const std::vector<at::Tensor>& inputs) const;
+  void SetMode(Mode mode);
+  // Puts the replica's own buffers back where a forward pass has put others.
+  void ReclaimBuffers();
+
+  torch::jit::Module module_;
+  torch::jit::Method forward_;
+  const std::optional<std::vector<TensorSpec>> inputs_;
+  const std::optional<std::vector<ArgumentPlan>> arguments_;  // forward's, from inputs_
+  const std::optional<std::vector<TensorSpec>> outputs_;
+  const bool keeps_;
+  Mode mode_;
+  std::vector<Parameter> parameters_;
+  std::vector<BufferSlot> buffers_;
+  // Of the last ForwardForTraining(): the outputs with their graph, and the inputs.
+  std::vector<at::Tensor> graph_outputs_;
+  std::vector<at::Tensor> graph_inputs_;
+};
+
+}  // namespace braid

@@ -1,0 +1,247 @@
+#include "server/rpc/auth/access.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "grpc/grpc_security_constants.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/telemetry/access_log.h"
+
+namespace braid {
+namespace {
+
+enum class Denial { kNoCredentials, kBadCredentials, kRole };
+
+absl::string_view ReasonName(Denial why) {
+  switch (why) {
+    case Denial::kNoCredentials:
+      return "no_credentials";
+    case Denial::kBadCredentials:
+      return "bad_credentials";
+    case Denial::kRole:
+      return "role";
+  }
+  return "";
+}
+
+// Every refusal goes through here.
+absl::Status Deny(const CallAccess& access, Denial why, absl::string_view message) {
+  access.metrics->CountDenied(ReasonName(why));
+  return why == Denial::kRole ? absl::PermissionDeniedError(message)
+                              : absl::UnauthenticatedError(message);
+}
+
+absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
+
+// The token of "Bearer TOKEN"; empty: it is something else.
+absl::string_view TokenOf(absl::string_view value) {
+  constexpr absl::string_view kScheme = "Bearer ";
+  if (!absl::StartsWithIgnoreCase(value, kScheme)) {
+    return {};
+  }
+  return absl::StripAsciiWhitespace(value.substr(kScheme.size()));
+}
+
+std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
+  std::vector<std::string> names;
+  for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
+    for (const grpc::string_ref& name : context.FindPropertyValues(property)) {
+      names.emplace_back(name.data(), name.size());
+    }
+    if (!names.empty()) {
+      break;
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+Caller::Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
+               absl::string_view method)
+    : peer_(context.peer()), access_(&access), rule_(&RuleOf(method)) {
+  if (AccessLogOn()) {
+    const auto traceparent = context.client_metadata().find("traceparent");
+    if (traceparent != context.client_metadata().end()) {
+      trace_id_ = std::string(TraceIdOf(View(traceparent->second)));
+    }
+  }
+  if (access.control == nullptr || rule_->need == Need::kOpen) {
+    return;
+  }
+  if (access.control->takes_tokens()) {
+    const auto [begin, end] = context.client_metadata().equal_range("authorization");
+    if (begin != end) {
+      const absl::string_view token = TokenOf(View(begin->second));
+      bad_token_ = token.empty() || std::next(begin) != end;
+      credentials_.token = Sha256(token);
+    }
+  }
+  if (access.control->takes_certificates()) {
+    credentials_.names = CertificateNames(*context.auth_context());
+  }
+}
+
+absl::Status Caller::Identify() {
+  const int64_t generation = access_->control->generation();
+  if (generation != generation_) {
+    identity_ = bad_token_ ? nullptr : access_->control->Identify(credentials_);
+    generation_ = generation;
+  }
+  if (identity_ != nullptr) {
+    if (first_identity_.empty()) {
+      first_identity_ = identity_->name;
+    }
+    return absl::OkStatus();
+  }
+  if (credentials_.token) {
+    return Deny(*access_, Denial::kBadCredentials,
+                "the token is none that the server knows; expected one `authorization: Bearer "
+                "TOKEN`");
+  }
+  if (!credentials_.names.empty()) {
+    return Deny(*access_, Denial::kBadCredentials,
+                "the client's certificate is of nobody whom the server knows");
+  }
+  return Deny(*access_, Denial::kNoCredentials,
+              absl::StrCat("the call has no credentials; expected ",
+                           access_->control->takes_tokens() ? "`authorization: Bearer TOKEN`"
+                                                            : "a client certificate"));
+}
+
+bool Caller::Audited(Need need) const {
+  const bool asked = access_->control != nullptr && need == Need::kTrain;
+  return asked || (rule_->audited && (need == Need::kAdmin || rule_->need != Need::kAnyone));
+}
+
+absl::Status Caller::CheckStart() {
+  audited_ = Audited(rule_->need);
+  if (access_->control == nullptr || rule_->need == Need::kOpen) {
+    return absl::OkStatus();
+  }
+  BRAID_RETURN_IF_ERROR(Identify());
+  const Role role = rule_->need == Need::kTrain ? Role::kTrain : Role::kInfer;
+  return identity_->MaySome(role) ? absl::OkStatus() : Refused(role, "");
+}
+
+absl::Status Caller::CheckNames(Need need, const Names& names) {
+  if (Audited(need)) {
+    audited_ = true;
+    audited_model_ = std::string(names.model);
+    trainer_ = std::string(names.trainer);
+  }
+  if (access_->control != nullptr && need != Need::kOpen) {
+    BRAID_RETURN_IF_ERROR(CheckCaller(need, names));
+  }
+  model_ = names.model.empty() && !names.trainer.empty()
+               ? access_->model_of(names.trainer).value_or("")
+               : std::string(names.model);
+  return absl::OkStatus();
+}
+
+absl::Status Caller::CheckCaller(Need need, const Names& names) {
+  BRAID_RETURN_IF_ERROR(Identify());
+  switch (need) {
+    case Need::kOpen:
+    case Need::kAnyone:
+      return absl::OkStatus();
+    case Need::kSee:
+      return names.model.empty() || identity_->Sees(names.model)
+                 ? absl::OkStatus()
+                 : Deny(*access_, Denial::kRole,
+                        absl::StrCat(rule_->method, " needs a role, such as infer, for model '",
+                                     Excerpt(names.model), "', and '", identity_->name,
+                                     "' has none"));
+    case Need::kInfer:
+      return CheckRole(Role::kInfer, names);
+    case Need::kTrain:
+      return CheckRole(Role::kTrain, names);
+    case Need::kAdmin:
+      return CheckRole(Role::kAdmin, names);
+  }
+  return Refused(Role::kAdmin, "");
+}
+
+absl::Status Caller::CheckRole(Role role, const Names& names) const {
+  if (identity_->MayAll(role)) {
+    return absl::OkStatus();
+  }
+  switch (rule_->subject) {
+    case Subject::kServer:
+      return Refused(role, " for every model");
+    case Subject::kModel:
+      return identity_->May(role, names.model)
+                 ? absl::OkStatus()
+                 : Refused(role, absl::StrCat(" for model '", Excerpt(names.model), "'"));
+    case Subject::kTrainer:
+      break;
+  }
+  if (!identity_->MaySome(role)) {
+    return Refused(role, "");
+  }
+  // An unknown one is not left to the call, which may find on the disk what has no model here.
+  BRAID_ASSIGN_OR_RETURN(const std::string model, access_->model_of(names.trainer));
+  return identity_->May(role, model) ? absl::OkStatus()
+                                     : Refused(role, absl::StrCat(" for the model of trainer '",
+                                                                  Excerpt(names.trainer), "'"));
+}
+
+absl::Status Caller::Refused(Role role, const std::string& for_what) const {
+  return Deny(*access_, Denial::kRole,
+              absl::StrCat(rule_->method, " needs the role ", RoleName(role), for_what, ", which '",
+                           Excerpt(identity_->name), "' does not have"));
+}
+
+bool Caller::Sees(absl::string_view model) const {
+  return access_->control == nullptr || (identity_ != nullptr && identity_->Sees(model));
+}
+
+bool Caller::May(Role role, absl::string_view model) const {
+  return access_->control == nullptr || (identity_ != nullptr && identity_->May(role, model));
+}
+
+bool Caller::MayAll(Role role) const {
+  return access_->control == nullptr || (identity_ != nullptr && identity_->MayAll(role));
+}
+
+std::string Caller::client() const {
+  if (!access_->limits_clients) {
+    return {};
+  }
+  // The address without the port, which is another for each connection.
+  return identity_ != nullptr ? identity_->name : peer().substr(0, peer().rfind(':'));
+}
+
+void Caller::Did(const std::string& name, AuditValue value) {
+  if (!audited_) {
+    return;
+  }
+  const auto asked = std::find_if(details_.begin(), details_.end(),
+                                  [&name](const auto& detail) { return detail.first == name; });
+  if (asked != details_.end()) {
+    asked->second = std::move(value);
+  } else {
+    details_.emplace_back(name, std::move(value));
+  }
+}
+
+void Caller::Audit(const absl::Status& outcome) const {
+  AuditPart(rule_->method, details_, outcome);
+}
+
+void Caller::AuditPart(absl::string_view part, const AuditDetails& did,
+                       const absl::Status& outcome) const {
+  // Who is nobody is counted, but leaves no line: it could write as many as it likes.
+  if (!audited_ || (access_->control != nullptr && identity_ == nullptr)) {
+    return;
+  }
+  const std::string code = absl::StatusCodeToString(outcome.code());
+  LogAudit({identity_ == nullptr ? "" : identity_->name, peer(), part, audited_model_, trainer_,
+            did, code});
+}
+
+}  // namespace braid

@@ -1,0 +1,76 @@
+#include "server/rpc/auth/method_rules.h"
+
+#include "absl/container/flat_hash_map.h"
+
+namespace braid {
+namespace {
+
+absl::flat_hash_map<absl::string_view, const MethodRule*> ByMethod() {
+  absl::flat_hash_map<absl::string_view, const MethodRule*> rules;
+  for (const MethodRule& rule : MethodRules()) {
+    rules[rule.method] = &rule;
+  }
+  return rules;
+}
+
+}  // namespace
+
+const std::vector<MethodRule>& MethodRules() {
+  static const std::vector<MethodRule>& rules = *new std::vector<MethodRule>{
+      // inference.GRPCInferenceService
+      {"ServerLive", Need::kOpen},
+      {"ServerReady", Need::kOpen},
+      {"ServerMetadata", Need::kAnyone},
+      {"ModelReady", Need::kSee, Subject::kModel},
+      {"ModelMetadata", Need::kSee, Subject::kModel},
+      {"ModelConfig", Need::kSee, Subject::kModel},
+      {"ModelStatistics", Need::kSee, Subject::kModel},
+      {"RepositoryIndex", Need::kAnyone},
+      {"ModelInfer", Need::kInfer, Subject::kModel},
+      {"ModelStreamInfer", Need::kInfer, Subject::kModel},
+      {"RepositoryModelLoad", Need::kAdmin, Subject::kModel, true},
+      {"RepositoryModelUnload", Need::kAdmin, Subject::kModel, true},
+      // Regions are everybody's, whatever the model.
+      {"SystemSharedMemoryStatus", Need::kInfer},
+      {"SystemSharedMemoryRegister", Need::kInfer, Subject::kServer, true},
+      {"SystemSharedMemoryUnregister", Need::kInfer, Subject::kServer, true},
+      {"CudaSharedMemoryStatus", Need::kInfer},
+      {"CudaSharedMemoryRegister", Need::kInfer, Subject::kServer, true},
+      {"CudaSharedMemoryUnregister", Need::kInfer, Subject::kServer, true},
+      // To read; with settings they need an admin.
+      {"TraceSetting", Need::kAnyone, Subject::kServer, true},
+      {"LogSettings", Need::kAnyone, Subject::kServer, true},
+      // braid.v1.TrainingService
+      {"CreateTrainer", Need::kTrain, Subject::kModel, true},
+      {"GetTrainer", Need::kTrain, Subject::kTrainer},
+      {"ListTrainers", Need::kAnyone},
+      {"DeleteTrainer", Need::kTrain, Subject::kTrainer, true},
+      {"Step", Need::kTrain, Subject::kTrainer},
+      {"ForwardBackward", Need::kTrain, Subject::kTrainer},
+      {"OptimStep", Need::kTrain, Subject::kTrainer},
+      {"Forward", Need::kTrain, Subject::kTrainer},
+      {"Backward", Need::kTrain, Subject::kTrainer},
+      {"Stream", Need::kTrain, Subject::kTrainer, true},
+      {"Evaluate", Need::kTrain, Subject::kTrainer},
+      {"SaveCheckpoint", Need::kTrain, Subject::kTrainer, true},
+      {"RestoreCheckpoint", Need::kTrain, Subject::kTrainer, true},
+      {"ListCheckpoints", Need::kTrain, Subject::kTrainer},
+      {"Publish", Need::kTrain, Subject::kTrainer, true},
+      {"Rollback", Need::kTrain, Subject::kModel, true},
+      {"GetStateDict", Need::kTrain, Subject::kTrainer, true},
+      {"DownloadModel", Need::kTrain, Subject::kTrainer, true},
+      // braid.v1.DeviceService
+      {"ListDevices", Need::kAnyone},
+  };
+  return rules;
+}
+
+const MethodRule& RuleOf(absl::string_view method) {
+  static const auto& rules =
+      *new absl::flat_hash_map<absl::string_view, const MethodRule*>(ByMethod());
+  static const MethodRule kUnknown;
+  const auto found = rules.find(method);
+  return found == rules.end() ? kUnknown : *found->second;
+}
+
+}  // namespace braid

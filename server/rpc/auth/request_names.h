@@ -1,0 +1,49 @@
+// What a request names, and needs, whatever its type.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "braid/v1/training.pb.h"
+#include "server/rpc/auth/method_rules.h"
+
+namespace braid {
+
+struct Names {
+  absl::string_view model;
+  absl::string_view trainer;
+};
+
+template <typename Request>
+Names NamesIn(const Request& request, Subject subject) {
+  Names names;
+  if constexpr (requires { request.trainer(); }) {
+    names.trainer = request.trainer();
+  } else if constexpr (requires { request.model_name(); }) {
+    names.model = request.model_name();
+  } else if constexpr (requires { request.model(); }) {
+    names.model = request.model();
+  }
+  if constexpr (requires { request.name(); }) {
+    if (subject == Subject::kTrainer) {
+      names.trainer = request.name();
+    } else if (subject == Subject::kModel) {
+      names.model = request.name();
+    }
+  }
+  return names;
+}
+
+// The trainer that there is then: one that is given no name has its model's.
+inline Names NamesIn(const braid::v1::CreateTrainerRequest& request, Subject /*subject*/) {
+  return {request.model(), request.name().empty() ? request.model() : request.name()};
+}
+
+// Setting something needs more than reading it.
+template <typename Request>
+Need NeedOf(const Request& request, Need need) {
+  if constexpr (requires { request.settings(); }) {
+    return request.settings().empty() ? need : Need::kAdmin;
+  }
+  return need;
+}
+
+}  // namespace braid

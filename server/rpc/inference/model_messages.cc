@@ -1,0 +1,236 @@
+#include "server/rpc/inference/model_messages.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/models/batch_dimension.h"
+#include "server/models/scalar_text.h"
+
+namespace braid {
+namespace {
+
+constexpr char kPlatform[] = "pytorch_libtorch";
+constexpr char kBackend[] = "pytorch";
+
+template <typename Tensors>
+void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs,
+                 Tensors* messages) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.scalar) {
+      continue;  // a parameter of requests, or of responses
+    }
+    auto* message = messages->Add();
+    message->set_name(spec.name);
+    message->set_datatype(std::string(DataTypeName(spec.type)));
+    if (config.has_batch_dim(spec)) {
+      message->add_shape(-1);
+    }
+    message->mutable_shape()->Add(spec.dims.begin(), spec.dims.end());
+  }
+}
+
+template <typename Message>
+void FillTensor(const TensorSpec& spec, Message* message) {
+  message->set_name(spec.name);
+  inference::DataType type = inference::TYPE_INVALID;
+  inference::DataType_Parse(absl::StrCat("TYPE_", DataTypeName(spec.type)), &type);
+  message->set_data_type(type);
+  message->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
+  if (spec.reshape) {
+    message->mutable_reshape()->mutable_shape()->Add(spec.reshape->begin(), spec.reshape->end());
+  }
+}
+
+void FillTensors(const ModelConfig& config, inference::ModelConfig* message) {
+  for (const TensorSpec& spec : config.inputs) {
+    if (spec.scalar) {
+      continue;  // a request's parameter
+    }
+    inference::ModelInput* const input = message->add_input();
+    FillTensor(spec, input);
+    inference::ModelInput::Format format = inference::ModelInput::FORMAT_NONE;
+    inference::ModelInput::Format_Parse(spec.format, &format);
+    input->set_format(format);
+  }
+  for (const TensorSpec& spec : config.outputs) {
+    if (spec.scalar) {
+      continue;  // a response's parameter
+    }
+    inference::ModelOutput* const output = message->add_output();
+    FillTensor(spec, output);
+    output->set_label_filename(spec.label_filename);
+  }
+}
+
+void FillPolicy(const QueuePolicy& policy, inference::ModelQueuePolicy* message) {
+  message->set_timeout_action(policy.timeout_action == QueuePolicy::TimeoutAction::kDelay
+                                  ? inference::ModelQueuePolicy::DELAY
+                                  : inference::ModelQueuePolicy::REJECT);
+  message->set_default_timeout_microseconds(
+      static_cast<uint64_t>(absl::ToInt64Microseconds(policy.default_timeout)));
+  message->set_allow_timeout_override(policy.allow_timeout_override);
+  message->set_max_queue_size(static_cast<uint32_t>(policy.max_queue_size));
+}
+
+inference::ModelDynamicBatching BatchingOf(const ModelConfig& config) {
+  inference::ModelDynamicBatching message;
+  for (const int64_t size : config.preferred_batch_sizes) {
+    message.add_preferred_batch_size(static_cast<int32_t>(size));
+  }
+  message.set_max_queue_delay_microseconds(
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.max_queue_delay)));
+  message.set_preserve_ordering(config.preserve_ordering);
+  message.set_priority_levels(static_cast<uint64_t>(config.priority_levels));
+  message.set_default_priority_level(static_cast<uint64_t>(config.default_priority_level));
+  FillPolicy(config.default_queue_policy, message.mutable_default_queue_policy());
+  for (const auto& [level, policy] : config.priority_queue_policies) {
+    FillPolicy(policy, &(*message.mutable_priority_queue_policy())[static_cast<uint64_t>(level)]);
+  }
+  return message;
+}
+
+void FillServing(const ModelConfig& config, inference::ModelConfig* message) {
+  inference::ModelVersionPolicy* const policy = message->mutable_version_policy();
+  if (const auto* latest = std::get_if<LatestVersions>(&config.version_policy)) {
+    policy->mutable_latest()->set_num_versions(static_cast<uint32_t>(latest->count));
+  } else if (const auto* specific = std::get_if<SpecificVersions>(&config.version_policy)) {
+    policy->mutable_specific()->mutable_versions()->Add(specific->versions.begin(),
+                                                        specific->versions.end());
+  } else {
+    policy->mutable_all();
+  }
+  for (const InstanceGroup& group : config.instance_groups) {
+    inference::ModelInstanceGroup* const to = message->add_instance_group();
+    to->set_kind(group.kind == InstanceGroup::Kind::kGpu ? inference::ModelInstanceGroup::KIND_GPU
+                 : group.kind == InstanceGroup::Kind::kCpu
+                     ? inference::ModelInstanceGroup::KIND_CPU
+                     : inference::ModelInstanceGroup::KIND_AUTO);
+    to->set_count(static_cast<int32_t>(group.count));
+    to->mutable_gpus()->Add(group.gpus.begin(), group.gpus.end());
+  }
+}
+
+void FillWarmups(const ModelConfig& config, inference::ModelConfig* message) {
+  for (const Warmup& warmup : config.warmups) {
+    inference::ModelWarmup* const to = message->add_model_warmup();
+    to->set_name(warmup.name);
+    to->set_batch_size(static_cast<uint32_t>(warmup.batch_size));
+    to->set_count(static_cast<uint32_t>(warmup.count));
+    for (const auto& [name, input] : warmup.inputs) {
+      inference::ModelWarmup::Input& filled = (*to->mutable_inputs())[name];
+      inference::DataType type = inference::TYPE_INVALID;
+      inference::DataType_Parse(absl::StrCat("TYPE_", DataTypeName(input.type)), &type);
+      filled.set_data_type(type);
+      filled.mutable_dims()->Add(input.dims.begin(), input.dims.end());
+      if (input.fill == Warmup::Fill::kFile) {
+        filled.set_input_data_file(input.file);
+      } else if (input.fill == Warmup::Fill::kRandom) {
+        filled.set_random_data(true);
+      } else {
+        filled.set_zero_data(true);
+      }
+    }
+  }
+}
+
+absl::string_view NameOf(RowIndependence independence) {
+  switch (independence) {
+    case RowIndependence::kProven:
+      return "proven";
+    case RowIndependence::kAssumed:
+      return "assumed";
+    case RowIndependence::kDependent:
+      return "dependent";
+    case RowIndependence::kUnproven:
+      return "unproven";
+  }
+  return "";
+}
+
+// Braid's own, and where a published version comes from.
+void FillParameters(const ModelConfig& config, inference::ModelConfig* message) {
+  auto& parameters = *message->mutable_parameters();
+  std::vector<std::string> broadcast;
+  for (const TensorSpec& input : config.inputs) {
+    if (input.scalar) {
+      parameters[absl::StrCat("scalar.", input.name)].set_string_value(DescribeScalar(input));
+    } else if (input.broadcast) {
+      broadcast.push_back(input.name);
+    }
+    if (input.range) {
+      parameters[absl::StrCat("range.", input.name)].set_string_value(
+          absl::StrCat(input.range->min, ",", input.range->max));
+    }
+  }
+  if (!broadcast.empty()) {
+    parameters["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));
+  }
+  if (config.weight != 1) {
+    parameters["weight"].set_string_value(absl::StrCat(config.weight));
+  }
+  if (config.preferred_chunk_rows > 0) {
+    parameters["preferred_chunk_rows"].set_string_value(absl::StrCat(config.preferred_chunk_rows));
+  }
+  for (const auto& [key, value] : config.origin) {
+    parameters[absl::StrCat("origin.", key)].set_string_value(value);
+  }
+  if (config.batched() || config.row_independence == RowIndependence::kDependent) {
+    parameters["row_independence"].set_string_value(std::string(NameOf(config.row_independence)));
+  }
+  if (!config.row_independence_reason.empty()) {
+    parameters["row_independence.reason"].set_string_value(config.row_independence_reason);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_view field) {
+  int64_t number = 0;
+  if (version.empty()) {
+    return 0;
+  }
+  if (!absl::SimpleAtoi(version, &number) || number < 1) {
+    return InvalidField(field,
+                        absl::StrCat("'", Excerpt(version),
+                                     "' is no version; expected a number from 1, or nothing"));
+  }
+  return number;
+}
+
+void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& versions,
+                  inference::ModelMetadataResponse* response) {
+  response->set_name(config.name);
+  for (const int64_t version : versions) {
+    response->add_versions(absl::StrCat(version));
+  }
+  response->set_platform(kPlatform);
+  AddMetadata(config, config.inputs, response->mutable_inputs());
+  AddMetadata(config, config.outputs, response->mutable_outputs());
+}
+
+void FillConfig(const ModelConfig& served, inference::ModelConfig* message) {
+  const ModelConfig config = JoinBatchDim(served);
+  message->set_name(config.name);
+  message->set_platform(kPlatform);
+  message->set_backend(kBackend);
+  message->set_default_model_filename(config.model_filename);
+  message->set_max_batch_size(static_cast<int32_t>(config.max_batch_size));
+  FillTensors(config, message);
+  FillServing(config, message);
+  // A model that is not batched has a queue, too.
+  inference::ModelDynamicBatching batching = BatchingOf(config);
+  if (config.batched() || batching.SerializeAsString() != BatchingOf({}).SerializeAsString()) {
+    *message->mutable_dynamic_batching() = std::move(batching);
+  }
+  FillWarmups(config, message);
+  FillParameters(config, message);
+}
+
+}  // namespace braid

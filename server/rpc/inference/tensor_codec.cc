@@ -1,0 +1,188 @@
+#include "server/rpc/inference/tensor_codec.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/rpc/inference/parameter.h"
+#include "server/rpc/inference/shared_memory.h"
+#include "server/rpc/inference/typed_contents.h"
+
+namespace braid {
+namespace {
+
+using Input = inference::ModelInferRequest::InferInputTensor;
+
+constexpr int kMaxRank = 64;
+constexpr size_t kMaxName = 1024;
+
+// Name, datatype and shape; `bytes` is what they ask for.
+template <typename Message>
+absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string& field) {
+  HostTensor tensor;
+  if (message.name().size() > kMaxName) {
+    return InvalidField(field + ".name", absl::StrCat("has ", message.name().size(),
+                                                      " bytes; expected at most ", kMaxName));
+  }
+  tensor.name = message.name();
+  if (message.datatype() == "BYTES") {
+    return InvalidField(field + ".datatype",
+                        absl::StrCat("'BYTES' of '", tensor.name,
+                                     "' is not supported: a PyTorch model has no tensors of "
+                                     "strings; expected one of ",
+                                     AllDataTypeNames()));
+  }
+  const std::optional<DataType> type = DataTypeFromName(message.datatype());
+  if (!type) {
+    return InvalidField(field + ".datatype",
+                        absl::StrCat("'", Excerpt(message.datatype()), "' of '", tensor.name,
+                                     "' is not supported; expected one of ", AllDataTypeNames()));
+  }
+  tensor.type = *type;
+  if (message.shape_size() > kMaxRank) {
+    return InvalidField(field + ".shape", absl::StrCat("has ", message.shape_size(),
+                                                       " dimensions; expected at most ", kMaxRank));
+  }
+  tensor.shape.assign(message.shape().begin(), message.shape().end());
+  const std::optional<size_t> bytes = BytesOf(tensor.type, tensor.shape);
+  if (!bytes) {
+    return InvalidField(field + ".shape",
+                        absl::StrCat(ShapeString(tensor.shape), " of '", tensor.name,
+                                     "' is negative or too large; expected sizes of "
+                                     "at least 0"));
+  }
+  tensor.bytes = *bytes;
+  return tensor;
+}
+
+absl::Status SetData(const std::string& data, const std::string& field, HostTensor* tensor) {
+  if (data.size() != tensor->bytes) {
+    return InvalidField(field, absl::StrCat("holds ", data.size(), " bytes for '", tensor->name,
+                                            "'; ", DataTypeName(tensor->type), " ",
+                                            ShapeString(tensor->shape), " takes ", tensor->bytes));
+  }
+  tensor->data = data.data();
+  return absl::OkStatus();
+}
+
+// Where the inputs are that are in shared memory, one for each input.
+absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferRequest& request,
+                                                    const SharedRegions* regions) {
+  std::vector<SharedSlice> places;
+  int raw = 0;
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    const Input& input = request.inputs(i);
+    const std::string field = absl::StrCat("inputs[", i, "]");
+    places.emplace_back();
+    if (const Parameters& parameters = input.parameters(); !parameters.empty()) {
+      BRAID_ASSIGN_OR_RETURN(places.back(), ReadSlice(regions, parameters, field));
+    }
+    const bool shared = places.back().region != nullptr;
+    if (input.has_contents() && (shared || request.raw_input_contents_size() > 0)) {
+      // Triton's words, which its clients look for.
+      return InvalidField(
+          field + ".contents",
+          absl::StrCat("contents field must not be specified when using ",
+                       shared ? kSharedRegion : "raw_input_contents", " for '",
+                       Excerpt(input.name()), "' for model '", Excerpt(request.model_name()), "'"));
+    }
+    raw += shared ? 0 : 1;
+  }
+  if (request.raw_input_contents_size() > 0 && request.raw_input_contents_size() != raw) {
+    return InvalidField("raw_input_contents",
+                        absl::StrCat("has ", request.raw_input_contents_size(), " entries for ",
+                                     raw, " inputs; expected one for each"));
+  }
+  return places;
+}
+
+absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostTensor* tensor) {
+  if (slice.bytes != tensor->bytes) {
+    return InvalidField(
+        ParameterField(field, kSharedBytes),
+        absl::StrCat("is ", slice.bytes, " for '", tensor->name, "'; ", DataTypeName(tensor->type),
+                     " ", ShapeString(tensor->shape), " takes ", tensor->bytes));
+  }
+  if (slice.data() != nullptr &&
+      reinterpret_cast<uintptr_t>(slice.data()) % DataTypeSize(tensor->type) == 0) {
+    tensor->data = slice.data();
+    tensor->owner = slice.region;
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, MakeCopyRoom(slice.bytes));
+  BRAID_RETURN_IF_ERROR(slice.Read(copy.get()));
+  tensor->data = copy.get();
+  tensor->owner = copy;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
+                                                   const SharedRegions* regions,
+                                                   std::vector<SharedSlice>* slices) {
+  BRAID_ASSIGN_OR_RETURN(std::vector<SharedSlice> places, ReadSlices(request, regions));
+  const bool raw = request.raw_input_contents_size() > 0;
+  std::vector<HostTensor> tensors;
+  int next_raw = 0;
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    const Input& input = request.inputs(i);
+    const std::string field = absl::StrCat("inputs[", i, "]");
+    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
+    SharedSlice& place = places[static_cast<size_t>(i)];
+    if (place.region != nullptr) {
+      BRAID_RETURN_IF_ERROR(SetShared(place, field, &tensor));
+      slices->push_back(std::move(place));
+    } else if (raw) {
+      BRAID_RETURN_IF_ERROR(SetData(request.raw_input_contents(next_raw),
+                                    absl::StrCat("raw_input_contents[", next_raw, "]"), &tensor));
+      ++next_raw;
+    } else {
+      BRAID_RETURN_IF_ERROR(ReadTypedContents(input.contents(), field + ".contents", &tensor));
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+inference::ModelInferResponse::InferOutputTensor* AddOutput(
+    absl::string_view name, absl::string_view datatype, const std::vector<int64_t>& shape,
+    inference::ModelInferResponse* response) {
+  auto* output = response->add_outputs();
+  output->set_name(std::string(name));
+  output->set_datatype(std::string(datatype));
+  output->mutable_shape()->Assign(shape.begin(), shape.end());
+  return output;
+}
+
+void WriteOutput(const GatheredTensor& tensor, inference::ModelInferResponse* response) {
+  AddOutput(tensor.name, DataTypeName(tensor.type), tensor.shape, response);
+  std::string* raw = response->add_raw_output_contents();
+  raw->reserve(tensor.bytes);
+  for (const HostTensor& piece : tensor.pieces) {
+    raw->append(static_cast<const char*>(piece.data), piece.bytes);
+  }
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadTensors(
+    const google::protobuf::RepeatedPtrField<braid::v1::Tensor>& tensors, absl::string_view field) {
+  std::vector<HostTensor> read;
+  for (int i = 0; i < tensors.size(); ++i) {
+    const std::string element = absl::StrCat(field, "[", i, "]");
+    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(tensors[i], element));
+    BRAID_RETURN_IF_ERROR(SetData(tensors[i].data(), element + ".data", &tensor));
+    read.push_back(std::move(tensor));
+  }
+  return read;
+}
+
+void WriteTensor(const HostTensor& tensor, braid::v1::Tensor* message) {
+  message->set_name(tensor.name);
+  message->set_datatype(std::string(DataTypeName(tensor.type)));
+  message->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  message->set_data(tensor.data, tensor.bytes);
+}
+
+}  // namespace braid

@@ -1,0 +1,145 @@
+#include "server/rpc/server/grpc_server.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/call_once.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpc/grpc.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/base/port_sockets.h"
+#include "server/rpc/device_service.h"
+#include "server/rpc/inference/inference_service.h"
+#include "server/rpc/server/grpc_log.h"
+#include "server/rpc/server/health_reporter.h"
+#include "server/rpc/server/tls_credentials.h"
+#include "server/rpc/server/transport.h"
+#include "server/rpc/server/watch_limit.h"
+#include "server/rpc/training/training_service.h"
+
+namespace braid {
+namespace {
+
+// 17 kB each. A balancer has one on each of its connections.
+constexpr int kWatches = 4096;
+constexpr int kWatchesOfAConnection = 16;
+// A thread each, as long as it is open.
+constexpr int kReflections = 256;
+// How often it is looked whether clients' machines have acknowledged what was sent: nobody tells.
+constexpr absl::Duration kAcknowledgement = absl::Milliseconds(1);
+
+// The library is used until the process ends. To end it with the last server can take 20 seconds,
+// if a client did not read what was written to it.
+void KeepGrpc() {
+  static absl::once_flag once;
+  absl::call_once(once, grpc_init);
+}
+
+}  // namespace
+
+class GrpcServer::Impl {
+ public:
+  explicit Impl(const Options& options)
+      : health_(options.health),
+        credentials_(options.tls == nullptr ? grpc::InsecureServerCredentials()
+                                            : MakeTlsCredentials(options.tls)),
+        inference_(options.models, options.control, options.regions, options.health,
+                   Shared(options)),
+        training_(options.trainers, Shared(options)),
+        devices_(options.list_slots, Shared(options)) {}
+
+  absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {
+    LogGrpcQuietly();
+    KeepGrpc();
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    ConfigureTransport(limits, &builder);
+    // Nobody is asked who watches health; balancers of clients do, each on its connections.
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
+    watches.push_back(
+        std::make_unique<WatchLimit>(WatchLimit::kHealth, kWatches, kWatchesOfAConnection));
+    watches.push_back(
+        std::make_unique<WatchLimit>(WatchLimit::kReflection, kReflections, kWatchesOfAConnection));
+    builder.experimental().SetInterceptorCreators(std::move(watches));
+    builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
+    builder.RegisterService(&inference_);
+    builder.RegisterService(&training_);
+    builder.RegisterService(&devices_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
+    }
+    reporter_.emplace(health_, server_->GetHealthCheckService());
+    return absl::OkStatus();
+  }
+
+  void StopListening() { braid::StopListening(port_); }
+  void Shutdown() {
+    StopListening();  // or those that are sent away could be back before it is shut down
+    // Closes sockets first: gRPC's own GOAWAY carries an error that clients print.
+    EndAllConnections(port_);
+    grpc_server_cancel_all_calls(server_->c_server());
+    server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+  int port() const { return port_; }
+
+ private:
+  static RpcContext Shared(const Options& options) {
+    return {options.admission,
+            options.streams,
+            options.metrics,
+            {options.access,
+             [trainers = options.trainers](absl::string_view trainer) {
+               return trainers->ModelOf(trainer);
+             },
+             options.admission->limits_clients(), options.metrics}};
+  }
+
+  Health* const health_;
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlives the server
+  InferenceService inference_;
+  TrainingService training_;
+  DeviceService devices_;
+  int port_ = 0;
+  // After what its calls use.
+  std::unique_ptr<grpc::Server> server_;
+  // It tells the server's health service.
+  std::optional<HealthReporter> reporter_;
+};
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const Options& options) {
+  auto impl = std::make_unique<Impl>(options);
+  if (absl::Status status = impl->Listen(options.host, options.port, options.connections);
+      !status.ok()) {
+    return status;
+  }
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GrpcServer::~GrpcServer() { Shutdown(); }
+
+void GrpcServer::StopListening() { impl_->StopListening(); }
+
+bool GrpcServer::WaitUntilDelivered(absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  while (UndeliveredBytes(port()) > 0) {
+    if (absl::Now() >= end) {
+      return false;
+    }
+    absl::SleepFor(kAcknowledgement);
+  }
+  return true;
+}
+
+void GrpcServer::Shutdown() { impl_->Shutdown(); }
+int GrpcServer::port() const { return impl_->port(); }
+
+}  // namespace braid

@@ -1,0 +1,69 @@
+// The gRPC server: the services on their port, health and reflection.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/access/access_control.h"
+#include "server/access/tls_files.h"
+#include "server/admission/admission.h"
+#include "server/admission/open_streams.h"
+#include "server/devices/device_slot_view.h"
+#include "server/rpc/server/connection_limits.h"
+#include "server/serving/model_control.h"
+#include "server/serving/served_models.h"
+#include "server/shared_memory/shared_regions.h"
+#include "server/telemetry/health.h"
+#include "server/telemetry/metrics.h"
+#include "server/training/trainer/trainer_registry.h"
+
+namespace braid {
+
+// Thread-safe.
+class GrpcServer {
+ public:
+  struct Options {
+    std::string host;
+    int port = 0;  // 0: a free one
+    ConnectionLimits connections;
+    // All outlive the server.
+    ServedModels* models = nullptr;
+    ModelControl* control = nullptr;
+    TrainerRegistry* trainers = nullptr;
+    Admission* admission = nullptr;
+    OpenStreams* streams = nullptr;
+    Metrics* metrics = nullptr;
+    Health* health = nullptr;
+    SharedRegions* regions = nullptr;       // null: clients' shared memory is off
+    const TlsFiles* tls = nullptr;          // null: plaintext
+    const AccessControl* access = nullptr;  // null: everybody may do everything
+    ListSlots list_slots;
+  };
+
+  // Listens and answers. UNAVAILABLE if the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const Options& options);
+  // Shuts it down.
+  ~GrpcServer();
+
+  // Lets no client connect any more; those that have stay.
+  void StopListening();
+  // Whether, within `timeout`, what was answered reaches the clients' machines.
+  bool WaitUntilDelivered(absl::Duration timeout);
+  // Closes all connections: calls on their way there end with UNAVAILABLE. gRPC's own way to end
+  // would answer them with CANCELLED, which few clients retry, and wait 20 seconds for clients that
+  // do not read.
+  void Shutdown();
+
+  int port() const;
+
+ private:
+  class Impl;
+  explicit GrpcServer(std::unique_ptr<Impl> impl);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace braid

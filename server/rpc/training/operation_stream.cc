@@ -1,0 +1,207 @@
+#include "server/rpc/training/operation_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/rpc/server/transport.h"
+#include "server/rpc/training/training_messages.h"
+
+namespace braid {
+namespace {
+
+using braid::v1::StreamRequest;
+
+// Operations that are received but not answered: one runs, one is ready, and what a network with
+// some delay needs to keep it so. Beyond, the client waits.
+constexpr size_t kDepth = 8;
+
+}  // namespace
+
+OperationStream::OperationStream(TrainerRegistry* trainers, const RpcContext& rpc,
+                                 const grpc::CallbackServerContext& context)
+    : trainers_(trainers),
+      rpc_(rpc),
+      self_(this),
+      record_(rpc.metrics, "Stream"),
+      caller_(rpc.access, context, "Stream") {
+  const absl::MutexLock lock(&mu_);
+  absl::Status allowed = caller_.CheckStart();
+  if (allowed.ok()) {
+    allowed = rpc_.streams->Add(self_, caller_.client());
+  }
+  if (!allowed.ok()) {
+    End(allowed);
+    return;
+  }
+  Advance();
+}
+
+void OperationStream::Advance() {
+  if (ended_) {
+    return;
+  }
+  if (!writing_ && !pending_.empty() && pending_.front()->answered) {
+    const Pending& first = *pending_.front();
+    if (!first.status.ok()) {
+      End(first.status);
+      return;
+    }
+    writing_ = true;
+    StartWrite(&first.reply);
+  }
+  if ((read_all_ || !leaves_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : leaves_);
+    return;
+  }
+  if (!read_all_ && leaves_.ok() && reading_ == nullptr && pending_.size() < kDepth) {
+    reading_ = std::make_shared<Pending>();
+    StartRead(&reading_->request);
+  }
+}
+
+void OperationStream::Leave(const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  leaves_ = why;
+  Advance();
+}
+
+void OperationStream::End(const absl::Status& status) {
+  ended_ = true;
+  caller_.Audit(status);
+  Finish(record_.End(status, caller_, caller_.model()));
+}
+
+void OperationStream::OnReadDone(bool ok) {
+  std::shared_ptr<Pending> received;
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!ok || ended_ || !leaves_.ok()) {
+      reading_ = nullptr;
+      read_all_ = !ok;
+      Advance();
+      return;
+    }
+    received = reading_;
+    received->number = ++received_;
+    absl::StatusOr<Ticket> ticket =
+        rpc_.admission->Admit(received->request.ByteSizeLong(), caller_.client());
+    if (ticket.ok()) {
+      received->ticket = *std::move(ticket);
+    } else {
+      received->status = ticket.status();
+      received->answered = true;
+      read_all_ = true;
+    }
+    pending_.push_back(received);
+  }
+  if (!received->answered) {
+    Submit(received);
+  }
+  const absl::MutexLock lock(&mu_);
+  // Only now may the next one be read: it would overtake this one.
+  reading_ = nullptr;
+  Advance();
+}
+
+void OperationStream::OnWriteDone(bool ok) {
+  const absl::MutexLock lock(&mu_);
+  writing_ = false;
+  pending_.pop_front();
+  if (!ok && !ended_) {
+    End(absl::CancelledError("the client is gone"));
+  }
+  Advance();
+}
+
+void OperationStream::OnCancel() {
+  const absl::MutexLock lock(&mu_);
+  if (!ended_) {
+    End(absl::CancelledError("the client is gone"));
+  }
+}
+
+void OperationStream::Answer(const std::shared_ptr<Pending>& pending, absl::Status status) {
+  const absl::MutexLock lock(&mu_);
+  pending->status = std::move(status);
+  pending->answered = true;
+  if (pending->request.has_publish()) {
+    AuditDetails did;
+    if (pending->status.ok()) {
+      did.emplace_back("version", pending->reply.publish().version());
+    }
+    caller_.AuditPart("Publish", did, pending->status);
+  }
+  if (!pending->status.ok()) {
+    *failed_ = std::min(failed_->load(), pending->number);
+  }
+  Advance();
+}
+
+template <typename Request, typename Reply>
+void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Request& request,
+                               Reply* reply) {
+  bool other = false;
+  absl::Status allowed;
+  {
+    const absl::MutexLock lock(&mu_);
+    allowed = caller_.Check(request);
+    if (trainer_.empty()) {
+      trainer_ = request.trainer();
+    }
+    other = request.trainer() != trainer_;
+  }
+  if (!allowed.ok()) {
+    Answer(pending, std::move(allowed));
+    return;
+  }
+  if (other) {
+    Answer(pending, InvalidField("trainer", "is not that of the stream's first operation"));
+    return;
+  }
+  absl::StatusOr<Operation> operation = ReadOperation(request);
+  if (!operation.ok()) {
+    Answer(pending, operation.status());
+    return;
+  }
+  operation->dropped = [failed = failed_, number = pending->number] { return *failed < number; };
+  bool with_chunks = false;
+  if constexpr (requires { request.report_split(); }) {
+    with_chunks = request.report_split();
+  }
+  trainers_->Submit(
+      request.trainer(), *std::move(operation),
+      [stream = self_, pending, reply, with_chunks](absl::StatusOr<OperationResult> result) {
+        absl::Status status = result.status();
+        if (result.ok()) {
+          WriteReply(*result, with_chunks, reply);
+          status = CheckReplySize(reply);
+        }
+        stream->Answer(pending, std::move(status));
+      });
+}
+
+void OperationStream::Submit(const std::shared_ptr<Pending>& pending) {
+  const StreamRequest& request = pending->request;
+  braid::v1::StreamResponse& reply = pending->reply;
+  switch (request.operation_case()) {
+    case StreamRequest::kStep:
+      return SubmitAs(pending, request.step(), reply.mutable_step());
+    case StreamRequest::kForwardBackward:
+      return SubmitAs(pending, request.forward_backward(), reply.mutable_forward_backward());
+    case StreamRequest::kOptimStep:
+      return SubmitAs(pending, request.optim_step(), reply.mutable_optim_step());
+    case StreamRequest::kForward:
+      return SubmitAs(pending, request.forward(), reply.mutable_forward());
+    case StreamRequest::kBackward:
+      return SubmitAs(pending, request.backward(), reply.mutable_backward());
+    case StreamRequest::kPublish:
+      return SubmitAs(pending, request.publish(), reply.mutable_publish());
+    case StreamRequest::OPERATION_NOT_SET:
+      break;
+  }
+  Answer(pending, InvalidField("operation", "is missing; expected one operation"));
+}
+
+}  // namespace braid

@@ -1,0 +1,45 @@
+#include "server/rpc/training/pieces.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace braid {
+namespace {
+
+constexpr size_t kPieceBytes = 1 << 20;
+
+}  // namespace
+
+bool FilePieces::Next(Piece* piece) {
+  if (offset_ == file_.size()) {
+    return false;
+  }
+  const size_t size = std::min(kPieceBytes, file_.size() - offset_);
+  piece->set_total_bytes(static_cast<int64_t>(file_.size()));
+  piece->set_offset(static_cast<int64_t>(offset_));
+  piece->set_data(file_.data() + offset_, size);
+  offset_ += size;
+  return true;
+}
+
+bool StatePieces::Next(Piece* piece) {
+  if (tensor_ == state_.size()) {
+    return false;
+  }
+  const auto& [tensor, is_parameter] = state_[tensor_];
+  const size_t size = std::min(kPieceBytes, tensor.bytes - offset_);
+  piece->set_name(tensor.name);
+  piece->set_datatype(std::string(DataTypeName(tensor.type)));
+  piece->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  piece->set_parameter(is_parameter);
+  piece->set_offset(static_cast<int64_t>(offset_));
+  piece->set_data(static_cast<const char*>(tensor.data) + offset_, size);
+  offset_ += size;
+  if (offset_ == tensor.bytes) {
+    ++tensor_;
+    offset_ = 0;
+  }
+  return true;
+}
+
+}  // namespace braid

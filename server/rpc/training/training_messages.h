@@ -1,0 +1,38 @@
+// What the wire says of trainers, between its messages and the engine's.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "braid/v1/training.pb.h"
+#include "server/storage/checkpoint_store.h"
+#include "server/training/trainer/operation.h"
+#include "server/training/trainer_spec.h"
+
+namespace braid {
+
+HyperParameters ReadHyperParameters(const braid::v1::HyperParameters& message);
+
+// The operation that a request describes, with the fingerprint of all of it but the sequence
+// number. Its tensors point into the request.
+absl::StatusOr<Operation> ReadOperation(const braid::v1::StepRequest& request);
+absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardBackwardRequest& request);
+absl::StatusOr<Operation> ReadOperation(const braid::v1::OptimStepRequest& request);
+absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardRequest& request);
+absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& request);
+absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request);
+
+void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message);
+
+// The reply to a request of the operation that `result` is of; `with_chunks`: how it was split.
+void WriteReply(const OperationResult& result, bool with_chunks, braid::v1::StepResponse* reply);
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::ForwardBackwardResponse* reply);
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::OptimStepResponse* reply);
+void WriteReply(const OperationResult& result, bool with_chunks, braid::v1::ForwardResponse* reply);
+void WriteReply(const OperationResult& result, bool with_chunks,
+                braid::v1::BackwardResponse* reply);
+void WriteReply(const OperationResult& result, bool with_chunks, braid::v1::PublishResponse* reply);
+
+void WriteCheckpoint(const CheckpointInfo& info, braid::v1::Checkpoint* message);
+
+}  // namespace braid

@@ -1,0 +1,315 @@
+#include "server/rpc/training/training_service.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "server/base/status.h"
+#include "server/rpc/inference/tensor_codec.h"
+#include "server/rpc/server/transport.h"
+#include "server/rpc/training/evaluation_stream.h"
+#include "server/rpc/training/operation_stream.h"
+#include "server/rpc/training/piece_stream.h"
+#include "server/rpc/training/pieces.h"
+#include "server/rpc/training/spec_messages.h"
+#include "server/rpc/training/training_messages.h"
+
+namespace braid {
+namespace {
+
+using Call = std::shared_ptr<UnaryCall>;
+
+// The engine knows a trainer's spec, not where in the request a part of it stands: what is no field
+// of the request itself is one of its options.
+absl::Status NameOptions(const absl::Status& status) {
+  const std::optional<std::string> field = InvalidFieldOf(status);
+  if (!field) {
+    return status;
+  }
+  const std::string first = field->substr(0, field->find_first_of(".["));
+  const auto* request = braid::v1::CreateTrainerRequest::descriptor();
+  if (request->FindFieldByName(first) != nullptr) {
+    return status;
+  }
+  return InvalidField(absl::StrCat("options.", *field),
+                      absl::StripPrefix(status.message(), absl::StrCat(*field, ": ")));
+}
+
+absl::StatusOr<ExportFormat> FormatOf(int format) {
+  switch (format) {
+    case braid::v1::DownloadModelRequest::FORMAT_UNSPECIFIED:
+    case braid::v1::DownloadModelRequest::FORMAT_TORCHSCRIPT:
+      return ExportFormat::kTorchScript;
+    case braid::v1::DownloadModelRequest::FORMAT_SAFETENSORS:
+      return ExportFormat::kSafetensors;
+    case braid::v1::DownloadModelRequest::FORMAT_PACKAGE:
+      return ExportFormat::kPackage;
+    default:
+      return InvalidField("format", absl::StrCat(format,
+                                                 " is unknown; expected TORCHSCRIPT, "
+                                                 "SAFETENSORS or PACKAGE"));
+  }
+}
+
+// For the access log.
+void TellFacts(const OperationResult& result, CallFacts* facts) {
+  if (!AccessLogOn()) {
+    return;
+  }
+  facts->chunks = static_cast<int64_t>(result.chunks.size());
+  for (const TrainingChunk& chunk : result.chunks) {
+    facts->rows += chunk.rows;
+  }
+  for (const PhaseTime& phase : result.phases) {
+    facts->phases.emplace_back(phase.name, phase.time);
+  }
+}
+
+}  // namespace
+
+template <typename Request, typename Response>
+TrainingService::Reactor* TrainingService::Operate(Context* context, absl::string_view method,
+                                                   const Request* request, Response* response) {
+  bool with_chunks = false;
+  if constexpr (requires { request->report_split(); }) {
+    with_chunks = request->report_split();
+  }
+  return AnswerLater(rpc_, context, method, *request, [&](const Call& call) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
+    trainers_->Submit(request->trainer(), std::move(operation),
+                      [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
+                        absl::Status status = result.status();
+                        if (result.ok()) {
+                          TellFacts(*result, &call->facts());
+                          WriteReply(*result, with_chunks, response);
+                          status = CheckReplySize(response);
+                          if constexpr (requires { response->version(); }) {
+                            call->Did("version", response->version());
+                          }
+                        }
+                        call->Reply(status);
+                      });
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::CreateTrainer(
+    Context* context, const braid::v1::CreateTrainerRequest* request,
+    braid::v1::CreateTrainerResponse* response) {
+  return AnswerLater(rpc_, context, "CreateTrainer", *request,
+                     [&](const Call& call) -> absl::Status {
+                       absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
+                       if (!spec.ok()) {
+                         return NameOptions(spec.status());
+                       }
+                       trainers_->Create(*std::move(spec), request->SerializeAsString(),
+                                         [call, response](absl::StatusOr<TrainerInfo> info) {
+                                           if (info.ok()) {
+                                             WriteTrainer(*info, response->mutable_trainer());
+                                           }
+                                           call->Reply(NameOptions(info.status()));
+                                         });
+                       return absl::OkStatus();
+                     });
+}
+
+TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
+                                                      const braid::v1::GetTrainerRequest* request,
+                                                      braid::v1::GetTrainerResponse* response) {
+  if (request->settled()) {
+    return AnswerLater(rpc_, context, "GetTrainer", *request, [&](const Call& call) {
+      trainers_->GetSettled(request->name(),
+                            [call, response](const absl::StatusOr<TrainerInfo>& info) {
+                              if (info.ok()) {
+                                WriteTrainer(*info, response->mutable_trainer());
+                              }
+                              call->Reply(info.status());
+                            });
+      return absl::OkStatus();
+    });
+  }
+  return Answer(rpc_, context, "GetTrainer", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+    BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
+    WriteTrainer(info, response->mutable_trainer());
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::ListTrainers(
+    Context* context, const braid::v1::ListTrainersRequest* request,
+    braid::v1::ListTrainersResponse* response) {
+  return Answer(rpc_, context, "ListTrainers", *request, [&](const Caller& caller) -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+    for (const TrainerInfo& info : trainers_->List()) {
+      if (caller.May(Role::kTrain, info.spec.model)) {
+        WriteTrainer(info, response->add_trainers());
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::DeleteTrainer(
+    Context* context, const braid::v1::DeleteTrainerRequest* request,
+    braid::v1::DeleteTrainerResponse*) {
+  return AnswerLater(rpc_, context, "DeleteTrainer", *request, [&](const Call& call) {
+    trainers_->Delete(request->name(), [call](const absl::Status& status) { call->Reply(status); });
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::Step(Context* context,
+                                                const braid::v1::StepRequest* request,
+                                                braid::v1::StepResponse* response) {
+  return Operate(context, "Step", request, response);
+}
+
+TrainingService::Reactor* TrainingService::ForwardBackward(
+    Context* context, const braid::v1::ForwardBackwardRequest* request,
+    braid::v1::ForwardBackwardResponse* response) {
+  return Operate(context, "ForwardBackward", request, response);
+}
+
+TrainingService::Reactor* TrainingService::OptimStep(Context* context,
+                                                     const braid::v1::OptimStepRequest* request,
+                                                     braid::v1::OptimStepResponse* response) {
+  return Operate(context, "OptimStep", request, response);
+}
+
+TrainingService::Reactor* TrainingService::Forward(Context* context,
+                                                   const braid::v1::ForwardRequest* request,
+                                                   braid::v1::ForwardResponse* response) {
+  return Operate(context, "Forward", request, response);
+}
+
+TrainingService::Reactor* TrainingService::Backward(Context* context,
+                                                    const braid::v1::BackwardRequest* request,
+                                                    braid::v1::BackwardResponse* response) {
+  return Operate(context, "Backward", request, response);
+}
+
+TrainingService::Reactor* TrainingService::Publish(Context* context,
+                                                   const braid::v1::PublishRequest* request,
+                                                   braid::v1::PublishResponse* response) {
+  return Operate(context, "Publish", request, response);
+}
+
+grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>*
+TrainingService::Stream(Context* context) {
+  return new OperationStream(trainers_, rpc_, *context);  // deletes itself
+}
+
+grpc::ServerReadReactor<braid::v1::EvaluateRequest>* TrainingService::Evaluate(
+    Context* context, braid::v1::EvaluateResponse* response) {
+  return new EvaluationStream(trainers_, rpc_, *context, response);  // deletes itself
+}
+
+TrainingService::Reactor* TrainingService::SaveCheckpoint(
+    Context* context, const braid::v1::SaveCheckpointRequest* request,
+    braid::v1::SaveCheckpointResponse* response) {
+  return AnswerLater(rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) {
+    trainers_->SaveCheckpoint(request->trainer(),
+                              [call, response](const absl::StatusOr<CheckpointInfo>& info) {
+                                if (info.ok()) {
+                                  WriteCheckpoint(*info, response->mutable_checkpoint());
+                                  call->Did("checkpoint", info->name);
+                                }
+                                call->Reply(info.status());
+                              });
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::RestoreCheckpoint(
+    Context* context, const braid::v1::RestoreCheckpointRequest* request,
+    braid::v1::RestoreCheckpointResponse* response) {
+  return AnswerLater(rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) {
+    trainers_->RestoreCheckpoint(
+        request->trainer(), request->checkpoint(),
+        [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
+          absl::Status status = info.status();
+          if (status.ok()) {
+            WriteCheckpoint(*info, response->mutable_checkpoint());
+            call->Did("checkpoint", info->name);
+            const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
+            status = trainer.status();
+            if (trainer.ok()) {
+              WriteTrainer(*trainer, response->mutable_trainer());
+            }
+          }
+          call->Reply(status);
+        });
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::ListCheckpoints(
+    Context* context, const braid::v1::ListCheckpointsRequest* request,
+    braid::v1::ListCheckpointsResponse* response) {
+  return Answer(rpc_, context, "ListCheckpoints", *request, [&]() -> absl::Status {
+    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+    BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
+                           trainers_->ListCheckpoints(request->trainer()));
+    for (const CheckpointInfo& info : infos) {
+      WriteCheckpoint(info, response->add_checkpoints());
+    }
+    return absl::OkStatus();
+  });
+}
+
+TrainingService::Reactor* TrainingService::Rollback(Context* context,
+                                                    const braid::v1::RollbackRequest* request,
+                                                    braid::v1::RollbackResponse* response) {
+  return AnswerLater(rpc_, context, "Rollback", *request, [&](const Call& call) -> absl::Status {
+    if (request->version() < 1) {
+      return InvalidField(
+          "version", absl::StrCat(request->version(), " is no version; expected a number from 1"));
+    }
+    trainers_->Rollback(request->model(), request->version(),
+                        [call, response](const absl::StatusOr<int64_t>& previous) {
+                          if (previous.ok()) {
+                            response->set_previous_version(*previous);
+                          }
+                          call->Reply(previous.status());
+                        });
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetStateDict(
+    Context* context, const braid::v1::GetStateDictRequest* request) {
+  auto* writer =
+      new PieceStream<StatePieces>(rpc_, *context, "GetStateDict", *request);  // deletes itself
+  if (const absl::Status& refused = writer->refused(); !refused.ok()) {
+    writer->Start(refused);
+    return writer;
+  }
+  trainers_->GetState(request->trainer(), [writer](absl::StatusOr<std::vector<StateTensor>> state) {
+    writer->Start(std::move(state));
+  });
+  return writer;
+}
+
+grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::DownloadModel(
+    Context* context, const braid::v1::DownloadModelRequest* request) {
+  auto* writer =
+      new PieceStream<FilePieces>(rpc_, *context, "DownloadModel", *request);  // deletes itself
+  if (const absl::Status& refused = writer->refused(); !refused.ok()) {
+    writer->Start(refused);
+    return writer;
+  }
+  const absl::StatusOr<ExportFormat> format = FormatOf(request->format());
+  if (!format.ok()) {
+    writer->Start(format.status());
+    return writer;
+  }
+  trainers_->Export(request->trainer(), *format,
+                    [writer](absl::StatusOr<std::string> file) { writer->Start(std::move(file)); });
+  return writer;
+}
+
+}  // namespace braid

@@ -1,0 +1,272 @@
+#include "server/serving/served_models.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/batching/batch_queue.h"
+#include "server/devices/worker.h"
+#include "server/serving/load_model.h"
+#include "server/serving/row_test_cache.h"
+
+namespace braid {
+
+ServedModels::ServedModels(std::vector<Worker*> workers, Metrics* metrics,
+                           std::string row_tests_path)
+    : workers_(std::move(workers)),
+      metrics_(metrics),
+      row_tests_(std::make_unique<RowTestCache>(std::move(row_tests_path))) {}
+
+ServedModels::~ServedModels() = default;
+
+std::shared_ptr<BatchQueue> ServedModels::MakeQueue(LoadedVersion version) const {
+  ModelConfig config = std::move(version.config);
+  config.origin = std::move(version.origin);
+  auto queue = std::make_shared<BatchQueue>(std::move(config), version.version,
+                                            std::move(version.replicas), metrics_, expiries_.get());
+  for (Worker* worker : queue->replicas().workers()) {
+    worker->AddSource(queue);
+  }
+  return queue;
+}
+
+void ServedModels::Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone) {
+  auto& served = entry->served;
+  const auto drop = [&](std::map<int64_t, std::shared_ptr<BatchQueue>>::iterator version) {
+    gone->push_back(std::move(version->second));
+    return served.erase(version);
+  };
+  if (const auto before = served.find(queue->version()); before != served.end()) {
+    drop(before);
+  }
+  served[queue->version()] = queue;
+  entry->highest = std::max(entry->highest, queue->version());
+  entry->reasons.erase(queue->version());
+  entry->reasons.erase(0);
+  if (const auto* latest = std::get_if<LatestVersions>(&queue->config().version_policy)) {
+    while (static_cast<int64_t>(served.size()) > latest->count) {
+      drop(served.begin());
+    }
+  }
+}
+
+void ServedModels::Replace(std::vector<LoadedVersion> versions) {
+  const auto config = std::make_shared<const ModelConfig>(versions.back().config);
+  std::vector<std::shared_ptr<BatchQueue>> queues;
+  for (LoadedVersion& version : versions) {
+    queues.push_back(MakeQueue(std::move(version)));
+  }
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[config->name];
+  auto before = std::exchange(entry.served, {});
+  entry.config = config;
+  entry.reasons.clear();
+  for (const std::shared_ptr<BatchQueue>& queue : queues) {
+    Add(queue, &entry, &gone);
+  }
+  const int64_t highest = queues.back()->version();
+  for (auto& [version, queue] : before) {
+    if (version > highest && !queue->config().origin.empty()) {
+      Add(queue, &entry, &gone);
+    }
+    gone.push_back(std::move(queue));
+  }
+}
+
+void ServedModels::AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone) {
+  auto& served = entry->served;
+  while (!served.empty() && served.rbegin()->first > queue->version()) {
+    const auto later = std::prev(served.end());
+    gone->push_back(std::move(later->second));
+    served.erase(later);
+  }
+  Add(queue, entry, gone);
+}
+
+void ServedModels::Serve(LoadedVersion version) {
+  auto config = std::make_shared<const ModelConfig>(version.config);
+  const auto queue = MakeQueue(std::move(version));
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[config->name];
+  entry.config = std::move(config);
+  AddNewest(queue, &entry, &gone);
+}
+
+absl::Status ServedModels::ServeVersion(LoadedVersion version,
+                                        const std::shared_ptr<const ModelConfig>& current) {
+  const auto queue = MakeQueue(std::move(version));
+  const std::string& name = current->name;
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* found, FindEntry(name));
+  if (found->config != current) {
+    return absl::UnavailableError(
+        absl::StrCat("model '", name, "' has been loaded again meanwhile"));
+  }
+  AddNewest(queue, &entries_.find(name)->second, &gone);
+  return absl::OkStatus();
+}
+
+absl::Status ServedModels::Remove(absl::string_view name, absl::string_view reason) {
+  Gone gone;
+  const absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return FindEntry(name).status();
+  }
+  Entry& entry = found->second;
+  for (auto& [version, queue] : entry.served) {
+    entry.reasons[version] = std::string(reason);
+    gone.push_back(std::move(queue));
+  }
+  entry.served.clear();
+  return absl::OkStatus();
+}
+
+void ServedModels::Forget(absl::string_view name) {
+  std::map<std::string, Entry, std::less<>>::node_type gone;
+  const absl::MutexLock lock(&mu_);
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    gone = entries_.extract(found);
+  }
+}
+
+absl::StatusOr<int64_t> ServedModels::NextVersion(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  const int64_t next = entry->highest + 1;
+  const auto* policy = std::get_if<SpecificVersions>(&entry->config->version_policy);
+  if (policy != nullptr &&
+      std::find(policy->versions.begin(), policy->versions.end(), next) == policy->versions.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("version ", next, " of model '", name,
+                     "' would not be served: version_policy in its configuration names ",
+                     absl::StrJoin(policy->versions, ", ")));
+  }
+  return next;
+}
+
+absl::Status ServedModels::ReserveVersion(absl::string_view name, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(FindEntry(name).status());
+  Entry& entry = entries_.find(name)->second;
+  entry.highest = std::max(entry.highest, version);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const ModelConfig>> ServedModels::FindConfig(
+    absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  return entry->config;
+}
+
+void ServedModels::ServeNot(const std::string& name, int64_t version, const absl::Status& why) {
+  const absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[name];
+  if (entry.served.count(version) == 0) {
+    entry.reasons[version] = std::string(why.message());
+  }
+}
+
+void ServedModels::Mention(const std::string& name) {
+  const absl::MutexLock lock(&mu_);
+  entries_.try_emplace(name);
+}
+
+absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_view name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    std::vector<std::string> names;
+    names.reserve(entries_.size());
+    for (const auto& [other, entry] : entries_) {
+      names.push_back(absl::StrCat("'", other, "'"));
+    }
+    return absl::NotFoundError(absl::StrCat("there is no model '", Excerpt(name),
+                                            "'; the repository holds ",
+                                            names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  }
+  if (found->second.served.empty()) {
+    const auto& reasons = found->second.reasons;
+    return absl::NotFoundError(
+        absl::StrCat("model '", name, "' is not served: ",
+                     reasons.empty() ? "it has not been loaded" : reasons.rbegin()->second));
+  }
+  return &found->second;
+}
+
+absl::StatusOr<std::shared_ptr<RequestQueue>> ServedModels::Find(absl::string_view name,
+                                                                 int64_t version) const {
+  return FindReplicas(name, version);
+}
+
+absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::string_view name,
+                                                                       int64_t version) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  if (version == 0) {
+    return entry->served.rbegin()->second;
+  }
+  if (const auto found = entry->served.find(version); found != entry->served.end()) {
+    return found->second;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("model '", name, "' has no version ", version, " that is served; served is ",
+                   absl::StrJoin(entry->served, ", ", [](std::string* out, const auto& served) {
+                     absl::StrAppend(out, served.first);
+                   })));
+}
+
+absl::StatusOr<std::vector<int64_t>> ServedModels::Versions(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  std::vector<int64_t> versions;
+  for (const auto& [version, queue] : entry->served) {
+    versions.push_back(version);
+  }
+  return versions;
+}
+
+std::vector<ModelState> ServedModels::List() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<ModelState> states;
+  for (const auto& [name, entry] : entries_) {
+    std::map<int64_t, ModelState> versions;
+    for (const auto& [version, reason] : entry.reasons) {
+      versions[version] = {name, version, false, reason};
+    }
+    for (const auto& [version, queue] : entry.served) {
+      versions[version] = {name, version, true, ""};
+    }
+    if (versions.empty()) {
+      versions[0] = {name, 0, false, ""};
+    }
+    for (auto& [version, state] : versions) {
+      states.push_back(std::move(state));
+    }
+  }
+  return states;
+}
+
+std::vector<ServedVersion> ServedModels::Served() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<ServedVersion> all;
+  for (const auto& [name, entry] : entries_) {
+    for (const auto& [version, queue] : entry.served) {
+      ServedVersion& served = all.emplace_back(ServedVersion{name, version, {}});
+      for (size_t r = 0; r < queue->bytes().size(); ++r) {
+        served.memory.emplace_back(queue->replicas().worker(r).name(), queue->bytes()[r]);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace braid

@@ -1,0 +1,271 @@
+#include "server/training/loss/objective.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ATen/ops/full_like.h"
+#include "ATen/ops/zeros_like.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/core/GradMode.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace braid {
+namespace {
+
+// What PyTorch's losses leave out unless told otherwise.
+constexpr int64_t kIgnored = -100;
+
+absl::Status CheckCount(const TrainerSpec& spec) {
+  if (spec.unweighted_mean && spec.loss_mode != LossMode::kModel) {
+    return InvalidField("unweighted_mean", "goes with a loss that the model computes");
+  }
+  if (spec.loss_mode == LossMode::kClient && !spec.losses.empty()) {
+    return InvalidField("losses", absl::StrCat(spec.losses.size(),
+                                               " losses where the client computes the loss; "
+                                               "expected none"));
+  }
+  if (spec.losses.empty() &&
+      (spec.loss_mode == LossMode::kCentral || spec.loss_mode == LossMode::kPerReplica)) {
+    return InvalidField("losses", "are missing; expected at least one");
+  }
+  return absl::OkStatus();
+}
+
+// A part whose targets all have weight 0 would divide by 0, although its smoothed classes count.
+absl::Status CheckParts(const TrainerSpec& spec) {
+  const bool in_parts = spec.loss_mode == LossMode::kPerReplica || spec.micro_batch > 0;
+  for (size_t i = 0; in_parts && i < spec.losses.size(); ++i) {
+    const LossSpec& loss = spec.losses[i];
+    const auto zero = std::find(loss.class_weights.begin(), loss.class_weights.end(), 0.0);
+    if (loss.label_smoothing > 0 && loss.reduction == Reduction::kMean &&
+        zero != loss.class_weights.end()) {
+      return InvalidField(
+          absl::StrCat("losses[", i, "].class_weights"),
+          absl::StrCat("gives class ", zero - loss.class_weights.begin(),
+                       " the weight 0, which does not go with label_smoothing where a batch is "
+                       "computed in parts; expected weights above 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Each once.
+std::string Quoted(const std::vector<std::string>& names) {
+  std::set<std::string> quoted;
+  for (const std::string& name : names) {
+    quoted.insert(absl::StrCat("'", name, "'"));
+  }
+  return absl::StrJoin(quoted, ", ");
+}
+
+TargetRows RowsOfTarget(const std::vector<HostTensor>& targets, size_t i, int64_t start,
+                        int64_t rows) {
+  return {targets.empty() ? nullptr : &targets[i], start, rows};
+}
+
+// Of Σ factor · value, by the leaves that are defined.
+std::vector<at::Tensor> Differentiate(const std::vector<at::Tensor>& values,
+                                      const std::vector<double>& factors, double scale,
+                                      const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> seeds;
+  for (size_t i = 0; i < values.size(); ++i) {
+    seeds.push_back(at::full_like(values[i], factors[i] * scale));
+  }
+  std::vector<at::Tensor> defined;
+  std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(defined),
+               [](const at::Tensor& leaf) { return leaf.defined(); });
+  std::vector<at::Tensor> gradients(leaves.size());
+  if (values.empty()) {
+    return gradients;
+  }
+  const std::vector<at::Tensor> found =
+      torch::autograd::grad(values, defined, seeds, /*retain_graph=*/false,
+                            /*create_graph=*/false, /*allow_unused=*/true);
+  size_t next = 0;
+  for (size_t o = 0; o < leaves.size(); ++o) {
+    if (leaves[o].defined()) {
+      gradients[o] = found[next++];
+    }
+  }
+  return gradients;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Objective>> Objective::Create(TrainerSpec* spec,
+                                                                   const ModelConfig& config) {
+  BRAID_RETURN_IF_ERROR(CheckCount(*spec));
+  BRAID_RETURN_IF_ERROR(CheckParts(*spec));
+  std::vector<LossSpec> specs = spec->losses;
+  if (spec->loss_mode == LossMode::kModel && specs.empty()) {
+    specs.emplace_back();
+  }
+  std::vector<Loss> losses;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(Loss loss, Loss::Create(std::move(specs[i]), spec->loss_mode,
+                                                   absl::StrCat("losses[", i, "]"), config));
+    specs[i] = loss.spec();
+    losses.push_back(std::move(loss));
+  }
+  spec->losses = std::move(specs);
+  return std::shared_ptr<const Objective>(
+      new Objective(spec->loss_mode, std::move(losses), config.outputs.size()));
+}
+
+Objective::Objective(LossMode mode, std::vector<Loss> losses, size_t outputs)
+    : mode_(mode), losses_(std::move(losses)), takes_output_(outputs, false) {
+  client_.target = "target";
+  client_.ignore_index = kIgnored;
+  for (const Loss& loss : losses_) {
+    takes_output_[loss.output_index()] = true;
+  }
+}
+
+bool Objective::has_module() const {
+  return std::any_of(losses_.begin(), losses_.end(),
+                     [](const Loss& loss) { return loss.kind() == LossKind::kModule; });
+}
+
+const LossSpec& Objective::measured() const {
+  return mode_ == LossMode::kClient ? client_ : losses_.front().spec();
+}
+
+size_t Objective::measured_output() const {
+  return mode_ == LossMode::kClient ? 0 : losses_.front().output_index();
+}
+
+std::vector<std::string> Objective::TargetNames() const {
+  if (mode_ == LossMode::kClient) {
+    return {client_.target};
+  }
+  std::vector<std::string> names;
+  for (const Loss& loss : losses_) {
+    names.push_back(loss.spec().target);
+  }
+  return names;
+}
+
+absl::Status Objective::CheckOne(const std::vector<HostTensor>& targets, size_t i,
+                                 int64_t rows) const {
+  const HostTensor& target = targets[i];
+  const std::string field = absl::StrCat("targets[", i, "]");
+  const std::vector<std::string> names = TargetNames();
+  if (std::find(names.begin(), names.end(), target.name) == names.end()) {
+    return InvalidField(
+        field + ".name",
+        absl::StrCat("no ", mode_ == LossMode::kClient ? "metric" : "loss", " takes a target '",
+                     Excerpt(target.name), "'; expected ", Quoted(names)));
+  }
+  const auto same = [&](const HostTensor& other) { return other.name == target.name; };
+  const auto end = targets.begin() + static_cast<std::ptrdiff_t>(i);
+  if (std::any_of(targets.begin(), end, same)) {
+    return InvalidField(field + ".name",
+                        absl::StrCat("target '", target.name, "' is there twice; expected once"));
+  }
+  if (target.shape.empty() || target.rows() != rows) {
+    return InvalidField(field + ".shape", absl::StrCat("target '", target.name, "' has shape ",
+                                                       ShapeString(target.shape),
+                                                       "; expected the inputs' ", rows, " rows"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<HostTensor>> Objective::PickTargets(
+    const std::vector<HostTensor>& targets, int64_t rows) const {
+  std::vector<HostTensor> picked;
+  if (mode_ == LossMode::kModel) {
+    return picked;
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(CheckOne(targets, i, rows));
+  }
+  const std::vector<std::string> names = TargetNames();
+  for (const std::string& name : names) {
+    const auto found = std::find_if(targets.begin(), targets.end(),
+                                    [&](const HostTensor& target) { return target.name == name; });
+    if (found == targets.end()) {
+      return InvalidField("targets",
+                          absl::StrCat("target '", name, "' is missing; expected ", Quoted(names)));
+    }
+    picked.push_back(*found);
+    picked.back().name = absl::StrCat("targets[", found - targets.begin(), "]");
+  }
+  return picked;
+}
+
+absl::StatusOr<std::vector<double>> Objective::Denominators(const std::vector<HostTensor>& targets,
+                                                            int64_t start, int64_t rows) const {
+  std::vector<double> denominators;
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(const double denominator,
+                           losses_[i].Denominator(RowsOfTarget(targets, i, start, rows)));
+    denominators.push_back(denominator);
+  }
+  return denominators;
+}
+
+std::vector<double> Objective::Shares(const std::vector<double>& part,
+                                      const std::vector<double>& whole) const {
+  std::vector<double> shares(losses_.size(), 1);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (losses_[i].spec().reduction == Reduction::kMean && whole[i] != 0) {
+      shares[i] = part[i] / whole[i];
+    }
+  }
+  return shares;
+}
+
+absl::Status Objective::CheckAddsUp(const std::vector<at::Tensor>& outputs,
+                                    const std::vector<HostTensor>& targets,
+                                    bool with_gradient) const {
+  const c10::AutoGradMode grad(with_gradient);
+  for (size_t i = 0; i < losses_.size() && !targets.empty(); ++i) {
+    BRAID_RETURN_IF_ERROR(losses_[i].CheckAddsUp(outputs[losses_[i].output_index()], targets[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>& outputs,
+                                                  const std::vector<HostTensor>& targets,
+                                                  int64_t start, int64_t rows,
+                                                  const std::vector<double>& shares,
+                                                  GradientRequest gradient) const {
+  const c10::AutoGradMode grad(gradient.wanted);
+  std::vector<at::Tensor> leaves(outputs.size());
+  std::vector<at::Tensor> values;
+  std::vector<double> factors;
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    if (shares[i] == 0) {
+      continue;
+    }
+    at::Tensor& leaf = leaves[losses_[i].output_index()];
+    if (!leaf.defined()) {
+      leaf = outputs[losses_[i].output_index()].detach().requires_grad_(gradient.wanted);
+    }
+    BRAID_ASSIGN_OR_RETURN(at::Tensor value,
+                           losses_[i].Compute(leaf, RowsOfTarget(targets, i, start, rows)));
+    values.push_back(std::move(value));
+    factors.push_back(losses_[i].spec().weight * shares[i]);
+  }
+  ObjectiveValue result;
+  result.output_gradients.resize(outputs.size());
+  if (gradient.wanted) {
+    result.output_gradients = Differentiate(values, factors, gradient.scale, leaves);
+    // None of the targets counts: the gradient is zero, which updates what it reaches all the same.
+    for (size_t i = 0; i < losses_.size(); ++i) {
+      at::Tensor& of_output = result.output_gradients[losses_[i].output_index()];
+      if (!of_output.defined()) {
+        of_output = at::zeros_like(outputs[losses_[i].output_index()]);
+      }
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    result.loss += factors[i] * values[i].item<double>();
+  }
+  return result;
+}
+
+}  // namespace braid

@@ -1,0 +1,91 @@
+#include "server/training/optim/parameter_groups.h"
+
+#include <re2/re2.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/training/number_checks.h"
+
+namespace braid {
+namespace {
+
+// Of a compiled pattern, in bytes: thousands of times what names of parameters need.
+constexpr int64_t kMaxPatternMemory = int64_t{1} << 20;
+
+absl::Status CheckNumber(const std::string& field, std::optional<double> value, bool frozen) {
+  if (!value) {
+    return absl::OkStatus();
+  }
+  if (frozen) {
+    return InvalidField(field, "given for frozen parameters; expected a pattern alone");
+  }
+  return CheckNotNegative(field, *value);
+}
+
+absl::Status CheckNumbers(const ParameterGroupSpec& spec, const std::string& where) {
+  BRAID_RETURN_IF_ERROR(CheckNumber(where + "lr", spec.lr, spec.frozen));
+  BRAID_RETURN_IF_ERROR(CheckNumber(where + "weight_decay", spec.weight_decay, spec.frozen));
+  return CheckNumber(where + "momentum", spec.momentum, spec.frozen);
+}
+
+absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::string& pattern, const std::string& field) {
+  if (pattern.empty()) {
+    return InvalidField(field, "is empty; expected a regular expression");
+  }
+  RE2::Options options;
+  options.set_log_errors(false);  // they go to the client
+  options.set_max_mem(kMaxPatternMemory);
+  auto expression = std::make_unique<RE2>(pattern, options);
+  if (!expression->ok()) {
+    return InvalidField(field, absl::StrCat("\"", Excerpt(pattern), "\" is no regular expression (",
+                                            Excerpt(expression->error()), ")"));
+  }
+  return expression;
+}
+
+}  // namespace
+
+absl::StatusOr<ParameterGroups> ParameterGroups::Create(std::vector<ParameterGroupSpec> specs,
+                                                        const std::vector<std::string>& names) {
+  std::vector<size_t> group_of(names.size(), 0);
+  for (size_t g = 0; g < specs.size(); ++g) {
+    const std::string where = absl::StrCat("parameter_groups[", g, "].");
+    const std::string& pattern = specs[g].pattern;
+    BRAID_ASSIGN_OR_RETURN(const auto expression, Compile(pattern, where + "pattern"));
+    BRAID_RETURN_IF_ERROR(CheckNumbers(specs[g], where));
+    bool found = false;
+    for (size_t p = 0; p < names.size(); ++p) {
+      if (RE2::PartialMatch(names[p], *expression)) {
+        found = true;
+        group_of[p] = group_of[p] == 0 ? g + 1 : group_of[p];
+      }
+    }
+    if (!found) {
+      return InvalidField(where + "pattern", absl::StrCat("\"", Excerpt(pattern),
+                                                          "\" is found in no parameter's name"));
+    }
+  }
+  ParameterGroups groups(std::move(specs), std::move(group_of));
+  for (size_t p = 0; p < names.size(); ++p) {
+    if (!groups.frozen(p)) {
+      return groups;
+    }
+  }
+  if (names.empty()) {
+    return groups;
+  }
+  return absl::FailedPreconditionError("every parameter is frozen; there is nothing to train");
+}
+
+ParameterGroups ParameterGroups::Range(size_t first, size_t count) const {
+  const auto begin = group_of_.begin() + static_cast<std::ptrdiff_t>(first);
+  return {specs_, std::vector<size_t>(begin, begin + static_cast<std::ptrdiff_t>(count))};
+}
+
+}  // namespace braid

@@ -1,0 +1,250 @@
+#include "server/training/step/evaluation.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/core/GradMode.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/parallel/host_copy.h"
+
+namespace braid {
+namespace {
+
+constexpr std::array<const char*, 5> kNames = {"accuracy", "top_k", "confusion", "mse", "mae"};
+
+// The table goes into one reply.
+constexpr int64_t kMaxConfusedClasses = 2048;
+
+std::string FieldOf(size_t i) { return absl::StrCat("metrics[", i, "]"); }
+
+}  // namespace
+
+absl::StatusOr<Evaluation> Evaluation::Create(const std::vector<std::string>& metrics, int64_t k,
+                                              std::shared_ptr<const Objective> objective) {
+  const bool of_client = objective->losses().empty();
+  if (of_client && metrics.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the client computes this trainer's loss, so metrics alone can be evaluated; ",
+                     "expected at least one of ", absl::StrJoin(kNames, ", ")));
+  }
+  const bool of_model = !of_client && objective->losses().front().kind() == LossKind::kModel;
+  std::vector<Metric> kinds;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(const Metric metric, MetricOf(metrics, i));
+    kinds.push_back(metric);
+    if (of_model) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          FieldOf(i), ": there is no target to measure by where the model computes the loss"));
+    }
+    if (metric == Metric::kTopK && k < 1) {
+      return InvalidField("k", absl::StrCat(k, " is out of range; expected at least 1"));
+    }
+  }
+  return Evaluation(std::move(kinds), k, std::move(objective));
+}
+
+absl::StatusOr<Evaluation::Metric> Evaluation::MetricOf(const std::vector<std::string>& names,
+                                                        size_t i) {
+  const auto found = std::find(kNames.begin(), kNames.end(), names[i]);
+  if (found == kNames.end()) {
+    return InvalidField(
+        FieldOf(i), absl::StrCat("there is no metric '", Excerpt(names[i]), "'; expected one of ",
+                                 absl::StrJoin(kNames, ", ")));
+  }
+  const auto self = names.begin() + static_cast<std::ptrdiff_t>(i);
+  if (std::find(names.begin(), self, names[i]) != self) {
+    return InvalidField(FieldOf(i), absl::StrCat("'", names[i], "' is there twice; expected once"));
+  }
+  return static_cast<Metric>(found - kNames.begin());
+}
+
+const char* Evaluation::NameOf(Metric metric) { return kNames[static_cast<size_t>(metric)]; }
+
+absl::Status Evaluation::Add(const std::vector<at::Tensor>& outputs,
+                             const std::vector<HostTensor>& targets, int64_t start, int64_t rows) {
+  const c10::AutoGradMode no_grad(false);
+  BRAID_RETURN_IF_ERROR(AddLosses(outputs, targets, start, rows));
+  rows_ += rows;
+  if (metrics_.empty()) {
+    return absl::OkStatus();
+  }
+  const at::Tensor& output = outputs[objective_->measured_output()];
+  const TargetRows measured{&targets.front(), start, rows};
+  bool classes = false;
+  bool errors = false;
+  for (size_t i = 0; i < metrics_.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(CheckRows(i, output, rows));
+    BRAID_RETURN_IF_ERROR(CheckForm(i, output, targets.front()));
+    if (metrics_[i] == Metric::kConfusion) {
+      BRAID_RETURN_IF_ERROR(GrowConfusion(i, output.size(1)));
+    }
+    const bool error = metrics_[i] == Metric::kMse || metrics_[i] == Metric::kMae;
+    errors = errors || error;
+    classes = classes || !error;
+  }
+  if (classes) {
+    BRAID_RETURN_IF_ERROR(CheckClasses(objective_->measured(), output.size(1), measured));
+    AddClasses(output, measured);
+  }
+  if (errors) {
+    AddErrors(output, measured);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Evaluation::AddLosses(const std::vector<at::Tensor>& outputs,
+                                   const std::vector<HostTensor>& targets, int64_t start,
+                                   int64_t rows) {
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    const Loss& loss = objective_->losses()[i];
+    const TargetRows measured{targets.empty() ? nullptr : &targets[i], start, rows};
+    BRAID_ASSIGN_OR_RETURN(const double denominator, loss.Denominator(measured));
+    BRAID_ASSIGN_OR_RETURN(const at::Tensor value,
+                           loss.Compute(outputs[loss.output_index()], measured));
+    if (denominator != 0) {  // else the value is a mean over nothing
+      losses_[i].sum += value.item<double>() * denominator;
+      losses_[i].count += denominator;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Evaluation::AddChunk(const std::vector<at::Tensor>& outputs, int64_t rows,
+                                  double weight) {
+  const c10::AutoGradMode no_grad(false);
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    const Loss& loss = objective_->losses()[i];
+    const at::Tensor& output = outputs[loss.output_index()];
+    BRAID_ASSIGN_OR_RETURN(const at::Tensor value, loss.Compute(output, {}));
+    const double share = loss.spec().reduction == Reduction::kMean ? weight : 1;
+    losses_[i].sum += value.item<double>() * share;
+    losses_[i].count += share;
+  }
+  rows_ += rows;
+  return absl::OkStatus();
+}
+
+absl::Status Evaluation::CheckRows(size_t i, const at::Tensor& output, int64_t rows) const {
+  if (output.dim() == 0 || output.size(0) != rows) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        FieldOf(i), ": ", NameOf(metrics_[i]), " is of an output that has a row for ",
+        "each of the inputs' ", rows, "; this one has shape ", ShapeString(output.sizes().vec())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Evaluation::CheckForm(size_t i, const at::Tensor& output,
+                                   const HostTensor& target) const {
+  std::vector<int64_t> shape = output.sizes().vec();
+  shape.front() = target.rows();
+  bool fits = IsFloatingPoint(target.type);
+  absl::string_view expected = "numbers";
+  if (metrics_[i] != Metric::kMse && metrics_[i] != Metric::kMae) {
+    if (output.dim() < 2) {
+      return absl::FailedPreconditionError(absl::StrCat(FieldOf(i), ": ", NameOf(metrics_[i]),
+                                                        " is of an output [rows, classes]; ",
+                                                        "this one has shape ", ShapeString(shape)));
+    }
+    shape.erase(shape.begin() + 1);
+    fits = target.type == DataType::kInt64;
+    expected = "class indices, INT64";
+  }
+  if (fits && target.shape == shape) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      FieldOf(i), absl::StrCat(NameOf(metrics_[i]), " is measured by ", expected, " ",
+                               ShapeString(shape), "; target '", objective_->measured().target,
+                               "' is ", DataTypeName(target.type), " ", ShapeString(target.shape)));
+}
+
+absl::Status Evaluation::GrowConfusion(size_t i, int64_t classes) {
+  if (classes_ == classes) {
+    return absl::OkStatus();
+  }
+  if (classes_ != 0 || classes > kMaxConfusedClasses) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        FieldOf(i), ": confusion is of ",
+        classes_ != 0
+            ? absl::StrCat("one number of classes; these are ", classes, " after ", classes_)
+            : absl::StrCat("at most ", kMaxConfusedClasses, " classes; these are ", classes)));
+  }
+  classes_ = classes;
+  confusion_.resize(static_cast<size_t>(classes * classes));
+  return absl::OkStatus();
+}
+
+void Evaluation::AddClasses(const at::Tensor& output, const TargetRows& rows) {
+  // [element, class]: one line for each class index.
+  const at::Tensor scores = output.movedim(1, -1).reshape({-1, output.size(1)});
+  const int64_t k = std::min(k_, scores.size(1));
+  const at::Tensor best = scores.argmax(1).cpu();
+  at::Tensor top = best.unsqueeze(1);
+  if (std::find(metrics_.begin(), metrics_.end(), Metric::kTopK) != metrics_.end()) {
+    top = std::get<1>(scores.topk(k, 1)).cpu().contiguous();
+  }
+  const ClassIndices indices(rows);
+  const int64_t* predicted = best.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < indices.size(); ++i) {
+    const int64_t index = indices[i];
+    if (index == objective_->measured().ignore_index) {
+      continue;
+    }
+    const int64_t* begin = top.const_data_ptr<int64_t>() + i * top.size(1);
+    const int64_t* end = begin + top.size(1);
+    accuracy_.sum += predicted[i] == index ? 1 : 0;
+    accuracy_.count += 1;
+    top_k_.sum += std::find(begin, end, index) != end ? 1 : 0;
+    top_k_.count += 1;
+    if (classes_ != 0) {
+      ++confusion_[static_cast<size_t>(index * classes_ + predicted[i])];
+    }
+  }
+}
+
+void Evaluation::AddErrors(const at::Tensor& output, const TargetRows& rows) {
+  const at::Tensor target = ViewRows(*rows.target, rows.start, rows.rows);
+  const at::Tensor error = output.to(at::kDouble).sub(target.to(output.device(), at::kDouble));
+  squares_.sum += error.square().sum().item<double>();
+  squares_.count += static_cast<double>(error.numel());
+  distances_.sum += error.abs().sum().item<double>();
+  distances_.count += static_cast<double>(error.numel());
+}
+
+EvaluationResult Evaluation::Result() const {
+  EvaluationResult result;
+  result.rows = rows_;
+  result.confusion = confusion_;
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    const LossSpec& spec = objective_->losses()[i].spec();
+    result.loss =
+        result.loss.value_or(0) +
+        spec.weight * (spec.reduction == Reduction::kSum ? losses_[i].sum : losses_[i].value());
+  }
+  for (const Metric metric : metrics_) {
+    switch (metric) {
+      case Metric::kAccuracy:
+        result.metrics[NameOf(metric)] = accuracy_.value();
+        break;
+      case Metric::kTopK:
+        result.metrics[NameOf(metric)] = top_k_.value();
+        break;
+      case Metric::kMse:
+        result.metrics[NameOf(metric)] = squares_.value();
+        break;
+      case Metric::kMae:
+        result.metrics[NameOf(metric)] = distances_.value();
+        break;
+      case Metric::kConfusion:
+        break;
+    }
+  }
+  return result;
+}
+
+}  // namespace braid

@@ -1,0 +1,187 @@
+#include "server/training/step/stage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
+#include "server/base/host_tensor.h"
+#include "server/base/status.h"
+#include "server/devices/run_on.h"
+#include "server/parallel/finite.h"
+
+namespace braid {
+namespace {
+
+std::string WholeName(const std::string& path, const std::string& name) {
+  return path.empty() ? name : absl::StrCat(path, ".", name);
+}
+
+}  // namespace
+
+Link LinkOf(const PlacedStage& placed) {
+  if (placed.communicator != nullptr) {
+    return Link::kNccl;
+  }
+  const std::vector<Worker*>& workers = placed.replicas.workers();
+  const bool on_host = std::all_of(workers.begin(), workers.end(), [](const Worker* worker) {
+    return worker->torch_device().is_cpu();
+  });
+  return on_host ? Link::kSharedMemory : Link::kCopies;
+}
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed, bool share_parameters) {
+  std::unique_ptr<Stage> stage(new Stage(std::move(placed), share_parameters));
+  const std::vector<Worker*>& workers = stage->workers();
+  std::vector<std::optional<FlatParameters>> flat(workers.size());
+  BRAID_RETURN_IF_ERROR(RunOnEach({workers[0]}, Phase::kLoad, [&](size_t) {
+    flat[0].emplace(stage->replica(0));
+    for (const at::Tensor& buffer : stage->replica(0).buffers()) {
+      stage->buffers_.push_back(buffer.clone());
+    }
+    return absl::OkStatus();
+  }));
+  BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) {
+    if (r > 0 && share_parameters) {
+      flat[r].emplace(stage->replica(r), *flat[0]);
+    } else if (r > 0) {
+      flat[r].emplace(stage->replica(r));
+    }
+    return absl::OkStatus();
+  }));
+  for (std::optional<FlatParameters>& parameters : flat) {
+    stage->flat_.push_back(*std::move(parameters));
+  }
+  return stage;
+}
+
+std::vector<at::Tensor> Stage::OfAll(const std::vector<at::Tensor>& (FlatParameters::*member)()
+                                         const,
+                                     size_t buffer) const {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(flat_.size());
+  for (const FlatParameters& flat : flat_) {
+    tensors.push_back((flat.*member)()[buffer]);
+  }
+  return tensors;
+}
+
+std::vector<std::string> Stage::ParameterNames() const {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : replica(0).parameters()) {
+    names.push_back(WholeName(path_, parameter.name));
+  }
+  return names;
+}
+
+std::vector<bool> Stage::Reached(size_t replicas) const {
+  std::vector<bool> reached = flat_[0].reached();
+  for (size_t r = 1; r < replicas; ++r) {
+    for (size_t p = 0; p < reached.size(); ++p) {
+      reached[p] = reached[p] || flat_[r].reached()[p];
+    }
+  }
+  return reached;
+}
+
+absl::Status Stage::CheckBuffers() const {
+  const std::vector<at::Tensor> now = replica(0).buffers();
+  for (size_t b = 0; b < now.size(); ++b) {
+    if (now[b].sizes() != buffers_[b].sizes() ||
+        now[b].scalar_type() != buffers_[b].scalar_type()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the model replaced a buffer of shape ",
+                       ShapeString(buffers_[b].sizes().vec()), " by one of shape ",
+                       ShapeString(now[b].sizes().vec()), ": buffers keep shape and datatype"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Stage::BuffersStayFinite() const {
+  const std::vector<at::Tensor> now = replica(0).buffers();
+  for (size_t b = 0; b < now.size(); ++b) {
+    if (now[b].is_floating_point() && !std::isfinite(RangeShare(now[b])) &&
+        std::isfinite(RangeShare(buffers_[b]))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Stage::HoldBuffers() {
+  held_buffers_.clear();
+  for (const at::Tensor& buffer : replica(0).buffers()) {
+    held_buffers_.push_back(buffer.detach().clone());
+  }
+}
+
+void Stage::CommitBuffers() {
+  const c10::AutoGradMode no_grad(false);
+  const std::vector<at::Tensor> now = replica(0).buffers();
+  for (size_t b = 0; b < now.size(); ++b) {
+    buffers_[b].copy_(now[b]);
+  }
+  ResetBuffers(0);
+}
+
+void Stage::KeepEarlierBuffers() {
+  std::vector<at::Tensor> earlier;
+  for (const at::Tensor& buffer : buffers_) {
+    earlier.push_back(buffer.detach().clone());
+  }
+  earlier_buffers_ = std::move(earlier);
+}
+
+void Stage::MakeOptimizer(const OptimizerSpec& spec, const ParameterGroups& groups) {
+  optimizer_spec_ = spec;
+  groups_ = groups;
+  optimizers_.resize(size());
+  optimizers_[0] = std::make_unique<Optimizer>(spec, groups, flat_[0]);
+}
+
+absl::Status Stage::CopyOptimizer(size_t r) {
+  optimizers_[r] = std::make_unique<Optimizer>(optimizer_spec_, *groups_, flat_[r]);
+  return optimizers_[r]->Load(replica(r).parameters(),
+                              optimizers_[0]->state(replica(0).parameters()),
+                              optimizers_[0]->updates());
+}
+
+int64_t Stage::bytes(size_t r) const {
+  int64_t bytes = 0;
+  const auto add = [&bytes](const at::Tensor& tensor) {
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (size_t b = 0; b < flat_[r].values().size(); ++b) {
+    if (r == 0 || !share_parameters_) {
+      add(flat_[r].values()[b]);
+    }
+    add(flat_[r].gradients()[b]);
+  }
+  // Every replica has buffers like these, the primary the committed ones besides.
+  for (const at::Tensor& buffer : buffers_) {
+    add(buffer);
+    r == 0 ? add(buffer) : void();
+  }
+  for (const at::Tensor& buffer : earlier_buffers_) {
+    r == 0 ? add(buffer) : void();
+  }
+  if (optimizers_[r] != nullptr) {
+    for (const auto& view : optimizers_[r]->state(replica(r).parameters())) {
+      add(view.value);
+    }
+  }
+  return bytes;
+}
+
+std::vector<StateEntry> Stage::state() const {
+  std::vector<StateEntry> entries = replica(0).state();
+  for (StateEntry& entry : entries) {
+    entry.name = WholeName(path_, entry.name);
+  }
+  return entries;
+}
+
+}  // namespace braid

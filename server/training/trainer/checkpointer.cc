@@ -1,0 +1,68 @@
+#include "server/training/trainer/checkpointer.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/status.h"
+#include "server/base/wait_for.h"
+#include "server/telemetry/log.h"
+
+namespace braid {
+
+Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep)
+    : store_(std::move(store)), model_(model), keep_(keep), thread_("checkpoints") {}
+
+void Checkpointer::Write(TrainerCheckpoint checkpoint, Done done) {
+  const absl::MutexLock lock(&mu_);
+  ++waiting_;
+  thread_.Post([this, checkpoint = std::move(checkpoint), done = std::move(done)]() mutable {
+    absl::StatusOr<CheckpointInfo> info = WriteNow(checkpoint);
+    {
+      const absl::MutexLock written(&mu_);
+      --waiting_;
+    }
+    done(std::move(info));
+  });
+}
+
+int64_t Checkpointer::waiting() const {
+  const absl::MutexLock lock(&mu_);
+  return waiting_;
+}
+
+absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& checkpoint) {
+  absl::StatusOr<CheckpointInfo> info;
+  BRAID_RETURN_IF_ERROR(model_->With(checkpoint.tensors.model, [&](const Replica& whole) {
+    std::vector<NewFile> files = CheckpointFiles(checkpoint);
+    for (NewFile& file : whole.Files()) {
+      files.push_back(std::move(file));
+    }
+    info = store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
+                         WriteState(checkpoint), files);
+    return info.status();
+  }));
+  if (const absl::Status retained = store_->Retain(keep_); !retained.ok()) {
+    Log(LogModule::kTraining).warn("old checkpoints stay: {}", std::string(retained.message()));
+  }
+  return info;
+}
+
+absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name) {
+  const auto read = [&]() -> absl::StatusOr<Loaded> {
+    BRAID_ASSIGN_OR_RETURN(LoadedCheckpoint loaded,
+                           name.empty() ? store_->ReadNewest() : store_->Read(name));
+    Loaded whole{loaded.info, {}};
+    BRAID_ASSIGN_OR_RETURN(whole.checkpoint, ReadTrainerCheckpoint(loaded.state, loaded.files));
+    return whole;
+  };
+  return WaitFor<absl::StatusOr<Loaded>>(
+      [&](auto done) { thread_.Post([&read, done] { done(read()); }); });
+}
+
+absl::Status Checkpointer::MakeNewest(const std::string& name, const std::string& state) {
+  return WaitFor<absl::Status>(
+      [&](auto done) { thread_.Post([&, done] { done(store_->MakeNewest(name, state)); }); });
+}
+
+}  // namespace braid

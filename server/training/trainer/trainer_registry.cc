@@ -1,0 +1,455 @@
+#include "server/training/trainer/trainer_registry.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/base/random_id.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/base/wait_for.h"
+#include "server/batching/batch_queue.h"
+#include "server/storage/checkpoint_store.h"
+#include "server/storage/names.h"
+#include "server/telemetry/log.h"
+#include "server/training/step/evaluation.h"
+#include "server/training/trainer/publisher.h"
+#include "server/training/trainer/restore_trainer.h"
+#include "server/training/trainer/trainer.h"
+#include "server/training/trainer/trainer_storage.h"
+
+namespace braid {
+namespace {
+
+// How often is looked at what is due by the clock.
+constexpr absl::Duration kTick = absl::Milliseconds(200);
+
+absl::Status CheckName(absl::string_view name) {
+  if (IsPlainName(name)) {
+    return absl::OkStatus();
+  }
+  return InvalidField("name",
+                      absl::StrCat("'", absl::CHexEscape(Excerpt(name)),
+                                   "' is no trainer's name; expected 1 to 128 letters, digits, "
+                                   "'_', '-' and '.', the first no '.'"));
+}
+
+absl::Status NotFound(absl::string_view name) {
+  return absl::NotFoundError(absl::StrCat("there is no trainer '", Excerpt(name), "'"));
+}
+
+// The same for one that runs and one that is stored: it may be somebody else's.
+absl::Status NameIsTaken(absl::string_view name) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("name: there is a trainer '", name,
+                   "', at work or in the data directory; attach to it, bring it back with "
+                   "RestoreCheckpoint (braid checkpoints restore ",
+                   name, "), delete it, or give the new one another name"));
+}
+
+// Its checkpoints are whole, it may be: they are nobody else's.
+absl::Status IsDamaged(absl::string_view name, const absl::Status& damage) {
+  return absl::DataLossError(absl::StrCat(
+      "name: the trainer '", name, "' in the data directory is damaged (", damage.message(),
+      "): mend its trainer.json and start the server again, delete it, or take another name"));
+}
+
+// Of a trainer that is on the disk: a crash came before its first checkpoint, so before anybody was
+// told that it exists.
+bool IsUnborn(const TrainerStorage& storage, const std::string& name) {
+  const auto store = storage.OpenCheckpoints(name);
+  return store.ok() && (*store)->List().empty() && (*store)->damaged().empty();
+}
+
+absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
+  return WaitFor<absl::StatusOr<CheckpointInfo>>(
+      [&](auto done) { trainer.SaveCheckpoint(std::move(done)); });
+}
+
+}  // namespace
+
+TrainerRegistry::TrainerRegistry(const TrainerServices& services,
+                                 std::unique_ptr<TrainerStorage> storage, SpecReader read_spec,
+                                 size_t most)
+    : services_(services),
+      storage_(std::move(storage)),
+      read_spec_(std::move(read_spec)),
+      most_(most),
+      thread_("trainers"),
+      clock_([this] { RunClock(); }) {}
+
+TrainerRegistry::~TrainerRegistry() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  clock_.join();
+}
+
+void TrainerRegistry::RunClock() {
+  while (true) {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kTick)) {
+        return;
+      }
+    }
+    thread_.Post([this] { Tick(); });
+  }
+}
+
+void TrainerRegistry::Tick() {
+  const absl::Time now = absl::Now();
+  for (const std::shared_ptr<Trainer>& trainer : All()) {
+    trainer->Tick(now);
+    const absl::Duration timeout = trainer->spec().idle_timeout;
+    if (timeout > absl::ZeroDuration() && now - trainer->last_used() >= timeout) {
+      Expire(trainer);
+    }
+  }
+}
+
+// There is storage: without it no trainer has an idle timeout.
+void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
+  const std::string name = trainer->spec().name;
+  const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
+  const absl::StatusOr<StoredTrainer> stored = storage_->Find(name);
+  if (!saved.ok() || !stored.ok()) {
+    const absl::Status& failure = saved.ok() ? stored.status() : saved.status();
+    Log(LogModule::kTraining)
+        .error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
+               std::string(failure.message()));
+    return;
+  }
+  if (!trainer->RetireAt(saved->sequence)) {
+    return;  // somebody has come meanwhile
+  }
+  StoredTrainer expired = *stored;
+  expired.expired = true;
+  if (const absl::Status status = storage_->Write(expired); !status.ok()) {
+    Log(LogModule::kTraining)
+        .error("trainer '{}' was idle and comes back with the next start: {}", name,
+               std::string(status.message()));
+  }
+  Take(name).reset();
+  Log(LogModule::kTraining)
+      .info("trainer '{}' was idle for {} and is gone; RestoreCheckpoint brings it back", name,
+            absl::FormatDuration(trainer->spec().idle_timeout));
+}
+
+std::vector<std::shared_ptr<Trainer>> TrainerRegistry::All() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<Trainer>> all;
+  for (const auto& [name, trainer] : trainers_) {
+    all.push_back(trainer);
+  }
+  return all;
+}
+
+std::shared_ptr<Trainer> TrainerRegistry::Take(const std::string& name) {
+  const absl::MutexLock lock(&mu_);
+  const auto found = trainers_.find(name);
+  if (found == trainers_.end()) {
+    return nullptr;
+  }
+  std::shared_ptr<Trainer> trainer = std::move(found->second);
+  trainers_.erase(found);
+  return trainer;
+}
+
+void TrainerRegistry::RestoreStored() {
+  if (storage_ == nullptr) {
+    return;
+  }
+  absl::StatusOr<std::vector<StoredTrainer>> stored = storage_->List();
+  if (!stored.ok()) {
+    Log(LogModule::kTraining)
+        .error("the stored trainers cannot be listed: {}", std::string(stored.status().message()));
+    return;
+  }
+  for (const StoredTrainer& trainer : *stored) {
+    if (trainer.expired) {
+      continue;
+    }
+    const absl::Status status = RestoreOne(trainer, /*checkpoint=*/"");
+    if (absl::IsNotFound(status) && IsUnborn(*storage_, trainer.name)) {
+      storage_->Remove(trainer.name).IgnoreError();  // else its next creation says so
+      continue;
+    }
+    if (status.ok()) {
+      const TrainerInfo info = *Get(trainer.name);
+      Log(LogModule::kTraining)
+          .info("trainer '{}' is back at step {}, sequence {}", trainer.name, info.step,
+                info.applied_sequence);
+    } else {
+      Log(LogModule::kTraining)
+          .error("trainer '{}' cannot be brought back, and stays on the disk: {}", trainer.name,
+                 std::string(status.message()));
+    }
+  }
+}
+
+bool TrainerRegistry::SaveAll() {
+  bool all = true;
+  for (const std::shared_ptr<Trainer>& trainer : All()) {
+    const TrainerInfo info = trainer->info();
+    if (storage_ == nullptr || info.applied_sequence == info.durable_sequence) {
+      continue;
+    }
+    const auto saved = WaitFor<absl::StatusOr<CheckpointInfo>>(
+        [&](auto done) { trainer->SaveLast(std::move(done)); });
+    if (!saved.ok()) {
+      Log(LogModule::kTraining)
+          .error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
+                 std::string(saved.status().message()));
+      all = false;
+    }
+  }
+  return all;
+}
+
+void TrainerRegistry::Create(TrainerSpec spec, std::string request, InfoDone done) {
+  thread_.Post([this, spec = std::move(spec), request = std::move(request),
+                done = std::move(done)]() mutable { done(CreateNow(std::move(spec), request)); });
+}
+
+void TrainerRegistry::Delete(std::string name, Done done) {
+  thread_.Post(
+      [this, name = std::move(name), done = std::move(done)]() mutable { done(DeleteNow(name)); });
+}
+
+void TrainerRegistry::Rollback(std::string model, int64_t version,
+                               absl::AnyInvocable<void(absl::StatusOr<int64_t>)> done) {
+  thread_.Post([this, model = std::move(model), version, done = std::move(done)]() mutable {
+    done(services_.publisher->Rollback(model, version));
+  });
+}
+
+absl::Status TrainerRegistry::CheckRoom() const {
+  const absl::MutexLock lock(&mu_);
+  return trainers_.size() < most_
+             ? absl::OkStatus()
+             : absl::ResourceExhaustedError(absl::StrCat(
+                   "there are ", trainers_.size(), " trainers, and the server takes ", most_,
+                   " (--max_trainers): delete one that is not needed any more, or have idle ones "
+                   "expire (idle_timeout_seconds)"));
+}
+
+absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
+                                                       const std::string& request) {
+  if (spec.model.empty()) {
+    return InvalidField("model", "is empty; expected the name of a served model");
+  }
+  if (spec.name.empty()) {
+    spec.name = PlainName(spec.model);
+  }
+  BRAID_RETURN_IF_ERROR(CheckName(spec.name));
+  if (const auto there = Find(spec.name); there.ok()) {
+    TrainerInfo info = (*there)->info();
+    // The caller may train `spec.model`, so it may know of that model's trainers alone.
+    const bool same = !spec.request_id.empty() && info.spec.request_id == spec.request_id &&
+                      info.spec.model == spec.model;
+    return same ? absl::StatusOr<TrainerInfo>(std::move(info)) : NameIsTaken(spec.name);
+  }
+  BRAID_RETURN_IF_ERROR(CheckRoom());
+  const std::string name = spec.name;
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
+                         services_.models->FindReplicas(spec.model, spec.base_version));
+  std::optional<StoredTrainer> stored;
+  if (storage_ != nullptr) {
+    if (const auto there = storage_->Find(name); there.ok()) {
+      return NameIsTaken(name);
+    } else if (!absl::IsNotFound(there.status())) {
+      return IsDamaged(name, there.status());
+    }
+    stored = StoredTrainer{name, RandomId(), request, base->version()};
+    BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
+  }
+  const auto create = [&]() -> absl::StatusOr<std::shared_ptr<Trainer>> {
+    std::unique_ptr<CheckpointStore> store;
+    if (stored) {
+      BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(name));
+    }
+    return Trainer::Create(std::move(spec), stored ? stored->id : RandomId(),
+                           {base->config(), base->version(), base->replicas()}, std::move(store),
+                           services_);
+  };
+  absl::StatusOr<std::shared_ptr<Trainer>> trainer = create();
+  absl::Status status = trainer.status();
+  if (status.ok() && stored) {
+    // A trainer is durable from its start.
+    status = SaveAndWait(**trainer).status();
+  }
+  if (!status.ok()) {
+    trainer = status;
+    if (stored) {
+      storage_->Remove(name).IgnoreError();  // told is what went wrong first
+    }
+    return status;
+  }
+  TrainerInfo info = (*trainer)->info();
+  const absl::MutexLock lock(&mu_);
+  trainers_[name] = *std::move(trainer);
+  return info;
+}
+
+absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
+                                         const std::string& checkpoint) {
+  BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer,
+                         RestoreTrainer(stored, std::move(spec), checkpoint, *storage_, services_));
+  if (stored.expired) {
+    StoredTrainer back = stored;
+    back.expired = false;
+    BRAID_RETURN_IF_ERROR(storage_->Write(back));
+  }
+  const absl::MutexLock lock(&mu_);
+  trainers_[stored.name] = std::move(trainer);
+  return absl::OkStatus();
+}
+
+void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint,
+                                        CheckpointDone done) {
+  if (const auto trainer = Find(name); trainer.ok()) {
+    (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
+    return;
+  }
+  thread_.Post([this, name = std::move(name), checkpoint = std::move(checkpoint),
+                done = std::move(done)]() mutable {
+    // Somebody may have brought it back meanwhile.
+    if (const auto trainer = Find(name); trainer.ok()) {
+      (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
+      return;
+    }
+    done(BringBack(name, checkpoint));
+  });
+}
+
+absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& name,
+                                                          const std::string& checkpoint) {
+  const absl::StatusOr<StoredTrainer> stored =
+      storage_ != nullptr && CheckName(name).ok() ? storage_->Find(name) : NotFound(name);
+  if (!stored.ok()) {
+    return absl::IsNotFound(stored.status()) ? NotFound(name) : IsDamaged(name, stored.status());
+  }
+  BRAID_RETURN_IF_ERROR(CheckRoom());
+  BRAID_RETURN_IF_ERROR(RestoreOne(*stored, checkpoint));
+  const std::vector<CheckpointInfo> all = *(*Find(name))->ListCheckpoints();
+  return all.back();
+}
+
+absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
+  std::shared_ptr<Trainer> trainer = Take(name);
+  // Also one that cannot be read: nothing else takes it away.
+  const bool on_disk = storage_ != nullptr && CheckName(name).ok() &&
+                       !absl::IsNotFound(storage_->Find(name).status());
+  if (trainer == nullptr && !on_disk) {
+    return NotFound(name);
+  }
+  // Waits for its threads, unless a call has it still; that one ends it then.
+  trainer.reset();
+  return on_disk ? storage_->Remove(name) : absl::OkStatus();
+}
+
+template <typename Callback, typename Ask>
+void TrainerRegistry::AskTrainer(absl::string_view name, Callback done, Ask ask) const {
+  const absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    done(trainer.status());
+    return;
+  }
+  ask(**trainer, std::move(done));
+}
+
+void TrainerRegistry::Submit(absl::string_view name, Operation operation, OperationDone done) {
+  AskTrainer(name, std::move(done), [&](Trainer& trainer, OperationDone then) {
+    trainer.Submit(std::move(operation), std::move(then));
+  });
+}
+
+void TrainerRegistry::GetState(absl::string_view name, StateDone done) {
+  AskTrainer(name, std::move(done),
+             [](Trainer& trainer, StateDone then) { trainer.GetState(std::move(then)); });
+}
+
+void TrainerRegistry::Export(absl::string_view name, ExportFormat format, ExportDone done) {
+  AskTrainer(name, std::move(done), [format](Trainer& trainer, ExportDone then) {
+    trainer.Export(format, std::move(then));
+  });
+}
+
+void TrainerRegistry::SaveCheckpoint(absl::string_view name, CheckpointDone done) {
+  AskTrainer(name, std::move(done), [](Trainer& trainer, CheckpointDone then) {
+    trainer.SaveCheckpoint(std::move(then));
+  });
+}
+
+absl::StatusOr<std::vector<CheckpointInfo>> TrainerRegistry::ListCheckpoints(
+    absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->ListCheckpoints();
+}
+
+absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
+    absl::string_view name, const std::vector<std::string>& metrics, int64_t k) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  EvaluationRun run{std::string(name), nullptr};
+  BRAID_ASSIGN_OR_RETURN(run.evaluation, trainer->StartEvaluation(metrics, k));
+  return run;
+}
+
+void TrainerRegistry::Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
+                               std::vector<HostTensor> targets, EvaluateDone done) {
+  AskTrainer(run.trainer, std::move(done), [&](Trainer& trainer, EvaluateDone then) {
+    trainer.Evaluate(run.evaluation, std::move(inputs), std::move(targets), std::move(then));
+  });
+}
+
+EvaluationResult TrainerRegistry::Result(const EvaluationRun& run) {
+  return run.evaluation->Result();
+}
+
+absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Find(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  const auto found = trainers_.find(name);
+  if (found == trainers_.end()) {
+    return NotFound(name);
+  }
+  return found->second;
+}
+
+absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->info();
+}
+
+void TrainerRegistry::GetSettled(absl::string_view name, InfoDone done) const {
+  AskTrainer(name, std::move(done),
+             [](Trainer& trainer, InfoDone then) { trainer.GetSettled(std::move(then)); });
+}
+
+absl::StatusOr<std::string> TrainerRegistry::ModelOf(absl::string_view name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->spec().model;
+}
+
+std::vector<TrainerState> TrainerRegistry::States() const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<TrainerState> states;
+  for (const auto& [name, trainer] : trainers_) {
+    states.push_back(trainer->state());
+  }
+  return states;
+}
+
+std::vector<TrainerInfo> TrainerRegistry::List() const {
+  std::vector<TrainerInfo> infos;
+  for (const std::shared_ptr<Trainer>& trainer : All()) {
+    infos.push_back(trainer->info());
+  }
+  return infos;
+}
+
+}  // namespace braid

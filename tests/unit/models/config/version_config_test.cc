@@ -1,0 +1,85 @@
+#include "server/models/config/version_config.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/made_config.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+
+TensorSpec Number(const std::string& name) {
+  TensorSpec spec{name, DataType::kInt64, {}, /*broadcast=*/true};
+  spec.scalar = true;
+  return spec;
+}
+
+// Words of an embedding of `words`, and whether its range is the configuration's.
+ModelConfig Words(int64_t words, bool declared = false) {
+  ModelConfig config = MakeConfig(8, {{"ids", DataType::kInt64, {3}}, {"x", DataType::kFp32, {4}}},
+                                  {{"y", DataType::kFp32, {2}}});
+  config.inputs[0].range = ValueRange{0, words - 1};
+  config.inputs[0].range_found = !declared;
+  config.inputs.push_back(Number("power"));
+  return config;
+}
+
+TEST(VersionConfigTest, WhatTheModuleToldIsLeftOut) {
+  const ModelConfig found = Declared(Words(10));
+  EXPECT_THAT(found.inputs,
+              ElementsAre(Field(&TensorSpec::name, "ids"), Field(&TensorSpec::name, "x")));
+  EXPECT_FALSE(found.inputs[0].range);
+  EXPECT_FALSE(found.inputs[0].range_found);
+  EXPECT_EQ(found.max_batch_size, 8);
+  EXPECT_EQ(Declared(Words(10, /*declared=*/true)).inputs[0].range->max, 9);
+}
+
+TEST(VersionConfigTest, WhatIsConfiguredComesFromTheNewOne) {
+  ModelConfig current = Words(20);
+  current.max_batch_size = 64;
+  current.inputs.back() = Number("scale");
+  const auto config = Reconfigured(Words(10), current);
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->max_batch_size, 64);
+  EXPECT_EQ(config->inputs[0].range->max, 9);  // of its own embedding
+  EXPECT_TRUE(config->inputs[0].range_found);
+  EXPECT_EQ(config->inputs[2].name, "power");
+  EXPECT_EQ(Reconfigured(Words(10), Words(7, /*declared=*/true))->inputs[0].range->max, 6);
+  EXPECT_FALSE(Reconfigured(Words(10, /*declared=*/true), Words(7))->inputs[0].range);
+}
+
+TEST(VersionConfigTest, OtherTensorsDoNotFit) {
+  const auto refused = [](auto change, const std::string& what) {
+    ModelConfig current = Words(10);
+    change(&current);
+    EXPECT_THAT(Reconfigured(Words(10), current),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("loaded with another configuration"), HasSubstr(what))));
+  };
+  refused([](ModelConfig* c) { c->inputs[1].dims = {5}; },
+          "input[1] was 'x' FP32[4], is 'x' FP32[5]");
+  refused([](ModelConfig* c) { c->inputs[1].name = std::string("z"); }, "is 'z' FP32[4]");
+  refused([](ModelConfig* c) { c->inputs[1].type = DataType::kFp64; }, "is 'x' FP64[4]");
+  refused([](ModelConfig* c) { c->inputs[1].broadcast = true; }, "is 'x' FP32[4], broadcast");
+  refused(
+      [](ModelConfig* c) {
+        c->inputs[1].reshape = std::vector<int64_t>{2, 2};
+      },
+      "is 'x' FP32[4], reshaped to [2, 2]");
+  refused([](ModelConfig* c) { c->inputs.erase(c->inputs.begin() + 1); }, "is none");
+  refused([](ModelConfig* c) { c->outputs.push_back(c->outputs[0]); },
+          "output[1] was none, is 'y' FP32[2]");
+  refused([](ModelConfig* c) { c->max_batch_size = 0; }, "max_batch_size was 8, is 0");
+}
+
+}  // namespace
+}  // namespace braid

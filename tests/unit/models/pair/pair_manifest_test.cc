@@ -1,0 +1,261 @@
+#include "server/models/pair/pair_manifest.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr absl::StatusCode kRefused = absl::StatusCode::kFailedPrecondition;
+
+json Slot(const char* role, const char* name) { return {{"role", role}, {"name", name}}; }
+
+json Gradient(const char* role, const char* name) {
+  return {{"role", role}, {"name", name}, {"depends_on", {"y"}}};
+}
+
+// Of y = batch_norm(x) @ weight, with the weight under two names.
+json Manifest() {
+  const json program = {
+      {"precision", "model"},
+      {"eval",
+       {{"graph", "eval"},
+        {"inputs", {Slot("parameter", "weight"), Slot("buffer", "mean"), Slot("input", "x")}},
+        {"outputs", {Slot("output", "y")}}}},
+      {"forward",
+       {{"graph", "fw"},
+        {"inputs", {Slot("parameter", "twin"), Slot("buffer", "mean"), Slot("input", "x")}},
+        {"outputs",
+         {Slot("new_buffer", "mean"), Slot("output", "y"), Slot("saved", "s"),
+          Slot("saved", "t")}}}},
+      {"backward",
+       {{"graph", "bw"},
+        {"inputs", {Slot("saved", "t"), Slot("new_buffer", "mean"), Slot("output_gradient", "y")}},
+        {"outputs",
+         {Gradient("parameter_gradient", "weight"), Gradient("parameter_gradient", "twin")}}}}};
+  const json part = {
+      {"path", ""},
+      {"inputs", {{{"name", "x"}, {"dtype", "INT64"}, {"shape", {"batch", 3}}, {"range", {0, 9}}}}},
+      {"outputs", {{{"name", "y"}, {"dtype", "FP32"}, {"shape", {"batch", 2}}}}},
+      {"min_training_rows", 2},
+      {"min_evaluation_rows", 1},
+      {"programs", {program}}};
+  return {{"format", "braid-pair"},
+          {"schema_version", 1},
+          {"torch_version", "2.10.1"},
+          {"device", "cpu"},
+          {"state",
+           {{{"name", "weight"},
+             {"kind", "parameter"},
+             {"trainable", true},
+             {"dtype", "FP32"},
+             {"shape", {3, 2}}},
+            {{"name", "twin"},
+             {"kind", "parameter"},
+             {"trainable", true},
+             {"dtype", "FP32"},
+             {"shape", {3, 2}},
+             {"tied_to", "weight"}},
+            {{"name", "mean"}, {"kind", "buffer"}, {"dtype", "FP32"}, {"shape", {3}}}}},
+          {"chains", {{""}}},
+          {"parts", {part}}};
+}
+
+TEST(PairManifestTest, ReadsWhatEverySlotIs) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest manifest, ParsePairManifest(Manifest().dump()));
+  EXPECT_EQ(manifest.torch_version, "2.10.1");  // another than this server's is no error here
+  EXPECT_EQ(manifest.device, "cpu");
+  ASSERT_THAT(manifest.state, SizeIs(3));
+  EXPECT_EQ(manifest.state[1].tensor, 0);  // tied
+  EXPECT_EQ(manifest.state[2].tensor, 2);
+  EXPECT_FALSE(manifest.state[2].is_parameter);
+  EXPECT_THAT(manifest.chains, ElementsAre(ElementsAre("")));
+  ASSERT_THAT(manifest.parts, SizeIs(1));
+  const PairPart& part = manifest.parts[0];
+  EXPECT_THAT(part.inputs[0].shape, ElementsAre(-1, 3));
+  EXPECT_EQ(part.inputs[0].range->max, 9);
+  EXPECT_THAT(part.outputs[0].shape, ElementsAre(-1, 2));
+  EXPECT_EQ(part.min_training_rows, 2);
+  const PairProgram& program = part.programs[0];
+  EXPECT_EQ(program.autocast, std::nullopt);
+  EXPECT_EQ(program.saved, 2);
+  EXPECT_EQ(program.forward->inputs[0].index, 0);  // the first of the tied
+  EXPECT_EQ(program.backward->inputs[0].role, PairRole::kSaved);
+  EXPECT_EQ(program.backward->inputs[0].index, 1);
+  EXPECT_EQ(program.backward->outputs[1].index, 0);
+  EXPECT_THAT(program.backward->outputs[0].depends_on, ElementsAre(0));
+}
+
+TEST(PairManifestTest, AModelThatIsNotTrainedHasNoForwardAndBackward) {
+  json manifest = Manifest();
+  json& program = manifest["parts"][0]["programs"][0];
+  program.erase("backward");
+  EXPECT_THAT(ParsePairManifest(manifest.dump()), IsOk());
+  program.erase("forward");
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(manifest.dump()));
+  EXPECT_FALSE(read.parts[0].programs[0].forward);
+}
+
+struct Damage {
+  const char* name;
+  std::function<void(json&)> make;
+  std::vector<std::string> said;
+};
+
+class DamagedManifestTest : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(DamagedManifestTest, IsRefusedByPlaceAndValue) {
+  json manifest = Manifest();
+  GetParam().make(manifest);
+  const auto read = ParsePairManifest(manifest.dump());
+  for (const std::string& said : GetParam().said) {
+    EXPECT_THAT(read, StatusIs(kRefused, HasSubstr(said)));
+  }
+}
+
+json& Program(json& manifest) { return manifest["parts"][0]["programs"][0]; }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DamagedManifestTest,
+    ::testing::Values(
+        Damage{"NoObject", [](json& m) { m = json::array(); }, {"not a JSON object"}},
+        Damage{"OtherFormat", [](json& m) { m["format"] = "x"; }, {"format: 'x'", "braid-pair"}},
+        Damage{"NoRowsToTrain",
+               [](json& m) { m["parts"][0]["min_training_rows"] = 0; },
+               {"parts[0].min_training_rows: 0", "1 or more"}},
+        Damage{"ChainOfNoParts",
+               [](json& m) { m["chains"] = {{"third"}}; },
+               {"chains[0]: 'third' is no part"}},
+        Damage{"OtherSchema",
+               [](json& m) { m["schema_version"] = 7; },
+               {"schema_version: 7", "this server reads 1"}},
+        Damage{"NoTorch", [](json& m) { m.erase("torch_version"); }, {"has no \"torch_version\""}},
+        Damage{"NoState", [](json& m) { m.erase("state"); }, {"has no \"state\""}},
+        Damage{"OtherDevice", [](json& m) { m["device"] = "tpu"; }, {"device: 'tpu'", "\"cuda\""}},
+        Damage{"OtherKind", [](json& m) { m["state"][2]["kind"] = "x"; }, {"state[2].kind: 'x'"}},
+        Damage{"OtherDatatype",
+               [](json& m) { m["state"][0]["dtype"] = "FP8"; },
+               {"state[0].dtype: 'FP8'", "FP32"}},
+        Damage{"NegativeSize",
+               [](json& m) { m["state"][0]["shape"][1] = -2; },
+               {"state[0].shape[1]", "-2"}},
+        Damage{"EndlessSize",
+               [](json& m) {
+                 m["state"][2]["shape"] = {int64_t{1} << 62, 8};
+               },
+               {"state[2]", "larger than any memory"}},
+        Damage{"TrainableIntegers",
+               [](json& m) { m["state"][0]["dtype"] = "INT64"; },
+               {"state[0]", "trainable"}},
+        Damage{"NameTwice",
+               [](json& m) { m["state"][2]["name"] = "weight"; },
+               {"state[2]", "'weight' is there twice"}},
+        Damage{"TiedToNobody",
+               [](json& m) { m["state"][1]["tied_to"] = "x"; },
+               {"state[1].tied_to: 'x' is not known"}},
+        Damage{"TiedToAnotherShape",
+               [](json& m) {
+                 m["state"][1]["shape"] = {2, 3};
+               },
+               {"state[1].tied_to", "another kind, datatype or shape"}},
+        Damage{"NoParts", [](json& m) { m["parts"] = json::array(); }, {"parts", "whole model"}},
+        Damage{"AStageFirst",
+               [](json& m) { m["parts"][0]["path"] = "first"; },
+               {"parts", "whole model"}},
+        Damage{"NoInputs",
+               [](json& m) { m["parts"][0]["inputs"] = json::array(); },
+               {"parts[0].inputs: is empty"}},
+        Damage{"NoBatch",
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"] = json::array(); },
+               {"parts[0]", "'x' has no batch dimension"}},
+        Damage{"FixedBatch",
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"][0] = 5; },
+               {"parts[0].inputs[0].shape[0]"}},
+        Damage{"BatchByAnotherName",
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"][0] = "2*batch"; },
+               {"parts[0].inputs[0].shape[0]: '2*batch'; expected \"batch\""}},
+        Damage{"BatchTwice",
+               [](json& m) { m["parts"][0]["outputs"][0]["shape"][1] = "batch"; },
+               {"parts[0].outputs[0].shape[1]"}},
+        Damage{"RangeOfNothing",
+               [](json& m) {
+                 m["parts"][0]["inputs"][0]["range"] = {5, 1};
+               },
+               {"parts[0].inputs[0].range: 5 is more than 1"}},
+        Damage{"RangeOfFloats",
+               [](json& m) { m["parts"][0]["inputs"][0]["dtype"] = "FP32"; },
+               {"parts[0].inputs[0].range", "FP32"}},
+        Damage{"PartTwice",
+               [](json& m) { m["parts"].push_back(m["parts"][0]); },
+               {"parts[1]", "'' is there twice"}},
+        Damage{"PrecisionTwice",
+               [](json& m) { m["parts"][0]["programs"].push_back(Program(m)); },
+               {"parts[0].programs[1]", "\"model\" is there twice"}},
+        Damage{
+            "EmptyChain", [](json& m) { m["chains"] = {json::array()}; }, {"chains[0]: is empty"}},
+        Damage{"GradientOfNoOutput",
+               [](json& m) { Program(m)["backward"]["outputs"][0]["depends_on"] = json::array(); },
+               {"programs[0].backward.outputs[0].depends_on: is empty"}},
+        Damage{"NoPrograms",
+               [](json& m) { m["parts"][0]["programs"] = json::array(); },
+               {"parts[0].programs", "\"model\""}},
+        Damage{"OtherPrecision",
+               [](json& m) { Program(m)["precision"] = "int4"; },
+               {"parts[0].programs[0].precision: 'int4'"}},
+        Damage{"BackwardAlone",
+               [](json& m) { Program(m).erase("forward"); },
+               {"\"backward\" without a \"forward\""}},
+        Damage{"UnknownRole",
+               [](json& m) { Program(m)["eval"]["inputs"][0]["role"] = "weights"; },
+               {"programs[0].eval.inputs[0].role: 'weights' is no role"}},
+        Damage{"RoleOfAnotherGraph",
+               [](json& m) { Program(m)["eval"]["inputs"][0] = Slot("saved", "s"); },
+               {"programs[0].eval.inputs[0].role: 'saved'"}},
+        Damage{"UnknownParameter",
+               [](json& m) { Program(m)["eval"]["inputs"][0]["name"] = "w"; },
+               {"programs[0].eval.inputs[0].name: 'w' is not known"}},
+        Damage{"ParameterAsABuffer",
+               [](json& m) { Program(m)["eval"]["inputs"][0]["role"] = "buffer"; },
+               {"'weight' is not known"}},
+        Damage{"AnOutputTooFew",
+               [](json& m) { Program(m)["eval"]["outputs"] = json::array(); },
+               {"programs[0].eval: has 0 of the 1 outputs"}},
+        Damage{"AnOutputTwice",
+               [](json& m) { Program(m)["eval"]["outputs"].push_back(Slot("output", "y")); },
+               {"programs[0].eval", "twice"}},
+        Damage{"SavedTwice",
+               [](json& m) { Program(m)["forward"]["outputs"][3]["name"] = "s"; },
+               {"programs[0].forward.outputs[3].name: 's' is there twice"}},
+        Damage{"SavedByNobody",
+               [](json& m) { Program(m)["backward"]["inputs"][0]["name"] = "u"; },
+               {"programs[0].backward.inputs[0].name: 'u' is not known"}},
+        Damage{"BufferThatForwardLeaves",
+               [](json& m) { Program(m)["forward"]["outputs"].erase(0); },
+               {"programs[0].backward", "'mean'"}},
+        Damage{"GradientOfAFrozenParameter",
+               [](json& m) { m["state"][0]["trainable"] = m["state"][1]["trainable"] = false; },
+               {"programs[0].backward.outputs[0].name: 'weight' is not trainable"}},
+        Damage{"GradientOfNothing",
+               [](json& m) { Program(m)["backward"]["outputs"][0].erase("depends_on"); },
+               {"programs[0].backward.outputs[0]: has no \"depends_on\""}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(PairManifestTest, TextThatIsNoJsonIsRefused) {
+  for (const char* text : {"", "{", "\xff\xfe", "[1,", "nul"}) {
+    EXPECT_THAT(ParsePairManifest(text), StatusIs(kRefused, HasSubstr("not a JSON object")));
+  }
+}
+
+}  // namespace
+}  // namespace braid

@@ -1,0 +1,70 @@
+#include "server/rpc/auth/audit_details.h"
+
+#include <utility>
+
+#include "braid/v1/training.pb.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "inference/grpc_service.pb.h"
+#include "server/rpc/auth/request_names.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+AuditDetails::value_type Detail(const char* name, AuditValue value) {
+  return {name, std::move(value)};
+}
+
+TEST(AuditDetailsTest, AreWhatARequestAsksFor) {
+  braid::v1::RollbackRequest rollback;
+  rollback.set_version(3);
+  EXPECT_THAT(DetailsOf(rollback, Subject::kModel), ElementsAre(Detail("version", 3)));
+  braid::v1::RestoreCheckpointRequest restore;
+  EXPECT_THAT(DetailsOf(restore, Subject::kTrainer), IsEmpty());
+  restore.set_checkpoint("c");
+  EXPECT_THAT(DetailsOf(restore, Subject::kTrainer), ElementsAre(Detail("checkpoint", "c")));
+  braid::v1::CreateTrainerRequest create;
+  create.set_name("t");
+  EXPECT_THAT(DetailsOf(create, Subject::kModel), IsEmpty());
+  create.set_version(2);
+  EXPECT_THAT(DetailsOf(create, Subject::kModel), ElementsAre(Detail("version", 2)));
+  inference::LogSettingsRequest log;
+  EXPECT_THAT(DetailsOf(log, Subject::kServer), IsEmpty());
+  (*log.mutable_settings())["log_level"].set_string_param("info");
+  EXPECT_THAT(DetailsOf(log, Subject::kServer), ElementsAre(Detail("settings", "log_level=info")));
+  inference::SystemSharedMemoryRegisterRequest region;
+  region.set_name("r");
+  region.set_key("/k");
+  EXPECT_THAT(DetailsOf(region, Subject::kServer),
+              ElementsAre(Detail("region", "r"), Detail("key", "/k")));
+}
+
+TEST(RequestNamesTest, AreTheModelsAndTrainersAlone) {
+  inference::SystemSharedMemoryRegisterRequest region;
+  region.set_name("r");
+  EXPECT_EQ(NamesIn(region, Subject::kServer).trainer, "");
+  EXPECT_EQ(NamesIn(region, Subject::kServer).model, "");
+  inference::ModelReadyRequest ready;
+  ready.set_name("m");
+  EXPECT_EQ(NamesIn(ready, Subject::kModel).model, "m");
+  braid::v1::DeleteTrainerRequest remove;
+  remove.set_name("t");
+  EXPECT_EQ(NamesIn(remove, Subject::kTrainer).trainer, "t");
+  EXPECT_EQ(NamesIn(remove, Subject::kTrainer).model, "");
+}
+
+TEST(RequestNamesTest, ATrainerWithoutANameHasItsModels) {
+  braid::v1::CreateTrainerRequest create;
+  create.set_model("net");
+  EXPECT_EQ(NamesIn(create, Subject::kModel).model, "net");
+  EXPECT_EQ(NamesIn(create, Subject::kModel).trainer, "net");
+  create.set_name("mine");
+  EXPECT_EQ(NamesIn(create, Subject::kModel).model, "net");
+  EXPECT_EQ(NamesIn(create, Subject::kModel).trainer, "mine");
+}
+
+}  // namespace
+}  // namespace braid

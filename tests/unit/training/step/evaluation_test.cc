@@ -1,0 +1,225 @@
+#include "server/training/step/evaluation.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/loss_modules.h"
+#include "tests/fakes/status_matchers.h"
+
+namespace braid {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+
+// An output FP64 [B, 3] and one FP64 [B].
+ModelConfig Config() {
+  ModelConfig config;
+  config.name = "m";
+  config.max_batch_size = 8;
+  config.outputs = {{"scores", DataType::kFp64, {3}}, {"score", DataType::kFp64, {}}};
+  return config;
+}
+
+std::shared_ptr<const Objective> Make(std::vector<LossSpec> losses,
+                                      LossMode mode = LossMode::kCentral) {
+  TrainerSpec spec;
+  spec.losses = std::move(losses);
+  spec.loss_mode = mode;
+  auto objective = Objective::Create(&spec, Config());
+  EXPECT_THAT(objective, IsOk());
+  return *objective;
+}
+
+Evaluation Of(const std::vector<std::string>& metrics, std::vector<LossSpec> losses,
+              int64_t k = 2) {
+  absl::StatusOr<Evaluation> evaluation = Evaluation::Create(metrics, k, Make(std::move(losses)));
+  EXPECT_THAT(evaluation, IsOk());
+  return *std::move(evaluation);
+}
+
+HostTensor Classes(const std::vector<int64_t>& classes) {
+  return MakeHost<int64_t>("targets[0]", {static_cast<int64_t>(classes.size())}, classes);
+}
+
+// Predicts classes 2, 0, 1 and 2; the second choices are 1, 1, 2 and 0.
+at::Tensor Scores() {
+  return at::tensor({0.1, 0.2, 0.7, 0.6, 0.3, 0.1, 0.0, 0.9, 0.1, 0.2, 0.1, 0.7}, at::kDouble)
+      .view({4, 3});
+}
+std::vector<at::Tensor> Outputs(const at::Tensor& scores) { return {scores, at::Tensor()}; }
+
+TEST(EvaluationTest, CountsWhatIsRight) {
+  Evaluation evaluation = Of({"accuracy", "top_k", "confusion"}, {{.name = "cross_entropy"}});
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({2, 1, 0, -100})}, 0, 4), IsOk());
+  ASSERT_THAT(evaluation.Add(Outputs(Scores().slice(0, 0, 2)), {Classes({2, 2})}, 0, 2), IsOk());
+  const EvaluationResult result = evaluation.Result();
+  EXPECT_EQ(result.rows, 6);
+  // Right: rows 0 of both; second choice: row 1.
+  EXPECT_THAT(result.metrics, ElementsAre(Pair("accuracy", 2.0 / 5), Pair("top_k", 3.0 / 5)));
+  EXPECT_THAT(result.confusion, ElementsAre(0, 1, 0,  //
+                                            1, 0, 0,  //
+                                            1, 0, 2));
+}
+
+TEST(EvaluationTest, ThereIsNothingButTheLossUnlessAskedFor) {
+  Evaluation evaluation = Of({}, {{.name = "cross_entropy"}});
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({2, 1, 0, 1})}, 0, 4), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, IsEmpty());
+  EXPECT_THAT(evaluation.Result().confusion, IsEmpty());
+}
+
+TEST(EvaluationTest, TopKOfFewerClassesIsAlwaysRight) {
+  Evaluation evaluation = Of({"top_k"}, {{.name = "cross_entropy"}}, /*k=*/5);
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({0, 0, 0, 0})}, 0, 4), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("top_k", 1.0)));
+}
+
+TEST(EvaluationTest, ClassesMayHaveMoreDimensions) {
+  // Two pixels a row: [2, 3, 2].
+  const at::Tensor scores = Scores().view({2, 2, 3}).transpose(1, 2);
+  Evaluation evaluation = Of({"accuracy", "confusion"}, {{.name = "cross_entropy"}});
+  const HostTensor target = MakeHost<int64_t>("targets[0]", {2, 2}, {2, 0, -100, 1});
+  ASSERT_THAT(evaluation.Add(Outputs(scores), {target}, 0, 2), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("accuracy", 2.0 / 3)));
+  EXPECT_THAT(evaluation.Result().confusion, ElementsAre(1, 0, 0, 0, 0, 1, 0, 0, 1));
+}
+
+TEST(EvaluationTest, MeasuresDistances) {
+  Evaluation evaluation = Of({"mse", "mae"}, {{.name = "huber", .output = "score"}});
+  const at::Tensor output = at::tensor({1.0, 2.0, -1.0}, at::kDouble);
+  const HostTensor target = MakeHost<double>("targets[0]", {3}, {0, 4, -1});
+  ASSERT_THAT(evaluation.Add({{}, output}, {target}, 0, 3), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("mae", 1.0), Pair("mse", 5.0 / 3)));
+}
+
+TEST(EvaluationTest, TheLossIsThatOfOneBatch) {
+  const std::vector<LossSpec> losses = {
+      {.name = "cross_entropy", .weight = 0.5, .class_weights = {0.5, 1, 4}},
+      {.name = "nll", .reduction = Reduction::kSum, .weight = 2}};
+  Evaluation evaluation = Of({}, losses);
+  const HostTensor all = Classes({2, 1, -100, -100});
+  for (const auto& [start, rows] : {std::pair<int64_t, int64_t>{0, 1}, {1, 1}, {2, 2}}) {
+    ASSERT_THAT(
+        evaluation.Add(Outputs(Scores().slice(0, start, start + rows)), {all, all}, start, rows),
+        IsOk());
+  }
+  const at::Tensor target = at::tensor({2, 1, -100, -100}, at::kLong);
+  const double mean =
+      at::cross_entropy_loss(Scores(), target, at::tensor({0.5, 1.0, 4.0}, at::kDouble))
+          .item<double>();
+  const double sum = at::nll_loss(Scores(), target, {}, at::Reduction::Sum).item<double>();
+  EXPECT_NEAR(*evaluation.Result().loss, 0.5 * mean + 2 * sum, 1e-14);
+}
+
+TEST(EvaluationTest, OverNothingIsNan) {
+  Evaluation evaluation = Of({"accuracy"}, {{.name = "cross_entropy"}});
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({-100, -100, -100, -100})}, 0, 4), IsOk());
+  EXPECT_TRUE(std::isnan(*evaluation.Result().loss));
+  EXPECT_TRUE(std::isnan(evaluation.Result().metrics["accuracy"]));
+  EXPECT_EQ(evaluation.Result().rows, 4);
+}
+
+TEST(EvaluationTest, AModelsOwnLossIsAMeanOverRows) {
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      Evaluation evaluation,
+      Evaluation::Create({}, 5, Make({{.output = "score"}}, LossMode::kModel)));
+  ASSERT_THAT(evaluation.Add({{}, at::scalar_tensor(2.0, at::kDouble)}, {}, 0, 3), IsOk());
+  ASSERT_THAT(evaluation.Add({{}, at::scalar_tensor(6.0, at::kDouble)}, {}, 3, 1), IsOk());
+  EXPECT_DOUBLE_EQ(*evaluation.Result().loss, 3);
+}
+
+TEST(EvaluationTest, MeasuresClassesOfAModulesLoss) {
+  const LossSpec loss = {.name = "module", .module = LossModuleOf("return output.sum()")};
+  Evaluation evaluation = Of({"accuracy", "confusion"}, {loss});
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({2, 0, 1, 1})}, 0, 4), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("accuracy", 0.75)));
+  EXPECT_THAT(evaluation.Add(Outputs(Scores()), {Classes({2, 0, 1, -100})}, 0, 4),
+              RefusesField("targets[0]", HasSubstr("class index -100 in row 3")));
+}
+
+TEST(EvaluationTest, RefusesUnknownMetrics) {
+  const auto objective = Make({{.name = "mse"}});
+  EXPECT_THAT(Evaluation::Create({"mse", "f1"}, 5, objective),
+              RefusesField("metrics[1]", AllOf(HasSubstr("there is no metric 'f1'"),
+                                               HasSubstr("accuracy, top_k, confusion, mse, mae"))));
+  EXPECT_THAT(Evaluation::Create({"mse", "mae", "mse"}, 5, objective),
+              RefusesField("metrics[2]", HasSubstr("there twice")));
+  EXPECT_THAT(Evaluation::Create({"top_k"}, 0, objective),
+              RefusesField("k", HasSubstr("expected at least 1")));
+  EXPECT_THAT(Evaluation::Create({"accuracy"}, 0, objective), IsOk());
+}
+
+TEST(EvaluationTest, WhereTheClientComputesTheLossThereAreMetricsAlone) {
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      Evaluation evaluation,
+      Evaluation::Create({"accuracy", "confusion"}, 5, Make({}, LossMode::kClient)));
+  ASSERT_THAT(evaluation.Add(Outputs(Scores()), {Classes({2, 1, -100, 2})}, 0, 4), IsOk());
+  const EvaluationResult result = evaluation.Result();
+  EXPECT_EQ(result.loss, std::nullopt);
+  EXPECT_EQ(result.rows, 4);
+  EXPECT_THAT(result.metrics, ElementsAre(Pair("accuracy", 2.0 / 3)));
+  EXPECT_THAT(result.confusion, ElementsAre(0, 0, 0,  //
+                                            1, 0, 0,  //
+                                            0, 0, 2));
+}
+
+// No loss has looked at the output before.
+TEST(EvaluationTest, AMetricIsOfAnOutputWithARowForEachOfTheBatch) {
+  for (const at::Tensor& output : {at::scalar_tensor(1.0), at::zeros({2, 3}, at::kDouble)}) {
+    BRAID_ASSERT_OK_AND_ASSIGN(Evaluation evaluation,
+                               Evaluation::Create({"mse"}, 5, Make({}, LossMode::kClient)));
+    const HostTensor target = MakeHost<double>("targets[0]", {4}, {0, 4, -1, 2});
+    EXPECT_THAT(evaluation.Add(Outputs(output), {target}, 0, 4),
+                StatusIs(kFailed, HasSubstr("metrics[0]: mse is of an output that has a row")));
+  }
+}
+
+TEST(EvaluationTest, NeedsALossOrAMetricAndATarget) {
+  EXPECT_THAT(Evaluation::Create({}, 5, Make({}, LossMode::kClient)),
+              StatusIs(kFailed, AllOf(HasSubstr("the client computes"),
+                                      HasSubstr("at least one of accuracy, top_k"))));
+  EXPECT_THAT(Evaluation::Create({"mse"}, 5, Make({}, LossMode::kModel)),
+              StatusIs(kFailed, HasSubstr("metrics[0]: there is no target")));
+}
+
+TEST(EvaluationTest, AMetricThatDoesNotGoWithTheTarget) {
+  const HostTensor values = MakeHost<double>("targets[0]", {4, 3}, std::vector<double>(12));
+  EXPECT_THAT(Of({"mse", "accuracy"}, {{.name = "mse"}}).Add(Outputs(Scores()), {values}, 0, 4),
+              RefusesField("metrics[1]", AllOf(HasSubstr("accuracy is measured by class indices"),
+                                               HasSubstr("'target' is FP64 [4, 3]"))));
+  EXPECT_THAT(Of({"mae"}, {{.name = "cross_entropy"}})
+                  .Add(Outputs(Scores()), {Classes({0, 1, 2, 0})}, 0, 4),
+              RefusesField("metrics[0]", HasSubstr("mae is measured by numbers [4, 3]")));
+  const HostTensor numbers = MakeHost<double>("targets[0]", {3}, {0, 4, -1});
+  EXPECT_THAT(
+      Of({"confusion"}, {{.name = "mse", .output = "score"}})
+          .Add({{}, at::zeros({3}, at::kDouble)}, {numbers}, 0, 3),
+      StatusIs(kFailed, HasSubstr("metrics[0]: confusion is of an output [rows, classes]")));
+}
+
+TEST(EvaluationTest, ConfusionIsOfSoManyClasses) {
+  Evaluation many = Of({"confusion"}, {{.name = "cross_entropy"}});
+  EXPECT_THAT(many.Add(Outputs(at::zeros({1, 5000}, at::kDouble)), {Classes({1})}, 0, 1),
+              StatusIs(kFailed, HasSubstr("at most 2048 classes; these are 5000")));
+  Evaluation other = Of({"confusion"}, {{.name = "cross_entropy"}});
+  ASSERT_THAT(other.Add(Outputs(at::zeros({1, 3}, at::kDouble)), {Classes({1})}, 0, 1), IsOk());
+  EXPECT_THAT(other.Add(Outputs(at::zeros({1, 4}, at::kDouble)), {Classes({1})}, 0, 1),
+              StatusIs(kFailed, HasSubstr("these are 4 after 3")));
+}
+
+}  // namespace
+}  // namespace braid

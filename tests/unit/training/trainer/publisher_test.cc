@@ -1,0 +1,283 @@
+// Trainers' versions: published once each, found again after a restart, gone back from.
+#include "server/training/trainer/publisher.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+#include "tests/fakes/trainer_bench.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Model "m", version 1 of the repository, with a trainer and its checkpoints.
+class Server {
+ public:
+  Server(const TempDir& repository, const std::string& data_dir)
+      : bench_(Mlp(), /*workers=*/2, data_dir, repository.path().string()),
+        trainer_(bench_.MustCreate(TrainedSpec(SgdSpec{.lr = 0.1}))) {}
+
+  Trainer& trainer() { return *trainer_; }
+  Publisher& publisher() { return *bench_.publisher(); }
+  ServedModels& models() { return *bench_.models(); }
+  int64_t served() { return (*bench_.models()->Find("m", 0))->version(); }
+  at::Tensor Infer() {
+    const auto result = bench_.Infer(4);
+    EXPECT_THAT(result, IsOk());
+    return at::tensor(ValuesOf<double>(result->outputs[0]));
+  }
+  absl::StatusOr<int64_t> Publish(int64_t sequence) {
+    BRAID_ASSIGN_OR_RETURN(const OperationResult result, Do(*trainer_, braid::Publish(sequence)));
+    return result.version;
+  }
+  void Step(int64_t sequence, int64_t rows = 20) {
+    ASSERT_THAT(Do(*trainer_, BatchOperation(sequence, rows)), IsOk());
+  }
+
+ private:
+  TrainerBench bench_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+class PublisherTest : public ::testing::Test {
+ protected:
+  PublisherTest() {
+    std::filesystem::create_directories(repository_.path() / "m/1");
+    Mlp().save((repository_.path() / "m/1/model.pt").string());
+  }
+  std::unique_ptr<Server> Start() {
+    return std::make_unique<Server>(repository_, data_.path().string());
+  }
+  std::unique_ptr<Server> StartInMemory() { return std::make_unique<Server>(repository_, ""); }
+
+  const TempDir repository_;
+  const TempDir data_;
+};
+
+TEST_F(PublisherTest, EachVersionServesItsWeights) {
+  for (const auto& server : {Start(), StartInMemory()}) {
+    const at::Tensor first = server->Infer();
+    server->Step(1);
+    EXPECT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(server->served(), 2);
+    const at::Tensor second = server->Infer();
+    EXPECT_FALSE(at::equal(second, first));
+    server->Step(3);
+    EXPECT_TRUE(at::equal(server->Infer(), second));  // until it is published
+    EXPECT_EQ(*server->Publish(4), 3);
+    EXPECT_FALSE(at::equal(server->Infer(), second));
+    const auto origin = (*server->models().Find("m", 3))->config().origin;
+    EXPECT_EQ(origin.at("trainer"), "t");
+    EXPECT_EQ(origin.at("step"), "2");
+    EXPECT_EQ(origin.at("sequence"), "4");
+  }
+}
+
+TEST_F(PublisherTest, ARestartServesWhatWasPublishedLast) {
+  at::Tensor published;
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    published = server->Infer();
+  }
+  const auto server = Start();
+  EXPECT_EQ(server->served(), 1);
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_TRUE(at::equal(server->Infer(), published));
+  EXPECT_EQ((*server->models().Find("m", 0))->config().origin.at("trainer"), "t");
+}
+
+// Somebody has put a version into the repository without a look at what was published.
+TEST_F(PublisherTest, AFolderOfAPublishedNumberIsServedUnderAnother) {
+  const auto server = Start();
+  const at::Tensor first = server->Infer();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  const at::Tensor published = server->Infer();
+  const std::filesystem::path model = repository_.path() / "m";
+  std::filesystem::copy(model / "1", model / "2", std::filesystem::copy_options::recursive);
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_TRUE(at::equal(server->Infer(), published));
+  std::filesystem::rename(model / "2", model / "3");  // as the warning says
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 3);
+  EXPECT_TRUE(at::equal(server->Infer(), first));
+}
+
+// The server fell after the version was there and before a checkpoint held its operation.
+TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
+  at::Tensor published;
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_THAT(Save(server->trainer()), IsOk());
+    ASSERT_EQ(*server->Publish(2), 2);
+    published = server->Infer();
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  ASSERT_THAT(Resume(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_TRUE(at::equal(server->Infer(), published));
+  server->Step(3);
+  EXPECT_EQ(*server->Publish(4), 3);
+}
+
+// What was decided since, on either side of a restart, is not undone.
+TEST_F(PublisherTest, APublishThatComesAgainTakesNobodysPlace) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_THAT(Save(server->trainer()), IsOk());
+    ASSERT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+    ASSERT_THAT(Resume(server->trainer()), IsOk());
+    EXPECT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(server->served(), 1);
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 1);
+  ASSERT_THAT(Resume(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(server->served(), 1);
+  server->Step(3);
+  EXPECT_EQ(*server->Publish(4), 3);
+  EXPECT_EQ(server->served(), 3);
+  ASSERT_THAT(Resume(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(server->served(), 3);
+}
+
+// With the same number and the same weights, but after a return that somebody asked for.
+TEST_F(PublisherTest, APublishAfterARestorationIsAnother) {
+  const auto server = Start();
+  server->Step(1);
+  ASSERT_THAT(Save(server->trainer()), IsOk());
+  ASSERT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  EXPECT_EQ(*server->Publish(2), 3);
+  EXPECT_EQ(server->served(), 3);
+}
+
+// The server fell after the version was written and before it was served.
+TEST_F(PublisherTest, AVersionThatIsWrittenEndsTheGoingBack) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  }
+  const std::filesystem::path pins = data_.path() / "serving.json";
+  const std::filesystem::path kept = data_.path() / "kept.json";
+  std::filesystem::copy_file(pins, kept);
+  {
+    const auto server = Start();
+    server->publisher().ServeStored("m");
+    EXPECT_EQ(server->served(), 1);
+    server->Step(1, /*rows=*/7);
+    ASSERT_EQ(*server->Publish(2), 3);
+  }
+  std::filesystem::copy_file(kept, pins, std::filesystem::copy_options::overwrite_existing);
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 3);
+}
+
+// The same number, but a trainer that went back and took another way.
+TEST_F(PublisherTest, OtherWeightsAreAnotherVersion) {
+  const auto server = Start();
+  server->Step(1);
+  ASSERT_THAT(Save(server->trainer()), IsOk());
+  server->Step(2);
+  ASSERT_EQ(*server->Publish(3), 2);
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  server->Step(2, /*rows=*/7);
+  EXPECT_EQ(*server->Publish(3), 3);
+}
+
+TEST_F(PublisherTest, AnOlderVersionComesBackAndStays) {
+  at::Tensor first;
+  at::Tensor second;
+  {
+    const auto server = Start();
+    first = server->Infer();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    second = server->Infer();
+    server->Step(3);
+    ASSERT_EQ(*server->Publish(4), 3);
+    EXPECT_EQ(*server->publisher().Rollback("m", 1), 3);  // of the repository
+    EXPECT_EQ(server->served(), 1);
+    EXPECT_TRUE(at::equal(server->Infer(), first));
+    EXPECT_EQ(*server->publisher().Rollback("m", 2), 1);  // of the data directory
+    EXPECT_TRUE(at::equal(server->Infer(), second));
+    EXPECT_EQ(*server->publisher().Rollback("m", 2), 2);
+    ASSERT_THAT(Save(server->trainer()), IsOk());
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_TRUE(at::equal(server->Infer(), second));
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  server->Step(5);
+  EXPECT_EQ(*server->Publish(6), 4);  // after the highest
+  const auto next = Start();
+  next->publisher().ServeStored("m");
+  EXPECT_EQ(next->served(), 4);  // and no longer gone back from
+}
+
+TEST_F(PublisherTest, AVersionThatIsNotThereIsNotFound) {
+  const auto server = Start();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  EXPECT_THAT(server->publisher().Rollback("m", 9),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("there are 1, 2")));
+  EXPECT_THAT(server->publisher().Rollback("n", 1),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'n'")));
+  EXPECT_EQ(server->served(), 2);
+}
+
+TEST_F(PublisherTest, InMemoryThereIsTheRepositoryToGoBackTo) {
+  const auto server = StartInMemory();
+  const at::Tensor first = server->Infer();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  EXPECT_TRUE(at::equal(server->Infer(), first));
+  EXPECT_EQ(*server->Publish(3), 3);
+}
+
+// What was stored and is damaged is passed over: the model is served as the repository has it.
+TEST_F(PublisherTest, ADamagedVersionIsNotServed) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+  }
+  const std::filesystem::path file = data_.path() / "models/m/2/model.pt";
+  ASSERT_TRUE(std::filesystem::exists(file));
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 1);
+  EXPECT_FALSE(server->publisher().Rollback("m", 2).ok());
+  EXPECT_EQ(server->served(), 1);
+}
+
+}  // namespace
+}  // namespace braid

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "client/python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "client/python"))
 
 import braid
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import braid
 import numpy as np
-from e2e.server import Server
+from e2e.support.server import Server
 from training_workloads import Workload
 
 Tensors = dict[str, np.ndarray]

@@ -37,10 +37,10 @@ import gpu_models
 import gpu_trace
 import numpy as np
 import torch
-from e2e import programs
-from e2e.metrics import scrape
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import programs
+from e2e.support.metrics import scrape
+from e2e.support.polling import wait_until
+from e2e.support.server import Server
 from inference_table import alternate, spread
 
 CLIENTS = 8

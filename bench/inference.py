@@ -19,7 +19,7 @@ from pathlib import Path
 
 import inference_models
 import parts
-from e2e.server import BINARY
+from e2e.support.server import BINARY
 from inference_load import Point, bare_cpu_seconds, busy_cores, load, perf_analyzer
 from inference_servers import (
     PYTRITON_PYTHON,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from e2e.server import BINARY, ROOT, cpu_seconds
+from e2e.support.server import BINARY, ROOT, cpu_seconds
 
 LOAD = BINARY.with_name("braid-bench-load")
 BARE = BINARY.with_name("braid-bench-bare")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from e2e import models
+from e2e.support import models
 from export_mlp import Mlp
 from torch import Tensor, nn
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e.server import BINARY, ROOT, Server, cpu_seconds
+from e2e.support.server import BINARY, ROOT, Server, cpu_seconds
 
 START_SECONDS = 120
 STOP_SECONDS = 30

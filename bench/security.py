@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client/python")]
 
-from e2e import access, configs, models  # noqa: E402
-from e2e.certificates import Authority  # noqa: E402
-from e2e.server import Server  # noqa: E402
+from e2e.support import auth, configs, models  # noqa: E402
+from e2e.support.certificates import Authority  # noqa: E402
+from e2e.support.server import Server  # noqa: E402
 
 LOAD = ROOT / "build/release/bin/braid-bench-load"
 ROUNDS, SECONDS = 50, 0.25
@@ -54,8 +54,8 @@ def main() -> None:
         models.export(directory / "models/mlp", models.make("mlp"), config=configs.MLP)
         authority = Authority(directory / "ca")
         pair = authority.issue_server()
-        lines = [access.token_line("infer", f"other-{i}", f"other-{i}") for i in range(100)]
-        lines.append(access.token_line("infer:mlp", TOKEN, "bench"))
+        lines = [auth.token_line("infer", f"other-{i}", f"other-{i}") for i in range(100)]
+        lines.append(auth.token_line("infer:mlp", TOKEN, "bench"))
         (directory / "tokens").write_text("".join(lines))
         tls = (f"--tls_cert={pair.certificate}", f"--tls_key={pair.key}")
         tokens = (f"--auth_tokens={directory / 'tokens'}",)

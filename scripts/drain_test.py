@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client/python")]
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import torch
-from e2e import models, rolling
+from e2e.support import models, rolling
 
 PROGRESS_TIMES = 5
 # Requests that are offered for each that has to be answered.

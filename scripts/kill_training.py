@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client/python")]
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import torch
-from e2e import kills
+from e2e.support import kill_runs
 
 PROGRESS_SECONDS = 10
 
@@ -55,11 +55,11 @@ class Progress:
             )
 
 
-def compare(killed: dict[str, kills.Outcome], wanted: dict[str, kills.Outcome]) -> bool:
+def compare(killed: dict[str, kill_runs.Outcome], wanted: dict[str, kill_runs.Outcome]) -> bool:
     """Prints a line for each trainer, and what differs."""
     same = True
     for name, outcome in killed.items():
-        found = kills.differences(outcome, wanted[name])
+        found = kill_runs.differences(outcome, wanted[name])
         updates, operations = outcome.stands
         lost = sum(reply is None for _, reply in outcome.operations)
         print(
@@ -78,11 +78,11 @@ def main() -> int:
     seed = random.randrange(1 << 31) if arguments.seed is None else arguments.seed
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's, of TorchScript
-    moments = kills.moments(arguments.kills, seed)
+    moments = kill_runs.moments(arguments.kills, seed)
     kinds = ", ".join(f"{moments.count(kind)} at a {kind}" for kind in sorted(set(moments)))
     print(f"seed {seed}: {kinds}", flush=True)
     with tempfile.TemporaryDirectory(prefix="braid-kills-") as directory:
-        killed, wanted = kills.train(Path(directory), moments, seed, Progress(len(moments)))
+        killed, wanted = kill_runs.train(Path(directory), moments, seed, Progress(len(moments)))
     return 0 if compare(killed, wanted) else 1
 
 

@@ -23,9 +23,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import braid
 import torch
-from e2e import any_modules
-from e2e.any_modules import CASES
-from e2e.server import Server
+from e2e.support import user_modules
+from e2e.support.server import Server
+from e2e.support.user_modules import CASES
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -41,7 +41,7 @@ def report(name: str, found: list[str]) -> bool:
 
 def export(repository: Path, name: str) -> list[str]:
     """Describes the faults of the package's configuration."""
-    any_modules.export(repository, name)
+    user_modules.export(repository, name)
     config = (repository / name / "config.pbtxt").read_text()
     batched = "max_batch_size: 0\n" not in config
     if batched is CASES[name].across:
@@ -59,7 +59,7 @@ def main() -> int:
         with Server(repository, "cpu*3", run, ("--cpu_threads=1",), data=False) as server:
             with braid.connect(server.address) as client:
                 good = [
-                    report(name, found + any_modules.differences(client, name))
+                    report(name, found + user_modules.differences(client, name))
                     for name, found in wrong.items()
                 ]
     return 0 if all(good) else 1

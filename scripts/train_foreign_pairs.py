@@ -25,9 +25,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 import braid
 import numpy as np
 import torch
-from e2e import foreign_pairs, training
-from e2e.oracle import Run
-from e2e.server import Server
+from e2e.support import third_party_pairs, training
+from e2e.support.oracle import Run
+from e2e.support.server import Server
 
 MODELS = ("resnet18", "mobilenet_v3_small", "bert", "vit_b_16")
 TOLERANCE = 1e-9
@@ -52,12 +52,12 @@ def largest_difference(actual: Run, wanted: Run) -> float:
 
 def inference_difference(client: braid.Client, name: str) -> float:
     """For a batch that is cut."""
-    recipe = foreign_pairs.RECIPES[name]
+    recipe = third_party_pairs.RECIPES[name]
     inputs, _ = recipe.batches(1, 300)[0]
     (actual,) = client.infer(name, inputs).values()
     with torch.no_grad():
         outputs = recipe.make(0.0).eval()(**inputs)
-    return float(np.abs(actual - foreign_pairs.first(outputs).numpy()).max())
+    return float(np.abs(actual - third_party_pairs.first(outputs).numpy()).max())
 
 
 class Report:
@@ -73,12 +73,12 @@ class Report:
 
 def train(name: str, replicas: list[int], steps: int, directory: Path, report: Report) -> None:
     repository = directory / "models"
-    foreign_pairs.export(repository, name, dropout=0.0)
+    third_party_pairs.export(repository, name, dropout=0.0)
     noisy = None
-    if foreign_pairs.RECIPES[name].has_dropout:
-        noisy = foreign_pairs.export(repository, name, DROPOUT)
+    if third_party_pairs.RECIPES[name].has_dropout:
+        noisy = third_party_pairs.export(repository, name, DROPOUT)
     report.tell(True, f"{name}: exported")
-    wanted = foreign_pairs.in_pytorch(name, steps)
+    wanted = third_party_pairs.in_pytorch(name, steps)
     first, last = wanted.losses[0], wanted.losses[-1]
     report.tell(last < 0.8 * first, f"{name}: PyTorch's loss from {first:.3f} to {last:.3f}")
     for count in replicas:
@@ -88,13 +88,13 @@ def train(name: str, replicas: list[int], steps: int, directory: Path, report: R
                 difference = inference_difference(client, name)
                 what = f"{name}: outputs on {count} replicas differ by {difference:.1e}"
                 report.tell(difference < TOLERANCE, what)
-                actual = foreign_pairs.on_server(client, name, steps)
+                actual = third_party_pairs.on_server(client, name, steps)
                 difference = largest_difference(actual, wanted)
                 what = f"{name}: {steps} steps on {count} replicas differ by {difference:.1e}"
                 report.tell(difference < TOLERANCE, what)
                 if noisy:
                     runs = [
-                        foreign_pairs.on_server(client, name, steps, noisy, seed=count)
+                        third_party_pairs.on_server(client, name, steps, noisy, seed=count)
                         for _ in range(2)
                     ]
                     same = training.same_bits(*runs)

@@ -19,12 +19,10 @@ import pytest
 import torch
 
 # So that a failed assertion in a helper shows its values, too.
-pytest.register_assert_rewrite(
-    "e2e.control", "e2e.packages", "e2e.rejection", "e2e.raw_trainer"
-)
+pytest.register_assert_rewrite("e2e.support")
 
-from e2e import models
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.server import Server
 
 # Several servers, the clients and the oracle share the cores, where intra-op threads that wait for
 # each other by spinning take ten times as long as one.

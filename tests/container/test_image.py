@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from e2e import aoti_models
-from e2e.inference import assert_close, expected
-from e2e.metrics import scrape
-from e2e.server import ROOT
+from e2e.support import aoti_models
+from e2e.support.inference import assert_close, expected
+from e2e.support.metrics import scrape
+from e2e.support.server import ROOT
 
 from container.conftest import Image
 from container.running import Container

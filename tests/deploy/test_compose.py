@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e.server import BINARY
+from e2e.support.server import BINARY
 
 from deploy.rendering import CHART, ROOT
 

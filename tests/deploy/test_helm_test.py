@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e.access import token_line
-from e2e.certificates import Authority, Pair
-from e2e.server import BINARY, Server
+from e2e.support.auth import token_line
+from e2e.support.certificates import Authority, Pair
+from e2e.support.server import BINARY, Server
 
 from deploy.rendering import Manifests, merge, render_minimal
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e.server import BINARY
+from e2e.support.server import BINARY
 
 from deploy.rendering import CHART, KUBERNETES_VERSIONS, MATRIX, merge, render, render_minimal
 from deploy.validation import validate

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import braid
 import pytest
-from e2e import durable, models, training_models
-from e2e.durable import DurableServer
-from e2e.server import Server
+from e2e.support import durable, models, training_models
+from e2e.support.durable import DurableServer
+from e2e.support.server import Server
 
 
 FORMATS = {

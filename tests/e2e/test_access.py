@@ -9,10 +9,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from e2e import access, protocol
-from e2e.metrics import scrape
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import auth, protocol
+from e2e.support.metrics import scrape
+from e2e.support.polling import wait_until
+from e2e.support.server import Server
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
@@ -76,15 +76,15 @@ def token_of(name: str) -> str:
 
 
 def as_(name: str) -> list[tuple[str, str]]:
-    return access.bearer(token_of(name))
+    return auth.bearer(token_of(name))
 
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("access")
     for name in (MINE, OTHERS):
-        access.export_model(directory / "models" / name)
-    lines = [access.token_line(grants, token_of(name), name) for name, grants in IDENTITIES.items()]
+        auth.export_model(directory / "models" / name)
+    lines = [auth.token_line(grants, token_of(name), name) for name, grants in IDENTITIES.items()]
     (directory / "tokens").write_text("# who may do what\n\n" + "".join(lines))
     with Server(
         directory / "models",
@@ -112,7 +112,7 @@ def create_trainer(on: grpc.Channel, model: str, metadata: list) -> None:
     request = protocol.message("braid.v1.CreateTrainerRequest")(model=model, name=f"on-{model}")
     request.losses.add(name="mse")
     request.optimizer.sgd.lr = 0.1
-    access.call(on, access.METHODS["CreateTrainer"], request, metadata)
+    auth.call(on, auth.METHODS["CreateTrainer"], request, metadata)
 
 
 def set_verbosity(level: int) -> object:
@@ -122,13 +122,13 @@ def set_verbosity(level: int) -> object:
 
 
 def test_the_table_has_every_method() -> None:
-    assert set(NEEDS) == set(access.METHODS)
+    assert set(NEEDS) == set(auth.METHODS)
 
 
 def test_the_server_has_no_other_service(channel: grpc.Channel) -> None:
     services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
     assert services == {
-        *access.SERVICES,
+        *auth.SERVICES,
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
@@ -136,14 +136,14 @@ def test_the_server_has_no_other_service(channel: grpc.Channel) -> None:
 
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_what_a_method_needs(channel: grpc.Channel, name: str) -> None:
-    request = access.request_naming(access.METHODS[name], "no-such-model", "no-such-trainer")
+    request = auth.request_naming(auth.METHODS[name], "no-such-model", "no-such-trainer")
     need = NEEDS[name]
-    for metadata in ([], access.bearer("guessed"), access.bearer("")):
-        code, message = access.outcome(channel, access.METHODS[name], request, metadata)
+    for metadata in ([], auth.bearer("guessed"), auth.bearer("")):
+        code, message = auth.outcome(channel, auth.METHODS[name], request, metadata)
         assert code == ("UNAUTHENTICATED" if need else "OK"), message
         assert "guessed" not in message
     for role in ("infer", "train", "admin"):
-        code, message = access.outcome(channel, access.METHODS[name], request, as_(role))
+        code, message = auth.outcome(channel, auth.METHODS[name], request, as_(role))
         if need in ("", "any", role) or role == "admin":
             assert code not in ("UNAUTHENTICATED", "PERMISSION_DENIED"), message
         else:
@@ -154,7 +154,7 @@ def test_what_a_method_needs(channel: grpc.Channel, name: str) -> None:
 
 OF_A_MODEL = sorted(
     name
-    for name, method in access.METHODS.items()
+    for name, method in auth.METHODS.items()
     if NEEDS[name] in ("infer", "train")
     and "SharedMemory" not in name
     and method.input_type.name != "StreamRequest"
@@ -164,10 +164,10 @@ OF_A_MODEL = sorted(
 @pytest.mark.parametrize("name", [*OF_A_MODEL, "Stream"])
 def test_a_role_for_one_model(channel: grpc.Channel, name: str) -> None:
     role = NEEDS[name]
-    request = access.request_naming(access.METHODS[name], OTHERS, f"on-{OTHERS}")
-    code, message = access.outcome(channel, access.METHODS[name], request, as_(f"{role}-mine"))
+    request = auth.request_naming(auth.METHODS[name], OTHERS, f"on-{OTHERS}")
+    code, message = auth.outcome(channel, auth.METHODS[name], request, as_(f"{role}-mine"))
     if name == "ModelStreamInfer":
-        reply = access.call(channel, access.METHODS[name], request, as_(f"{role}-mine"))
+        reply = auth.call(channel, auth.METHODS[name], request, as_(f"{role}-mine"))
         code, message = "PERMISSION_DENIED", reply.error_message
     assert code == "PERMISSION_DENIED", message
     assert f"the role {role} for " in message
@@ -176,17 +176,17 @@ def test_a_role_for_one_model(channel: grpc.Channel, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady"])
 def test_its_model_is_let_through(channel: grpc.Channel, name: str) -> None:
-    request = access.request_naming(access.METHODS[name], MINE, "")
-    code, message = access.outcome(channel, access.METHODS[name], request, as_("infer-mine"))
+    request = auth.request_naming(auth.METHODS[name], MINE, "")
+    code, message = auth.outcome(channel, auth.METHODS[name], request, as_("infer-mine"))
     assert code == ("INVALID_ARGUMENT" if name == "ModelInfer" else "OK"), message
 
 
 def test_a_model_that_is_not_there_is_denied_like_one_that_is(channel: grpc.Channel) -> None:
     answers = {
-        access.outcome(
+        auth.outcome(
             channel,
-            access.METHODS["ModelInfer"],
-            access.request_naming(access.METHODS["ModelInfer"], model, ""),
+            auth.METHODS["ModelInfer"],
+            auth.request_naming(auth.METHODS["ModelInfer"], model, ""),
             as_("infer-mine"),
         )[1].replace(model, "")
         for model in (OTHERS, "absent")
@@ -196,15 +196,16 @@ def test_a_model_that_is_not_there_is_denied_like_one_that_is(channel: grpc.Chan
 
 def test_an_unknown_trainer_is_unknown(channel: grpc.Channel) -> None:
     for name in ("GetTrainer", "RestoreCheckpoint", "DeleteTrainer"):
-        request = access.request_naming(access.METHODS[name], "", "absent")
-        assert access.outcome(channel, access.METHODS[name], request, as_("train-mine"))[0] == "NOT_FOUND"
+        request = auth.request_naming(auth.METHODS[name], "", "absent")
+        status, _ = auth.outcome(channel, auth.METHODS[name], request, as_("train-mine"))
+        assert status == "NOT_FOUND"
 
 
 def test_lists_show_what_may_be_seen(channel: grpc.Channel) -> None:
     def listed(name: str, identity: str) -> list[str]:
-        reply = access.call(
-            channel, access.METHODS[name], access.request_naming(access.METHODS[name], "", ""), as_(identity)
-        )
+        method = auth.METHODS[name]
+        request = auth.request_naming(method, "", "")
+        reply = auth.call(channel, method, request, as_(identity))
         entries = getattr(reply, {"ListTrainers": "trainers", "ModelStatistics": "model_stats"}.get(
             name, "models"))
         return sorted(entry.name for entry in entries)
@@ -220,12 +221,12 @@ def test_lists_show_what_may_be_seen(channel: grpc.Channel) -> None:
 
 def test_settings_are_set_by_admins(server: Server, channel: grpc.Channel) -> None:
     for identity in ("infer", "train", "admin-mine"):
-        code, message = access.outcome(
-            channel, access.METHODS["LogSettings"], set_verbosity(1), as_(identity)
+        code, message = auth.outcome(
+            channel, auth.METHODS["LogSettings"], set_verbosity(1), as_(identity)
         )
         assert code == "PERMISSION_DENIED"
         assert "the role admin for every model" in message
-    access.call(channel, access.METHODS["LogSettings"], set_verbosity(0), as_("admin"))
+    auth.call(channel, auth.METHODS["LogSettings"], set_verbosity(0), as_("admin"))
     for outcome in ("PERMISSION_DENIED", "OK"):
         wanted = "1" if outcome == "PERMISSION_DENIED" else "0"
         line = f'trainer="" settings="log_verbose_level={wanted}" outcome={outcome}'
@@ -233,25 +234,25 @@ def test_settings_are_set_by_admins(server: Server, channel: grpc.Channel) -> No
 
 
 def test_an_admin_of_one_model_loads_that(channel: grpc.Channel) -> None:
-    method = access.METHODS["RepositoryModelLoad"]
-    access.call(channel, method, access.request_naming(method, MINE, ""), as_("admin-mine"))
-    code, _ = access.outcome(
-        channel, method, access.request_naming(method, OTHERS, ""), as_("admin-mine")
+    method = auth.METHODS["RepositoryModelLoad"]
+    auth.call(channel, method, auth.request_naming(method, MINE, ""), as_("admin-mine"))
+    code, _ = auth.outcome(
+        channel, method, auth.request_naming(method, OTHERS, ""), as_("admin-mine")
     )
     assert code == "PERMISSION_DENIED"
 
 
 def test_two_tokens_are_none(channel: grpc.Channel) -> None:
-    method = access.METHODS["ServerMetadata"]
-    code, _ = access.outcome(
-        channel, method, access.request_naming(method, "", ""), [*as_("admin"), *as_("infer")]
+    method = auth.METHODS["ServerMetadata"]
+    code, _ = auth.outcome(
+        channel, method, auth.request_naming(method, "", ""), [*as_("admin"), *as_("infer")]
     )
     assert code == "UNAUTHENTICATED"
 
 
 def test_the_scheme_is_bearer(channel: grpc.Channel) -> None:
-    method = access.METHODS["ServerMetadata"]
-    request = access.request_naming(method, "", "")
+    method = auth.METHODS["ServerMetadata"]
+    request = auth.request_naming(method, "", "")
     for value, expected in (
         (f"bearer {token_of('infer')}", "OK"),
         (f"Basic {token_of('infer')}", "UNAUTHENTICATED"),
@@ -259,7 +260,7 @@ def test_the_scheme_is_bearer(channel: grpc.Channel) -> None:
         ("Bearer", "UNAUTHENTICATED"),
         ("Bearer " + "x" * 5000, "UNAUTHENTICATED"),
     ):
-        assert access.outcome(channel, method, request, [("authorization", value)])[0] == expected
+        assert auth.outcome(channel, method, request, [("authorization", value)])[0] == expected
 
 
 def test_health_is_open(channel: grpc.Channel) -> None:
@@ -269,10 +270,10 @@ def test_health_is_open(channel: grpc.Channel) -> None:
 
 
 def test_changes_leave_a_line_in_the_log(server: Server, channel: grpc.Channel) -> None:
-    method = access.METHODS["DeleteTrainer"]
+    method = auth.METHODS["DeleteTrainer"]
     hostile = 'x"\nmethod=Rollback'
-    access.outcome(channel, method, access.request_naming(method, "", hostile), as_("train"))
-    access.outcome(channel, method, access.request_naming(method, "", "x"), as_("infer"))
+    auth.outcome(channel, method, auth.request_naming(method, "", hostile), as_("train"))
+    auth.outcome(channel, method, auth.request_naming(method, "", "x"), as_("infer"))
     wait_until(lambda: 'trainer="x"' in server.log)
     lines = [line for line in server.log.splitlines() if " audit: " in line]
     assert any(
@@ -296,9 +297,9 @@ def test_calls_that_train_leave_a_line_denied_or_not(
 ) -> None:
     of = f"audited-{name}"
     for identity in ("infer", "train"):
-        method = access.METHODS[name]
-        code, _ = access.outcome(
-            channel, method, access.request_naming(method, of, of), as_(identity)
+        method = auth.METHODS[name]
+        code, _ = auth.outcome(
+            channel, method, auth.request_naming(method, of, of), as_(identity)
         )
         line = f'identity="{identity}" peer="[^"]+" method={name} .*outcome={code}'
         wait_until(lambda line=line: re.search(line, server.log) is not None)
@@ -306,12 +307,12 @@ def test_calls_that_train_leave_a_line_denied_or_not(
 
 def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None:
     """A region is everybody's: with a role for one model, others' inputs could be read."""
-    method = access.METHODS["ModelInfer"]
-    request = access.request_naming(method, MINE, "")
+    method = auth.METHODS["ModelInfer"]
+    request = auth.request_naming(method, MINE, "")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 10])
     request.inputs[0].parameters["shared_memory_region"].string_param = "others"
     codes = {
-        identity: access.outcome(channel, method, request, as_(identity))[0]
+        identity: auth.outcome(channel, method, request, as_(identity))[0]
         for identity in ("infer-mine", "infer", "admin")
     }
     assert codes == {
@@ -331,29 +332,29 @@ def test_who_may_not_use_regions_learns_nothing_of_them(channel: grpc.Channel) -
         register = protocol.message("inference.SystemSharedMemoryRegisterRequest")(
             name="large", key=f"/{object_.name}", byte_size=size
         )
-        registering = access.METHODS["SystemSharedMemoryRegister"]
-        access.call(channel, registering, register, as_("admin"))
-        method = access.METHODS["ModelInfer"]
-        request = access.request_naming(method, MINE, "")
+        registering = auth.METHODS["SystemSharedMemoryRegister"]
+        auth.call(channel, registering, register, as_("admin"))
+        method = auth.METHODS["ModelInfer"]
+        request = auth.request_naming(method, MINE, "")
         request.inputs.add(name="x", datatype="FP32", shape=[1, 10])
         parameters = request.inputs[0].parameters
         parameters["shared_memory_region"].string_param = "large"
         parameters["shared_memory_byte_size"].int64_param = size
         codes = {
-            identity: access.outcome(channel, method, request, as_(identity))[0]
+            identity: auth.outcome(channel, method, request, as_(identity))[0]
             for identity in ("infer-mine", "infer")
         }
         assert codes == {"infer-mine": "UNIMPLEMENTED", "infer": "RESOURCE_EXHAUSTED"}
     finally:
-        unregistering = access.METHODS["SystemSharedMemoryUnregister"]
+        unregistering = auth.METHODS["SystemSharedMemoryUnregister"]
         unregister = protocol.message("inference.SystemSharedMemoryUnregisterRequest")(name="large")
-        access.call(channel, unregistering, unregister, as_("admin"))
+        auth.call(channel, unregistering, unregister, as_("admin"))
         object_.unlink()
 
 
 def test_who_is_refused_is_counted(server: Server, channel: grpc.Channel) -> None:
-    method = access.METHODS["RepositoryModelLoad"]
-    request = access.request_naming(method, MINE, "")
+    method = auth.METHODS["RepositoryModelLoad"]
+    request = auth.request_naming(method, MINE, "")
 
     def counted() -> dict[str, float]:
         metrics = scrape(server.metrics_url)
@@ -363,11 +364,11 @@ def test_who_is_refused_is_counted(server: Server, channel: grpc.Channel) -> Non
         }
 
     before = counted()
-    access.outcome(channel, method, request, [])
+    auth.outcome(channel, method, request, [])
     for _ in range(2):
-        access.outcome(channel, method, request, access.bearer("wrong"))
+        auth.outcome(channel, method, request, auth.bearer("wrong"))
     for _ in range(3):
-        access.outcome(channel, method, request, as_("infer"))
+        auth.outcome(channel, method, request, as_("infer"))
     after = counted()
     assert {reason: after[reason] - before[reason] for reason in after} == {
         "no_credentials": 1,

@@ -7,27 +7,27 @@ import queue
 from pathlib import Path
 
 import pytest
-from e2e import access, protocol
-from e2e.server import Server, run_to_exit
-from e2e.waiting import wait_until
+from e2e.support import auth, protocol
+from e2e.support.polling import wait_until
+from e2e.support.server import Server, run_to_exit
 
 MINE = "mine"
 
 
 def test_tokens_are_revoked_and_given_while_serving(tmp_path: Path) -> None:
-    access.export_model(tmp_path / "models" / MINE)
+    auth.export_model(tmp_path / "models" / MINE)
     tokens = tmp_path / "tokens"
-    tokens.write_text(access.token_line("infer", "first", "ann"))
-    method = access.METHODS["RepositoryIndex"]
-    request = access.request_naming(method, "", "")
+    tokens.write_text(auth.token_line("infer", "first", "ann"))
+    method = auth.METHODS["RepositoryIndex"]
+    request = auth.request_naming(method, "", "")
     with Server(
         tmp_path / "models", "cpu*1", tmp_path / "run", (f"--auth_tokens={tokens}",)
     ) as server, protocol.channel(server.address) as on:
 
         def code(token: str) -> str:
-            return access.outcome(on, method, request, access.bearer(token))[0]
+            return auth.outcome(on, method, request, auth.bearer(token))[0]
 
-        infer = access.METHODS["ModelStreamInfer"]
+        infer = auth.METHODS["ModelStreamInfer"]
         messages: list = []
         stream = on.stream_stream(
             f"/{infer.containing_service.full_name}/{infer.name}",
@@ -35,14 +35,14 @@ def test_tokens_are_revoked_and_given_while_serving(tmp_path: Path) -> None:
             response_deserializer=protocol.message(infer.output_type.full_name).FromString,
         )
         requests: queue.SimpleQueue = queue.SimpleQueue()
-        replies = stream(iter(requests.get, None), metadata=access.bearer("first"), timeout=60)
-        requests.put(access.request_naming(infer, MINE, ""))
+        replies = stream(iter(requests.get, None), metadata=auth.bearer("first"), timeout=60)
+        requests.put(auth.request_naming(infer, MINE, ""))
         messages.append(next(replies).error_message)
         assert code("first") == "OK"
-        tokens.write_text(access.token_line("infer", "second", "ann"))
+        tokens.write_text(auth.token_line("infer", "second", "ann"))
         wait_until(lambda: code("second") == "OK")
         assert code("first") == "UNAUTHENTICATED"
-        requests.put(access.request_naming(infer, MINE, ""))
+        requests.put(auth.request_naming(infer, MINE, ""))
         messages.append(next(replies).error_message)
         requests.put(None)
         assert "inputs" in messages[0]
@@ -112,7 +112,7 @@ def test_flags_that_leave_a_door_open_are_refused(
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9"])
 def test_loopback_needs_nothing(tmp_path: Path, host: str) -> None:
-    access.export_model(tmp_path / "models" / MINE)
+    auth.export_model(tmp_path / "models" / MINE)
     with Server(
         tmp_path / "models", "cpu*1", tmp_path / "run", (f"--listen={host}",)
     ) as server:
@@ -124,12 +124,12 @@ def test_loopback_needs_nothing(tmp_path: Path, host: str) -> None:
     [["--allow_unauthenticated"], ["--auth_tokens={tokens}", "--tls_terminated_in_front"]],
 )
 def test_who_says_so_listens_everywhere(tmp_path: Path, flags: list[str]) -> None:
-    access.export_model(tmp_path / "models" / MINE)
-    (tmp_path / "tokens").write_text(access.token_line("infer", "token", "ann"))
+    auth.export_model(tmp_path / "models" / MINE)
+    (tmp_path / "tokens").write_text(auth.token_line("infer", "token", "ann"))
     flags = [flag.format(tokens=tmp_path / "tokens") for flag in flags]
     with Server(
         tmp_path / "models", "cpu*1", tmp_path / "run", ("--listen=0.0.0.0", *flags)
     ) as server, protocol.channel(server.address) as on:
-        method = access.METHODS["RepositoryIndex"]
-        request = access.request_naming(method, "", "")
-        access.call(on, method, request, access.bearer("token"))
+        method = auth.METHODS["RepositoryIndex"]
+        request = auth.request_naming(method, "", "")
+        auth.call(on, method, request, auth.bearer("token"))

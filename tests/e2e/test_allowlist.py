@@ -10,9 +10,9 @@ import braid
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import access, configs, models
-from e2e.server import ROOT, Server, run_to_exit
-from e2e.waiting import wait_until
+from e2e.support import auth, configs, models
+from e2e.support.polling import wait_until
+from e2e.support.server import ROOT, Server, run_to_exit
 
 
 def sums(repository: Path) -> str:
@@ -28,7 +28,7 @@ def sums(repository: Path) -> str:
 def repository_of_three(tmp_path: Path) -> Path:
     directory = tmp_path / "models"
     for name in ("known", "changed", "two words"):
-        access.export_model(directory / name)
+        auth.export_model(directory / name)
     models.export(directory / "mlp", models.make("mlp"), config=configs.MLP)
     return directory
 
@@ -59,7 +59,7 @@ def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) 
     model = repository_of_three / "changed" / "1" / "model.pt"
     good = model.read_bytes()
     model.write_bytes(good + b"\0")
-    access.export_model(repository_of_three / "new")
+    auth.export_model(repository_of_three / "new")
     config = repository_of_three / "known" / "config.pbtxt"
     flags = (
         f"--model_allowlist={tmp_path / 'allowlist'}",

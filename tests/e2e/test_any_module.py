@@ -8,15 +8,15 @@ from pathlib import Path
 
 import braid
 import pytest
-from e2e import any_modules
-from e2e.server import Server
+from e2e.support import user_modules
+from e2e.support.server import Server
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("any_modules")
-    for name in any_modules.FEW:
-        any_modules.export(directory, name)
+    for name in user_modules.FEW:
+        user_modules.export(directory, name)
     return directory
 
 
@@ -28,13 +28,13 @@ def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield connected
 
 
-@pytest.mark.parametrize("name", any_modules.FEW)
+@pytest.mark.parametrize("name", user_modules.FEW)
 def test_answers_are_the_modules(client: braid.Client, name: str) -> None:
-    assert any_modules.differences(client, name) == []
+    assert user_modules.differences(client, name) == []
 
 
-@pytest.mark.parametrize("name", any_modules.FEW)
+@pytest.mark.parametrize("name", user_modules.FEW)
 def test_batched_unless_rows_depend_on_each_other(repository: Path, name: str) -> None:
     config = (repository / name / "config.pbtxt").read_text()
     batched = "max_batch_size: 0\n" not in config
-    assert batched is not any_modules.CASES[name].across
+    assert batched is not user_modules.CASES[name].across

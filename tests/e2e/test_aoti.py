@@ -12,8 +12,8 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e import aoti_models, packages
-from e2e.server import Server
+from e2e.support import aoti_models, package_checks
+from e2e.support.server import Server
 
 # Names that config.pbtxt gives, and what is derived without one.
 NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("input__0", "input__1")}
@@ -106,24 +106,24 @@ def client(server: Server) -> Iterator[braid.Client]:
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
     """The package takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
+    package_checks.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
 def test_a_package_of_the_servers_own_version_is_served(client: braid.Client) -> None:
-    packages.assert_gives_pytorchs_outputs(client, "own_torch", NAMES["derived"], 3)
+    package_checks.assert_gives_pytorchs_outputs(client, "own_torch", NAMES["derived"], 3)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 19])
 def test_a_package_of_one_batch_size_serves_any(client: braid.Client, rows: int) -> None:
-    packages.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
+    package_checks.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
 
 
 def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    packages.assert_refuses_other_inputs(client, "mixed", NAMES["mixed"])
+    package_checks.assert_refuses_other_inputs(client, "mixed", NAMES["mixed"])
 
 
 def test_it_cannot_be_trained(client: braid.Client) -> None:
-    packages.assert_cannot_be_trained(client, "mixed", "AOTInductor package")
+    package_checks.assert_cannot_be_trained(client, "mixed", "AOTInductor package")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
-    packages.assert_unavailable(client, model, words)
+    package_checks.assert_unavailable(client, model, words)
 
 
 def test_nothing_is_left_in_the_temporary_folder(

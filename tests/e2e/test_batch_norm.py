@@ -9,8 +9,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models, oracle, training
-from e2e.server import Server
+from e2e.support import models, oracle, training
+from e2e.support.server import Server
 
 SGD = {"name": "SGD", "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}
 

@@ -14,9 +14,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models
-from e2e.inference import assert_close, expected
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
 
 CHAIN_CONFIG = """
 max_batch_size: 8

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import braid
 import numpy as np
 import pytest
-from e2e import broken_pairs, training
-from e2e.broken_pair_tables import BROKEN, PROGRAM, manifest
-from e2e.broken_pairs import GONE
-from e2e.inference import assert_close, expected
-from e2e.server import Server
+from e2e.support import broken_pairs, training
+from e2e.support.broken_pair_cases import BROKEN, PROGRAM, manifest
+from e2e.support.broken_pairs import GONE
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
 
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 TARGET = np.arange(6) % 5

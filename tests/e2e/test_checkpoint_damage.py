@@ -14,9 +14,9 @@ import braid
 import grpc
 import pytest
 import torch
-from e2e import durable, models
-from e2e.durable import DurableServer, assert_same_bits, batch, restore
-from e2e.server import Server, run_to_exit
+from e2e.support import durable, models
+from e2e.support.durable import DurableServer, assert_same_bits, batch, restore
+from e2e.support.server import Server, run_to_exit
 from torch import nn
 
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}

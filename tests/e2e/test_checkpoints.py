@@ -15,13 +15,13 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from e2e import durable, models, oracle
-from e2e.durable import DurableServer, assert_same_bits, batch
-from e2e.inference import assert_close, expected
-from e2e.protocol import Stub, channel
-from e2e.raw_trainer import SERVICE, RawTrainer
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import durable, models, oracle
+from e2e.support.durable import DurableServer, assert_same_bits, batch
+from e2e.support.inference import assert_close, expected
+from e2e.support.polling import wait_until
+from e2e.support.protocol import Stub, channel
+from e2e.support.raw_trainer import SERVICE, RawTrainer
+from e2e.support.server import Server
 from torch import nn
 
 CODES = grpc.StatusCode

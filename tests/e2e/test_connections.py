@@ -11,10 +11,10 @@ from pathlib import Path
 import braid
 import grpc
 import pytest
-from e2e import access, http2, metrics, protocol
-from e2e.probes import NOT_SERVING, SERVING, check, get
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import auth, http2, metrics, protocol
+from e2e.support.polling import wait_until
+from e2e.support.probes import SERVING
+from e2e.support.server import Server
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 MODEL = "mine"
@@ -25,7 +25,7 @@ LIST_SERVICES = b"\x3a\x00"
 @pytest.fixture(scope="module")
 def models_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("connections") / "models"
-    access.export_model(directory / MODEL)
+    auth.export_model(directory / MODEL)
     return directory
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models
-from e2e.inference import infer_input
-from e2e.protocol import CALL_SECONDS, channel
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import infer_input
+from e2e.support.protocol import CALL_SECONDS, channel
+from e2e.support.server import Server
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e.documents import Block, PageRunner, blocks, installs, missing_files
-from e2e.server import ROOT, run_to_exit
+from e2e.support.doc_blocks import Block, PageRunner, blocks, installs, missing_files
+from e2e.support.server import ROOT, run_to_exit
 
 # Pages whose blocks form one program each, in their order.
 PROGRAMS = [

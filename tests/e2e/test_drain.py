@@ -15,13 +15,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from e2e.durable import DurableServer
-from e2e.metrics import scrape
-from e2e.protocol import CALL_SECONDS, Stub, channel, message, tensor
-from e2e.raw_trainer import RawTrainer
-from e2e.server import Server
-from e2e.streams import open_stream, operation
-from e2e.waiting import wait_until
+from e2e.support.durable import DurableServer
+from e2e.support.metrics import scrape
+from e2e.support.polling import wait_until
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message, tensor
+from e2e.support.raw_trainer import RawTrainer
+from e2e.support.server import Server
+from e2e.support.streams import open_stream, operation
 
 InferRequest = message("inference.ModelInferRequest")
 # Of the slow model: half a minute, longer than any test waits for it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from e2e import kills
+from e2e.support import kill_runs
 
 KILLS = 10
 
@@ -13,11 +13,11 @@ def test_a_training_run_survives_kill_9(tmp_path: Path, format: str) -> None:
     """Two trainers with dropout, batch norm, schedules and clipping, on two replicas, stream on
     while the server is killed during steps, checkpoints, publications and starts: no operation is
     lost or applied twice, and every reply, weight and version is that of an undisturbed run."""
-    killed, undisturbed = kills.train(
-        tmp_path, kills.moments(KILLS, seed=1), seed=1, format=format
+    killed, undisturbed = kill_runs.train(
+        tmp_path, kill_runs.moments(KILLS, seed=1), seed=1, format=format
     )
     for recipe, outcome in killed.items():
-        assert kills.differences(outcome, undisturbed[recipe]) == []
+        assert kill_runs.differences(outcome, undisturbed[recipe]) == []
         replied = [reply for _, reply in outcome.operations if reply is not None]
         assert len(replied) > len(outcome.operations) / 2  # Else little was compared.
         assert outcome.stands[1] == len(outcome.operations) > KILLS

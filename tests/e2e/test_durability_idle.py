@@ -11,12 +11,12 @@ from typing import Any
 
 import braid
 import pytest
-from e2e import durable
-from e2e.durable import DurableServer, assert_same_bits, batch, restore
-from e2e.metrics import scrape
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import BINARY
-from e2e.waiting import wait_until
+from e2e.support import durable
+from e2e.support.durable import DurableServer, assert_same_bits, batch, restore
+from e2e.support.metrics import scrape
+from e2e.support.polling import wait_until
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import BINARY
 
 COMMAND = BINARY.with_name("braid")
 SERVICE = "braid.v1.TrainingService"

@@ -8,8 +8,8 @@ from typing import Any
 
 import braid
 import pytest
-from e2e import durable
-from e2e.durable import DurableServer, assert_same_bits, batch
+from e2e.support import durable
+from e2e.support.durable import DurableServer, assert_same_bits, batch
 from safetensors.numpy import load_file
 
 STEPS = 5

@@ -6,9 +6,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training
-from e2e.reference import Reference
-from e2e.training import MANY_STEPS, new_trainer, on, rows
+from e2e.support import training
+from e2e.support.reference import Reference
+from e2e.support.training import MANY_STEPS, new_trainer, on, rows
 
 STEPS = 6
 ROWS = 6

@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 import pytest
-from e2e.protocol import Stub, channel, message
-from e2e.raw_trainer import SERVICE
-from e2e.rejection import Rejection, assigner, ids, number
-from e2e.server import Server
-from e2e.trainer_rejections import LOSS_ROWS, OPTION_ROWS
+from e2e.support.error_checks import Rejection, assigner, ids, number
+from e2e.support.protocol import Stub, channel, message
+from e2e.support.raw_trainer import SERVICE
+from e2e.support.server import Server
+from e2e.support.trainer_error_cases import LOSS_ROWS, OPTION_ROWS
 
 CODES = grpc.StatusCode
 

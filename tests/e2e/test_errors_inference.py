@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from e2e import models
-from e2e.inference import assert_close, expected
-from e2e.protocol import Stub, channel, message
-from e2e.rejection import Rejection, assigner, ids
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.error_checks import Rejection, assigner, ids
+from e2e.support.inference import assert_close, expected
+from e2e.support.protocol import Stub, channel, message
+from e2e.support.server import Server
 
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 InferRequest = message("inference.ModelInferRequest")

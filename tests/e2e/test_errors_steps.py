@@ -14,9 +14,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training
-from e2e.reference import Reference
-from e2e.training import assert_unchanged, batches, classes, new_trainer, on, rows
+from e2e.support import training
+from e2e.support.reference import Reference
+from e2e.support.training import assert_unchanged, batches, classes, new_trainer, on, rows
 from torch import Tensor, nn
 
 ROWS = 7

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from e2e.raw_trainer import RawTrainer
-from e2e.rejection import Rejection, assigner, ids
-from e2e.server import Server
-from e2e.training_rejections import (
+from e2e.support.error_checks import Rejection, assigner, ids
+from e2e.support.raw_trainer import RawTrainer
+from e2e.support.server import Server
+from e2e.support.training_error_cases import (
     HYPER_ROWS,
     INPUT_ROWS,
     LABELS,

@@ -8,11 +8,11 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training, training_models
-from e2e.models import export
-from e2e.reference import loss_of
-from e2e.server import Server
-from e2e.training import classes, new_trainer, on, rows
+from e2e.support import training, training_models
+from e2e.support.models import export
+from e2e.support.reference import loss_of
+from e2e.support.server import Server
+from e2e.support.training import classes, new_trainer, on, rows
 from torch import Tensor, nn
 
 SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}

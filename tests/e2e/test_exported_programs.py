@@ -13,9 +13,9 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e import aoti_models, packages, programs
-from e2e.inference import assert_close
-from e2e.server import Server
+from e2e.support import aoti_models, package_checks, programs
+from e2e.support.inference import assert_close
+from e2e.support.server import Server
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
@@ -252,7 +252,7 @@ def client(
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
     """The program takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
+    package_checks.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
 def test_metadata_is_what_was_exported(client: braid.Client) -> None:
@@ -268,7 +268,7 @@ def test_metadata_is_what_was_exported(client: braid.Client) -> None:
 
 
 def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    packages.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
+    package_checks.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
 
 
 def test_casts_that_are_written_out_are_run(client: braid.Client, repository: Path) -> None:
@@ -341,7 +341,9 @@ def test_an_object_of_a_class_is_its_tensors(client: braid.Client) -> None:
 
 
 def test_it_cannot_be_trained(client: braid.Client) -> None:
-    packages.assert_cannot_be_trained(client, "derived", "exported for inference.*braid.export")
+    package_checks.assert_cannot_be_trained(
+        client, "derived", "exported for inference.*braid.export"
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,7 +364,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
-    packages.assert_unavailable(client, model, words)
+    package_checks.assert_unavailable(client, model, words)
 
 
 def test_damage_is_described_without_guesses_at_its_cause(client: braid.Client) -> None:

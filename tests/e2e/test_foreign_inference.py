@@ -15,8 +15,8 @@ import pytest
 import torch
 import torchvision
 import transformers
-from e2e import foreign_models, models, programs
-from e2e.server import Server
+from e2e.support import models, programs, third_party_models
+from e2e.support.server import Server
 from torch import Tensor, nn
 
 # Above 64 a batch is cut.
@@ -67,7 +67,7 @@ def small_vit() -> nn.Module:
 
 def bert() -> nn.Module:
     config = transformers.BertConfig(
-        vocab_size=foreign_models.WORDS,
+        vocab_size=third_party_models.WORDS,
         hidden_size=128,
         num_hidden_layers=3,
         num_attention_heads=4,
@@ -84,7 +84,7 @@ def images(rows: int) -> dict[str, Tensor]:
 
 
 def sentences(rows: int, length: int = LENGTH) -> dict[str, Tensor]:
-    ((inputs, _),) = foreign_models.sentence_batches(1, rows, length)
+    ((inputs, _),) = third_party_models.sentence_batches(1, rows, length)
     return inputs
 
 
@@ -130,7 +130,7 @@ def export_script(directory: Path, model: str) -> None:
     make, inputs = MODELS[model]
     module = randomized(make)
     if model not in ("resnet18", "mobilenet_v3_small"):
-        module = foreign_models.trace(module, inputs(3))
+        module = third_party_models.trace(module, inputs(3))
     models.export(directory, module, config=config_of(model))
 
 

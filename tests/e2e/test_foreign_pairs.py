@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import braid
 import pytest
-from e2e import foreign_pairs, long_runs, oracle, training
+from e2e.support import long_training, oracle, third_party_pairs, training
 
 STEPS = 50
 SEEDS = (7, 7, 8)
@@ -20,8 +20,8 @@ def client_of(
 ) -> Iterator[Callable[[int], braid.Client]]:
     directory = tmp_path_factory.mktemp("foreign_pairs")
     for name, dropout in (("mobilenet_v3_small", 0.0), ("small_vit", 0.0), ("small_vit", 0.2)):
-        foreign_pairs.export(directory / "models", name, dropout)
-    with long_runs.clients_of(directory / "models", directory / "run") as get:
+        third_party_pairs.export(directory / "models", name, dropout)
+    with long_training.clients_of(directory / "models", directory / "run") as get:
         yield get
 
 
@@ -31,17 +31,17 @@ def client_of(
 def test_training_equals_pytorch(
     client_of: Callable[[int], braid.Client], name: str, replicas: int
 ) -> None:
-    wanted = foreign_pairs.in_pytorch(name, STEPS)
+    wanted = third_party_pairs.in_pytorch(name, STEPS)
     # The training did something, or equality would say little.
     assert wanted.losses[-1] < 0.8 * wanted.losses[0]
-    actual = foreign_pairs.on_server(client_of(replicas), name, STEPS)
+    actual = third_party_pairs.on_server(client_of(replicas), name, STEPS)
     oracle.assert_equal_runs(actual, wanted, 1e-9)
 
 
 def test_dropout_repeats_from_a_seed(client_of: Callable[[int], braid.Client]) -> None:
     """Bit for bit; another seed drops other numbers."""
     first, again, other = (
-        foreign_pairs.on_server(
+        third_party_pairs.on_server(
             client_of(3), "small_vit", STEPS, "small_vit_with_dropout", seed=seed
         )
         for seed in SEEDS

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import grpc
 import pytest
-from e2e.probes import NOT_SERVING, SERVING, check, get, health
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support.polling import wait_until
+from e2e.support.probes import NOT_SERVING, SERVING, check, get, health
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import Server
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 PORTS = ["grpc_port", "health_port"]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from e2e import models
-from e2e.inference import assert_close, expected, infer, infer_input, outputs_of
-from e2e.protocol import CALL_SECONDS
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import assert_close, expected, infer, infer_input, outputs_of
+from e2e.support.protocol import CALL_SECONDS
+from e2e.support.server import Server
 from tritonclient.utils import InferenceServerException
 
 DEVICES = ["cpu*1", "cpu*2", "cpu*3"]

@@ -15,12 +15,11 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-import torch
-from e2e import http2, models
-from e2e.metrics import scrape
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import ROOT, Server
-from e2e.waiting import wait_until
+from e2e.support import http2, models
+from e2e.support.metrics import scrape
+from e2e.support.polling import wait_until
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import ROOT, Server
 from torch import Tensor, nn
 
 InferRequest = message("inference.ModelInferRequest")

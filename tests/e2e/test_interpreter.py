@@ -12,8 +12,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.inference import assert_close
-from e2e.server import Server
+from e2e.support.inference import assert_close
+from e2e.support.server import Server
 from torch import Tensor, nn
 from torch.nn import functional
 

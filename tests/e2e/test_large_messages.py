@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from e2e import models
-from e2e.protocol import channel, message
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.protocol import channel, message
+from e2e.support.server import Server
 from torch import Tensor, nn
 
 InferRequest = message("inference.ModelInferRequest")

@@ -12,10 +12,10 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models, programs
-from e2e.inference import assert_close, expected
-from e2e.server import Server
-from e2e.training import new_trainer, on
+from e2e.support import models, programs
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
+from e2e.support.training import new_trainer, on
 from torch import Tensor, nn
 
 WIDTH = 512

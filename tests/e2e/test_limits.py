@@ -14,9 +14,9 @@ import braid
 import grpc
 import numpy as np
 import pytest
-from e2e import access, http2, models, protocol
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import auth, http2, models, protocol
+from e2e.support.polling import wait_until
+from e2e.support.server import Server
 
 MODEL = "mine"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -26,7 +26,7 @@ STREAMS = 8
 @pytest.fixture(scope="module")
 def models_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("limits") / "models"
-    access.export_model(directory / MODEL)
+    auth.export_model(directory / MODEL)
     return directory
 
 
@@ -138,7 +138,7 @@ def test_a_client_beyond_its_calls_waits(server: Server) -> None:
 def test_compressed_messages_are_accepted_on_loopback_or_on_request(
     models_directory: Path, tmp_path: Path, flags: tuple[str, ...], accepted: bool
 ) -> None:
-    request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
+    request = auth.request_naming(auth.METHODS["ModelReady"], MODEL, "")
     request.name = MODEL * 1000  # gRPC sends short messages as they are
     with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
         f"127.0.0.1:{server.ready['grpc_port']}"
@@ -168,7 +168,7 @@ def test_a_refused_message_is_not_unpacked(models_directory: Path, tmp_path: Pat
 
 
 def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path: Path) -> None:
-    request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
+    request = auth.request_naming(auth.METHODS["ModelReady"], MODEL, "")
     with Server(
         models_directory, "cpu*1", tmp_path, ("--max_message_bytes=1048576",)
     ) as server, protocol.channel(server.address) as on:
@@ -214,7 +214,7 @@ def test_messages_on_their_way_have_a_limit(models_directory: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compression_is_refused_by_name(server: Server, algorithm: grpc.Compression) -> None:
-    request = access.request_naming(access.METHODS["ModelReady"], MODEL, "")
+    request = auth.request_naming(auth.METHODS["ModelReady"], MODEL, "")
     with protocol.channel(server.address) as on:
         call = model_ready(on)
         call(request, timeout=30)
@@ -244,7 +244,7 @@ def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path:
 def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> None:
     models.export(tmp_path / "models" / "slow", models.make("slow"), config=models.configs.SLOW)
     (tmp_path / "tokens").write_text(
-        access.token_line("infer", "one", "ann") + access.token_line("infer", "two", "bob")
+        auth.token_line("infer", "one", "ann") + auth.token_line("infer", "two", "bob")
     )
     flags = (
         f"{limit}=1",
@@ -292,24 +292,24 @@ def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> 
     ],
 )
 def test_shapes_that_are_absurd(server: Server, shape: list[int]) -> None:
-    request = access.request_naming(access.METHODS["ModelInfer"], MODEL, "")
+    request = auth.request_naming(auth.METHODS["ModelInfer"], MODEL, "")
     with braid.connect(server.address) as client:
         (tensor,) = client.model_metadata(MODEL).inputs
     request.inputs.add(name=tensor.name, datatype="FP32", shape=shape)
     request.raw_input_contents.append(bytes(40))
     with protocol.channel(server.address) as on:
-        code, message = access.outcome(on, access.METHODS["ModelInfer"], request, [])
+        code, message = auth.outcome(on, auth.METHODS["ModelInfer"], request, [])
     assert code == "INVALID_ARGUMENT"
     assert len(message) < 100_000
 
 
 def test_strings_that_are_absurd_are_refused_by_field(server: Server) -> None:
-    infer = access.METHODS["ModelInfer"]
+    infer = auth.METHODS["ModelInfer"]
     with protocol.channel(server.address) as on:
         for field in ("id", "model_name", "model_version"):
-            request = access.request_naming(infer, MODEL, "")
+            request = auth.request_naming(infer, MODEL, "")
             setattr(request, field, "x" * (3 << 20))
-            code, message = access.outcome(on, infer, request, [])
+            code, message = auth.outcome(on, infer, request, [])
             assert code == "INVALID_ARGUMENT"
             assert message.startswith(f"{field}: has 3145728 bytes; expected at most 1024")
     assert answers(server.address)
@@ -319,8 +319,8 @@ def test_names_that_are_absurd_are_cut_in_what_is_told(server: Server) -> None:
     long = "é" * (1 << 20)
     with protocol.channel(server.address) as on:
         for method in ("ModelInfer", "ModelReady", "ModelConfig", "GetTrainer", "Step", "Rollback"):
-            request = access.request_naming(access.METHODS[method], long, long)
-            code, message = access.outcome(on, access.METHODS[method], request, [])
+            request = auth.request_naming(auth.METHODS[method], long, long)
+            code, message = auth.outcome(on, auth.METHODS[method], request, [])
             if method != "ModelReady":
                 assert code in ("NOT_FOUND", "INVALID_ARGUMENT"), (method, code, message[:200])
             assert len(message) < 1000, method

@@ -7,8 +7,8 @@ import json
 import subprocess
 from collections.abc import Callable
 
-from e2e.metrics import scrape
-from e2e.server import BINARY, Server
+from e2e.support.metrics import scrape
+from e2e.support.server import BINARY, Server
 
 LOAD = BINARY.with_name("braid-bench-load")
 ROWS = "braid_batch_size_rows_sum"

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models
-from e2e.control import (
+from e2e.support import models
+from e2e.support.model_control import (
     CALL_SECONDS,
     CONFIG,
     Running,
@@ -29,8 +29,8 @@ from e2e.control import (
     refused,
     write,
 )
-from e2e.server import run_to_exit
-from e2e.waiting import wait_until
+from e2e.support.polling import wait_until
+from e2e.support.server import run_to_exit
 
 
 def test_models_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models
-from e2e.server import Server, run_to_exit
-from e2e.training import new_trainer
-from e2e.waiting import wait_until
+from e2e.support import models
+from e2e.support.polling import wait_until
+from e2e.support.server import Server, run_to_exit
+from e2e.support.training import new_trainer
 from torch import nn
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 

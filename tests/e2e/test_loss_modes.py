@@ -8,10 +8,18 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models, training
-from e2e.reference import Reference
-from e2e.server import Server
-from e2e.training import ONE_STEP, assert_equal_runs, batches, classes, new_trainer, on, rows
+from e2e.support import models, training
+from e2e.support.reference import Reference
+from e2e.support.server import Server
+from e2e.support.training import (
+    ONE_STEP,
+    assert_equal_runs,
+    batches,
+    classes,
+    new_trainer,
+    on,
+    rows,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 

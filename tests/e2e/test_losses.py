@@ -7,9 +7,9 @@ from collections.abc import Callable
 import braid
 import pytest
 import torch
-from e2e import training
-from e2e.reference import Reference
-from e2e.training import ONE_STEP, classes, new_trainer, on, rows
+from e2e.support import training
+from e2e.support.reference import Reference
+from e2e.support.training import ONE_STEP, classes, new_trainer, on, rows
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e import models, training, training_models
-from e2e.reference import Reference
-from e2e.server import Server
-from e2e.training import batches, new_trainer, on, rows
+from e2e.support import models, training, training_models
+from e2e.support.reference import Reference
+from e2e.support.server import Server
+from e2e.support.training import batches, new_trainer, on, rows
 from torch import Tensor, nn
 
 MIB = 1 << 20

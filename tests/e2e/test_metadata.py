@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import tritonclient.grpc as triton
-from e2e.server import Server
+from e2e.support.server import Server
 
 
 @pytest.fixture(scope="module")

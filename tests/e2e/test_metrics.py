@@ -9,12 +9,12 @@ from pathlib import Path
 import braid
 import numpy as np
 import pytest
-from e2e import oracle, training
-from e2e.control import ask, explicit, write
-from e2e.metrics import Scrape, documented_metrics, scrape
-from e2e.models import make as make_model
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import oracle, training
+from e2e.support.metrics import Scrape, documented_metrics, scrape
+from e2e.support.model_control import ask, explicit, write
+from e2e.support.models import make as make_model
+from e2e.support.polling import wait_until
+from e2e.support.server import Server
 
 DEVICES = ["cpu:0", "cpu:1"]
 INFERENCES = [1, 32, 1000]

@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from e2e.control import CONFIG, Running, ask, index, reasons, refused, write
-from e2e.inference import infer, infer_input
-from e2e.protocol import CALL_SECONDS
+from e2e.support.inference import infer, infer_input
+from e2e.support.model_control import CONFIG, Running, ask, index, reasons, refused, write
+from e2e.support.protocol import CALL_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import foreign_models, long_runs, oracle, seeds, training
-from e2e.foreign_models import bert, resnet18
-from e2e.long_runs import Batch
-from e2e.oracle import Run
+from e2e.support import long_training, oracle, seeds, third_party_models, training
+from e2e.support.long_training import Batch
+from e2e.support.oracle import Run
+from e2e.support.third_party_models import bert, resnet18
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -43,23 +43,23 @@ def client_of(
 ) -> Iterator[Callable[[int], braid.Client]]:
     """Of servers of the models in both formats."""
     directory = tmp_path_factory.mktemp("foreign")
-    foreign_models.export_all(directory / "models")
-    foreign_models.export_pairs(directory / "models", LENGTHS["pair"][0])
-    with long_runs.clients_of(directory / "models", directory / "run") as get:
+    third_party_models.export_all(directory / "models")
+    third_party_models.export_pairs(directory / "models", LENGTHS["pair"][0])
+    with long_training.clients_of(directory / "models", directory / "run") as get:
         yield get
 
 
 def images() -> Iterator[Batch]:
-    return long_runs.cycle(foreign_models.image_batches(5, ROWS), STEPS)
+    return long_training.cycle(third_party_models.image_batches(5, ROWS), STEPS)
 
 
 def sentences(format: str) -> Iterator[Batch]:
     first, second = LENGTHS[format]
     batches = [
-        *foreign_models.sentence_batches(3, ROWS, first),
-        *foreign_models.sentence_batches(2, ROWS, second),
+        *third_party_models.sentence_batches(3, ROWS, first),
+        *third_party_models.sentence_batches(2, ROWS, second),
     ]
-    return long_runs.cycle(batches, STEPS)
+    return long_training.cycle(batches, STEPS)
 
 
 def labelled_sentences(format: str) -> Iterator[Batch]:
@@ -68,7 +68,7 @@ def labelled_sentences(format: str) -> Iterator[Batch]:
 
 
 def reference(module: nn.Module, batches: Iterator[Batch], optimizer: dict, loss: Callable) -> Run:
-    run = long_runs.in_pytorch(module, batches, optimizer, loss)
+    run = long_training.in_pytorch(module, batches, optimizer, loss)
     # The training did something, or equality would say little.
     assert run.losses[-1] < 0.8 * run.losses[0]
     return run
@@ -98,7 +98,7 @@ def bert_reference(format: str) -> Run:
 def test_resnet_equals_pytorch_chunk_by_chunk(
     client_of: Callable[[int], braid.Client], format: str
 ) -> None:
-    actual = long_runs.on_server(
+    actual = long_training.on_server(
         client_of(2), "resnet18" + SUFFIXES[format], images(), loss="cross_entropy", optimizer=SGD
     )
     oracle.assert_equal_runs(actual, resnet_reference(2), 1e-9)
@@ -110,7 +110,7 @@ def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
     format: str,
     replicas: int,
 ) -> None:
-    actual = long_runs.on_server(
+    actual = long_training.on_server(
         client_of(replicas),
         "resnet18" + SUFFIXES[format],
         images(),
@@ -125,7 +125,7 @@ def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
 def test_bert_equals_pytorch(
     client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
-    actual = long_runs.on_server(
+    actual = long_training.on_server(
         client_of(replicas),
         "bert" + SUFFIXES[format],
         sentences(format),
@@ -139,7 +139,7 @@ def test_bert_equals_pytorch(
 def test_bert_that_returns_its_loss_equals_pytorch(
     client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
-    actual = long_runs.on_server(
+    actual = long_training.on_server(
         client_of(replicas),
         "bert_with_loss" + SUFFIXES[format],
         labelled_sentences(format),
@@ -160,7 +160,7 @@ def test_bert_with_dropout_equals_pytorch(
         outputs = seeds.forward_in_chunks(logits, batch[0], replicas, SEED, step)
         return functional.cross_entropy(outputs, batch[1]["target"])
 
-    actual = long_runs.on_server(
+    actual = long_training.on_server(
         client_of(replicas),
         "bert_with_dropout" + SUFFIXES[format],
         sentences(format),
@@ -174,8 +174,8 @@ def test_bert_with_dropout_equals_pytorch(
 
 @in_each_format
 @pytest.mark.parametrize(("model", "make", "batches"), [
-    ("resnet18", resnet18, foreign_models.image_batches(2, 7)),
-    ("bert", bert, foreign_models.sentence_batches(2, 7, length=16)),
+    ("resnet18", resnet18, third_party_models.image_batches(2, 7)),
+    ("bert", bert, third_party_models.sentence_batches(2, 7, length=16)),
 ])
 def test_a_published_version_is_served(
     client_of: Callable[[int], braid.Client],

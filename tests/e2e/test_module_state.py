@@ -8,8 +8,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models, training
-from e2e.server import Server
+from e2e.support import models, training
+from e2e.support.server import Server
 from torch import Tensor, nn
 
 SGD = {"name": "SGD", "lr": 0.1}

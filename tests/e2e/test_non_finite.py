@@ -8,9 +8,9 @@ from typing import Any
 import braid
 import pytest
 import torch
-from e2e import training
-from e2e.reference import Reference
-from e2e.training import MANY_STEPS, assert_unchanged, new_trainer, on
+from e2e.support import training
+from e2e.support.reference import Reference
+from e2e.support.training import MANY_STEPS, assert_unchanged, new_trainer, on
 
 ADAM = {"name": "Adam", "lr": 0.1, "weight_decay": 0.1}
 GOOD = torch.tensor([[1.0, 2, 3], [2, 1, 1], [5, 3, 2], [1, 1, 1]]).double()

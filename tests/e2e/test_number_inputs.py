@@ -9,8 +9,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import programs
-from e2e.server import Server
+from e2e.support import programs
+from e2e.support.server import Server
 from torch import Tensor, nn
 from torch.export import Dim
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import programs
-from e2e.server import Server
+from e2e.support import programs
+from e2e.support.server import Server
 from torch import Tensor, nn
 from tritonclient.utils import InferenceServerException
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torchvision
 import tritonclient.grpc as triton
-from e2e.inference import infer_input
-from e2e.server import Server, run_to_exit
+from e2e.support.inference import infer_input
+from e2e.support.server import Server, run_to_exit
 from torch import Tensor, nn
 
 CONFIG = """

@@ -7,9 +7,9 @@ import re
 import braid
 import numpy as np
 import pytest
-from e2e import training, training_models
-from e2e.reference import Reference
-from e2e.training import ONE_STEP, batches, new_trainer, on, rows
+from e2e.support import training, training_models
+from e2e.support.reference import Reference
+from e2e.support.training import ONE_STEP, batches, new_trainer, on, rows
 
 STEPS = 20
 ROWS = 11

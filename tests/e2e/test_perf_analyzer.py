@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from e2e.server import ROOT, Server
+from e2e.support.server import ROOT, Server
 
 SCRIPT = ROOT / "scripts/perf_analyzer.sh"
 # One measurement of so many requests, whether it is stable or not: this is no benchmark.

@@ -9,7 +9,7 @@ import braid
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e.control import ask, explicit, write
+from e2e.support.model_control import ask, explicit, write
 from torch import nn
 from tritonclient.utils import InferenceServerException
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import braid
 import pytest
-from e2e import training
-from e2e.training import batches, classes, new_trainer, on, rows
+from e2e.support import training
+from e2e.support.training import batches, classes, new_trainer, on, rows
 
 ROWS = 11
 STEPS = 5

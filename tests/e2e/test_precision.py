@@ -6,9 +6,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training, training_models
-from e2e.oracle import Run, assert_equal_runs, state_of
-from e2e.training import new_trainer, on, rows, classes
+from e2e.support import training, training_models
+from e2e.support.oracle import Run, assert_equal_runs, state_of
+from e2e.support.training import new_trainer, on, rows, classes
 from torch.nn import functional
 
 STEPS = 10

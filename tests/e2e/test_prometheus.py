@@ -15,10 +15,10 @@ import grpc
 import numpy as np
 import pytest
 import yaml
-from e2e import oracle, protocol
-from e2e.prometheus import Prometheus
-from e2e.server import BINARY, ROOT, Server
-from e2e.waiting import wait_until
+from e2e.support import oracle, protocol
+from e2e.support.polling import wait_until
+from e2e.support.prometheus import Prometheus
+from e2e.support.server import BINARY, ROOT, Server
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))

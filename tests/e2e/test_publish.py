@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models, oracle
-from e2e.inference import assert_close, expected, infer
-from e2e.server import Server
+from e2e.support import models, oracle
+from e2e.support.inference import assert_close, expected, infer
+from e2e.support.server import Server
 from torch import nn
 
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import durable, models, structured_models
-from e2e.durable import DurableServer, batch
-from e2e.inference import infer, outputs_of
-from e2e.protocol import Stub, channel, message
-from e2e.raw_trainer import RawTrainer
+from e2e.support import durable, models, structured_models
+from e2e.support.durable import DurableServer, batch
+from e2e.support.inference import infer, outputs_of
+from e2e.support.protocol import Stub, channel, message
+from e2e.support.raw_trainer import RawTrainer
 
 SECONDS = 60
 X = batch(0)[0]["x"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e.inference import infer_input
-from e2e.server import Server
+from e2e.support.inference import infer_input
+from e2e.support.server import Server
 from torch import Tensor, nn
 
 CALL_SECONDS = 60

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from e2e import training, training_models
-from e2e.training import Run, classes, new_trainer, on, rows, same_bits
+from e2e.support import training, training_models
+from e2e.support.training import Run, classes, new_trainer, on, rows, same_bits
 
 SGD = {"name": "SGD", "lr": 0.1}
 ROWS = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from e2e.control import CONFIG, Running, ask, index, load_on, write
-from e2e.waiting import wait_until
+from e2e.support.model_control import CONFIG, Running, ask, index, load_on, write
+from e2e.support.polling import wait_until
 
 POLL_SECONDS = 0.2
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import grpc
 import numpy as np
 import pytest
-from e2e import models
-from e2e.inference import assert_close, expected
-from e2e.metrics import scrape
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import assert_close, expected
+from e2e.support.metrics import scrape
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import Server
 from e2e.test_errors_inference import ROWS, assert_answers, good_request
 
 InferRequest = message("inference.ModelInferRequest")

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e import rolling
-from e2e.balancer import Balancer
-from e2e.server import ROOT, Server
+from e2e.support import rolling
+from e2e.support.load_balancer import Balancer
+from e2e.support.server import ROOT, Server
 
 TIMES = 3
 ALONE_TIMES = 5

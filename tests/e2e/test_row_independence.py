@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import control, models, programs
-from e2e.control import reasons
-from e2e.inference import assert_close, expected, infer, infer_input
-from e2e.protocol import CALL_SECONDS
-from e2e.server import Server
+from e2e.support import model_control, models, programs
+from e2e.support.inference import assert_close, expected, infer, infer_input
+from e2e.support.model_control import reasons
+from e2e.support.protocol import CALL_SECONDS
+from e2e.support.server import Server
 from torch import Tensor, nn
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
@@ -209,7 +209,7 @@ def test_an_output_of_another_width_than_configured_is_refused(
     client: triton.InferenceServerClient,
 ) -> None:
     assert "[4, 3]" in reasons(client)["narrow", "1"]
-    with control.refused(grpc.StatusCode.FAILED_PRECONDITION, "[2, 8]", "[-1, 7]"):
+    with model_control.refused(grpc.StatusCode.FAILED_PRECONDITION, "[2, 8]", "[-1, 7]"):
         infer(client, "too_narrow", {"x": points(2, seed=1)})
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import braid
 import pytest
 import torch
-from e2e import training
-from e2e.training import batches, classes, new_trainer, on, rows, same_bits
+from e2e.support import training
+from e2e.support.training import batches, classes, new_trainer, on, rows, same_bits
 
 ROWS = 11
 # More than the server tries both ways for, before it chooses.

@@ -7,9 +7,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training
-from e2e.reference import Reference
-from e2e.training import MANY_STEPS, batches, new_trainer, on, rows
+from e2e.support import training
+from e2e.support.reference import Reference
+from e2e.support.training import MANY_STEPS, batches, new_trainer, on, rows
 
 STEPS = 40
 ROWS = 5

@@ -10,9 +10,9 @@ from pathlib import Path
 import braid
 import numpy as np
 import pytest
-from e2e import access
-from e2e.certificates import Authority, Pair
-from e2e.server import BINARY, Server
+from e2e.support import auth
+from e2e.support.certificates import Authority, Pair
+from e2e.support.server import BINARY, Server
 
 MODEL = "mine"
 COMMAND = BINARY.with_name("braid")
@@ -32,8 +32,8 @@ def client_pair(authority: Authority) -> Pair:
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("secure")
-    access.export_model(directory / "models" / MODEL)
-    (directory / "tokens").write_text(access.token_line("admin", TOKEN, "ann"))
+    auth.export_model(directory / "models" / MODEL)
+    (directory / "tokens").write_text(auth.token_line("admin", TOKEN, "ann"))
     (directory / "certificates").write_text("infer spiffe://example.org/app\n")
     (directory / "token").write_text(TOKEN + "\n")
     return directory

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from e2e.raw_trainer import RawTrainer
-from e2e.server import Server
+from e2e.support.raw_trainer import RawTrainer
+from e2e.support.server import Server
 
 CODES = grpc.StatusCode
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)

@@ -10,8 +10,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.server import Server
 from torch import Tensor, nn
 
 WIDTH = 1000

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import grpc
 import numpy as np
 import pytest
-from e2e import http2, models
-from e2e.inference import assert_close, expected
-from e2e.metrics import scrape
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.raw_trainer import RawTrainer
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import http2, models
+from e2e.support.inference import assert_close, expected
+from e2e.support.metrics import scrape
+from e2e.support.polling import wait_until
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.raw_trainer import RawTrainer
+from e2e.support.server import Server
 
 InferRequest = message("inference.ModelInferRequest")
 # Of the slow model, one row at a time: a second, long enough for all that happens meanwhile.

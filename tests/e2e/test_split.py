@@ -6,8 +6,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import reference, training, training_models
-from e2e.training import new_trainer, on, rows
+from e2e.support import reference, training, training_models
+from e2e.support.training import new_trainer, on, rows
 
 CLIENT = {"loss_mode": "client", "optimizer": "SGD"}
 

@@ -8,8 +8,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.server import Server
-from e2e.training import classes, new_trainer, rows
+from e2e.support.server import Server
+from e2e.support.training import classes, new_trainer, rows
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.server import BINARY, Server, run_to_exit
+from e2e.support.server import BINARY, Server, run_to_exit
 
 FAKE_CUDA_DRIVER = BINARY.parents[1] / "lib/libfake_cuda_driver.so"
 

@@ -12,13 +12,13 @@ import braid
 import grpc
 import numpy as np
 import pytest
-from e2e import durable, streams, training
-from e2e.durable import assert_same_bits
-from e2e.protocol import CALL_SECONDS, violated_fields
-from e2e.raw_trainer import RawTrainer
-from e2e.server import Server
-from e2e.streams import exchange, operation
-from e2e.waiting import wait_until
+from e2e.support import durable, streams, training
+from e2e.support.durable import assert_same_bits
+from e2e.support.polling import wait_until
+from e2e.support.protocol import CALL_SECONDS, violated_fields
+from e2e.support.raw_trainer import RawTrainer
+from e2e.support.server import Server
+from e2e.support.streams import exchange, operation
 
 CODES = grpc.StatusCode
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models, structured_models, training
-from e2e.inference import assert_close, infer, infer_input
-from e2e.protocol import CALL_SECONDS
-from e2e.server import Server
+from e2e.support import models, structured_models, training
+from e2e.support.inference import assert_close, infer, infer_input
+from e2e.support.protocol import CALL_SECONDS
+from e2e.support.server import Server
 
 # More than the models' max_batch_size.
 ROWS = 21

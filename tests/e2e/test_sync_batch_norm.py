@@ -11,11 +11,11 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import training
-from e2e.oracle import Run, forward_in_chunks
-from e2e.reference import Reference
-from e2e.server import BINARY, Server
-from e2e.training import MANY_STEPS, assert_equal_runs, classes, new_trainer, on, rows
+from e2e.support import training
+from e2e.support.oracle import Run, forward_in_chunks
+from e2e.support.reference import Reference
+from e2e.support.server import BINARY, Server
+from e2e.support.training import MANY_STEPS, assert_equal_runs, classes, new_trainer, on, rows
 
 STEPS = 5
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}

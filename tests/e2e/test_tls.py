@@ -12,18 +12,18 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from e2e import access
-from e2e.certificates import Authority, Pair, openssl
-from e2e.inference import infer
-from e2e.server import Server, run_to_exit
-from e2e.waiting import wait_until
+from e2e.support import auth
+from e2e.support.certificates import Authority, Pair, openssl
+from e2e.support.inference import infer
+from e2e.support.polling import wait_until
+from e2e.support.server import Server, run_to_exit
 
 MODEL = "mine"
-LIST = access.METHODS["RepositoryIndex"]
+LIST = auth.METHODS["RepositoryIndex"]
 
 
 def list_models(on: grpc.Channel, token: str | None = None) -> tuple[str, str]:
-    return access.outcome(on, LIST, access.request_naming(LIST, "", ""), access.bearer(token))
+    return auth.outcome(on, LIST, auth.request_naming(LIST, "", ""), auth.bearer(token))
 
 
 def secure(server: Server, ca: Path, client: Pair | None = None) -> grpc.Channel:
@@ -51,7 +51,7 @@ def server_pair(authority: Authority) -> Pair:
 @pytest.fixture(scope="module")
 def repository_of_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("models")
-    access.export_model(directory / MODEL)
+    auth.export_model(directory / MODEL)
     return directory
 
 
@@ -61,7 +61,7 @@ def tls_server(
 ) -> Iterator[Server]:
     """TLS, and tokens."""
     directory = tmp_path_factory.mktemp("tls")
-    (directory / "tokens").write_text(access.token_line("infer", "secret", "ann"))
+    (directory / "tokens").write_text(auth.token_line("infer", "secret", "ann"))
     flags = (
         f"--tls_cert={server_pair.certificate}",
         f"--tls_key={server_pair.key}",
@@ -80,7 +80,7 @@ def mutual_server(
 ) -> Iterator[Server]:
     """Mutual TLS, tokens, and the identities of certificates."""
     directory = tmp_path_factory.mktemp("mutual")
-    (directory / "tokens").write_text(access.token_line("infer", "secret", "ann"))
+    (directory / "tokens").write_text(auth.token_line("infer", "secret", "ann"))
     (directory / "certificates").write_text(
         "# by subject alternative name\n"
         "infer:mine spiffe://example.org/app\n"
@@ -144,9 +144,9 @@ def test_tritonclient_over_tls(tls_server: Server, authority: Authority) -> None
         tls_server.address, ssl=True, root_certificates=str(authority.certificate)
     ) as client:
         inputs = {"INPUT__0": np.ones((2, 10), np.float32)}
-        metadata = client.get_model_metadata(MODEL, headers=dict(access.bearer("secret")))
+        metadata = client.get_model_metadata(MODEL, headers=dict(auth.bearer("secret")))
         inputs = {metadata.inputs[0].name: inputs["INPUT__0"]}
-        result = infer(client, MODEL, inputs, headers=dict(access.bearer("secret")))
+        result = infer(client, MODEL, inputs, headers=dict(auth.bearer("secret")))
         assert result.as_numpy(metadata.outputs[0].name).shape == (2, 5)
         with pytest.raises(triton.InferenceServerException, match="no credentials"):
             infer(client, MODEL, inputs)
@@ -172,10 +172,10 @@ def test_identity_of_a_certificate(
     trains: bool,
 ) -> None:
     pair = authority.issue(*names, common_name=common_name)
-    rollback = access.METHODS["Rollback"]
+    rollback = auth.METHODS["Rollback"]
     with secure(mutual_server, authority.certificate, pair) as on:
         assert (list_models(on)[0] == "OK") == sees
-        code, _ = access.outcome(on, rollback, access.request_naming(rollback, MODEL, ""), [])
+        code, _ = auth.outcome(on, rollback, auth.request_naming(rollback, MODEL, ""), [])
         assert (code != "PERMISSION_DENIED") == trains
 
 
@@ -203,11 +203,11 @@ def test_certificates_of_nobody(
 def test_a_token_counts_before_the_certificate(
     mutual_server: Server, authority: Authority
 ) -> None:
-    rollback = access.METHODS["Rollback"]
-    request = access.request_naming(rollback, MODEL, "")
+    rollback = auth.METHODS["Rollback"]
+    request = auth.request_naming(rollback, MODEL, "")
     with secure(mutual_server, authority.certificate, authority.issue(common_name="Jane Roe")) as on:
         assert list_models(on, "wrong")[0] == "UNAUTHENTICATED"
-        code, _ = access.outcome(on, rollback, request, access.bearer("secret"))
+        code, _ = auth.outcome(on, rollback, request, auth.bearer("secret"))
         assert code == "PERMISSION_DENIED"
 
 

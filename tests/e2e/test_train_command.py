@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e import durable
-from e2e.durable import DurableServer
-from e2e.server import BINARY
+from e2e.support import durable
+from e2e.support.durable import DurableServer
+from e2e.support.server import BINARY
 
 COMMAND = BINARY.with_name("braid")
 SECONDS = 60

@@ -11,8 +11,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models
-from e2e.durable import DurableServer
+from e2e.support import models
+from e2e.support.durable import DurableServer
 from torch import Tensor, nn
 
 SGD = {"name": "SGD", "lr": 0.1}

@@ -8,8 +8,8 @@ import braid
 import grpc
 import pytest
 import torch
-from e2e import models, oracle, training
-from e2e.server import Server
+from e2e.support import models, oracle, training
+from e2e.support.server import Server
 
 SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}
 

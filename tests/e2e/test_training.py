@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import braid
 import numpy as np
 import pytest
-from e2e import oracle, training
-from e2e.server import Server
+from e2e.support import oracle, training
+from e2e.support.server import Server
 
 STEPS = 200
 ROWS = [20, 97, 256]

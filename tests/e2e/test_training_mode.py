@@ -9,8 +9,8 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models, packages, programs
-from e2e.server import Server
+from e2e.support import models, package_checks, programs
+from e2e.support.server import Server
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -103,15 +103,15 @@ def test_dropout_that_stays_on_is_warned_of(server: Server) -> None:
 
 @pytest.mark.parametrize("model", ["program_norm", "compiled_norm"])
 def test_a_batch_norm_that_changes_its_buffers_is_refused(client: braid.Client, model: str) -> None:
-    packages.assert_unavailable(client, model, "changes its buffer")
-    packages.assert_unavailable(client, model, "evaluation mode")
+    package_checks.assert_unavailable(client, model, "changes its buffer")
+    package_checks.assert_unavailable(client, model, "evaluation mode")
 
 
 def test_a_sparse_output_is_refused_in_clear_words(client: braid.Client) -> None:
     for rows in (1, 4):
         with pytest.raises(braid.FailedPrecondition, match=r"output 'y'.*Sparse.*to_dense\(\)"):
             client.infer("sparse", {"x": np.ones((rows, 3), np.float32)})
-    packages.assert_unavailable(client, "sparse_example", "to_dense()")
+    package_checks.assert_unavailable(client, "sparse_example", "to_dense()")
 
 
 @pytest.mark.parametrize("format", ["pair", "torchscript"])

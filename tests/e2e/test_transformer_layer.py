@@ -9,9 +9,9 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e import long_runs, models, oracle, seeds, training
-from e2e.long_runs import Batch
-from e2e.oracle import Run
+from e2e.support import long_training, models, oracle, seeds, training
+from e2e.support.long_training import Batch
+from e2e.support.oracle import Run
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -57,7 +57,7 @@ def batches(format: str) -> Iterator[Batch]:
     for length in LENGTHS[format]:
         x = torch.randn(ROWS, length, 16, generator=generator, dtype=torch.float64)
         made.append(({"x": x}, {"target": x[:, 0, :3].argmax(1)}))
-    return long_runs.cycle(made, STEPS)
+    return long_training.cycle(made, STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,12 @@ def client_of(
         models.export_pair(directory / "models" / "encoder", make(), inputs, CONFIG)
     else:
         models.export(directory / "models" / "encoder", make(), config=CONFIG)
-    with long_runs.clients_of(directory / "models", directory / "run") as get:
+    with long_training.clients_of(directory / "models", directory / "run") as get:
         yield get
 
 
 def train(client: braid.Client, format: str, seed: int) -> Run:
-    return long_runs.on_server(
+    return long_training.on_server(
         client,
         "encoder",
         batches(format),
@@ -93,7 +93,7 @@ def test_training_equals_pytorch_with_the_same_seeds(
         outputs = seeds.forward_in_chunks(module, batch[0], replicas, SEED, step)
         return functional.cross_entropy(outputs, batch[1]["target"])
 
-    wanted = long_runs.in_pytorch(make(), batches(format), ADAM, loss)
+    wanted = long_training.in_pytorch(make(), batches(format), ADAM, loss)
     # The training did something, or equality would say little.
     assert wanted.losses[-1] < 0.85 * wanted.losses[0]
     oracle.assert_equal_runs(train(client_of(replicas), format, SEED), wanted, 1e-9)

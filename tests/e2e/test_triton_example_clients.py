@@ -8,17 +8,16 @@ import os
 import queue
 import secrets
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.utils.shared_memory as shm
-from e2e.inference import infer_input
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import Server
-from e2e.triton_examples import EXAMPLES
+from e2e.support.inference import infer_input
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import Server
+from e2e.support.triton_examples import EXAMPLES
 from tritonclient.utils import InferenceServerException
 
 FIRST = np.arange(16, dtype=np.int32)[None]

@@ -16,11 +16,11 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 import tritonclient.utils.shared_memory as shm
-from e2e.control import index, reasons
-from e2e.inference import assert_close, infer, infer_input
-from e2e.protocol import CALL_SECONDS
-from e2e.server import Server
-from e2e.triton_examples import EXAMPLES, LABELS, Example, write_all
+from e2e.support.inference import assert_close, infer, infer_input
+from e2e.support.model_control import index, reasons
+from e2e.support.protocol import CALL_SECONDS
+from e2e.support.server import Server
+from e2e.support.triton_examples import EXAMPLES, LABELS, Example, write_all
 from tritonclient.grpc import model_config_pb2
 
 SERVED = {

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
-from e2e import metrics, models
-from e2e.inference import assert_close, expected, infer, infer_input
-from e2e.protocol import CALL_SECONDS
-from e2e.server import Server
-from e2e.waiting import wait_until
+from e2e.support import metrics, models
+from e2e.support.inference import assert_close, expected, infer, infer_input
+from e2e.support.polling import wait_until
+from e2e.support.protocol import CALL_SECONDS
+from e2e.support.server import Server
 from tritonclient.utils import InferenceServerException
 
 X = np.random.default_rng(3).standard_normal((3, 784), dtype=np.float32)

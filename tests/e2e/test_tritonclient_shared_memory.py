@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.utils.shared_memory as shm
-from e2e import models
-from e2e.inference import assert_close, expected, infer, infer_input
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import assert_close, expected, infer, infer_input
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import Server
 from tritonclient.utils import InferenceServerException
 
 X = np.random.default_rng(5).standard_normal((200, 784), dtype=np.float32)

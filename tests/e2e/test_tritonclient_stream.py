@@ -8,15 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from e2e import metrics, models
-from e2e.inference import assert_close, expected, infer_input
-from e2e.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.server import Server
-from e2e.waiting import settled, wait_until
+from e2e.support import metrics, models
+from e2e.support.inference import assert_close, expected, infer_input
+from e2e.support.polling import settled, wait_until
+from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
+from e2e.support.server import Server
 
 InferRequest = message("inference.ModelInferRequest")
 

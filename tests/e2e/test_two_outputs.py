@@ -9,9 +9,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import long_runs, models, oracle, training
-from e2e.long_runs import Batch
-from e2e.server import Server
+from e2e.support import long_training, models, oracle, training
+from e2e.support.long_training import Batch
+from e2e.support.server import Server
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,7 +23,7 @@ SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}
 
 def batches() -> Iterator[Batch]:
     x = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(8))
-    return long_runs.cycle([({"x": x}, {"target": x[:, :4].argmax(1)})], STEPS)
+    return long_training.cycle([({"x": x}, {"target": x[:, :4].argmax(1)})], STEPS)
 
 
 def loss_of_logits(module: nn.Module, step: int, batch: Batch) -> Tensor:
@@ -37,18 +37,18 @@ def loss_of_logits(module: nn.Module, step: int, batch: Batch) -> Tensor:
 def test_training_on_the_logits_equals_pytorch(
     serve: Callable[..., Server], format: str, replicas: int, spec: dict
 ) -> None:
-    wanted = long_runs.in_pytorch(models.make("two_outputs"), batches(), SGD, loss_of_logits)
+    wanted = long_training.in_pytorch(models.make("two_outputs"), batches(), SGD, loss_of_logits)
     # The training did something, or equality would say little.
     assert wanted.losses[-1] < 0.5 * wanted.losses[0]
     with braid.connect(serve(f"cpu*{replicas}", format).address) as client:
         loss = {"name": "cross_entropy", **spec}
-        actual = long_runs.on_server(client, "two_outputs", batches(), loss=loss, optimizer=SGD)
+        actual = long_training.on_server(client, "two_outputs", batches(), loss=loss, optimizer=SGD)
     oracle.assert_equal_runs(actual, wanted, 1e-5)
 
 
 def test_probabilities_of_a_trained_model(serve: Callable[..., Server], format: str) -> None:
     module = models.make("two_outputs")
-    wanted = long_runs.in_pytorch(module, batches(), SGD, loss_of_logits)
+    wanted = long_training.in_pytorch(module, batches(), SGD, loss_of_logits)
     inputs, _ = next(batches())
     with braid.connect(serve("cpu*3", format).address) as client:
         with training.new_trainer(

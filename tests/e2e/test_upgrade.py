@@ -11,9 +11,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import oracle
-from e2e.server import Server
-from e2e.upgrade import ARCHIVES, PROGRAM, STEPS, TRAINED, batch
+from e2e.support import oracle
+from e2e.support.server import Server
+from e2e.support.upgrade import ARCHIVES, PROGRAM, STEPS, TRAINED, batch
 from safetensors.torch import load_file
 from torch import nn
 

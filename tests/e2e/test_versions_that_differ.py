@@ -10,10 +10,10 @@ import pytest
 import torch
 import tritonclient.grpc as triton
 from braid import BraidError
-from e2e import models
-from e2e.control import explicit
-from e2e.inference import infer, outputs_of
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import infer, outputs_of
+from e2e.support.model_control import explicit
+from e2e.support.server import Server
 from torch import Tensor, nn
 
 CONFIG = """

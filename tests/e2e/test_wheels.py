@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e import server
-from e2e.server import ROOT, Server
+from e2e.support import server
+from e2e.support.server import ROOT, Server
 
 DIST = ROOT / "dist"
 INSTALL_SECONDS = 1500  # PyTorch with CUDA: 3 GB to download, 5 GB to write

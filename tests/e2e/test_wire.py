@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import grpc
 import pytest
-from e2e.protocol import CALL_SECONDS, channel
-from e2e.server import Server
+from e2e.support.protocol import CALL_SECONDS, channel
+from e2e.support.server import Server
 from google.protobuf import descriptor, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (

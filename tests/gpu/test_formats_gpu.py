@@ -11,9 +11,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import aoti_models, models
-from e2e.inference import assert_close, expected
-from e2e.server import Server
+from e2e.support import aoti_models, models
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
 
 from gpu.target import DEVICE, ON_CPU, ONE, gpu_only
 

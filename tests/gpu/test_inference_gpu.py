@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import braid
 import numpy as np
 import pytest
-from e2e import models
-from e2e.inference import assert_close, expected
-from e2e.oracle import dataset
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import assert_close, expected
+from e2e.support.oracle import dataset
+from e2e.support.server import Server
 
 from gpu.target import DEVICE, ON_CPU, REPLICAS
 

@@ -10,10 +10,10 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models
-from e2e.inference import assert_close, expected
-from e2e.metrics import scrape
-from e2e.server import BINARY, Server, run_to_exit
+from e2e.support import models
+from e2e.support.inference import assert_close, expected
+from e2e.support.metrics import scrape
+from e2e.support.server import BINARY, Server, run_to_exit
 
 from gpu.target import DEVICE, gpu_only
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from e2e.metrics import Scrape, scrape
-from e2e.server import Server
+from e2e.support.metrics import Scrape, scrape
+from e2e.support.server import Server
 
 from gpu.target import gpu_only
 

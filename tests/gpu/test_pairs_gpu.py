@@ -10,9 +10,9 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e import models, oracle, training
-from e2e.inference import assert_close, expected
-from e2e.server import Server
+from e2e.support import models, oracle, training
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
 from e2e.test_publish import module_of, train
 from torch import nn
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e import models, oracle, programs, training, training_models
-from e2e.inference import assert_close, expected
-from e2e.server import Server
-from e2e.training import MANY_STEPS, classes, rows
+from e2e.support import models, oracle, programs, training, training_models
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
+from e2e.support.training import MANY_STEPS, classes, rows
 from torch import Tensor, nn
 
 from gpu.target import DEVICE, ONE, TWO, gpu_only

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from cuda.bindings import runtime as cuda
-from e2e import models
-from e2e.inference import assert_close, expected
-from e2e.server import Server
+from e2e.support import models
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
 from tritonclient.utils import InferenceServerException
 
 from gpu.target import gpu_only

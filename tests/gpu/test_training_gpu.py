@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import braid
 import pytest
-from e2e import oracle, training
-from e2e.inference import assert_close, expected
-from e2e.server import Server
+from e2e.support import oracle, training
+from e2e.support.inference import assert_close, expected
+from e2e.support.server import Server
 from e2e.test_publish import module_of, train
 
 from gpu.target import REPLICAS, TRAINED_ROWS

@@ -1,0 +1,82 @@
+"""Tokens, what the server knows of them, and calls that show one."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+from e2e.support import models, protocol
+
+SERVICES = (
+    "inference.GRPCInferenceService",
+    "braid.v1.TrainingService",
+    "braid.v1.DeviceService",
+)
+_CALL_SECONDS = 30
+
+
+def token_line(grants: str, token: str, name: str) -> str:
+    return f"{grants} sha256:{hashlib.sha256(token.encode()).hexdigest()} {name}\n"
+
+
+def bearer(token: str | None) -> list[tuple[str, str]]:
+    return [] if token is None else [("authorization", f"Bearer {token}")]
+
+
+# The descriptor of every method of every service, by its name.
+METHODS = {
+    method.name: method
+    for service in SERVICES
+    for method in protocol.POOL.FindServiceByName(service).methods
+}
+
+
+def export_model(directory: Path) -> None:
+    """A small model, for tests in which it does not matter which."""
+    models.export(directory, models.make("chain"), inputs=[torch.zeros(1, 10)])
+
+
+def request_naming(method: Any, model: str, trainer: str) -> Any:
+    """A request that names the model or the trainer where it can, and is empty else."""
+    request = protocol.message(method.input_type.full_name)()
+    fields = request.DESCRIPTOR.fields_by_name
+    if method.name == "Stream":
+        request.step.trainer = trainer
+    for field, value in (("model_name", model), ("model", model), ("trainer", trainer)):
+        if field in fields:
+            setattr(request, field, value)
+    if "name" in fields:
+        of_trainer = "Trainer" in method.name
+        request.name = trainer if of_trainer else model
+    return request
+
+
+def call(on: grpc.Channel, method: Any, request: Any, metadata: Any) -> Any:
+    """Calls a method with one message, whatever streams: its last reply, None if there was none."""
+    kinds = {True: "stream", False: "unary"}
+    make = getattr(on, f"{kinds[method.client_streaming]}_{kinds[method.server_streaming]}")
+    stub = make(
+        f"/{method.containing_service.full_name}/{method.name}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=protocol.message(method.output_type.full_name).FromString,
+    )
+    argument = iter([request]) if method.client_streaming else request
+    reply = stub(argument, metadata=metadata, timeout=_CALL_SECONDS)
+    if not method.server_streaming:
+        return reply
+    last = None
+    for last in reply:
+        pass
+    return last
+
+
+def outcome(on: grpc.Channel, method: Any, request: Any, metadata: Any) -> tuple[str, str]:
+    """The name of the code with which such a call ends, and the message."""
+    try:
+        call(on, method, request, metadata)
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    return "OK", ""

@@ -1,0 +1,115 @@
+"""Plain PyTorch, on one thread: what the server's training must come to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from e2e.support import models
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import BatchSampler, RandomSampler
+
+# Model → (shape of an input's row, classes).
+DATA = {
+    "chain": ((10,), 5),
+    "mlp": ((784,), 10),
+    "smooth": ((784,), 10),
+    "convnet": ((1, 28, 28), 10),
+}
+LOSSES = {"cross_entropy": functional.cross_entropy, "mse": functional.mse_loss}
+
+
+@dataclass(frozen=True)
+class Run:
+    """losses: one for each step, before its update. state: parameters and buffers at the end."""
+
+    losses: list[float]
+    state: dict[str, np.ndarray]
+
+
+def make_optimizer(module: nn.Module, spec: dict) -> torch.optim.Optimizer:
+    """The optimizer that `spec` names, with its parameters, as braid's client takes it."""
+    parameters = {key: value for key, value in spec.items() if key != "name"}
+    return getattr(torch.optim, spec["name"])(module.parameters(), **parameters)
+
+
+def state_of(module: nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.numpy().copy() for name, value in module.state_dict().items()}
+
+
+def forward_in_chunks(module: nn.Module, x: Tensor, replicas: int) -> Tensor:
+    """What `replicas` replicas give together: each sees its chunk alone, and the buffers are as
+    the first one leaves them."""
+    chunks = torch.chunk(x, replicas)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    outputs = [module(chunks[0])]
+    for chunk in chunks[1:]:
+        copies = {name: buffer.clone() for name, buffer in before.items()}
+        outputs.append(torch.func.functional_call(module, copies, (chunk,)))
+    return torch.cat(outputs)
+
+
+def train(
+    module: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    optimizer: dict,
+    loss: str,
+    replicas: int = 1,
+) -> Run:
+    """One step a batch, in training mode, chunk by chunk as on `replicas` replicas."""
+    module.train()
+    stepper = make_optimizer(module, optimizer)
+    losses = []
+    for x, target in batches:
+        value = LOSSES[loss](forward_in_chunks(module, x, replicas), target)
+        stepper.zero_grad()
+        value.backward()
+        stepper.step()
+        losses.append(value.item())
+    return Run(losses, state_of(module))
+
+
+def dataset(model: str, rows: int = 1000) -> tuple[Tensor, Tensor]:
+    """Inputs for `model` and class indices that can be learned from them, always the same."""
+    generator = torch.Generator().manual_seed(7)
+    shape, classes = DATA[model.removesuffix("64")]
+    x = torch.randn(rows, *shape, generator=generator, dtype=torch.float64)
+    teacher = torch.randn(x[0].numel(), classes, generator=generator, dtype=torch.float64)
+    labels = (x.flatten(1) @ teacher).argmax(1)
+    return x.to(torch.float64 if model.endswith("64") else torch.float32), labels
+
+
+def batches_of(model: str, loss: str, rows: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """`steps` batches of `rows` rows, drawn anew from the dataset for every pass over it."""
+    x, labels = dataset(model)
+    target = labels
+    if loss == "mse":
+        target = functional.one_hot(labels).to(x.dtype)
+    generator = torch.Generator().manual_seed(rows)
+    sampler = RandomSampler(x, num_samples=steps * rows, replacement=True, generator=generator)
+    for index in BatchSampler(sampler, rows, drop_last=False):
+        yield x[index], target[index]
+
+
+@functools.cache
+def reference(
+    model: str, optimizer: tuple, loss: str, rows: int, steps: int, replicas: int = 1
+) -> Run:
+    """`train` on `batches_of`; computed once. optimizer: the spec's items."""
+    batches = batches_of(model, loss, rows, steps)
+    return train(models.make(model), batches, dict(optimizer), loss, replicas)
+
+
+def assert_equal_runs(actual: Run, wanted: Run, tolerance: float) -> None:
+    """Losses and state differ by no more than `tolerance`, absolutely."""
+    np.testing.assert_allclose(actual.losses, wanted.losses, rtol=0, atol=tolerance)
+    assert actual.state.keys() == wanted.state.keys()
+    for name, value in wanted.state.items():
+        assert actual.state[name].dtype == value.dtype
+        np.testing.assert_allclose(
+            actual.state[name], value, rtol=0, atol=tolerance, err_msg=name
+        )

@@ -1,0 +1,166 @@
+"""A braid-server process under test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+BINARY = Path(os.environ.get("BRAID_SERVER_BINARY", ROOT / "build/release/bin/braid-server"))
+START_SECONDS = 120
+STOP_SECONDS = 60
+
+
+class Server:
+    """One server process. Its log goes to a file, its data to a directory of its own.
+
+    repository: the model repository that it serves.
+    devices: as the flag of that name, "cpu*2".
+    directory: an empty or new directory for the log, the data and the ready file.
+    flags: more flags, which come last.
+    data: whether it has a data directory, for what outlives it.
+    environment: variables beside those of this process.
+    open_files: how many it may have open, "SOFT:HARD"; default: as many as this process.
+
+    As a context it runs, and must end well when it is left without an error.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        devices: str,
+        directory: Path,
+        flags: tuple = (),
+        data: bool = True,
+        environment: dict[str, str] | None = None,
+        open_files: str | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.repository = repository
+        self.log_path = directory / "log"
+        self.ready_path = directory / "ready.json"
+        self._command = [
+            # It becomes the server.
+            *(["prlimit", f"--nofile={open_files}"] if open_files else []),
+            str(BINARY),
+            f"--model_repository={repository}",
+            *([f"--data_dir={directory / 'data'}"] if data else []),
+            f"--devices={devices}",
+            "--grpc_port=0",
+            "--metrics_port=0",
+            f"--ready_file={self.ready_path}",
+            *flags,
+        ]
+        self._environment = {**os.environ, **(environment or {})}
+        self.process: subprocess.Popen | None = None
+        self.ready: dict = {}
+
+    def start(self) -> Server:
+        """Returns when the server is ready. RuntimeError, with the log, if it ends instead."""
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self.ready_path.exists():
+            if self._ended_within(0.02):
+                raise RuntimeError(f"exit code {self.process.returncode}\n{self.log}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"not ready after {START_SECONDS} s\n{self.log}")
+        self.ready = json.loads(self.ready_path.read_text())
+        return self
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failure is None:
+                self.stop()
+        finally:
+            self.kill()
+
+    @property
+    def address(self) -> str:
+        """Of the gRPC services: "127.0.0.1:41233"."""
+        return f"127.0.0.1:{self.ready['grpc_port']}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.ready['metrics_port']}/metrics"
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+    def resident_bytes(self) -> int:
+        """The memory that the process holds now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def open_files(self) -> set[int]:
+        """Its file descriptors."""
+        return {int(name) for name in os.listdir(f"/proc/{self.process.pid}/fd")}
+
+    def terminate(self) -> None:
+        """Asks the server to drain and end; returns at once."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """The exit code, once the process has ended."""
+        return self.process.wait(timeout=STOP_SECONDS)
+
+    def stop(self) -> None:
+        """Asks the server to end, waits until it has, and demands that it ended well."""
+        if self.process.poll() is None:
+            self.terminate()
+        code = self.wait()
+        assert code == 0, f"exit code {code}\n{self.log}"
+
+    def kill(self) -> None:
+        """Ends the process, if it has not, without ceremony: for finalizers."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(timeout=STOP_SECONDS)
+
+    def _ended_within(self, seconds: float) -> bool:
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all the process's threads, since it was started."""
+    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid() makes it
+
+
+def run_to_exit(
+    *flags: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess:
+    """Runs the server with only `flags`, which must make it end by itself.
+
+    environment: variables beside those of this process.
+    """
+    return subprocess.run(
+        [str(BINARY), *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )

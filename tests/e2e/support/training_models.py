@@ -1,0 +1,301 @@
+"""Models whose training is compared with PyTorch's. In float64 unless their names say otherwise, so
+that many steps can be compared closely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import braid
+import torch
+from e2e.support import models
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Staged(nn.Module):
+    """Two parts, one after the other, for placements: 10 → 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh())
+        self.classifier = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x))
+
+
+class Cells(nn.Module):
+    """Log-probabilities of 3 classes for each of 4 cells: 6 → [3, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).view(-1, 3, 4).log_softmax(1)
+
+
+class TwoHeads(nn.Module):
+    """Two outputs by name, of one body: 6 → [4] and [1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 8)
+        self.classes = nn.Linear(8, 4)
+        self.value = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.body(x).tanh()
+        return {"classes": self.classes(hidden), "value": self.value(hidden)}
+
+
+class Nested(nn.Module):
+    """Outputs in a tuple in a dict, one of them one number a chunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        y = self.linear(x)
+        return {"rows": (y, y.flatten(1) * 2), "chunks": (y.sum(1), y.sum())}
+
+
+class WithLoss(nn.Module):
+    """Returns its own loss of its own targets: one number, and one a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        losses = functional.cross_entropy(self.linear(x), labels, reduction="none")
+        return losses.mean(), losses
+
+
+class Normed(nn.Module):
+    """Every kind of batch norm: plain, without parameters, with a cumulative average, and without
+    running statistics, over rows and over images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 24)
+        self.rows = nn.BatchNorm1d(24, momentum=0.3)
+        self.conv = nn.Conv2d(2, 4, 2)
+        self.images = nn.BatchNorm2d(4, eps=1e-3)
+        self.bare = nn.BatchNorm2d(4, affine=False)
+        self.last = nn.Linear(24, 4)
+        self.untracked = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.rows(self.stem(x)).tanh().view(-1, 2, 3, 4)
+        y = self.bare(self.images(self.conv(y)).tanh())
+        return self.untracked(self.last(y.flatten(1)))
+
+
+class InstanceNormed(nn.Module):
+    """Norms of single rows, beside one of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 4, 1)
+        self.row = nn.InstanceNorm1d(4, affine=True)
+        self.batch = nn.BatchNorm1d(4)
+        self.bare = nn.InstanceNorm1d(4)
+        self.last = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.row(self.conv(x.view(-1, 2, 3))).tanh()
+        return self.last(self.bare(self.batch(y)).flatten(1))
+
+
+class Tied(nn.Module):
+    """One weight under two names: 6 → 6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(6, 6)
+        self.decode = nn.Linear(6, 6)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.encode(x).tanh())
+
+
+class Branching(nn.Module):
+    """Takes a layer only for chunks with a positive number in column 0, and one layer never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Linear(6, 4)
+        self.sometimes = nn.Linear(6, 4)
+        self.never = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.always(x)
+        if bool((x[:, 0] > 0).any()):
+            y = y + self.sometimes(x)
+        return y
+
+
+class Words(nn.Module):
+    """Words of a vocabulary of 1000 to 5 numbers each."""
+
+    def __init__(self, sparse: bool, scaled: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 10, sparse=sparse, scale_grad_by_freq=scaled)
+        self.linear = nn.Linear(10, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.linear(self.embedding(words))
+
+
+class Bags(nn.Module):
+    """The mean of a row's words, to 5 numbers."""
+
+    def __init__(self, sparse: bool, scaled: bool = False) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(
+            1000, 10, mode="mean", sparse=sparse, scale_grad_by_freq=scaled
+        )
+        self.linear = nn.Linear(10, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.linear(self.bag(words))
+
+
+class Root(nn.Module):
+    """The root of a weighted sum: its gradient is infinite at 0, and it is NaN below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return (x * self.weight).sum(1, keepdim=True).sqrt()
+
+
+class Counted(nn.Module):
+    """Returns how often it was called in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return 0 * (x * self.weight).sum(1, keepdim=True) + self.calls
+
+
+class Hungry(nn.Module):
+    """Takes 16 MiB for each row on its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.unsqueeze(2).expand(-1, -1, 1 << 20).mul(1.0).mean(2))
+
+
+def _dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(10, 32), nn.Dropout(0.4), nn.Tanh(), nn.Linear(32, 5))
+
+
+def _half_precision() -> nn.Module:
+    return models.Chain(10, 32, 32, 5, activation=nn.Tanh)
+
+
+# An example in the file would untie the weights: torch.utils.bundled_inputs copies them.
+_TIED = """
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_FP64 dims: [ 6 ] } ]
+output [ { name: "y" data_type: TYPE_FP64 dims: [ 6 ] } ]
+"""
+_WITH_LOSS = """
+max_batch_size: 64
+input [ { name: "x" data_type: TYPE_FP64 dims: [ 6 ] }, { name: "labels" data_type: TYPE_INT64 } ]
+output [ { name: "loss" data_type: TYPE_FP64 }, { name: "losses" data_type: TYPE_FP64 } ]
+"""
+
+
+def _row(*shape: int) -> Tensor:
+    return torch.zeros(1, *shape, dtype=torch.float64)
+
+
+def _word(*shape: int) -> Tensor:
+    return torch.zeros(1, *shape, dtype=torch.int64)
+
+
+# Name → (module, example input, or the configuration).
+_MODELS = {
+    "net": (lambda: models.Chain(10, 8, 6, 5, activation=nn.Tanh), _row(10)),
+    "line": (lambda: nn.Linear(5, 2), _row(5)),
+    "staged": (Staged, _row(10)),
+    "cells": (Cells, _row(6)),
+    "heads": (TwoHeads, _row(6)),
+    "nested": (Nested, _row(6)),
+    "with_loss": (WithLoss, _WITH_LOSS),
+    "normed": (Normed, torch.zeros(2, 6).double()),  # one row has no variance
+    "instance_normed": (InstanceNormed, torch.zeros(2, 6).double()),
+    "tied": (Tied, _TIED),
+    "branching": (Branching, _row(6)),
+    "words": (lambda: Words(sparse=False), _word()),
+    "sparse_words": (lambda: Words(sparse=True), _word()),
+    "sentences": (lambda: Words(sparse=True), _word(4)),
+    "bags": (lambda: Bags(sparse=False), _word(4)),
+    "sparse_bags": (lambda: Bags(sparse=True), _word(4)),
+    "scaled_words": (lambda: Words(sparse=False, scaled=True), _word()),
+    "scaled_bags": (lambda: Bags(sparse=False, scaled=True), _word(4)),
+    "dropout": (_dropout, _row(10)),
+    "root": (Root, _row(3)),
+    "counted": (Counted, _row(3)),
+    "hungry": (Hungry, _row(2)),
+    "float32": (_half_precision, torch.zeros(1, 10)),
+}
+
+
+FORMATS = ("torchscript", "pair")
+# Its course depends on values.
+NO_PAIR = {"branching"}
+# Of braid.export.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "float32": {"precisions": ["bfloat16", "float16"]},
+    "staged": {"stages": [["features", "classifier"]]},
+}
+_INPUTS = {
+    "tied": {"x": _row(6)},
+    "with_loss": {"x": _row(6), "labels": _word()},
+}
+
+
+def _example(name: str) -> dict[str, Tensor] | tuple[Tensor, ...]:
+    _, form = _MODELS[name]
+    return _INPUTS[name] if isinstance(form, str) else (form,)
+
+
+def make(name: str) -> nn.Module:
+    """The module that the repository holds under `name`: the same weights every time."""
+    torch.manual_seed(len(name))
+    module, _ = _MODELS[name]
+    return module() if name == "float32" else module().double()
+
+
+def export_all(repository: Path, format: str = "torchscript") -> None:
+    """Those that `format` can hold."""
+    for name, (_, form) in _MODELS.items():
+        if format == "pair":
+            if name not in NO_PAIR:
+                options = _OPTIONS.get(name, {})
+                braid.export(make(name), _example(name), repository / name, "pair", **options)
+                if isinstance(form, str):
+                    (repository / name / "config.pbtxt").write_text(form)
+        elif isinstance(form, str):
+            models.export(repository / name, make(name), config=form)
+        else:
+            models.export(repository / name, make(name), inputs=[form])

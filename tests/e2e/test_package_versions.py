@@ -13,7 +13,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from braid.exporter import self_test
+from braid.exporter.checks import self_test
 from e2e.support import broken_pairs, package_checks, programs, training
 from e2e.support.inference import assert_close, expected
 from e2e.support.server import Server

@@ -2,6 +2,6 @@
 
 import sys
 
-from braid._command import main
+from braid._commands import main
 
 sys.exit(main())

@@ -11,28 +11,19 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import (
-    aot,
-    config,
-    hooks,
-    modes,
-    package,
-    pair,
-    refusals,
-    row_independence,
-    rows,
-    self_test,
-    torchscript,
-)
-from braid.exporter.as_found import left_as_found
-from braid.exporter.check import PackageReader, check_pair
-from braid.exporter.config import Batching
-from braid.exporter.precisions import DTYPES, PrecisionError, Precisions
-from braid.exporter.quiet import quiet
-from braid.exporter.row_independence import DEPENDENT, RowIndependence
-from braid.exporter.signature import named_inputs
-from braid.exporter.stages import NotTheModel, check_paths
-from braid.exporter.state import device_of, laid_out, state_of
+from braid.exporter import export_errors
+from braid.exporter.checks import hooks, row_independence, self_test
+from braid.exporter.checks.comparison import PackageReader, compare_pair
+from braid.exporter.checks.row_independence import DEPENDENT, RowIndependence
+from braid.exporter.formats import aot, config, package, pair, torchscript
+from braid.exporter.formats.config import Batching
+from braid.exporter.formats.precisions import DTYPES, PrecisionError, Precisions
+from braid.exporter.model import run_context
+from braid.exporter.model.run_context import quiet_torch
+from braid.exporter.model.signature import named_inputs
+from braid.exporter.model.snapshot import restored
+from braid.exporter.model.state import contiguous_copy, device_of, state_entries
+from braid.exporter.trace.stages import StageMismatch, check_paths
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
 # Each takes as long to export as the model's own. Nobody computes in float16 on a CPU.
@@ -94,9 +85,9 @@ def export_checked(
     wanted = _precisions(precisions, module)
     if format != "aot":
         hooks.check_parameters(module)
-    with quiet(), modes.plain():
-        inputs = {name: laid_out(each) for name, each in inputs.items()}
-        with left_as_found(module):
+    with quiet_torch(), run_context.default_modes():
+        inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
+        with restored(module):
             independence = row_independence.prove(module, inputs)
         batching, notes = _batching(independence, path / "config.pbtxt")
         request = _Request(module, inputs, wanted, chains, independence, batching, notes)
@@ -108,7 +99,7 @@ def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list
 
     ExportError if that file declares batches of rows that depend on each other.
     """
-    declared = config.declared(path)
+    declared = config.read_declared(path)
     evidence = independence.evidence
     if declared is None:
         if independence.holds:
@@ -163,7 +154,7 @@ def _chains(module: nn.Module, stages: Sequence[Sequence[str]]) -> list[list[str
 
 def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> Precisions:
     if precisions is None:
-        single = any(entry.tensor.dtype == torch.float32 for entry in state_of(module))
+        single = any(entry.tensor.dtype == torch.float32 for entry in state_entries(module))
         names = _DEFAULT_PRECISIONS[device_of(module).type] if single else []
         return Precisions(names, by_name=False)
     for name in precisions:
@@ -183,7 +174,7 @@ def _export(request: _Request, path: Path, format: str) -> ExportResult:
         return _write(format, _WRITERS[format], request, path)
     try:
         return _write("pair", _write_pair, request, path)
-    except NotTheModel:
+    except StageMismatch:
         raise
     except ExportError as error:
         first = str(error)
@@ -201,25 +192,25 @@ def _write(
     reason: str = "",
 ) -> ExportResult:
     model = path.absolute()
-    with package.beside(model) as folder:
+    with package.temporary_folder(model) as folder:
         version = folder / "version"
         version.mkdir()
         try:
-            with left_as_found(request.module), rows.seeded(device_of(request.module), 0):
+            with restored(request.module), run_context.seeded(device_of(request.module), 0):
                 written = writer(version, request)
         except ExportError:
             raise
         except Exception as error:
-            raise refusals.of_error(error) from error
+            raise export_errors.to_export_error(error) from error
         there = model / "config.pbtxt"
         text = None
         if there.exists():
-            config.check_agrees(there, written.platform, written.inputs, written.outputs)
+            config.check_matches(there, written.platform, written.inputs, written.outputs)
         else:
-            text = config.text(
+            text = config.to_text(
                 written.platform, written.inputs, written.outputs, request.batching
             )
-        place = package.move_into_place(version, model, text)
+        place = package.publish(version, model, text)
     notes = [each for each in (reason, *request.notes, written.reason) if each]
     trained = format != "aot" and any(each.requires_grad for each in request.module.parameters())
     about_training = [_TRAINED] if trained and request.independence.result == DEPENDENT else []
@@ -233,8 +224,8 @@ def _write(
 
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
-    with modes.bare():
-        with left_as_found(request.module):
+    with run_context.without_validation():
+        with restored(request.module):
             made = pair.make_pair(
                 request.module,
                 request.inputs,
@@ -268,8 +259,8 @@ def _write_checked(
     while True:
         try:
             package.write_pair(folder, made)
-            with left_as_found(module):
-                reader = check_pair(folder, made)
+            with restored(module):
+                reader = compare_pair(folder, made)
         except PrecisionError as error:
             precisions.leave_out(error)
             made = made.without(error.name)
@@ -294,9 +285,7 @@ def _about_device(device: torch.device) -> str:
 
 def _write_torchscript(folder: Path, request: _Request) -> _Written:
     script = torchscript.write(folder, request.module, request.inputs, request.batching)
-    return _Written(
-        "pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes
-    )
+    return _Written("pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes)
 
 
 def _write_aot(folder: Path, request: _Request) -> _Written:

@@ -21,10 +21,10 @@ _EXPORTERS = f"{Path(__file__).parents[1]}{os.sep}"
 _NOT_THE_MODELS = (*_LIBRARIES, _EXPORTERS, "<")
 
 
-def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
+def innermost_line(frames: Iterable[traceback.FrameSummary]) -> str:
     """The innermost that is not PyTorch's, Python's or the exporter's; empty if none is."""
     inwards = list(frames)
-    for is_wanted in (_is_file_of_the_model, is_models):
+    for is_wanted in (_is_file_of_the_model, is_model_code):
         for frame in reversed(inwards):
             if is_wanted(frame.filename):
                 line = textwrap.shorten(frame.line or "", 120, placeholder=" ...")
@@ -45,34 +45,34 @@ def _is_library(filename: str) -> bool:
 
 
 @cache
-def is_models(filename: str) -> bool:
+def is_model_code(filename: str) -> bool:
     """Also where it has no lines to show: typed in, or made by exec."""
     generated = filename.startswith("<")
     pythons = filename.startswith(("<frozen", "<eval_with_key"))
     return not pythons if generated else not _is_library(filename)
 
 
-def is_exporters(filename: str) -> bool:
+def is_exporter_code(filename: str) -> bool:
     return filename.startswith(_EXPORTERS)
 
 
-def here() -> str:
-    return line_of(traceback.extract_stack())
+def current_line() -> str:
+    return innermost_line(traceback.extract_stack())
 
 
-def line_from(frame: FrameType) -> str:
+def line_of_frame(frame: FrameType) -> str:
     """Of what is being run in `frame`."""
-    return line_of(traceback.extract_stack(frame))
+    return innermost_line(traceback.extract_stack(frame))
 
 
-def called_from(frame: FrameType | None, outermost: str) -> traceback.FrameSummary | None:
+def model_frame(frame: FrameType | None, outermost: str) -> traceback.FrameSummary | None:
     """The model's innermost frame, from `frame` outwards to the file `outermost`."""
     typed = None
     while frame is not None and frame.f_code.co_filename != outermost:
         filename = frame.f_code.co_filename
         if _is_file_of_the_model(filename):
             return _summary(frame)
-        if typed is None and is_models(filename):
+        if typed is None and is_model_code(filename):
             typed = _summary(frame)
         frame = frame.f_back
     return typed
@@ -80,23 +80,21 @@ def called_from(frame: FrameType | None, outermost: str) -> traceback.FrameSumma
 
 def _summary(frame: FrameType) -> traceback.FrameSummary:
     code = frame.f_code
-    return traceback.FrameSummary(
-        code.co_filename, frame.f_lineno, code.co_name, lookup_line=False
-    )
+    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, lookup_line=False)
 
 
-def of_error(error: BaseException) -> str:
+def line_of_error(error: BaseException) -> str:
     """Of an error and what it was raised from: the innermost line of the model."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__
     for each in reversed(chain):
-        if line := line_of(traceback.extract_tb(each.__traceback__)):
+        if line := innermost_line(traceback.extract_tb(each.__traceback__)):
             return line
     return ""
 
 
-def at(line: str) -> str:
+def as_suffix(line: str) -> str:
     """To end a message with."""
     return f"\n  {line}" if line else ""

@@ -45,7 +45,7 @@ at::Tensor Make(const json& said, DataType type) {
   return given->Make();
 }
 
-// The literals are what braid.exporter.generated makes in Python.
+// The literals are what braid.exporter.checks.self_test_tensors makes in Python.
 TEST(SelfTestTensorsTest, NumbersAreThoseOfThePythonExporter) {
   EXPECT_EQ(SelfTestNumber(1, 0), 0x1.8858b43547040p-1);
   EXPECT_EQ(SelfTestNumber(1, 1), 0x1.021c8d37eacc8p-3);

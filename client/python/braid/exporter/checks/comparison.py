@@ -1,0 +1,234 @@
+"""Compares a package, as it was written, with the module in plain PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from torch._export.serde.serialize import SerializeError
+from torch.export.exported_program import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.export.pt2_archive._package import load_pt2
+from torch.utils._sympy import functions
+
+from braid._export import ExportError
+from braid.exporter import export_errors
+from braid.exporter.checks import reference
+from braid.exporter.checks.reference import SEED, ReferenceRun, Values
+from braid.exporter.formats import package
+from braid.exporter.formats.pair import ExportedPart, Pair
+from braid.exporter.formats.precisions import DTYPES, MODEL_PRECISION, precision_errors
+from braid.exporter.model import run_context
+from braid.exporter.model.signature import DATATYPES
+from braid.exporter.passes import default_dtype
+
+# One row last: what is found then is not so for more.
+BATCHES = (2, 7, 33, 1)
+# Which batches a graph holds for is not a matter of the precision.
+_LOW_BATCHES = (2, 7)
+# Of the largest value. The same operators run in another order at most.
+_TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
+_LOW_TOLERANCE = 3e-2
+
+
+class PackageReader:
+    """The graphs of a package, run by the roles that its train.json gives them."""
+
+    def __init__(self, path: Path) -> None:
+        archive = load_pt2(str(path))
+        self.programs: Mapping[str, ExportedProgram] = archive.exported_programs
+        self.json = json.loads(archive.extra_files["train.json"])
+
+    def run(
+        self, program: Mapping[str, Any], given: Mapping[tuple[str, str], torch.Tensor]
+    ) -> dict[tuple[str, str], torch.Tensor]:
+        """Outputs by role and name. Those of shapes or dtypes other than said are an error."""
+        exported = self.programs[program["graph"]]
+        constants = [
+            exported.constants[spec.target]
+            for spec in exported.graph_signature.input_specs
+            if spec.kind == InputKind.CONSTANT_TENSOR
+        ]
+        flat = [given[slot["role"], slot["name"]] for slot in program["inputs"]]
+        with torch.no_grad(), default_dtype.server_default():
+            # Called itself it would print what is raised, too.
+            outputs = exported.graph_module.forward(*constants, *flat)
+        batch = next(
+            (tensor.shape[0] for (role, _), tensor in given.items() if role == "input"), None
+        )
+        for slot, tensor in zip(program["outputs"], outputs, strict=True):
+            _check_slot(program["graph"], slot, tensor, batch)
+        return {
+            (slot["role"], slot["name"]): tensor
+            for slot, tensor in zip(program["outputs"], outputs)
+        }
+
+
+def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch: int) -> None:
+    shape = [_size(each, batch) for each in slot["shape"]]
+    if list(tensor.shape) != shape or DATATYPES.get(tensor.dtype, slot["dtype"]) != slot["dtype"]:
+        raise ExportError(
+            f"{graph} gives {slot['role']} '{slot['name']}' as {tensor.dtype} of shape "
+            f"{list(tensor.shape)} for {batch} rows; its shape was to be {slot['shape']} "
+            f"of {slot['dtype']}"
+        )
+
+
+def _size(said: int | str, batch: int) -> int:
+    return int(sympy.sympify(said, locals=vars(functions)).subs("batch", batch))
+
+
+def compare_pair(folder: Path, pair: Pair) -> PackageReader:
+    """Returns the reader of the package. ExportError with the tensor, the batch and the difference
+    if it does not compute what the module does."""
+    try:
+        reader = PackageReader(folder / "model.pt2")
+    except SerializeError as error:
+        raise package.write_error(pair, error) from error
+    for exported, said in zip(pair.parts, reader.json["parts"], strict=True):
+        for batch in BATCHES:
+            plain = ReferenceRun(exported.part, pair.device, batch)
+            for program in said["programs"]:
+                if program["precision"] == MODEL_PRECISION or batch in _LOW_BATCHES:
+                    with precision_errors(program["precision"]), default_dtype.errors_explained():
+                        _Comparison(reader, plain, exported, program).run()
+    return reader
+
+
+class _Comparison:
+    """Of one program with plain PyTorch, at one batch."""
+
+    def __init__(
+        self,
+        reader: PackageReader,
+        plain: ReferenceRun,
+        exported: ExportedPart,
+        program: Mapping[str, Any],
+    ) -> None:
+        self._reader = reader
+        self._program = program
+        self._evaluated = plain.batch >= exported.min_evaluation_rows
+        self._trained = "forward" in program and plain.batch >= exported.min_training_rows
+        self._plain = plain
+        self._precision = DTYPES.get(program["precision"])
+        # A trace is of two rows or more, and takes it for granted that there are.
+        self._about_one_row = "; forward asks whether there is one row" if plain.batch == 1 else ""
+        self._where = f"batch of {plain.batch}, precision {program['precision']}"
+
+    def run(self) -> None:
+        if self._evaluated:
+            self._compare(self._plain.evaluation, self._evaluation)
+        if self._trained:
+            self._compare(self._plain.training, self._training)
+
+    def _compare(
+        self, plain: Callable[[torch.dtype | None], Values], run: Callable[[], Values]
+    ) -> None:
+        expected = plain(self._precision)
+        try:
+            got = run()
+        except (RuntimeError, IndexError) as error:
+            if isinstance(error, RuntimeError) and not self._about_one_row:
+                raise
+            raise ExportError(
+                f"the package is not the model: {self._where}: it fails: "
+                + export_errors.first_line(error)
+                + self._about_one_row
+            ) from error
+        # How far rounding alone goes is what the precision changes.
+        exact = plain(None) if self._precision is not None else expected
+        largest = max((_largest(v) for k, v in expected.items() if "gradient" in k), default=0.0)
+        for what, tensor in expected.items():
+            allowed = _tolerance(tensor, self._precision) * _largest(tensor)
+            if self._precision is not None:
+                allowed += 4 * _difference(tensor, exact[what])
+            elif "gradient" in what:
+                # Where a gradient is zero but for rounding, as before a batch norm.
+                most = _tolerance(tensor, None) * largest
+                allowed = max(allowed, 1e-2 * most)
+                if allowed < _difference(tensor, got[what]) <= most:
+                    # As before an instance norm, which sums over more numbers than a batch norm.
+                    allowed = max(allowed, 4 * self._plain.rounding(what))
+            _check_same(f"{what}, {self._where}", tensor, got[what], allowed, self._about_one_row)
+
+    def _given(self, training: bool) -> dict[tuple[str, str], torch.Tensor]:
+        state = {(entry.kind, entry.name): entry.copy() for entry in self._plain.part.untied}
+        inputs = self._plain.part.as_given(self._plain.inputs, training, self._precision)
+        return state | {("input", name): each for name, each in inputs.items()}
+
+    def _evaluation(self) -> Values:
+        with run_context.seeded(self._plain.device, SEED):
+            got = self._reader.run(self._program["eval"], self._given(False))
+        names = self._plain.part.names
+        return {reference.output_key(name, False): got["output", name] for name in names}
+
+    def _training(self) -> Values:
+        part, given = self._plain.part, self._given(True)
+        with run_context.seeded(self._plain.device, SEED):
+            after = self._reader.run(self._program["forward"], given)
+        values = {reference.output_key(name, True): after["output", name] for name in part.names}
+        for entry in part.untied:
+            if entry.kind == "buffer":
+                now = after.get(("new_buffer", entry.name), entry.tensor)
+                values[reference.buffer_key(entry.name)] = now
+        return values | self._gradients(given | after)
+
+    def _gradients(self, known: dict[tuple[str, str], torch.Tensor]) -> Values:
+        for name in self._plain.part.names:
+            output = known["output", name]
+            if output.is_floating_point():
+                known["output_gradient", name] = self._plain.output_gradient(name, output)
+        got = {}
+        if "backward" in self._program:
+            got = self._reader.run(self._program["backward"], known)
+        values = {}
+        for kind, name, tensor in self._plain.differentiated(self._precision):
+            gradient = got.pop((f"{kind}_gradient", name), None)
+            value = torch.zeros_like(tensor) if gradient is None else gradient
+            values[reference.gradient_key(kind, name)] = value
+        if got:
+            raise ExportError(f"the backward graph gives {list(got)}, which nobody asked for")
+        return values
+
+
+def _tolerance(tensor: torch.Tensor, precision: torch.dtype | None) -> float:
+    """Of the largest value."""
+    if not tensor.is_floating_point():
+        return 0.0
+    return _LOW_TOLERANCE if precision else _TOLERANCE.get(tensor.dtype, _LOW_TOLERANCE)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return finite.to(torch.float64).abs().max().item() if finite.numel() else 0.0
+
+
+def _difference(expected: torch.Tensor, got: torch.Tensor) -> float:
+    """The largest, infinite where one alone is not a number. Zero of tensors without elements."""
+    if expected.numel() == 0:
+        return 0.0
+    wide, mine = expected.to(torch.float64), got.to(torch.float64)
+    same = (wide == mine) | (wide.isnan() & mine.isnan())
+    return (wide - mine).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf).max().item()
+
+
+def _check_same(
+    where: str, expected: torch.Tensor, got: torch.Tensor, allowed: float, because: str
+) -> None:
+    if expected.dtype != got.dtype or expected.shape != got.shape:
+        raise ExportError(
+            f"the package is not the model: {where}: {got.dtype} of shape {list(got.shape)} in "
+            f"place of {expected.dtype} of shape {list(expected.shape)}" + because
+        )
+    difference = _difference(expected, got)
+    if difference > allowed:
+        how = f"differs by up to {difference:.3g} where the largest value is "
+        how += f"{_largest(expected):.3g}"
+        if difference >= torch.finfo(torch.float64).max:
+            how = "is finite where the other is not"
+        raise ExportError(f"the package is not the model: {where}: {how}" + because)

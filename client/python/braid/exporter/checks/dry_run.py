@@ -1,0 +1,188 @@
+"""Runs a module before it is traced, while the line of the model that does something is known."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import torch
+
+from braid._export import ExportError
+from braid.exporter import export_errors
+from braid.exporter.checks.operators import OperatorCheck
+from braid.exporter.checks.repeatability import check_repeatable
+from braid.exporter.model import rows, run_context
+from braid.exporter.model.run_context import autocast, in_mode
+from braid.exporter.model.signature import call, flatten_outputs
+from braid.exporter.model.state import (
+    bindings_restored,
+    bitwise_equal,
+    current_tensor,
+    device_of,
+    tensors_placed,
+)
+from braid.exporter.trace import caught_errors
+from braid.exporter.trace.caught_errors import RaisedError
+from braid.exporter.trace.joint_graph import Part, traced_batch_size
+
+
+def run(part: Part) -> None:
+    """Runs the module, to learn its outputs' names and which of them are no tensors of their own.
+
+    ExportError, with the line, for what a package cannot do.
+    """
+    for training in (True, False):
+        # A module that takes one number of rows alone fails here, where its line is known.
+        for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
+            inputs = {name: rows.repeat_rows(each, count) for name, each in part.inputs.items()}
+            state = _state(part, training)
+            with in_mode(part.module, training), torch.set_grad_enabled(training):
+                with caught_errors.recorded() as raised:
+                    names, outputs = _run_watched(part, state, inputs)
+            caught_errors.check_eager(raised)
+            _note_raised(part, training, None, raised)
+            if names != (part.names or names):
+                raise ExportError(
+                    f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "
+                    f"expected the same for all batches, in training and evaluation"
+                )
+            part.names = names
+        part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
+        if not part.path:  # The whole model's, which its parts are of.
+            check_repeatable(part, training)
+
+
+def run_precision(part: Part, precision: torch.dtype) -> None:
+    """As `probe`, of what is another under a precision of autocast: the errors that are caught."""
+    device = device_of(part.module)
+    for training in (True, False):
+        for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
+            examples = part.examples(training, precision).items()
+            inputs = {name: rows.repeat_rows(each, count) for name, each in examples}
+            state = _state(part, training)
+            with in_mode(part.module, training), torch.set_grad_enabled(training):
+                with (
+                    run_context.seeded(device, 0),
+                    caught_errors.recorded() as raised,
+                    ExitStack() as held,
+                ):
+                    with autocast(device, precision):
+                        outputs = _run_under_autocast(part, state, inputs, held)
+                    _run_backward(outputs, state)
+            _note_raised(part, training, precision, raised)
+
+
+def _run_under_autocast(
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor], held: ExitStack
+) -> list[torch.Tensor]:
+    try:
+        return part.run(state, inputs, held)
+    except Exception as error:
+        raise export_errors.model_error("forward fails under autocast", error) from error
+
+
+def _run_backward(outputs: list[torch.Tensor], state: dict[str, torch.Tensor]) -> None:
+    """Looks for what a package cannot do in backward, which may run parts of forward again, and for
+    the errors that the model's own backward catches. One that it does not catch is said where
+    backward is traced."""
+    differentiable = [each for each in outputs if each.requires_grad]
+    trained = [each for each in state.values() if each.requires_grad]
+    if not differentiable or not trained:
+        return
+    gradients = [torch.ones_like(each) for each in differentiable]
+    try:
+        torch.autograd.grad(differentiable, trained, gradients, allow_unused=True)
+    except ExportError:
+        raise
+    except Exception:
+        pass
+
+
+def _note_raised(
+    part: Part, training: bool, precision: torch.dtype | None, raised: list[RaisedError]
+) -> None:
+    places = part.raised.setdefault((training, precision), set())
+    places.update(each.place for each in raised)
+
+
+def _state(part: Part, training: bool) -> dict[str, torch.Tensor]:
+    state = {entry.name: entry.copy() for entry in part.untied}
+    for entry in part.untied:
+        state[entry.name].requires_grad_(training and entry.trainable)
+    return state
+
+
+def _run_watched(
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
+) -> tuple[list[str], list[torch.Tensor]]:
+    fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
+    named = [(f"the {entry.kind} '{entry.name}'", entry) for entry in part.untied]
+    fixed += [(said, state[each.name]) for said, each in named if each.kind == "parameter"]
+    buffers = [(said, state[each.name]) for said, each in named if each.kind == "buffer"]
+    replaced = [(said, each.tensor) for said, each in named]
+    device = device_of(part.module)
+    count = next(iter(inputs.values())).shape[0]
+    with run_context.seeded(device, 0), bindings_restored(part.module):
+        watch = OperatorCheck(device, fixed, buffers, replaced)
+        try:
+            with watch, tensors_placed(part.module, part.entries, state):
+                names, outputs = flatten_outputs(call(part.module, inputs))
+        except ExportError:
+            raise
+        except Exception as error:
+            where = f"forward fails with a batch of {count}{_about_layout(part)}"
+            raise export_errors.model_error(where, error) from error
+        with watch:
+            part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
+    return names, outputs
+
+
+def _changes_buffers_in_backward(
+    part: Part, state: dict[str, torch.Tensor], outputs: list[torch.Tensor]
+) -> bool:
+    """ExportError if backward gives the module another tensor for a buffer."""
+    names = [entry.name for entry in part.untied if entry.kind == "buffer"]
+    before = {name: state[name].detach().clone() for name in names}
+    _run_backward(outputs, state)
+    for entry in part.untied:
+        if entry.kind == "buffer" and current_tensor(part.module, entry) is not state[entry.name]:
+            raise ExportError(
+                f"backward runs a part of forward again, as torch.utils.checkpoint does, which "
+                f"sets the buffer '{entry.name}' to another tensor once more: write to it in place"
+            )
+    return not all(bitwise_equal(state[name], was) for name, was in before.items())
+
+
+def _about_layout(part: Part) -> str:
+    """What plain PyTorch may have been spared."""
+    strided = [each.name for each in part.untied if each.tensor.stride() != each.copy().stride()]
+    if not strided:
+        return ""
+    return f" and {', '.join(map(repr, strided))} laid out row by row, as a server has it"
+
+
+def _copied(outputs: list[torch.Tensor], given: list[torch.Tensor], training: bool) -> list[bool]:
+    memory = [tensor.untyped_storage().data_ptr() for tensor in given]
+    copied = []
+    for tensor in outputs:
+        mine = tensor.untyped_storage().data_ptr()
+        # Gradients come in the order of the elements that the outputs have.
+        awkward = training and (tensor._is_view() or not tensor.is_contiguous())
+        copied.append(awkward or (mine in memory and tensor.numel() > 0))
+        memory.append(mine)
+    return copied
+
+
+def min_rows(part: Part, device: torch.device) -> list[int]:
+    """In training and in evaluation."""
+    return [1 if _takes_one_row(part, device, training) else 2 for training in (True, False)]
+
+
+def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
+    inputs = {name: rows.repeat_rows(example, 1) for name, example in part.inputs.items()}
+    state = {entry.name: entry.copy() for entry in part.untied}
+    with run_context.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
+        try:
+            part.run(state, inputs)
+        except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
+            return False
+    return True

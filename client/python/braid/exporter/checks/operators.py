@@ -1,0 +1,160 @@
+"""Watches the operators of a run for what a package cannot do, while the model's line is known."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braid._export import ExportError
+from braid.exporter import export_errors, source
+
+_Said = Iterable[tuple[str, torch.Tensor]]
+
+# Random without an argument for a generator: they draw through an operator that has one. Where
+# attention has a kernel of its own on the CPU, it is without dropout.
+_DRAW_THROUGH_OTHERS = {
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "alpha_dropout",
+    "dropout",
+    "feature_alpha_dropout",
+    "feature_dropout",
+    "gru",
+    "lstm",
+    "native_dropout",
+    "rand_like",
+    "randint_like",
+    "randn_like",
+    "rnn_relu",
+    "rnn_tanh",
+    "scaled_dot_product_attention",
+}
+
+
+# Functions of numbers that torch.export writes and the server computes. `getitem` takes a tensor
+# from an operator's results.
+_ARITHMETIC = {
+    math.trunc, operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge,
+    operator.getitem, operator.gt, operator.le, operator.lshift, operator.lt, operator.mod,
+    operator.mul, operator.ne, operator.neg, operator.or_, operator.pos, operator.pow,
+    operator.rshift, operator.sub, operator.truediv, torch.sym_float, torch.sym_int, torch.sym_ite,
+    torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
+}  # fmt: skip
+_RESHAPING = ("aten::resize_", "aten::resize_as_", "aten::set_")
+
+
+class OperatorCheck(TorchDispatchMode):
+    """Refuses operators of other libraries, unknown random ones, writes to `fixed`, other shapes
+    for `buffers`, and any use of `replaced`, in whose place the module has other tensors for this
+    run.
+
+    All are tensors by what they are called in a message, such as "the input 'x'".
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: torch.device, fixed: _Said, buffers: _Said, replaced: _Said) -> None:
+        super().__init__()
+        self._device = device
+        self._fixed = _by_memory(fixed)
+        self._buffers = _by_memory(buffers)
+        self._replaced = _by_memory(replaced)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        check_operator(func, self._device, lambda: source.as_suffix(source.current_line()))
+        self._check_registered(args, kwargs)
+        self._check_writes(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _check_registered(self, args: tuple, kwargs: dict) -> None:
+        """A tensor that is reached in another way than by its name would become a constant."""
+        for tensor in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            said = self._replaced.get(_memory(tensor)) if tensor.numel() else None
+            if said is not None:
+                raise ExportError(
+                    f"forward uses {said} otherwise than by its name in the module, as from a list "
+                    f"or a closure: name it there, or keep it in a ParameterList or ModuleList"
+                    + source.as_suffix(source.current_line())
+                )
+            if isinstance(tensor, nn.Parameter):
+                raise ExportError(
+                    f"forward uses a parameter of shape {list(tensor.shape)} that is none of the "
+                    f"module's, as from a list: use register_parameter, or keep it in a "
+                    f"ParameterList or ModuleList" + source.as_suffix(source.current_line())
+                )
+
+    def _check_writes(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
+        if not func._schema.is_mutable:
+            return
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            for tensor in pytree.tree_leaves(given):
+                if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
+                    continue
+                if said := self._fixed.get(_memory(tensor)):
+                    does = f"writes to {said}"
+                elif (said := self._buffers.get(_memory(tensor))) and _name(func) in _RESHAPING:
+                    does = f"resizes {said} in place"
+                else:
+                    continue
+                raise ExportError(
+                    f"forward {does} ({_name(func)}), which a package cannot"
+                    + source.as_suffix(source.current_line())
+                )
+
+
+def _by_memory(tensors: _Said) -> dict[int, str]:
+    return {_memory(tensor): said for said, tensor in tensors if tensor.numel()}
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> None:
+    """Raises ExportError, which ends with `line()`, if a server cannot run `func`."""
+    if func in _ARITHMETIC:
+        return
+    if isinstance(func, HigherOrderOperator):
+        raise export_errors.higher_order_error(func, "exported pairs do", line())
+    if not isinstance(func, OpOverload):
+        raise ExportError(
+            f"forward computes a number from the number of rows with "
+            f"{getattr(func, '__name__', type(func).__name__)}, which a package cannot" + line()
+        )
+    if func.namespace not in ("aten", "prim", "prims"):
+        raise ExportError(
+            f"the operator {_name(func)} belongs to another library than LibTorch, which the "
+            f"server does not have" + line()
+        )
+    # On a GPU all of them draw from the device's own generator, which the server seeds.
+    if torch.Tag.nondeterministic_seeded not in func.tags or device.type == "cuda":
+        return
+    name = func._schema.name.partition("::")[2]
+    if name not in _DRAW_THROUGH_OTHERS and not _takes_generator(name):
+        raise ExportError(
+            f"the random operator {_name(func)} does not draw from a generator that can be "
+            f"seeded for each replica and step" + line()
+        )
+
+
+def _takes_generator(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name)
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    return any("Generator" in str(each.type) for schema in schemas for each in schema.arguments)
+
+
+def _name(func: OpOverload) -> str:
+    return func._schema.name

@@ -1,0 +1,170 @@
+"""What plain PyTorch computes, to compare a package with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import torch
+
+from braid._export import ExportError
+from braid.exporter import export_errors
+from braid.exporter.model import rows, run_context
+from braid.exporter.model.run_context import autocast, in_mode
+from braid.exporter.trace.joint_graph import Part
+
+SEED = 20
+_NUDGES = (1, 2, 3)
+
+Values = dict[str, torch.Tensor]
+
+
+def output_key(name: str, training: bool) -> str:
+    return f"output '{name}' in {'training' if training else 'evaluation'}"
+
+
+def buffer_key(name: str) -> str:
+    return f"buffer '{name}' after training"
+
+
+def gradient_key(kind: str, name: str) -> str:
+    return f"gradient of the {kind} '{name}'"
+
+
+class ReferenceRun:
+    """Runs a part with one batch, made of its examples, again and again with the same result.
+
+    inputs: as they are in the model's own precision; of other values than the examples', until
+        forward fails with those. What was computed before is computed anew then.
+    """
+
+    def __init__(self, part: Part, device: torch.device, batch: int) -> None:
+        self.part = part
+        self.device = device
+        self.batch = batch
+        self.inputs = rows.vary_inputs(part.inputs, batch)
+        self._varied = True
+        self._values: dict[tuple[bool, torch.dtype | None], Values] = {}
+        self._nudged: list[Values] = []
+
+    def evaluation(self, precision: torch.dtype | None) -> Values:
+        """The outputs, by what they are called in a message."""
+        return self._once((False, precision), lambda: self._evaluation(precision))
+
+    def training(self, precision: torch.dtype | None) -> Values:
+        """The outputs, the buffers afterwards, and the gradients for random output gradients."""
+        return self._once((True, precision), lambda: self._training(precision))
+
+    def rounding(self, what: str) -> float:
+        """How far the value `what` of `training` moves at most when the last place of the state is
+        another, and that of inputs that are not the examples' own: 3.0 may be a category."""
+        if not self._nudged:
+            try:
+                self._nudged = [self._training(None, seed, self._varied) for seed in _NUDGES]
+            except ExportError:  # A probability of one is at the end of what there is.
+                self._nudged = [self._training(None, seed) for seed in _NUDGES]
+        exact = self.training(None)[what]
+        return max(((each[what] - exact).abs().max().item() for each in self._nudged), default=0.0)
+
+    def _once(self, key: tuple[bool, torch.dtype | None], run: Callable[[], Values]) -> Values:
+        if key not in self._values:
+            try:
+                self._values[key] = run()
+            except ExportError:
+                if not self._varied:
+                    raise
+                self._take_the_examples()
+                self._values[key] = run()
+        return self._values[key]
+
+    def _take_the_examples(self) -> None:
+        self.inputs = rows.repeat_inputs(self.part.inputs, self.batch)
+        self._varied = False
+        self._values.clear()
+        self._nudged.clear()
+
+    def _evaluation(self, precision: torch.dtype | None) -> Values:
+        state = {entry.name: entry.copy() for entry in self.part.untied}
+        inputs = self.part.as_given(self.inputs, False, precision)
+        with torch.no_grad():
+            outputs = self._run(False, precision, state, inputs)
+        return {output_key(name, False): tensor for name, tensor in zip(self.part.names, outputs)}
+
+    def _training(
+        self, precision: torch.dtype | None, nudge: int = 0, nudge_inputs: bool = False
+    ) -> Values:
+        leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated(precision)}
+        state = {
+            entry.name: leaves.get((entry.kind, entry.name), entry.copy())
+            for entry in self.part.untied
+        }
+        given = self.part.as_given(self.inputs, True, precision)
+        inputs = {name: leaves.get(("input", name), each.clone()) for name, each in given.items()}
+        if nudge:
+            nudged = [*state.values(), *(inputs.values() if nudge_inputs else ())]
+            with torch.no_grad():
+                for place, tensor in enumerate(nudged):
+                    nudge_tensor(tensor, nudge * 1000 + place)
+        with in_mode(self.part.module, True), ExitStack() as held:
+            outputs = self._run(True, precision, state, inputs, held)
+            named = dict(zip(self.part.names, outputs))
+            values = {output_key(name, True): tensor.detach() for name, tensor in named.items()}
+            roots = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+            gradients: tuple[torch.Tensor | None, ...] = (None,) * len(leaves)
+            if roots and leaves:
+                gradients = torch.autograd.grad(
+                    list(roots.values()),
+                    list(leaves.values()),
+                    [self.output_gradient(name, tensor) for name, tensor in roots.items()],
+                    allow_unused=True,
+                )
+        for entry in self.part.untied:
+            if entry.kind == "buffer":
+                values[buffer_key(entry.name)] = state[entry.name].detach()
+        for (key, leaf), found in zip(leaves.items(), gradients):
+            values[gradient_key(*key)] = torch.zeros_like(leaf) if found is None else found
+        return values
+
+    def differentiated(
+        self, precision: torch.dtype | None
+    ) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Leaves to differentiate for: kind, name, and a copy of the tensor."""
+        for entry in self.part.untied:
+            if entry.trainable:
+                yield "parameter", entry.name, entry.copy().requires_grad_()
+        for name, tensor in self.part.as_given(self.inputs, True, precision).items():
+            if self.part.input_gradients and tensor.is_floating_point():
+                yield "input", name, tensor.clone().requires_grad_()
+
+    def output_gradient(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The same for each output, whoever computed it."""
+        generator = torch.Generator().manual_seed(SEED + self.part.names.index(name))
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        return values.to(tensor.device, tensor.dtype)
+
+    def _run(
+        self,
+        training: bool,
+        precision: torch.dtype | None,
+        state: dict[str, torch.Tensor],
+        inputs: dict[str, torch.Tensor],
+        held: ExitStack | None = None,
+    ) -> list[torch.Tensor]:
+        try:
+            with run_context.seeded(self.device, SEED), in_mode(self.part.module, training):
+                with autocast(self.device, precision):
+                    return self.part.run(state, dict(inputs), held)
+        except ExportError:
+            raise
+        except Exception as error:
+            where = f"forward fails with a batch of {self.batch}"
+            raise export_errors.model_error(where, error) from error
+
+
+def nudge_tensor(tensor: torch.Tensor, seed: int) -> None:
+    """Multiplies each number by 1, or by the next that the datatype has, or by the one before."""
+    if not tensor.is_floating_point():
+        return
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(-1, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
+    tensor.mul_(1 + torch.finfo(tensor.dtype).eps * steps)

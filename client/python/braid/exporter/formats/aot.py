@@ -1,0 +1,218 @@
+"""A module compiled ahead of time by AOTInductor, for inference."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.exc import UserError
+from torch.fx.experimental import _config as symbolic_shapes
+
+from braid._export import ExportError
+from braid.exporter import export_errors
+from braid.exporter.checks.repeatability import check_evaluation_is_repeatable
+from braid.exporter.formats import config
+from braid.exporter.formats.config import Batching
+from braid.exporter.model import rows, run_context
+from braid.exporter.model.run_context import in_mode
+from braid.exporter.model.signature import DATATYPES, call, check_batch_dim, flatten_outputs
+from braid.exporter.model.snapshot import restored
+from braid.exporter.model.state import device_of
+from braid.exporter.passes import default_dtype
+from braid.exporter.passes.embeddings import index_ranges
+from braid.exporter.trace import encoder_layers, inductor
+
+BATCHES = (1, 2, 7, 33)
+_LARGEST = 1 << 20
+_TOLERANCE = 1e-3
+_RENORMALIZES = torch.ops.aten.embedding_renorm_.default
+# Keys in the package's metadata that the server looks for.
+_RANGES = "BRAID_RANGES"
+_TORCH_VERSION = "BRAID_TORCH_VERSION"
+_OPTIONS = {
+    # What several threads run cannot be left when an index is out of range but by ending the server.
+    "cpp.threads": 1,
+    # Takes longer than to compile one package without.
+    "cpp_cache_precompile_headers": False,
+}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    inputs: list[config.Tensor]
+    outputs: list[config.Tensor]
+    reason: str
+
+
+def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
+    """The module with its outputs as the server names them: a tuple, or a dict of one level."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, **given: torch.Tensor) -> Any:
+            names, tensors = flatten_outputs(call(self.module, given))
+            if all(name == f"output__{place}" for place, name in enumerate(names)):
+                return tuple(tensors)
+            return dict(zip(names, tensors))
+
+    # torch.export looks for arguments of the inputs' names.
+    kind = inspect.Parameter.KEYWORD_ONLY
+    arguments = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
+    arguments += [inspect.Parameter(name, kind) for name in inputs]
+    Flat.forward.__signature__ = inspect.Signature(arguments)
+    return Flat()
+
+
+def write(
+    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
+) -> Compiled:
+    """Writes model.pt2, and compares what is loaded again with the module.
+
+    batching: unless it is NONE, dim 0 of the outputs has to be the batch.
+    """
+    device = device_of(module)
+    _check_compiler(device)
+    # Before 2.15 PyTorch runs no torch.cond any more after the proof of row independence.
+    torch.compiler.reset()
+    check_evaluation_is_repeatable(module, inputs)
+    path = folder / "model.pt2"
+    with restored(module):
+        with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
+            _compile(module, inputs, path)
+    with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
+        loaded = torch._inductor.aoti_load_package(str(path))
+        shapes = []
+        for batch in BATCHES:
+            given, (names, expected, drawn) = rows.run_varied(
+                inputs, batch, lambda given: _run(module, given, device)
+            )
+            with default_dtype.server_default():
+                got = flatten_outputs(loaded(**_copies(given)))[1]
+            if batching != Batching.NONE:
+                for name, output in zip(names, expected):
+                    check_batch_dim(name, output, batch)
+            _compare(names, expected, got, batch, drawn)
+            shapes.append([output.shape for output in expected])
+    return Compiled(
+        [
+            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batching)
+            for name, each in inputs.items()
+        ],
+        [
+            config.tensor(name, DATATYPES[each.dtype], of_output, batching)
+            for name, each, of_output in zip(names, expected, zip(*shapes))
+        ],
+        "compiled for this processor, and for inference alone",
+    )
+
+
+def _run(
+    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device
+) -> tuple[list[str], list[torch.Tensor], bool]:
+    """The outputs, and whether random numbers were drawn for them."""
+    before = run_context.random_state(device)
+    with restored(module):
+        names, outputs = flatten_outputs(call(module, _copies(given)))
+    return names, outputs, not torch.equal(before, run_context.random_state(device))
+
+
+def _copies(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Forward may write to its inputs."""
+    return {name: each.clone() for name, each in given.items()}
+
+
+def _check_compiler(device: torch.device) -> None:
+    from torch._inductor import cpp_builder
+
+    try:
+        compiler = cpp_builder.get_cpp_compiler()
+    except Exception as error:
+        raise ExportError(
+            f"format 'aot' needs a C++ compiler: {export_errors.first_line(error)}"
+        ) from error
+    if shutil.which(compiler) is None:
+        raise ExportError(
+            f"format 'aot' needs a C++ compiler, and '{compiler}' is not there: install g++, "
+            f"or name one in the variable CXX"
+        )
+
+
+def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> None:
+    count = max(2, *(each.shape[0] for each in inputs.values()))
+    examples = {name: rows.repeat_rows(each, count) for name, each in inputs.items()}
+    batch = torch.export.Dim("batch", min=1, max=_LARGEST)
+    shapes = {name: {0: batch} for name in inputs}
+    try:
+        flat = _flat(module, inputs)
+        try:
+            # Else one row is a case of its own, and the package one for two rows and more.
+            with symbolic_shapes.patch(backed_size_oblivious=True):
+                _package(flat, examples, shapes, path)
+        except UserError:  # Some operators ask whether it is one row.
+            _package(flat, examples, shapes, path)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise export_errors.model_error("it cannot be compiled", error) from error
+
+
+def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
+    # What would be compiled of an encoder layer takes longer than PyTorch's own operator.
+    with (
+        encoder_layers.fused(),
+        inductor.dynamic_batch_convolutions(),
+        inductor.checked_embedding_indices(),
+        torch._inductor.config.patch(_OPTIONS),
+    ):
+        program = torch.export.export(module, (), examples, dynamic_shapes=shapes, strict=False)
+        if any(each.target is _RENORMALIZES for each in program.graph.nodes):
+            raise ExportError(
+                "forward writes to an embedding's parameter (max_norm), which a compiled package "
+                "cannot"
+            )
+        metadata = {
+            _RANGES: json.dumps(_ranges(program, examples)),
+            _TORCH_VERSION: torch.__version__,
+        }
+        torch._inductor.aoti_compile_and_package(
+            program,
+            package_path=str(path),
+            inductor_configs={"aot_inductor.metadata": metadata},
+        )
+
+
+def _ranges(program: torch.export.ExportedProgram, inputs: Iterable[str]) -> dict[str, Any]:
+    """By the input's name: the least and the largest index that its embeddings have."""
+    by_placeholder = index_ranges(program.graph_module)
+    placeholders = program.graph_signature.user_inputs
+    pairs = zip(inputs, placeholders, strict=True)
+    return {name: by_placeholder[place] for name, place in pairs if place in by_placeholder}
+
+
+def _compare(
+    names: list[str],
+    expected: list[torch.Tensor],
+    got: list[torch.Tensor],
+    batch: int,
+    drawn: bool,
+) -> None:
+    for name, one, other in zip(names, expected, got, strict=True):
+        fits = one.shape == other.shape and one.dtype == other.dtype
+        if not fits or not torch.allclose(
+            one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+        ):
+            raise ExportError(
+                f"the compiled package is not the model: output '{name}' of a batch of {batch} "
+                f"is another"
+                + ("; forward draws random numbers in evaluation, and the package others" * drawn)
+            )

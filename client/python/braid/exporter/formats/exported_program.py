@@ -1,0 +1,91 @@
+"""Makes an ExportedProgram, which can be packaged, of a flat graph without state of its own."""
+
+from __future__ import annotations
+
+import keyword
+
+import sympy
+import torch
+from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from braid.exporter.passes import graph_utils
+
+
+def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
+    """What torch.export would have made of it, without tracing it again. symbol: of the batch.
+
+    Of what is known of the nodes the values alone are kept, not where in whose source they are.
+    """
+    for node in module.graph.nodes:
+        node.meta = {key: value for key, value in node.meta.items() if key == "val"}
+    _give_keywords(module)
+    constants = _lift_constants(module)
+    inputs = [
+        InputSpec(
+            InputKind.CONSTANT_TENSOR if node.name in constants else InputKind.USER_INPUT,
+            TensorArgument(name=node.name),
+            node.name if node.name in constants else None,
+        )
+        for node in graph_utils.placeholders(module)
+    ]
+    outputs = [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name=node.name), None)
+        for node in graph_utils.outputs(module)
+    ]
+    arguments = tuple(0 for spec in inputs if spec.kind == InputKind.USER_INPUT)
+    call = ModuleCallSignature(
+        inputs=[],
+        outputs=[],
+        in_spec=pytree.tree_structure((arguments, {})),
+        out_spec=pytree.tree_structure(tuple(0 for _ in outputs)),
+    )
+    return ExportedProgram(
+        root={},
+        graph=module.graph,
+        graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict={},
+        range_constraints={symbol: ValueRanges(1, int_oo)},
+        module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
+        constants=constants,
+    )
+
+
+def _give_keywords(module: GraphModule) -> None:
+    """Spells out defaults such as that of uniform's `from`: what reads a package again passes by
+    position what Python has no name for."""
+    for node in module.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        arguments = schema.arguments if schema is not None else []
+        words = [n for n, each in enumerate(arguments) if keyword.iskeyword(each.name)]
+        missing = arguments[len(node.args) : words[-1] + 1] if words else []
+        node.args += tuple(each.default_value for each in missing)
+
+
+def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
+    """Makes inputs, the first ones, of the tensors that the graph holds."""
+    constants: dict[str, torch.Tensor] = {}
+    first = next(iter(module.graph.nodes))
+    by_target: dict[str, Node] = {}
+    for node in [each for each in module.graph.nodes if each.op == "get_attr"]:
+        if node.target not in by_target:
+            value = getattr(module, node.target)
+            with module.graph.inserting_before(first):
+                made = module.graph.placeholder(f"constant_{len(constants)}")
+            made.meta["val"] = node.meta["val"]
+            constants[made.name] = value.detach().clone()
+            by_target[node.target] = made
+        node.replace_all_uses_with(by_target[node.target])
+        module.graph.erase_node(node)
+    return constants

@@ -1,0 +1,128 @@
+"""Writes a version's folder, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch._export.serde.serialize import SerializeError
+from torch.export.exported_program import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2, package_pt2
+
+from braid._export import ExportError
+from braid.exporter import export_errors
+from braid.exporter.formats import safetensors
+from braid.exporter.formats.pair import Pair
+from braid.exporter.formats.precisions import MODEL_PRECISION, PrecisionError
+
+
+def write_pair(folder: Path, pair: Pair) -> None:
+    try:
+        package_pt2(
+            str(folder / "model.pt2"),
+            exported_programs=_exported(pair),
+            extra_files={"train.json": json.dumps(pair.train_json())},
+        )
+    except SerializeError as error:
+        raise write_error(pair, error) from error
+    tensors = {entry.name: entry.tensor for entry in pair.state if entry.tied_to is None}
+    safetensors.write(folder / "model.safetensors", tensors)
+
+
+def _exported(pair: Pair) -> dict[str, ExportedProgram]:
+    return {name: program.exported for name, program in pair.graphs().items()}
+
+
+def write_error(pair: Pair, error: SerializeError) -> ExportError:
+    """A PrecisionError if the pair could be written and read without one of its precisions."""
+    for each in pair.parts[0].precisions:
+        if each.name != MODEL_PRECISION and _goes_there_and_back(pair.without(each.name)):
+            return PrecisionError(each.name, _reason(error))
+    return ExportError(_reason(error))
+
+
+def _goes_there_and_back(pair: Pair) -> bool:
+    file = io.BytesIO()
+    try:
+        package_pt2(file, exported_programs=_exported(pair))
+        file.seek(0)
+        load_pt2(file)
+    except SerializeError:
+        return False
+    return True
+
+
+def _reason(error: SerializeError) -> str:
+    cause = error.__cause__ or error
+    if isinstance(cause, KeyError) and isinstance(cause.args[0], torch.dtype):
+        return f"torch.export writes no graph with a tensor of {cause.args[0]}"
+    return f"torch.export cannot write a graph: {export_errors.first_line(cause)}"
+
+
+def next_version(model: Path) -> int:
+    """One more than the highest that is there; 1 in a model without."""
+    if not model.is_dir():
+        return 1
+    return max((int(each.name) for each in model.iterdir() if _is_version(each)), default=0) + 1
+
+
+def _is_version(path: Path) -> bool:
+    return path.is_dir() and path.name.isascii() and path.name.isdigit()
+
+
+@contextmanager
+def temporary_folder(model: Path) -> Iterator[Path]:
+    """A folder on the model's file system to write in, removed at the end if it is still there.
+
+    Its name is none that a server takes for a model or a version.
+    """
+    parent = model.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{model.name}.", dir=parent))
+    except OSError as error:
+        raise ExportError(f"{parent}: cannot be written to: {error.strerror}") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(written: Path, model: Path, config: str | None) -> Path:
+    """Makes `written` the model's next version; config: of a config.pbtxt to write before it."""
+    there = model.is_dir()
+    model.mkdir(exist_ok=True)
+    try:
+        if config is not None:
+            beside_it = written.parent / "config.pbtxt"
+            beside_it.write_text(config, "utf-8")
+            os.replace(beside_it, model / "config.pbtxt")
+        return _rename(written, model)
+    except OSError as error:
+        if config is not None:
+            (model / "config.pbtxt").unlink(missing_ok=True)
+        if not there:
+            model.rmdir()
+        raise ExportError(f"{model}: cannot be written to: {error.strerror}") from error
+
+
+def _rename(written: Path, model: Path) -> Path:
+    version = next_version(model)
+    while True:
+        target = model / str(version)
+        try:
+            os.rename(written, target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            version += 1  # Somebody else has just written it.
+        else:
+            return target

@@ -1,0 +1,238 @@
+"""A module as a pair of graphs: what is traced, and what train.json says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter.checks import dry_run
+from braid.exporter.checks.row_independence import RowIndependence
+from braid.exporter.formats import programs
+from braid.exporter.formats.precisions import (
+    DTYPES,
+    MODEL_PRECISION,
+    PrecisionError,
+    Precisions,
+    precision_errors,
+)
+from braid.exporter.formats.programs import Program
+from braid.exporter.model.signature import DATATYPES
+from braid.exporter.model.state import (
+    StateEntry,
+    bindings_restored,
+    bitwise_equal,
+    device_of,
+    state_entries,
+    values_restored,
+)
+from braid.exporter.passes import embeddings
+from braid.exporter.trace import stages
+from braid.exporter.trace.joint_graph import Part, trace
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The programs of one precision. Without `forward` nothing can be trained; a stage without
+    `backward` is run in training, but has nothing to learn and nothing before it that has."""
+
+    name: str
+    evaluation: Program
+    forward: Program | None
+    backward: Program | None
+
+
+@dataclass(frozen=True)
+class ExportedPart:
+    part: Part
+    min_training_rows: int
+    min_evaluation_rows: int
+    precisions: list[Precision]
+
+
+@dataclass(frozen=True)
+class Pair:
+    device: torch.device
+    state: list[StateEntry]
+    chains: list[list[str]]
+    parts: list[ExportedPart]
+    row_independence: RowIndependence
+
+    def without(self, precision: str) -> Pair:
+        parts = [
+            replace(part, precisions=[each for each in part.precisions if each.name != precision])
+            for part in self.parts
+        ]
+        return replace(self, parts=parts)
+
+    def graphs(self) -> dict[str, Program]:
+        """By the names that train.json has for them."""
+        named: dict[str, Program] = {}
+        for index, part in enumerate(self.parts):
+            for each in part.precisions:
+                for kind, program in _kinds(each):
+                    named[_graph_name(index, each.name, kind)] = program
+        return named
+
+    def notes(self) -> list[str]:
+        """Notes for users who train the pair on several replicas."""
+        names = {
+            slot.name: None
+            for each in self.parts[0].precisions
+            if each.backward is not None
+            for slot in each.backward.outputs
+            if not slot.additive
+        }
+        return [embeddings.frequency_note(repr(name)) for name in names]
+
+    def train_json(self) -> dict[str, Any]:
+        return {
+            "format": "braid-pair",
+            "schema_version": SCHEMA_VERSION,
+            "torch_version": torch.__version__.partition("+")[0],
+            "device": self.device.type,
+            "row_independence": self.row_independence.as_json(),
+            "state": [_state_json(entry) for entry in self.state],
+            "chains": self.chains,
+            "parts": [_part_json(index, part) for index, part in enumerate(self.parts)],
+        }
+
+
+def make_pair(
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    precisions: Precisions,
+    chains: list[list[str]],
+    row_independence: RowIndependence,
+) -> Pair:
+    """precisions: in addition to the model's own. chains: of submodules' paths. row_independence:
+    the result that the package records."""
+    _check_is_python(module)
+    _check_mode_switch(module)
+    device = device_of(module)
+    state = state_entries(module)
+    whole = Part("", module, state, inputs)
+    parts = [whole, *stages.make_parts(whole, chains, device)]
+    for part in parts:
+        dry_run.run(part)
+    made = [[_trace(part, MODEL_PRECISION, device) for part in parts]]
+    for name in precisions.names:
+        try:
+            with precision_errors(name):
+                stages.infer_datatypes(parts, chains, DTYPES[name], device)
+                for part in parts:
+                    dry_run.run_precision(part, DTYPES[name])
+                made.append([_trace(part, name, device) for part in parts])
+        except PrecisionError as error:
+            precisions.leave_out(error)
+    exported = [
+        ExportedPart(part, *dry_run.min_rows(part, device), list(of_part))
+        for part, of_part in zip(parts, zip(*made))
+    ]
+    return Pair(device, state, chains, exported, row_independence)
+
+
+def _check_mode_switch(module: nn.Module) -> None:
+    """ExportError, by name, if a switch of modes changes a parameter or buffer, as of an adapter
+    that is merged into the weights for evaluation: a package has one set for both."""
+    with values_restored(module), bindings_restored(module):
+        module.train(module.training)
+        before = [(entry, entry.copy()) for entry in state_entries(module)]
+        for training in (not module.training, module.training):
+            module.train(training)
+            now = {entry.name: entry.tensor for entry in state_entries(module)}
+            for entry, was in before:
+                if entry.name not in now or not bitwise_equal(now[entry.name], was):
+                    called = "train()" if training else "eval()"
+                    raise ExportError(
+                        f"{called} of the module changes the {entry.kind} '{entry.name}', of which "
+                        f"a package has one for training and evaluation: switch that off, such as "
+                        f"the merging of an adapter's weights"
+                    )
+
+
+def _check_is_python(module: nn.Module) -> None:
+    for path, each in module.named_modules():
+        if isinstance(each, torch.jit.ScriptModule):
+            said = f"the submodule '{path}'" if path else "the module"
+            raise ExportError(f"{said} is TorchScript; a pair is made of the Python module")
+
+
+def _trace(part: Part, name: str, device: torch.device) -> Precision:
+    dtype = DTYPES.get(name)
+    evaluation = programs.evaluation(part, trace(part, False, dtype, device))
+    forward = backward = None
+    if part.path or any(entry.trainable for entry in part.entries):
+        forward, backward = programs.training(part, trace(part, True, dtype, device), dtype)
+    return Precision(name, evaluation, forward, backward)
+
+
+def _kinds(precision: Precision) -> list[tuple[str, Program]]:
+    kinds = [("eval", precision.evaluation)]
+    if precision.forward is not None:
+        kinds.append(("forward", precision.forward))
+    if precision.backward is not None:
+        kinds.append(("backward", precision.backward))
+    return kinds
+
+
+def _graph_name(part: int, precision: str, kind: str) -> str:
+    short = {"eval": "eval", "forward": "fw", "backward": "bw"}[kind]
+    prefix = f"part{part}_" if part else ""
+    return f"{prefix}{short}" if precision == MODEL_PRECISION else f"{prefix}{short}_{precision}"
+
+
+def _state_json(entry: StateEntry) -> dict[str, Any]:
+    fields = {
+        "name": entry.name,
+        "kind": entry.kind,
+        "dtype": DATATYPES[entry.tensor.dtype],
+        "shape": list(entry.tensor.shape),
+    }
+    if entry.kind == "parameter":
+        fields["trainable"] = entry.trainable
+    if entry.tied_to is not None:
+        fields["tied_to"] = entry.tied_to
+    return fields
+
+
+def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
+    part = exported.part
+    evaluation = exported.precisions[0].evaluation
+    named = {"input": evaluation.inputs, "output": evaluation.outputs}
+    ranges = evaluation.ranges()
+    io = {
+        role: [_io_json(slot, ranges) for slot in slots if slot.role == role]
+        for role, slots in named.items()
+    }
+    return {
+        "path": part.path,
+        "inputs": io["input"],
+        "outputs": io["output"],
+        "min_training_rows": exported.min_training_rows,
+        "min_evaluation_rows": exported.min_evaluation_rows,
+        "programs": [
+            {"precision": each.name}
+            | {
+                kind: {
+                    "graph": _graph_name(index, each.name, kind),
+                    "inputs": [slot.as_json() for slot in program.inputs],
+                    "outputs": [slot.as_json() for slot in program.outputs],
+                }
+                for kind, program in _kinds(each)
+            }
+            for each in exported.precisions
+        ],
+    }
+
+
+def _io_json(slot: programs.Slot, ranges: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    fields = {"name": slot.name, "dtype": slot.dtype, "shape": slot.shape}
+    if slot.role == "input" and slot.name in ranges:
+        fields["range"] = list(ranges[slot.name])
+    return fields

@@ -1,0 +1,214 @@
+"""A module as TorchScript: scripted, or traced where that cannot be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braid._export import ExportError
+from braid.exporter import export_errors, source
+from braid.exporter.checks import hooks
+from braid.exporter.checks.repeatability import check_evaluation_is_repeatable
+from braid.exporter.formats import config
+from braid.exporter.formats.config import Batching
+from braid.exporter.model import rows, run_context
+from braid.exporter.model.run_context import in_mode
+from braid.exporter.model.signature import (
+    DATATYPES,
+    call,
+    check_batch_dim,
+    flatten_outputs,
+    split_arguments,
+)
+from braid.exporter.model.snapshot import restored
+from braid.exporter.model.state import bitwise_equal, device_of
+from braid.exporter.passes import default_dtype, embeddings
+
+BATCHES = (1, 2, 7, 33)
+_SEED = 22
+
+
+@dataclass(frozen=True)
+class Script:
+    """reason: why it was traced, and what that costs; empty if it was scripted. notes: on training."""
+
+    inputs: list[config.Tensor]
+    outputs: list[config.Tensor]
+    reason: str
+    notes: list[str]
+
+
+class _Loaded:
+    """What was written, as a server runs it.
+
+    It is loaded once more for the caller's default dtype: what a script makes of constants alone is
+    made when it is first run, and stays.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._device = device
+        self._script = torch.jit.load(str(path), map_location=device)
+        self._here = None
+        if not default_dtype.matches_server():
+            self._here = torch.jit.load(str(path), map_location=device)
+
+    def run(self, given: dict[str, torch.Tensor], training: bool) -> list[torch.Tensor]:
+        """ExportError if it is something else under the caller's default dtype."""
+        with default_dtype.errors_explained(), default_dtype.server_default():
+            outputs = self._run(self._script, given, training)
+        if self._here is None:
+            return outputs
+        here = self._run(self._here, given, training)
+        if not all(map(bitwise_equal, outputs, here)):
+            raise ExportError(
+                f"TorchScript would compute other results: {default_dtype.describe_mismatch()}"
+            )
+        return outputs
+
+    def _run(self, script: Any, given: dict[str, torch.Tensor], training: bool) -> Any:
+        script.train(training)
+        with run_context.seeded(self._device, _SEED):
+            return _run(script, given)[1]
+
+
+class _Renormalization(TorchDispatchMode):
+    """Sees whether embeddings are renormalized. `torch.jit.script` takes that for dead code.
+
+    Refuses operators that run functions of Python: a trace would keep one course.
+    """
+
+    supports_higher_order_operators = True
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            raise export_errors.higher_order_error(
+                func, "TorchScript does", source.as_suffix(source.current_line())
+            )
+        self.seen |= func is torch.ops.aten.embedding_renorm_.default
+        return func(*args, **(kwargs or {}))
+
+
+def write(
+    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
+) -> Script:
+    """Writes model.pt, and compares what is read back with the module.
+
+    batching: unless it is NONE, dim 0 of the outputs has to be the batch.
+    """
+    hooks.check_modules(module)
+    if foreign := [name for name in inputs if not name.isascii()]:
+        raise ExportError(f"TorchScript takes ASCII alone in names; the input is '{foreign[0]}'")
+    script, reason = _make(module, inputs)
+    path = folder / "model.pt"
+    script.save(str(path))
+    loaded = _Loaded(path, device_of(module))
+    outputs = [
+        _compare(module, loaded, inputs, batch, training=False, batching=batching)
+        for batch in BATCHES
+    ]
+    if not reason:
+        for batch in BATCHES[1:]:
+            _compare(module, loaded, inputs, batch, training=True, batching=batching)
+    return Script(
+        [
+            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batching)
+            for name, each in inputs.items()
+        ],
+        [
+            config.tensor(
+                name, DATATYPES[each.dtype], [batch[name].shape for batch in outputs], batching
+            )
+            for name, each in outputs[0].items()
+        ],
+        reason,
+        embeddings.script_frequency_notes(script),
+    )
+
+
+def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit.ScriptModule, str]:
+    """The script or trace, and why it is a trace."""
+    with torch.no_grad(), _Renormalization() as renormalization:
+        _run_plain(module, inputs, device_of(module), False)
+    check_evaluation_is_repeatable(module, inputs)
+    try:
+        if renormalization.seen:
+            raise ExportError("TorchScript leaves the renormalization by max_norm out")
+        with restored(module), in_mode(module, False):
+            return torch.jit.script(module), ""
+    except Exception as error:  # Whatever a compiler of Python may stumble over.
+        why = export_errors.first_line(error)
+    try:
+        with restored(module), in_mode(module, False):
+            given = {name: each.clone() for name, each in inputs.items()}
+            positional, named = split_arguments(module, given)
+            examples: dict[str, Any] = {"example_inputs": tuple(positional)}
+            if named:
+                examples = {"example_kwarg_inputs": given}
+            traced = torch.jit.trace(module, **examples, strict=False, check_trace=False)
+    except Exception as error:
+        raise ExportError(
+            f"TorchScript can neither script nor trace it: {why}; {export_errors.first_line(error)}"
+        ) from error
+    reason = (
+        f"it was traced, as it cannot be scripted ({why or 'no reason given'}): in "
+        f"training, dropout, batch norm and what else depends on self.training do what they do in "
+        f"evaluation, and what forward decides by the values of tensors stays as it is for the "
+        f"example"
+    )
+    return traced, reason
+
+
+def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
+    given = {name: each.clone() for name, each in inputs.items()}  # Forward may write to them.
+    try:
+        return flatten_outputs(call(module, given))
+    except ExportError:
+        raise
+    except Exception as error:
+        raise export_errors.model_error("forward fails", error) from error
+
+
+def _run_plain(
+    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device, training: bool
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Leaves the module as it is. What is written keeps what a run changes in it, so that one whose
+    results depend on the runs before is not the model."""
+    with restored(module), run_context.seeded(device, _SEED), in_mode(module, training):
+        names, outputs = _run(module, given)
+        return names, [each.clone() for each in outputs]
+
+
+def _compare(
+    module: nn.Module,
+    script: _Loaded,
+    inputs: dict[str, torch.Tensor],
+    batch: int,
+    training: bool,
+    batching: Batching,
+) -> dict[str, torch.Tensor]:
+    """The module's outputs, which the script's are like."""
+    device = device_of(module)
+    with torch.no_grad():
+        given, (names, expected) = rows.run_varied(
+            inputs, batch, lambda given: _run_plain(module, given, device, training)
+        )
+        got = script.run(given, training)
+    for name, one, other in zip(names, expected, got, strict=True):
+        if batching != Batching.NONE:
+            check_batch_dim(name, one, batch)
+        if one.shape != other.shape or not torch.allclose(
+            one.double(), other.double(), rtol=1e-3, atol=1e-4, equal_nan=True
+        ):
+            mode = "training" if training else "evaluation"
+            raise ExportError(
+                f"the TorchScript module is not the model: output '{name}' in {mode} is another "
+                f"for a batch of {batch}"
+            )
+    return dict(zip(names, expected))

@@ -1,0 +1,106 @@
+"""Contexts in which the exporter runs modules: modes, precision, seeds and warnings."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def default_modes() -> Iterator[None]:
+    """Gradients are recorded, and nothing is cast to another precision."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda"):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def without_validation() -> Iterator[None]:
+    """Without what computes nothing: names for a profiler do nothing, and distributions do not look
+    whether values can be theirs, unless one is told to. They do not, either, in a process that has
+    compiled something."""
+    with (
+        mock.patch.object(torch.distributions.Distribution, "_validate_args", False),
+        mock.patch.object(torch.profiler.record_function, "__enter__", lambda label: label),
+        mock.patch.object(torch.profiler.record_function, "__exit__", lambda *_: None),
+    ):
+        yield
+
+
+@contextmanager
+def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """In training or evaluation mode, with dense gradients, and without what cannot be traced."""
+    modules = list(module.modules())
+    before = {each: each.training for each in modules}
+    sparse = [each for each in modules if getattr(each, "sparse", False) is True]
+    module.train(training)
+    for each in sparse:
+        each.sparse = False
+    try:
+        with _traceable_kernels(modules):
+            yield
+    finally:
+        for each in sparse:
+            each.sparse = True
+        for each, was in before.items():
+            each.training = was
+
+
+@contextmanager
+def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
+    # Fused encoder layers have no gradient, and no rule for shapes. oneDNN's recurrent layer is
+    # traced as if it were in evaluation, and cannot be differentiated then.
+    recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
+    enabled = torch._C._get_mkldnn_enabled() and not recurrent
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
+    if precision is None:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=precision, cache_enabled=False)
+
+
+def random_state(device: torch.device) -> torch.Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """The same random numbers each time; what was drawn before goes on afterwards."""
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        # torch.manual_seed() notes a stack trace each time where there is no GPU.
+        torch.default_generator.manual_seed(seed)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(seed)
+        yield

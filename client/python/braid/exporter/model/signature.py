@@ -1,0 +1,191 @@
+"""Inputs by the names of forward's arguments, outputs by the names that the server gives them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter.export_errors import type_with_article
+
+DATATYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.uint16: "UINT16",
+    torch.uint32: "UINT32",
+    torch.uint64: "UINT64",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "FP16",
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+    torch.bfloat16: "BF16",
+}
+
+
+def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
+    """The examples by the names of forward's arguments, in forward's order."""
+    arguments = _arguments(module)
+    if isinstance(examples, Mapping):
+        named = dict(examples)
+    elif isinstance(examples, Sequence):
+        named = _by_position(examples, arguments)
+    else:
+        raise TypeError(
+            f"example_inputs must be a dict of name to tensor or a tuple of tensors; "
+            f"got {type(examples).__name__}"
+        )
+    takes_any = any(each.kind == inspect.Parameter.VAR_KEYWORD for each in arguments.values())
+    for name, value in named.items():
+        if name not in arguments and not takes_any:
+            raise ValueError(
+                f"example_inputs has '{name}'; forward's arguments are {', '.join(arguments)}"
+            )
+        _check_input(name, value)
+    _check_complete(named, arguments)
+    order = [name for name in arguments if name in named]
+    ordered = order + [name for name in named if name not in order]
+    rows = {name: named[name].shape[0] for name in ordered}
+    if len(set(rows.values())) > 1:
+        said = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
+        raise ValueError(f"dim 0 of every input is the batch, but {said} rows")
+    return {name: named[name].detach() for name in ordered}
+
+
+def _arguments(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    if not isinstance(module, torch.jit.ScriptModule):
+        return inspect.signature(module.forward).parameters
+    _, *schemas = module.forward.schema.arguments
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return {
+        each.name: inspect.Parameter(
+            each.name,
+            kind,
+            default=each.default_value if each.has_default_value() else inspect.Parameter.empty,
+        )
+        for each in schemas
+    }
+
+
+def call(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+    """By position where forward's order allows: hooks see no arguments that have names."""
+    positional, named = split_arguments(module, inputs)
+    return module(*positional, **named)
+
+
+def split_arguments(
+    module: nn.Module, inputs: Mapping[str, torch.Tensor]
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    named = dict(inputs)
+    positional = []
+    for name in _positional(_arguments(module)):
+        if name not in named:
+            break
+        positional.append(named.pop(name))
+    return positional, named
+
+
+def positional_names(module: nn.Module, count: int, path: str) -> list[str]:
+    """The names of the first `count` arguments of the forward of the submodule `path`."""
+    names = _positional(inspect.signature(module.forward).parameters)
+    if count > len(names):
+        raise ExportError(
+            f"stage '{path}' is given {count} tensors; its forward names {len(names)} arguments"
+        )
+    return names[:count]
+
+
+def _positional(arguments: Mapping[str, Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, each in arguments.items() if each.kind in kinds]
+
+
+def _by_position(examples: Sequence, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    names = _positional(arguments)
+    if len(examples) > len(names):
+        raise ValueError(
+            f"example_inputs has {len(examples)} tensors; forward names "
+            f"{len(names)} arguments: {', '.join(names)}. Give a dict of name to tensor"
+        )
+    return dict(zip(names, examples))
+
+
+def _check_complete(named: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    if not named:
+        raise ValueError("example_inputs is empty; expected at least one tensor")
+    for name, each in arguments.items():
+        variadic = each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        if each.default is each.empty and not variadic and name not in named:
+            raise ValueError(f"example_inputs lacks '{name}', which forward needs")
+        if each.kind == each.POSITIONAL_ONLY and name in named:
+            raise ExportError(f"forward takes '{name}' by position alone; name it")
+
+
+def _check_input(name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise ExportError(
+            f"input '{name}' is {type_with_article(value)} (expected a tensor): give forward's other "
+            f"arguments their values as defaults, or in a module around this one"
+        )
+    if value.layout != torch.strided or value.dtype not in DATATYPES:
+        raise ExportError(f"input '{name}' is {value.layout} {value.dtype}, which cannot be sent")
+    if value.dim() == 0:
+        raise ExportError(f"input '{name}' has no dims; expected the batch as dim 0")
+    if value.shape[0] == 0:
+        raise ValueError(f"input '{name}' has no rows; expected at least one")
+
+
+def flatten_outputs(result: Any) -> tuple[list[str], list[torch.Tensor]]:
+    """The names and tensors of what forward returned, as the server names TorchScript's."""
+    leaves: list[tuple[str, torch.Tensor]] = []
+    _flatten_into(result, "", leaves)
+    if not leaves:
+        raise ExportError("forward returns no tensor")
+    names = [path or f"output__{place}" for place, (path, _) in enumerate(leaves)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ExportError(f"forward returns two tensors of the name '{name}'")
+    for name, (_, tensor) in zip(names, leaves):
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else tensor.layout
+            raise ExportError(
+                f"output '{name}' is {kind} (expected a dense tensor: call to_dense() in forward)"
+            )
+    return names, [tensor for _, tensor in leaves]
+
+
+def check_batch_dim(name: str, output: torch.Tensor, batch: int) -> None:
+    """ExportError unless dim 0 is the batch, or there are no dims."""
+    if output.dim() > 0 and output.shape[0] != batch:
+        raise ExportError(
+            f"output '{name}' has the shape {list(output.shape)} for {batch} rows; expected the "
+            f"batch as dim 0"
+        )
+
+
+def _flatten_into(value: Any, path: str, leaves: list) -> None:
+    if value is None:
+        return  # A server leaves it out.
+    if isinstance(value, torch.Tensor):
+        leaves.append((path, value))
+    elif isinstance(value, (tuple, list)):
+        for index, element in enumerate(value):
+            _flatten_into(element, f"{path}.{index}" if path else "", leaves)
+    elif isinstance(value, Mapping):
+        for key, element in value.items():
+            if not isinstance(key, str):
+                raise ExportError(
+                    f"forward returns a dict with {type_with_article(key)} as key (expected a str)"
+                )
+            _flatten_into(element, f"{path}.{key}" if path else key, leaves)
+    else:
+        raise ExportError(
+            f"forward returns {type_with_article(value)} (expected tensors or None, or tuples, lists or "
+            f"dicts of them)"
+        )

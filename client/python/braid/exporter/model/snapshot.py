@@ -1,0 +1,176 @@
+"""What a module's attributes hold beside parameters, buffers and submodules, as of one moment.
+
+Numbers, strings, tensors, arrays, generators of random numbers, and lists, tuples, dicts and sets
+of them. What other objects hold is not looked at.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid.exporter.model import state
+from braid.exporter.model.state import bitwise_equal, tensor_restorer
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+# The module's own, and recurrent layers' list of their parameters.
+_REGISTERED = {"_parameters", "_buffers", "_modules", "_flat_weights", "training"}
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A value by what it is: `content` can be compared, `restore` puts it back into the object."""
+
+    kind: Any
+    content: Any
+    restore: Callable[[], None]
+
+
+class AttributeSnapshot:
+    def __init__(self, module: nn.Module) -> None:
+        # The module's own are restored, and compared, as its state.
+        seen = {id(each) for each in module.modules()}
+        for tensors in (module.parameters(), module.buffers()):
+            seen.update(map(id, tensors))
+        self._held = {
+            f"{path}.{name}" if path else name: _held(value, seen)
+            for path, each in module.named_modules()
+            if not isinstance(each, torch.jit.ScriptModule)
+            for name, value in vars(each).items()
+            if name not in _REGISTERED
+        }
+
+    def changed(self, other: AttributeSnapshot) -> list[str]:
+        """The names of those that hold something else in `other`."""
+        names = dict.fromkeys((*self._held, *other._held))
+        return [name for name in names if not _same(self._held.get(name), other._held.get(name))]
+
+    def restore(self) -> None:
+        for held in self._held.values():
+            held.restore()
+
+
+@contextmanager
+def attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Gives the objects that attributes hold their contents back."""
+    before = AttributeSnapshot(module)
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _held(value: Any, seen: set[int]) -> _Held:
+    if isinstance(value, _PLAIN):
+        return _Held(type(value), value, _nothing)
+    if id(value) in seen:
+        return _UNKNOWN
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return _held_tensor(value)
+    if isinstance(value, (list, tuple, dict, set, deque)):
+        return _held_elements(value, seen)
+    if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
+        return _held_elements(vars(value), seen)  # One that is not registered, as in a list.
+    return _held_state(value)
+
+
+def _held_tensor(tensor: torch.Tensor) -> _Held:
+    if nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+        return _UNKNOWN
+    return _Held(torch.Tensor, tensor.detach().clone(), tensor_restorer(tensor))
+
+
+def _held_elements(value: Any, seen: set[int]) -> _Held:
+    keys, elements = _elements(value)
+    inner = [_held(each, seen) for each in elements]
+    content = set(value) if isinstance(value, set) else (keys, inner)
+
+    def restore() -> None:
+        now_keys, now = _elements(value)
+        if now_keys != keys or [*map(id, now)] != [*map(id, elements)]:
+            value.clear()
+            add = value.extend if isinstance(value, (list, deque)) else value.update
+            add(elements if keys is None else zip(keys, elements))
+        for each in inner:
+            each.restore()
+
+    return _Held(type(value), content, restore)
+
+
+def _elements(value: Any) -> tuple[list[Any] | None, list[Any]]:
+    """The keys, of a dict, and what it holds."""
+    if isinstance(value, dict):
+        return list(value), list(value.values())
+    return None, list(value)
+
+
+def _held_state(value: Any) -> _Held:
+    """Of generators of random numbers, and of arrays."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return _Held(type(value), state, lambda: value.setstate(state))
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return _Held(type(value), state, lambda: value.set_state(state))
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        state = bits.state
+        return _Held(type(value), repr(state), lambda: setattr(bits, "state", state))
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        array = value.copy()
+        return _Held(type(value), array.tolist(), lambda: numpy.copyto(value, array))
+    return _UNKNOWN
+
+
+def _nothing() -> None:
+    pass
+
+
+_UNKNOWN = _Held(None, None, _nothing)
+
+
+def _same(one: _Held | None, other: _Held | None) -> bool:
+    if one is None or other is None or one.kind is not other.kind:
+        return False
+    if isinstance(one.content, torch.Tensor):
+        return bitwise_equal(one.content, other.content)
+    if isinstance(one.content, tuple) and one.kind is not random.Random:
+        (keys, inner), (other_keys, others) = one.content, other.content
+        return keys == other_keys and len(inner) == len(others) and all(map(_same, inner, others))
+    return one.content == other.content or one.content != one.content
+
+
+@contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Restores the module's parameters, buffers, attributes and modes, and the state of the shared
+    random generators of Python and NumPy, on every exit."""
+    with (
+        state.bindings_restored(module),
+        state.values_restored(module),
+        attributes_restored(module),
+    ):
+        with _generators_restored():
+            yield
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    drawn = random.getstate()
+    numpy = sys.modules.get("numpy")
+    drawn_by_numpy = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(drawn)
+        if numpy is not None:
+            numpy.random.set_state(drawn_by_numpy)

@@ -1,0 +1,242 @@
+"""A module's parameters and buffers, and how other tensors are put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter.model.signature import DATATYPES
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """A parameter or buffer under one of its names; `tied_to` is the first of them, if another.
+
+    place: its name in the module that is run, which is a part of the one that `name` is of.
+    """
+
+    name: str
+    place: str
+    kind: str
+    trainable: bool
+    tensor: torch.Tensor
+    tied_to: str | None
+
+    def copy(self) -> torch.Tensor:
+        return contiguous_copy(self.tensor)
+
+
+def contiguous_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy as a server has it: row by row, and one that gradients can be recorded of.
+
+    Convolutions go by the strides of dims of size one too, which `contiguous()` leaves.
+    """
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def state_entries(module: nn.Module) -> list[StateEntry]:
+    """In a state_dict's order, with the buffers that it leaves out, each name of a tied tensor."""
+    entries: list[StateEntry] = []
+    first: dict[int, str] = {}
+    for path, submodule in module.named_modules(remove_duplicate=False):
+        for kind, tensors in (("parameter", submodule._parameters), ("buffer", submodule._buffers)):
+            for leaf, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                name = f"{path}.{leaf}" if path else leaf
+                tied_to = first.get(id(tensor))
+                first.setdefault(id(tensor), name)
+                trainable = kind == "parameter" and tensor.requires_grad
+                entries.append(StateEntry(name, name, kind, trainable, tensor, tied_to))
+    _check_tensors(entries)
+    return entries
+
+
+def _check_tensors(entries: list[StateEntry]) -> None:
+    owners: dict[int, str] = {}
+    for entry in entries:
+        if entry.tied_to is not None:
+            continue
+        if nn.parameter.is_lazy(entry.tensor):
+            raise ExportError(
+                f"{entry.kind} '{entry.name}' has no shape yet: call the module with a batch first"
+            )
+        if entry.tensor.layout != torch.strided or entry.tensor.is_quantized:
+            raise ExportError(f"{entry.kind} '{entry.name}' is sparse or quantized, not dense")
+        if entry.tensor.dtype not in DATATYPES:
+            raise ExportError(
+                f"{entry.kind} '{entry.name}' is {entry.tensor.dtype}, which no server can send"
+            )
+        if entry.tensor.numel() == 0 or entry.tensor.is_meta:
+            continue
+        owner = owners.setdefault(entry.tensor.untyped_storage().data_ptr(), entry.name)
+        if owner != entry.name:
+            raise ExportError(
+                f"'{owner}' and '{entry.name}' share memory but are two tensors: "
+                f"register the same tensor under both names, or copy it"
+            )
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Of all parameters and buffers; the CPU if there are none. ExportError if there are two."""
+    places: dict[torch.device, str] = {}
+    for entry in state_entries(module):
+        places.setdefault(entry.tensor.device, entry.name)
+    if len(places) > 1:
+        where = ", ".join(f"'{name}' on {device}" for device, name in places.items())
+        raise ExportError(f"the module lies on several devices: {where}; expected one")
+    device = next(iter(places), torch.device("cpu"))
+    if device.type not in ("cpu", "cuda"):
+        raise ExportError(f"the module lies on {device}; expected the CPU or a CUDA device")
+    return device
+
+
+@contextmanager
+def bindings_restored(module: nn.Module) -> Iterator[None]:
+    """Gives each submodule its attributes back, and its mode, whatever running it has set."""
+    # What is TorchScript keeps its state elsewhere.
+    python = [each for each in module.modules() if not isinstance(each, torch.jit.ScriptModule)]
+    before = [(each, dict(vars(each))) for each in python]
+    tables = [
+        (table, dict(table))
+        for each, _ in before
+        for table in (each._parameters, each._buffers, each._modules)
+    ]
+    try:
+        yield
+    finally:
+        for each, attributes in before:
+            vars(each).clear()
+            vars(each).update(attributes)
+        for table, tensors in tables:
+            table.clear()
+            table.update(tensors)
+
+
+@contextmanager
+def values_restored(module: nn.Module) -> Iterator[None]:
+    """Gives parameters and buffers their values back, and their gradients."""
+    before = [
+        tensor_restorer(entry.tensor) for entry in state_entries(module) if entry.tied_to is None
+    ]
+    try:
+        yield
+    finally:
+        for restore in before:
+            restore()
+
+
+def tensor_restorer(tensor: torch.Tensor) -> Callable[[], None]:
+    """Returns a function that gives `tensor` its present value, memory and gradient back.
+
+    It writes only what has changed, so that version counters and views stay valid.
+    """
+    memory, was = tensor.detach(), tensor.detach().clone()
+    trained, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
+    restore_gradient = tensor_restorer(gradient) if gradient is not None else None
+
+    def restore() -> None:
+        with torch.no_grad():
+            if not _is_same_memory(tensor, memory):
+                tensor.data = memory
+            if not bitwise_equal(tensor, was):
+                tensor.copy_(was)
+            if not tensor.is_leaf:
+                return
+            if tensor.requires_grad != trained:
+                tensor.requires_grad_(trained)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+            if restore_gradient is not None:
+                restore_gradient()
+
+    return restore
+
+
+def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.dtype, one.device, one.data_ptr(), one.shape, one.stride()) == (
+        other.dtype,
+        other.device,
+        other.data_ptr(),
+        other.shape,
+        other.stride(),
+    )
+
+
+def bitwise_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """In type, shape and bits, in which what is not a number is the same as itself."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+@contextmanager
+def reparametrized(
+    module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]
+):
+    """Puts `tensors`, by untied names, where the module has its own, for one run of forward."""
+    with bindings_restored(module), tensors_placed(module, entries, tensors):
+        yield
+
+
+@contextmanager
+def tensors_placed(
+    module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]
+):
+    """As `holding`, for a module that is preserved.
+
+    A buffer that forward sets to another tensor is copied into the one that was put there. The
+    tensors stay in their places afterwards: a backward may run parts of forward again.
+    """
+    places = [(entry, *_table(module, entry)) for entry in entries]
+    for entry, table, leaf in places:
+        table[leaf] = tensors[entry.tied_to or entry.name]
+    _refresh_flat_weights(module)
+    yield
+    for entry, table, leaf in places:
+        given, now = tensors[entry.tied_to or entry.name], table.get(leaf)
+        if now is not given:
+            _take_back(entry, given, now)
+            table[leaf] = given
+
+
+def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:
+    path, _, leaf = entry.place.rpartition(".")
+    owner = module.get_submodule(path)
+    return (owner._parameters if entry.kind == "parameter" else owner._buffers), leaf
+
+
+def current_tensor(module: nn.Module, entry: StateEntry) -> torch.Tensor | None:
+    """The tensor that the module holds now under the entry's name."""
+    table, leaf = _table(module, entry)
+    return table.get(leaf)
+
+
+def _refresh_flat_weights(module: nn.Module) -> None:
+    # Recurrent layers keep a list of their own of their parameters.
+    for each in module.modules():
+        if isinstance(each, nn.RNNBase):
+            each._flat_weights = [getattr(each, name, None) for name in each._flat_weights_names]
+
+
+def _take_back(entry: StateEntry, given: torch.Tensor, now: torch.Tensor | None) -> None:
+    if entry.kind == "parameter":
+        raise ExportError(f"forward replaces the parameter '{entry.name}'")
+    if now is None or now.shape != given.shape or now.dtype != given.dtype:
+        became = "None" if now is None else f"{now.dtype} of shape {list(now.shape)}"
+        raise ExportError(
+            f"forward changes the buffer '{entry.name}' from {given.dtype} of shape "
+            f"{list(given.shape)} to {became}"
+        )
+    with torch.no_grad():
+        given.copy_(now)

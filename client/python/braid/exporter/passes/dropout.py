@@ -1,0 +1,100 @@
+"""Dropout as PyTorch computes it on a CPU: one factor for each number, drawn in its datatype.
+
+A trace has the operator that is made for GPUs in its place, which draws booleans; on a CPU it
+converts them, forward and backward, number by number.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from braid.exporter.passes.graph_utils import insert_call
+
+_aten = torch.ops.aten
+# Of a tensor of more dims there are too many orders to try.
+_MOST_DIMS = 4
+
+
+def draw_factors(module: GraphModule) -> None:
+    for node in list(module.graph.nodes):
+        if node.target == _aten.native_dropout.default and _has_factor(node):
+            _rewrite(module, node)
+        elif node.target == _aten.bernoulli.p and _is_drawn_in_place(node):
+            node.replace_all_uses_with(_draw(module, node, node.args[1]))
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code(_is_needed)
+    module.recompile()
+
+
+def _is_needed(node: Node) -> bool:
+    # What has been rewritten draws nothing, although it is random.
+    rewritten = node.target == _aten.native_dropout.default
+    return node.is_impure() and not rewritten
+
+
+def _has_factor(node: Node) -> bool:
+    tensor, probability, training = node.args
+    value = tensor.meta["val"]
+    on_cpu = value.device.type == "cpu" and _order_in_memory(value) is not None
+    used = [user for user in node.users if user.args[1] == 1]
+    return (
+        on_cpu
+        and training is True
+        and probability < 1
+        and all(
+            user.target == _aten.native_dropout_backward.default
+            for mask in used
+            for user in mask.users
+        )
+    )
+
+
+def _is_drawn_in_place(node: Node) -> bool:
+    """True if a draw fills a tensor laid out like the input, as in alpha dropout. The traced
+    operator draws row by row instead."""
+    return node.args[0].target == _aten.empty_like.default and _order_in_memory(
+        node.args[0].meta["val"]
+    ) not in (None, list(range(node.meta["val"].dim())))
+
+
+def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
+    """The dims as they lie in memory, where the tensor has no gaps: PyTorch draws in this order.
+
+    Of half precision it draws in another one, but for what is laid out row by row.
+    """
+    own = list(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return own
+    if tensor.dtype not in (torch.float32, torch.float64) or tensor.dim() > _MOST_DIMS:
+        return None
+    orders = map(list, permutations(own))
+    return next((order for order in orders if tensor.permute(order).is_contiguous()), None)
+
+
+def _draw(module: GraphModule, node: Node, probability: float) -> Node:
+    tensor = node.args[0]
+    order = _order_in_memory(tensor.meta["val"])
+    if order == sorted(order):
+        return insert_call(module, node, _aten.bernoulli.p, tensor, probability)
+    laid_out = insert_call(module, node, _aten.permute.default, tensor, order)
+    drawn = insert_call(module, node, _aten.bernoulli.p, laid_out, probability)
+    back = [order.index(dim) for dim in range(len(order))]
+    return insert_call(module, node, _aten.permute.default, drawn, back)
+
+
+def _rewrite(module: GraphModule, node: Node) -> None:
+    tensor, probability, _ = node.args
+    kept = 1 - probability
+    factor = insert_call(module, node, _aten.div.Tensor, _draw(module, node, kept), kept)
+    output = insert_call(module, node, _aten.mul.Tensor, tensor, factor)
+    for element in list(node.users):
+        if element.args[1] == 0:
+            element.replace_all_uses_with(output)
+            continue
+        for backward in list(element.users):
+            gradient = insert_call(module, backward, _aten.mul.Tensor, backward.args[0], factor)
+            backward.replace_all_uses_with(gradient)
+            module.graph.erase_node(backward)

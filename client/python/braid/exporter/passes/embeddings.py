@@ -1,0 +1,99 @@
+"""Properties of the embeddings in a graph: valid index ranges and gradient scaling."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+_LOOKUPS = (_aten.embedding.default, _aten.embedding_bag.padding_idx)
+# They change the shape or the integer type, and no value.
+_SAME_VALUES = {
+    f"aten::{name}"
+    for name in (
+        "view",
+        "reshape",
+        "_unsafe_view",
+        "flatten",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "transpose",
+        "permute",
+        "t",
+        "clone",
+        "contiguous",
+        "to",
+        "_to_copy",
+        "alias",
+        "detach",
+    )
+}
+
+
+def index_ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
+    """By the placeholder's name: the least and the largest index that all its embeddings have."""
+    found: dict[str, tuple[int, int]] = {}
+    written = _written(graph)
+    for node in graph.graph.nodes:
+        if node.target not in _LOOKUPS:
+            continue
+        weight, indices = node.args[:2]
+        name = _placeholder(indices, written)
+        if name is not None:
+            last = int(weight.meta["val"].shape[0]) - 1
+            found[name] = (0, min(last, found.get(name, (0, last))[1]))
+    return found
+
+
+def _written(graph: GraphModule) -> set[Node]:
+    """Nodes that an operator writes to, and those that they are made of: they may share memory."""
+    written: set[Node] = set()
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for argument, given in zip(schema.arguments, node.args) if schema is not None else ():
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                changed = [each for each in _flat(given) if isinstance(each, Node)]
+                while changed:
+                    one = changed.pop()
+                    if one not in written:
+                        written.add(one)
+                        changed += one.all_input_nodes
+    return written
+
+
+def _flat(value: object) -> list[object]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _placeholder(node: Node, written: set[Node]) -> str | None:
+    while node.op == "call_function" and node not in written:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or schema.name not in _SAME_VALUES:
+            return None
+        node = node.args[0]
+    value = node.meta.get("val")
+    integer = isinstance(value, torch.Tensor) and not value.is_floating_point()
+    looked_up = node.op == "placeholder" and node not in written
+    return node.name if looked_up and integer else None
+
+
+def frequency_note(weight: str) -> str:
+    return (
+        f"scale_grad_by_freq: the gradient of {weight} is divided by how often each index occurs "
+        f"in the whole batch: it can be trained on one replica only, without micro_batch"
+    )
+
+
+def script_frequency_notes(script: torch.jit.ScriptModule) -> list[str]:
+    """The note, if forward looks up an embedding that has it."""
+    lookups = ("aten::embedding", "aten::embedding_bag")
+    graph = script.inlined_graph
+    nodes = (node for kind in lookups for node in graph.findAllNodes(kind, recurse=True))
+    scaled = any(node.inputsAt(_place(node)).toIValue() for node in nodes)
+    return [frequency_note("an embedding")] if scaled else []
+
+
+def _place(node: torch._C.Node) -> int:
+    names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+    return names.index("scale_grad_by_freq")

@@ -1,0 +1,179 @@
+"""Chains of submodules that are the whole model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from braid._export import ExportError
+from braid.exporter import export_errors, source
+from braid.exporter.model import rows, run_context
+from braid.exporter.model.run_context import autocast, in_mode
+from braid.exporter.model.signature import flatten_outputs, positional_names
+from braid.exporter.model.state import StateEntry, contiguous_copy, reparametrized, state_entries
+from braid.exporter.trace.joint_graph import Part
+
+_BATCHES = (2, 7)
+_SEED = 21
+
+
+class StageMismatch(ExportError):
+    """The stages are something else than the whole model."""
+
+
+def make_parts(whole: Part, chains: list[list[str]], device: torch.device) -> list[Part]:
+    """Each submodule of the chains once, with examples of what it is given.
+
+    NotTheModel if a chain is not the whole model.
+    """
+    parts: dict[str, Part] = {}
+    for chain in chains:
+        for part in _chain(whole, chain, device):
+            before = parts.setdefault(part.path, part)
+            before.input_gradients |= part.input_gradients
+    return list(parts.values())
+
+
+def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
+    said = " → ".join(chain)
+    modules = [whole.module.get_submodule(path) for path in chain]
+    for batch in _BATCHES:
+        for training in (False, True):
+            _check_whole(whole, modules, batch, training, said, device)
+    given, parts = list(whole.inputs.values()), []
+    for path, module in zip(chain, modules):
+        names = positional_names(module, len(given), path)
+        entries = _entries(whole, module, path)
+        part = Part(path, module, entries, dict(zip(names, given)), input_gradients=bool(parts))
+        parts.append(part)
+        with torch.no_grad():
+            given = [contiguous_copy(each) for each in _run([module], whole, given, False, device)]
+        for tensor in given:
+            if tensor.dim() == 0 or tensor.shape[0] != next(iter(whole.inputs.values())).shape[0]:
+                raise ExportError(
+                    f"stage '{path}' returns a tensor of shape {list(tensor.shape)}; expected "
+                    f"the batch as dim 0"
+                )
+    return parts
+
+
+def infer_datatypes(
+    parts: list[Part], chains: list[list[str]], precision: torch.dtype, device: torch.device
+) -> None:
+    """Under autocast a stage may be given something else than the example of the stage before.
+
+    parts: the whole model, and the stages of the chains.
+    """
+    whole, *stages = parts
+    by_path = {part.path: part for part in stages}
+    for chain in chains:
+        for training in (False, True):
+            given = list(whole.inputs.values())
+            for path in chain:
+                part = by_path[path]
+                _set_datatypes(part, given, training, precision)
+                with torch.no_grad():
+                    given = _run([part.module], whole, given, training, device, precision)
+
+
+def _set_datatypes(
+    part: Part, given: list[torch.Tensor], training: bool, precision: torch.dtype
+) -> None:
+    dtypes = {name: each.dtype for name, each in zip(part.inputs, given)}
+    if part.datatypes.setdefault((training, precision), dtypes) != dtypes:
+        raise ExportError(
+            f"stage '{part.path}' is given other datatypes in one chain than in another"
+        )
+
+
+def check_paths(module: nn.Module, chains: list[list[str]]) -> None:
+    """ValueError if there is no such submodule."""
+    for chain in chains:
+        if not chain:
+            raise ValueError("stages has an empty chain; expected submodules' paths")
+        for path in chain:
+            _check_path(module, path)
+
+
+def _check_path(module: nn.Module, path: str) -> None:
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        there = ", ".join(name for name, _ in module.named_children()) or "none"
+        raise ValueError(
+            f"stages names '{path}', but the model has no such submodule; its own are {there}"
+        ) from None
+
+
+def _entries(whole: Part, module: nn.Module, path: str) -> list[StateEntry]:
+    """The submodule's state, by its names in the whole model."""
+    return [
+        StateEntry(
+            f"{path}.{entry.name}",
+            entry.name,
+            entry.kind,
+            entry.trainable,
+            entry.tensor,
+            None if entry.tied_to is None else f"{path}.{entry.tied_to}",
+        )
+        for entry in state_entries(module)
+    ]
+
+
+def _check_whole(
+    whole: Part,
+    modules: list[nn.Module],
+    batch: int,
+    training: bool,
+    said: str,
+    device: torch.device,
+) -> None:
+    mode = "training" if training else "evaluation"
+
+    def run(given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return _run([whole.module], whole, list(given.values()), training, device)
+
+    try:
+        with torch.no_grad():
+            given, expected = rows.run_varied(whole.inputs, batch, run)
+            got = _run(modules, whole, list(given.values()), training, device)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise StageMismatch(
+            f"the stages {said} are not the whole model: one after the other they fail in {mode}: "
+            + export_errors.describe(error)
+            + source.as_suffix(source.line_of_error(error))
+        ) from error
+    if len(expected) != len(got):
+        raise StageMismatch(
+            f"the stages {said} are not the whole model: they return {len(got)} tensors, "
+            f"the model {len(expected)}"
+        )
+    for place, (one, other) in enumerate(zip(expected, got)):
+        if one.shape != other.shape or not torch.allclose(one, other, equal_nan=True):
+            raise StageMismatch(
+                f"the stages {said} are not the whole model: in {mode} output {place} of "
+                f"{batch} rows is another"
+            )
+
+
+def _run(
+    modules: list[nn.Module],
+    whole: Part,
+    given: list[torch.Tensor],
+    training: bool,
+    device: torch.device,
+    precision: torch.dtype | None = None,
+) -> list[torch.Tensor]:
+    """What the last of `modules` returns, each given what the one before returned."""
+    state = {entry.name: entry.copy() for entry in whole.untied}
+    flowing: list[Any] = list(given)
+    with run_context.seeded(device, _SEED), in_mode(whole.module, training):
+        with reparametrized(whole.module, whole.entries, state), autocast(device, precision):
+            for module in modules:
+                result = module(*flowing)
+                flowing = flatten_outputs(result)[1]
+    return flowing

@@ -1,0 +1,172 @@
+"""`braid export` in a shell."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import braid  # noqa: E402
+from braid._commands import main  # noqa: E402
+from exported_pair import ExportedPair  # noqa: E402
+
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=8, kind="relu"):
+        super().__init__()
+        self.words = nn.Embedding(50, 4)
+        self.features = nn.Linear(4, width)
+        self.kind = kind
+
+    def forward(self, x, words):
+        return self.features(x + self.words(words).sum(1))
+
+
+class Decides(Net):
+    def forward(self, x, words):
+        if x.sum() > 0:
+            x = -x
+        return super().forward(x, words)
+
+
+ready = Net(3)
+
+
+def broken():
+    raise RuntimeError("out of ideas")
+"""
+
+INPUTS = ["--input", "x=FP32:4", "--input", "words=INT64:2@0..49"]
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    (tmp_path / "shell_models.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "shell_models", raising=False)
+    return tmp_path
+
+
+def test_as_a_program(models):
+    command = [sys.executable, "-m", "braid", "export", "shell_models:Net", "repository/net"]
+    environment = os.environ | {"PYTHONPATH": str(Path(braid.__file__).parents[1])}
+    result = subprocess.run([*command, *INPUTS], env=environment, capture_output=True, text=True,
+                            timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "repository/net/1: pair\n"
+    assert ExportedPair(models / "repository/net/1").part()["inputs"] == [
+        {"name": "x", "dtype": "FP32", "shape": ["batch", 4]},
+        {"name": "words", "dtype": "INT64", "shape": ["batch", 2], "range": [0, 49]},
+    ]
+
+
+def test_settings_weights_and_precision(models, monkeypatch):
+    monkeypatch.syspath_prepend(models)
+    shell_models = importlib.import_module("shell_models")
+    torch.manual_seed(9)
+    wanted = shell_models.Net(5)
+    torch.save(wanted.state_dict(), "weights.pt")
+    np.save("x.npy", np.random.rand(6, 4).astype(np.float32))
+    assert main(["export", "shell_models:Net", "net", "--set", "width=5", "--set", "kind=gelu",
+                 "--weights", "weights.pt", "--precision", "none", "--format", "pair",
+                 "--input", "x=x.npy", "--input", "words=INT64:2@0..49", "--rows", "6"]) == 0
+    pair = ExportedPair(models / "net/1")
+    assert torch.equal(pair.tensors["features.weight"], wanted.features.weight)
+    assert [each["precision"] for each in pair.part()["programs"]] == ["model"]
+
+
+def test_a_module_that_is_there(models, capsys):
+    assert main(["export", "shell_models:ready", "net", *INPUTS, "--precision", "none"]) == 0
+    assert capsys.readouterr().out == "net/1: pair\n"
+    assert ExportedPair(models / "net/1").tensors["features.bias"].shape == (3,)
+
+
+def test_why_it_is_another_format(models, capsys):
+    assert main(["export", "shell_models:Decides", "net", *INPUTS, "--precision", "none"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "net/1: torchscript\n"
+    assert said.err.startswith("note: no pair: forward makes a Python number")
+    assert "shell_models.py, line 19, in forward: if x.sum() > 0:" in said.err
+
+
+@pytest.mark.parametrize("arguments, reason", [
+    (["shell_models:Decides", "net", *INPUTS, "--format", "pair"], "line 19, in forward"),
+    (["shell_models:broken", "net", *INPUTS], "RuntimeError: out of ideas\n  "),
+    (["shell_models:Nett", "net", *INPUTS], "has no attribute 'Nett'"),
+    (["shell_modelz:Net", "net", *INPUTS], "No module named 'shell_modelz'"),
+    (["shell_models:SOURCE", "net", *INPUTS], "AttributeError"),
+    (["builtins:dict", "net", *INPUTS], "gives a dict (expected a torch.nn.Module)"),
+    (["shell_models:Net", "net", *INPUTS, "--weights", "none.pt"], "none.pt: cannot be loaded"),
+    (["shell_models:Net", "net", "--input", "x=none.npy", "--input", "words=INT64:2"],
+     "none.npy: cannot be read"),
+    (["shell_models:Net", "net", "--input", "x=FP32:3", "--input", "words=INT64:2"],
+     "forward fails with a batch of"),
+    (["shell_models:Net", "net", "--input", "x=FP32:4", "--input", "words=INT64:2@60..70"],
+     "forward fails"),
+])
+def test_failures(models, capsys, arguments, reason):
+    assert main(["export", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("braid export: ")
+    assert reason in said.err and "Traceback" not in said.err
+    assert not (models / "net").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(models, capsys):
+    assert main(["export", "shell_models:Net", "net", *INPUTS, "--device", "cuda"]) == 1
+    assert "there is no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments, reason", [
+    ([], "the following arguments are required"),
+    (["shell_models:Net", "net"], "--input"),
+    (["shell_models", "net", *INPUTS], "'shell_models' is no MODULE:CALLABLE"),
+    (["shell_models:Net", "net", "--input", "x"], "expected NAME=DTYPE"),
+    (["shell_models:Net", "net", "--input", "x=FP31:4"], "no such dtype; expected one of BOOL"),
+    (["shell_models:Net", "net", "--input", "x=FP32:4,3"], "expected dims such as 3x224x224"),
+    (["shell_models:Net", "net", "--input", "x=FP32:0"], "expected dims of 1 or more"),
+    (["shell_models:Net", "net", "--input", "x=INT64@5..1"], "a range that is not empty"),
+    (["shell_models:Net", "net", *INPUTS, "--input", "x=FP32:4"], "names an input twice"),
+    (["shell_models:Net", "net", "--input", "x=FP32:4"], "lacks 'words', which forward needs"),
+    (["shell_models:Net", "net", *INPUTS, "--set", "width"], "expected NAME=VALUE"),
+    (["shell_models:Net", "net", *INPUTS, "--rows", "0"], "--rows is 0; expected 1 or more"),
+    (["shell_models:Net", "net", *INPUTS, "--device", "abacus"], "--device"),
+    (["shell_models:Net", "net", *INPUTS, "--device", "mps"], "--device is 'mps'; expected cpu"),
+    (["shell_models:Net", "net", *INPUTS, "--device", "meta"], "--device is 'meta'; expected cpu"),
+    (["shell_models:Net", "net", *INPUTS, "--seed", "-1"], "--seed is -1; expected 0 or more"),
+    (["shell_models:Net", "net", "--input", "x=INT64@0..99999999999999999999"],
+     "expected a range within -9223372036854775808..9223372036854775806"),
+    (["shell_models:Net", "net", "--input", "x=INT8@0..200"], "a range within -128..127"),
+    (["shell_models:Net", "net", "--input", "x=FP32:99999999999999999999"],
+     "4 rows cannot be made: "),
+    (["shell_models:Net", "net", *INPUTS, "--format", "onnx"], "invalid choice: 'onnx'"),
+    (["shell_models:Net", "net", *INPUTS, "--stages", "features,head"], "names 'head'"),
+])
+def test_usage(models, capsys, arguments, reason):
+    with pytest.raises(SystemExit) as ended:
+        main(["export", *arguments])
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+    assert not (models / "net").exists()
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "braid export mymodels:make_net models/net --input x=FP32:784" in said
+    for option in ("--input", "--set", "--weights", "--device", "--format", "--stages",
+                   "--precision", "--rows", "--seed"):
+        assert option in said

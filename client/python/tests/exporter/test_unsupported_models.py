@@ -1,0 +1,933 @@
+"""What cannot be exported is refused with the reason and the model's line."""
+
+import contextlib
+import functools
+import importlib
+import itertools
+import random
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import braid  # noqa: E402
+import export_models  # noqa: E402
+from braid.exporter import source, torch_versions  # noqa: E402
+from braid.exporter.checks.operators import check_operator  # noqa: E402
+from exported_pair import ExportedPair  # noqa: E402
+import torch.utils.checkpoint  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._higher_order_ops.map import map as map_rows  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
+
+
+class Wrong(nn.Module):
+    """Does what it is given to do after a linear layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+        self.others = {
+            "weights": [self.layer.weight],
+            "seen": self.seen[None],
+            "scale": nn.Parameter(torch.ones(4)),
+            "layers": [nn.Linear(4, 4)],
+        }
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+class Samples(nn.Module):
+    """The mean in evaluation, as of a variational autoencoder."""
+
+    def __init__(self, validate=None):
+        super().__init__()
+        self.layer, self.validate = nn.Linear(8, 4), validate
+
+    def forward(self, x):
+        mean, spread = self.layer(x).chunk(2, -1)
+        if not self.training:
+            return mean
+        return torch.distributions.Normal(mean, spread.exp(), self.validate).rsample()
+
+
+class Likelihood(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.loss = nn.Linear(8, 2), nn.GaussianNLLLoss()
+
+    def forward(self, x):
+        mean, spread = self.layer(x).chunk(2, -1)
+        return self.loss(mean, x[..., :1], spread.exp())
+
+
+class Labelled(nn.Linear):
+    """For a profiler, as a block and as a decorator."""
+
+    @torch.profiler.record_function("twice")
+    def twice(self, x):
+        return 2 * x
+
+    def forward(self, x):
+        with torch.profiler.record_function("linear"):
+            return self.twice(super().forward(x))
+
+
+class LooksAtValues(nn.Module):
+    def __init__(self, name, causal=None):
+        super().__init__()
+        mask = nn.Transformer.generate_square_subsequent_mask(3)
+        options = {"dropout": 0.0, "batch_first": True}
+        if name == "encoder":
+            self.layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, **options), 1)
+            self.given = {"mask": mask, "is_causal": causal}
+        elif name == "decoder":
+            self.layer = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, **options), 1)
+            self.given = {"tgt_mask": mask, "tgt_is_causal": causal}
+        else:
+            self.layer, self.given = nn.BatchNorm1d(3, momentum=None), {}
+
+    def forward(self, x):
+        return self.layer(x, *([x] if "tgt_mask" in self.given else []), **self.given)
+
+
+def on_a_value(module, x):
+    y = module.layer(x)
+    if y.sum() > 0:
+        return y
+    return -y
+
+
+def on_item(module, x):
+    return module.layer(x) * x.mean().item()
+
+
+def on_mask(module, x):
+    return module.layer(x)[x[:, 0] > 0]
+
+
+def hides_a_branch(module, x):
+    y = module.layer(x)
+    try:
+        if y.max() > 100:
+            return y * 2
+    except Exception:
+        pass
+    return y
+
+
+def hides_a_number(module, x):
+    y = module.layer(x)
+    try:
+        n = int((y > 50).sum())
+    except RuntimeError:
+        n = 0
+    return y + n
+
+
+def hides_what_pytorch_allows(module, x):
+    y = module.layer(x)
+    try:
+        return y * y.detach().numpy().max()
+    except Exception:
+        return y
+
+
+def hides_an_index(module, x):
+    y = module.layer(x)
+    with contextlib.suppress(Exception):
+        return y * [1, 2][y.argmax() * 0]
+    return y
+
+
+def hides_a_list(module, x):
+    y = module.layer(x)
+    try:
+        return y * sum(y[0].detach().tolist())
+    except Exception:
+        return y
+
+
+def hides_positions(module, x):
+    y = module.layer(x)
+    try:
+        return y[torch.nonzero(y[:, 0] > -1e9)[:, 0]]
+    except Exception:
+        return y
+
+
+def hides_an_item_in_training(module, x):
+    y = module.layer(x)
+    try:
+        return y * y.mean().item() if module.training else y
+    except Exception:
+        return y
+
+
+def hides_many_rows(module, x):
+    y = module.layer(x)
+    try:
+        if x.shape[0] > 40:
+            return y * 2
+    except Exception:
+        pass
+    return y
+
+
+def hides_a_write(module, x):
+    with contextlib.suppress(Exception):
+        x.clamp_(min=0)
+    return module.layer(x)
+
+
+def hides_a_value_behind_an_error(module, x):
+    y = module.layer(x)
+    try:
+        return y * [2][3 if y.argmax() >= 0 else 0]
+    except Exception:
+        return y
+
+
+def catches_its_own(module, x):
+    try:
+        scale = {}["scale"]
+    except KeyError:
+        scale = 2
+    try:
+        x @ x.new_zeros(7)
+    except RuntimeError:
+        scale += 1
+    return module.layer(x) * scale
+
+
+def fails_always():
+    raise NotImplementedError("no such kernel")
+
+
+def catches_anothers(module, x):
+    try:
+        return fails_always()
+    except NotImplementedError:
+        return module.layer(x)
+
+
+def catches_another_kind_in_the_trace(module, x):
+    try:
+        return x.split([1, 2], 1)[0]
+    except (RuntimeError, ValueError):
+        return module.layer(x)
+
+
+@functools.lru_cache
+def halves(columns, rows):
+    return columns // 2
+
+
+def computes_what_no_cache_has(module, x):
+    rows, columns = x.shape
+    try:
+        half = halves(columns, rows)
+    except TypeError:
+        half = halves.__wrapped__(columns, rows)
+    return module.layer(x)[:, :half]
+
+
+class Halves(nn.Module):
+    @functools.lru_cache
+    def of(self, columns, rows):
+        return columns // 2
+
+
+HALVES = Halves()
+
+
+def computes_what_no_cache_of_a_method_has(module, x):
+    try:
+        half = HALVES.of(x.shape[1], x.shape[0])
+    except TypeError:
+        half = 2
+    return module.layer(x)[:, :half]
+
+
+SCALES = {64: 3.0}
+
+
+def hides_a_lookup(module, x):
+    try:
+        scale = SCALES.get(x.shape[0], 1.0)
+    except TypeError:
+        scale = 1.0
+    return module.layer(x) * scale
+
+
+class CatchesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        try:
+            raise NotImplementedError("no such kernel")
+        except NotImplementedError:
+            return gradient * 2
+
+
+def catches_in_backward(module, x):
+    return CatchesInBackward.apply(module.layer(x))
+
+
+def catches_under_autocast(module, x):
+    try:
+        if torch.is_autocast_enabled(x.device.type):
+            raise NotImplementedError("no kernel of less precision")
+        return module.layer(x)
+    except NotImplementedError:
+        return module.layer(x) * 1
+
+
+def on_cond(module, x):
+    return torch.cond(x.sum() > 0, module.layer, torch.neg, (x,))
+
+
+def on_rows_as_they_are(module, x):
+    return module.layer(x)
+
+
+def on_while_loop(module, x):
+    start = torch.zeros((), dtype=torch.int64), module.layer(x)
+    return while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), start)[1]
+
+
+def on_map(module, x):
+    return map_rows(lambda row, scale: row * scale, module.layer(x), torch.tensor(2.0))
+
+
+def rounded_rows(module, x):
+    return module.layer(x) * round(x.shape[0] / 3)
+
+
+def writes_input(module, x):
+    x.clamp_(min=0)
+    return module.layer(x)
+
+
+def writes_view_of_input(module, x):
+    x[:, 0] = 1.0
+    return module.layer(x)
+
+
+def writes_parameter(module, x):
+    with torch.no_grad():
+        module.layer.weight.mul_(0.5)
+    return module.layer(x)
+
+
+def grows_buffer(module, x):
+    module.seen = torch.cat([module.seen, module.seen])
+    return module.layer(x)
+
+
+def resizes_buffer(module, x):
+    module.seen.resize_(2, 2)
+    return module.layer(x)
+
+
+def changes_dtype_of_buffer(module, x):
+    module.seen = module.seen.double()
+    return module.layer(x)
+
+
+def learns_through_a_buffer(module, x):
+    y = module.layer(x)
+    module.seen.mul_(0.9).add_(y.mean(0))
+    return y
+
+
+def fixed_rows(module, x):
+    return module.layer(x.reshape(5, 4))
+
+
+def decides_on_rows(module, x):
+    return module.layer(x) if x.shape[0] < 7 else x
+
+
+def decides_on_many_rows(module, x):
+    return module.layer(x) if x.shape[0] <= 1000 else x
+
+
+def decides_on_some_rows(module, x):
+    return module.layer(x) if 7 < x.shape[0] < 33 else x
+
+
+def decides_on_multiples_of_rows(module, x):
+    if 3 * x.shape[0] < 601:
+        return module.layer(x)
+    return x
+
+
+def decides_on_blocks_of_rows(module, x):
+    return module.layer(x) * (2.0 if x.shape[0] // 64 == 3 else 1.0)
+
+
+def decides_on_one_block(module, x):
+    return module.layer(x) * (2.0 if x.shape[0] // 64 == 1 else 1.0)
+
+
+def decides_on_a_square_of_rows(module, x):
+    return module.layer(x) * (2.0 if x.shape[0] ** 2 == 22500 else 1.0)
+
+
+def counts_the_first(module, x):
+    y = module.layer(x)
+    return y / y[:50].shape[0]
+
+
+def splits(module, x):
+    return torch.cat([part - part.mean(0) for part in module.layer(x).split(50)])
+
+
+def splits_at_a_row(module, x):
+    first, second = module.layer(x).tensor_split([50])
+    return torch.cat([first * 2, second])
+
+
+def number_of_rows(module, x):
+    return module.layer(x) * int(x.shape[0] * 0.5 + 1)
+
+
+def iterates(module, x):
+    return torch.stack([row * 2 for row in module.layer(x)])
+
+
+def counts_pieces(module, x):
+    first, *others = module.layer(x).chunk(2)
+    return torch.cat([first, *others]) * len(others)
+
+
+def reenters(module, x):
+    return torch.utils.checkpoint.checkpoint(module.layer, module.layer(x), use_reentrant=True)
+
+
+def asks_for_one_row(module, x):
+    return module.layer(x) / max(x.shape[0] - 1, 1)
+
+
+def slices_from_the_end(module, x):
+    y, half = module.layer(x), x.shape[0] // 2
+    return torch.cat([y[-half:], y[:-half]])
+
+
+def python_random(module, x):
+    return module.layer(x) * random.random()
+
+
+def other_names_in_training(module, x):
+    y = module.layer(x)
+    return {"logits": y} if module.training else {"classes": y.argmax(1)}
+
+
+def returns_number(module, x):
+    return module.layer(x), 3
+
+
+def returns_complex(module, x):
+    return torch.fft.fft(module.layer(x))
+
+
+def similarity(module, x):
+    return module.layer(x) @ x.T
+
+
+def flattens(module, x):
+    return module.layer(x).flatten()
+
+
+def of_no_rows(module, x):
+    return module.layer(x), module.layer.bias * 2
+
+
+def parameter_from_a_list(module, x):
+    return x @ module.others["weights"][0]
+
+
+def buffer_view_from_a_list(module, x):
+    return module.layer(x) + module.others["seen"]
+
+
+def parameter_of_nobody(module, x):
+    return module.layer(x) * module.others["scale"]
+
+
+def layer_from_a_list(module, x):
+    return module.layer(x) + module.others["layers"][0](x)
+
+
+def fails(module, x):
+    raise KeyError("no such thing")
+
+
+@torch.library.custom_op("braid_tests::negative", mutates_args=())
+def negative(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+
+@negative.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def foreign_operator(module, x):
+    return negative(module.layer(x.detach()).detach())
+
+
+REFUSED = [
+    (on_a_value, "makes a Python number of a tensor's values", "if y.sum() > 0:"),
+    (on_item, "makes a Python number of a tensor's values", "x.mean().item()"),
+    (on_mask, "the shape of what aten.nonzero.default gives depends", "module.layer(x)[x[:, 0]"),
+    (hides_a_branch, "of a tensor's values, on which its course depends; forward catches the error",
+     "if y.max() > 100:"),
+    (hides_a_number, "makes a Python number of a tensor's values", "int((y > 50).sum())"),
+    (hides_what_pytorch_allows, "forward catches the error", "y.detach().numpy().max()"),
+    (hides_an_index, "makes a Python number of a tensor's values", "[1, 2][y.argmax() * 0]"),
+    (hides_a_list, "forward catches the error", "y[0].detach().tolist()"),
+    (hides_positions, "the shape of what aten.nonzero.default gives", "torch.nonzero(y[:, 0]"),
+    (hides_an_item_in_training, "makes a Python number of a tensor's", "y * y.mean().item()"),
+    (hides_a_write, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
+    (hides_a_value_behind_an_error, "makes a Python number of a tensor's values", "y.argmax() >="),
+    (hides_a_lookup, "unhashable type: non-nested SymInt; forward catches the error",
+     "SCALES.get(x.shape[0], 1.0)"),
+    (hides_many_rows, "another course for 41 rows than for 5", "if x.shape[0] > 40:"),
+    (on_cond, "forward() calls torch.cond, which exported pairs do not support; for inference, use "
+              "format='aot' or torch.export.save\n", "torch.cond(x.sum() > 0"),
+    (on_while_loop, "forward() calls while_loop, which exported pairs do not support; for inferenc",
+     "return while_loop("),
+    (on_map, "forward() calls map, which exported pairs do not support; for inference, use",
+     "return map_rows("),
+    (rounded_rows, "forward computes a number from the number of rows with round, which",
+     "round(x.shape[0] / 3)"),
+    (writes_input, "forward writes to the input 'x' (aten::clamp_)", "x.clamp_(min=0)"),
+    (writes_view_of_input, "forward writes to the input 'x'", "x[:, 0] = 1.0"),
+    (writes_parameter, "forward writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
+    (grows_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float32 of shape "
+                   "[8]", ""),
+    (resizes_buffer, "forward resizes the buffer 'seen' in place (aten::resize_), which a package",
+     "module.seen.resize_(2, 2)"),
+    (changes_dtype_of_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float64",
+     ""),
+    (learns_through_a_buffer, "the gradient of a loss reaches a buffer that forward changes", ""),
+    (fixed_rows, "forward fails with a batch of", "x.reshape(5, 4)"),
+    (decides_on_rows, "forward takes another course for 7 rows than for 5", "x.shape[0] < 7 else"),
+    (decides_on_many_rows, "another course for 1001 rows than for 5", "x.shape[0] <= 1000 else"),
+    (decides_on_some_rows, "another course for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
+    (decides_on_multiples_of_rows, "another course for 201 rows than", "if 3 * x.shape[0] < 601"),
+    (decides_on_blocks_of_rows, "another course for 192 rows than for 5", "x.shape[0] // 64 == 3"),
+    (decides_on_one_block, "another course for 64 rows than for 5", "x.shape[0] // 64 == 1"),
+    (decides_on_a_square_of_rows, "another course for 150 rows than for 5", "x.shape[0] ** 2 =="),
+    (counts_the_first, "another course for 50 rows than for 5", "y[:50]"),
+    (splits, "forward makes a Python number of the number of rows", ".split(50)"),
+    (splits_at_a_row, "another course for 50 rows than for 5", ".tensor_split([50])"),
+    (number_of_rows, "forward makes a Python number of the number of rows", "int(x.shape[0] * 0.5"),
+    (iterates, "forward makes a Python number of the number of rows", "for row in module.layer(x)"),
+    (asks_for_one_row, "batch of 1, precision model: is finite where the other is not; forward "
+                       "asks whether there is one row", ""),
+    (counts_pieces, "batch of 1, precision model: it fails: list index out of range; forward asks "
+                    "whether there is one row", ""),
+    (reenters, "with use_reentrant=True cannot be traced: give it use_reentrant=False", ""),
+    (slices_from_the_end, "batch of 1, precision model: it fails: output with shape", ""),
+    (python_random, "forward draws from random, which in a package", "x) * random.random()"),
+    (other_names_in_training, "forward returns now logits, now classes", ""),
+    (returns_number, "forward returns an int (expected tensors or None, ", ""),
+    (returns_complex, "output 'output__0' is complex64, a type that cannot be sent", ""),
+    (similarity, "output 'output__0' has the shape [batch, batch]; expected the batch as dim 0",
+     ""),
+    (flattens, "output 'output__0' has the shape [4*batch]", ""),
+    (of_no_rows, "output 'output__1' has the shape [4]", ""),
+    (parameter_from_a_list, "forward uses the parameter 'layer.weight' otherwise than by its name",
+     "return x @ module.others"),
+    (buffer_view_from_a_list, "forward uses the buffer 'seen' otherwise than by its name",
+     'module.others["seen"]'),
+    (parameter_of_nobody, "forward uses a parameter of shape [4] that is none of the module's",
+     'module.others["scale"]'),
+    (layer_from_a_list, "forward uses a parameter of shape [4, 4] that is none of the module's",
+     'module.others["layers"][0](x)'),
+    (fails, "KeyError: 'no such thing'", 'raise KeyError("no such thing")'),
+    (foreign_operator, "braid_tests::negative belongs to another library", "return negative("),
+]
+
+
+@pytest.mark.parametrize("function, reason, line", REFUSED, ids=lambda each: getattr(
+    each, "__name__", ""))
+def test_refused(tmp_path, capfd, function, reason, line):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", "pair",
+                     precisions=())
+    message = str(refused.value)
+    assert reason in message
+    assert list(tmp_path.iterdir()) == [], "something was written"
+    assert "Traceback" not in capfd.readouterr().err
+    if line:
+        where = re.search(r"\n  (.*), line \d+, in (\w+): (.*)$", message)
+        assert where and where[1] == __file__ and where[2] == function.__name__, message
+        assert line in where[3]
+
+
+@pytest.mark.parametrize("function", [on_cond, on_while_loop, on_map])
+def test_functions_of_python_in_torchscript(tmp_path, function):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", "torchscript")
+    message = str(refused.value)
+    said = (r"forward\(\) calls [a-z_.]+, which TorchScript does not support; for inference, use "
+            r"format='aot' or torch\.export\.save\n  ")
+    assert re.match(said, message), message
+
+
+def test_control_flow_is_compiled(tmp_path):
+    """Checks what the refusals of the other formats recommend."""
+    assert braid.export(Wrong(on_cond), (torch.randn(4, 4),), tmp_path / "net", "aot")
+
+
+def raises_a_function(module, x):
+    raise NotImplementedError(f"no rule for {fails_always} and {module.layer.register_buffer}")
+
+
+def returns_with_an_object_as_key(module, x):
+    return {object(): module.layer(x)}
+
+
+@pytest.mark.parametrize("function, format", [
+    *itertools.product([raises_a_function, returns_with_an_object_as_key],
+                       ["auto", "pair", "torchscript", "aot"]),
+    *itertools.product([on_cond, on_while_loop], ["auto", "pair", "torchscript"]),
+])
+def test_addresses_are_left_out(tmp_path, function, format):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", format)
+    assert " at 0x" not in str(refused.value)
+    if function == raises_a_function:
+        assert "no rule for <function fails_always> and <bound method " in str(refused.value)
+
+
+def test_addresses_are_left_out_of_reasons(tmp_path):
+    """A module that is traced, because it cannot be scripted."""
+    result = braid.export(Wrong(on_rows_as_they_are), (torch.randn(4, 4),), tmp_path / "net",
+                          "torchscript")
+    assert "it cannot be scripted (" in result.reason
+    assert " at 0x" not in result.reason
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<string>", "<ipython-input-1-0123456789ab>"])
+def test_refused_where_it_was_typed_in(tmp_path, file):
+    """As in a session of Python, where there is no file to show."""
+    typed = {"nn": nn}
+    text = textwrap.dedent("""\
+        class Typed(nn.Linear):
+            def forward(self, x):
+                return x * (2 if x.shape[0] > 40 else 1)
+    """)
+    exec(compile(text, file, "exec"), typed)
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(typed["Typed"](4, 4), (torch.randn(4, 4),), tmp_path / "net", "pair",
+                     precisions=())
+    assert "another course for 41 rows than for 5" in str(refused.value)
+    assert str(refused.value).endswith(f"\n  {file}, line 3, in forward")
+
+
+@pytest.mark.parametrize("function, precisions", [
+    (catches_its_own, ()),
+    (catches_anothers, ()),
+    (catches_another_kind_in_the_trace, ()),
+    (computes_what_no_cache_has, ()),
+    (computes_what_no_cache_of_a_method_has, ()),
+    (catches_in_backward, ("bfloat16",)),
+    (catches_under_autocast, ("bfloat16",)),
+])
+def test_error_that_is_always_caught(tmp_path, function, precisions):
+    """What forward raises and catches in plain PyTorch too decides nothing."""
+    module = Wrong(function)
+    assert braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair",
+                        precisions=precisions)
+
+
+class Merges(nn.Linear):
+    """An adapter that is part of the weights in evaluation, and beside them in training."""
+
+    def __init__(self, merges=True):
+        super().__init__(4, 4)
+        self.adapter = nn.Parameter(torch.ones(4, 4))
+        self.merges, self.merged = merges, False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.merges and self.merged == mode:
+            self.weight.data += -self.adapter.data if mode else self.adapter.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        y = nn.functional.linear(x, self.weight, self.bias)
+        return y if self.merged else y + nn.functional.linear(x, self.adapter)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_modes_that_change_weights(tmp_path, training):
+    module = Merges().train(training)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(braid.ExportError, match=r"of the module changes the parameter 'weight'"):
+        braid.export(module, (torch.randn(4, 4),), tmp_path / "net", "pair")
+    assert module.training == training and module.merged != training
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert braid.export(Merges(merges=False), (torch.randn(4, 4),), tmp_path / "net", "pair",
+                        precisions=())
+
+
+def test_export_while_a_module_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "exports_itself.py").write_text(textwrap.dedent("""
+        import braid, pathlib, torch
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                try:
+                    return x * 2 if x.max() > 100 else x
+                except Exception:
+                    return x
+
+        net = pathlib.Path(__file__).parent / "net"
+        braid.export(Net(), (torch.randn(4, 4),), net, "pair")
+    """))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(braid.ExportError, match="makes a Python number of a tensor's values"):
+        importlib.import_module("exports_itself")
+
+
+def test_models_beside_the_exporter():
+    """A file is the exporter's by its folder, not by how the folder's name begins."""
+    folder = Path(braid.__file__).parent
+    assert source.is_model_code(f"{folder}_nets.py")
+    assert source.is_model_code(f"{folder}_nets/resnet.py")
+    assert not source.is_model_code(f"{folder}/exporter/joint.py")
+
+
+@pytest.mark.parametrize("name, said", [
+    ("encoder", "whether it is causal: say so by is_causal=True or False"),
+    ("decoder", "tgt_is_causal of a TransformerDecoder"),
+    ("norm", "batch norm with momentum=None makes a Python number of how many batches it has seen"),
+])
+def test_what_pytorch_itself_looks_at(tmp_path, name, said):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(LooksAtValues(name), (torch.randn(4, 3, 8),), tmp_path / "net", "pair",
+                     precisions=())
+    assert said in str(refused.value)
+    assert "in forward: return self.layer(" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_mask_that_is_said_to_be_causal(tmp_path, name):
+    assert braid.export(LooksAtValues(name, True), (torch.randn(4, 3, 8),), tmp_path / "net",
+                        "pair", precisions=())
+
+
+def test_variances_of_gaussian_nll_loss_are_refused(tmp_path):
+    with pytest.raises(braid.ExportError) as refused:
+        braid.export(Likelihood(), (torch.randn(4, 8),), tmp_path / "net", "pair", precisions=())
+    assert "gaussian_nll_loss looks at the variances" in str(refused.value)
+    assert "return self.loss(" in str(refused.value)
+
+
+def test_validated_distribution(tmp_path):
+    """Before 2.15, PyTorch reads the arguments' values. Since then it adds an assertion, which
+    the package leaves out."""
+    if torch_versions.installed() < (2, 15):
+        with pytest.raises(braid.ExportError) as refused:
+            braid.export(Samples(True), (torch.randn(4, 8),), tmp_path / "net", "pair")
+        assert "torch.distributions looks at values" in str(refused.value)
+        assert "torch.distributions.Normal(mean," in str(refused.value)
+        return
+    result = braid.export(Samples(True), (torch.randn(4, 8),), tmp_path / "net", "pair",
+                          precisions=())
+    pair = ExportedPair(result.path)
+    graph = pair.programs[pair.program("forward")["graph"]].graph
+    assert not [node for node in graph.nodes if "assert" in str(node.target)]
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_distribution_that_need_not_be_validated(tmp_path, monkeypatch, default):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", default)
+    assert braid.export(Samples(), (torch.randn(4, 8),), tmp_path / "net", "pair", precisions=())
+    assert torch.distributions.Distribution._validate_args == default
+
+
+def test_labels_for_a_profiler_are_left_out(tmp_path):
+    module, record = Labelled(4, 2), torch.profiler.record_function
+    before = record.__enter__, record.__exit__
+    result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", precisions=())
+    assert (result.format, result.reason) == ("pair", "")
+    assert (record.__enter__, record.__exit__) == before
+
+
+@pytest.mark.parametrize("wrap, said", [
+    (nn.DataParallel, "the module is a DataParallel: export what it wraps, its `module`"),
+    (lambda net: nn.Sequential(nn.DataParallel(net)), "the submodule '0' is a DataParallel"),
+])
+def test_what_is_wrapped_for_several_devices(tmp_path, wrap, said):
+    with pytest.raises(braid.ExportError, match=said):
+        braid.export(wrap(nn.Linear(4, 2)), (torch.randn(3, 4),), tmp_path / "net")
+
+
+def test_random_operator_without_generator():
+    """One that draws on its own could not be repeated from a seed; a GPU's is seeded itself."""
+    operator = torch.ops.aten._scaled_dot_product_flash_attention.default
+    with pytest.raises(braid.ExportError, match="does not draw from a generator that can be"):
+        check_operator(operator, torch.device("cpu"), str)
+    check_operator(operator, torch.device("cuda"), str)
+    check_operator(torch.ops.aten.native_dropout.default, torch.device("cpu"), str)
+    check_operator(torch.ops.aten.bernoulli.p, torch.device("cpu"), str)
+
+
+def share_memory():
+    module = nn.Linear(2, 2)
+    module.register_buffer("first_row", module.weight.detach()[0])
+    return module
+
+
+def quantized_state():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    return module
+
+
+def sparse_state():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.eye(2).to_sparse())
+    return module
+
+
+def complex_state():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.ones(2, dtype=torch.complex64))
+    return module
+
+
+def several_devices():
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.ones(2, device="meta"))
+    return module
+
+
+@pytest.mark.parametrize("make, reason", [
+    (share_memory, "'weight' and 'first_row' share memory but are two tensors"),
+    (quantized_state, "buffer 'table' is sparse or quantized"),
+    (sparse_state, "buffer 'table' is sparse or quantized"),
+    (complex_state, "buffer 'table' is torch.complex64"),
+    (lambda: nn.Linear(2, 2, device="meta"), "the module lies on meta; expected the CPU or a CUDA"),
+    (several_devices, "several devices: 'weight' on cpu, 'table' on meta"),
+])
+def test_refused_state(tmp_path, make, reason):
+    with pytest.raises(braid.ExportError, match=reason):
+        braid.export(make(), (torch.randn(3, 2),), tmp_path / "net", "pair")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("inputs, error, reason", [
+    ({"y": torch.zeros(3, 4)}, ValueError, "has 'y'; forward's arguments are input"),
+    ({}, ValueError, "is empty"),
+    ((torch.zeros(3, 4), torch.zeros(3, 4)), ValueError, "has 2 tensors; forward names 1"),
+    ({"input": torch.zeros(0, 4)}, ValueError, "'input' has no rows"),
+    (torch.zeros(3, 4), TypeError, "must be a dict of name to tensor or a tuple"),
+    (({"a": 1},), braid.ExportError, "input 'input' is a dict \\(expected a tensor\\)"),
+    ((3.0,), braid.ExportError, "input 'input' is a float \\(expected a tensor\\)"),
+    ((torch.tensor(1.0),), braid.ExportError, "input 'input' has no dims"),
+    ((torch.zeros(3, 4, dtype=torch.complex64),), braid.ExportError, "cannot be sent"),
+    ((torch.zeros(3, 4, device="meta"),), braid.ExportError, "lies on cpu, but the input 'input' "
+                                                            "on meta"),
+])
+def test_refused_inputs(tmp_path, inputs, error, reason):
+    with pytest.raises(error, match=reason):
+        braid.export(nn.Linear(4, 2), inputs, tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["auto", "pair", "torchscript"])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hook_of_a_parameter(tmp_path, register, format):
+    module = nn.Sequential(nn.Linear(4, 2))
+    hook = getattr(module[0].weight, register)(lambda gradient: None)
+    with pytest.raises(braid.ExportError, match=rf"parameter '0.weight' has a hook \({register}"):
+        braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", format)
+    assert list(tmp_path.iterdir()) == []
+    hook.remove()
+    braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", format, precisions=())
+
+
+@pytest.mark.parametrize("register", [
+    "register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hook_in_torchscript(tmp_path, register):
+    module = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
+    getattr(module[1], register)(lambda *_: None)
+    with pytest.raises(braid.ExportError, match="submodule '1' has a backward hook"):
+        braid.export(module, (torch.zeros(3, 4),), tmp_path / "net", "torchscript")
+
+
+def test_inputs_of_unequal_batches(tmp_path):
+    module, inputs = export_models.make("mixed")
+    inputs["weights"] = inputs["weights"][:2]
+    with pytest.raises(ValueError, match="'words' has 4, 'weights' has 2 rows"):
+        braid.export(module, inputs, tmp_path / "net")
+    del inputs["weights"]
+    with pytest.raises(ValueError, match="lacks 'weights', which forward needs"):
+        braid.export(module, inputs, tmp_path / "net")
+
+
+@pytest.mark.parametrize("options, error, reason", [
+    ({"format": "onnx"}, ValueError, "format is 'onnx'; expected one of auto, pair"),
+    ({"precisions": ["int8"]}, ValueError, "precisions has 'int8'; expected some of bfloat16"),
+    ({"stages": ["features"]}, TypeError, "stages must be a list of chains"),
+    ({"stages": [["features", "head"]]}, ValueError, "names 'head', but the model has no such"),
+    ({"stages": [["features"]]}, braid.ExportError, "not the whole model: in evaluation output 0"),
+    ({"stages": [["classifier", "features"]]}, braid.ExportError,
+     "not the whole model: one after the other they fail"),
+])
+def test_refused_options(tmp_path, options, error, reason):
+    module, inputs = export_models.make("mlp")
+    with pytest.raises(error, match=reason):
+        braid.export(module, inputs, tmp_path / "net", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_module(tmp_path):
+    with pytest.raises(TypeError, match="must be a torch.nn.Module; got function"):
+        braid.export(lambda x: x, (torch.zeros(3, 4),), tmp_path / "net")
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.10.1+cu128"])
+def test_old_torch_is_refused(tmp_path, monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    said = f"torch: {version} is too old (braid.export works with torch 2.11 to 2.15)"
+    with pytest.raises(braid.ExportError, match=re.escape(said)):
+        braid.export(nn.Linear(4, 2), (torch.zeros(3, 4),), tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["2.16.0a0+git12ab", "2.100.1", "3.0.0"])
+def test_new_torch_is_tried_with_a_warning(tmp_path, monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    said = f"torch {version} is newer than the versions that braid.export is tested with"
+    with pytest.warns(UserWarning, match=re.escape(said)) as warned:
+        result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net", "pair",
+                              precisions=())
+    assert warned[0].filename == __file__
+    assert result.notes[-1].startswith(said)
+
+
+@pytest.mark.parametrize("format", ["pair", "torchscript"])
+def test_supported_torch_gives_no_warning(tmp_path, recwarn, format):
+    result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net", format,
+                          precisions=())
+    assert result.notes == () and not list(recwarn)

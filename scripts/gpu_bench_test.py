@@ -1,5 +1,4 @@
-"""What bench/gpu.py makes of its arguments, of figures and of traces, and what the scripts for GPUs
-refuse."""
+"""Tests of bench/gpu (arguments, figures and traces) and of the GPU scripts' argument checks."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / folder) for folder in ("bench", "tests", "client/python")]
+sys.path[:0] = [str(ROOT / folder) for folder in (".", "tests", "client/python")]
 
-import gpu
-import gpu_trace
+from bench.gpu import gpu
+from bench.gpu import trace as gpu_trace
 
 
 def event(start: float, duration: float, category: str = "kernel", device: int = 0) -> dict:

@@ -21,7 +21,7 @@ Stages:
   formats      AOTInductor packages and exported pairs, compared with PyTorch
   probes       synchronized batch norm, lack of memory, a lost GPU, serving and training and loading
                at once, unusual settings of the CUDA runtime, compute-sanitizer
-  speed        bench/gpu.py --short
+  speed        bench/gpu --short
 END
 }
 
@@ -85,11 +85,11 @@ check_machine
 "$python" -m zipfile -e "$bundle/python.zip" "$work/packages"
 
 export BUNDLE_PYTHON=$python BRAID_SERVER_BINARY=$bundle/braid-server
-export PYTHONPATH=$work/packages:client/python:tests:bench PYTHONUNBUFFERED=1
+export PYTHONPATH=$work/packages:client/python:tests PYTHONUNBUFFERED=1
 export GRPC_ENABLE_FORK_SUPPORT=false PYTHONDONTWRITEBYTECODE=1
 # Plugins of the machine's Python may not fit the bundle's pytest.
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
-benchmark=(bench/gpu.py --packages "$work/models" --json "$output/gpu.json")
+benchmark=(-m bench.gpu.gpu --packages "$work/models" --json "$output/gpu.json")
 if [[ $dry_run == yes ]]; then
   export BRAID_GPU_TESTS_ON=cpu
   slowness=60 # A dry run may take its time, on a few busy cores.

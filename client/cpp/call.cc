@@ -11,7 +11,7 @@
 namespace braid::client {
 
 absl::Status ToAbsl(const grpc::Status& status) {
-  // Both enumerations are those of google.rpc.Code.
+  // Both enumerations use the numbers of google.rpc.Code.
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   if (!status.error_details().empty()) {
     result.SetPayload("type.googleapis.com/google.rpc.Status", absl::Cord(status.error_details()));
@@ -34,9 +34,8 @@ void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
 absl::Status CheckSendable(size_t bytes) {
   constexpr size_t kLimit = std::numeric_limits<int>::max();
   if (bytes <= kLimit) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the request has ", bytes,
-                                                 " bytes, a message may have ", kLimit,
-                                                 ": send fewer rows at a time"));
+  return absl::InvalidArgumentError(absl::StrCat("request: ", bytes, " bytes (expected at most ",
+                                                 kLimit, "); send fewer rows per request"));
 }
 
 absl::Duration Backoff(const CallPolicy& policy, int attempts) {
@@ -45,19 +44,20 @@ absl::Duration Backoff(const CallPolicy& policy, int attempts) {
   return std::max(policy.initial_backoff, doubled);
 }
 
-absl::Status Attempt(const CallPolicy& policy,
-                     absl::FunctionRef<grpc::Status(grpc::ClientContext*)> attempt, int* attempts) {
+absl::Status CallWithRetry(const CallPolicy& policy,
+                           absl::FunctionRef<grpc::Status(grpc::ClientContext*)> attempt,
+                           int* attempts) {
   const absl::Time deadline = absl::Now() + policy.timeout;
-  absl::Time given_up = absl::InfiniteFuture();
-  for (int made = 1;; ++made) {
+  absl::Time retry_deadline = absl::InfiniteFuture();
+  for (int attempted = 1;; ++attempted) {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
     absl::Status status = ToAbsl(attempt(&context));
-    if (attempts != nullptr) *attempts = made;
-    if (!absl::IsUnavailable(status) || made >= policy.max_attempts) return status;
-    if (made == 1) given_up = absl::Now() + policy.patience;
-    const absl::Duration backoff = Backoff(policy, made);
-    if (absl::Now() + backoff >= std::min(deadline, given_up)) return status;
+    if (attempts != nullptr) *attempts = attempted;
+    if (!absl::IsUnavailable(status) || attempted >= policy.max_attempts) return status;
+    if (attempted == 1) retry_deadline = absl::Now() + policy.retry_window;
+    const absl::Duration backoff = Backoff(policy, attempted);
+    if (absl::Now() + backoff >= std::min(deadline, retry_deadline)) return status;
     absl::SleepFor(backoff);
   }
 }

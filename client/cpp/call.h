@@ -1,4 +1,6 @@
-// One unary call: deadline, message limit, resending, and gRPC's status as Abseil's. Internal.
+// Unary gRPC calls with a deadline, a size check and retries. Internal.
+//
+// All functions block until the call has ended. They are thread-safe: they keep no state.
 #pragma once
 
 #include <cstddef>
@@ -14,51 +16,52 @@
 namespace braid::client {
 
 struct CallPolicy {
-  // For the whole call, resending included; infinite: none.
+  // Limits the whole call, retries included.
   absl::Duration timeout = absl::InfiniteDuration();
-  // How often the request is sent, at most, while the answer is UNAVAILABLE.
+  // Maximum number of attempts. Only UNAVAILABLE is retried.
   int max_attempts = 1;
-  // Pauses between attempts: the first, doubled each time up to the second.
+  // Pause before the first retry. It doubles with each retry, up to `max_backoff`.
   absl::Duration initial_backoff = absl::Milliseconds(100);
   absl::Duration max_backoff = absl::Seconds(2);
-  // No attempt begins later than this after the first one failed.
-  absl::Duration patience = absl::InfiniteDuration();
+  // Time after the first failed attempt during which a retry may start.
+  absl::Duration retry_window = absl::InfiniteDuration();
 };
 
-// The pause after so many attempts, at least 1, have failed.
+// Returns the pause after `attempts` failed attempts (at least 1).
 absl::Duration Backoff(const CallPolicy& policy, int attempts);
 
-// The same code and message. The server's google.rpc.Status, where it sent one, serialized, is the
-// payload "type.googleapis.com/google.rpc.Status".
+// Converts a gRPC status; code and message stay. If the server sent a google.rpc.Status, the result
+// carries it, serialized, as the payload "type.googleapis.com/google.rpc.Status".
 absl::Status ToAbsl(const grpc::Status& status);
 
-// The same code and payloads.
+// Copies `status`, with its payloads, and replaces its message.
 absl::Status WithMessage(const absl::Status& status, absl::string_view message);
 
 void SetDeadline(grpc::ClientContext& context, absl::Time deadline);
 
-// INVALID_ARGUMENT if a request of this size is larger than gRPC can send (2 GiB less one byte).
+// Returns INVALID_ARGUMENT if `bytes` exceeds gRPC's limit for a message (2 GiB less one byte).
 absl::Status CheckSendable(size_t bytes);
 
-// Calls `attempt`, each time with a context of its own, as the policy says. Returns the last
-// attempt's status; `attempts`, unless null, is how many there were.
-absl::Status Attempt(const CallPolicy& policy,
-                     absl::FunctionRef<grpc::Status(grpc::ClientContext*)> attempt,
-                     int* attempts = nullptr);
+// Calls `attempt` until it succeeds or `policy` allows no more retries. Each attempt gets a new
+// context. Returns the last attempt's status. Stores the number of attempts in `attempts`, unless
+// that is null.
+absl::Status CallWithRetry(const CallPolicy& policy,
+                           absl::FunctionRef<grpc::Status(grpc::ClientContext*)> attempt,
+                           int* attempts = nullptr);
 
-// `(stub.*method)(request)`, as the policy says.
+// Calls `(stub.*method)(request)` as `policy` says and stores the response in `reply`.
 template <typename Stub, typename Request, typename Reply>
 absl::Status CallInto(Stub& stub,
                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                       const Request& request, const CallPolicy& policy, Reply* reply,
                       int* attempts = nullptr) {
   if (absl::Status status = CheckSendable(request.ByteSizeLong()); !status.ok()) return status;
-  return Attempt(
+  return CallWithRetry(
       policy, [&](grpc::ClientContext* context) { return (stub.*method)(context, request, reply); },
       attempts);
 }
 
-// As above, with the reply as the result.
+// Calls `(stub.*method)(request)` as `policy` says and returns the response.
 template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> Call(Stub& stub,
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,

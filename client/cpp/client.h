@@ -1,13 +1,13 @@
-// Braid's C++ client: inference, and trainers that live on the server.
+// Braid's C++ client: runs inference, and creates and operates trainers on the server.
 //
 //   auto client = braid::client::Client::Connect("127.0.0.1:8001");
 //   if (!client.ok()) …
 //   auto x = braid::client::MakeTensor<float>("x", {30, 5}, values);
 //   absl::StatusOr<InferResult> result = (*client)->Infer("toy", {x});
 //
-// Errors are the server's: its status code and its message, as absl::Status; no exceptions. A
-// request larger than 2 GiB is INVALID_ARGUMENT. What carries no tensor is the protocol's own
-// message, so that proto/ documents it.
+// Methods block until the server replies. They report errors as absl::Status, with the server's
+// code and message, and throw no exceptions. A request over 2 GiB is INVALID_ARGUMENT. Requests and
+// replies without tensors are the messages of the protocol; the .proto files document them.
 #pragma once
 
 #include <memory>
@@ -29,28 +29,28 @@
 namespace braid::client {
 
 struct ClientOptions {
-  // For each call, resending included. Default: none.
+  // Limits each call, retries included. Default: no limit.
   absl::Duration timeout = absl::InfiniteDuration();
-  // For Connect.
+  // Limits Connect.
   absl::Duration connect_timeout = absl::Seconds(10);
-  // How often a call of TrainingService is sent, at most, while the answer is UNAVAILABLE. 1: never
-  // again. With the default, a server that is away for 7 seconds goes unnoticed.
+  // Maximum number of attempts for a call of TrainingService. Only UNAVAILABLE is retried. 1 turns
+  // retries off. The default bridges a server outage of about 7 seconds.
   int max_attempts = 8;
-  // The pause before the second attempt; it doubles up to 2 s.
+  // Pause before the first retry; it doubles up to 2 s.
   absl::Duration initial_backoff = absl::Milliseconds(100);
-  // How long a server that is away is waited for by streams, and by operations of trainers with a
-  // checkpoint policy, however many attempts that takes.
+  // How long streams, and operations of trainers with a checkpoint policy, wait for a server that
+  // is down. Within this time `max_attempts` does not apply.
   absl::Duration restart_timeout = absl::Minutes(5);
-  // For Connect: TLS and a token. Default: neither.
+  // TLS and token for Connect. Default: neither.
   Security security = {};
 };
 
 struct InferOptions {
-  // Default: the newest version that is served.
+  // Default: the newest version that is ready.
   std::string version = {};
-  // Names of the outputs wanted. Default: all.
+  // Names of the outputs to return. Default: all.
   std::vector<std::string> outputs = {};
-  // Default: the client's.
+  // Default: ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
   // Fills InferResult::split.
   bool report_split = false;
@@ -60,69 +60,69 @@ struct InferResult {
   std::string model;
   std::string version;
   std::vector<Tensor> outputs;
-  // Which device computed how many rows, in the batch's order.
+  // Device and number of rows of each chunk, in the order of the batch. Empty without
+  // InferOptions::report_split.
   std::vector<v1::Chunk> split;
 };
 
-// A trainer, and the checkpoint that it stands at.
+// A restored trainer and the checkpoint that it was restored from.
 struct RestoredTrainer {
   Trainer trainer;
   v1::Checkpoint checkpoint;
 };
 
-// Thread-safe.
+// Connection to one server. Thread-safe.
 class Client {
  public:
-  // Opens a channel to `target`, "host:port", and asks the server whether it is alive.
-  // UNAVAILABLE or DEADLINE_EXCEEDED if nothing answers there.
+  // Opens a channel to `target` ("host:port") and checks that the server is live. Returns
+  // UNAVAILABLE or DEADLINE_EXCEEDED if no server answers.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target,
                                                          const ClientOptions& options = {});
 
-  // Over a channel of the caller's own: a load-balancing policy, in-process. For messages
-  // beyond gRPC's 4 MiB its maximum receive size must be set.
+  // Uses the caller's channel, for example an in-process one or one with a load-balancing policy.
+  // Set the channel's maximum receive size to receive messages over 4 MiB, gRPC's default limit.
   explicit Client(const std::shared_ptr<grpc::Channel>& channel, ClientOptions options = {});
 
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Runs the model on one batch. Pass the inputs with std::move: their bytes are not copied then.
-  // Not sent again on UNAVAILABLE.
+  // Runs the model on one batch. Move the inputs in to avoid a copy of their bytes. Not retried.
   absl::StatusOr<InferResult> Infer(const std::string& model, std::vector<Tensor> inputs,
                                     const InferOptions& options = {});
 
-  // Every version of every model in the repository, with its state and why it is so.
+  // Lists every version of every model in the repository, with its state and the reason for it.
   absl::StatusOr<std::vector<inference::RepositoryIndexResponse::ModelIndex>> Models();
   absl::StatusOr<inference::ModelMetadataResponse> ModelMetadata(const std::string& model,
                                                                  const std::string& version = {});
   absl::StatusOr<inference::ServerMetadataResponse> ServerMetadata();
   absl::StatusOr<v1::ListDevicesResponse> Devices();
 
-  // Creates a trainer on the server: `request` says from which model, with which losses, optimizer
-  // and other options, as training.proto documents them. It lives there until Trainer::Delete,
-  // whatever becomes of this client. Sent again on UNAVAILABLE; `request_id`, if empty, is filled
-  // for that.
+  // Creates a trainer on the server. `request` names the model, losses, optimizer and other
+  // options; see training.proto. The trainer lives until Trainer::Delete, independently of this
+  // client. Retried on UNAVAILABLE. Fills an empty `request_id` so that a retry creates no second
+  // trainer.
   absl::StatusOr<Trainer> CreateTrainer(v1::CreateTrainerRequest request);
 
-  // A trainer that exists, from where it stands. NOT_FOUND if there is none of this name.
+  // Attaches to an existing trainer in its current state. NOT_FOUND if no trainer has this name.
   absl::StatusOr<Trainer> AttachTrainer(const std::string& name);
 
-  // A trainer, from where a checkpoint of it stands. Default: the newest. Brings back one that has
-  // expired, which AttachTrainer and Trainers do not find; one that is at work loses what came
-  // after the checkpoint, and its other clients notice. NOT_FOUND if there is no such trainer or
-  // checkpoint.
+  // Restores a trainer from a checkpoint (default: the newest) and attaches to it. Also restores an
+  // expired trainer, which AttachTrainer and Trainers do not find. A running trainer loses every
+  // operation after the checkpoint; its other clients then get errors. NOT_FOUND if there is no
+  // such trainer or checkpoint.
   absl::StatusOr<RestoredTrainer> RestoreTrainer(const std::string& name,
                                                  const std::string& checkpoint = {});
 
-  // All trainers, by name.
+  // Lists all trainers, sorted by name.
   absl::StatusOr<std::vector<v1::Trainer>> Trainers();
 
-  // Has a model serve an older version again; returns the one that was served before.
+  // Makes the server serve an older version of a model. Returns the version served before.
   absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version);
 
  private:
   Trainer MakeTrainer(v1::Trainer info) const;
 
-  // Immutable; the stubs are thread-safe.
+  // Constant after construction. The stubs are thread-safe.
   const ClientOptions options_;
   const std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
   const std::shared_ptr<v1::DeviceService::Stub> devices_;

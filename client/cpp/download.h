@@ -1,4 +1,4 @@
-// Receives a file in pieces, and puts it in its place whole or not at all. Internal.
+// Receives a file in pieces and replaces the destination atomically. Internal.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,34 @@
 
 namespace braid::client {
 
-// Writes beside `path` and gives the file that name in the end, so that `path` is never half a
-// file. Thread-compatible.
+// Writes to a temporary file in the same folder and renames it to `path` on Commit, so `path` never
+// holds a partial file. Thread-compatible.
 class FileReceiver {
  public:
-  // The code for errno if no file can be made there.
+  // Creates the temporary file. Returns the status for errno if that fails.
   static absl::StatusOr<std::unique_ptr<FileReceiver>> Create(const std::string& path);
-  // Removes what was not committed.
+  // Removes the temporary file if it was not committed.
   ~FileReceiver();
 
   FileReceiver(const FileReceiver&) = delete;
   FileReceiver& operator=(const FileReceiver&) = delete;
 
-  // Forgets what has come.
-  absl::Status Begin();
-  // Takes the next piece. DATA_LOSS if it does not go on where the last one ended.
+  // Discards the bytes received so far.
+  absl::Status Restart();
+  // Writes the next piece. DATA_LOSS if its offset is not the number of bytes received.
   absl::Status Add(const v1::DownloadModelResponse& piece);
-  // Puts the file in its place, in place of what is there; returns its size. DATA_LOSS if pieces
-  // are missing.
+  // Flushes the file and renames it to `path`, replacing an existing file. Returns its size in
+  // bytes. DATA_LOSS if pieces are missing.
   absl::StatusOr<int64_t> Commit();
 
  private:
-  FileReceiver(std::string path, std::string beside, int fd);
+  FileReceiver(std::string path, std::string temporary_path, int fd);
 
   const std::string path_;
-  const std::string beside_;
+  const std::string temporary_path_;
   // -1 once committed.
   int fd_;
-  int64_t filled_ = 0;
+  int64_t received_ = 0;
   int64_t total_ = 0;
 };
 

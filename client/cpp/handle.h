@@ -1,4 +1,7 @@
-// Where one client is with a trainer: its numbers, and operating it through restarts. Internal.
+// One client's view of a trainer: sequence numbers, retries and replay after a restart. Internal.
+//
+// Operations have consecutive sequence numbers. After a server restart, a trainer is back at its
+// newest checkpoint; the handle then sends the lost operations again, as operation_log.h describes.
 #pragma once
 
 #include <chrono>
@@ -21,11 +24,13 @@ namespace braid::client {
 
 class Pipeline;
 
-// Thread-compatible. While a stream is open, its pipeline's mutex guards what is not immutable, but
-// for the pipeline itself.
+// Shared by a Trainer, its copies and its Stream. Thread-compatible. While a stream is open, the
+// mutex of its pipeline guards the mutable fields, except `pipeline_` itself.
+//
+// Functions that call the server block for at most CallPolicy::timeout, or until their `deadline`.
 class Handle {
  public:
-  // Steady: it is compared with the server's uptime.
+  // Steady clock, because it is compared with the server's uptime.
   using Moment = std::chrono::steady_clock::time_point;
 
   struct Stubs {
@@ -33,138 +38,147 @@ class Handle {
     std::shared_ptr<v1::DeviceService::StubInterface> devices;
   };
 
-  // `info`: as the server describes the trainer. `policy`: of each call. `patience`: how long a
-  // server that is away is waited for, where that is of use.
-  Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy, absl::Duration patience);
+  // `info` is the server's description of the trainer, `policy` applies to each call, and
+  // `restart_timeout` is the time to wait for a server that is down, if the trainer has
+  // checkpoints.
+  Handle(Stubs stubs, const v1::Trainer& info, const CallPolicy& policy,
+         absl::Duration restart_timeout);
 
   const std::string& name() const { return name_; }
-  // Who an operation is from, which trainer it is for, and whom it follows.
-  v1::Sender SenderOf(int64_t sequence) const;
+  // Returns the sender of operation `sequence`: the trainer's ID, this client's ID, and the client
+  // that made the operation before it.
+  v1::Sender MakeSender(int64_t sequence) const;
   const CallPolicy& policy() const { return policy_; }
-  absl::Duration patience() const { return patience_; }
+  absl::Duration restart_timeout() const { return restart_timeout_; }
   v1::TrainingService::StubInterface& training() const { return *stubs_.training; }
 
-  // Of the stream that is open; null: none is.
+  // Sets the pipeline of the open stream; null if no stream is open.
   void set_pipeline(Pipeline* pipeline) { pipeline_ = pipeline; }
-  // FAILED_PRECONDITION while a stream is open.
-  absl::Status CheckFree() const;
+  // Returns FAILED_PRECONDITION while a stream is open.
+  absl::Status CheckNoStream() const;
 
-  // Sends `operation` with the next number, and first what a restart has undone.
-  absl::StatusOr<v1::StreamResponse> Operate(v1::StreamRequest operation);
+  // Sends `operation` with the next number. First replays what a restart has undone.
+  absl::StatusOr<v1::StreamResponse> Execute(v1::StreamRequest operation);
 
-  // Calls `read`, with the policy to call the server by, on a trainer that has all that was
-  // operated here: a restart would take it back without a word, so it is made up for first. Calls
-  // it again if there was one between that and its end.
+  // Calls `read` with a policy for its calls. First brings the trainer up to date with Resync, so
+  // that `read` never sees a state older than this client has seen. Calls `read` again if the
+  // server restarted before it ended.
   absl::Status Read(absl::FunctionRef<absl::Status(const CallPolicy&)> read);
-  // As Read, of what cannot be called again: UNAVAILABLE where it would be.
+  // Works like Read, but returns UNAVAILABLE instead of calling `read` a second time.
   absl::Status ReadOnce(absl::FunctionRef<absl::Status(const CallPolicy&)> read);
-  // Has the trainer stand where this client has seen it, or further on. Returns when the server
-  // that said so was there; what the next operation would, if the trainer has lost what cannot be
-  // sent again.
-  absl::StatusOr<Moment> BringUp(absl::Time deadline);
+  // Brings the trainer at least to the state that this client has seen, by replaying lost
+  // operations. Returns the time at which the server confirmed that state. Fails like the next
+  // operation would if the lost operations cannot be replayed.
+  absl::StatusOr<Moment> Resync(absl::Time deadline);
 
-  // Sends again what a restart has undone, as far as it can be: the rest is to be given up. Returns
-  // whether all could be. Not while a stream is open.
-  absl::StatusOr<bool> MakeUp(absl::Time deadline);
+  // Replays lost operations as far as possible, before a call that discards the rest. Returns
+  // whether all were replayed. Call only while no stream is open.
+  absl::StatusOr<bool> Replay(absl::Time deadline);
 
-  // Goes on from where the trainer stands once the server is done with what it was sent. What is
-  // kept stays, and with it what turns out to have been applied, unless the trainer is elsewhere.
-  absl::StatusOr<v1::Trainer> Sync();
-  // `status` came in place of the replies to `operations`, those after log().last(): if it leaves
-  // open whether they were applied, Sync will see. A refusal says that none was, and nothing of
-  // what came before it.
-  void LeaveOpen(std::vector<OperationLog::Operation> operations, const absl::Status& status);
-  // A reply has come, so nothing is open that was.
-  void ForgetUnanswered() { unanswered_.clear(); }
+  // Replays lost operations, waits until the server has processed all it has received, and
+  // continues from the resulting state. Keeps the log, including operations that turn out to have
+  // been applied, unless the trainer is in a state that this client does not know.
+  absl::StatusOr<v1::Trainer> Refresh();
+  // Records operations after log().last() that ended with `status` instead of replies. Refresh
+  // later finds out whether they were applied. Does nothing if `status` shows that they were not.
+  void RecordUnanswered(std::vector<OperationLog::Operation> operations,
+                        const absl::Status& status);
+  // Forgets the recorded operations: a reply has shown which operations were applied.
+  void ClearUnanswered() { unanswered_.clear(); }
 
-  // What is known of the trainer, whether or not a restart has undone it.
-  struct Seen {
-    // The last number applied.
+  // State that this client has seen, whether or not a restart has undone it since.
+  struct Progress {
+    // Number of the last applied operation.
     int64_t sequence;
-    // Its OperationLog::keeps().
-    bool keeps;
+    // OperationLog::retains().
+    bool retains;
   };
-  Seen seen() const;
+  Progress progress() const;
 
-  // The trainer, and when the server that tells was asked, after it was started.
-  struct Look {
+  // Description of the trainer at one moment.
+  struct TrainerSnapshot {
     v1::Trainer info;
-    Moment asked;
-    // The server was away meanwhile.
-    bool broke = false;
+    // When the request was sent. The server was already running then.
+    Moment requested_at;
+    // The server was unreachable at first.
+    bool disconnected = false;
   };
-  absl::StatusOr<Look> LookUp(bool keeps, absl::Time deadline) const;
+  // Fetches the trainer; waits for a server that is down. ABORTED if the name now belongs to
+  // another trainer.
+  absl::StatusOr<TrainerSnapshot> FetchTrainer(bool retains, absl::Time deadline) const;
 
-  // Operates the trainer from where `info` says on, and forgets what it has operated.
-  void BeginAt(const v1::Trainer& info);
-  // FAILED_PRECONDITION if another has operated the trainer in place of this client.
-  absl::Status CheckOperator(const v1::Trainer& info) const;
+  // Clears the log and continues from the state that `info` describes.
+  void StartFrom(const v1::Trainer& info);
+  // Returns FAILED_PRECONDITION if another client made an operation that this client believes to be
+  // its own.
+  absl::Status CheckLastOperator(const v1::Trainer& info) const;
 
-  // `settled`: once what the server has received before is applied or has failed.
-  absl::StatusOr<v1::Trainer> Info(const CallPolicy& policy, bool settled = false) const;
-  // A checkpoint that holds all that was operated here, written now.
+  // Calls GetTrainer. With `settled`, the server first processes all operations it has received.
+  absl::StatusOr<v1::Trainer> GetTrainer(const CallPolicy& policy, bool settled = false) const;
+  // Writes a checkpoint that contains all operations of this client.
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint();
-  // Has a checkpoint written and returns its number; none of a server that writes none.
+  // Makes the server write a checkpoint and returns its number; nullopt if the server cannot write
+  // checkpoints.
   absl::StatusOr<std::optional<int64_t>> MakeDurable(absl::Duration timeout) const;
-  // Drops what MakeDurable has shown to be kept in vain.
-  void Settle(std::optional<int64_t> durable);
+  // Trims the log with the result of MakeDurable. Stops retaining operations after nullopt.
+  void TrimLog(std::optional<int64_t> durable);
 
   OperationLog& log() { return log_; }
-  // The last number applied, as far as is known. Less than log().last() while what a restart of the
-  // server has undone is being sent again.
-  int64_t standing() const { return standing_; }
-  void set_standing(int64_t sequence) { standing_ = sequence; }
+  // Number of the last operation that the trainer is known to have applied. Lower than log().last()
+  // while lost operations are being replayed.
+  int64_t last_applied() const { return last_applied_; }
+  void set_last_applied(int64_t sequence) { last_applied_ = sequence; }
 
-  // At `moment` the server was there, with a trainer that stands as was seen.
-  void Heard(Moment moment);
-  // The connection broke, or could not be made.
-  void Broke() { broke_ = true; }
-  // Whether the server may be another instance than the one that replied last.
-  bool Restarted() const;
-  // Whether the server was started after `moment`, as far as it tells.
+  // Records that the server was reachable at `moment`, with the trainer in the expected state.
+  void OnContact(Moment moment);
+  // Records that a connection broke or could not be opened.
+  void OnDisconnect() { disconnected_ = true; }
+  // Reports whether the server may have restarted since the last contact.
+  bool MayHaveRestarted() const;
+  // Reports whether the server started after `moment`, by its uptime. False if it does not reply.
   bool StartedAfter(Moment moment) const;
 
  private:
-  // Who made that operation, as this client knows, which has begun there or before it.
-  const std::string& OperatorOf(int64_t sequence) const;
-  // Whether `info` says that operations without a reply were applied: they are kept from now on,
-  // and the last of them is to be sent again, so that the server compares it with what it applied.
-  bool TakeOver(const v1::Trainer& info);
-  // Calls `read` once; whether the server was started again before its end.
+  // Returns the client that made operation `sequence`, which must be at least `start_`.
+  const std::string& ExpectedOperator(int64_t sequence) const;
+  // If `info` shows that recorded operations were applied, moves them to the log and returns true.
+  // The last of them is then sent again, so that the server compares it with the applied one.
+  bool AdoptUnanswered(const v1::Trainer& info);
+  // Calls `read` once. Returns whether the server restarted before it ended.
   absl::StatusOr<bool> TryRead(absl::FunctionRef<absl::Status(const CallPolicy&)> read,
                                absl::Time deadline);
-  // Has all up to `last` applied: what was undone, and `asked`, unless null, which is not kept yet.
-  // Returns the last reply.
-  absl::StatusOr<v1::StreamResponse> SendUpTo(int64_t last, const v1::StreamRequest* asked,
+  // Sends operations until `last` is applied: the lost ones from the log, then `current`, unless
+  // that is null. `current` is not in the log yet. Returns the last reply.
+  absl::StatusOr<v1::StreamResponse> SendUpTo(int64_t last, const v1::StreamRequest* current,
                                               absl::Time deadline);
   absl::StatusOr<v1::StreamResponse> Send(const v1::StreamRequest& operation, absl::Time deadline);
-  // The policy of a call that a server which comes back is waited for, if that is of use.
-  CallPolicy Patient(bool keeps, absl::Duration timeout) const;
-  // A checkpoint of the trainer as it stands.
-  absl::StatusOr<v1::Checkpoint> WriteCheckpoint(bool keeps, absl::Duration timeout) const;
+  // Returns the policy for a call. If `retains`, it waits for a restarting server.
+  CallPolicy RestartPolicy(bool retains, absl::Duration timeout) const;
+  // Calls SaveCheckpoint on the trainer in its current state.
+  absl::StatusOr<v1::Checkpoint> WriteCheckpoint(bool retains, absl::Duration timeout) const;
 
-  // Immutable.
+  // Constant after construction.
   const Stubs stubs_;
   const std::string name_;
   const std::string trainer_id_;
   const std::string client_id_;
   const CallPolicy policy_;
-  const absl::Duration patience_;
+  const absl::Duration restart_timeout_;
 
   Pipeline* pipeline_ = nullptr;
   OperationLog log_;
-  int64_t standing_;
-  // What was sent after log_.last(), without a reply that would tell whether it was applied.
+  int64_t last_applied_;
+  // Operations after log_.last() whose outcome is unknown.
   std::vector<OperationLog::Operation> unanswered_;
-  // Where this client began to operate: after which operation, and after whom.
-  int64_t begun_;
-  std::string follows_;
-  Moment heard_at_;
-  bool broke_ = false;
+  // The operation after which this client started, and the client that made it.
+  int64_t start_;
+  std::string start_operator_;
+  Moment last_contact_;
+  bool disconnected_ = false;
 };
 
-// What to return where the operation of number `failed` itself fails, while `asked` was to be sent:
-// `status`, unless it had succeeded before.
-absl::Status OwnFailure(const absl::Status& status, int64_t failed, int64_t asked);
+// Returns the error of operation `failed`. If `failed` is not `current`, the operation had
+// succeeded before, and the message says that its replay failed.
+absl::Status ExplainReplayFailure(const absl::Status& status, int64_t failed, int64_t current);
 
 }  // namespace braid::client

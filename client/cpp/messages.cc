@@ -11,7 +11,8 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// The one of the oneof's fields that is set. StreamRequest and StreamResponse number theirs alike.
+// Returns the field of the oneof that is set. StreamRequest and StreamResponse use the same field
+// numbers.
 const FieldDescriptor* SetField(const Message& message) {
   return message.GetReflection()->GetOneofFieldDescriptor(message,
                                                           message.GetDescriptor()->oneof_decl(0));
@@ -35,7 +36,7 @@ std::vector<Tensor> TakeFrom(google::protobuf::RepeatedPtrField<v1::Tensor>* pro
 
 }  // namespace
 
-void MoveTo(std::vector<Tensor> tensors, google::protobuf::RepeatedPtrField<v1::Tensor>* out) {
+void MoveTensors(std::vector<Tensor> tensors, google::protobuf::RepeatedPtrField<v1::Tensor>* out) {
   for (Tensor& tensor : tensors) {
     v1::Tensor* proto = out->Add();
     proto->set_name(std::move(tensor.name));
@@ -49,8 +50,8 @@ v1::StreamRequest StepMessage(std::vector<Tensor> inputs, std::vector<Tensor> ta
                               const StepOptions& options) {
   v1::StreamRequest operation;
   v1::StepRequest& request = *operation.mutable_step();
-  MoveTo(std::move(inputs), request.mutable_inputs());
-  MoveTo(std::move(targets), request.mutable_targets());
+  MoveTensors(std::move(inputs), request.mutable_inputs());
+  MoveTensors(std::move(targets), request.mutable_targets());
   *request.mutable_hyper_parameters() = options.hyper_parameters;
   request.set_report_split(options.report_split);
   return operation;
@@ -60,8 +61,8 @@ v1::StreamRequest ForwardBackwardMessage(std::vector<Tensor> inputs, std::vector
                                          bool report_split) {
   v1::StreamRequest operation;
   v1::ForwardBackwardRequest& request = *operation.mutable_forward_backward();
-  MoveTo(std::move(inputs), request.mutable_inputs());
-  MoveTo(std::move(targets), request.mutable_targets());
+  MoveTensors(std::move(inputs), request.mutable_inputs());
+  MoveTensors(std::move(targets), request.mutable_targets());
   request.set_report_split(report_split);
   return operation;
 }
@@ -75,8 +76,8 @@ v1::StreamRequest OptimStepMessage(const v1::HyperParameters& hyper_parameters) 
 v1::StreamRequest ForwardMessage(std::vector<Tensor> inputs, ForwardOptions options) {
   v1::StreamRequest operation;
   v1::ForwardRequest& request = *operation.mutable_forward();
-  MoveTo(std::move(inputs), request.mutable_inputs());
-  MoveTo(std::move(options.targets), request.mutable_targets());
+  MoveTensors(std::move(inputs), request.mutable_inputs());
+  MoveTensors(std::move(options.targets), request.mutable_targets());
   request.set_mode(options.mode);
   request.set_report_split(options.report_split);
   request.set_keep_graph(options.keep_graph);
@@ -85,7 +86,8 @@ v1::StreamRequest ForwardMessage(std::vector<Tensor> inputs, ForwardOptions opti
 
 v1::StreamRequest BackwardMessage(std::vector<Tensor> output_gradients) {
   v1::StreamRequest operation;
-  MoveTo(std::move(output_gradients), operation.mutable_backward()->mutable_output_gradients());
+  MoveTensors(std::move(output_gradients),
+              operation.mutable_backward()->mutable_output_gradients());
   return operation;
 }
 
@@ -95,8 +97,8 @@ v1::StreamRequest PublishMessage() {
   return operation;
 }
 
-void Address(const std::string& trainer, const v1::Sender& sender, int64_t sequence,
-             v1::StreamRequest* operation) {
+void SetHeader(const std::string& trainer, const v1::Sender& sender, int64_t sequence,
+               v1::StreamRequest* operation) {
   Message* inner = operation->GetReflection()->MutableMessage(operation, SetField(*operation));
   const google::protobuf::Descriptor* type = inner->GetDescriptor();
   inner->GetReflection()->SetString(inner, type->FindFieldByName("trainer"), trainer);
@@ -109,7 +111,7 @@ int64_t SequenceOf(const v1::StreamRequest& operation) {
   return inner.GetReflection()->GetInt64(inner, inner.GetDescriptor()->FindFieldByName("sequence"));
 }
 
-bool Answers(const v1::StreamResponse& reply, const v1::StreamRequest& operation) {
+bool IsReplyTo(const v1::StreamResponse& reply, const v1::StreamRequest& operation) {
   return static_cast<int>(reply.reply_case()) == static_cast<int>(operation.operation_case());
 }
 
@@ -125,7 +127,8 @@ v1::OperationStatus* MutableStatusOf(v1::StreamResponse* reply) {
       inner, inner->GetDescriptor()->FindFieldByName("status")));
 }
 
-v1::StreamResponse LostReply(const v1::StreamRequest& operation, const v1::OperationStatus& later) {
+v1::StreamResponse ReplyFromLater(const v1::StreamRequest& operation,
+                                  const v1::OperationStatus& later) {
   v1::StreamResponse reply;
   const FieldDescriptor* field =
       v1::StreamResponse::descriptor()->FindFieldByNumber(SetField(operation)->number());

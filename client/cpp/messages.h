@@ -1,4 +1,5 @@
-// Operations as messages of the method Stream, whichever method sends them. Internal.
+// Builds operations as StreamRequest messages and reads their replies. Unary methods use the same
+// messages as the method Stream. Internal.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace braid::client {
 
-void MoveTo(std::vector<Tensor> tensors, google::protobuf::RepeatedPtrField<v1::Tensor>* out);
+// Appends `tensors` to `out`, moving their bytes.
+void MoveTensors(std::vector<Tensor> tensors, google::protobuf::RepeatedPtrField<v1::Tensor>* out);
 
 v1::StreamRequest StepMessage(std::vector<Tensor> inputs, std::vector<Tensor> targets,
                               const StepOptions& options);
@@ -22,23 +24,25 @@ v1::StreamRequest ForwardMessage(std::vector<Tensor> inputs, ForwardOptions opti
 v1::StreamRequest BackwardMessage(std::vector<Tensor> output_gradients);
 v1::StreamRequest PublishMessage();
 
-// Whose operation it is, who sends it, and which it is. Of these functions' messages an operation
-// is always set.
-void Address(const std::string& trainer, const v1::Sender& sender, int64_t sequence,
-             v1::StreamRequest* operation);
+// Sets the trainer, sender and sequence number of an operation. `operation` must have one of the
+// kinds above.
+void SetHeader(const std::string& trainer, const v1::Sender& sender, int64_t sequence,
+               v1::StreamRequest* operation);
 int64_t SequenceOf(const v1::StreamRequest& operation);
 
-// Whether it is the reply to an operation of this kind.
-bool Answers(const v1::StreamResponse& reply, const v1::StreamRequest& operation);
-// `reply` must answer an operation.
+// Reports whether `reply` has the kind of `operation`.
+bool IsReplyTo(const v1::StreamResponse& reply, const v1::StreamRequest& operation);
+// Returns the status of a reply. `reply` must not be empty.
 const v1::OperationStatus& StatusOf(const v1::StreamResponse& reply);
 v1::OperationStatus* MutableStatusOf(v1::StreamResponse* reply);
-// What is known of an operation that was applied, and whose reply is lost, from a later one's.
-v1::StreamResponse LostReply(const v1::StreamRequest& operation, const v1::OperationStatus& later);
+// Builds a reply to an operation that was applied but whose own reply was lost. It holds the
+// operation's number, and the step and durable number of a later operation.
+v1::StreamResponse ReplyFromLater(const v1::StreamRequest& operation,
+                                  const v1::OperationStatus& later);
 
-// The reply to a Step or a ForwardBackward.
+// Converts the reply to a Step or a ForwardBackward.
 LossResult ReadLoss(v1::StreamResponse reply);
-// The reply to an operation of any kind.
+// Converts the reply to an operation of any kind.
 OperationResult ReadStatus(const v1::StreamResponse& reply);
 ForwardResult ReadForward(v1::StreamResponse reply);
 int64_t ReadVersion(const v1::StreamResponse& reply);

@@ -1,4 +1,4 @@
-// What a trainer's operations take and give.
+// Options and results of a trainer's operations. Plain data: thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +16,37 @@ struct Batch {
 };
 
 struct StepOptions {
-  // For this update, in place of the optimizer's own.
+  // Overrides the optimizer's hyperparameters for this update.
   v1::HyperParameters hyper_parameters = {};
-  // Fills `status.chunks` of the result.
+  // Fills `status.chunks` of the result with the split of the batch over devices.
   bool report_split = false;
 };
 
 struct ForwardOptions {
-  // With it, the result carries the loss.
+  // If given, the result has the loss.
   std::vector<Tensor> targets = {};
-  // Default: training mode, which updates buffers.
+  // Training mode updates buffers, for example those of batch norm.
   v1::ForwardRequest::Mode mode = v1::ForwardRequest::MODE_TRAIN;
   bool report_split = false;
-  // Keeps what Backward needs, until the next operation. Only in training mode. No checkpoint holds
-  // it: one that is saved in between leaves the Backward nothing to be sent again on, after a
-  // restart of the server.
+  // Keeps the autograd graph for a Backward, until the next operation. Training mode only.
+  // Checkpoints do not contain graphs: if one is saved between the Forward and its Backward, and
+  // the server then restarts, the Backward fails.
   bool keep_graph = false;
 };
 
 struct OperationResult {
   v1::OperationStatus status;
-  // The operation was applied, but the connection broke before its reply came, and the server keeps
-  // that of the last one alone: `status` has its number, and a later operation's step and durable
-  // number. Only of operations of a Stream.
+  // The operation was applied, but its reply was lost with a connection: the server keeps only the
+  // last reply. `status` then has the operation's number, and the step and durable number of a
+  // later operation. Only set by a Stream.
   bool reply_lost = false;
 };
 
 struct LossResult {
   v1::OperationStatus status;
-  // Not a number where `reply_lost`.
+  // NaN if `reply_lost`.
   double loss = 0;
-  // As in OperationResult.
+  // See OperationResult::reply_lost.
   bool reply_lost = false;
 };
 

@@ -10,12 +10,12 @@
 namespace braid::client {
 namespace {
 
-// What an operation takes beside its message, about.
+// Approximate memory of an entry in addition to its message.
 constexpr int64_t kBookkeepingBytes = 512;
 
-constexpr absl::string_view kRefresh = "Refresh goes on from where it stands";
+constexpr absl::string_view kRefresh = "call Refresh to continue from its current state";
 constexpr absl::string_view kOtherClient =
-    ": another client operates this trainer, or an operation of unknown outcome went before; ";
+    ": another client operates this trainer, or an earlier operation has an unknown outcome; ";
 
 int64_t Size(size_t bytes) { return kBookkeepingBytes + static_cast<int64_t>(bytes); }
 
@@ -28,14 +28,14 @@ void OperationLog::Reset(int64_t applied) {
 }
 
 void OperationLog::Limit(size_t operations, int64_t bytes) {
-  most_operations_ = operations;
-  most_bytes_ = bytes;
+  max_operations_ = operations;
+  max_bytes_ = bytes;
 }
 
 bool OperationLog::IsFull(size_t bytes, bool keeps_graph) const {
   if (entries_.empty()) return false;
   if (entries_.back().operation->forward().keep_graph() && !keeps_graph) return false;
-  return entries_.size() >= most_operations_ || bytes_ + Size(bytes) > most_bytes_;
+  return entries_.size() >= max_operations_ || bytes_ + Size(bytes) > max_bytes_;
 }
 
 const OperationLog::Operation& OperationLog::Get(int64_t sequence) const {
@@ -48,8 +48,8 @@ void OperationLog::Add(Operation operation) {
   entries_.push_back({std::move(operation), size});
 }
 
-void OperationLog::Settle(int64_t applied, int64_t durable) {
-  const int64_t until = keeps_ ? durable : applied;
+void OperationLog::Trim(int64_t applied, int64_t durable) {
+  const int64_t until = retains_ ? durable : applied;
   while (!entries_.empty() && base_ < until) {
     bytes_ -= entries_.front().bytes;
     entries_.pop_front();
@@ -57,7 +57,7 @@ void OperationLog::Settle(int64_t applied, int64_t durable) {
   }
 }
 
-std::vector<OperationLog::Operation> OperationLog::DropAfter(int64_t sequence) {
+std::vector<OperationLog::Operation> OperationLog::TruncateAfter(int64_t sequence) {
   std::vector<Operation> dropped;
   while (!entries_.empty() && last() > sequence) {
     bytes_ -= entries_.back().bytes;
@@ -70,40 +70,40 @@ std::vector<OperationLog::Operation> OperationLog::DropAfter(int64_t sequence) {
 
 absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& position,
                                  absl::FunctionRef<bool()> restarted) {
-  const int64_t stands = info.applied_sequence();
-  if (position.seen <= stands && stands <= position.sent) {
-    return std::max(stands, position.seen + 1);
+  const int64_t applied = info.applied_sequence();
+  if (position.acknowledged <= applied && applied <= position.sent) {
+    return std::max(applied, position.acknowledged + 1);
   }
   const std::string expects =
-      absl::StrCat("trainer \"", info.name(), "\" expects operation ", stands + 1);
-  if (stands > position.sent) {
-    return ByAnotherClient(absl::FailedPreconditionError(
-        absl::StrCat(expects, ", this handle is at ", position.sent)));
+      absl::StrCat("trainer '", info.name(), "' expects operation ", applied + 1);
+  if (applied > position.sent) {
+    return WithOtherClientHint(absl::FailedPreconditionError(
+        absl::StrCat(expects, ", but this client has sent operations up to ", position.sent)));
   }
-  if (stands != info.durable_sequence() || !restarted()) {
+  if (applied != info.durable_sequence() || !restarted()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        expects, ", though it had applied ", position.seen,
-        " and the server was not started again: another client has restored a checkpoint; ",
-        kRefresh));
+        expects, ", but it had applied ", position.acknowledged,
+        " and the server has not restarted: another client has restored a checkpoint; ", kRefresh));
   }
-  if (stands < position.base) {
+  if (applied < position.base) {
     return absl::FailedPreconditionError(absl::StrCat(
-        expects, ": with the server's restart it has lost those up to ", position.seen, ", and ",
-        position.keeps ? "this handle keeps none before "
-                       : "the trainer has no checkpoint policy, so this handle keeps none before ",
+        expects, ": a server restart lost the operations up to ", position.acknowledged, ", and ",
+        position.retains
+            ? "this client keeps none before "
+            : "the trainer has no checkpoint policy, so this client keeps none before ",
         position.base + 1, "; ", kRefresh));
   }
-  return stands + 1;
+  return applied + 1;
 }
 
-absl::Status OperatedByAnother(const v1::Trainer& info) {
+absl::Status OtherOperatorError(const v1::Trainer& info) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "trainer \"", info.name(), "\" stands at another operation ", info.applied_sequence(),
-      " than this client knows: another client has operated it, or restored a checkpoint; ",
+      "trainer '", info.name(), "': operation ", info.applied_sequence(),
+      " is not this client's: another client operated the trainer or restored a checkpoint; ",
       kRefresh));
 }
 
-absl::Status ByAnotherClient(const absl::Status& status) {
+absl::Status WithOtherClientHint(const absl::Status& status) {
   return WithMessage(status, absl::StrCat(status.message(), kOtherClient, kRefresh));
 }
 

@@ -1,23 +1,22 @@
-// What a client keeps of a trainer's operations to send them again, and the rule by which it does.
+// Log of a trainer's operations for replay after a server restart. Internal.
 //
-// A server that is started again has its trainers stand where their newest checkpoints do: at the
-// durable number. The operations after it have to be made again, each with its own number and
-// bytes, before training goes on. The rule, where the trainer stands elsewhere than the client has
-// seen:
+// After a server restart, a trainer is back at its newest checkpoint, at its durable sequence
+// number. The client then sends the later operations again, each with its own number and bytes. If
+// the trainer's number is not the one the client expects, ResumeAt decides:
 //
-// - further on, within what the client has sent: replies were lost, nothing else. The operation
-//   that the trainer stands at is sent again, so that the server compares it with the one applied;
-// - further on than that: another client operates the trainer, which is an error;
-// - further back, at its durable number, and the connection broke or the server is another instance
-//   than the one that replied last: the server was started again. What is kept of the operations
-//   after that number is sent again. If too few are, that is an error;
-// - further back otherwise: another client has restored a checkpoint, which is an error.
+// - The number is higher, but at most the last one sent: only replies were lost. The client sends
+//   the trainer's last operation again; the server compares it with the applied one and replies.
+// - The number is higher than the last one sent: another client operates the trainer. Error.
+// - The number is lower and equals the durable number, and the connection broke or the server's
+//   uptime shows a restart: the server restarted. The client replays the later operations from the
+//   log. If the log no longer has them all, this is an error.
+// - The number is lower otherwise: another client restored a checkpoint. Error.
 //
-// Numbers can meet by chance, so the trainer says who made it stand where it does, and an operation
-// says whom it follows. Where that is another than the client knows, it is an error, wherever the
-// trainer stands.
+// Two clients may reach equal numbers. So the trainer reports the client that made its last
+// operation, and each operation names the client that made the one before it. A mismatch is an
+// error, whatever the numbers.
 //
-// A client never sends what it did not operate itself. Internal.
+// A client sends only operations of its own.
 #pragma once
 
 #include <cstddef>
@@ -34,43 +33,44 @@
 
 namespace braid::client {
 
-// Operations in a row, from the first that a restart of the server could undo to the last.
+// Consecutive operations, from the first one that is not durable to the last one.
 // Thread-compatible.
 class OperationLog {
  public:
   using Operation = std::shared_ptr<const v1::StreamRequest>;
 
-  static constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
+  static constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
   static constexpr int64_t kDefaultBytes = int64_t{512} << 20;
 
-  // The next operation is the one after `applied`. `keeps`: whether operations that were applied
-  // stay until they are durable.
-  OperationLog(int64_t applied, bool keeps) : keeps_(keeps), base_(applied) {}
+  // The next operation has number `applied` + 1. If `retains`, applied operations stay in the log
+  // until they are durable.
+  OperationLog(int64_t applied, bool retains) : retains_(retains), base_(applied) {}
 
-  // Empties it; the next operation is the one after `applied`.
+  // Clears the log. The next operation has number `applied` + 1.
   void Reset(int64_t applied);
-  // Bounds what it holds.
+  // Sets the capacity.
   void Limit(size_t operations, int64_t bytes);
-  void StopKeeping() { keeps_ = false; }
-  bool keeps() const { return keeps_; }
+  void StopRetaining() { retains_ = false; }
+  bool retains() const { return retains_; }
 
-  // The number before the first operation.
+  // Returns the number before the first operation in the log.
   int64_t base() const { return base_; }
-  // The number of the last operation, also where it is no longer kept.
+  // Returns the number of the last operation, even if it is no longer in the log.
   int64_t last() const { return base_ + static_cast<int64_t>(entries_.size()); }
 
-  // Whether an operation of so many bytes more is too much. An empty log takes one of any size. So
-  // does one that ends in a graph that is kept, unless what comes keeps another: room is made by a
-  // checkpoint, which holds no graph, and would lose it before its Backward.
+  // Reports whether an operation of `bytes` exceeds the capacity. An empty log accepts any size. So
+  // does a log that ends in a Forward with `keep_graph`, unless the new operation also has
+  // `keeps_graph`: a checkpoint makes room but contains no graph, so it must not come between a
+  // Forward and its Backward.
   bool IsFull(size_t bytes, bool keeps_graph = false) const;
-  // `sequence` must be in (base, last].
+  // Returns an operation. `sequence` must be in (base, last].
   const Operation& Get(int64_t sequence) const;
-  // Adds the one after the last.
+  // Appends an operation.
   void Add(Operation operation);
-  // Drops what need not be sent again, the trainer being where the numbers say.
-  void Settle(int64_t applied, int64_t durable);
-  // Drops the operations after `sequence`, whose numbers are free again, and returns them.
-  std::vector<Operation> DropAfter(int64_t sequence);
+  // Drops operations up to `durable`, or up to `applied` if the log does not retain them.
+  void Trim(int64_t applied, int64_t durable);
+  // Removes and returns the operations after `sequence`. Their numbers become available again.
+  std::vector<Operation> TruncateAfter(int64_t sequence);
 
  private:
   struct Entry {
@@ -78,35 +78,35 @@ class OperationLog {
     int64_t bytes;
   };
 
-  bool keeps_;
-  size_t most_operations_ = kAnyNumber;
-  int64_t most_bytes_ = kDefaultBytes;
+  bool retains_;
+  size_t max_operations_ = kUnlimited;
+  int64_t max_bytes_ = kDefaultBytes;
   int64_t base_;
   std::deque<Entry> entries_;
   int64_t bytes_ = 0;
 };
 
-// Where a client is with a trainer.
+// A client's progress with a trainer.
 struct Position {
-  // The last number whose reply has come, of those that the trainer has applied since it last fell
-  // back.
-  int64_t seen;
-  // The last one sent since.
+  // Last number with a reply, since the trainer last lost operations.
+  int64_t acknowledged;
+  // Last number sent since then.
   int64_t sent;
-  // The client's OperationLog::base() and keeps().
+  // OperationLog::base() and OperationLog::retains().
   int64_t base;
-  bool keeps;
+  bool retains;
 };
 
-// The number to send next, by the rule above, to a trainer that stands as `info` says.
-// FAILED_PRECONDITION where nothing may be sent. `restarted` is asked only where it matters.
+// Returns the number to send next to a trainer in state `info`, by the rules at the top of this
+// file. FAILED_PRECONDITION if those rules end in an error. Calls `restarted` only if the result
+// depends on it.
 absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& position,
                                  absl::FunctionRef<bool()> restarted);
 
-// What to return where operation `info.applied_sequence()` is not the one that a client knows.
-absl::Status OperatedByAnother(const v1::Trainer& info);
+// Returns the error for a trainer whose last operation was made by another client.
+absl::Status OtherOperatorError(const v1::Trainer& info);
 
-// `status`, saying that another client is the likely cause.
-absl::Status ByAnotherClient(const absl::Status& status);
+// Adds to the message of `status` that another client is the likely cause.
+absl::Status WithOtherClientHint(const absl::Status& status);
 
 }  // namespace braid::client

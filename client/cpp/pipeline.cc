@@ -13,7 +13,7 @@
 namespace braid::client {
 namespace {
 
-absl::Status Left() { return absl::CancelledError("the stream was left"); }
+absl::Status AbandonedError() { return absl::CancelledError("stream: abandoned"); }
 
 }  // namespace
 
@@ -22,21 +22,21 @@ Pipeline::Pipeline(Handle& handle, size_t depth, absl::Duration timeout)
       depth_(depth),
       timeout_(timeout),
       log_(&handle.log()),
-      sent_(handle.standing()),
+      last_sent_(handle.last_applied()),
       thread_([this] {
-        if (absl::Status failure = Serve(); !failure.ok()) Fail(failure);
+        if (absl::Status failure = Run(); !failure.ok()) Fail(failure);
       }) {}
 
-Pipeline::~Pipeline() { GiveUp(); }
+Pipeline::~Pipeline() { Abandon(); }
 
-void Pipeline::Submit(v1::StreamRequest operation, Done done) {
+void Pipeline::Submit(v1::StreamRequest operation, Callback callback) {
   absl::Status status;
   {
     const absl::MutexLock submitting(&submit_mu_);
-    status = Enqueue(operation, done);
+    status = Enqueue(operation, callback);
   }
   if (!status.ok()) {
-    done(std::move(status));
+    callback(std::move(status));
     return;
   }
   std::shared_ptr<StreamCall> call;
@@ -47,49 +47,48 @@ void Pipeline::Submit(v1::StreamRequest operation, Done done) {
   if (call != nullptr) call->Pump();
 }
 
-absl::StatusOr<Handle::Moment> Pipeline::BringUp(absl::Time deadline) {
+absl::StatusOr<Handle::Moment> Pipeline::Resync(absl::Time deadline) {
   while (true) {
-    const Handle::Seen before = seen();
-    absl::StatusOr<Handle::Look> look = handle_.LookUp(before.keeps, deadline);
-    if (!look.ok()) return look.status();
-    if (absl::Status status = CheckOperator(look->info); !status.ok()) return status;
-    if (look->info.applied_sequence() >= before.sequence) return look->asked;
-    absl::StatusOr<std::shared_ptr<StreamCall>> call = FallBack(before.sequence);
+    const Handle::Progress before = progress();
+    absl::StatusOr<Handle::TrainerSnapshot> snapshot =
+        handle_.FetchTrainer(before.retains, deadline);
+    if (!snapshot.ok()) return snapshot.status();
+    if (absl::Status status = CheckLastOperator(snapshot->info); !status.ok()) return status;
+    if (snapshot->info.applied_sequence() >= before.sequence) return snapshot->requested_at;
+    absl::StatusOr<std::shared_ptr<StreamCall>> call = StartReplay(before.sequence);
     if (!call.ok()) return call.status();
     if (*call != nullptr) (*call)->Cancel();
     const absl::MutexLock lock(&mu_);
-    auto made_up = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return !open_ || (!fell_back_ && handle_.standing() >= before.sequence);
+    auto replayed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return !open_ || (!replaying_ && handle_.last_applied() >= before.sequence);
     };
-    if (!mu_.AwaitWithDeadline(absl::Condition(&made_up), deadline)) {
-      return absl::DeadlineExceededError("what the server has lost is being sent again");
+    if (!mu_.AwaitWithDeadline(absl::Condition(&replayed), deadline)) {
+      return absl::DeadlineExceededError("timed out while lost operations were being replayed");
     }
   }
 }
 
-// Has what was lost sent again, though nothing may be pending, unless that is being done. Returns
-// the connection to be ended for it, if there is one.
-absl::StatusOr<std::shared_ptr<StreamCall>> Pipeline::FallBack(int64_t seen) {
+absl::StatusOr<std::shared_ptr<StreamCall>> Pipeline::StartReplay(int64_t delivered) {
   const absl::MutexLock lock(&mu_);
   if (absl::Status status = CheckOpen(); !status.ok()) return status;
-  if (handle_.standing() < seen) return nullptr;
-  fell_back_ = true;
-  progress_ = absl::Now();
-  broken_since_ = absl::InfiniteFuture();
+  if (handle_.last_applied() < delivered) return nullptr;
+  replaying_ = true;
+  last_progress_ = absl::Now();
+  disconnected_since_ = absl::InfiniteFuture();
   return call_;
 }
 
-absl::Status Pipeline::CheckOperator(const v1::Trainer& info) {
+absl::Status Pipeline::CheckLastOperator(const v1::Trainer& info) {
   const absl::MutexLock lock(&mu_);
-  return handle_.CheckOperator(info);
+  return handle_.CheckLastOperator(info);
 }
 
-Handle::Seen Pipeline::seen() {
+Handle::Progress Pipeline::progress() {
   const absl::MutexLock lock(&mu_);
-  return {LastSeen(), log_->keeps()};
+  return {LastDelivered(), log_->retains()};
 }
 
-int64_t Pipeline::LastSeen() const {
+int64_t Pipeline::LastDelivered() const {
   return pending_.empty() ? log_->last() : pending_.front().sequence - 1;
 }
 
@@ -106,37 +105,36 @@ absl::Status Pipeline::End() {
   return failure_;
 }
 
-void Pipeline::GiveUp() {
+void Pipeline::Abandon() {
   std::shared_ptr<StreamCall> call;
   {
     const absl::MutexLock lock(&mu_);
     open_ = false;
-    left_ = true;
+    abandoned_ = true;
     call = call_;
   }
   if (call != nullptr) call->Cancel();
   if (thread_.joinable()) thread_.join();
 }
 
-// Takes `operation` and `done` if it succeeds.
-absl::Status Pipeline::Enqueue(v1::StreamRequest& operation, Done& done) {
+absl::Status Pipeline::Enqueue(v1::StreamRequest& operation, Callback& callback) {
   const size_t bytes = operation.ByteSizeLong();
-  if (absl::Status status = WaitForRoom(bytes); !status.ok()) return status;
+  if (absl::Status status = WaitForCapacity(bytes); !status.ok()) return status;
   const absl::MutexLock lock(&mu_);
   if (absl::Status status = CheckOpen(); !status.ok()) return status;
   const int64_t sequence = log_->last() + 1;
-  Address(handle_.name(), handle_.SenderOf(sequence), sequence, &operation);
+  SetHeader(handle_.name(), handle_.MakeSender(sequence), sequence, &operation);
   if (absl::Status status = CheckSendable(operation.ByteSizeLong()); !status.ok()) return status;
   if (pending_.empty()) {
-    progress_ = absl::Now();
-    broken_since_ = absl::InfiniteFuture();
+    last_progress_ = absl::Now();
+    disconnected_since_ = absl::InfiniteFuture();
   }
   log_->Add(std::make_shared<const v1::StreamRequest>(std::move(operation)));
-  pending_.push_back({sequence, std::move(done)});
+  pending_.push_back({sequence, std::move(callback)});
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::WaitForRoom(size_t bytes) {
+absl::Status Pipeline::WaitForCapacity(size_t bytes) {
   {
     const absl::MutexLock lock(&mu_);
     auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
@@ -147,216 +145,219 @@ absl::Status Pipeline::WaitForRoom(size_t bytes) {
     if (absl::Status status = CheckOpen(); !status.ok()) return status;
     if (!log_->IsFull(bytes)) return absl::OkStatus();
   }
-  // Replies will bring nothing: there are none to come. So the client asks for durability.
+  // No reply is pending that could report a checkpoint, so requests one.
   absl::StatusOr<std::optional<int64_t>> durable = handle_.MakeDurable(timeout_);
   if (!durable.ok()) return durable.status();
   const absl::MutexLock lock(&mu_);
-  handle_.Settle(*durable);
+  handle_.TrimLog(*durable);
   return absl::OkStatus();
 }
 
 absl::Status Pipeline::CheckOpen() const {
   if (!failure_.ok()) return failure_;
   if (open_) return absl::OkStatus();
-  return absl::FailedPreconditionError("the stream has been ended");
+  return absl::FailedPreconditionError("stream: already finished");
 }
 
 StreamCall::Next Pipeline::NextToSend() {
   const absl::MutexLock lock(&mu_);
   if (!open_ && pending_.empty()) return {nullptr, true};
-  if (to_answer_ <= barrier_ || to_send_ > log_->last()) return {};
-  OperationLog::Operation operation = log_->Get(to_send_);
-  // So its reply, which nothing else can tell, stays the server's last one.
-  if (operation->has_publish()) barrier_ = to_send_;
-  sent_ = std::max(sent_, to_send_);
-  ++to_send_;
+  if (next_reply_ <= barrier_ || next_send_ > log_->last()) return {};
+  OperationLog::Operation operation = log_->Get(next_send_);
+  // The server keeps only its last reply, and only that has the version. Sending nothing else until
+  // the reply arrives keeps it available after a broken connection.
+  if (operation->has_publish()) barrier_ = next_send_;
+  last_sent_ = std::max(last_sent_, next_send_);
+  ++next_send_;
   return {std::move(operation)};
 }
 
-absl::Status Pipeline::TakeReply(v1::StreamResponse reply) {
-  std::vector<std::pair<Done, absl::StatusOr<Reply>>> results;
+absl::Status Pipeline::OnReply(v1::StreamResponse reply) {
+  std::vector<std::pair<Callback, absl::StatusOr<Reply>>> results;
   {
     const absl::MutexLock lock(&mu_);
-    if (to_answer_ >= to_send_) {
-      return absl::InternalError("the server replied to more than it was sent");
+    if (next_reply_ >= next_send_) {
+      return absl::InternalError("server: sent more replies than operations");
     }
-    if (!Answers(reply, *log_->Get(to_answer_))) {
+    if (!IsReplyTo(reply, *log_->Get(next_reply_))) {
       return absl::InternalError(
-          absl::StrCat("the server's reply to operation ", to_answer_, " is of another kind"));
+          absl::StrCat("server: reply to operation ", next_reply_, " has the wrong kind"));
     }
-    const int64_t sequence = to_answer_++;
+    const int64_t sequence = next_reply_++;
     const v1::OperationStatus status = StatusOf(reply);
-    handle_.set_standing(sequence);
-    handle_.ForgetUnanswered();
-    handle_.Heard(std::chrono::steady_clock::now());
-    progress_ = absl::Now();
-    broken_since_ = absl::InfiniteFuture();
+    handle_.set_last_applied(sequence);
+    handle_.ClearUnanswered();
+    handle_.OnContact(std::chrono::steady_clock::now());
+    last_progress_ = absl::Now();
+    disconnected_since_ = absl::InfiniteFuture();
     while (!pending_.empty() && pending_.front().sequence < sequence) {
       const OperationLog::Operation& lost = log_->Get(pending_.front().sequence);
-      results.emplace_back(std::move(pending_.front().done), Reply{LostReply(*lost, status), true});
+      results.emplace_back(std::move(pending_.front().callback),
+                           Reply{ReplyFromLater(*lost, status), true});
       pending_.pop_front();
     }
     if (!pending_.empty() && pending_.front().sequence == sequence) {
-      results.emplace_back(std::move(pending_.front().done), Reply{std::move(reply)});
+      results.emplace_back(std::move(pending_.front().callback), Reply{std::move(reply)});
       pending_.pop_front();
     }
-    log_->Settle(sequence, status.durable_sequence());
-    if (sequence >= LastSeen()) fell_back_ = false;
+    log_->Trim(sequence, status.durable_sequence());
+    if (sequence >= LastDelivered()) replaying_ = false;
   }
-  for (auto& [done, result] : results) done(std::move(result));
+  for (auto& [callback, result] : results) callback(std::move(result));
   return absl::OkStatus();
 }
 
-void Pipeline::Over(const absl::Status& status) {
+void Pipeline::OnEnd(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
-  over_ = true;
-  over_status_ = status;
+  ended_ = true;
+  end_status_ = status;
 }
 
-absl::Status Pipeline::Serve() {
+absl::Status Pipeline::Run() {
   absl::Status ended;
   for (int attempts = 0;;) {
     absl::StatusOr<bool> work = WaitForWork(attempts, ended);
     if (!work.ok()) return work.status();
     if (!*work) return absl::OkStatus();
     const absl::Time begin = absl::Now();
-    if (absl::Status end = Attend(&ended); !end.ok()) return end;
+    if (absl::Status end = RunConnection(&ended); !end.ok()) return end;
     const absl::MutexLock lock(&mu_);
     attempts = ended.ok() ? 0 : attempts + 1;
-    if (progress_ > begin) attempts = std::min(attempts, 1);
+    if (last_progress_ > begin) attempts = std::min(attempts, 1);
     if (!absl::IsUnavailable(ended)) continue;
-    handle_.Broke();
-    broken_since_ = std::min(broken_since_, absl::Now());
+    handle_.OnDisconnect();
+    disconnected_since_ = std::min(disconnected_since_, absl::Now());
   }
 }
 
-// False if there will be none. Before another attempt it waits a little.
 absl::StatusOr<bool> Pipeline::WaitForWork(int attempts, const absl::Status& ended) {
   const absl::MutexLock lock(&mu_);
   if (attempts > 0) {
-    mu_.AwaitWithTimeout(absl::Condition(&left_), Backoff(handle_.policy(), attempts));
+    mu_.AwaitWithTimeout(absl::Condition(&abandoned_), Backoff(handle_.policy(), attempts));
   }
-  auto decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return left_ || !open_ || Awaited(); };
-  mu_.Await(absl::Condition(&decided));
-  if (left_) return Left();
-  if (pending_.empty() && !(open_ && fell_back_)) return false;
-  if (!ended.ok() && absl::Now() >= Due()) return ended;
+  auto ready = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return abandoned_ || !open_ || ExpectsReply();
+  };
+  mu_.Await(absl::Condition(&ready));
+  if (abandoned_) return AbandonedError();
+  if (pending_.empty() && !(open_ && replaying_)) return false;
+  if (!ended.ok() && absl::Now() >= ReplyDeadline()) return ended;
   return true;
 }
 
-// One connection from its start to its end.
-absl::Status Pipeline::Attend(absl::Status* ended) {
+absl::Status Pipeline::RunConnection(absl::Status* ended) {
   int64_t first = 0;
   CallPolicy once = handle_.policy();
-  bool knows = ended->ok();
+  bool known = ended->ok();
   {
     const absl::MutexLock lock(&mu_);
-    knows = knows && !fell_back_;
-    first = handle_.standing() + 1;
-    once.timeout = Due() - absl::Now();
+    known = known && !replaying_;
+    first = handle_.last_applied() + 1;
+    once.timeout = ReplyDeadline() - absl::Now();
   }
-  if (!knows) {
+  if (!known) {
     once.max_attempts = 1;
-    absl::StatusOr<v1::Trainer> info = handle_.Info(once);
+    absl::StatusOr<v1::Trainer> info = handle_.GetTrainer(once);
     if (absl::IsUnavailable(info.status())) {
       *ended = info.status();
       return absl::OkStatus();
     }
     if (!info.ok()) return info.status();
-    absl::StatusOr<int64_t> next = WhereToGoOn(*info, *ended);
+    absl::StatusOr<int64_t> next = ResumePoint(*info, *ended);
     if (!next.ok()) return next.status();
     first = *next;
   }
-  return Converse(first, ended);
+  return RunCall(first, ended);
 }
 
-absl::StatusOr<int64_t> Pipeline::WhereToGoOn(const v1::Trainer& info, const absl::Status& ended) {
+absl::StatusOr<int64_t> Pipeline::ResumePoint(const v1::Trainer& info, const absl::Status& ended) {
   Position position;
   {
     const absl::MutexLock lock(&mu_);
-    if (absl::Status status = handle_.CheckOperator(info); !status.ok()) return status;
-    position = {handle_.standing(), sent_, log_->base(), log_->keeps()};
-    if (absl::IsFailedPrecondition(ended) && info.applied_sequence() == position.seen) {
-      return OwnFailure(ended, position.seen + 1, pending_.empty() ? 0 : LastSeen() + 1);
+    if (absl::Status status = handle_.CheckLastOperator(info); !status.ok()) return status;
+    position = {handle_.last_applied(), last_sent_, log_->base(), log_->retains()};
+    if (absl::IsFailedPrecondition(ended) && info.applied_sequence() == position.acknowledged) {
+      return ExplainReplayFailure(ended, position.acknowledged + 1,
+                                  pending_.empty() ? 0 : LastDelivered() + 1);
     }
   }
-  absl::StatusOr<int64_t> first = ResumeAt(info, position, [this] { return handle_.Restarted(); });
+  absl::StatusOr<int64_t> first =
+      ResumeAt(info, position, [this] { return handle_.MayHaveRestarted(); });
   if (!first.ok()) return first;
   const absl::MutexLock lock(&mu_);
-  if (*first <= position.seen) {
-    sent_ = *first - 1;
-    handle_.set_standing(sent_);
+  if (*first <= position.acknowledged) {
+    last_sent_ = *first - 1;
+    handle_.set_last_applied(last_sent_);
   }
-  if (handle_.standing() >= LastSeen()) fell_back_ = false;
+  if (handle_.last_applied() >= LastDelivered()) replaying_ = false;
   return first;
 }
 
-absl::Status Pipeline::Converse(int64_t first, absl::Status* ended) {
-  StreamCall::Owner& owner = *this;
-  const auto call = std::make_shared<StreamCall>(handle_.training(), owner);
+absl::Status Pipeline::RunCall(int64_t first, absl::Status* ended) {
+  StreamCall::Delegate& delegate = *this;
+  const auto call = std::make_shared<StreamCall>(handle_.training(), delegate);
   {
     const absl::MutexLock lock(&mu_);
-    if (left_) return Left();
-    to_send_ = to_answer_ = first;
+    if (abandoned_) return AbandonedError();
+    next_send_ = next_reply_ = first;
     barrier_ = 0;
-    over_ = false;
+    ended_ = false;
   }
   call->Start();
-  bool left = false;
+  bool abandoned = false;
   {
     const absl::MutexLock lock(&mu_);
     call_ = call;
-    left = left_;
+    abandoned = abandoned_;
   }
-  // What came between the two, and found no call.
+  // Sends operations that were queued before `call_` was set.
   call->Pump();
-  if (left) call->Cancel();
-  return Judge(WaitUntilOver(*call), ended);
+  if (abandoned) call->Cancel();
+  return ClassifyEnd(WaitForEnd(*call), ended);
 }
 
-// Ends a connection on which no reply comes in time.
-absl::Status Pipeline::WaitUntilOver(StreamCall& call) {
+absl::Status Pipeline::WaitForEnd(StreamCall& call) {
   while (true) {
     {
       const absl::MutexLock lock(&mu_);
-      const absl::Time due = Due();
-      auto over_or_earlier = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return over_ || Due() < due; };
-      mu_.AwaitWithDeadline(absl::Condition(&over_or_earlier), due);
-      if (over_) {
+      const absl::Time due = ReplyDeadline();
+      auto ended_or_earlier = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return ended_ || ReplyDeadline() < due;
+      };
+      mu_.AwaitWithDeadline(absl::Condition(&ended_or_earlier), due);
+      if (ended_) {
         call_ = nullptr;
-        return over_status_;
+        return end_status_;
       }
-      if (absl::Now() < Due()) continue;
+      if (absl::Now() < ReplyDeadline()) continue;
     }
     call.Cancel();
     const absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(&over_));
+    mu_.Await(absl::Condition(&ended_));
   }
 }
 
-// What of a connection's end can be gone on after becomes `ended`; the rest is returned.
-absl::Status Pipeline::Judge(const absl::Status& status, absl::Status* ended) {
+absl::Status Pipeline::ClassifyEnd(const absl::Status& status, absl::Status* ended) {
   const absl::MutexLock lock(&mu_);
-  if (left_) return Left();
-  if (absl::IsCancelled(status) && absl::Now() >= Due()) {
+  if (abandoned_) return AbandonedError();
+  if (absl::IsCancelled(status) && absl::Now() >= ReplyDeadline()) {
     return absl::DeadlineExceededError(
         absl::StrCat("no reply in ", absl::FormatDuration(timeout_)));
   }
-  if (absl::IsAborted(status)) return ByAnotherClient(status);
-  if (absl::IsCancelled(status) && fell_back_) {
-    *ended = absl::UnavailableError("the server was started again");
+  if (absl::IsAborted(status)) return WithOtherClientHint(status);
+  if (absl::IsCancelled(status) && replaying_) {
+    *ended = absl::UnavailableError("server: restarted");
     return absl::OkStatus();
   }
   *ended = status;
   if (status.ok() && !pending_.empty()) {
-    *ended = absl::UnavailableError("the server ended the stream");
+    *ended = absl::UnavailableError("server: ended the stream");
   }
-  const bool goes_on =
+  const bool recoverable =
       status.ok() || absl::IsUnavailable(status) || absl::IsFailedPrecondition(status);
-  return goes_on ? absl::OkStatus() : status;
+  return recoverable ? absl::OkStatus() : status;
 }
 
-// The first pending operation failed, or nobody knows.
 void Pipeline::Fail(const absl::Status& failure) {
   std::deque<Pending> pending;
   {
@@ -365,22 +366,22 @@ void Pipeline::Fail(const absl::Status& failure) {
     failure_ = failure;
     pending = std::exchange(pending_, {});
     if (!pending.empty()) {
-      handle_.LeaveOpen(log_->DropAfter(pending.front().sequence - 1), failure);
+      handle_.RecordUnanswered(log_->TruncateAfter(pending.front().sequence - 1), failure);
     }
   }
-  const absl::Status behind = absl::CancelledError(
-      absl::StrCat("operation ", pending.empty() ? 0 : pending.front().sequence,
-                   ", before this one, failed: ", failure.message()));
+  const absl::Status cancelled = absl::CancelledError(
+      absl::StrCat("earlier operation ", pending.empty() ? 0 : pending.front().sequence,
+                   " failed: ", failure.message()));
   bool first = true;
   for (Pending& operation : pending) {
-    operation.done(first ? failure : behind);
+    operation.callback(first ? failure : cancelled);
     first = false;
   }
 }
 
-absl::Time Pipeline::Due() const {
-  if (!Awaited()) return absl::InfiniteFuture();
-  return std::min(progress_ + timeout_, broken_since_ + handle_.patience());
+absl::Time Pipeline::ReplyDeadline() const {
+  if (!ExpectsReply()) return absl::InfiniteFuture();
+  return std::min(last_progress_ + timeout_, disconnected_since_ + handle_.restart_timeout());
 }
 
 }  // namespace braid::client

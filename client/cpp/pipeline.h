@@ -1,7 +1,9 @@
-// Operations of a trainer on their way over the method Stream, through lost connections. Internal.
+// Sends a trainer's operations over the method Stream and reconnects when the connection breaks.
+// Internal.
 //
-// One thread keeps a connection as long as there is something to send or to be replied; what it may
-// send again, and from where, operation_log.h says. gRPC's threads send, and hand out the replies.
+// One thread opens a connection whenever there is something to send or to receive, and decides
+// after a broken connection what to send again (operation_log.h). gRPC's threads send the
+// operations and deliver the replies.
 #pragma once
 
 #include <cstddef>
@@ -21,99 +23,119 @@
 
 namespace braid::client {
 
-// Thread-safe.
-class Pipeline final : private StreamCall::Owner {
+// Owned by a Stream. Thread-safe.
+class Pipeline final : private StreamCall::Delegate {
  public:
   struct Reply {
     v1::StreamResponse message;
-    // What LostReply makes of a later one.
+    // The reply was lost; `message` comes from ReplyFromLater.
     bool lost = false;
   };
-  using Done = absl::AnyInvocable<void(absl::StatusOr<Reply>)>;
+  using Callback = absl::AnyInvocable<void(absl::StatusOr<Reply>)>;
 
-  // `handle` must outlive this object, which has it to itself. `depth`: of operations under way, at
-  // least 1. `timeout`: in which something must be replied while operations are under way.
+  // Uses `handle` exclusively; `handle` must outlive this object. `depth` is the maximum number of
+  // operations in flight, at least 1. `timeout` limits the wait for the next reply while operations
+  // are in flight.
   Pipeline(Handle& handle, size_t depth, absl::Duration timeout);
-  // Gives up what is under way.
+  // Cancels the operations in flight.
   ~Pipeline() override;
 
-  // Waits for room, then hands `operation` over. `done` is called once, in the order of the calls;
-  // it must not call this object.
-  void Submit(v1::StreamRequest operation, Done done);
-  // As Handle's. What the pipeline failed with, if it has.
-  absl::StatusOr<Handle::Moment> BringUp(absl::Time deadline);
-  Handle::Seen seen();
-  // Takes no more operations and waits for those under way. Returns what it failed with, if it did.
+  // Blocks until there is room, then queues `operation`. Calls `callback` once, in the order of the
+  // Submit calls, from another thread or, on error, from this one. `callback` must not call this
+  // object.
+  void Submit(v1::StreamRequest operation, Callback callback);
+  // Implements Handle::Resync while the stream is open. Also returns the pipeline's error.
+  absl::StatusOr<Handle::Moment> Resync(absl::Time deadline);
+  // Implements Handle::progress while the stream is open.
+  Handle::Progress progress();
+  // Closes the pipeline and waits for the operations in flight. Returns the pipeline's error, if
+  // any.
   absl::Status End();
-  // Takes no more operations and ends what is under way.
-  void GiveUp();
+  // Closes the pipeline and cancels the operations in flight.
+  void Abandon();
 
  private:
   struct Pending {
     int64_t sequence;
-    Done done;
+    Callback callback;
   };
 
   StreamCall::Next NextToSend() override;
-  absl::Status TakeReply(v1::StreamResponse reply) override;
-  void Over(const absl::Status& status) override;
+  absl::Status OnReply(v1::StreamResponse reply) override;
+  void OnEnd(const absl::Status& status) override;
 
-  absl::Status Enqueue(v1::StreamRequest& operation, Done& done);
-  absl::Status WaitForRoom(size_t bytes);
+  // Moves `operation` and `callback` into the queue on success.
+  absl::Status Enqueue(v1::StreamRequest& operation, Callback& callback);
+  absl::Status WaitForCapacity(size_t bytes);
   absl::Status CheckOpen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  int64_t LastSeen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<std::shared_ptr<StreamCall>> FallBack(int64_t seen);
-  absl::Status CheckOperator(const v1::Trainer& info);
+  // Returns the last number whose result was passed to its callback.
+  int64_t LastDelivered() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Starts the replay of lost operations up to `delivered`, unless it is running. Returns the
+  // connection to cancel for it, or null.
+  absl::StatusOr<std::shared_ptr<StreamCall>> StartReplay(int64_t delivered);
+  absl::Status CheckLastOperator(const v1::Trainer& info);
 
-  // Only the thread runs what follows. `ended`: how the last connection ended; not OK: what to go
-  // on after. What is returned, if not OK, is the end of it all.
-  absl::Status Serve();
+  // The functions below run on `thread_` only. `ended` is the status with which the last connection
+  // ended. An error in `ended` is recoverable; a returned error ends the pipeline.
+
+  // Runs connections until the pipeline is closed and empty.
+  absl::Status Run();
+  // Waits until a connection is needed, after a backoff if `attempts` connections have failed.
+  // Returns false if none will be needed.
   absl::StatusOr<bool> WaitForWork(int attempts, const absl::Status& ended);
-  absl::Status Attend(absl::Status* ended);
-  absl::StatusOr<int64_t> WhereToGoOn(const v1::Trainer& info, const absl::Status& ended);
-  absl::Status Converse(int64_t first, absl::Status* ended);
-  absl::Status WaitUntilOver(StreamCall& call);
-  absl::Status Judge(const absl::Status& status, absl::Status* ended);
+  // Determines where to resume, then runs one connection until it ends.
+  absl::Status RunConnection(absl::Status* ended);
+  // Returns the number to send next to a trainer in state `info`.
+  absl::StatusOr<int64_t> ResumePoint(const v1::Trainer& info, const absl::Status& ended);
+  // Runs one call of the method Stream, starting with operation `first`.
+  absl::Status RunCall(int64_t first, absl::Status* ended);
+  // Waits until `call` has ended. Cancels it if no reply arrives in time.
+  absl::Status WaitForEnd(StreamCall& call);
+  // Stores a recoverable status in `ended`; returns any other one.
+  absl::Status ClassifyEnd(const absl::Status& status, absl::Status* ended);
+  // Closes the pipeline. The first pending operation gets `failure`, the later ones CANCELLED.
   void Fail(const absl::Status& failure);
 
-  // Whether a reply is waited for, and when it is overdue.
-  bool Awaited() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return fell_back_ || !pending_.empty(); }
-  absl::Time Due() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool ExpectsReply() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return replaying_ || !pending_.empty();
+  }
+  // Returns the time by which the next reply must arrive; InfiniteFuture if none is expected.
+  absl::Time ReplyDeadline() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
+  // Constant after construction.
   Handle& handle_;
   const size_t depth_;
   const absl::Duration timeout_;
 
-  // Held while an operation is handed over, so that they come in the order of their numbers.
+  // Held while an operation is queued, so that callers take their numbers in order.
   absl::Mutex submit_mu_ ABSL_ACQUIRED_BEFORE(mu_);
 
-  // Guards, besides, what the handle has.
+  // Also guards the mutable state of `handle_`.
   absl::Mutex mu_;
   OperationLog* const log_ ABSL_PT_GUARDED_BY(mu_);
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   bool open_ ABSL_GUARDED_BY(mu_) = true;
-  // Given up.
-  bool left_ ABSL_GUARDED_BY(mu_) = false;
-  // BringUp has found that the trainer did, and waits until it is made up for.
-  bool fell_back_ ABSL_GUARDED_BY(mu_) = false;
+  bool abandoned_ ABSL_GUARDED_BY(mu_) = false;
+  // Resync found that the trainer lost operations and waits for their replay.
+  bool replaying_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  // When something was last replied, or became pending.
-  absl::Time progress_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  // When the first connection broke since.
-  absl::Time broken_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  // The last number sent since the trainer last fell back.
-  int64_t sent_ ABSL_GUARDED_BY(mu_);
+  // Time of the last reply, or of the first pending operation after an idle period.
+  absl::Time last_progress_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  // Time of the first broken connection since then.
+  absl::Time disconnected_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  // Last number sent since the trainer last lost operations.
+  int64_t last_sent_ ABSL_GUARDED_BY(mu_);
 
-  // Of the connection there is, if any.
+  // State of the current connection; `call_` is null without one.
   std::shared_ptr<StreamCall> call_ ABSL_GUARDED_BY(mu_);
-  int64_t to_send_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t to_answer_ ABSL_GUARDED_BY(mu_) = 0;
-  // Nothing is sent until this operation is answered.
+  int64_t next_send_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t next_reply_ ABSL_GUARDED_BY(mu_) = 0;
+  // Nothing is sent until this operation has its reply.
   int64_t barrier_ ABSL_GUARDED_BY(mu_) = 0;
-  bool over_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status over_status_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status end_status_ ABSL_GUARDED_BY(mu_);
 
-  // Last member: joined first.
+  // Last member, so that it is joined first.
   std::thread thread_;
 };
 

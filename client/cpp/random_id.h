@@ -1,11 +1,11 @@
-// Text that nobody else has.
+// Random identifiers. Thread-safe.
 #pragma once
 
 #include <string>
 
 namespace braid::client {
 
-// 32 hexadecimal digits.
+// Returns 128 random bits as 32 hexadecimal digits.
 std::string RandomId();
 
 }  // namespace braid::client

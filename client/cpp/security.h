@@ -1,4 +1,4 @@
-// How a client knows the server, and how the server knows the client.
+// TLS and authentication settings of a client.
 #pragma once
 
 #include <optional>
@@ -6,11 +6,11 @@
 
 namespace braid::client {
 
-// All in PEM.
+// Certificates and keys as PEM text.
 struct Tls {
-  // The authorities that the server's certificate may be of. Default: the system's.
+  // Certificate authorities that may sign the server's certificate. Default: the system's.
   std::string ca = {};
-  // The client's own, both or neither, for a server with --tls_client_ca.
+  // Client certificate and private key, for a server with --tls_client_ca. Set both or neither.
   std::string certificate = {};
   std::string key = {};
 };
@@ -18,8 +18,8 @@ struct Tls {
 struct Security {
   // Default: plaintext.
   std::optional<Tls> tls = {};
-  // Sent with each call, for a server with --auth_tokens. Without TLS everybody on the way reads
-  // it.
+  // Bearer token sent with each call, for a server with --auth_tokens. Sent in plaintext without
+  // TLS.
   std::string token = {};
 };
 

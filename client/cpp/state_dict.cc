@@ -8,8 +8,8 @@
 namespace braid::client {
 namespace {
 
-// What is reserved at once for a tensor whose bytes are still to come: a wrong shape from the
-// server must not allocate all it claims.
+// Maximum number of bytes reserved before the data arrives. Limits the memory that a wrong shape
+// from the server can allocate.
 constexpr int64_t kMaxReserve = int64_t{64} << 20;
 
 }  // namespace
@@ -37,14 +37,14 @@ absl::Status StateDictAssembler::Begin(const v1::GetStateDictResponse& piece) {
 }
 
 absl::Status StateDictAssembler::Add(const v1::GetStateDictResponse& piece) {
-  const bool goes_on = piece.offset() != 0;
-  if (!goes_on) {
+  const bool continues = piece.offset() != 0;
+  if (!continues) {
     if (absl::Status status = Begin(piece); !status.ok()) return status;
   }
   const bool same = !entries_.empty() && entries_.back().tensor.name == piece.name();
   const int64_t have = same ? static_cast<int64_t>(entries_.back().tensor.data.size()) : 0;
   const int64_t size = static_cast<int64_t>(piece.data().size());
-  if (!same || piece.offset() != have || size > missing_ || (goes_on && size == 0)) {
+  if (!same || piece.offset() != have || size > missing_ || (continues && size == 0)) {
     return absl::InternalError(absl::StrCat(
         "state dict: ", size, " bytes at offset ", piece.offset(), " of \"", piece.name(),
         "\", which has ", have, " bytes and lacks ", same ? missing_ : 0));

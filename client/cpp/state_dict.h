@@ -1,4 +1,4 @@
-// Puts a state dict together from the pieces in which the server streams it.
+// Assembles a state dict from the pieces that the server streams.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@ namespace braid::client {
 
 struct StateEntry {
   Tensor tensor;
-  // A parameter; else a buffer.
+  // True for a parameter, false for a buffer.
   bool parameter = false;
 };
 
-// Thread-compatible.
+// Collects pieces with Add, then returns the entries with Finish. Thread-compatible.
 class StateDictAssembler {
  public:
-  // Takes the next piece. INTERNAL if it does not go on where the last one ended.
+  // Adds the next piece. INTERNAL if it does not continue where the last one ended.
   absl::Status Add(const v1::GetStateDictResponse& piece);
 
-  // The entries in the order in which they came. INTERNAL if the last one is incomplete. Leaves
-  // nothing behind.
+  // Returns the entries in the order of their arrival and empties the assembler. INTERNAL if the
+  // last entry is incomplete.
   absl::StatusOr<std::vector<StateEntry>> Finish();
 
  private:
   absl::Status Begin(const v1::GetStateDictResponse& piece);
 
   std::vector<StateEntry> entries_;
-  // Bytes that the last entry still lacks.
+  // Bytes that the last entry is missing.
   int64_t missing_ = 0;
 };
 

@@ -32,7 +32,7 @@ Stream::Stream(std::shared_ptr<Handle> handle, const StreamOptions& options)
 }
 
 Stream::~Stream() {
-  pipeline_.GiveUp();
+  pipeline_.Abandon();
   Release();
 }
 
@@ -78,7 +78,7 @@ absl::Status Stream::Finish() {
 void Stream::Release() {
   if (finished_) return;
   finished_ = true;
-  handle_->log().Limit(OperationLog::kAnyNumber, OperationLog::kDefaultBytes);
+  handle_->log().Limit(OperationLog::kUnlimited, OperationLog::kDefaultBytes);
   handle_->set_pipeline(nullptr);
 }
 

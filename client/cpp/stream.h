@@ -1,4 +1,4 @@
-// Operations of a trainer, several on their way at once, through broken connections.
+// Keeps several operations of a trainer in flight and survives broken connections.
 //
 //   absl::StatusOr<std::unique_ptr<Stream>> stream = trainer.OpenStream({.depth = 4});
 //   for (…) losses.push_back((*stream)->Step(std::move(inputs), std::move(targets)));
@@ -24,56 +24,57 @@
 namespace braid::client {
 
 struct StreamOptions {
-  // The most operations under way; at least 1. The server takes in 8 of them ahead.
+  // Maximum number of operations in flight, at least 1. The server reads up to 8 of them ahead.
   size_t depth = 2;
-  // The most that is kept for sending again after the server's restart. Where they are full a call
-  // waits for the replies under way, which may say that a checkpoint was written, then has the
-  // server write one. A trainer without a checkpoint policy keeps nothing that was applied.
-  size_t buffer_operations = OperationLog::kAnyNumber;
+  // Capacity of the log of operations that are not durable yet, which a replay after a server
+  // restart needs. If the log is full, a call first waits for the pending replies, since they may
+  // report a checkpoint, and then requests a checkpoint. Without a checkpoint policy the log holds
+  // only operations in flight.
+  size_t buffer_operations = OperationLog::kUnlimited;
   int64_t buffer_bytes = OperationLog::kDefaultBytes;
-  // In which something must be replied while operations are under way. Default: the client's.
+  // Maximum wait for the next reply while operations are in flight. Default:
+  // ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
 };
 
-// From Trainer::OpenStream. Thread-safe, but for Finish. While it is there, the trainer's
-// operations go through it alone. It may outlive the Trainer.
+// Created by Trainer::OpenStream and owned by the caller. Thread-safe, except Finish. While the
+// stream is open, the trainer's own operations fail. The stream may outlive the Trainer.
 //
-// Each method hands an operation over and returns the future of its result; it blocks while `depth`
-// operations are under way. Operations are applied, and futures become ready, in the order of the
+// Each method queues an operation and returns the future of its result. It blocks while `depth`
+// operations are in flight. Operations are applied, and futures become ready, in the order of the
 // calls.
 //
-// A connection that breaks is made again, for as long as ClientOptions::restart_timeout says, and
-// what the server has not applied, or has lost because it was started again, is sent again, by the
-// rule in operation_log.h: every operation stays in a buffer until it is durable. Futures that are
-// ready stay as they are.
+// If the connection breaks, the stream reconnects for up to ClientOptions::restart_timeout. It then
+// sends every operation that the server has not applied, or has lost in a restart, as described in
+// operation_log.h. Futures that are ready keep their results.
 //
-// An operation that fails ends the stream: its future has the error, those behind it have
-// CANCELLED, as none of them is applied. After that every method, and Finish, give the error.
+// An operation that fails ends the stream. Its future has the error; later futures have CANCELLED,
+// and their operations are not applied. Afterwards every method and Finish return the error.
 class Stream {
  public:
   template <typename Result>
   using Future = std::future<absl::StatusOr<Result>>;
 
-  // For Trainer's own use: nothing else may operate by `handle`.
+  // Used by Trainer only. The stream has exclusive use of `handle`.
   Stream(std::shared_ptr<Handle> handle, const StreamOptions& options);
-  // Gives up what is under way, where Finish was not called; Trainer::Refresh then says, and takes
-  // over, where the trainer stands.
+  // Without Finish, cancels the operations in flight. Call Trainer::Refresh before operating the
+  // trainer again: it finds out which of them were applied.
   ~Stream();
 
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // As Trainer's.
+  // See the methods of Trainer.
   Future<LossResult> Step(std::vector<Tensor> inputs, std::vector<Tensor> targets,
                           const StepOptions& options = {});
   Future<LossResult> ForwardBackward(std::vector<Tensor> inputs, std::vector<Tensor> targets,
                                      bool report_split = false);
   Future<OperationResult> OptimStep(const v1::HyperParameters& hyper_parameters = {});
-  // What comes behind it is sent once it is answered.
+  // Later operations are sent after the reply to this one.
   Future<int64_t> Publish();
 
-  // Takes no more operations and waits until all are applied. Returns what the stream failed with,
-  // if it did. After that the trainer's own methods operate it again.
+  // Closes the stream and waits until all operations are applied. Returns the stream's error, if
+  // any. The trainer's own operations work again afterwards.
   absl::Status Finish();
 
  private:

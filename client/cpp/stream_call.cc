@@ -6,12 +6,12 @@
 
 namespace braid::client {
 
-StreamCall::StreamCall(v1::TrainingService::StubInterface& stub, Owner& owner)
-    : stub_(stub), owner_(owner) {}
+StreamCall::StreamCall(v1::TrainingService::StubInterface& stub, Delegate& delegate)
+    : stub_(stub), delegate_(delegate) {}
 
 void StreamCall::Start() {
   stub_.async()->Stream(&context_, this);
-  // Writes begin outside reactions too, so the call must not be over before the last of them is.
+  // Writes also start outside reactions, so a hold keeps the call alive until the last one ends.
   AddHold();
   StartRead(&reply_);
   StartCall();
@@ -23,14 +23,14 @@ void StreamCall::Pump() {
   {
     const absl::MutexLock lock(&mu_);
     if (writing_ || writes_done_ || read_all_) return;
-    Next next = owner_.NextToSend();
+    Next next = delegate_.NextToSend();
     if (!next.end && next.operation == nullptr) return;
     writing_ = true;
     writes_done_ = next.end;
     sending_ = std::move(next.operation);
     operation = sending_.get();
   }
-  // Outside the lock: it serializes the operation.
+  // Outside the lock, because it serializes the operation.
   if (operation == nullptr) {
     StartWritesDone();
   } else {
@@ -40,41 +40,41 @@ void StreamCall::Pump() {
 
 void StreamCall::OnReadDone(bool ok) {
   if (ok) {
-    if (fault_.ok()) {
-      fault_ = owner_.TakeReply(std::move(reply_));
-      if (!fault_.ok()) Cancel();
+    if (delegate_error_.ok()) {
+      delegate_error_ = delegate_.OnReply(std::move(reply_));
+      if (!delegate_error_.ok()) Cancel();
     }
     StartRead(&reply_);
     Pump();
     return;
   }
-  bool over = false;
+  bool ended = false;
   {
     const absl::MutexLock lock(&mu_);
     read_all_ = true;
-    over = !writing_;
+    ended = !writing_;
   }
-  if (over) RemoveHold();
+  if (ended) RemoveHold();
 }
 
-void StreamCall::Wrote(bool go_on) {
-  bool over = false;
+void StreamCall::OnWritten(bool can_send_more) {
+  bool ended = false;
   {
     const absl::MutexLock lock(&mu_);
     writing_ = false;
     sending_.reset();
-    over = read_all_;
+    ended = read_all_;
   }
-  if (over) {
+  if (ended) {
     RemoveHold();
-  } else if (go_on) {
+  } else if (can_send_more) {
     Pump();
   }
 }
 
-// The owner may destroy this object as soon as it is told.
+// The delegate may destroy this object in OnEnd.
 void StreamCall::OnDone(const grpc::Status& status) {
-  owner_.Over(fault_.ok() ? ToAbsl(status) : fault_);
+  delegate_.OnEnd(delegate_error_.ok() ? ToAbsl(status) : delegate_error_);
 }
 
 }  // namespace braid::client

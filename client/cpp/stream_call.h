@@ -1,4 +1,4 @@
-// One call of the method Stream: what is sent and what is replied. Internal.
+// One call of the gRPC method Stream. Internal.
 #pragma once
 
 #include <memory>
@@ -13,53 +13,56 @@
 
 namespace braid::client {
 
-// Thread-safe. It calls its owner from gRPC's threads, and from those that call Pump, with its lock
-// held or not: the owner must not hold a lock of its own while it calls this object.
+// Sends the delegate's operations and passes it the replies. Owned by a Pipeline. Thread-safe.
+//
+// Calls the delegate from gRPC's threads and from threads in Pump, possibly with its own lock held.
+// So the delegate must not hold a lock of its own while it calls this object.
 class StreamCall final : private grpc::ClientBidiReactor<v1::StreamRequest, v1::StreamResponse> {
  public:
   struct Next {
-    // Null: nothing for now.
+    // Null if there is nothing to send at present.
     OperationLog::Operation operation;
-    // Nothing will come any more.
+    // No further operations will follow.
     bool end = false;
   };
 
-  class Owner {
+  class Delegate {
    public:
-    virtual ~Owner() = default;
+    virtual ~Delegate() = default;
+    // Returns the next operation to send. Must not block.
     virtual Next NextToSend() = 0;
-    // Called for one reply after the other. A status that is not OK ends the call with it.
-    virtual absl::Status TakeReply(v1::StreamResponse reply) = 0;
-    // The last call of the owner: how it ended.
-    virtual void Over(const absl::Status& status) = 0;
+    // Receives the replies, one at a time. An error cancels the call and becomes its status.
+    virtual absl::Status OnReply(v1::StreamResponse reply) = 0;
+    // Receives the final status. This is the last call; afterwards this object may be destroyed.
+    virtual void OnEnd(const absl::Status& status) = 0;
   };
 
-  // Both must outlive the call.
-  StreamCall(v1::TrainingService::StubInterface& stub, Owner& owner);
+  // `stub` and `delegate` must outlive the call.
+  StreamCall(v1::TrainingService::StubInterface& stub, Delegate& delegate);
 
-  // Once.
+  // Starts the call. Call once.
   void Start();
-  // Sends what the owner has, unless something is being sent; then that comes after it.
+  // Sends the delegate's next operation. If a write is running, it is sent after that write.
   void Pump();
-  // Ends it with CANCELLED, unless it has ended.
+  // Ends the call with CANCELLED, unless it has ended.
   void Cancel() { context_.TryCancel(); }
 
  private:
   void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override { Wrote(ok); }
-  void OnWritesDoneDone(bool /*ok*/) override { Wrote(false); }
+  void OnWriteDone(bool ok) override { OnWritten(ok); }
+  void OnWritesDoneDone(bool /*ok*/) override { OnWritten(false); }
   void OnDone(const grpc::Status& status) override;
-  void Wrote(bool go_on);
+  void OnWritten(bool can_send_more);
 
   v1::TrainingService::StubInterface& stub_;
-  Owner& owner_;
+  Delegate& delegate_;
   grpc::ClientContext context_;
-  // Touched only by the reads, one after the other.
+  // Used only by reads, which run one at a time.
   v1::StreamResponse reply_;
-  absl::Status fault_;
+  absl::Status delegate_error_;
 
   absl::Mutex mu_;
-  // What is being sent stays until it is.
+  // Keeps the operation alive until its write has finished.
   OperationLog::Operation sending_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool writes_done_ ABSL_GUARDED_BY(mu_) = false;

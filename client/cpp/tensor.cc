@@ -16,7 +16,7 @@ constexpr Datatype kDatatypes[] = {
     {"BF16", 2}, {"FP32", 4},  {"FP64", 8},
 };
 
-// So that the product with an element's size stays within int64.
+// The product with an element's size still fits in int64.
 constexpr int64_t kMaxElements = int64_t{1} << 59;
 
 }  // namespace
@@ -33,11 +33,12 @@ absl::StatusOr<int64_t> ElementCount(absl::Span<const int64_t> shape) {
   for (int64_t dim : shape) {
     if (dim < 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("shape [", absl::StrJoin(shape, ", "), "] has a negative dimension"));
+          absl::StrCat("shape: [", absl::StrJoin(shape, ", "), "] has a negative dimension"));
     }
     if (dim > 0 && count > kMaxElements / dim) {
       return absl::InvalidArgumentError(
-          absl::StrCat("shape [", absl::StrJoin(shape, ", "), "] has too many elements"));
+          absl::StrCat("shape: [", absl::StrJoin(shape, ", "),
+                       "] has too many elements (expected at most 2^59)"));
     }
     count *= dim;
   }
@@ -47,7 +48,7 @@ absl::StatusOr<int64_t> ElementCount(absl::Span<const int64_t> shape) {
 absl::StatusOr<int64_t> ByteCount(absl::string_view datatype, absl::Span<const int64_t> shape) {
   const size_t size = ElementSize(datatype);
   if (size == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("unknown datatype \"", datatype, "\""));
+    return absl::InvalidArgumentError(absl::StrCat("datatype: unknown value '", datatype, "'"));
   }
   absl::StatusOr<int64_t> count = ElementCount(shape);
   if (!count.ok()) return count.status();

@@ -1,4 +1,4 @@
-// A dense tensor on the client's side.
+// Dense tensors on the client side.
 #pragma once
 
 #include <bit>
@@ -18,29 +18,30 @@
 
 namespace braid::client {
 
-// Thread-compatible: plain data.
+// One named tensor. Plain data: thread-compatible.
 struct Tensor {
   std::string name;
   // BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32 or FP64.
   std::string datatype;
-  // Outermost dimension first; empty: a scalar.
+  // Outermost dimension first. Empty for a scalar.
   std::vector<int64_t> shape;
-  // Row-major without padding, little-endian; as many bytes as shape and datatype say.
+  // Elements in row-major order without padding, little-endian. Its size must match `shape` and
+  // `datatype`.
   std::string data;
 };
 
-// Bytes of one element; 0 if the datatype is none of the above.
+// Returns the bytes of one element; 0 for an unknown datatype.
 size_t ElementSize(absl::string_view datatype);
 
-// Elements in a tensor of this shape. INVALID_ARGUMENT if a dimension is negative, or if they are
-// more than 2^59.
+// Returns the number of elements. INVALID_ARGUMENT if a dimension is negative or the number exceeds
+// 2^59.
 absl::StatusOr<int64_t> ElementCount(absl::Span<const int64_t> shape);
 
-// Bytes in a tensor of this datatype and shape. INVALID_ARGUMENT if the datatype is unknown, or as
-// ElementCount.
+// Returns the bytes of a tensor. INVALID_ARGUMENT if the datatype is unknown or ElementCount fails.
 absl::StatusOr<int64_t> ByteCount(absl::string_view datatype, absl::Span<const int64_t> shape);
 
-// The datatype of elements of type T: "FP32" for float. T: a fixed-width integer, float or double.
+// Returns the datatype of elements of type T, for example "FP32" for float. T is a fixed-width
+// integer, float or double.
 template <typename T>
 constexpr absl::string_view DatatypeOf() {
   static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8);
@@ -55,8 +56,8 @@ constexpr absl::string_view DatatypeOf() {
   }
 }
 
-// Copies `values` into a tensor; their number must be the shape's product, or the server will
-// refuse the tensor.
+// Copies `values` into a tensor. Their number must equal the product of `shape`; otherwise the
+// server rejects the tensor.
 template <typename T>
 Tensor MakeTensor(std::string name, std::vector<int64_t> shape, absl::Span<const T> values) {
   Tensor tensor{std::move(name), std::string(DatatypeOf<T>()), std::move(shape), {}};
@@ -64,12 +65,13 @@ Tensor MakeTensor(std::string name, std::vector<int64_t> shape, absl::Span<const
   return tensor;
 }
 
-// Copies the elements out. INVALID_ARGUMENT if the tensor's datatype is not T's.
+// Copies the elements out. INVALID_ARGUMENT if the tensor's datatype does not match T.
 template <typename T>
 absl::StatusOr<std::vector<T>> Values(const Tensor& tensor) {
   if (tensor.datatype != DatatypeOf<T>()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\" is ",
-                                                   tensor.datatype, ", not ", DatatypeOf<T>()));
+    return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "': datatype ",
+                                                   tensor.datatype, " (expected ", DatatypeOf<T>(),
+                                                   ")"));
   }
   std::vector<T> values(tensor.data.size() / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(T));

@@ -12,8 +12,8 @@ namespace {
 
 using Stub = v1::TrainingService::StubInterface;
 
-// Calls `take` with each piece of a streamed reply. Its own failure ends the call and is returned
-// by `Attempt`'s caller as `fault`.
+// Passes each piece of a streamed reply to `take`. An error of `take` cancels the call and is
+// stored in `fault`.
 template <typename Piece>
 grpc::Status ReadPieces(grpc::ClientContext* context, grpc::ClientReaderInterface<Piece>& stream,
                         absl::FunctionRef<absl::Status(const Piece&)> take, absl::Status* fault) {
@@ -36,7 +36,7 @@ Trainer::Trainer(std::shared_ptr<Handle> handle, v1::Trainer info)
 absl::StatusOr<LossResult> Trainer::Step(std::vector<Tensor> inputs, std::vector<Tensor> targets,
                                          const StepOptions& options) {
   absl::StatusOr<v1::StreamResponse> reply =
-      handle_->Operate(StepMessage(std::move(inputs), std::move(targets), options));
+      handle_->Execute(StepMessage(std::move(inputs), std::move(targets), options));
   if (!reply.ok()) return reply.status();
   return ReadLoss(*std::move(reply));
 }
@@ -45,42 +45,42 @@ absl::StatusOr<LossResult> Trainer::ForwardBackward(std::vector<Tensor> inputs,
                                                     std::vector<Tensor> targets,
                                                     bool report_split) {
   absl::StatusOr<v1::StreamResponse> reply =
-      handle_->Operate(ForwardBackwardMessage(std::move(inputs), std::move(targets), report_split));
+      handle_->Execute(ForwardBackwardMessage(std::move(inputs), std::move(targets), report_split));
   if (!reply.ok()) return reply.status();
   return ReadLoss(*std::move(reply));
 }
 
 absl::StatusOr<OperationResult> Trainer::OptimStep(const v1::HyperParameters& hyper_parameters) {
-  absl::StatusOr<v1::StreamResponse> reply = handle_->Operate(OptimStepMessage(hyper_parameters));
+  absl::StatusOr<v1::StreamResponse> reply = handle_->Execute(OptimStepMessage(hyper_parameters));
   if (!reply.ok()) return reply.status();
   return ReadStatus(*reply);
 }
 
 absl::StatusOr<ForwardResult> Trainer::Forward(std::vector<Tensor> inputs, ForwardOptions options) {
   absl::StatusOr<v1::StreamResponse> reply =
-      handle_->Operate(ForwardMessage(std::move(inputs), std::move(options)));
+      handle_->Execute(ForwardMessage(std::move(inputs), std::move(options)));
   if (!reply.ok()) return reply.status();
   return ReadForward(*std::move(reply));
 }
 
 absl::StatusOr<OperationResult> Trainer::Backward(std::vector<Tensor> output_gradients) {
   absl::StatusOr<v1::StreamResponse> reply =
-      handle_->Operate(BackwardMessage(std::move(output_gradients)));
+      handle_->Execute(BackwardMessage(std::move(output_gradients)));
   if (!reply.ok()) return reply.status();
   return ReadStatus(*reply);
 }
 
 absl::StatusOr<int64_t> Trainer::Publish() {
-  absl::StatusOr<v1::StreamResponse> reply = handle_->Operate(PublishMessage());
+  absl::StatusOr<v1::StreamResponse> reply = handle_->Execute(PublishMessage());
   if (!reply.ok()) return reply.status();
   return ReadVersion(*reply);
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> Trainer::OpenStream(const StreamOptions& options) {
   if (options.depth < 1 || options.buffer_operations < 1 || options.buffer_bytes < 1) {
-    return absl::InvalidArgumentError("a stream's depth and buffer must be at least 1");
+    return absl::InvalidArgumentError("stream options: depth and buffer limits must be at least 1");
   }
-  if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
+  if (absl::Status status = handle_->CheckNoStream(); !status.ok()) return status;
   handle_->log().Limit(options.buffer_operations, options.buffer_bytes);
   return std::make_unique<Stream>(handle_, options);
 }
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Stream>> Trainer::OpenStream(const StreamOptions&
 absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(
     absl::FunctionRef<std::optional<Batch>()> next, const EvaluateOptions& options) {
   std::optional<Batch> batch = next();
-  if (!batch) return absl::InvalidArgumentError("there are no batches to evaluate");
+  if (!batch) return absl::InvalidArgumentError("batches: empty (expected at least one)");
   v1::EvaluateRequest request;
   request.set_trainer(handle_->name());
   request.mutable_metrics()->Add(options.metrics.begin(), options.metrics.end());
@@ -98,18 +98,18 @@ absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(
     grpc::ClientContext context;
     SetDeadline(context, absl::Now() + policy.timeout);
     const auto stream = handle_->training().Evaluate(&context, &reply);
-    absl::Status unsendable;
+    absl::Status send_error;
     for (; batch; batch = next()) {
-      MoveTo(std::move(batch->inputs), request.mutable_inputs());
-      MoveTo(std::move(batch->targets), request.mutable_targets());
-      unsendable = CheckSendable(request.ByteSizeLong());
-      if (!unsendable.ok()) context.TryCancel();
-      if (!unsendable.ok() || !stream->Write(request)) break;
+      MoveTensors(std::move(batch->inputs), request.mutable_inputs());
+      MoveTensors(std::move(batch->targets), request.mutable_targets());
+      send_error = CheckSendable(request.ByteSizeLong());
+      if (!send_error.ok()) context.TryCancel();
+      if (!send_error.ok() || !stream->Write(request)) break;
       request.Clear();
     }
     stream->WritesDone();
     absl::Status finished = ToAbsl(stream->Finish());
-    return unsendable.ok() ? finished : unsendable;
+    return send_error.ok() ? finished : send_error;
   });
   if (!status.ok()) return status;
   return reply;
@@ -117,11 +117,11 @@ absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(
 
 absl::StatusOr<v1::EvaluateResponse> Trainer::Evaluate(std::vector<Batch> batches,
                                                        const EvaluateOptions& options) {
-  size_t given = 0;
+  size_t next = 0;
   return Evaluate(
       [&]() -> std::optional<Batch> {
-        if (given == batches.size()) return std::nullopt;
-        return std::move(batches[given++]);
+        if (next == batches.size()) return std::nullopt;
+        return std::move(batches[next++]);
       },
       options);
 }
@@ -138,11 +138,11 @@ absl::StatusOr<std::vector<v1::Checkpoint>> Trainer::ListCheckpoints() {
 }
 
 absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& name) {
-  if (absl::Status status = handle_->CheckFree(); !status.ok()) return status;
+  if (absl::Status status = handle_->CheckNoStream(); !status.ok()) return status;
   CallPolicy policy = handle_->policy();
   const absl::Time deadline = absl::Now() + policy.timeout;
   if (name.empty()) {
-    if (absl::Status status = handle_->MakeUp(deadline).status(); !status.ok()) return status;
+    if (absl::Status status = handle_->Replay(deadline).status(); !status.ok()) return status;
   }
   policy.timeout = deadline - absl::Now();
   v1::RestoreCheckpointRequest request;
@@ -152,7 +152,7 @@ absl::StatusOr<v1::Checkpoint> Trainer::RestoreCheckpoint(const std::string& nam
       Call(handle_->training(), &Stub::RestoreCheckpoint, request, policy);
   if (!reply.ok()) return reply.status();
   info_ = std::move(*reply->mutable_trainer());
-  handle_->BeginAt(info_);
+  handle_->StartFrom(info_);
   return std::move(*reply->mutable_checkpoint());
 }
 
@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<StateEntry>> Trainer::StateDict() {
   StateDictAssembler assembler;
   absl::Status status = handle_->Read([&](const CallPolicy& policy) {
     absl::Status fault;
-    absl::Status ended = Attempt(policy, [&](grpc::ClientContext* context) {
+    absl::Status ended = CallWithRetry(policy, [&](grpc::ClientContext* context) {
       assembler = {};
       fault = absl::OkStatus();
       return ReadPieces<v1::GetStateDictResponse>(
@@ -184,8 +184,8 @@ absl::StatusOr<int64_t> Trainer::DownloadModel(const std::string& path,
   request.set_format(format);
   absl::Status status = handle_->Read([&](const CallPolicy& policy) {
     absl::Status fault;
-    absl::Status ended = Attempt(policy, [&](grpc::ClientContext* context) {
-      fault = (*file)->Begin();
+    absl::Status ended = CallWithRetry(policy, [&](grpc::ClientContext* context) {
+      fault = (*file)->Restart();
       if (!fault.ok()) return grpc::Status::CANCELLED;
       return ReadPieces<v1::DownloadModelResponse>(
           context, *handle_->training().DownloadModel(context, request),
@@ -198,7 +198,7 @@ absl::StatusOr<int64_t> Trainer::DownloadModel(const std::string& path,
 }
 
 absl::Status Trainer::Refresh() {
-  absl::StatusOr<v1::Trainer> info = handle_->Sync();
+  absl::StatusOr<v1::Trainer> info = handle_->Refresh();
   if (!info.ok()) return info.status();
   info_ = *std::move(info);
   return absl::OkStatus();
@@ -211,7 +211,7 @@ absl::Status Trainer::Delete() {
   int attempts = 0;
   absl::Status status = CallInto(handle_->training(), &Stub::DeleteTrainer, request,
                                  handle_->policy(), &reply, &attempts);
-  // An earlier attempt deleted it, and its reply was lost.
+  // An earlier attempt deleted the trainer, but its reply was lost.
   if (attempts > 1 && absl::IsNotFound(status)) return absl::OkStatus();
   return status;
 }

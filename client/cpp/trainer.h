@@ -1,4 +1,4 @@
-// A trainer on the server, and the sequence number that makes its operations safe to send again.
+// A trainer on the server. Sequence numbers make its operations idempotent, so they can be retried.
 #pragma once
 
 #include <cstdint>
@@ -20,94 +20,96 @@
 namespace braid::client {
 
 struct EvaluateOptions {
-  // What to measure beyond the loss: "accuracy", "top_k", "confusion", "mse", "mae".
+  // Metrics in addition to the loss: "accuracy", "top_k", "confusion", "mse", "mae".
   std::vector<std::string> metrics = {};
-  // Of "top_k". 0: the server's default.
+  // The k of "top_k". 0 means the server's default.
   int64_t k = 0;
 };
 
-// Thread-compatible: operations are ordered, so one at a time. May outlive its Client. Copies are
-// the same trainer.
+// Handle of a trainer. Copies refer to the same trainer. May outlive its Client. Thread-compatible:
+// a trainer applies one operation after the other. Methods block until the server replies.
 //
-// Each operation carries the next sequence number. While the answer is UNAVAILABLE it is sent
-// again, with the same number, as often as ClientOptions::max_attempts says; the server applies it
-// once. An operation that the server refuses changes nothing and uses up no number. After
-// UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED it is not known whether the operation was applied:
-// the same operation with the same arguments, called again, gives its result either way; before
-// another one, call Refresh.
+// Each operation carries the next sequence number. While the server is UNAVAILABLE, the operation
+// is retried with the same number, up to ClientOptions::max_attempts times; the server applies it
+// once. A rejected operation changes nothing and uses no number. After UNAVAILABLE,
+// DEADLINE_EXCEEDED or CANCELLED it is unknown whether the operation was applied. Call it again
+// with the same arguments to get its result, or call Refresh before another operation.
 //
-// With a checkpoint policy operations survive the server's restart: it is waited for, as long as
-// ClientOptions::restart_timeout says, and what the trainer has lost is sent again, by the rule in
-// operation_log.h, before the next one and before the trainer's state is read: Evaluate, StateDict,
-// DownloadModel and SaveCheckpoint never find an older one than this object has seen, but are
-// FAILED_PRECONDITION where what was lost cannot be sent again. For that every operation is kept
-// until it is durable, in 512 MiB at most; when they are full, the server is asked to write a
-// checkpoint. What another client has operated is never sent again: an operation out of turn is
-// FAILED_PRECONDITION or ABORTED.
+// With a checkpoint policy, training survives a server restart. The client waits up to
+// ClientOptions::restart_timeout for the server and sends the lost operations again (see
+// operation_log.h). It does so before the next operation and before Evaluate, StateDict,
+// DownloadModel and SaveCheckpoint, so these never see a state older than this object has seen.
+// They return FAILED_PRECONDITION if the lost operations cannot be sent again. For this, operations
+// stay in a log of up to 512 MiB until they are durable; if the log is full, the client requests a
+// checkpoint. The client never sends another client's operations again. If another client has
+// operated the trainer, operations return FAILED_PRECONDITION or ABORTED.
 class Trainer {
  public:
-  // For Client's own use. `info`: as the server described the trainer.
+  // Used by Client only. `info` is the server's description of the trainer.
   Trainer(std::shared_ptr<Handle> handle, v1::Trainer info);
 
-  // As the server described it when this object was made, or at the last Refresh.
+  // Returns the server's description of the trainer at construction or at the last Refresh.
   const v1::Trainer& info() const { return info_; }
-  // The number of the last operation that is known to be applied; 0: none. Not while a stream is
-  // open.
+  // Returns the number of the last operation known to be applied; 0 before the first. Do not call
+  // while a stream is open.
   int64_t sequence() const { return handle_->log().last(); }
 
-  // One training step. Pass the tensors with std::move: their bytes are not copied then.
+  // Runs one training step: forward, loss, backward and update. Move the tensors in to avoid a copy
+  // of their bytes.
   absl::StatusOr<LossResult> Step(std::vector<Tensor> inputs, std::vector<Tensor> targets,
                                   const StepOptions& options = {});
-  // Adds to the accumulated gradients.
+  // Runs forward, loss and backward, and adds to the accumulated gradients.
   absl::StatusOr<LossResult> ForwardBackward(std::vector<Tensor> inputs,
                                              std::vector<Tensor> targets,
                                              bool report_split = false);
-  // One update from the accumulated gradients. FAILED_PRECONDITION if there are none. With
-  // LOSS_MODE_CLIENT a plateau schedule does not move without `metric`: there is no other loss.
+  // Updates the parameters from the accumulated gradients. FAILED_PRECONDITION if there are none.
+  // With LOSS_MODE_CLIENT, a plateau schedule advances only if `metric` is set.
   absl::StatusOr<OperationResult> OptimStep(const v1::HyperParameters& hyper_parameters = {});
-  // The forward pass alone.
+  // Runs the forward pass only.
   absl::StatusOr<ForwardResult> Forward(std::vector<Tensor> inputs, ForwardOptions options = {});
-  // Backward from the Forward with `keep_graph` just before, of a loss of the caller's own: its
-  // gradient with respect to each output, by name. FAILED_PRECONDITION if there is no graph.
+  // Runs backward for a loss computed by the caller. Must directly follow a Forward with
+  // `keep_graph`. `output_gradients` are the gradients of the loss with respect to the outputs, by
+  // name. FAILED_PRECONDITION if there is no graph.
   absl::StatusOr<OperationResult> Backward(std::vector<Tensor> output_gradients);
-  // Makes the weights the next version of the model; returns that version.
+  // Publishes the current weights as the next version of the model and returns that version.
   absl::StatusOr<int64_t> Publish();
 
-  // Operations with several of them on their way at once; until the stream is finished or gone,
-  // they go through it alone. INVALID_ARGUMENT for a depth or a buffer of 0, FAILED_PRECONDITION
-  // while another one is open.
+  // Opens a stream, which keeps several operations in flight. Until it is finished or destroyed,
+  // the trainer's operations must use it. INVALID_ARGUMENT if the depth or a buffer limit is 0,
+  // FAILED_PRECONDITION if another stream is open.
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream(const StreamOptions& options = {});
 
-  // Loss and metrics over the batches that `next` gives, until it gives none, in eval mode, each
-  // with the weights as they are when its turn comes. Changes nothing and takes no number. Sent
-  // once. Without a loss, and FAILED_PRECONDITION without a metric, where the client computes the
-  // loss. INVALID_ARGUMENT without a batch.
+  // Evaluates loss and metrics, in eval mode, over the batches that `next` returns until nullopt.
+  // Each batch uses the weights at the time it runs. Changes no state, uses no number, is not
+  // retried. With LOSS_MODE_CLIENT the result has no loss, and at least one metric is required
+  // (FAILED_PRECONDITION). INVALID_ARGUMENT without a batch.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(absl::FunctionRef<std::optional<Batch>()> next,
                                                 const EvaluateOptions& options = {});
   absl::StatusOr<v1::EvaluateResponse> Evaluate(std::vector<Batch> batches,
                                                 const EvaluateOptions& options = {});
 
-  // Has the server write a checkpoint, and returns it once it is durable.
+  // Writes a checkpoint on the server and returns it once it is durable.
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint();
-  // The oldest first.
+  // Lists the checkpoints, oldest first.
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints();
-  // Has the trainer stand where a checkpoint stands, and goes on from there. Default: the newest,
-  // once what a restart has undone is sent again, if it can be: it may have checkpoints written.
+  // Restores the trainer from a checkpoint and continues from there. Default: the newest
+  // checkpoint, after replaying operations lost in a restart, since the replay may write newer
+  // checkpoints.
   absl::StatusOr<v1::Checkpoint> RestoreCheckpoint(const std::string& name = {});
 
-  // Parameters and buffers, in the module's order.
+  // Returns parameters and buffers in the module's order.
   absl::StatusOr<std::vector<StateEntry>> StateDict();
-  // Writes the model, with its weights as they are now, to a file, which is replaced once all has
-  // come. Returns its size.
+  // Writes the model with its current weights to `path`. Replaces an existing file only after the
+  // download is complete. Returns the size in bytes.
   absl::StatusOr<int64_t> DownloadModel(
       const std::string& path,
       v1::DownloadModelRequest::Format format = v1::DownloadModelRequest::FORMAT_TORCHSCRIPT);
 
-  // Asks the server where the trainer stands, and goes on from there, once what a restart has
-  // undone is sent again, if it can be, and what the server has received already is applied or has
-  // failed: so the number stays. What of it this object has sent is kept for the next restart.
+  // Fetches the trainer's state and continues from there. First replays operations lost in a
+  // restart, if possible, and waits until the server has processed all operations it has received.
+  // Keeps this object's applied operations for a later replay.
   absl::Status Refresh();
-  // Deletes the trainer on the server; after that, every operation is NOT_FOUND.
+  // Deletes the trainer on the server. Afterwards every operation returns NOT_FOUND.
   absl::Status Delete();
 
  private:

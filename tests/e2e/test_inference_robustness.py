@@ -311,7 +311,7 @@ def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:
 
 
 def test_memory_does_not_grow_with_requests(start_server: Callable[..., Server]) -> None:
-    """bench/inference.sh has the long form, a million."""
+    """bench/inference/inference.sh runs the long form with a million requests."""
     server = start_server("cpu*2", names=("mlp",))
     request = request_of("mlp", np.zeros((1, 784), np.float32))
     with channel(server.address) as connection:

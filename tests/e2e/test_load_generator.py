@@ -1,5 +1,4 @@
-"""bench/load.cc, by which the benchmarks measure: it sends what it is told to, and tells of every
-reply."""
+"""Tests of bench/load/load.cc, the load generator of the benchmarks."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def assert_in_order(answers: dict) -> None:
     assert 0 < answers["p50_ms"] <= answers["p99_ms"] <= answers["most_ms"]
 
 
-def test_a_closed_loop_sends_as_many_as_it_is_told(start_server: Callable[..., Server]) -> None:
+def test_closed_loop_sends_the_requested_number(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*2", ("mlp",))
     done = load(server, "--shape=3,784", "--requests=100", "--in_flight=8", "--connections=3")
     assert (done["completed"]["count"], done["refused"]["count"]) == (100, 0)
@@ -43,20 +42,20 @@ def test_a_closed_loop_sends_as_many_as_it_is_told(start_server: Callable[..., S
     assert scrape(server.metrics_url).value(ROWS, model="mlp") == 300
 
 
-def test_a_closed_loop_has_no_more_in_flight_than_places(
+def test_closed_loop_limits_requests_in_flight(
     start_server: Callable[..., Server],
 ) -> None:
     server = start_server("cpu*2", ("slow",), ("--max_requests=4",))
     done = load(server, *SLOW, "--requests=40", "--in_flight=4", "--connections=2")
     assert (done["completed"]["count"], done["refused"]["count"]) == (40, 0)
-    # Eight at once, of which four find no place.
+    # Eight in flight exceed --max_requests=4.
     flags = ("--model=slow", "--shape=20,256", "--requests=8", "--in_flight=8", "--connections=2")
     done = load(server, *flags)
     assert done["refused"]["count"] > 0
     assert done["completed"]["count"] + done["refused"]["count"] == 8
 
 
-def test_an_open_loop_sends_by_the_clock_whatever_is_replied(
+def test_open_loop_sends_on_schedule_despite_rejections(
     start_server: Callable[..., Server],
 ) -> None:
     server = start_server("cpu*2", ("slow",), ("--max_requests=1",))
@@ -64,11 +63,11 @@ def test_an_open_loop_sends_by_the_clock_whatever_is_replied(
     assert done["completed"]["count"] + done["refused"]["count"] == 500
     assert done["completed"]["count"] > 0
     assert done["refused"]["count"] > 0
-    assert done["seconds"] >= 0.499  # when the last one was due
+    assert done["seconds"] >= 0.499  # the last one is scheduled then
     assert_in_order(done["refused"])
 
 
-def test_a_run_ends_after_its_time(start_server: Callable[..., Server]) -> None:
+def test_run_ends_after_seconds(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*2", ("mlp",))
     done = load(server, "--seconds=0.3", "--in_flight=2")
     assert done["seconds"] >= 0.3
@@ -76,7 +75,7 @@ def test_a_run_ends_after_its_time(start_server: Callable[..., Server]) -> None:
     assert 0 < done["cpu_seconds"]
 
 
-def test_what_is_neither_completed_nor_refused_is_an_error(
+def test_other_errors_fail_the_run(
     start_server: Callable[..., Server],
 ) -> None:
     server = start_server("cpu*2", ("mlp",))
@@ -86,4 +85,4 @@ def test_what_is_neither_completed_nor_refused_is_an_error(
     server.stop()
     done = run(server, "--requests=5")
     assert done.returncode == 1
-    assert "nothing answers at" in done.stderr, done.stderr
+    assert "no server responds at" in done.stderr, done.stderr

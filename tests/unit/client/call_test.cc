@@ -14,7 +14,7 @@ namespace {
 
 const grpc::Status kUnavailable(grpc::StatusCode::UNAVAILABLE, "away");
 
-TEST(CallTest, EveryCodeKeepsItsNumberAndMessage) {
+TEST(CallTest, ConvertsEveryCodeWithItsMessage) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status status = ToAbsl({static_cast<grpc::StatusCode>(code), "why"});
     EXPECT_EQ(static_cast<int>(status.code()), code);
@@ -23,16 +23,16 @@ TEST(CallTest, EveryCodeKeepsItsNumberAndMessage) {
   }
 }
 
-TEST(CallTest, DetailsBecomeAPayload) {
+TEST(CallTest, StoresErrorDetailsAsPayload) {
   const absl::Status status = ToAbsl({grpc::StatusCode::INVALID_ARGUMENT, "why", "details"});
   EXPECT_EQ(status.GetPayload("type.googleapis.com/google.rpc.Status"), absl::Cord("details"));
 }
 
-TEST(CallTest, OnlyUnavailableIsTriedAgain) {
+TEST(CallTest, RetriesOnlyUnavailable) {
   for (int code = 0; code <= 16; ++code) {
     int attempts = 0;
     const CallPolicy policy{.max_attempts = 4, .initial_backoff = absl::Microseconds(1)};
-    const absl::Status status = Attempt(policy, [&](grpc::ClientContext*) {
+    const absl::Status status = CallWithRetry(policy, [&](grpc::ClientContext*) {
       ++attempts;
       return grpc::Status(static_cast<grpc::StatusCode>(code), "why");
     });
@@ -41,21 +41,21 @@ TEST(CallTest, OnlyUnavailableIsTriedAgain) {
   }
 }
 
-TEST(CallTest, AttemptsEndWithSuccess) {
+TEST(CallTest, StopsRetryingAfterSuccess) {
   int attempts = 0;
   const CallPolicy policy{.max_attempts = 4, .initial_backoff = absl::Microseconds(1)};
-  const absl::Status status = Attempt(policy, [&](grpc::ClientContext*) {
+  const absl::Status status = CallWithRetry(policy, [&](grpc::ClientContext*) {
     return ++attempts < 3 ? kUnavailable : grpc::Status::OK;
   });
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(attempts, 3);
 }
 
-TEST(CallTest, APauseThatWouldPassTheTimeoutIsNotMade) {
+TEST(CallTest, DoesNotBackOffPastTheTimeout) {
   int attempts = 0;
   const CallPolicy policy{
       .timeout = absl::Minutes(1), .max_attempts = 4, .initial_backoff = absl::Hours(1)};
-  const absl::Status status = Attempt(policy, [&](grpc::ClientContext*) {
+  const absl::Status status = CallWithRetry(policy, [&](grpc::ClientContext*) {
     ++attempts;
     return kUnavailable;
   });
@@ -63,7 +63,7 @@ TEST(CallTest, APauseThatWouldPassTheTimeoutIsNotMade) {
   EXPECT_EQ(attempts, 1);
 }
 
-TEST(CallTest, PausesAreDoubledUpToTheLongest) {
+TEST(CallTest, DoublesTheBackoffUpToItsMaximum) {
   const CallPolicy policy{.initial_backoff = absl::Milliseconds(100),
                           .max_backoff = absl::Seconds(2)};
   EXPECT_EQ(Backoff(policy, 1), absl::Milliseconds(100));
@@ -72,14 +72,14 @@ TEST(CallTest, PausesAreDoubledUpToTheLongest) {
   EXPECT_EQ(Backoff(policy, 1000000), absl::Seconds(2));
 }
 
-TEST(CallTest, AttemptsEndWithThePatience) {
+TEST(CallTest, StopsRetryingAfterTheRetryWindow) {
   int attempts = 0;
   int counted = 0;
   const CallPolicy policy{.max_attempts = 1000000,
                           .initial_backoff = absl::Milliseconds(1),
                           .max_backoff = absl::Milliseconds(1),
-                          .patience = absl::Milliseconds(20)};
-  const absl::Status status = Attempt(
+                          .retry_window = absl::Milliseconds(20)};
+  const absl::Status status = CallWithRetry(
       policy,
       [&](grpc::ClientContext*) {
         ++attempts;
@@ -92,7 +92,7 @@ TEST(CallTest, AttemptsEndWithThePatience) {
   EXPECT_LE(attempts, 21);
 }
 
-TEST(CallTest, AnotherMessageKeepsCodeAndDetails) {
+TEST(CallTest, WithMessageKeepsCodeAndDetails) {
   const absl::Status status = ToAbsl({grpc::StatusCode::ABORTED, "why", "details"});
   const absl::Status other = WithMessage(status, "why not");
   EXPECT_TRUE(absl::IsAborted(other));
@@ -105,7 +105,7 @@ TEST(CallTest, AttemptsShareOneDeadline) {
   const CallPolicy policy{
       .timeout = absl::Hours(1), .max_attempts = 3, .initial_backoff = absl::Microseconds(1)};
   const absl::Time before = absl::Now();
-  Attempt(policy, [&](grpc::ClientContext* context) {
+  CallWithRetry(policy, [&](grpc::ClientContext* context) {
     deadlines.push_back(context->deadline());
     return kUnavailable;
   }).IgnoreError();
@@ -117,7 +117,7 @@ TEST(CallTest, AttemptsShareOneDeadline) {
 }
 
 TEST(CallTest, WithoutATimeoutThereIsNoDeadline) {
-  Attempt({}, [&](grpc::ClientContext* context) {
+  CallWithRetry({}, [&](grpc::ClientContext* context) {
     EXPECT_EQ(context->deadline(), std::chrono::system_clock::time_point::max());
     return grpc::Status::OK;
   }).IgnoreError();

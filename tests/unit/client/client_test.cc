@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Gives back each input as an output "y", and what it was asked.
+// Returns each input as an output "y" and records the requests.
 class FakeInference final : public inference::GRPCInferenceService::Service {
  public:
   grpc::Status ServerLive(grpc::ServerContext* /*context*/,
@@ -53,7 +53,7 @@ class FakeInference final : public inference::GRPCInferenceService::Service {
     return grpc::Status::OK;
   }
 
-  // Written by one side while the other waits: a call is synchronous.
+  // Not locked: calls are synchronous, so only one side uses it at a time.
   inference::ModelInferRequest last_request;
   absl::Time last_deadline;
   grpc::Status refusal;
@@ -132,7 +132,7 @@ TEST_F(ClientTest, InferSendsItsOptions) {
   EXPECT_EQ(result->split[1].rows(), 7);
 }
 
-TEST_F(ClientTest, RefusalKeepsCodeMessageAndDetails) {
+TEST_F(ClientTest, ErrorsKeepCodeMessageAndDetails) {
   inference_.refusal = {grpc::StatusCode::NOT_FOUND, "model \"x\" is unknown", "details"};
   const absl::Status status = client_->Infer("x", {}).status();
   EXPECT_TRUE(absl::IsNotFound(status));
@@ -140,7 +140,7 @@ TEST_F(ClientTest, RefusalKeepsCodeMessageAndDetails) {
   EXPECT_TRUE(status.GetPayload("type.googleapis.com/google.rpc.Status").has_value());
 }
 
-TEST_F(ClientTest, RepliesThatBreakTheProtocolAreInternal) {
+TEST_F(ClientTest, InvalidRepliesAreInternalErrors) {
   inference_.send_raw = false;
   const std::vector<Tensor> input = {MakeTensor<float>("x", {1}, {1})};
   EXPECT_TRUE(absl::IsInternal(client_->Infer("toy", input).status()));
@@ -151,7 +151,7 @@ TEST_F(ClientTest, RepliesThatBreakTheProtocolAreInternal) {
   }
 }
 
-TEST_F(ClientTest, MessagesBeyondFourMebibytesPass) {
+TEST_F(ClientTest, AcceptsMessagesAboveFourMebibytes) {
   const std::vector<uint8_t> bytes(8 << 20, 7);
   absl::StatusOr<InferResult> result =
       client_->Infer("toy", {MakeTensor<uint8_t>("x", {8 << 20}, bytes)});
@@ -159,7 +159,7 @@ TEST_F(ClientTest, MessagesBeyondFourMebibytesPass) {
   EXPECT_EQ(result->outputs[0].data.size(), bytes.size());
 }
 
-TEST_F(ClientTest, ModelsAndDevices) {
+TEST_F(ClientTest, ListsModelsAndDevices) {
   auto models = client_->Models();
   ASSERT_TRUE(models.ok()) << models.status();
   ASSERT_THAT(*models, SizeIs(2));
@@ -170,20 +170,20 @@ TEST_F(ClientTest, ModelsAndDevices) {
   EXPECT_EQ(devices->uptime_seconds(), 5);
 }
 
-TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
+TEST_F(ClientTest, MissingMethodsAreUnimplemented) {
   EXPECT_TRUE(absl::IsUnimplemented(client_->ServerMetadata().status()));
   EXPECT_TRUE(absl::IsUnimplemented(client_->ModelMetadata("toy").status()));
   EXPECT_TRUE(absl::IsUnimplemented(client_->CreateTrainer({}).status()));
 }
 
-TEST_F(ClientTest, ConnectSaysWhereNobodyAnswers) {
+TEST_F(ClientTest, ConnectNamesTheUnreachableTarget) {
   client_.reset();
   server_->Shutdown();
   server_.reset();
   const absl::Status status = Client::Connect(Target()).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(absl::StrCat("no server answers at ", Target())));
+              HasSubstr(absl::StrCat("no server responds at ", Target())));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class DownloadTest : public TrainerFixture {
   std::string path_;
 };
 
-TEST_F(DownloadTest, PutsThePiecesTogether) {
+TEST_F(DownloadTest, AssemblesPieces) {
   Trainer trainer = Create();
   service_.SetFile({Piece(5, 0, "ab"), Piece(5, 2, "cde")});
   absl::StatusOr<int64_t> size = trainer.DownloadModel(path_);
@@ -60,7 +60,7 @@ TEST_F(DownloadTest, PutsThePiecesTogether) {
   EXPECT_THAT(service_.received(), Contains("download 2"));
 }
 
-TEST_F(DownloadTest, BeginsAnewAfterALostConnection) {
+TEST_F(DownloadTest, RestartsAfterALostConnection) {
   Trainer trainer = Create();
   service_.SetFile({Piece(5, 0, "ab"), Piece(5, 2, "cde")});
   service_.Inject({Fault::kLostReply});
@@ -68,7 +68,7 @@ TEST_F(DownloadTest, BeginsAnewAfterALostConnection) {
   EXPECT_EQ(Contents(), "abcde");
 }
 
-TEST_F(DownloadTest, WhatIsIncompleteLeavesTheOldFile) {
+TEST_F(DownloadTest, AnIncompleteDownloadKeepsTheOldFile) {
   Trainer trainer = Create();
   std::ofstream(path_) << "old";
   const std::vector<std::vector<v1::DownloadModelResponse>> incomplete = {
@@ -80,7 +80,7 @@ TEST_F(DownloadTest, WhatIsIncompleteLeavesTheOldFile) {
   }
 }
 
-TEST_F(DownloadTest, AFolderThatIsNotThere) {
+TEST_F(DownloadTest, RejectsAMissingFolder) {
   Trainer trainer = Create();
   const absl::Status status = trainer.DownloadModel(folder_ + "/none/model.pt").status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;

@@ -1,4 +1,4 @@
-// A trainer with the sequence rules of braid/v1/training.proto and no model.
+// Fake trainer with the sequence rules of braid/v1/training.proto but without a model.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -14,11 +14,11 @@
 
 namespace braid::client {
 
-// What it has applied is its history; a checkpoint holds all of it up to a number.
+// Records the applied operations as its history. A checkpoint covers the history up to a number.
 // Thread-compatible.
 class FakeTrainer {
  public:
-  // The reply to an operation, which is applied unless it was the last one applied.
+  // Applies an operation, or replays the reply if it is the last one applied.
   grpc::Status Apply(const v1::StreamRequest& operation, v1::StreamResponse* reply) {
     const int64_t sequence = SequenceOf(operation);
     if (sequence == applied() && sequence > 0) return Replay(operation, reply);
@@ -28,7 +28,7 @@ class FakeTrainer {
     const v1::Sender sender = SenderOf(operation);
     if (!sender.last_operator().empty() && !last_operator_.empty() &&
         sender.last_operator() != last_operator_) {
-      return {grpc::StatusCode::FAILED_PRECONDITION, "sender.last_operator: another"};
+      return {grpc::StatusCode::FAILED_PRECONDITION, "sender.last_operator: another client"};
     }
     if (auto status = Work(operation, reply); !status.ok()) return status;
     last_operator_ = sender.client_id();
@@ -41,7 +41,7 @@ class FakeTrainer {
     return grpc::Status::OK;
   }
 
-  // Makes what is applied durable.
+  // Makes the applied operations durable.
   v1::Checkpoint Checkpoint() {
     durable_ = applied();
     v1::Checkpoint checkpoint;
@@ -51,30 +51,30 @@ class FakeTrainer {
     checkpoints_.push_back(checkpoint);
     return checkpoint;
   }
-  // Goes back to where a checkpoint is.
+  // Truncates the history to `sequence`.
   void GoBackTo(int64_t sequence) {
     history_.resize(static_cast<size_t>(sequence));
     step_ = history_.empty() ? 0 : history_.back().step;
     last_operator_ = history_.empty() ? "" : history_.back().last_operator;
   }
-  // The same for a client that asks for it: others are to notice.
+  // Restores a checkpoint for a client. Other clients can detect it.
   void Restore(int64_t sequence) {
     GoBackTo(sequence);
     durable_ = sequence;
     last_operator_ = absl::StrCat("restored ", ++restored_);
     if (!history_.empty()) history_.back().last_operator = last_operator_;
   }
-  // Goes back to the newest checkpoint, as a restart of a server does.
+  // Returns to the newest checkpoint, like a server restart.
   void Restart() { GoBackTo(durable_); }
 
-  // Describe of every operation that counts.
+  // Returns Describe() of every operation in the history.
   std::vector<std::string> history() const {
     std::vector<std::string> history;
     history.reserve(history_.size());
     for (const Entry& entry : history_) history.push_back(entry.description);
     return history;
   }
-  // The last of them.
+  // Returns the last operation.
   v1::StreamRequest last() const {
     v1::StreamRequest operation;
     operation.ParseFromString(history_.back().bytes);
@@ -96,7 +96,7 @@ class FakeTrainer {
     return trainer;
   }
 
-  // "step 1 of 5", 5 being the first element of its first input.
+  // Returns for example "step 1 of 5", where 5 is the first element of the first input.
   static std::string Describe(const v1::StreamRequest& operation) {
     constexpr const char* kKinds[] = {"",        "step",     "forward_backward", "optim_step",
                                       "forward", "backward", "publish"};
@@ -109,7 +109,7 @@ class FakeTrainer {
     return absl::StrCat(text, " of ", first);
   }
 
-  // Who sends it.
+  // Returns the operation's sender.
   static v1::Sender SenderOf(const v1::StreamRequest& operation) {
     const auto* kind =
         operation.GetDescriptor()->FindFieldByNumber(static_cast<int>(operation.operation_case()));
@@ -122,7 +122,7 @@ class FakeTrainer {
 
   std::string id = "1";
   v1::TrainingOptions options;
-  // Forward passes keep no graph from here on.
+  // If set, forward passes keep no graph.
   bool loses_graph = false;
 
  private:
@@ -136,14 +136,14 @@ class FakeTrainer {
 
   grpc::Status Replay(const v1::StreamRequest& operation, v1::StreamResponse* reply) const {
     if (operation.SerializeAsString() != history_.back().bytes) {
-      return {grpc::StatusCode::ABORTED, "another request of this number"};
+      return {grpc::StatusCode::ABORTED, "another request has this number"};
     }
     *reply = history_.back().reply;
     SetStatus(operation, true, reply);
     return grpc::Status::OK;
   }
 
-  // A loss is the operation's number; the outputs are the inputs.
+  // Executes an operation. The loss is the operation's number; the outputs are the inputs.
   grpc::Status Work(const v1::StreamRequest& operation, v1::StreamResponse* reply) {
     const auto number = static_cast<double>(SequenceOf(operation));
     switch (operation.operation_case()) {

@@ -1,5 +1,4 @@
-// A service with one trainer that has the sequence rules of braid/v1/training.proto and no model,
-// in this process, whose connections break and whose server restarts as it is told.
+// Fake training service with one FakeTrainer. Tests inject broken connections and server restarts.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -31,50 +30,50 @@ class FakeTrainingService final : public v1::TrainingService::Service {
     kLostRequest,
     // The call is applied, and its reply never reaches the client.
     kLostReply,
-    // As these two, and the server is started again: what is not durable is lost.
+    // Like the two above, and the server restarts: operations that are not durable are lost.
     kCrash,
     kCrashAfterwards,
-    // Of a stream: the operation is applied, its reply never sent, and the stream goes on.
+    // Streams only: the operation is applied, its reply is never sent, and the stream continues.
     kWithheld,
   };
 
-  // The next calls suffer these faults, one each; later calls none.
+  // Applies one fault to each of the next calls.
   void Inject(std::vector<Fault> faults) {
     absl::MutexLock lock(&mu_);
     faults_ = std::move(faults);
   }
-  // Every call but GetTrainer and those that read is refused with this status while it is not OK.
+  // Rejects every call, except GetTrainer and reads, with `status` while that is not OK.
   void Refuse(grpc::Status status) {
     absl::MutexLock lock(&mu_);
     refusal_ = std::move(status);
   }
-  // Operations wait while this is so, until they are released or their call is cancelled.
+  // While held, operations wait until they are released or their call is cancelled.
   void Hold(bool held) {
     absl::MutexLock lock(&mu_);
     held_ = held;
   }
-  // What GetStateDict streams; a call that suffers a fault ends after the first piece.
+  // Sets the pieces that GetStateDict streams. A call with a fault ends after the first piece.
   void SetState(std::vector<v1::GetStateDictResponse> pieces) {
     absl::MutexLock lock(&mu_);
     state_ = std::move(pieces);
   }
-  // Likewise DownloadModel.
+  // Sets the pieces that DownloadModel streams, with the same rule.
   void SetFile(std::vector<v1::DownloadModelResponse> pieces) {
     absl::MutexLock lock(&mu_);
     file_ = std::move(pieces);
   }
-  // Runs, once, when the next GetTrainer has its reply but not yet sent it.
+  // Runs `run` once, after the next GetTrainer has made its reply and before it sends it.
   void AtGetTrainer(std::function<void(FakeTrainer&)> run) {
     absl::MutexLock lock(&mu_);
     at_get_trainer_ = std::move(run);
   }
-  // Runs, once, before the next GetTrainer that is to be settled is answered: what was received
-  // before it.
-  void BeforeItIsSettled(std::function<void(FakeTrainer&)> run) {
+  // Runs `run` once, before the reply to the next GetTrainer with `settled`. Simulates operations
+  // that were received earlier.
+  void BeforeSettledReply(std::function<void(FakeTrainer&)> run) {
     absl::MutexLock lock(&mu_);
-    before_it_is_settled_ = std::move(run);
+    before_settled_reply_ = std::move(run);
   }
-  // What `edit` does to the trainer, another client might have done, or a server's restart.
+  // Changes the trainer, as another client or a server restart could.
   void Edit(const std::function<void(FakeTrainer&)>& edit) {
     absl::MutexLock lock(&mu_);
     edit(trainer_);
@@ -84,28 +83,28 @@ class FakeTrainingService final : public v1::TrainingService::Service {
     can_be_durable_ = can_be;
   }
 
-  // "step 1" for every call that arrived, met by a fault or not.
+  // Returns every call received, with or without a fault, for example "step 1".
   std::vector<std::string> received() const {
     absl::MutexLock lock(&mu_);
     return received_;
   }
-  // Every Step that arrived.
+  // Returns every Step received.
   std::vector<v1::StepRequest> steps() const {
     absl::MutexLock lock(&mu_);
     return steps_;
   }
-  // What the trainer has applied, and not lost: FakeTrainer::history.
+  // Returns FakeTrainer::history().
   std::vector<std::string> history() const {
     absl::MutexLock lock(&mu_);
     return trainer_.history();
   }
-  // Until the trainer has applied so many.
+  // Blocks until the trainer has applied `count` operations.
   void AwaitHistory(int64_t count) {
     absl::MutexLock lock(&mu_);
     auto applied = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return trainer_.applied() >= count; };
     mu_.Await(absl::Condition(&applied));
   }
-  // Until no stream is being served.
+  // Blocks until no stream is open.
   void AwaitStreamsOver() {
     absl::MutexLock lock(&mu_);
     auto over = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return serving_ == 0; };
@@ -119,7 +118,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
     absl::MutexLock lock(&mu_);
     return streams_;
   }
-  // For each call that read the trainer's state, the number at which it stood.
+  // Returns the trainer's sequence number at each read of its state.
   std::vector<int64_t> reads() const {
     absl::MutexLock lock(&mu_);
     return reads_;
@@ -151,8 +150,8 @@ class FakeTrainingService final : public v1::TrainingService::Service {
                           v1::GetTrainerResponse* reply) override {
     absl::MutexLock lock(&mu_);
     if (!exists_ || request->name() != "t") return {grpc::StatusCode::NOT_FOUND, "no such trainer"};
-    if (request->settled() && before_it_is_settled_) {
-      std::exchange(before_it_is_settled_, nullptr)(trainer_);
+    if (request->settled() && before_settled_reply_) {
+      std::exchange(before_settled_reply_, nullptr)(trainer_);
     }
     *reply->mutable_trainer() = trainer_.Info();
     if (at_get_trainer_) std::exchange(at_get_trainer_, nullptr)(trainer_);
@@ -292,7 +291,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
     return {grpc::StatusCode::NOT_FOUND, "no such checkpoint"};
   }
 
-  // 3 is served, whatever is asked for.
+  // Reports version 3 as the version served before.
   grpc::Status Rollback(grpc::ServerContext* /*context*/, const v1::RollbackRequest* request,
                         v1::RollbackResponse* reply) override {
     absl::MutexLock lock(&mu_);
@@ -385,7 +384,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
   std::vector<v1::GetStateDictResponse> state_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::DownloadModelResponse> file_ ABSL_GUARDED_BY(mu_);
   std::function<void(FakeTrainer&)> at_get_trainer_ ABSL_GUARDED_BY(mu_);
-  std::function<void(FakeTrainer&)> before_it_is_settled_ ABSL_GUARDED_BY(mu_);
+  std::function<void(FakeTrainer&)> before_settled_reply_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> received_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::StepRequest> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::EvaluateRequest> evaluated_ ABSL_GUARDED_BY(mu_);
@@ -398,7 +397,7 @@ class FakeTrainingService final : public v1::TrainingService::Service {
   FakeTrainer trainer_ ABSL_GUARDED_BY(mu_);
 };
 
-// A server that has been up for as long as it says, or since it was started again.
+// Fake DeviceService that reports a settable uptime, or the time since Restart.
 class FakeUptime final : public v1::DeviceService::Service {
  public:
   void SetSeconds(double seconds) {

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 OperationLog::Operation Numbered(int64_t sequence, size_t bytes = 0) {
   v1::StreamRequest operation = StepMessage({{"x", "UINT8", {}, std::string(bytes, 'x')}}, {}, {});
-  Address("t", {}, sequence, &operation);
+  SetHeader("t", {}, sequence, &operation);
   return std::make_shared<const v1::StreamRequest>(std::move(operation));
 }
 
@@ -27,23 +27,23 @@ OperationLog Filled(int64_t from, int64_t to, bool keeps) {
 
 TEST(OperationLogTest, OperationsStayUntilTheyAreDurable) {
   OperationLog log = Filled(3, 6, true);
-  log.Settle(6, 4);
+  log.Trim(6, 4);
   EXPECT_EQ(log.base(), 4);
   EXPECT_EQ(log.last(), 6);
   EXPECT_EQ(SequenceOf(*log.Get(5)), 5);
-  log.Settle(6, 6);
+  log.Trim(6, 6);
   EXPECT_EQ(log.base(), 6);
   EXPECT_EQ(log.last(), 6);
 }
 
 TEST(OperationLogTest, WithoutAPolicyTheyStayUntilTheyAreApplied) {
   OperationLog log = Filled(1, 4, false);
-  log.Settle(3, 0);
+  log.Trim(3, 0);
   EXPECT_EQ(log.base(), 3);
   EXPECT_EQ(SequenceOf(*log.Get(4)), 4);
 }
 
-TEST(OperationLogTest, IsBoundedByNumberAndBytes) {
+TEST(OperationLogTest, IsFullAtItsLimitOfOperationsOrBytes) {
   OperationLog log(0, true);
   log.Limit(2, OperationLog::kDefaultBytes);
   EXPECT_FALSE(log.IsFull(size_t{1} << 40));
@@ -52,16 +52,16 @@ TEST(OperationLogTest, IsBoundedByNumberAndBytes) {
   EXPECT_TRUE(log.IsFull(size_t{512} << 20));
   log.Add(Numbered(2));
   EXPECT_TRUE(log.IsFull(1));
-  log.Limit(OperationLog::kAnyNumber, 4000);
+  log.Limit(OperationLog::kUnlimited, 4000);
   EXPECT_FALSE(log.IsFull(1000));
   EXPECT_TRUE(log.IsFull(3000));
-  log.Settle(2, 1);
+  log.Trim(2, 1);
   EXPECT_FALSE(log.IsFull(2500));
 }
 
-TEST(OperationLogTest, NumbersOfWhatFailedAreFreeAgain) {
+TEST(OperationLogTest, ReusesNumbersOfTruncatedOperations) {
   OperationLog log = Filled(1, 5, true);
-  const std::vector<OperationLog::Operation> dropped = log.DropAfter(2);
+  const std::vector<OperationLog::Operation> dropped = log.TruncateAfter(2);
   ASSERT_EQ(dropped.size(), 3);
   EXPECT_EQ(SequenceOf(*dropped.front()), 3);
   EXPECT_EQ(SequenceOf(*dropped.back()), 5);
@@ -81,41 +81,42 @@ v1::Trainer At(int64_t applied, int64_t durable) {
   return info;
 }
 
-// 10 have been answered, 13 were sent, what came after 4 is kept.
-constexpr Position kPosition{.seen = 10, .sent = 13, .base = 4, .keeps = true};
+// Replies up to 10, operations sent up to 13, log from 5.
+constexpr Position kPosition{.acknowledged = 10, .sent = 13, .base = 4, .retains = true};
 constexpr auto kNever = [] { return false; };
 constexpr auto kRestarted = [] { return true; };
 
-TEST(ResumeAtTest, LostRepliesAskForTheLastOneAgain) {
+TEST(ResumeAtTest, ResendsTheLastAppliedOperationAfterLostReplies) {
   EXPECT_EQ(*ResumeAt(At(10, 0), kPosition, kNever), 11);
   EXPECT_EQ(*ResumeAt(At(11, 0), kPosition, kNever), 11);
   EXPECT_EQ(*ResumeAt(At(13, 0), kPosition, kNever), 13);
 }
 
-TEST(ResumeAtTest, ARestartGoesBackToTheDurableNumber) {
+TEST(ResumeAtTest, ResumesAfterTheDurableNumberAfterARestart) {
   EXPECT_EQ(*ResumeAt(At(7, 7), kPosition, kRestarted), 8);
   EXPECT_EQ(*ResumeAt(At(4, 4), kPosition, kRestarted), 5);
 }
 
-TEST(ResumeAtTest, OtherwiseNothingIsSent) {
+TEST(ResumeAtTest, RejectsUnexpectedNumbers) {
   const absl::Status further = ResumeAt(At(14, 0), kPosition, kRestarted).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(further));
   EXPECT_THAT(std::string(further.message()),
-              HasSubstr("expects operation 15, this handle is at 13: another client operates"));
+              HasSubstr("expects operation 15, but this client has sent operations up to 13: "
+                        "another client operates"));
   for (const auto& info : {At(7, 6), At(7, 8)}) {
     const absl::Status restored = ResumeAt(info, kPosition, kRestarted).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(restored));
     EXPECT_THAT(std::string(restored.message()), HasSubstr("has restored a checkpoint"));
   }
   const absl::Status same_server = ResumeAt(At(7, 7), kPosition, kNever).status();
-  EXPECT_THAT(std::string(same_server.message()), HasSubstr("the server was not started again"));
+  EXPECT_THAT(std::string(same_server.message()), HasSubstr("the server has not restarted"));
   const absl::Status too_far = ResumeAt(At(3, 3), kPosition, kRestarted).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(too_far));
-  EXPECT_THAT(std::string(too_far.message()), HasSubstr("this handle keeps none before 5"));
+  EXPECT_THAT(std::string(too_far.message()), HasSubstr("this client keeps none before 5"));
 }
 
-TEST(ResumeAtTest, WithoutAPolicyTheErrorSaysWhyNothingIsKept) {
-  constexpr Position kPlain{.seen = 10, .sent = 10, .base = 10, .keeps = false};
+TEST(ResumeAtTest, ErrorNamesTheMissingCheckpointPolicy) {
+  constexpr Position kPlain{.acknowledged = 10, .sent = 10, .base = 10, .retains = false};
   const absl::Status lost = ResumeAt(At(0, 0), kPlain, kRestarted).status();
   EXPECT_THAT(std::string(lost.message()), HasSubstr("has no checkpoint policy"));
 }

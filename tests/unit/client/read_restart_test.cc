@@ -1,4 +1,4 @@
-// What reads a trainer's state finds in it all that the client has operated, restart or not.
+// Reads of a trainer's state contain all operations of the client, even after a server restart.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -46,7 +46,7 @@ class ReadRestartTest : public StreamFixture {
       ASSERT_TRUE(trainer.Step(Rows(static_cast<float>(i)), Rows(0)).ok());
     }
   }
-  // Loses what is not durable; every connection stays.
+  // Restarts the trainer from its durable state; connections stay open.
   void Restart() {
     service_.Edit([](FakeTrainer& fake) { fake.Restart(); });
     uptime_.Restart();
@@ -55,7 +55,7 @@ class ReadRestartTest : public StreamFixture {
 
 class ReadRestartEachTest : public ReadRestartTest, public ::testing::WithParamInterface<Read> {};
 
-TEST_P(ReadRestartEachTest, AfterARestart) {
+TEST_P(ReadRestartEachTest, ReplaysLostOperationsFirst) {
   Trainer trainer = Create(4);
   Steps(trainer, 0, 6);
   Restart();
@@ -65,7 +65,7 @@ TEST_P(ReadRestartEachTest, AfterARestart) {
   EXPECT_EQ(service_.history(), StepsInOrder(8));
 }
 
-TEST_P(ReadRestartEachTest, AfterAStreamThatWasFinished) {
+TEST_P(ReadRestartEachTest, ReplaysOperationsOfAFinishedStream) {
   Trainer trainer = Create(4);
   Run(trainer, 7, {});
   Restart();
@@ -73,7 +73,7 @@ TEST_P(ReadRestartEachTest, AfterAStreamThatWasFinished) {
   EXPECT_EQ(service_.reads().back(), 7);
 }
 
-TEST_P(ReadRestartEachTest, WhileAStreamIsOpen) {
+TEST_P(ReadRestartEachTest, ReplaysOperationsOfAnOpenStream) {
   Trainer trainer = Create(4);
   std::unique_ptr<Stream> stream = Open(trainer, {});
   for (int i = 0; i < 6; ++i) {
@@ -87,7 +87,7 @@ TEST_P(ReadRestartEachTest, WhileAStreamIsOpen) {
   EXPECT_EQ(service_.history(), StepsInOrder(7));
 }
 
-TEST_P(ReadRestartEachTest, BeforeAnythingWentThroughAnOpenStream) {
+TEST_P(ReadRestartEachTest, ReplaysEarlierOperationsThroughAnIdleStream) {
   Trainer trainer = Create(4);
   Steps(trainer, 0, 6);
   std::unique_ptr<Stream> stream = Open(trainer, {});
@@ -97,7 +97,7 @@ TEST_P(ReadRestartEachTest, BeforeAnythingWentThroughAnOpenStream) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_P(ReadRestartEachTest, ARestartBetweenTheCheckAndTheCall) {
+TEST_P(ReadRestartEachTest, DetectsARestartBetweenCheckAndCall) {
   Trainer trainer = Create(4);
   Steps(trainer, 0, 6);
   service_.AtGetTrainer([this](FakeTrainer& fake) {
@@ -105,7 +105,7 @@ TEST_P(ReadRestartEachTest, ARestartBetweenTheCheckAndTheCall) {
     uptime_.Restart();
   });
   const absl::Status status = GetParam().call(trainer);
-  // Sent once, as where the connection breaks.
+  // Evaluate is not retried.
   if (std::string(GetParam().name) == "Evaluate") {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     return;
@@ -114,7 +114,7 @@ TEST_P(ReadRestartEachTest, ARestartBetweenTheCheckAndTheCall) {
   EXPECT_EQ(service_.reads().back(), 6);
 }
 
-TEST_P(ReadRestartEachTest, WhatAnInterruptedCallHasNotMadeUpFor) {
+TEST_P(ReadRestartEachTest, CompletesAnInterruptedReplay) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 3);
   service_.Inject({Fault::kCrash, Fault::kNone, Fault::kLostRequest, Fault::kLostRequest});
@@ -126,18 +126,19 @@ TEST_P(ReadRestartEachTest, WhatAnInterruptedCallHasNotMadeUpFor) {
   EXPECT_EQ(service_.reads().back(), 3);
 }
 
-TEST_P(ReadRestartEachTest, WithoutAPolicyWhatIsLostIsSaid) {
+TEST_P(ReadRestartEachTest, FailsAfterARestartWithoutACheckpointPolicy) {
   Trainer trainer = Create();
   Steps(trainer, 0, 2);
   Restart();
   const absl::Status lost = GetParam().call(trainer);
   EXPECT_TRUE(absl::IsFailedPrecondition(lost)) << lost;
-  EXPECT_THAT(std::string(lost.message()), HasSubstr("it has lost those up to 2"));
+  EXPECT_THAT(std::string(lost.message()),
+              HasSubstr("a server restart lost the operations up to 2"));
   ASSERT_TRUE(trainer.Refresh().ok());
   EXPECT_EQ(GetParam().call(trainer), absl::OkStatus());
 }
 
-TEST_P(ReadRestartEachTest, WhatFailsThroughAnOpenStreamEndsIt) {
+TEST_P(ReadRestartEachTest, AFailedReplayEndsTheOpenStream) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {});
   ASSERT_TRUE(stream->Step(Rows(0), Rows(0)).get().ok());
@@ -147,7 +148,7 @@ TEST_P(ReadRestartEachTest, WhatFailsThroughAnOpenStreamEndsIt) {
   EXPECT_EQ(stream->Finish(), lost);
 }
 
-TEST_P(ReadRestartEachTest, ACheckpointThatAnotherClientRestoredIsSaid) {
+TEST_P(ReadRestartEachTest, FailsIfAnotherClientRestoredACheckpoint) {
   Trainer trainer = Create(2);
   Steps(trainer, 0, 5);
   service_.Edit([](FakeTrainer& fake) { fake.GoBackTo(4); });
@@ -156,7 +157,7 @@ TEST_P(ReadRestartEachTest, ACheckpointThatAnotherClientRestoredIsSaid) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("another client has restored a checkpoint"));
 }
 
-TEST_P(ReadRestartEachTest, WhatAnotherClientHasGoneOnWithIsReadAsItIs) {
+TEST_P(ReadRestartEachTest, ReadsNewerStateOfAnotherClient) {
   Trainer trainer = Create(100);
   absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
   ASSERT_TRUE(other.ok()) << other.status();
@@ -185,17 +186,17 @@ INSTANTIATE_TEST_SUITE_P(
         Read{"SaveCheckpoint", [](Trainer& trainer) { return trainer.SaveCheckpoint().status(); }}),
     [](const auto& test) { return std::string(test.param.name); });
 
-TEST_F(ReadRestartTest, AnotherTrainerOfTheNameIsNotRead) {
+TEST_F(ReadRestartTest, RejectsANewTrainerWithTheSameName) {
   Trainer trainer = Create();
   Steps(trainer, 0, 2);
   service_.Edit([](FakeTrainer& fake) { fake.id = "2"; });
   const absl::Status status = trainer.StateDict().status();
   EXPECT_TRUE(absl::IsAborted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("another has its name"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a new trainer has its name"));
   EXPECT_THAT(service_.reads(), ElementsAre());
 }
 
-TEST_F(ReadRestartTest, AnOperationThatFailsWhenItIsSentAgainIsNamed) {
+TEST_F(ReadRestartTest, NamesTheOperationWhoseReplayFails) {
   Trainer trainer = Create(3);
   Steps(trainer, 0, 2);
   ASSERT_TRUE(trainer.Forward(Rows(0), {.keep_graph = true}).ok());
@@ -208,7 +209,7 @@ TEST_F(ReadRestartTest, AnOperationThatFailsWhenItIsSentAgainIsNamed) {
   EXPECT_THAT(service_.reads(), ElementsAre());
 }
 
-TEST_F(ReadRestartTest, RestoringTheNewestCheckpointSendsAgainFirst) {
+TEST_F(ReadRestartTest, RestoringTheNewestCheckpointReplaysFirst) {
   Trainer trainer = Create(4);
   Steps(trainer, 0, 7);
   service_.Edit(
@@ -220,7 +221,7 @@ TEST_F(ReadRestartTest, RestoringTheNewestCheckpointSendsAgainFirst) {
   EXPECT_EQ(service_.history(), StepsInOrder(8));
 }
 
-TEST_F(ReadRestartTest, ANamedCheckpointNeedsNothingSentAgain) {
+TEST_F(ReadRestartTest, RestoringANamedCheckpointReplaysNothing) {
   Trainer trainer = Create(4);
   Steps(trainer, 0, 7);
   Restart();
@@ -230,7 +231,7 @@ TEST_F(ReadRestartTest, ANamedCheckpointNeedsNothingSentAgain) {
   EXPECT_EQ(service_.history(), StepsInOrder(6));
 }
 
-TEST_F(ReadRestartTest, RefreshSendsAgainFirst) {
+TEST_F(ReadRestartTest, RefreshReplaysFirst) {
   Trainer trainer = Create(4);
   Steps(trainer, 0, 6);
   Restart();
@@ -241,7 +242,7 @@ TEST_F(ReadRestartTest, RefreshSendsAgainFirst) {
   EXPECT_EQ(service_.history(), StepsInOrder(8));
 }
 
-TEST_F(ReadRestartTest, RefreshLeavesWhatCannotBeSentAgain) {
+TEST_F(ReadRestartTest, RefreshDropsOperationsThatCannotBeReplayed) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   Restart();
@@ -250,7 +251,7 @@ TEST_F(ReadRestartTest, RefreshLeavesWhatCannotBeSentAgain) {
   EXPECT_EQ(trainer.sequence(), 0);
 }
 
-TEST_F(ReadRestartTest, RefreshGivesNothingUpWhileTheServerIsAway) {
+TEST_F(ReadRestartTest, RefreshKeepsTheLogWhileTheServerIsUnavailable) {
   MakeClient({.max_attempts = 2,
               .initial_backoff = absl::Milliseconds(1),
               .restart_timeout = absl::Milliseconds(20)});
@@ -264,7 +265,7 @@ TEST_F(ReadRestartTest, RefreshGivesNothingUpWhileTheServerIsAway) {
   EXPECT_EQ(trainer.sequence(), 2);
 }
 
-TEST_F(ReadRestartTest, RestoringLeavesWhatCannotBeSentAgain) {
+TEST_F(ReadRestartTest, RestoringDropsOperationsThatCannotBeReplayed) {
   Trainer trainer = Create();
   Steps(trainer, 0, 2);
   ASSERT_TRUE(trainer.SaveCheckpoint().ok());

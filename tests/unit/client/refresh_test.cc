@@ -1,4 +1,4 @@
-// Going on after operations whose outcome is not known: from a number that stays.
+// Refresh resolves operations whose outcome is unknown.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,7 +22,7 @@ class RefreshTest : public StreamFixture {
       ASSERT_TRUE(trainer.Step(Rows(static_cast<float>(i)), Rows(0)).ok());
     }
   }
-  // A step to which no reply comes in time. Returns what was sent: the server has not applied it.
+  // Runs a step that times out and is not applied. Returns its request.
   v1::StreamRequest TimeOut(Trainer& trainer, float value) {
     service_.Refuse({grpc::StatusCode::DEADLINE_EXCEEDED, "late"});
     EXPECT_TRUE(absl::IsDeadlineExceeded(trainer.Step(Rows(value), Rows(0)).status()));
@@ -48,24 +48,24 @@ class RefreshTest : public StreamFixture {
     EXPECT_THAT(std::string(lost.message()),
                 HasSubstr(absl::StrCat("keeps none before ", sequence)));
   }
-  // Loses what is not durable; every connection stays.
+  // Restarts the trainer from its durable state; connections stay open.
   void Restart() {
     service_.Edit([](FakeTrainer& fake) { fake.Restart(); });
     uptime_.Restart();
   }
 };
 
-TEST_F(RefreshTest, WhatIsUnderWayIsWaitedFor) {
+TEST_F(RefreshTest, WaitsForOperationsInFlight) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   const v1::StreamRequest late = TimeOut(trainer, 2);
-  service_.BeforeItIsSettled([&late](FakeTrainer& fake) { ApplyLate(late, fake); });
+  service_.BeforeSettledReply([&late](FakeTrainer& fake) { ApplyLate(late, fake); });
   ExpectRefreshTo(trainer, 3);
   Steps(trainer, 3, 5);
   EXPECT_EQ(service_.history(), StepsInOrder(5));
 }
 
-TEST_F(RefreshTest, WhatWasAppliedAfterAllIsKeptForTheNextRestart) {
+TEST_F(RefreshTest, RetainsAnUnansweredOperationThatWasApplied) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   const v1::StreamRequest late = TimeOut(trainer, 2);
@@ -77,7 +77,7 @@ TEST_F(RefreshTest, WhatWasAppliedAfterAllIsKeptForTheNextRestart) {
   EXPECT_EQ(service_.history(), StepsInOrder(5));
 }
 
-TEST_F(RefreshTest, WhatWasNotAppliedIsForgottenAndNothingElse) {
+TEST_F(RefreshTest, ForgetsOnlyUnansweredOperationsThatWereNotApplied) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   TimeOut(trainer, 22);
@@ -88,7 +88,7 @@ TEST_F(RefreshTest, WhatWasNotAppliedIsForgottenAndNothingElse) {
   EXPECT_EQ(service_.history(), StepsInOrder(4));
 }
 
-TEST_F(RefreshTest, AStreamThatWasLeftIsKeptAsFarAsItCame) {
+TEST_F(RefreshTest, RetainsAppliedOperationsOfAnAbandonedStream) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   {
@@ -107,7 +107,7 @@ TEST_F(RefreshTest, AStreamThatWasLeftIsKeptAsFarAsItCame) {
   EXPECT_EQ(service_.history(), StepsInOrder(7));
 }
 
-TEST_F(RefreshTest, AnotherOperationThatIsRefusedTakesNothingFromIt) {
+TEST_F(RefreshTest, ARejectedOperationDoesNotReplaceTheUnansweredOne) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   const v1::StreamRequest late = TimeOut(trainer, 2);
@@ -119,8 +119,8 @@ TEST_F(RefreshTest, AnotherOperationThatIsRefusedTakesNothingFromIt) {
   EXPECT_EQ(service_.history(), StepsInOrder(4));
 }
 
-// Where it is not the last one, nothing of what came before can be sent again.
-TEST_F(RefreshTest, TheServerSaysWhichOfTwoItHasApplied) {
+// After an operation other than the last unanswered one, nothing before it can be replayed.
+TEST_F(RefreshTest, ServerDecidesWhichOfTwoUnansweredOperationsWasApplied) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   const v1::StreamRequest late = TimeOut(trainer, 2);
@@ -132,7 +132,7 @@ TEST_F(RefreshTest, TheServerSaysWhichOfTwoItHasApplied) {
   ExpectKeepsNoneBefore(trainer, 4);
 }
 
-TEST_F(RefreshTest, WhatAnotherClientDidIsNotTakenForIt) {
+TEST_F(RefreshTest, DoesNotAdoptOperationsOfAnotherClient) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   TimeOut(trainer, 2);
@@ -143,10 +143,10 @@ TEST_F(RefreshTest, WhatAnotherClientDidIsNotTakenForIt) {
   ExpectKeepsNoneBefore(trainer, 4);
 }
 
-TEST_F(RefreshTest, ARestartWhileItWaitsIsMadeUpFor) {
+TEST_F(RefreshTest, ReplaysAfterARestartDuringRefresh) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 3);
-  service_.BeforeItIsSettled([this](FakeTrainer& fake) {
+  service_.BeforeSettledReply([this](FakeTrainer& fake) {
     fake.Restart();
     uptime_.Restart();
   });

@@ -1,4 +1,4 @@
-// Operations that are sent one by one survive broken connections and the server's restarts.
+// Unary operations survive broken connections and server restarts.
 #include <memory>
 #include <string>
 #include <tuple>
@@ -27,7 +27,7 @@ class RestartTest : public TrainerFixture {
     }
   }
 
-  // On a new trainer whose own checkpoints are far away.
+  // Creates a trainer whose policy writes no checkpoint during the test.
   Handle MakeHandle() {
     Create(1000);
     v1::Trainer info;
@@ -43,7 +43,7 @@ class RestartTest : public TrainerFixture {
 class RestartAnywhereTest : public RestartTest,
                             public ::testing::WithParamInterface<std::tuple<int, Fault>> {};
 
-TEST_P(RestartAnywhereTest, WhatIsLostIsMadeAgain) {
+TEST_P(RestartAnywhereTest, ReplaysLostOperations) {
   const auto [point, fault] = GetParam();
   Trainer trainer = Create(4);
   std::vector<Fault> faults(static_cast<size_t>(point), Fault::kNone);
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Fault::kCrash, Fault::kCrashAfterwards,
                                          Fault::kLostRequest, Fault::kLostReply)));
 
-TEST_F(RestartTest, ARestartWhileAnotherIsMadeUpFor) {
+TEST_F(RestartTest, ReplaysAgainAfterARestartDuringReplay) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 4);
   service_.Inject({Fault::kCrash, Fault::kNone, Fault::kNone, Fault::kCrashAfterwards});
@@ -68,7 +68,7 @@ TEST_F(RestartTest, ARestartWhileAnotherIsMadeUpFor) {
   EXPECT_EQ(service_.history(), StepsInOrder(6));
 }
 
-TEST_F(RestartTest, ARestartBetweenCallsShowsByTheUptime) {
+TEST_F(RestartTest, DetectsARestartBetweenCallsByTheUptime) {
   Trainer trainer = Create(3);
   Steps(trainer, 0, 5);
   service_.Edit([](FakeTrainer& fake) { fake.Restart(); });
@@ -77,7 +77,7 @@ TEST_F(RestartTest, ARestartBetweenCallsShowsByTheUptime) {
   EXPECT_EQ(service_.history(), StepsInOrder(7));
 }
 
-TEST_F(RestartTest, EveryKindOfOperationIsSentAgain) {
+TEST_F(RestartTest, ReplaysEveryKindOfOperation) {
   Trainer trainer = Create(100);
   ASSERT_TRUE(trainer.ForwardBackward(Rows(1), Rows(0)).ok());
   ASSERT_TRUE(trainer.OptimStep().ok());
@@ -91,13 +91,13 @@ TEST_F(RestartTest, EveryKindOfOperationIsSentAgain) {
                           "publish 5", "step 6 of 4"));
 }
 
-TEST_F(RestartTest, AnOperationThatFailsWhenItIsSentAgainIsNamed) {
+TEST_F(RestartTest, NamesTheOperationWhoseReplayFails) {
   Trainer trainer = Create(3);
   ASSERT_TRUE(trainer.Step(Rows(0), Rows(0)).ok());
   ASSERT_TRUE(trainer.Step(Rows(1), Rows(0)).ok());
   ASSERT_TRUE(trainer.Forward(Rows(0), {.keep_graph = true}).ok());
   ASSERT_TRUE(trainer.Backward(Rows(3)).ok());
-  // A server that has the forward pass, but after its restart no graph.
+  // After its restart, the fake server keeps no graphs.
   service_.Edit([](FakeTrainer& fake) {
     fake.Restart();
     fake.loses_graph = true;
@@ -106,11 +106,11 @@ TEST_F(RestartTest, AnOperationThatFailsWhenItIsSentAgainIsNamed) {
   const absl::Status status = trainer.Step(Rows(4), Rows(0)).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("operation 4 had been applied, was lost with the server's restart, and now "
-                        "fails: there is no graph"));
+              HasSubstr("operation 4 was applied, then lost in a server restart; its replay "
+                        "failed: there is no graph"));
 }
 
-TEST_F(RestartTest, WhatWasInterruptedGoesOnWithTheNextCall) {
+TEST_F(RestartTest, NextCallCompletesAnInterruptedReplay) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 3);
   service_.Inject({Fault::kCrash, Fault::kNone});
@@ -121,12 +121,12 @@ TEST_F(RestartTest, WhatWasInterruptedGoesOnWithTheNextCall) {
   EXPECT_EQ(service_.history(), StepsInOrder(5));
 }
 
-TEST_F(RestartTest, AServerIsWaitedForAsLongAsTheOptionSays) {
+TEST_F(RestartTest, WaitsForTheServerUpToRestartTimeout) {
   MakeClient({.max_attempts = 2,
               .initial_backoff = absl::Milliseconds(1),
               .restart_timeout = absl::Milliseconds(100)});
   Trainer trainer = Create(1);
-  // More often than max_attempts allows.
+  // Needs more attempts than max_attempts.
   service_.Inject(std::vector<Fault>(5, Fault::kLostRequest));
   Steps(trainer, 0, 1);
   service_.Refuse({grpc::StatusCode::UNAVAILABLE, "away"});
@@ -135,42 +135,42 @@ TEST_F(RestartTest, AServerIsWaitedForAsLongAsTheOptionSays) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
-TEST_F(RestartTest, AFullBufferHasACheckpointWritten) {
+TEST_F(RestartTest, RequestsACheckpointWhenTheLogIsFull) {
   Handle handle = MakeHandle();
   handle.log().Limit(2, OperationLog::kDefaultBytes);
   for (const int saved : {0, 0, 1, 1, 2}) {
-    ASSERT_TRUE(handle.Operate(StepMessage(Rows(0), Rows(0), {})).ok());
+    ASSERT_TRUE(handle.Execute(StepMessage(Rows(0), Rows(0), {})).ok());
     EXPECT_EQ(service_.saved(), saved);
   }
-  // A server that writes none is not asked twice, and nothing is kept for it.
+  // After one rejected checkpoint request, the client requests no more and retains nothing.
   service_.SetDurable(false);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(handle.Operate(StepMessage(Rows(0), Rows(0), {})).ok());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(handle.Execute(StepMessage(Rows(0), Rows(0), {})).ok());
   EXPECT_EQ(service_.saved(), 3);
   EXPECT_EQ(handle.log().base(), handle.log().last());
 }
 
-// No checkpoint holds a graph: where one is needed, it is written before or behind the two.
-TEST_F(RestartTest, AFullBufferPartsNoForwardFromItsBackward) {
+// Checkpoints contain no graphs, so they are written before the Forward or after the Backward.
+TEST_F(RestartTest, WritesNoCheckpointBetweenForwardAndBackward) {
   Handle handle = MakeHandle();
-  handle.log().Limit(OperationLog::kAnyNumber, 1);
+  handle.log().Limit(OperationLog::kUnlimited, 1);
   const ForwardOptions keep = {.keep_graph = true};
-  ASSERT_TRUE(handle.Operate(ForwardMessage(Rows(0), keep)).ok());
-  // What fails in between parts them neither.
-  EXPECT_FALSE(handle.Operate(OptimStepMessage({})).ok());
+  ASSERT_TRUE(handle.Execute(ForwardMessage(Rows(0), keep)).ok());
+  // A failed operation between them causes no checkpoint either.
+  EXPECT_FALSE(handle.Execute(OptimStepMessage({})).ok());
   service_.Inject({Fault::kCrash});
-  ASSERT_TRUE(handle.Operate(BackwardMessage(Rows(0))).ok());
+  ASSERT_TRUE(handle.Execute(BackwardMessage(Rows(0))).ok());
   EXPECT_EQ(service_.saved(), 0);
-  ASSERT_TRUE(handle.Operate(OptimStepMessage({})).ok());
+  ASSERT_TRUE(handle.Execute(OptimStepMessage({})).ok());
   EXPECT_EQ(service_.saved(), 1);
   EXPECT_THAT(service_.history(), ElementsAre("forward 1", "backward 2", "optim_step 3"));
-  // The room is made before the next forward, and between two of which nothing comes.
-  ASSERT_TRUE(handle.Operate(ForwardMessage(Rows(0), keep)).ok());
+  // A checkpoint before a Forward is possible, also between two Forwards.
+  ASSERT_TRUE(handle.Execute(ForwardMessage(Rows(0), keep)).ok());
   EXPECT_EQ(service_.saved(), 2);
-  ASSERT_TRUE(handle.Operate(ForwardMessage(Rows(0), keep)).ok());
+  ASSERT_TRUE(handle.Execute(ForwardMessage(Rows(0), keep)).ok());
   EXPECT_EQ(service_.saved(), 3);
 }
 
-TEST_F(RestartTest, WithoutAPolicyWhatIsLostIsSaid) {
+TEST_F(RestartTest, FailsAfterARestartWithoutACheckpointPolicy) {
   Trainer trainer = Create();
   Steps(trainer, 0, 2);
   service_.Inject({Fault::kCrash});
@@ -181,7 +181,7 @@ TEST_F(RestartTest, WithoutAPolicyWhatIsLostIsSaid) {
   Steps(trainer, 0, 1);
 }
 
-TEST_F(RestartTest, AnotherClientThatAsksForTheSameIsNoticed) {
+TEST_F(RestartTest, RejectsAnEqualOperationOfAnotherClient) {
   Trainer trainer = Create();
   absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
   ASSERT_TRUE(other.ok()) << other.status();
@@ -191,7 +191,7 @@ TEST_F(RestartTest, AnotherClientThatAsksForTheSameIsNoticed) {
   EXPECT_EQ(service_.history(), StepsInOrder(1));
 }
 
-TEST_F(RestartTest, AnotherClientIsNoticed) {
+TEST_F(RestartTest, DetectsAnotherClient) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 2);
   absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
@@ -200,7 +200,7 @@ TEST_F(RestartTest, AnotherClientIsNoticed) {
   const absl::Status behind = trainer.Step(Rows(2), Rows(0)).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(behind)) << behind;
   EXPECT_THAT(std::string(behind.message()), HasSubstr("another client operates this trainer"));
-  // What the other did is not this one's to make again.
+  // The client does not replay the other client's operations.
   ASSERT_TRUE(trainer.Refresh().ok());
   service_.Inject({Fault::kCrash});
   const absl::Status lost = trainer.Step(Rows(4), Rows(0)).status();
@@ -208,7 +208,7 @@ TEST_F(RestartTest, AnotherClientIsNoticed) {
   EXPECT_THAT(std::string(lost.message()), HasSubstr("keeps none before 5"));
 }
 
-TEST_F(RestartTest, ACheckpointThatAnotherClientRestoredIsNotUndone) {
+TEST_F(RestartTest, DoesNotReplayAfterAnotherClientRestoredACheckpoint) {
   Trainer trainer = Create(2);
   Steps(trainer, 0, 5);
   service_.Edit([](FakeTrainer& fake) { fake.GoBackTo(4); });
@@ -218,10 +218,10 @@ TEST_F(RestartTest, ACheckpointThatAnotherClientRestoredIsNotUndone) {
   EXPECT_EQ(service_.history(), StepsInOrder(4));
 }
 
-// The operations of another client, which has gone on in place of what the first one has seen.
+// Another client operates the trainer after a restart or a restore.
 class OtherClientTest : public RestartTest, public ::testing::WithParamInterface<int> {
  protected:
-  // A trainer at its third operation, of which the first is durable, and the state before.
+  // Returns a trainer with three applied operations. Only the first is durable.
   Trainer AtThree() {
     Trainer trainer = Create(100);
     Steps(trainer, 0, 1);
@@ -229,15 +229,15 @@ class OtherClientTest : public RestartTest, public ::testing::WithParamInterface
     Steps(trainer, 1, 3);
     return trainer;
   }
-  // `trainer` is refused, with nothing done, and can go on.
-  void ExpectTold(Trainer& trainer, bool reads_too) {
+  // Expects that `trainer` is rejected without effect and works again after Refresh.
+  void ExpectRejected(Trainer& trainer, bool reads_fail) {
     const std::vector<std::string> before = service_.history();
-    std::vector<absl::Status> told = {trainer.Step(Rows(90), Rows(0)).status()};
-    if (reads_too) {
-      told.push_back(trainer.StateDict().status());
-      told.push_back(trainer.SaveCheckpoint().status());
+    std::vector<absl::Status> rejections = {trainer.Step(Rows(90), Rows(0)).status()};
+    if (reads_fail) {
+      rejections.push_back(trainer.StateDict().status());
+      rejections.push_back(trainer.SaveCheckpoint().status());
     }
-    for (const absl::Status& status : told) {
+    for (const absl::Status& status : rejections) {
       EXPECT_TRUE(absl::IsFailedPrecondition(status) || absl::IsAborted(status)) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("another client"));
     }
@@ -251,29 +251,29 @@ class OtherClientTest : public RestartTest, public ::testing::WithParamInterface
   }
 };
 
-TEST_P(OtherClientTest, OperationsInPlaceOfWhatARestartUndidAreNotBuiltOn) {
+TEST_P(OtherClientTest, DetectsOtherOperationsInPlaceOfLostOnes) {
   Trainer trainer = AtThree();
   RestartServer();
   absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
   ASSERT_TRUE(other.ok()) << other.status();
   Steps(*other, 1, 2 + GetParam());
-  // Further on than it has been, what is there is read as it is.
-  ExpectTold(trainer, GetParam() < 2);
+  // A state newer than the client has seen can be read.
+  ExpectRejected(trainer, GetParam() < 2);
 }
 
-TEST_P(OtherClientTest, ARestorationIsNoticedWhereverTheNumbersStand) {
+TEST_P(OtherClientTest, DetectsARestoreAtAnyNumber) {
   Trainer trainer = AtThree();
   absl::StatusOr<Trainer> other = client_->AttachTrainer("t");
   ASSERT_TRUE(other.ok()) << other.status();
   ASSERT_TRUE(other->RestoreCheckpoint().ok());
   Steps(*other, 1, 1 + GetParam());
   if (GetParam() == 0) RestartServer();
-  ExpectTold(trainer, true);
+  ExpectRejected(trainer, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Others, OtherClientTest, ::testing::Range(0, 3));
 
-TEST_F(RestartTest, ACheckpointThatThisClientRestoredIsGoneOnFrom) {
+TEST_F(RestartTest, ContinuesFromItsOwnRestoredCheckpoint) {
   Trainer trainer = Create(2);
   Steps(trainer, 0, 5);
   ASSERT_TRUE(trainer.RestoreCheckpoint("sequence-2").ok());

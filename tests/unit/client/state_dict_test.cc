@@ -44,7 +44,7 @@ TEST(StateDictAssemblerTest, JoinsPiecesInOrder) {
   EXPECT_FALSE(state->back().parameter);
 }
 
-TEST(StateDictAssemblerTest, TensorsWithoutElementsAndScalars) {
+TEST(StateDictAssemblerTest, AcceptsEmptyTensorsAndScalars) {
   StateDictAssembler assembler;
   ASSERT_TRUE(assembler.Add(Piece("empty", {0, 4}, 0, "")).ok());
   ASSERT_TRUE(assembler.Add(Piece("num_batches_tracked", {}, 0, "aa")).ok());
@@ -55,7 +55,7 @@ TEST(StateDictAssemblerTest, TensorsWithoutElementsAndScalars) {
   EXPECT_EQ(state->back().tensor.data, "aa");
 }
 
-TEST(StateDictAssemblerTest, NothingMakesAnEmptyStateDict) {
+TEST(StateDictAssemblerTest, NoPiecesGiveAnEmptyStateDict) {
   absl::StatusOr<std::vector<StateEntry>> state = StateDictAssembler().Finish();
   ASSERT_TRUE(state.ok());
   EXPECT_THAT(*state, IsEmpty());
@@ -68,7 +68,7 @@ struct Wrong {
 
 class StateDictFaultTest : public ::testing::TestWithParam<Wrong> {};
 
-TEST_P(StateDictFaultTest, IsInternalAndNamesTheTensor) {
+TEST_P(StateDictFaultTest, ReturnsInternalAndNamesTheTensor) {
   StateDictAssembler assembler;
   absl::Status status;
   for (const v1::GetStateDictResponse& piece : GetParam().pieces) {
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{Piece("a", {1}, -2, "aa")}, "at offset -2"},
         Wrong{{Piece("a", {-1}, 0, "aa")}, "negative dimension"},
         Wrong{{Piece("a", {int64_t{1} << 40, int64_t{1} << 40}, 0, "aa")}, "too many elements"},
-        Wrong{{UnknownDatatype()}, "unknown datatype \"FP8\""}));
+        Wrong{{UnknownDatatype()}, "unknown value 'FP8'"}));
 
 }  // namespace
 }  // namespace braid::client

@@ -1,4 +1,4 @@
-// Streams of operations on a FakeTrainingService.
+// Fixture for streams on a FakeTrainingService.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class StreamFixture : public TrainerFixture {
     return *std::move(stream);
   }
 
-  // Steps on Rows(0), Rows(1), … Every result must be there once the stream is finished.
+  // Runs steps on Rows(0), Rows(1), … through a stream and returns their results.
   static std::vector<LossResult> Run(Trainer& trainer, int operations,
                                      const StreamOptions& options) {
     std::vector<Stream::Future<LossResult>> losses;

@@ -1,4 +1,4 @@
-// Each of a stream's operations is applied once, whatever becomes of connections and servers.
+// A stream applies each operation once, despite broken connections and server restarts.
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -27,7 +27,7 @@ using Break = std::tuple<int, Fault, size_t>;
 
 class StreamBreaksTest : public StreamFixture, public ::testing::WithParamInterface<Break> {};
 
-TEST_P(StreamBreaksTest, WhatIsLostIsSentAgain) {
+TEST_P(StreamBreaksTest, ResendsLostOperations) {
   const auto [point, fault, depth] = GetParam();
   Trainer trainer = Create(4);
   std::vector<Fault> faults(static_cast<size_t>(point), Fault::kNone);
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Points, StreamBreaksTest,
 
 class StreamSeedTest : public StreamFixture, public ::testing::WithParamInterface<int> {};
 
-TEST_P(StreamSeedTest, BreaksAgainAndAgain) {
+TEST_P(StreamSeedTest, SurvivesRandomFaults) {
   std::mt19937 random(static_cast<unsigned>(GetParam()));
   Trainer trainer = Create(std::vector<int>{1, 3, 7}[random() % 3]);
   std::vector<Fault> faults;
@@ -57,7 +57,7 @@ TEST_P(StreamSeedTest, BreaksAgainAndAgain) {
     faults.push_back(fails ? static_cast<Fault>(1 + random() % 4) : Fault::kNone);
   }
   const size_t depth = 1 + random() % 6;
-  // Replies that never come, behind which the connection breaks.
+  // Lost replies, followed by a broken connection.
   const size_t withheld = random() % depth;
   for (size_t i = 0; i < withheld; ++i) faults[i] = Fault::kWithheld;
   faults[withheld] = static_cast<Fault>(1 + random() % 4);
@@ -70,7 +70,7 @@ TEST_P(StreamSeedTest, BreaksAgainAndAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, StreamSeedTest, ::testing::Range(0, 20));
 
-TEST_F(StreamRestartTest, RepliesThatAreLostAreSaidToBe) {
+TEST_F(StreamRestartTest, MarksLostReplies) {
   Trainer trainer = Create();
   service_.Inject({Fault::kWithheld, Fault::kWithheld, Fault::kLostReply});
   const std::vector<LossResult> results = Run(trainer, 5, {.depth = 3});
@@ -84,7 +84,7 @@ TEST_F(StreamRestartTest, RepliesThatAreLostAreSaidToBe) {
   EXPECT_EQ(Lost(results), 2);
 }
 
-TEST_F(StreamRestartTest, APublishWhoseReplyWasLostIsAskedForAgain) {
+TEST_F(StreamRestartTest, RecoversALostPublishReply) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 4});
   service_.Inject({Fault::kNone, Fault::kLostReply});
@@ -97,13 +97,14 @@ TEST_F(StreamRestartTest, APublishWhoseReplyWasLostIsAskedForAgain) {
   EXPECT_THAT(service_.history(), ElementsAre("step 1 of 0", "publish 2", "step 3 of 1"));
 }
 
-TEST_F(StreamRestartTest, WhatABrokenConnectionStillAppliesIsNotAppliedTwice) {
+TEST_F(StreamRestartTest, DoesNotRepeatOperationsAppliedAfterTheConnectionBroke) {
   Trainer trainer = Create();
   service_.Inject({Fault::kNone, Fault::kNone, Fault::kLostRequest});
-  // The server works off what it has received while the client asks where it stands.
+  // The server applies an operation of the broken connection after the client has fetched the
+  // state.
   service_.AtGetTrainer([](FakeTrainer& fake) {
     v1::StreamRequest operation = StepMessage(Rows(2), Rows(0), {});
-    Address("t", fake.last().step().sender(), 3, &operation);
+    SetHeader("t", fake.last().step().sender(), 3, &operation);
     v1::StreamResponse reply;
     EXPECT_TRUE(fake.Apply(operation, &reply).ok());
   });
@@ -111,7 +112,7 @@ TEST_F(StreamRestartTest, WhatABrokenConnectionStillAppliesIsNotAppliedTwice) {
   EXPECT_EQ(service_.history(), StepsInOrder(kOperations));
 }
 
-TEST_F(StreamRestartTest, FuturesThatAreReadyStayWhileTheirOperationsAreMadeAgain) {
+TEST_F(StreamRestartTest, ReadyFuturesKeepTheirResultsDuringReplay) {
   Trainer trainer = Create(100);
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 1});
   for (int i = 0; i < 4; ++i)
@@ -123,7 +124,7 @@ TEST_F(StreamRestartTest, FuturesThatAreReadyStayWhileTheirOperationsAreMadeAgai
   EXPECT_THAT(service_.steps(), SizeIs(10));
 }
 
-TEST_F(StreamRestartTest, WhatSingleCallsDidBeforeIsSentAgainToo) {
+TEST_F(StreamRestartTest, ReplaysUnaryOperationsFromBeforeTheStream) {
   Trainer trainer = Create(100);
   ASSERT_TRUE(trainer.Step(Rows(0), Rows(0)).ok());
   std::unique_ptr<Stream> stream = Open(trainer, {});
@@ -133,7 +134,7 @@ TEST_F(StreamRestartTest, WhatSingleCallsDidBeforeIsSentAgainToo) {
   EXPECT_EQ(service_.history(), StepsInOrder(4));
 }
 
-TEST_F(StreamRestartTest, ARestartWhileNothingIsUnderWay) {
+TEST_F(StreamRestartTest, SurvivesARestartWhileIdle) {
   Trainer trainer = Create(100);
   std::unique_ptr<Stream> stream = Open(trainer, {});
   ASSERT_TRUE(stream->Step(Rows(0), Rows(0)).get().ok());
@@ -144,7 +145,7 @@ TEST_F(StreamRestartTest, ARestartWhileNothingIsUnderWay) {
   EXPECT_EQ(service_.history(), StepsInOrder(2));
 }
 
-TEST_F(StreamRestartTest, WithoutAPolicyARestartThatLosesSomethingIsAnError) {
+TEST_F(StreamRestartTest, FailsAfterALossWithoutACheckpointPolicy) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 1});
   ASSERT_TRUE(stream->Step(Rows(0), Rows(0)).get().ok());
@@ -155,7 +156,7 @@ TEST_F(StreamRestartTest, WithoutAPolicyARestartThatLosesSomethingIsAnError) {
   EXPECT_EQ(stream->Finish(), lost);
 }
 
-TEST_F(StreamRestartTest, AServerThatStaysAwayIsGivenUp) {
+TEST_F(StreamRestartTest, FailsIfTheServerStaysUnavailable) {
   MakeClient({.max_attempts = 3,
               .initial_backoff = absl::Milliseconds(1),
               .restart_timeout = absl::Milliseconds(50)});
@@ -168,8 +169,8 @@ TEST_F(StreamRestartTest, AServerThatStaysAwayIsGivenUp) {
   EXPECT_TRUE(trainer.Step(Rows(0), Rows(0)).ok());
 }
 
-// A server process that goes away and comes back at the same address.
-TEST_F(StreamRestartTest, ARealRestart) {
+// A server stops and starts again at the same address.
+TEST_F(StreamRestartTest, SurvivesARestartedServerProcess) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

@@ -1,4 +1,4 @@
-// A stream's operations are applied in order, each once, and its results come in that order.
+// A stream applies its operations once and in order, and delivers results in that order.
 #include "client/cpp/stream.h"
 
 #include <chrono>
@@ -25,7 +25,7 @@ constexpr int kOperations = 9;
 
 using StreamTest = StreamFixture;
 
-TEST_F(StreamTest, ResultsComeInOrder) {
+TEST_F(StreamTest, DeliversResultsInOrder) {
   Trainer trainer = Create();
   EXPECT_EQ(Lost(Run(trainer, kOperations, {.depth = 4})), 0);
   EXPECT_EQ(service_.history(), StepsInOrder(kOperations));
@@ -33,7 +33,7 @@ TEST_F(StreamTest, ResultsComeInOrder) {
   EXPECT_EQ(trainer.sequence(), kOperations);
 }
 
-TEST_F(StreamTest, EveryOperation) {
+TEST_F(StreamTest, SupportsEveryKindOfOperation) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 4});
   auto first = stream->ForwardBackward(Rows(0), Rows(0), true);
@@ -53,7 +53,7 @@ TEST_F(StreamTest, EveryOperation) {
               ElementsAre("forward_backward 1 of 0", "optim_step 2", "step 3 of 1", "publish 4"));
 }
 
-TEST_F(StreamTest, TheTrainerGoesOnAfterTheStreamAndNotMeanwhile) {
+TEST_F(StreamTest, TrainerOperationsFailWhileAStreamIsOpen) {
   Trainer trainer = Create();
   ASSERT_TRUE(trainer.Step(Rows(0), Rows(0)).ok());
   std::unique_ptr<Stream> stream = Open(trainer, {});
@@ -68,12 +68,12 @@ TEST_F(StreamTest, TheTrainerGoesOnAfterTheStreamAndNotMeanwhile) {
   EXPECT_TRUE(stream->Finish().ok());
   ASSERT_TRUE(trainer.Step(Rows(2), Rows(0)).ok());
   const absl::Status ended = stream->Step(Rows(9), Rows(0)).get().status();
-  EXPECT_THAT(std::string(ended.message()), HasSubstr("has been ended"));
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("already finished"));
   stream.reset();
   EXPECT_EQ(service_.history(), StepsInOrder(3));
 }
 
-TEST_F(StreamTest, ItsOptionsAreAtLeastOne) {
+TEST_F(StreamTest, RejectsOptionsBelowOne) {
   Trainer trainer = Create();
   for (const StreamOptions& options :
        {StreamOptions{.depth = 0}, StreamOptions{.buffer_operations = 0},
@@ -83,7 +83,7 @@ TEST_F(StreamTest, ItsOptionsAreAtLeastOne) {
   EXPECT_TRUE(trainer.Step(Rows(0), Rows(0)).ok());
 }
 
-TEST_F(StreamTest, DepthBoundsWhatIsUnderWay) {
+TEST_F(StreamTest, DepthLimitsOperationsInFlight) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 3});
   service_.Hold(true);
@@ -100,14 +100,14 @@ TEST_F(StreamTest, DepthBoundsWhatIsUnderWay) {
   EXPECT_EQ(service_.history(), StepsInOrder(4));
 }
 
-TEST_F(StreamTest, APublishKeepsItsReply) {
+TEST_F(StreamTest, SendsNothingAfterAPublishUntilItsReply) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 4});
   service_.Inject({Fault::kNone, Fault::kWithheld, Fault::kLostReply});
   stream->Step(Rows(0), Rows(0));
   auto version = stream->Publish();
   auto behind = stream->Step(Rows(1), Rows(0));
-  // Nothing comes behind the Publish while its reply has not come.
+  // The step is not sent before the reply to Publish.
   service_.AwaitHistory(2);
   EXPECT_EQ(version.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   EXPECT_THAT(service_.history(), ElementsAre("step 1 of 0", "publish 2"));
@@ -116,7 +116,7 @@ TEST_F(StreamTest, APublishKeepsItsReply) {
   EXPECT_TRUE(absl::IsCancelled(behind.get().status()));
 }
 
-TEST_F(StreamTest, AnOperationThatFailsEndsTheStream) {
+TEST_F(StreamTest, AFailedOperationEndsTheStream) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 4});
   service_.Hold(true);
@@ -132,14 +132,14 @@ TEST_F(StreamTest, AnOperationThatFailsEndsTheStream) {
   const absl::Status cancelled = behind.get().status();
   EXPECT_TRUE(absl::IsCancelled(cancelled));
   EXPECT_THAT(std::string(cancelled.message()),
-              HasSubstr("operation 2, before this one, failed: there are no gradients"));
+              HasSubstr("earlier operation 2 failed: there are no gradients"));
   EXPECT_EQ(stream->Step(Rows(2), Rows(0)).get().status(), failure);
-  // What failed used up no number.
+  // The failed operation used no number.
   EXPECT_TRUE(trainer.Step(Rows(1), Rows(0)).ok());
   EXPECT_EQ(service_.history(), StepsInOrder(2));
 }
 
-TEST_F(StreamTest, AnotherClientIsNoticed) {
+TEST_F(StreamTest, DetectsAnotherClient) {
   Trainer trainer = Create(100);
   std::unique_ptr<Stream> stream = Open(trainer, {});
   ASSERT_TRUE(stream->Step(Rows(0), Rows(0)).get().ok());
@@ -150,7 +150,7 @@ TEST_F(StreamTest, AnotherClientIsNoticed) {
   EXPECT_EQ(stream->Finish(), same_number);
 }
 
-TEST_F(StreamTest, GivingUpEndsWhatIsUnderWay) {
+TEST_F(StreamTest, DestructionCancelsOperationsInFlight) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 3});
   ASSERT_TRUE(stream->Step(Rows(0), Rows(0)).get().ok());
@@ -164,37 +164,37 @@ TEST_F(StreamTest, GivingUpEndsWhatIsUnderWay) {
   EXPECT_TRUE(trainer.Step(Rows(2), Rows(0)).ok());
 }
 
-TEST_F(StreamTest, AServerThatSaysNothingIsGivenUp) {
+TEST_F(StreamTest, TimesOutWithoutReplies) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.timeout = absl::Milliseconds(50)});
   service_.Hold(true);
-  const absl::Status silent = stream->Step(Rows(0), Rows(0)).get().status();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(silent)) << silent;
-  EXPECT_EQ(silent.message(), "no reply in 50ms");
+  const absl::Status timed_out = stream->Step(Rows(0), Rows(0)).get().status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(timed_out)) << timed_out;
+  EXPECT_EQ(timed_out.message(), "no reply in 50ms");
   service_.Hold(false);
 }
 
-TEST_F(StreamTest, AFullBufferHasACheckpointWritten) {
+TEST_F(StreamTest, RequestsACheckpointWhenTheLogIsFull) {
   Trainer trainer = Create(1000);
   Run(trainer, kOperations, {.depth = 2, .buffer_operations = 4});
   EXPECT_EQ(service_.saved(), 2);
   EXPECT_EQ(service_.history(), StepsInOrder(kOperations));
 }
 
-TEST_F(StreamTest, TheServersOwnCheckpointsAreWaitedForFirst) {
+TEST_F(StreamTest, WaitsForTheServersCheckpointsBeforeRequestingOne) {
   Trainer trainer = Create(3);
   Run(trainer, kOperations, {.depth = 2, .buffer_operations = 4});
   EXPECT_EQ(service_.saved(), 0);
 }
 
-TEST_F(StreamTest, AServerThatWritesNoCheckpointIsNotAskedTwice) {
+TEST_F(StreamTest, RequestsNoSecondCheckpointFromAServerWithoutCheckpoints) {
   Trainer trainer = Create(1000);
   service_.SetDurable(false);
   Run(trainer, kOperations, {.depth = 2, .buffer_operations = 2});
   EXPECT_EQ(service_.saved(), 1);
 }
 
-TEST_F(StreamTest, SeveralThreads) {
+TEST_F(StreamTest, AcceptsOperationsFromSeveralThreads) {
   Trainer trainer = Create();
   std::unique_ptr<Stream> stream = Open(trainer, {.depth = 3});
   std::vector<std::thread> threads;
@@ -209,7 +209,7 @@ TEST_F(StreamTest, SeveralThreads) {
   EXPECT_THAT(service_.history(), SizeIs(40));
 }
 
-TEST_F(StreamTest, AStreamWithoutOperations) {
+TEST_F(StreamTest, OpensNoConnectionWithoutOperations) {
   Trainer trainer = Create();
   EXPECT_THAT(Run(trainer, 0, {}), IsEmpty());
   EXPECT_EQ(service_.streams(), 0);

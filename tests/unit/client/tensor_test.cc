@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(TensorTest, DatatypesOfElementTypes) {
+TEST(TensorTest, MapsElementTypesToDatatypes) {
   EXPECT_EQ(DatatypeOf<uint8_t>(), "UINT8");
   EXPECT_EQ(DatatypeOf<uint16_t>(), "UINT16");
   EXPECT_EQ(DatatypeOf<uint32_t>(), "UINT32");
@@ -25,7 +25,7 @@ TEST(TensorTest, DatatypesOfElementTypes) {
   EXPECT_EQ(DatatypeOf<double>(), "FP64");
 }
 
-TEST(TensorTest, ValuesGoInAndComeOut) {
+TEST(TensorTest, RoundTripsValues) {
   const Tensor tensor = MakeTensor<int64_t>("ids", {2, 1}, {7, -1});
   EXPECT_EQ(tensor.name, "ids");
   EXPECT_EQ(tensor.data.size(), 16);
@@ -34,19 +34,19 @@ TEST(TensorTest, ValuesGoInAndComeOut) {
   EXPECT_THAT(*values, ElementsAre(7, -1));
 }
 
-TEST(TensorTest, ValuesOfAnotherDatatypeAreRefused) {
+TEST(TensorTest, RejectsValuesOfAnotherDatatype) {
   const absl::Status status = Values<float>(MakeTensor<double>("x", {1}, {1.0})).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(status.message(), "tensor \"x\" is FP64, not FP32");
 }
 
-TEST(TensorTest, BytesOfShapes) {
+TEST(TensorTest, ComputesByteCounts) {
   EXPECT_EQ(*ByteCount("FP32", {30, 5}), 600);
   EXPECT_EQ(*ByteCount("BF16", {}), 2);
   EXPECT_EQ(*ByteCount("BOOL", {3, 0}), 0);
 }
 
-TEST(TensorTest, ImpossibleShapesAndDatatypesAreRefused) {
+TEST(TensorTest, RejectsInvalidShapesAndDatatypes) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   EXPECT_TRUE(absl::IsInvalidArgument(ByteCount("FP32", {-1}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ByteCount("FP32", {kHuge}).status()));

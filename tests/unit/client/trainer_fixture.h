@@ -1,4 +1,4 @@
-// A client of a FakeTrainingService, for tests to operate trainers with.
+// Fixture with a FakeTrainingService and a client of it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -33,7 +33,7 @@ class TrainerFixture : public ::testing::Test {
     client_ = std::make_unique<Client>(server_->InProcessChannel({}), options);
   }
 
-  // `every`: operations between checkpoints; 0: there is no policy.
+  // Creates a trainer that writes a checkpoint every `every` operations; 0 means no policy.
   Trainer Create(int64_t every = 0) {
     v1::CreateTrainerRequest request;
     request.mutable_options()->mutable_checkpoints()->set_every_operations(every);
@@ -42,7 +42,7 @@ class TrainerFixture : public ::testing::Test {
     return *std::move(trainer);
   }
 
-  // Steps on Rows(0), Rows(1), …, as the history shows them.
+  // Returns the history of steps on Rows(0), Rows(1), ….
   static std::vector<std::string> StepsInOrder(int count) {
     std::vector<std::string> history;
     for (int i = 0; i < count; ++i) history.push_back(absl::StrCat("step ", i + 1, " of ", i));

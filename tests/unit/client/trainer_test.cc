@@ -19,7 +19,7 @@ using Fault = FakeTrainingService::Fault;
 
 class TrainerTest : public TrainerFixture {
  protected:
-  // What arrived after the trainer's creation.
+  // Returns the calls received after the trainer's creation.
   std::vector<std::string> Operations() const {
     std::vector<std::string> calls = service_.received();
     calls.erase(calls.begin());
@@ -27,7 +27,7 @@ class TrainerTest : public TrainerFixture {
   }
 };
 
-TEST_F(TrainerTest, OperationsAreCountedFromOne) {
+TEST_F(TrainerTest, NumbersOperationsFromOne) {
   Trainer trainer = Create();
   EXPECT_TRUE(trainer.Step(Rows(0), Rows(1)).ok());
   EXPECT_TRUE(trainer.ForwardBackward(Rows(0), Rows(1)).ok());
@@ -61,7 +61,7 @@ TEST_F(TrainerTest, StepSendsItsTensorsAndHyperParameters) {
   EXPECT_EQ(step.targets(0).data(), Rows(2)[0].data);
 }
 
-TEST_F(TrainerTest, LostRequestIsSentAgainUnchanged) {
+TEST_F(TrainerTest, ResendsALostRequestUnchanged) {
   Trainer trainer = Create();
   service_.Inject({Fault::kLostRequest});
   absl::StatusOr<LossResult> result = trainer.Step(Rows(1), Rows(2));
@@ -72,7 +72,7 @@ TEST_F(TrainerTest, LostRequestIsSentAgainUnchanged) {
   EXPECT_EQ(steps[0].SerializeAsString(), steps[1].SerializeAsString());
 }
 
-TEST_F(TrainerTest, LostReplyIsReplayed) {
+TEST_F(TrainerTest, ReturnsTheReplayedReplyAfterALostReply) {
   Trainer trainer = Create();
   service_.Inject({Fault::kLostReply});
   absl::StatusOr<LossResult> result = trainer.Step(Rows(1), Rows(2));
@@ -82,7 +82,7 @@ TEST_F(TrainerTest, LostReplyIsReplayed) {
   EXPECT_THAT(Operations(), ElementsAre("step 1", "step 1", "step 2"));
 }
 
-TEST_F(TrainerTest, ResendingIsBounded) {
+TEST_F(TrainerTest, LimitsAttempts) {
   Trainer trainer = Create();
   service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
   EXPECT_TRUE(absl::IsUnavailable(trainer.Step(Rows(1), Rows(2)).status()));
@@ -90,7 +90,7 @@ TEST_F(TrainerTest, ResendingIsBounded) {
   EXPECT_EQ(trainer.sequence(), 0);
 }
 
-TEST_F(TrainerTest, AfterAnUnknownOutcomeTheSameOperationGivesItsResult) {
+TEST_F(TrainerTest, RepeatingAnOperationOfUnknownOutcomeReturnsItsResult) {
   Trainer trainer = Create();
   service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
   ASSERT_FALSE(trainer.Step(Rows(1), Rows(2)).ok());
@@ -103,7 +103,7 @@ TEST_F(TrainerTest, AfterAnUnknownOutcomeTheSameOperationGivesItsResult) {
   EXPECT_EQ(trainer.sequence(), 1);
 }
 
-TEST_F(TrainerTest, AfterAnUnknownOutcomeRefreshGoesOn) {
+TEST_F(TrainerTest, RefreshResolvesAnUnknownOutcome) {
   Trainer trainer = Create();
   service_.Inject({Fault::kLostReply, Fault::kLostReply, Fault::kLostReply});
   ASSERT_FALSE(trainer.Step(Rows(1), Rows(2)).ok());
@@ -113,7 +113,7 @@ TEST_F(TrainerTest, AfterAnUnknownOutcomeRefreshGoesOn) {
   EXPECT_TRUE(trainer.Step(Rows(3), Rows(4)).ok());
 }
 
-TEST_F(TrainerTest, RefusalIsNotSentAgainAndUsesUpNoNumber) {
+TEST_F(TrainerTest, ARejectedOperationIsNotRetriedAndUsesNoNumber) {
   Trainer trainer = Create();
   service_.Refuse({grpc::StatusCode::INVALID_ARGUMENT, "inputs[0].shape: [1, 2], not [n, 3]"});
   const absl::Status refused = trainer.Step(Rows(1), Rows(2)).status();
@@ -124,7 +124,7 @@ TEST_F(TrainerTest, RefusalIsNotSentAgainAndUsesUpNoNumber) {
   EXPECT_THAT(Operations(), ElementsAre("step 1", "step 1"));
 }
 
-TEST_F(TrainerTest, ForwardGivesOutputsAndTheLossOnlyWithTargets) {
+TEST_F(TrainerTest, ForwardReturnsALossOnlyWithTargets) {
   Trainer trainer = Create();
   absl::StatusOr<ForwardResult> without = trainer.Forward(Rows(1));
   ASSERT_TRUE(without.ok()) << without.status();
@@ -138,23 +138,23 @@ TEST_F(TrainerTest, ForwardGivesOutputsAndTheLossOnlyWithTargets) {
   EXPECT_EQ(with->loss, 2);
 }
 
-TEST_F(TrainerTest, PublishGivesTheVersion) {
+TEST_F(TrainerTest, PublishReturnsTheVersion) {
   Trainer trainer = Create();
   absl::StatusOr<int64_t> version = trainer.Publish();
   ASSERT_TRUE(version.ok()) << version.status();
   EXPECT_EQ(*version, 7);
 }
 
-TEST_F(TrainerTest, CreateIsSentAgainWithTheSameRequestId) {
+TEST_F(TrainerTest, RetriesCreateWithTheSameRequestId) {
   service_.Inject({Fault::kLostReply});
   EXPECT_TRUE(client_->CreateTrainer({}).ok());
   ASSERT_THAT(service_.received(), SizeIs(2));
   EXPECT_EQ(service_.received()[0], service_.received()[1]);
-  // A request of its own has an id of its own.
+  // A new request has a new ID.
   EXPECT_TRUE(absl::IsAlreadyExists(client_->CreateTrainer({}).status()));
 }
 
-TEST_F(TrainerTest, AttachGoesOnFromTheServersNumber) {
+TEST_F(TrainerTest, AttachContinuesFromTheServersNumber) {
   Trainer first = Create();
   ASSERT_TRUE(first.Step(Rows(1), Rows(2)).ok());
   absl::StatusOr<Trainer> attached = client_->AttachTrainer("t");
@@ -189,7 +189,7 @@ v1::GetStateDictResponse Piece(const std::string& name, int64_t offset, const st
   return piece;
 }
 
-TEST_F(TrainerTest, StateDictBeginsAnewAfterALostConnection) {
+TEST_F(TrainerTest, StateDictRestartsAfterALostConnection) {
   Trainer trainer = Create();
   service_.SetState({Piece("a", 0, "12"), Piece("a", 2, "34"), Piece("b", 0, "5678")});
   service_.Inject({Fault::kLostReply});
@@ -200,7 +200,7 @@ TEST_F(TrainerTest, StateDictBeginsAnewAfterALostConnection) {
   EXPECT_EQ((*state)[1].tensor.data, "5678");
 }
 
-TEST_F(TrainerTest, StateDictThatEndsEarlyIsAnError) {
+TEST_F(TrainerTest, RejectsAnIncompleteStateDict) {
   Trainer trainer = Create();
   service_.SetState({Piece("a", 0, "12")});
   const absl::Status ended = trainer.StateDict().status();
@@ -212,7 +212,7 @@ TEST_F(TrainerTest, StateDictThatEndsEarlyIsAnError) {
   EXPECT_THAT(std::string(began.message()), StartsWith("state dict: 2 bytes at offset 2 of \"a\""));
 }
 
-TEST_F(TrainerTest, TrainersAndRollback) {
+TEST_F(TrainerTest, ListsTrainersAndRollsBack) {
   EXPECT_THAT(*client_->Trainers(), SizeIs(0));
   Create();
   auto trainers = client_->Trainers();
@@ -225,7 +225,7 @@ TEST_F(TrainerTest, TrainersAndRollback) {
   EXPECT_THAT(Operations(), ElementsAre("rollback toy 2"));
 }
 
-TEST_F(TrainerTest, CheckpointsAreSavedListedAndRestored) {
+TEST_F(TrainerTest, SavesListsAndRestoresCheckpoints) {
   Trainer trainer = Create();
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(trainer.Step(Rows(i), Rows(1)).ok());
@@ -247,7 +247,7 @@ TEST_F(TrainerTest, CheckpointsAreSavedListedAndRestored) {
   EXPECT_TRUE(absl::IsNotFound(trainer.RestoreCheckpoint("none").status()));
 }
 
-TEST_F(TrainerTest, IsRestoredByItsNameWhetherOrNotItIsAtWork) {
+TEST_F(TrainerTest, RestoresRunningAndExpiredTrainersByName) {
   Trainer trainer = Create();
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(trainer.Step(Rows(i), Rows(1)).ok());
@@ -267,7 +267,7 @@ TEST_F(TrainerTest, IsRestoredByItsNameWhetherOrNotItIsAtWork) {
   EXPECT_TRUE(absl::IsNotFound(client_->RestoreTrainer("other").status()));
 }
 
-TEST_F(TrainerTest, EvaluateSendsItsQuestionOnceAndEveryBatch) {
+TEST_F(TrainerTest, EvaluateSendsItsOptionsOnceAndEveryBatch) {
   Trainer trainer = Create();
   std::vector<Batch> batches;
   for (int i = 0; i < 3; ++i)
@@ -288,11 +288,11 @@ TEST_F(TrainerTest, EvaluateSendsItsQuestionOnceAndEveryBatch) {
   EXPECT_THAT(service_.history(), SizeIs(0));
 }
 
-TEST_F(TrainerTest, EvaluateGivesTheServersRefusalAndNeedsABatch) {
+TEST_F(TrainerTest, EvaluateReturnsServerErrorsAndRequiresABatch) {
   Trainer trainer = Create();
   EXPECT_TRUE(absl::IsInvalidArgument(trainer.Evaluate(std::vector<Batch>()).status()));
   service_.Refuse({grpc::StatusCode::INVALID_ARGUMENT, "metrics[0]: is unknown"});
-  // More batches than fit between the two, so that the client has to stop by itself.
+  // More batches than the flow-control window holds, so the client must notice the error.
   const absl::Status refused =
       trainer.Evaluate([] {
                return std::optional<Batch>({Rows(0), Rows(0)});

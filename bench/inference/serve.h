@@ -1,4 +1,5 @@
-// A gRPC server with Braid's transport settings (server/rpc/server/transport.h) and nothing else.
+// A gRPC server with Braid's transport settings (server/rpc/server/transport.h), without the rest
+// of the server.
 #pragma once
 
 #include <string>

@@ -1,32 +1,752 @@
 #include "server/models/config/config_reader.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
 #include <sstream>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
 #include "inference/model_config.pb.h"
+#include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/batch_dimension.h"
-#include "server/models/config/config_batching.h"
-#include "server/models/config/config_fields.h"
-#include "server/models/config/config_io.h"
-#include "server/models/config/config_parameters.h"
-#include "server/models/config/config_serving.h"
-#include "server/models/config/config_warmup.h"
+#include "server/models/model_config.h"
 #include "server/storage/names.h"
 
 namespace braid {
 namespace {
 
-constexpr uintmax_t kMaxBytes = 1 << 20;
+// ---- Unsupported settings ----
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// The first field in `message`, at any depth, that is set; "" if there is none.
+std::string FirstSetting(const Message& message) {
+  std::vector<const FieldDescriptor*> set;
+  message.GetReflection()->ListFields(message, &set);
+  for (const FieldDescriptor* field : set) {
+    if (field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      return field->name();
+    }
+    const std::string inner = FirstSetting(message.GetReflection()->GetMessage(message, field));
+    if (!inner.empty()) {
+      return absl::StrCat(field->name(), ".", inner);
+    }
+  }
+  return "";
+}
+
+absl::Status NotImplemented(absl::string_view name) {
+  return absl::UnimplementedError(
+      absl::StrCat(name, " is not implemented: remove it from config.pbtxt"));
+}
+
+absl::Status RefuseUnknown(const Message& message, const std::set<absl::string_view>& known,
+                           absl::string_view where) {
+  std::vector<const FieldDescriptor*> set;
+  message.GetReflection()->ListFields(message, &set);
+  for (const FieldDescriptor* field : set) {
+    if (known.find(field->name()) != known.end()) {
+      continue;
+    }
+    if (field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      return NotImplemented(absl::StrCat(where, field->name()));
+    }
+    // Which of two schedulers is meant is a setting, though there be nothing in it.
+    const std::string inner = FirstSetting(message.GetReflection()->GetMessage(message, field));
+    if (!inner.empty()) {
+      return NotImplemented(absl::StrCat(where, field->name(), ".", inner));
+    }
+    if (field->containing_oneof() != nullptr) {
+      return NotImplemented(absl::StrCat(where, field->name()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- input and output ----
+
+constexpr uintmax_t kMaxLabelBytes = 16 << 20;
+
+absl::StatusOr<DataType> ToDataType(inference::DataType type, absl::string_view where) {
+  constexpr absl::string_view kPrefix = "TYPE_";
+  const std::string name = inference::DataType_Name(type);
+  const auto found = DataTypeFromName(absl::string_view(name).substr(kPrefix.size()));
+  if (!found) {
+    return InvalidField(where,
+                        absl::StrCat(name, " is no tensor type here; expected TYPE_ and one of ",
+                                     AllDataTypeNames()));
+  }
+  return *found;
+}
+
+template <typename Dims>
+absl::StatusOr<std::vector<int64_t>> ToShape(const Dims& dims, const std::string& where) {
+  std::vector<int64_t> shape;
+  for (const int64_t dim : dims) {
+    if (dim < 1 && dim != -1) {
+      return InvalidField(where,
+                          absl::StrCat(dim, " is no size; expected at least 1, or -1 for any"));
+    }
+    shape.push_back(dim);
+  }
+  return shape;
+}
+
+// The products of the sizes before, between and behind the -1s. nullopt if one overflows.
+std::optional<std::vector<int64_t>> Stretches(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> products = {1};
+  for (const int64_t dim : shape) {
+    if (dim < 0) {
+      products.push_back(1);
+    } else if (__builtin_mul_overflow(products.back(), dim, &products.back())) {
+      return std::nullopt;
+    }
+  }
+  return products;
+}
+
+// As Triton's: the batch dimension is in neither shape, the elements are as many, and sizes that
+// are free stand between the same numbers of elements.
+absl::Status CheckReshape(const TensorSpec& spec, bool batched, const std::string& where) {
+  const std::string field = where + ".reshape.shape";
+  if (spec.reshape->empty() && !batched) {
+    return InvalidField(field,
+                        "is empty, which a model that is not batched cannot have; expected at "
+                        "least one size");
+  }
+  const auto from = Stretches(spec.dims);
+  const auto to = Stretches(*spec.reshape);
+  if (!from || !to || *from != *to) {
+    return InvalidField(
+        field, absl::StrCat(ShapeString(*spec.reshape), " does not hold what dims ",
+                            ShapeString(spec.dims),
+                            " hold; expected as many elements before, between and behind as many "
+                            "-1s"));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Tensor>
+absl::StatusOr<TensorSpec> ToSpec(const Tensor& tensor, bool batched, const std::string& where) {
+  if (tensor.name().empty()) {
+    return InvalidField(where + ".name", "is empty");
+  }
+  TensorSpec spec;
+  spec.name = tensor.name();
+  BRAID_ASSIGN_OR_RETURN(spec.type, ToDataType(tensor.data_type(), where + ".data_type"));
+  BRAID_ASSIGN_OR_RETURN(spec.dims, ToShape(tensor.dims(), where + ".dims"));
+  if (!Stretches(spec.dims)) {
+    return InvalidField(where + ".dims",
+                        absl::StrCat(ShapeString(spec.dims), " holds more than can be counted"));
+  }
+  if (tensor.has_reshape()) {
+    BRAID_ASSIGN_OR_RETURN(spec.reshape,
+                           ToShape(tensor.reshape().shape(), where + ".reshape.shape"));
+    BRAID_RETURN_IF_ERROR(CheckReshape(spec, batched, where));
+  }
+  return spec;
+}
+
+// One a line, as in Triton.
+absl::StatusOr<std::vector<std::string>> ReadLabels(const std::string& folder,
+                                                    const std::string& filename,
+                                                    const std::string& field) {
+  if (!IsFolderName(filename)) {
+    return InvalidField(field,
+                        absl::StrCat("'", Excerpt(filename),
+                                     "'; expected the name of a file in the model's folder"));
+  }
+  const std::filesystem::path path = std::filesystem::path(folder) / filename;
+  std::error_code error;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, error)) {
+    file.open(path);
+  }
+  if (!file.is_open()) {
+    return InvalidField(
+        field, absl::StrCat("'", filename, "' cannot be read; expected a file in '", folder, "'"));
+  }
+  if (std::filesystem::file_size(path, error) > kMaxLabelBytes) {
+    return InvalidField(field, absl::StrCat("'", filename, "' is larger than ", kMaxLabelBytes,
+                                            " bytes; expected one label a line"));
+  }
+  std::vector<std::string> labels;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') {
+      line.pop_back();
+    }
+    labels.push_back(std::move(line));
+  }
+  return labels;
+}
+
+absl::Status CheckFormat(const inference::ModelInput& input, const std::string& where) {
+  if (input.format() != inference::ModelInput::FORMAT_NONE && input.dims_size() != 3) {
+    return InvalidField(where + ".format",
+                        absl::StrCat(inference::ModelInput::Format_Name(input.format()), " with ",
+                                     input.dims_size(), " dims; expected 3 dims"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNames(const std::vector<TensorSpec>& specs, absl::string_view field) {
+  std::set<absl::string_view> names;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (!names.insert(specs[i].name).second) {
+      return InvalidField(absl::StrCat(field, "[", i, "].name"),
+                          absl::StrCat("'", Excerpt(specs[i].name), "' is there twice"));
+    }
+  }
+  if (specs.empty()) {
+    return InvalidField(field, "is empty: name every one, or leave config.pbtxt away");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TensorSpec>> ReadInputSpecs(const inference::ModelConfig& text) {
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < text.input_size(); ++i) {
+    const inference::ModelInput& input = text.input(i);
+    const std::string where = absl::StrCat("input[", i, "]");
+    BRAID_RETURN_IF_ERROR(
+        RefuseUnknown(input, {"name", "data_type", "format", "dims", "reshape"}, where + "."));
+    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, ToSpec(input, text.max_batch_size() > 0, where));
+    BRAID_RETURN_IF_ERROR(CheckFormat(input, where));
+    if (input.format() != inference::ModelInput::FORMAT_NONE) {
+      spec.format = inference::ModelInput::Format_Name(input.format());
+    }
+    specs.push_back(std::move(spec));
+  }
+  BRAID_RETURN_IF_ERROR(CheckNames(specs, "input"));
+  return specs;
+}
+
+absl::StatusOr<std::vector<TensorSpec>> ReadOutputSpecs(const inference::ModelConfig& text,
+                                                        const std::string& folder) {
+  std::vector<TensorSpec> specs;
+  for (int o = 0; o < text.output_size(); ++o) {
+    const inference::ModelOutput& output = text.output(o);
+    const std::string where = absl::StrCat("output[", o, "]");
+    BRAID_RETURN_IF_ERROR(RefuseUnknown(
+        output, {"name", "data_type", "dims", "reshape", "label_filename"}, where + "."));
+    BRAID_ASSIGN_OR_RETURN(TensorSpec spec, ToSpec(output, text.max_batch_size() > 0, where));
+    if (!output.label_filename().empty()) {
+      spec.label_filename = output.label_filename();
+      BRAID_ASSIGN_OR_RETURN(
+          spec.labels, ReadLabels(folder, output.label_filename(), where + ".label_filename"));
+    }
+    specs.push_back(std::move(spec));
+  }
+  BRAID_RETURN_IF_ERROR(CheckNames(specs, "output"));
+  return specs;
+}
+
+// ---- dynamic_batching ----
+
+constexpr uint64_t kMaxDelayMicroseconds = 60'000'000;
+constexpr uint64_t kMaxTimeoutMicroseconds = 1'000'000'000'000;  // 11 days
+constexpr uint64_t kMaxPriorityLevels = 65536;
+
+absl::StatusOr<QueuePolicy> ToPolicy(const inference::ModelQueuePolicy& text,
+                                     bool preserve_ordering, const std::string& where) {
+  QueuePolicy policy;
+  const uint64_t timeout = text.default_timeout_microseconds();
+  if (timeout > kMaxTimeoutMicroseconds) {
+    return InvalidField(where + ".default_timeout_microseconds",
+                        absl::StrCat(timeout, "; expected at most ", kMaxTimeoutMicroseconds));
+  }
+  policy.default_timeout = absl::Microseconds(static_cast<int64_t>(timeout));
+  policy.allow_timeout_override = text.allow_timeout_override();
+  policy.max_queue_size = text.max_queue_size();
+  switch (text.timeout_action()) {
+    case inference::ModelQueuePolicy::REJECT:
+      policy.timeout_action = QueuePolicy::TimeoutAction::kReject;
+      break;
+    case inference::ModelQueuePolicy::DELAY:
+      policy.timeout_action = QueuePolicy::TimeoutAction::kDelay;
+      break;
+    default:
+      return InvalidField(where + ".timeout_action",
+                          absl::StrCat(static_cast<int>(text.timeout_action()),
+                                       " is none; expected REJECT or DELAY"));
+  }
+  if (preserve_ordering && policy.timeout_action == QueuePolicy::TimeoutAction::kDelay &&
+      timeout > 0) {
+    return InvalidField(where + ".timeout_action",
+                        "DELAY changes the order that preserve_ordering asks for; expected REJECT");
+  }
+  return policy;
+}
+
+absl::Status ReadPreferredSizes(const inference::ModelDynamicBatching& text, ModelConfig* config) {
+  for (const int64_t size : text.preferred_batch_size()) {
+    if (size < 1 || size > config->max_batch_size) {
+      return InvalidField(
+          "dynamic_batching.preferred_batch_size",
+          absl::StrCat(size, "; expected 1 to max_batch_size, which is ", config->max_batch_size));
+    }
+    config->preferred_batch_sizes.push_back(size);
+  }
+  std::vector<int64_t>& sizes = config->preferred_batch_sizes;
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return absl::OkStatus();
+}
+
+absl::Status CheckLevels(const inference::ModelDynamicBatching& text) {
+  const uint64_t levels = text.priority_levels();
+  const uint64_t by_default = text.default_priority_level();
+  if (levels > kMaxPriorityLevels) {
+    return InvalidField("dynamic_batching.priority_levels",
+                        absl::StrCat(levels, "; expected at most ", kMaxPriorityLevels));
+  }
+  if (levels == 0 && (by_default != 0 || text.priority_queue_policy_size() > 0)) {
+    return InvalidField("dynamic_batching.priority_levels",
+                        "is 0, but a default level or a level's queue policy is there; expected "
+                        "how many levels there are");
+  }
+  if (levels > 0 && (by_default < 1 || by_default > levels)) {
+    return InvalidField(
+        "dynamic_batching.default_priority_level",
+        absl::StrCat(by_default, "; expected 1 to priority_levels, which is ", levels));
+  }
+  if (text.preserve_ordering() && levels > 1) {
+    return InvalidField("dynamic_batching.priority_levels",
+                        absl::StrCat(levels, " with preserve_ordering; expected at most 1"));
+  }
+  for (const auto& [level, policy] : text.priority_queue_policy()) {
+    if (level < 1 || level > levels) {
+      return InvalidField(
+          absl::StrCat("dynamic_batching.priority_queue_policy[", level, "]"),
+          absl::StrCat("is of no level; expected 1 to priority_levels, which is ", levels));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDynamicBatching(const inference::ModelDynamicBatching& text, ModelConfig* config) {
+  const uint64_t delay = text.max_queue_delay_microseconds();
+  if (delay > kMaxDelayMicroseconds) {
+    return InvalidField("dynamic_batching.max_queue_delay_microseconds",
+                        absl::StrCat(delay, "; expected at most ", kMaxDelayMicroseconds));
+  }
+  config->max_queue_delay = absl::Microseconds(static_cast<int64_t>(delay));
+  BRAID_RETURN_IF_ERROR(ReadPreferredSizes(text, config));
+  BRAID_RETURN_IF_ERROR(CheckLevels(text));
+  config->preserve_ordering = text.preserve_ordering();
+  config->priority_levels = static_cast<int64_t>(text.priority_levels());
+  config->default_priority_level = static_cast<int64_t>(text.default_priority_level());
+  BRAID_ASSIGN_OR_RETURN(config->default_queue_policy,
+                         ToPolicy(text.default_queue_policy(), text.preserve_ordering(),
+                                  "dynamic_batching.default_queue_policy"));
+  for (const auto& [level, policy] : text.priority_queue_policy()) {
+    BRAID_ASSIGN_OR_RETURN(
+        config->priority_queue_policies[static_cast<int64_t>(level)],
+        ToPolicy(policy, text.preserve_ordering(),
+                 absl::StrCat("dynamic_batching.priority_queue_policy[", level, "]")));
+  }
+  return absl::OkStatus();
+}
+
+// ---- version_policy and instance_group ----
+
+absl::StatusOr<InstanceGroup> ToGroup(const inference::ModelInstanceGroup& text,
+                                      const std::string& where) {
+  // A name is for Triton's metrics alone.
+  BRAID_RETURN_IF_ERROR(RefuseUnknown(text, {"name", "kind", "count", "gpus"}, where + "."));
+  InstanceGroup group;
+  switch (text.kind()) {
+    case inference::ModelInstanceGroup::KIND_AUTO:
+      group.kind = InstanceGroup::Kind::kAuto;
+      break;
+    case inference::ModelInstanceGroup::KIND_GPU:
+      group.kind = InstanceGroup::Kind::kGpu;
+      break;
+    case inference::ModelInstanceGroup::KIND_CPU:
+      group.kind = InstanceGroup::Kind::kCpu;
+      break;
+    default:
+      return NotImplemented(
+          absl::StrCat(where, ".kind: ", inference::ModelInstanceGroup::Kind_Name(text.kind())));
+  }
+  if (text.count() < 0) {
+    return InvalidField(where + ".count", absl::StrCat(text.count(), "; expected at least 1"));
+  }
+  group.count = text.count() == 0 ? 1 : text.count();
+  std::set<int64_t> gpus;
+  for (const int64_t gpu : text.gpus()) {
+    if (group.kind == InstanceGroup::Kind::kCpu) {
+      return InvalidField(where + ".gpus", "are there for KIND_CPU; expected none");
+    }
+    if (gpu < 0 || !gpus.insert(gpu).second) {
+      return InvalidField(where + ".gpus", absl::StrCat(gpu, gpu < 0 ? " is no GPU" : " is twice",
+                                                        "; expected each GPU's number once"));
+    }
+    group.gpus.push_back(gpu);
+  }
+  return group;
+}
+
+absl::Status ReadVersionPolicy(const inference::ModelConfig& text, ModelConfig* config) {
+  const inference::ModelVersionPolicy& policy = text.version_policy();
+  if (policy.has_latest()) {
+    if (policy.latest().num_versions() < 1) {
+      return InvalidField("version_policy.latest.num_versions",
+                          absl::StrCat(policy.latest().num_versions(), "; expected at least 1"));
+    }
+    config->version_policy = LatestVersions{policy.latest().num_versions()};
+  } else if (policy.has_all()) {
+    config->version_policy = AllVersions{};
+  } else if (policy.has_specific()) {
+    SpecificVersions specific;
+    for (const int64_t version : policy.specific().versions()) {
+      if (version < 1) {
+        return InvalidField("version_policy.specific.versions",
+                            absl::StrCat(version, "; expected numbers from 1"));
+      }
+      specific.versions.push_back(version);
+    }
+    if (specific.versions.empty()) {
+      return InvalidField("version_policy.specific.versions",
+                          "is empty; expected at least one version");
+    }
+    config->version_policy = std::move(specific);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadInstanceGroups(const inference::ModelConfig& text, ModelConfig* config) {
+  for (int i = 0; i < text.instance_group_size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(InstanceGroup group, ToGroup(text.instance_group(i),
+                                                        absl::StrCat("instance_group[", i, "]")));
+    config->instance_groups.push_back(std::move(group));
+  }
+  return absl::OkStatus();
+}
+
+// ---- parameters ----
+
+constexpr absl::string_view kRange = "range.";
+constexpr absl::string_view kScalar = "scalar.";
+// What ModelConfig tells of a published version, and what may come back: it is not configured.
+constexpr absl::string_view kOrigin = "origin.";
+constexpr absl::string_view kRowIndependence = "row_independence";
+// The evidence, which ModelConfig tells.
+constexpr absl::string_view kRowIndependenceReason = "row_independence.reason";
+
+std::string Field(absl::string_view key) {
+  return absl::StrCat("parameters[\"", Excerpt(key), "\"]");
+}
+
+TensorSpec* FindInput(absl::string_view name, ModelConfig* config) {
+  const auto found = std::find_if(config->inputs.begin(), config->inputs.end(),
+                                  [name](const TensorSpec& spec) { return spec.name == name; });
+  return found == config->inputs.end() ? nullptr : &*found;
+}
+
+// Names of inputs, separated by commas, that every replica gets whole.
+absl::Status ReadBroadcast(absl::string_view names, ModelConfig* config) {
+  for (const absl::string_view name : absl::StrSplit(names, ',')) {
+    TensorSpec* const input = FindInput(absl::StripAsciiWhitespace(name), config);
+    if (input == nullptr) {
+      return InvalidField(Field("broadcast"), absl::StrCat("'", Excerpt(name),
+                                                           "' is no input; expected names of "
+                                                           "inputs"));
+    }
+    input->broadcast = true;
+  }
+  if (std::all_of(config->inputs.begin(), config->inputs.end(),
+                  [](const TensorSpec& spec) { return spec.broadcast; })) {
+    return InvalidField(Field("broadcast"),
+                        "names every input; expected at least one to be cut along dim 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadWeight(absl::string_view value, ModelConfig* config) {
+  constexpr double kLeast = 1e-3;
+  constexpr double kMost = 1e3;
+  if (!absl::SimpleAtod(value, &config->weight) || !(config->weight >= kLeast) ||
+      config->weight > kMost) {
+    return InvalidField(Field("weight"), absl::StrCat("'", Excerpt(value), "'; expected a number ",
+                                                      kLeast, " to ", kMost));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadChunkRows(absl::string_view value, ModelConfig* config) {
+  int64_t rows = 0;
+  if (!absl::SimpleAtoi(value, &rows) || rows < 1 || rows > config->max_batch_size) {
+    return InvalidField(
+        Field("preferred_chunk_rows"),
+        absl::StrCat("'", Excerpt(value), "'; expected 1 to max_batch_size, which is ",
+                     config->max_batch_size));
+  }
+  config->preferred_chunk_rows = rows;
+  return absl::OkStatus();
+}
+
+// Accepts the other values that ModelConfig reports, and tests again.
+absl::Status ReadRowIndependence(absl::string_view value, ModelConfig* config) {
+  if (value == "assumed" && config->max_batch_size == 0) {
+    return InvalidField(Field(kRowIndependence),
+                        "'assumed' with max_batch_size: 0, which merges no requests (expected "
+                        "max_batch_size above 0, or \"dependent\")");
+  }
+  if (value == "assumed") {
+    config->row_independence = RowIndependence::kAssumed;
+  } else if (value == "dependent") {
+    config->row_independence = RowIndependence::kDependent;
+    config->row_independence_reason = "the configuration says so";
+  } else if (value != "proven" && value != "unproven") {
+    return InvalidField(Field(kRowIndependence),
+                        absl::StrCat("'", Excerpt(value),
+                                     "' (expected \"assumed\" to merge and split batches without a "
+                                     "test, or \"dependent\" to run each request alone)"));
+  }
+  return absl::OkStatus();
+}
+
+// What fits into an integer type, as far as an int64 tells it; nullopt for other types.
+std::optional<ValueRange> RangeOf(DataType type) {
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  switch (type) {
+    case DataType::kUint8:
+      return ValueRange{0, std::numeric_limits<uint8_t>::max()};
+    case DataType::kUint16:
+      return ValueRange{0, std::numeric_limits<uint16_t>::max()};
+    case DataType::kUint32:
+      return ValueRange{0, std::numeric_limits<uint32_t>::max()};
+    case DataType::kUint64:
+      return ValueRange{0, kMost};
+    case DataType::kInt8:
+      return ValueRange{std::numeric_limits<int8_t>::min(), std::numeric_limits<int8_t>::max()};
+    case DataType::kInt16:
+      return ValueRange{std::numeric_limits<int16_t>::min(), std::numeric_limits<int16_t>::max()};
+    case DataType::kInt32:
+      return ValueRange{std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+    case DataType::kInt64:
+      return ValueRange{std::numeric_limits<int64_t>::min(), kMost};
+    default:
+      return std::nullopt;
+  }
+}
+
+absl::Status ReadRange(const std::string& key, absl::string_view value, ModelConfig* config) {
+  const absl::string_view name = absl::StripPrefix(key, kRange);
+  TensorSpec* const input = FindInput(name, config);
+  if (input == nullptr) {
+    return InvalidField(Field(key), absl::StrCat("'", Excerpt(name),
+                                                 "' is no input; expected range. and an input's "
+                                                 "name"));
+  }
+  const std::optional<ValueRange> possible = RangeOf(input->type);
+  if (!possible) {
+    return InvalidField(Field(key),
+                        absl::StrCat("input '", Excerpt(name), "' is ", DataTypeName(input->type),
+                                     "; expected one of integers"));
+  }
+  const std::vector<absl::string_view> ends = absl::StrSplit(value, ',');
+  ValueRange range;
+  if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &range.min) ||
+      !absl::SimpleAtoi(ends[1], &range.max) || range.min > range.max ||
+      range.min < possible->min || range.max > possible->max) {
+    return InvalidField(Field(key), absl::StrCat("'", Excerpt(value),
+                                                 "'; expected \"min,max\", both included, within ",
+                                                 possible->min, " to ", possible->max));
+  }
+  input->range = range;
+  return absl::OkStatus();
+}
+
+// Parameters of Triton's backend, and the values that say what is done here anyway.
+const std::map<absl::string_view, std::vector<absl::string_view>>& AsItIs() {
+  static const auto* const kParameters =
+      new std::map<absl::string_view, std::vector<absl::string_view>>{
+          // No gradients in either mode, as there.
+          {"INFERENCE_MODE", {"true", "false"}},
+          // The optimizing executor is off (devices/thread_setup.cc). Who does not ask for that
+          // asks for nothing else: it is Triton's default.
+          {"DISABLE_OPTIMIZED_EXECUTION", {"true", "false"}},
+          {"ENABLE_JIT_EXECUTOR", {"false"}},
+          {"ENABLE_JIT_PROFILING", {"false"}},
+          {"ENABLE_NVFUSER", {"false"}},
+          {"ENABLE_TENSOR_FUSER", {"false"}},
+          {"DISABLE_CUDNN", {"false"}},
+          {"ENABLE_WEIGHT_SHARING", {"false"}},
+          {"ENABLE_CACHE_CLEANING", {"false"}},
+      };
+  return *kParameters;
+}
+
+absl::Status CheckTritons(const std::string& key, absl::string_view value) {
+  const auto known = AsItIs().find(key);
+  if (known == AsItIs().end()) {
+    return NotImplemented(Field(key));
+  }
+  if (!absl::EqualsIgnoreCase(value, "true") && !absl::EqualsIgnoreCase(value, "false")) {
+    return InvalidField(Field(key),
+                        absl::StrCat("'", Excerpt(value), "'; expected \"true\" or \"false\""));
+  }
+  if (std::none_of(known->second.begin(), known->second.end(), [value](absl::string_view as_it_is) {
+        return absl::EqualsIgnoreCase(value, as_it_is);
+      })) {
+    return NotImplemented(absl::StrCat(Field(key), ": \"", value, "\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* config) {
+  for (const auto& [key, parameter] : text.parameters()) {
+    const std::string& value = parameter.string_value();
+    if (key == "broadcast") {
+      BRAID_RETURN_IF_ERROR(ReadBroadcast(value, config));
+    } else if (key == "weight") {
+      BRAID_RETURN_IF_ERROR(ReadWeight(value, config));
+    } else if (key == "preferred_chunk_rows") {
+      BRAID_RETURN_IF_ERROR(ReadChunkRows(value, config));
+    } else if (absl::StartsWith(key, kRange)) {
+      BRAID_RETURN_IF_ERROR(ReadRange(key, value, config));
+    } else if (absl::StartsWith(key, kScalar)) {
+      config->scalars[key.substr(kScalar.size())] = value;
+    } else if (key == kRowIndependence) {
+      BRAID_RETURN_IF_ERROR(ReadRowIndependence(value, config));
+    } else if (key != kRowIndependenceReason && !absl::StartsWith(key, kOrigin)) {
+      BRAID_RETURN_IF_ERROR(CheckTritons(key, value));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- model_warmup ----
+
+// Of one input, for a whole batch.
+constexpr size_t kMaxWarmupBytes = size_t{1} << 30;
+constexpr uint32_t kMaxRuns = 10000;
+
+absl::StatusOr<Warmup::Input> ToInput(const inference::ModelWarmup::Input& text,
+                                      const TensorSpec& spec, int64_t rows,
+                                      const std::string& where) {
+  const std::string type = absl::StrCat("TYPE_", DataTypeName(spec.type));
+  if (inference::DataType_Name(text.data_type()) != type) {
+    return InvalidField(
+        where + ".data_type",
+        absl::StrCat(inference::DataType_Name(text.data_type()), "; the input is ", type));
+  }
+  Warmup::Input input;
+  input.type = spec.type;
+  for (const int64_t dim : text.dims()) {
+    if (dim < 1) {
+      return InvalidField(where + ".dims", absl::StrCat(dim, "; expected sizes, at least 1"));
+    }
+    input.dims.push_back(dim);
+  }
+  std::vector<int64_t> shape = input.dims;
+  shape.push_back(std::max<int64_t>(rows, 1));
+  const std::optional<size_t> bytes = BytesOf(input.type, shape);
+  if (!bytes || *bytes > kMaxWarmupBytes) {
+    return InvalidField(where + ".dims",
+                        absl::StrCat(ShapeString(input.dims), " for ", rows,
+                                     " rows; expected at most ", kMaxWarmupBytes, " bytes"));
+  }
+  switch (text.input_data_type_case()) {
+    case inference::ModelWarmup::Input::kZeroData:
+      input.fill = Warmup::Fill::kZero;
+      break;
+    case inference::ModelWarmup::Input::kRandomData:
+      input.fill = Warmup::Fill::kRandom;
+      break;
+    case inference::ModelWarmup::Input::kInputDataFile:
+      input.fill = Warmup::Fill::kFile;
+      input.file = text.input_data_file();
+      if (!IsFolderName(input.file)) {
+        return InvalidField(where + ".input_data_file",
+                            absl::StrCat("'", Excerpt(input.file),
+                                         "'; expected the name of a file in the model's folder "
+                                         "warmup"));
+      }
+      break;
+    default:
+      return InvalidField(where, "has no data; expected zero_data, random_data or input_data_file");
+  }
+  return input;
+}
+
+absl::StatusOr<Warmup> ToWarmup(const inference::ModelWarmup& text, const ModelConfig& config,
+                                const std::string& where) {
+  Warmup warmup;
+  warmup.name = text.name();
+  warmup.batch_size = text.batch_size();
+  if (warmup.batch_size > std::max<int64_t>(config.max_batch_size, 1)) {
+    return InvalidField(
+        where + ".batch_size",
+        absl::StrCat(warmup.batch_size, "; expected ",
+                     config.batched()
+                         ? absl::StrCat("1 to max_batch_size, which is ", config.max_batch_size)
+                         : "0 or 1, for the model is not batched"));
+  }
+  if (text.count() > kMaxRuns) {
+    return InvalidField(where + ".count",
+                        absl::StrCat(text.count(), "; expected at most ", kMaxRuns));
+  }
+  warmup.count = text.count() == 0 ? 1 : text.count();
+  for (const auto& [name, input] : text.inputs()) {
+    const auto spec = std::find_if(config.inputs.begin(), config.inputs.end(),
+                                   [&name = name](const TensorSpec& s) { return s.name == name; });
+    const std::string field = absl::StrCat(where, ".inputs[\"", Excerpt(name), "\"]");
+    if (spec == config.inputs.end()) {
+      return InvalidField(field, "is no input of the model");
+    }
+    const int64_t rows = spec->broadcast ? 1 : warmup.batch_size;
+    BRAID_ASSIGN_OR_RETURN(warmup.inputs[name], ToInput(input, *spec, rows, field));
+  }
+  for (const TensorSpec& spec : config.inputs) {
+    if (warmup.inputs.count(spec.name) == 0 && !spec.scalar) {
+      return InvalidField(where + ".inputs", absl::StrCat("'", spec.name, "' is missing"));
+    }
+  }
+  return warmup;
+}
+
+absl::Status ReadWarmups(const inference::ModelConfig& text, ModelConfig* config) {
+  for (int i = 0; i < text.model_warmup_size(); ++i) {
+    BRAID_ASSIGN_OR_RETURN(Warmup warmup, ToWarmup(text.model_warmup(i), *config,
+                                                   absl::StrCat("model_warmup[", i, "]")));
+    if (config->batched() && warmup.batch_size == 0) {
+      continue;  // as Triton does: a request of no rows
+    }
+    config->warmups.push_back(std::move(warmup));
+  }
+  return absl::OkStatus();
+}
+
+// ---- The whole file ----
+
+constexpr uintmax_t kMaxConfigBytes = 1 << 20;
 // Deeper than any setting, and shallow enough for any stack.
 constexpr int kMaxNesting = 32;
 
@@ -130,9 +850,9 @@ absl::StatusOr<ModelConfig> Check(const inference::ModelConfig& message, const s
 }
 
 absl::Status CheckSize(uintmax_t bytes, absl::string_view source) {
-  if (bytes > kMaxBytes) {
+  if (bytes > kMaxConfigBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(source, ": has ", bytes, " bytes; expected at most ", kMaxBytes));
+        absl::StrCat(source, ": has ", bytes, " bytes; expected at most ", kMaxConfigBytes));
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // config.pbtxt, Triton's model configuration as protobuf text.
 //
-// A setting is obeyed or refused by name, never ignored. config_io, config_batching,
-// config_serving, config_warmup and config_parameters read its parts.
+// Every setting is either applied or rejected by its name. None is ignored.
 #pragma once
 
 #include <string>

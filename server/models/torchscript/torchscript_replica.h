@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/models/model_config.h"
-#include "server/models/torchscript/torchscript_inputs.h"
+#include "server/models/torchscript/argument_plan.h"
 #include "server/parallel/replica.h"
 #include "torch/csrc/jit/api/module.h"
 

@@ -1,4 +1,4 @@
-#include "server/models/torchscript/embedding_ranges.h"
+#include "server/models/torchscript/embeddings.h"
 
 #include <optional>
 #include <string>

@@ -3,8 +3,9 @@
 
 #include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "server/models/model_config.h"
-#include "server/models/torchscript/torchscript_inputs.h"
+#include "server/models/torchscript/argument_plan.h"
 #include "torch/csrc/jit/api/module.h"
 
 namespace braid {
@@ -15,5 +16,8 @@ namespace braid {
 // from `inputs`.
 void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan>& arguments,
                 std::vector<TensorSpec>* inputs);
+// The weights of the embeddings with scale_grad_by_freq that forward() may look up, those with a
+// flag that is known only as it runs included. Undefined: a weight that forward() computes.
+std::vector<at::Tensor> WeightsScaledByFrequency(const torch::jit::Module& module);
 
 }  // namespace braid

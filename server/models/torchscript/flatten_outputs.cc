@@ -1,4 +1,4 @@
-#include "server/models/torchscript/torchscript_io.h"
+#include "server/models/torchscript/flatten_outputs.h"
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"

@@ -1,4 +1,4 @@
-#include "server/models/torchscript/torchscript_inputs.h"
+#include "server/models/torchscript/argument_plan.h"
 
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/models/torchscript/torchscript_io.h"
+#include "server/models/torchscript/flatten_outputs.h"
 #include "tests/fakes/script_modules.h"
 #include "tests/fakes/status_matchers.h"
 

@@ -1,15 +1,16 @@
 #include "server/parallel/overlapped_reduce.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace braid {
 namespace {
 
-// Those with something to sum.
-std::vector<GradientBucket> LearningBuckets(const FlatParameters& flat,
-                                            const std::vector<bool>& frozen,
-                                            const BucketSizes& sizes) {
+// Buckets with at least one parameter that is not frozen.
+std::vector<GradientBucket> TrainedBuckets(const FlatParameters& flat,
+                                           const std::vector<bool>& frozen,
+                                           const BucketSizes& sizes) {
   std::vector<GradientBucket> buckets = MakeBuckets(flat, sizes);
   std::erase_if(buckets, [&](const GradientBucket& bucket) {
     return std::all_of(bucket.parameters.begin(), bucket.parameters.end(),
@@ -20,13 +21,37 @@ std::vector<GradientBucket> LearningBuckets(const FlatParameters& flat,
 
 }  // namespace
 
+std::vector<GradientBucket> MakeBuckets(const FlatParameters& flat, const BucketSizes& sizes) {
+  std::vector<GradientBucket> buckets;
+  // Index of the bucket being filled, by buffer.
+  std::vector<std::optional<size_t>> open(flat.gradients().size());
+  for (size_t p = flat.slots().size(); p-- > 0;) {
+    const FlatSlot& slot = flat.slots()[p];
+    std::optional<size_t>& filled = open[slot.buffer];
+    if (!filled) {
+      filled = buckets.size();
+      const int64_t end = slot.offset + slot.padded;
+      buckets.push_back({slot.buffer, {end, end}, {}});
+    }
+    GradientBucket& bucket = buckets[*filled];
+    bucket.slice.begin = slot.offset;
+    bucket.parameters.push_back(p);
+    const int64_t least = *filled == 0 ? sizes.first : sizes.others;
+    const auto element = static_cast<int64_t>(flat.gradients()[slot.buffer].element_size());
+    if (bucket.slice.size() * element >= least) {
+      filled.reset();
+    }
+  }
+  return buckets;
+}
+
 OverlappedReduce::OverlappedReduce(Communicator& communicator, std::vector<FlatParameters*> flat,
                                    const std::vector<bool>& frozen, bool all,
                                    const BucketSizes& sizes)
     : communicator_(communicator),
       flat_(std::move(flat)),
       all_(all),
-      buckets_(LearningBuckets(*flat_.front(), frozen, sizes)),
+      buckets_(TrainedBuckets(*flat_.front(), frozen, sizes)),
       bucket_of_(frozen.size()),
       waiting_(buckets_.size(), flat_.size()) {
   std::vector<size_t> missing(buckets_.size());

@@ -1,11 +1,13 @@
-// Sums the replicas' gradients bucket by bucket while their backward passes go on.
+// All-reduce of gradients that overlaps with the backward pass.
 //
-// Buckets are summed in one order, whatever the order in which the replicas finish them; the last
-// replica to finish one begins its sum. For an update of one batch: what the flat gradients held
-// before is lost.
+// Gradients are grouped into buckets, contiguous runs of the flat gradient buffers. The reduction
+// of a bucket starts when the last replica has finished it. Buckets are reduced in one fixed order,
+// in whatever order the replicas finish them. For updates of a single batch: earlier contents of
+// the flat gradients are lost.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,46 +15,68 @@
 #include "absl/synchronization/mutex.h"
 #include "server/devices/communicator.h"
 #include "server/parallel/flat_parameters.h"
-#include "server/parallel/gradient_buckets.h"
+#include "server/parallel/flat_slice.h"
 
 namespace braid {
 
-// Thread-safe: each rank's calls come from its worker. What it is given outlives it.
+// `slice` of flat buffer `buffer`, which holds the gradients of `parameters`.
+struct GradientBucket {
+  size_t buffer = 0;
+  Slice slice;
+  std::vector<size_t> parameters;
+};
+
+// Minimum bucket sizes in bytes; the last bucket of a buffer may be smaller. The first bucket is
+// small so that the first reduction starts early. PyTorch's DistributedDataParallel has the same
+// sizes.
+struct BucketSizes {
+  int64_t first = int64_t{1} << 20;
+  int64_t others = int64_t{25} << 20;
+};
+
+// Assigns every parameter to one bucket, in the order in which a backward pass probably finishes
+// them: the parameters of the last layers first.
+std::vector<GradientBucket> MakeBuckets(const FlatParameters& flat, const BucketSizes& sizes = {});
+
+// Thread-safe. Each rank's calls come from its worker. The constructor's references must outlive
+// this object.
 class OverlappedReduce {
  public:
-  // `flat`: of each rank, all of one model. `frozen`: parameters that get no gradient. `all`: the
-  // sums go to every rank, else to the primary.
+  // flat: one per rank, all of the same model. frozen: parameters without a gradient. all: true
+  // sends the sums to every rank, false only to the primary.
   OverlappedReduce(Communicator& communicator, std::vector<FlatParameters*> flat,
                    const std::vector<bool>& frozen, bool all, const BucketSizes& sizes = {});
 
-  // Before the rank's backward pass.
+  // Call it before the rank's backward pass.
   void Begin(size_t rank);
-  // Of parameter `parameter`, once.
+  // Adds the gradient of `parameter`. At most one call for each parameter.
   void Add(size_t rank, size_t parameter, const at::Tensor& gradient) ABSL_LOCKS_EXCLUDED(mu_);
-  // After it: what has not come is zero. Returns what failed in beginning the sums.
+  // Call it after the rank's backward pass. Missing gradients count as zero. Returns the first
+  // error of starting the reductions.
   absl::Status End(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
-  // When every rank has ended or failed: waits for the sums on the rank's device.
+  // Waits for the sums on the rank's device. Call it when every rank has ended or failed.
   absl::Status Wait(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // The rank has all of the bucket.
+  // Records that the rank has all gradients of `bucket`.
   void Finish(size_t rank, size_t bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BeginSum(size_t bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Immutable after construction.
+  // Constant after construction.
   Communicator& communicator_;
   const std::vector<FlatParameters*> flat_;
   const bool all_;
   const std::vector<GradientBucket> buckets_;
   std::vector<size_t> bucket_of_;  // by parameter
 
-  // By rank and bucket: gradients to come. Each rank's are touched by its worker alone.
+  // Number of gradients still to come, by rank and bucket. Each rank's entries are used by its
+  // worker only.
   std::vector<std::vector<size_t>> missing_;
 
   absl::Mutex mu_;
-  // By bucket: ranks that have not finished it.
+  // Number of ranks that have not finished a bucket, by bucket.
   std::vector<size_t> waiting_ ABSL_GUARDED_BY(mu_);
-  // The first bucket whose sum has not begun.
+  // The first bucket whose reduction has not started.
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };

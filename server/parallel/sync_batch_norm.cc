@@ -20,6 +20,7 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/core/GradMode.h"
+#include "server/base/status.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/library.h"
@@ -273,6 +274,34 @@ at::Tensor InstanceNorm(c10::DispatchKeySet keys, const at::Tensor& input,
 }
 
 }  // namespace
+
+BatchNormExchange::BatchNormExchange(size_t members)
+    : slots_{std::vector<Slot>(members), std::vector<Slot>(members)}, rounds_(members) {}
+
+absl::StatusOr<std::vector<BatchNormExchange::Part>> BatchNormExchange::AllGather(
+    const BatchNormSeat& seat, const Part& part) {
+  uint64_t round = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    round = ++rounds_[seat.member];
+    slots_[round % 2][seat.member] = {round, part};
+  }
+  BRAID_RETURN_IF_ERROR(seat.worker_group.Barrier(seat.group, seat.rank));
+  std::vector<Part> parts;
+  {
+    const absl::MutexLock lock(&mu_);
+    for (const Slot& slot : slots_[round % 2]) {
+      if (slot.round != round || slot.part.values.sizes() != part.values.sizes()) {
+        return absl::FailedPreconditionError("the replicas came to different batch norms");
+      }
+      parts.push_back(slot.part);
+    }
+  }
+  for (Part& each : parts) {
+    each.values = each.values.to(part.values.device());
+  }
+  return parts;
+}
 
 SyncBatchNormGuard::SyncBatchNormGuard(WorkerGroup& worker_group, size_t group, size_t rank,
                                        size_t member, BatchNormExchange& exchange)

@@ -47,6 +47,9 @@ enum class PairRole {
   kInputGradient,
 };
 
+// Returns the role's name in train.json: "parameter_gradient".
+absl::string_view PairRoleName(PairRole role);
+
 // An input or output of a graph. `index`: into PairManifest::state for parameters, buffers and
 // their gradients, of tied ones the first; into the part's inputs or outputs; or among what the
 // forward graph saves.

@@ -19,7 +19,6 @@
 #include "server/models/archive/graph_form.h"
 #include "server/models/archive/graph_tensors.h"
 #include "server/models/archive/package_version.h"
-#include "server/models/pair/pair_graph_reader.h"
 #include "server/parallel/host_copy.h"
 #include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "server/models/torchscript/argument_plan.h"
 #include "server/models/torchscript/attribute_flow.h"
 #include "server/models/torchscript/inlined_forward.h"
-#include "server/models/torchscript/argument_plan.h"
 #include "torch/csrc/jit/ir/alias_analysis.h"
 #include "torch/csrc/jit/ir/constants.h"
 #include "torch/csrc/jit/ir/ir.h"

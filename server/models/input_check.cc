@@ -29,7 +29,7 @@ std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
   }
   const bool open = std::find(shape.begin(), shape.end(), -1) != shape.end();
   return absl::StrCat(ShapeString(shape), open ? " (-1: any size)" : "",
-                      config.rows_fixed
+                      config.fixed_rows
                           ? "; it was exported for so many rows: for any number, export it with a "
                             "dynamic dim 0, or put a config.pbtxt with max_batch_size beside it"
                           : "");
@@ -166,12 +166,12 @@ absl::Status CheckEmptyRows(const ModelConfig& config, const std::vector<HostTen
 absl::Status CheckLeastRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
                             absl::string_view field) {
   const int64_t rows = RowsOf(inputs);
-  if (config.merges_requests() || rows >= config.least_rows) {
+  if (config.merges_requests() || rows >= config.min_rows) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat(rows, " rows (expected at least ", config.least_rows,
-                                          ", for which model '", config.name,
-                                          "' was exported: its rows depend on each other)"));
+  return InvalidField(
+      field, absl::StrCat(rows, " rows (expected at least ", config.min_rows, ", for which model '",
+                          config.name, "' was exported: its rows depend on each other)"));
 }
 
 absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {

@@ -41,7 +41,7 @@ struct TensorSpec {
   // What an integer input may hold, such as the rows of the embedding that it indexes.
   std::optional<ValueRange> range = std::nullopt;
   // Whether the range is the module's own, and not the configuration's.
-  bool range_found = false;
+  bool range_derived = false;
   // Of an output: the names of its classes, by index, and the file in the model's folder that they
   // are from.
   std::vector<std::string> labels = {};
@@ -116,10 +116,10 @@ struct ModelConfig {
   int64_t max_batch_size = 0;
   // Whether it is not batched because its package, which has no config.pbtxt, was exported for one
   // number of rows.
-  bool rows_fixed = false;
+  bool fixed_rows = false;
   // The fewest rows that the package was made for. Smaller batches are filled up with copies of a
   // row, unless rows depend on each other.
-  int64_t least_rows = 1;
+  int64_t min_rows = 1;
   // How long a batch that is not full waits for more, while a worker is free.
   absl::Duration max_queue_delay;
   // Batches of these rows are made sooner than others. Ascending.
@@ -149,7 +149,7 @@ struct ModelConfig {
   // Of a version that a trainer published: "trainer", "step", "sequence", "checkpoint", "created".
   std::map<std::string, std::string> origin;
   // The batch dimension is declared by a configuration and not derived from the model's file.
-  bool batches_declared = false;
+  bool batching_declared = false;
   RowIndependence row_independence = RowIndependence::kUnproven;
   // The evidence for kDependent, or the reason for kUnproven. Empty: not tested yet.
   std::string row_independence_reason;

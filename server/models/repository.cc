@@ -111,7 +111,7 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
                                           absl::StrJoin(names, " nor ")));
 }
 
-std::vector<std::string> FilesOfModel(const std::string& path) {
+std::vector<std::string> ModelFiles(const std::string& path) {
   std::vector<std::string> files = {path};
   std::error_code error;
   if (const fs::path weights = WeightsBeside(path); fs::exists(weights, error)) {
@@ -120,7 +120,7 @@ std::vector<std::string> FilesOfModel(const std::string& path) {
   return files;
 }
 
-std::string FilesOf(const RepositoryEntry& entry) {
+std::string ModelFingerprint(const RepositoryEntry& entry) {
   std::vector<std::string> lines;
   AddFiles(entry.folder, &lines);
   for (const RepositoryEntry::Version& version : entry.versions) {

@@ -41,10 +41,10 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
                                           const std::string& filename);
 
 // `path`, a model's file, and, where there are any, the weights that lie beside it.
-std::vector<std::string> FilesOfModel(const std::string& path);
+std::vector<std::string> ModelFiles(const std::string& path);
 
 // Changes whenever a file of the model is added, removed or written: names, sizes and times of
 // change of what is in its folder.
-std::string FilesOf(const RepositoryEntry& entry);
+std::string ModelFingerprint(const RepositoryEntry& entry);
 
 }  // namespace braid

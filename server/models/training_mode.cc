@@ -67,7 +67,7 @@ std::set<std::string> TrainingOperators(const torch::jit::Module& module) {
   return found;
 }
 
-void WarnOfTrainingOperators(absl::string_view path, const std::set<std::string>& operators) {
+void WarnAboutTrainingOperators(absl::string_view path, const std::set<std::string>& operators) {
   if (!operators.empty()) {
     Log(LogModule::kModels)
         .warn(

@@ -20,6 +20,6 @@ absl::StatusOr<std::set<std::string>> TrainingOperators(const JsonField& graph);
 std::set<std::string> TrainingOperators(const torch::jit::Module& module);
 
 // Logs a warning that the model in the file `path` is served with `operators`, if there are any.
-void WarnOfTrainingOperators(absl::string_view path, const std::set<std::string>& operators);
+void WarnAboutTrainingOperators(absl::string_view path, const std::set<std::string>& operators);
 
 }  // namespace braid

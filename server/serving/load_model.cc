@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/inference_only/aoti_package.h"
 #include "server/models/inference_only/exported_program.h"
 #include "server/models/inference_only/package_model.h"
 #include "server/models/pair/pair_model.h"
-#include "server/models/scalar_text.h"
+#include "server/models/scalar_inputs.h"
 #include "server/models/torchscript/torchscript_model.h"
 #include "server/serving/place_replicas.h"
 #include "server/serving/row_independence.h"
@@ -67,7 +67,7 @@ bool NeedsTest(const ModelConfig& config) {
 // Records in `config` what `test` found. Requests are merged if rows are proven independent, or if
 // the configuration declares batches and neither this test nor an earlier one says otherwise.
 void Record(RowTest test, int64_t version, ModelConfig* config) {
-  const bool declared = config->batches_declared;
+  const bool declared = config->batching_declared;
   const bool was_proven = config->row_independence == RowIndependence::kProven;
   if (test.one_number && !declared && test.result == RowIndependence::kProven) {
     test.result = RowIndependence::kDependent;
@@ -145,7 +145,7 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
     BRAID_ASSIGN_OR_RETURN(const RowTest test,
                            Test(file, settled, *placed.front(), *replicas.front(), tests));
     if (test.result == RowIndependence::kDependent && !test.approximate &&
-        settled.batches_declared && on_row_dependence == OnRowDependence::kRefuse) {
+        settled.batching_declared && on_row_dependence == OnRowDependence::kRefuse) {
       return RefuseDependence(settled, test);
     }
     Record(test, file.version, &settled);

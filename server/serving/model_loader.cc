@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
     const auto load = [&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(const std::string path,
                              FindModelFile(version, config ? config->model_filename : ""));
-      for (const std::string& file : FilesOfModel(path)) {
+      for (const std::string& file : ModelFiles(path)) {
         BRAID_RETURN_IF_ERROR(CheckFile(file));
       }
       Log(LogModule::kModels).info("model '{}' version {}: loading", entry.name, version.version);
@@ -130,12 +130,12 @@ absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
   const std::string name = entry->name;
   for (int tries = 0; tries < kTries; ++tries) {
     // Before the look: what comes after it is another state of the folder, for the next poll.
-    const std::string before = files_[name] = FilesOf(*entry);
+    const std::string before = files_[name] = ModelFingerprint(*entry);
     BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
     absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(*entry, config);
     // Replicas are read from the files one by one, and checks read them before.
     BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
-    if (FilesOf(*entry) != before) {
+    if (ModelFingerprint(*entry) != before) {
       continue;
     }
     BRAID_RETURN_IF_ERROR(loaded.status());
@@ -233,7 +233,7 @@ void ModelLoader::Poll() {
   for (const RepositoryEntry& entry : *entries) {
     names.insert(entry.name);
     const auto known = files_.find(entry.name);
-    if (known == files_.end() || known->second != FilesOf(entry)) {
+    if (known == files_.end() || known->second != ModelFingerprint(entry)) {
       LoadEntry(entry, std::nullopt).IgnoreError();  // it is listed with the reason
     }
   }

@@ -64,7 +64,7 @@ class ModelLoader {
 
   const Options options_;
   ServedModels* const models_;
-  // What FilesOf() said of the models when they were loaded, or could not be.
+  // What ModelFingerprint() said of the models when they were loaded, or could not be.
   std::map<std::string, std::string> files_;
 };
 

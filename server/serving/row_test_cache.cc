@@ -15,7 +15,7 @@
 #include "server/base/atomic_file.h"
 #include "server/base/status.h"
 #include "server/base/torch_version.h"
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 #include "server/storage/checksum.h"
 #include "server/storage/model_files.h"
 #include "server/telemetry/log.h"

@@ -26,7 +26,7 @@ inline torch::jit::Module NewModule() {
 inline std::unique_ptr<Replica> MakeReplica(const torch::jit::Module& module,
                                             const ModelConfig& config) {
   auto replica = TorchScriptReplica::Create(module, config.inputs, config.outputs,
-                                            MayChangeInEvaluation(module));
+                                            MayChangeStateInEval(module));
   EXPECT_TRUE(replica.ok()) << replica.status();
   return replica.ok() ? *std::move(replica) : nullptr;
 }

@@ -5,7 +5,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/archive/self_test.h"
 
 namespace braid {

@@ -815,7 +815,7 @@ absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const st
   ModelConfig config;
   config.name = name;
   config.max_batch_size = text.max_batch_size();
-  config.batches_declared = config.batched();
+  config.batching_declared = config.batched();
   config.model_filename = text.default_model_filename();
   if (config.model_filename.empty() && text.platform() == "torch_aoti") {
     config.model_filename = "model.pt2";

@@ -46,10 +46,10 @@ absl::Status CheckAlike(absl::string_view what, const ModelConfig& config,
 
 }  // namespace
 
-ModelConfig Declared(ModelConfig config) {
+ModelConfig DeclaredConfig(ModelConfig config) {
   std::erase_if(config.inputs, [](const TensorSpec& input) { return input.scalar; });
   for (TensorSpec& input : config.inputs) {
-    if (std::exchange(input.range_found, false)) {
+    if (std::exchange(input.range_derived, false)) {
       input.range.reset();
     }
   }
@@ -57,7 +57,8 @@ ModelConfig Declared(ModelConfig config) {
   return config;
 }
 
-absl::StatusOr<ModelConfig> Reconfigured(const ModelConfig& config, const ModelConfig& current) {
+absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
+                                               const ModelConfig& current) {
   if (config.batched() != current.batched()) {
     return absl::FailedPreconditionError(
         absl::StrCat("model '", config.name,
@@ -66,17 +67,18 @@ absl::StatusOr<ModelConfig> Reconfigured(const ModelConfig& config, const ModelC
                      config.max_batch_size, ", is ", current.max_batch_size,
                      "; expected the one that the trainer began with"));
   }
-  const ModelConfig declared = Declared(current);
-  BRAID_RETURN_IF_ERROR(CheckAlike("input", config, Declared(config).inputs, declared.inputs));
+  const ModelConfig declared = DeclaredConfig(current);
+  BRAID_RETURN_IF_ERROR(
+      CheckAlike("input", config, DeclaredConfig(config).inputs, declared.inputs));
   BRAID_RETURN_IF_ERROR(CheckAlike("output", config, config.outputs, declared.outputs));
   ModelConfig result = current;
   result.inputs = config.inputs;
   for (TensorSpec& input : result.inputs) {
     const auto same = std::find_if(declared.inputs.begin(), declared.inputs.end(),
                                    [&](const TensorSpec& spec) { return spec.name == input.name; });
-    if (same != declared.inputs.end() && (same->range || !input.range_found)) {
+    if (same != declared.inputs.end() && (same->range || !input.range_derived)) {
       input.range = same->range;
-      input.range_found = false;
+      input.range_derived = false;
     }
   }
   return result;

@@ -8,10 +8,11 @@ namespace braid {
 
 // `config` of a version, without what its module told of itself, which another version's may tell
 // otherwise: number arguments, and the ranges that were found.
-ModelConfig Declared(ModelConfig config);
+ModelConfig DeclaredConfig(ModelConfig config);
 
 // `config` as `current` is configured, for replicas that were made for `config`.
 // FAILED_PRECONDITION, naming the tensor, unless the two declare the same inputs and outputs.
-absl::StatusOr<ModelConfig> Reconfigured(const ModelConfig& config, const ModelConfig& current);
+absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
+                                               const ModelConfig& current);
 
 }  // namespace braid

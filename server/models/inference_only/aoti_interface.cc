@@ -195,7 +195,7 @@ absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source) {
   return interface;
 }
 
-absl::Status ReadAotiRanges(absl::string_view metadata, std::vector<PackageInput>* inputs) {
+absl::Status ReadAotiMetadataRanges(absl::string_view metadata, std::vector<PackageInput>* inputs) {
   constexpr char kEntry[] = "BRAID_RANGES";
   const json entries = json::parse(metadata, nullptr, /*allow_exceptions=*/false);
   if (!entries.is_object() || !entries.contains(kEntry)) {
@@ -220,7 +220,7 @@ absl::Status ReadAotiRanges(absl::string_view metadata, std::vector<PackageInput
   return absl::OkStatus();
 }
 
-absl::Status CheckConstants(absl::string_view source) {
+absl::Status CheckNoMutatedConstants(absl::string_view source) {
   static const re2::RE2 kConstant(R"(auto& (\w+) = constants_->at\()");
   // A pointer to what is not constant, and what is copied to.
   static const re2::RE2 kWritten(R"((?:\([\w:]+\*\)\(|aoti_torch_copy_\()(\w+)(?:\.data_ptr|,))");
@@ -248,7 +248,7 @@ std::set<std::string> TrainingKernels(absl::string_view sources) {
   return found ? std::set<std::string>{"dropout"} : std::set<std::string>();
 }
 
-absl::Status CheckKernels(absl::string_view source) {
+absl::Status CheckNoParallelIndexChecks(absl::string_view source) {
   for (const absl::string_view kernel : absl::StrSplit(source, "extern \"C\"")) {
     if (absl::StrContains(kernel, "#pragma omp parallel") &&
         absl::StrContains(kernel, "AOTI_TORCH_CHECK(")) {

@@ -19,11 +19,11 @@ absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source);
 
 // Sets the ranges of indices that braid.export has written into the package's `metadata`, if it
 // has. FAILED_PRECONDITION if they are none.
-absl::Status ReadAotiRanges(absl::string_view metadata, std::vector<PackageInput>* inputs);
+absl::Status ReadAotiMetadataRanges(absl::string_view metadata, std::vector<PackageInput>* inputs);
 
 // FAILED_PRECONDITION if the package, by its wrapper.cpp, writes to its parameters or buffers: it
 // would give something else each time.
-absl::Status CheckConstants(absl::string_view source);
+absl::Status CheckNoMutatedConstants(absl::string_view source);
 
 // Operators that a package was compiled with in training mode, which is dropout, by the names of
 // the kernels in its `sources`.
@@ -31,6 +31,6 @@ std::set<std::string> TrainingKernels(absl::string_view sources);
 
 // FAILED_PRECONDITION if the `source` of a package's kernels looks at indices where several threads
 // run, which it must not leave by an exception: an index out of range would end the process.
-absl::Status CheckKernels(absl::string_view source);
+absl::Status CheckNoParallelIndexChecks(absl::string_view source);
 
 }  // namespace braid

@@ -28,7 +28,7 @@
 #include "server/base/text.h"
 #include "server/base/torch_version.h"
 #include "server/devices/cuda_backend.h"
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/inference_only/aoti_interface.h"
 #include "server/models/inference_only/aoti_ranges.h"
 #include "server/models/inference_only/delete_unless.h"
@@ -234,7 +234,7 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   BRAID_RETURN_IF_ERROR(ReadMetadata(text));
   BRAID_ASSIGN_OR_RETURN(const std::string code, archive->Read(records.at(source)));
   BRAID_ASSIGN_OR_RETURN(interface_, ParseAotiInterface(code));
-  BRAID_RETURN_IF_ERROR(CheckConstants(code));
+  BRAID_RETURN_IF_ERROR(CheckNoMutatedConstants(code));
 
   std::error_code error;
   const fs::path temporary = fs::temp_directory_path(error);
@@ -248,15 +248,15 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   for (const auto& [name, record] : records) {
     BRAID_ASSIGN_OR_RETURN(const std::string bytes, archive->Read(record));
     if (device_ == "cpu" && absl::EndsWith(name, ".cpp")) {
-      BRAID_RETURN_IF_ERROR(CheckKernels(bytes));
+      BRAID_RETURN_IF_ERROR(CheckNoParallelIndexChecks(bytes));
       absl::StrAppend(&sources, bytes);
     }
     BRAID_RETURN_IF_ERROR(WriteFile(fs::path(folder_) / name, bytes));
   }
   library_ = fs::path(folder_) / library;
-  const bool unchecked = FindAotiRanges(code, sources, &interface_.inputs);
-  BRAID_RETURN_IF_ERROR(ReadAotiRanges(text, &interface_.inputs));
-  WarnOfTrainingOperators(path, TrainingKernels(absl::StrCat(code, sources)));
+  const bool unchecked = FindAotiEmbeddingRanges(code, sources, &interface_.inputs);
+  BRAID_RETURN_IF_ERROR(ReadAotiMetadataRanges(text, &interface_.inputs));
+  WarnAboutTrainingOperators(path, TrainingKernels(absl::StrCat(code, sources)));
   if (unchecked) {
     Log(LogModule::kModels)
         .warn(

@@ -310,8 +310,8 @@ bool IsInteger(DataType type) { return !IsFloatingPoint(type) && type != DataTyp
 
 }  // namespace
 
-bool FindAotiRanges(absl::string_view wrapper_source, absl::string_view kernels,
-                    std::vector<PackageInput>* inputs) {
+bool FindAotiEmbeddingRanges(absl::string_view wrapper_source, absl::string_view kernels,
+                             std::vector<PackageInput>* inputs) {
   const Wrapper wrapper(wrapper_source);
   const std::set<size_t> written = wrapper.Written();
   std::vector<const PackageInput*> wrapped;  // null: what is no input

@@ -14,7 +14,7 @@ namespace braid {
 //
 // Returns whether kernels take negative indices of embeddings that no range keeps from them: of
 // indices that are computed, or of an input of which a part is looked up.
-bool FindAotiRanges(absl::string_view wrapper, absl::string_view kernels,
-                    std::vector<PackageInput>* inputs);
+bool FindAotiEmbeddingRanges(absl::string_view wrapper, absl::string_view kernels,
+                             std::vector<PackageInput>* inputs);
 
 }  // namespace braid

@@ -20,12 +20,12 @@
 #include "server/base/json_fields.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/models/archive/archive_check.h"
-#include "server/models/archive/graph_form.h"
+#include "server/models/archive/graph_check.h"
 #include "server/models/archive/graph_tensors.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/archive/package_interface.h"
 #include "server/models/archive/package_version.h"
-#include "server/models/inference_only/written_tensors.h"
+#include "server/models/inference_only/mutated_inputs.h"
 #include "server/models/training_mode.h"
 #include "server/storage/memory_file.h"
 
@@ -138,7 +138,7 @@ absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& a
     }
   }
   BRAID_ASSIGN_OR_RETURN(const std::set<std::string> written,
-                         WrittenInputs(graph, {names.begin(), names.end()}));
+                         MutatedInputs(graph, {names.begin(), names.end()}));
   for (size_t i = 0; i < names.size(); ++i) {
     (*inputs)[i].written = written.contains(names[i]);
   }
@@ -212,12 +212,12 @@ std::string NameOf(const std::string& target) {
   return name;
 }
 
-// Sets the range of each of `inputs` that `graph`, as CheckGraphForm() takes it, looks up in an
+// Sets the range of each of `inputs` that `graph`, as CheckGraph() takes it, looks up in an
 // embedding, whole, unchanged or in another shape or integer type. Sets none where the graph
 // works in place on integers: that may be what puts them in the range. `names`: of the tensors that
 // the inputs are in the graph.
-absl::Status FindGraphRanges(const JsonField& graph, const std::vector<std::string>& names,
-                             std::vector<PackageInput>* inputs) {
+absl::Status FindEmbeddingRanges(const JsonField& graph, const std::vector<std::string>& names,
+                                 std::vector<PackageInput>* inputs) {
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField list, graph.Get("nodes"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> nodes, list.Items());
@@ -369,7 +369,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const auto ranges, ReadRanges(root));
-  BRAID_RETURN_IF_ERROR(CheckGraphForm(graph, signature));
+  BRAID_RETURN_IF_ERROR(CheckGraph(graph, signature));
   PackageInterface& interface = description.interface;
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
                          SignatureArguments(signature, "input_specs", "user_input"));
@@ -388,7 +388,7 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
     interface.inputs.push_back(std::move(input));
   }
   BRAID_RETURN_IF_ERROR(FindWritten(graph, inputs, &interface.inputs));
-  BRAID_RETURN_IF_ERROR(FindGraphRanges(graph, NamesOf(interface.inputs), &interface.inputs));
+  BRAID_RETURN_IF_ERROR(FindEmbeddingRanges(graph, NamesOf(interface.inputs), &interface.inputs));
   BRAID_ASSIGN_OR_RETURN(description.training_operators, TrainingOperators(graph));
   if (interface.inputs.empty()) {
     return signature.Error(
@@ -439,7 +439,7 @@ absl::StatusOr<std::shared_ptr<const InferencePackage>> ExportedProgram::Open(
       return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
     }
   }
-  WarnOfTrainingOperators(path, description->training_operators);
+  WarnAboutTrainingOperators(path, description->training_operators);
   return std::shared_ptr<const InferencePackage>(
       new ExportedProgram(*std::move(graph), *std::move(description)));
 }

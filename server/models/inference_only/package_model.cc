@@ -77,11 +77,11 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
     BRAID_RETURN_IF_ERROR(FitDims(interface.inputs[p], batched, &spec));
     if (!spec.range && interface.inputs[p].range) {
       spec.range = interface.inputs[p].range;
-      spec.range_found = true;
+      spec.range_derived = true;
     }
     if (batched) {
       config->max_batch_size = std::min(config->max_batch_size, interface.inputs[p].dims[0].max);
-      config->least_rows = std::max(config->least_rows, interface.inputs[p].dims[0].min);
+      config->min_rows = std::max(config->min_rows, interface.inputs[p].dims[0].min);
     }
   }
   return order;
@@ -390,7 +390,7 @@ absl::StatusOr<ModelConfig> Derive(const InferencePackage& package, const std::s
   const std::vector<PackageInput>& inputs = package.interface().inputs;
   ModelConfig config;
   config.name = name;
-  config.rows_fixed = HaveFixedRows(inputs);
+  config.fixed_rows = HaveFixedRows(inputs);
   BRAID_RETURN_IF_ERROR(DeriveOutputs(package, device, &config));
   for (const PackageInput& input : inputs) {
     TensorSpec spec{input.name, input.type, {}};

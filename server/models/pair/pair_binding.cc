@@ -80,7 +80,7 @@ absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) 
     BRAID_RETURN_IF_ERROR(FitInput(part.inputs[p], config->has_batch_dim(spec), &spec));
     if (!spec.range) {
       spec.range = part.inputs[p].range;
-      spec.range_found = spec.range.has_value();
+      spec.range_derived = spec.range.has_value();
     }
   }
   BRAID_ASSIGN_OR_RETURN(binding.outputs, BindOutputs(config->outputs, NamesOf(part.outputs)));

@@ -15,9 +15,9 @@
 #include "server/base/json_fields.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/models/archive/archive_check.h"
-#include "server/models/archive/graph_form.h"
+#include "server/models/archive/graph_check.h"
 #include "server/models/archive/graph_tensors.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/archive/package_version.h"
 #include "server/parallel/host_copy.h"
 #include "server/storage/model_files.h"
@@ -121,7 +121,7 @@ class GraphCheck {
     BRAID_ASSIGN_OR_RETURN(const JsonField body, module.Get("graph"));
     BRAID_ASSIGN_OR_RETURN(const JsonField values, body.Get("tensor_values"));
     BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
-    BRAID_RETURN_IF_ERROR(CheckGraphForm(body, signature));
+    BRAID_RETURN_IF_ERROR(CheckGraph(body, signature));
     BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs,
                            SignatureArguments(signature, "input_specs", "user_input"));
     BRAID_RETURN_IF_ERROR(CompareSide(inputs, values, graph.inputs, "inputs"));

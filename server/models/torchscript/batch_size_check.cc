@@ -22,7 +22,7 @@ void ReturnNoneAtOnce(torch::jit::Graph& graph) {
 
 }  // namespace
 
-void DropBatchSizeChecks(const torch::jit::Module& module) {
+void RemoveBatchSizeChecks(const torch::jit::Module& module) {
   for (torch::jit::Function* function : module._ivalue()->compilation_unit()->get_functions()) {
     if (IsBatchSizeCheck(function->qualname())) {
       function->ensure_defined();

@@ -8,6 +8,6 @@ namespace braid {
 // Takes out of `module` the check of torch.nn.functional that a batch norm in training gets more
 // than one value a channel: a chunk may be one row that is normalized with those of other replicas.
 // Concerns copies of the module too. To be called before its first forward.
-void DropBatchSizeChecks(const torch::jit::Module& module);
+void RemoveBatchSizeChecks(const torch::jit::Module& module);
 
 }  // namespace braid

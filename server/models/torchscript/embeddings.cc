@@ -197,8 +197,9 @@ bool MayScale(const Node* node, const torch::jit::Module& module) {
 
 }  // namespace
 
-void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan>& arguments,
-                std::vector<TensorSpec>* inputs) {
+void FindEmbeddingRanges(const torch::jit::Module& module,
+                         const std::vector<ArgumentPlan>& arguments,
+                         std::vector<TensorSpec>* inputs) {
   const auto graph = InlinedForward(module);
   const Origins origins(module, graph, arguments);
   std::vector<std::optional<ValueRange>> found(inputs->size());
@@ -221,12 +222,12 @@ void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan
     TensorSpec& input = (*inputs)[i];
     if (found[i] && !input.range && IsInteger(input.type)) {
       input.range = found[i];
-      input.range_found = true;
+      input.range_derived = true;
     }
   }
 }
 
-std::vector<at::Tensor> WeightsScaledByFrequency(const torch::jit::Module& module) {
+std::vector<at::Tensor> FrequencyScaledWeights(const torch::jit::Module& module) {
   const std::shared_ptr<torch::jit::Graph> graph = InlinedForward(module);
   std::vector<at::Tensor> weights;
   for (const Node* node : AllNodes(graph.get())) {

@@ -14,10 +14,11 @@ namespace braid {
 // embedding, whole, as it came or in another shape or integer type. What forward() writes to in
 // place has none: the writing may be what puts its values in the range. `arguments`: forward's,
 // from `inputs`.
-void FindRanges(const torch::jit::Module& module, const std::vector<ArgumentPlan>& arguments,
-                std::vector<TensorSpec>* inputs);
+void FindEmbeddingRanges(const torch::jit::Module& module,
+                         const std::vector<ArgumentPlan>& arguments,
+                         std::vector<TensorSpec>* inputs);
 // The weights of the embeddings with scale_grad_by_freq that forward() may look up, those with a
 // flag that is known only as it runs included. Undefined: a weight that forward() computes.
-std::vector<at::Tensor> WeightsScaledByFrequency(const torch::jit::Module& module);
+std::vector<at::Tensor> FrequencyScaledWeights(const torch::jit::Module& module);
 
 }  // namespace braid

@@ -130,12 +130,12 @@ std::shared_ptr<Graph> GraphOf(const Module& module, Reach reach) {
 
 }  // namespace
 
-std::vector<StateChange> StateChanges(const Module& module, Reach reach) {
+std::vector<StateChange> FindStateChanges(const Module& module, Reach reach) {
   const std::shared_ptr<Graph> graph = GraphOf(module, reach);
   return ChangesIn(AllNodes(graph.get()), module);
 }
 
-bool MayChangeInEvaluation(const Module& module) {
+bool MayChangeStateInEval(const Module& module) {
   const std::shared_ptr<Graph> graph = GraphOf(module, Reach::kEvaluation);
   const std::vector<Node*> nodes = AllNodes(graph.get());
   // A call that is left could not be inlined: its callee is an interface's, or a C++ class's.
@@ -152,8 +152,8 @@ std::string Describe(const StateChange& change) {
                                                                    : "which is no buffer");
 }
 
-absl::Status CheckChangesOnlyBuffers(const Module& module) {
-  for (const StateChange& change : StateChanges(module, Reach::kBothModes)) {
+absl::Status CheckOnlyBuffersChange(const Module& module) {
+  for (const StateChange& change : FindStateChanges(module, Reach::kBothModes)) {
     if (change.kind == StateChange::Kind::kParameter) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the model's forward ", Describe(change),

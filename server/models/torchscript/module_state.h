@@ -23,17 +23,17 @@ enum class Reach { kBothModes, kEvaluation };
 
 // What forward may change, whichever way it goes. What it changes of its arguments, or of what it
 // made itself, does not count. A buffer that is None is kOther: there is no tensor to be kept.
-std::vector<StateChange> StateChanges(const torch::jit::Module& module, Reach reach);
+std::vector<StateChange> FindStateChanges(const torch::jit::Module& module, Reach reach);
 
 // False if a forward pass in evaluation mode leaves the module as it was, whatever it is given.
 // True too where that cannot be told: a method is called of what is chosen as it runs.
-bool MayChangeInEvaluation(const torch::jit::Module& module);
+bool MayChangeStateInEval(const torch::jit::Module& module);
 
 // "assigns 'encoder.calls', which is no buffer".
 std::string Describe(const StateChange& change);
 
 // Whether training keeps all that forward changes: FAILED_PRECONDITION, naming the attribute and
 // what would be right, if that is more than buffers.
-absl::Status CheckChangesOnlyBuffers(const torch::jit::Module& module);
+absl::Status CheckOnlyBuffersChange(const torch::jit::Module& module);
 
 }  // namespace braid

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/torchscript/argument_plan.h"
 #include "server/models/torchscript/derive_config.h"
 #include "server/models/torchscript/embeddings.h"
@@ -87,10 +87,9 @@ absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
   }
   BRAID_ASSIGN_OR_RETURN(const std::vector<ArgumentPlan> arguments,
                          PlanArguments(config->inputs, schema));
-  FindRanges(module, arguments, &config->inputs);
-  WarnOfTrainingOperators(path, TrainingOperators(module));
-  return std::make_unique<TorchScriptModel>(path, *std::move(config),
-                                            MayChangeInEvaluation(module));
+  FindEmbeddingRanges(module, arguments, &config->inputs);
+  WarnAboutTrainingOperators(path, TrainingOperators(module));
+  return std::make_unique<TorchScriptModel>(path, *std::move(config), MayChangeStateInEval(module));
 }
 
 }  // namespace braid

@@ -209,11 +209,11 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
 }
 
 absl::Status TorchScriptReplica::CheckTrainable(std::optional<c10::ScalarType> /*autocast*/) const {
-  return CatchTorch([&] { return CheckChangesOnlyBuffers(module_); });
+  return CatchTorch([&] { return CheckOnlyBuffersChange(module_); });
 }
 
 std::optional<std::string> TorchScriptReplica::NonAdditiveParameter() const {
-  for (const at::Tensor& weight : WeightsScaledByFrequency(module_)) {
+  for (const at::Tensor& weight : FrequencyScaledWeights(module_)) {
     if (!weight.defined()) {
       return "an embedding whose weight forward computes";
     }
@@ -392,7 +392,7 @@ absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const St
     part.save(file);
     Module own = torch::jit::load(file, std::nullopt, /*load_debug_files=*/false);
     CopyRequirements(part, own);
-    DropBatchSizeChecks(own);
+    RemoveBatchSizeChecks(own);
     part = own;
   }
   return Create(DeepCopy(part, device), role.first ? inputs_ : std::nullopt,

@@ -18,7 +18,7 @@ class TorchScriptReplica final : public Replica {
   // `inputs`: the model's, which forward's arguments are bound to; `outputs`: the model's, which
   // what it returns is bound to. nullopt: as they come. `keeps`: whether a forward pass in
   // evaluation may leave something of it in the module, or return what the next one changes:
-  // MayChangeInEvaluation(). FAILED_PRECONDITION if `inputs` do not fit.
+  // MayChangeStateInEval(). FAILED_PRECONDITION if `inputs` do not fit.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
       std::optional<std::vector<TensorSpec>> outputs, bool keeps);

@@ -11,7 +11,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/batch_dimension.h"
-#include "server/models/scalar_text.h"
+#include "server/models/scalar_inputs.h"
 
 namespace braid {
 namespace {

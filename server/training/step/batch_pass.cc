@@ -15,11 +15,9 @@
 #include "server/devices/random.h"
 #include "server/devices/run_on.h"
 #include "server/kernels/onednn_product.h"
+#include "server/parallel/chunks.h"
 #include "server/parallel/finite.h"
-#include "server/parallel/gather.h"
 #include "server/parallel/host_copy.h"
-#include "server/parallel/split.h"
-#include "server/parallel/take_rows.h"
 #include "server/training/step/autocast_type.h"
 
 namespace braid {
@@ -110,7 +108,7 @@ BatchPass::Tensors BatchPass::Inputs(size_t stage, size_t chunk, bool keep_graph
       chunks.push_back(outputs[i]);
     }
     // Detached: the chunk itself may be passed on, which must not become a leaf of two graphs.
-    at::Tensor input = TakeRows(chunks, start, rows, device).detach();
+    at::Tensor input = ConcatenateRows(chunks, start, rows, device).detach();
     inputs.push_back(input.requires_grad_(keep_graph && input.is_floating_point()));
   }
   return inputs;
@@ -284,7 +282,7 @@ BatchPass::Tensors BatchPass::OutputGradients(size_t stage, size_t chunk) const 
         chunks[c] = at::zeros(shape, run.outputs[chunk][o].options());
       }
     }
-    gradients[o] = TakeRows(chunks, StartOf(stage, chunk), run.split[chunk], device);
+    gradients[o] = ConcatenateRows(chunks, StartOf(stage, chunk), run.split[chunk], device);
   }
   return gradients;
 }

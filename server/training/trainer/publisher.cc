@@ -147,7 +147,7 @@ absl::Status Publisher::ServeSource(const std::string& model, const Source& sour
   BRAID_ASSIGN_OR_RETURN(
       LoadedVersion loaded,
       LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version},
-                  Declared(*config), models_->workers(), OnRowDependence::kRunAlone,
+                  DeclaredConfig(*config), models_->workers(), OnRowDependence::kRunAlone,
                   models_->row_tests()));
   loaded.origin = std::move(origin);
   return models_->ServeVersion(std::move(loaded), config);
@@ -223,7 +223,7 @@ absl::StatusOr<int64_t> Publisher::Publish(
   const std::string& model = config.name;
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const auto current, models_->FindConfig(model));
-  BRAID_ASSIGN_OR_RETURN(ModelConfig reconfigured, Reconfigured(config, *current));
+  BRAID_ASSIGN_OR_RETURN(ModelConfig reconfigured, ApplyCurrentConfig(config, *current));
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
   if (version != 0) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));

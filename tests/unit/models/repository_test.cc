@@ -113,7 +113,7 @@ TEST_F(ScanRepositoryTest, OneModelIsFoundByItsName) {
 TEST_F(ScanRepositoryTest, AChangeOfAFileChangesWhatFilesOfSays) {
   std::vector<std::string> seen;
   const auto changed = [&] {
-    seen.push_back(FilesOf(Scan()[0]));
+    seen.push_back(ModelFingerprint(Scan()[0]));
     return std::count(seen.begin(), seen.end(), seen.back()) == 1;
   };
   dir_.Write("m/1/model.pt", "a");

@@ -22,7 +22,7 @@ class SettlePublishedTest : public ::testing::Test {
  protected:
   SettlePublishedTest() {
     config_.inputs[0].dims = {6};
-    config_.batches_declared = true;
+    config_.batching_declared = true;
   }
 
   ModelConfig Settle(const std::function<at::Tensor(const at::Tensor&)>& forward) {
@@ -62,7 +62,7 @@ TEST_F(SettlePublishedTest, RunsRequestsAloneIfAnEarlierProofCannotBeRepeated) {
 }
 
 TEST_F(SettlePublishedTest, RunsRequestsAloneIfNothingIsDeclaredOrProven) {
-  config_.batches_declared = false;
+  config_.batching_declared = false;
   EXPECT_EQ(Settle(Nan).row_independence, RowIndependence::kDependent);
 }
 
@@ -71,7 +71,7 @@ TEST_F(SettlePublishedTest, CallsNoTestWithBinaryIntegersAProof) {
   const ModelConfig config = Settle(Same);
   EXPECT_EQ(config.row_independence, RowIndependence::kUnproven);
   EXPECT_THAT(config.row_independence_reason, HasSubstr("range.<input>"));
-  config_.batches_declared = false;
+  config_.batching_declared = false;
   EXPECT_EQ(Settle(Same).row_independence, RowIndependence::kDependent);
   config_.inputs[0].range = ValueRange{0, 9};
   EXPECT_EQ(Settle(Same).row_independence, RowIndependence::kProven);
@@ -81,7 +81,7 @@ TEST_F(SettlePublishedTest, SplitsOneNumberForAllRowsOnlyIfBatchesAreDeclared) {
   const auto mean = [](const at::Tensor& x) { return x.mean(); };
   config_.outputs[0].dims = {};
   EXPECT_EQ(Settle(mean).row_independence, RowIndependence::kProven);
-  config_.batches_declared = false;
+  config_.batching_declared = false;
   EXPECT_EQ(Settle(mean).row_independence, RowIndependence::kDependent);
 }
 

@@ -28,40 +28,40 @@ ModelConfig Words(int64_t words, bool declared = false) {
   ModelConfig config = MakeConfig(8, {{"ids", DataType::kInt64, {3}}, {"x", DataType::kFp32, {4}}},
                                   {{"y", DataType::kFp32, {2}}});
   config.inputs[0].range = ValueRange{0, words - 1};
-  config.inputs[0].range_found = !declared;
+  config.inputs[0].range_derived = !declared;
   config.inputs.push_back(Number("power"));
   return config;
 }
 
 TEST(VersionConfigTest, WhatTheModuleToldIsLeftOut) {
-  const ModelConfig found = Declared(Words(10));
+  const ModelConfig found = DeclaredConfig(Words(10));
   EXPECT_THAT(found.inputs,
               ElementsAre(Field(&TensorSpec::name, "ids"), Field(&TensorSpec::name, "x")));
   EXPECT_FALSE(found.inputs[0].range);
-  EXPECT_FALSE(found.inputs[0].range_found);
+  EXPECT_FALSE(found.inputs[0].range_derived);
   EXPECT_EQ(found.max_batch_size, 8);
-  EXPECT_EQ(Declared(Words(10, /*declared=*/true)).inputs[0].range->max, 9);
+  EXPECT_EQ(DeclaredConfig(Words(10, /*declared=*/true)).inputs[0].range->max, 9);
 }
 
 TEST(VersionConfigTest, WhatIsConfiguredComesFromTheNewOne) {
   ModelConfig current = Words(20);
   current.max_batch_size = 64;
   current.inputs.back() = Number("scale");
-  const auto config = Reconfigured(Words(10), current);
+  const auto config = ApplyCurrentConfig(Words(10), current);
   ASSERT_THAT(config, IsOk());
   EXPECT_EQ(config->max_batch_size, 64);
   EXPECT_EQ(config->inputs[0].range->max, 9);  // of its own embedding
-  EXPECT_TRUE(config->inputs[0].range_found);
+  EXPECT_TRUE(config->inputs[0].range_derived);
   EXPECT_EQ(config->inputs[2].name, "power");
-  EXPECT_EQ(Reconfigured(Words(10), Words(7, /*declared=*/true))->inputs[0].range->max, 6);
-  EXPECT_FALSE(Reconfigured(Words(10, /*declared=*/true), Words(7))->inputs[0].range);
+  EXPECT_EQ(ApplyCurrentConfig(Words(10), Words(7, /*declared=*/true))->inputs[0].range->max, 6);
+  EXPECT_FALSE(ApplyCurrentConfig(Words(10, /*declared=*/true), Words(7))->inputs[0].range);
 }
 
 TEST(VersionConfigTest, OtherTensorsDoNotFit) {
   const auto refused = [](auto change, const std::string& what) {
     ModelConfig current = Words(10);
     change(&current);
-    EXPECT_THAT(Reconfigured(Words(10), current),
+    EXPECT_THAT(ApplyCurrentConfig(Words(10), current),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("loaded with another configuration"), HasSubstr(what))));
   };

@@ -120,11 +120,12 @@ TEST(CheckPackageShapeTest, OnlyRowsMayBeFewer) {
 TEST(AotiKernelsTest, WhatMayThrowWhereSeveralThreadsRunIsRefused) {
   const std::string threads = "extern \"C\" void one() {\n#pragma omp parallel num_threads(2)\n}\n";
   const std::string check = "extern \"C\" void two() { AOTI_TORCH_CHECK(i < 9, \"index\"); }\n";
-  EXPECT_THAT(CheckKernels(threads + check + threads), IsOk());
-  EXPECT_THAT(CheckKernels(""), IsOk());
-  EXPECT_THAT(CheckKernels(check + "extern \"C\" void three() {\n#pragma omp parallel\n" +
-                           "AOTI_TORCH_CHECK(i < 9, \"index\"); }\n"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cpp.threads = 1")));
+  EXPECT_THAT(CheckNoParallelIndexChecks(threads + check + threads), IsOk());
+  EXPECT_THAT(CheckNoParallelIndexChecks(""), IsOk());
+  EXPECT_THAT(
+      CheckNoParallelIndexChecks(check + "extern \"C\" void three() {\n#pragma omp parallel\n" +
+                                 "AOTI_TORCH_CHECK(i < 9, \"index\"); }\n"),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cpp.threads = 1")));
 }
 
 }  // namespace

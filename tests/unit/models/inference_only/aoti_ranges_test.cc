@@ -77,7 +77,7 @@ std::pair<std::optional<int64_t>, bool> Found(const std::vector<PackageDim>& dim
                                               const std::string& wrapper = kWrapper,
                                               DataType type = DataType::kInt64) {
   std::vector<PackageInput> inputs = {{"words", type, dims}};
-  const bool unchecked = FindAotiRanges(wrapper, kernels, &inputs);
+  const bool unchecked = FindAotiEmbeddingRanges(wrapper, kernels, &inputs);
   const auto& range = inputs[0].range;
   EXPECT_EQ(range ? range->min : 0, 0);
   return {range ? std::optional(range->max) : std::nullopt, unchecked};

@@ -41,7 +41,7 @@ TEST(DropBatchSizeChecksTest, OneRowIsRefusedWithTheCheckAndTakenWithoutIt) {
        {"__torch__.torch.nn.functional", "__torch__.torch.nn.functional.___torch_mangle_3"}) {
     EXPECT_ANY_THROW(BatchNormOfOneRow(ModuleWith(name), name));
     const torch::jit::Module module = ModuleWith(name);
-    DropBatchSizeChecks(module);
+    RemoveBatchSizeChecks(module);
     EXPECT_TRUE(at::equal(BatchNormOfOneRow(module, name), at::full({1, 4}, 2.)));
   }
 }
@@ -49,7 +49,7 @@ TEST(DropBatchSizeChecksTest, OneRowIsRefusedWithTheCheckAndTakenWithoutIt) {
 TEST(DropBatchSizeChecksTest, AModelsOwnCheckStays) {
   const std::string name = "__torch__.my_model";
   const torch::jit::Module module = ModuleWith(name);
-  DropBatchSizeChecks(module);
+  RemoveBatchSizeChecks(module);
   EXPECT_ANY_THROW(BatchNormOfOneRow(module, name));
 }
 

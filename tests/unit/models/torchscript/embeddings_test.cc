@@ -35,7 +35,7 @@ std::optional<int64_t> MostOf(const std::string& name, const std::string& argume
   }
   const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
   EXPECT_THAT(plans.status(), IsOk());
-  FindRanges(module, *plans, &inputs);
+  FindEmbeddingRanges(module, *plans, &inputs);
   return inputs[0].range ? std::optional(inputs[0].range->max) : std::nullopt;
 }
 
@@ -70,7 +70,7 @@ TEST(FindRangesTest, ThroughCallsWithoutTheOptimizerToo) {
   module.forward({at::zeros({2}, at::kLong)});  // makes what is inlined, unoptimized
   std::vector<TensorSpec> inputs = {{"ids", DataType::kInt64, {}}};
   const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
-  FindRanges(module, *plans, &inputs);
+  FindEmbeddingRanges(module, *plans, &inputs);
   ASSERT_TRUE(inputs[0].range.has_value());
   EXPECT_EQ(inputs[0].range->max, 3);
 }
@@ -183,7 +183,7 @@ TEST(FindRangesTest, ADeclaredRangeStays) {
   std::vector<TensorSpec> inputs = {{"ids", DataType::kInt64, {}}};
   inputs[0].range = ValueRange{2, 5};
   const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
-  FindRanges(module, *plans, &inputs);
+  FindEmbeddingRanges(module, *plans, &inputs);
   EXPECT_EQ(inputs[0].range->min, 2);
   EXPECT_EQ(inputs[0].range->max, 5);
 }

@@ -35,7 +35,7 @@ torch::jit::Module WithAttributes() {
 
 std::vector<std::string> Described(const torch::jit::Module& module, Reach reach) {
   std::vector<std::string> described;
-  for (const StateChange& change : StateChanges(module, reach)) {
+  for (const StateChange& change : FindStateChanges(module, reach)) {
     described.push_back(Describe(change));
   }
   return described;
@@ -178,7 +178,7 @@ TEST(MayChangeInEvaluationTest, OnlyWhatEvaluationReaches) {
   const auto may = [](const std::string& lines) {
     torch::jit::Module module = WithAttributes();
     module.define("def forward(self, x):\n" + lines + "\n  return x\n");
-    return MayChangeInEvaluation(module);
+    return MayChangeStateInEval(module);
   };
   EXPECT_FALSE(may("  x = torch.relu_(x + self.w)"));
   EXPECT_FALSE(may("  if self.training:\n    self.b.add_(1)"));

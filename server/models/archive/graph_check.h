@@ -8,6 +8,6 @@
 namespace braid {
 
 // `graph`, and what its module's `signature` says of it. FAILED_PRECONDITION that names the field.
-absl::Status CheckGraphForm(const JsonField& graph, const JsonField& signature);
+absl::Status CheckGraph(const JsonField& graph, const JsonField& signature);
 
 }  // namespace braid

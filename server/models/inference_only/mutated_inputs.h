@@ -9,10 +9,10 @@
 
 namespace braid {
 
-// Those of the inputs `given` that `graph`, as CheckGraphForm() takes it, writes to, itself or
+// Those of the inputs `given` that `graph`, as CheckGraph() takes it, writes to, itself or
 // through a view of them. FAILED_PRECONDITION if it writes so to another of its inputs, its
 // parameters, buffers and constants: it would give something else each time.
-absl::StatusOr<std::set<std::string>> WrittenInputs(const JsonField& graph,
+absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
                                                     const std::set<std::string>& given);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 
 #include <zip.h>
 #include <zlib.h>

@@ -1,4 +1,4 @@
-#include "server/models/archive/graph_form.h"
+#include "server/models/archive/graph_check.h"
 
 #include <string>
 #include <utility>
@@ -36,7 +36,7 @@ json Graph() {
 
 absl::Status Check(const json& graph) {
   const json signature = {{"input_specs", {1, 2}}, {"output_specs", {1}}};
-  return CheckGraphForm(JsonField(graph, "graph"), JsonField(signature, "signature"));
+  return CheckGraph(JsonField(graph, "graph"), JsonField(signature, "signature"));
 }
 
 TEST(GraphFormTest, WhatTorchExportWritesIsWell) { EXPECT_THAT(Check(Graph()), IsOk()); }

@@ -1,4 +1,4 @@
-#include "server/models/scalar_text.h"
+#include "server/models/scalar_inputs.h"
 
 #include <optional>
 #include <string>

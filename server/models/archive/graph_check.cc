@@ -1,4 +1,4 @@
-#include "server/models/archive/graph_form.h"
+#include "server/models/archive/graph_check.h"
 
 #include <set>
 #include <string>
@@ -71,7 +71,7 @@ absl::Status CheckCount(const JsonField& graph, const char* side, size_t argumen
 
 }  // namespace
 
-absl::Status CheckGraphForm(const JsonField& graph, const JsonField& signature) {
+absl::Status CheckGraph(const JsonField& graph, const JsonField& signature) {
   std::set<std::string> known;
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs, ItemsOf(graph, "inputs"));
   BRAID_RETURN_IF_ERROR(CheckCount(graph, "inputs", inputs.size(), signature, "input_specs"));

@@ -1,4 +1,4 @@
-#include "server/models/inference_only/written_tensors.h"
+#include "server/models/inference_only/mutated_inputs.h"
 
 #include <set>
 #include <string>
@@ -46,7 +46,7 @@ json Graph(json::array_t nodes, const std::string& result = "x") {
 
 absl::StatusOr<std::set<std::string>> Written(json::array_t nodes) {
   const json graph = Graph(std::move(nodes));
-  return WrittenInputs(JsonField(graph, "graph"), {"x"});
+  return MutatedInputs(JsonField(graph, "graph"), {"x"});
 }
 
 json Add(const std::string& tensor) { return Node("aten.add_.Scalar", {{"self", tensor}}, "sum"); }

@@ -1,5 +1,6 @@
-#include "server/parallel/gather.h"
+#include "server/parallel/chunks.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "ATen/ops/cat.h"
@@ -19,6 +20,15 @@ absl::Status CheckRows(const at::Tensor& output, size_t index, int64_t rows) {
 }
 
 }  // namespace
+
+std::vector<int64_t> ChunkSizes(int64_t rows, int64_t replicas) {
+  const int64_t size = (rows + replicas - 1) / replicas;
+  std::vector<int64_t> sizes;
+  for (int64_t start = 0; start < rows; start += size) {
+    sizes.push_back(std::min(size, rows - start));
+  }
+  return sizes;
+}
 
 absl::StatusOr<std::vector<at::Tensor>> Gather(const std::vector<std::vector<at::Tensor>>& chunks,
                                                const std::vector<int64_t>& rows,
@@ -48,6 +58,22 @@ at::Tensor ChunkOf(const at::Tensor& gathered, bool zero_dim, const std::vector<
   }
   const int64_t start = std::accumulate(rows.begin(), rows.begin() + index, int64_t{0});
   return gathered.narrow(0, start, rows[chunk]);
+}
+
+at::Tensor ConcatenateRows(const std::vector<at::Tensor>& chunks, int64_t start, int64_t rows,
+                           c10::Device device) {
+  std::vector<at::Tensor> parts;
+  int64_t chunk_start = 0;
+  for (const at::Tensor& chunk : chunks) {
+    const int64_t from = std::max(start, chunk_start);
+    const int64_t to = std::min(start + rows, chunk_start + chunk.size(0));
+    if (from < to) {
+      const bool whole = to - from == chunk.size(0);
+      parts.push_back((whole ? chunk : chunk.narrow(0, from - chunk_start, to - from)).to(device));
+    }
+    chunk_start += chunk.size(0);
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-#include "server/models/inference_only/written_tensors.h"
+#include "server/models/inference_only/mutated_inputs.h"
 
 #include <map>
 #include <optional>
@@ -239,7 +239,7 @@ class Flow {
 
 }  // namespace
 
-absl::StatusOr<std::set<std::string>> WrittenInputs(const JsonField& graph,
+absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
                                                     const std::set<std::string>& given) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs, ItemsOf(graph, "inputs"));
   BRAID_ASSIGN_OR_RETURN(const Names names, TensorsOf(inputs));

@@ -5,37 +5,18 @@
 #include <optional>
 #include <utility>
 
-#include "ATen/EmptyTensor.h"
 #include "ATen/ops/cat.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "c10/core/Allocator.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
-#include "server/devices/device.h"
 #include "server/devices/run_on.h"
+#include "server/devices/staging.h"
 #include "server/models/input_check.h"
 #include "server/parallel/host_copy.h"
 
 namespace braid {
 namespace {
-
-// Host memory that a device copies from and to. Lives until the device is synchronized.
-class Staging {
- public:
-  explicit Staging(const Device& device) : memory_(device.pinned_memory()) {}
-
-  // False for a CPU slot, which needs none.
-  bool needed() const { return memory_ != nullptr; }
-  at::Tensor Empty(at::IntArrayRef shape, c10::ScalarType type) {
-    return tensors_.emplace_back(at::detail::empty_generic(
-        shape, memory_, c10::DispatchKeySet(c10::DispatchKey::CPU), type, std::nullopt));
-  }
-
- private:
-  c10::Allocator* const memory_;
-  std::vector<at::Tensor> tensors_;
-};
 
 // `pieces`, one behind the other, on `device`: as they are if there is one and it is there already.
 at::Tensor Merge(const std::vector<at::Tensor>& pieces, c10::Device device, Staging* staging) {

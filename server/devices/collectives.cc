@@ -92,6 +92,7 @@ absl::Status Collectives::EndSums(size_t rank) { return Wait(rank); }
 absl::Status Collectives::Run(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
   const absl::MutexLock lock(&one_at_a_time);
   const absl::Time start = absl::Now();
+  BRAID_RETURN_IF_ERROR(CatchTorch([&] { return clique_->FollowReady(/*index=*/0); }));
   BRAID_RETURN_IF_ERROR(Begin(kind, tensors));
   absl::Status status;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {

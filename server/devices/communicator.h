@@ -19,7 +19,8 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // These return when the results are there; meanwhile no worker uses the tensors.
+  // These begin after what every rank has marked by MarkReady(rank, 0), and return when the results
+  // are there; meanwhile no worker uses the tensors.
   // Copies the primary's tensor into all others.
   virtual absl::Status Broadcast(const std::vector<at::Tensor>& tensors) = 0;
   // Sums all ranks' tensors into the primary's.

@@ -37,6 +37,8 @@ class Moment {
   virtual ~Moment() = default;
   // Time from `earlier`, of the same device, once both have passed.
   virtual absl::Duration Since(const Moment& earlier) const = 0;
+  // Blocks the calling thread until the moment has passed.
+  virtual absl::Status Wait() const = 0;
 };
 
 // Used by its worker's thread. Threads beside it (Worker::Enter()) use Enter() and Synchronize(),
@@ -57,6 +59,9 @@ class Device {
   // The moment when the device has done all that this thread has given it until now. It has passed
   // after Synchronize(). nullptr for a CPU slot, whose work is done when the thread goes on.
   virtual std::unique_ptr<Moment> Mark() { return nullptr; }
+  // Makes the work that this thread gives to the device from now on begin after `moment` of another
+  // device. A GPU's stream waits, not the thread; a CPU slot has no stream, so the thread waits.
+  virtual absl::Status WaitFor(const Moment& moment) { return moment.Wait(); }
 
   // The most memory that this slot's work has held at once since ResetPeakMemory(), beyond what it
   // held then, in bytes. On a GPU: of all its slots together, and of what is loaded meanwhile.

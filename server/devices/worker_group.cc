@@ -33,6 +33,11 @@ WorkerGroup::WorkerGroup(const std::vector<Worker*>& workers, const std::vector<
   for (const RankGroup& group : groups_) {
     meetings_.push_back(std::make_unique<BarrierState>(group.size()));
   }
+  for (const std::unique_ptr<BarrierState>& meeting : meetings_) {
+    for (std::vector<std::unique_ptr<Moment>>& moments : meeting->moments) {
+      moments.resize(workers.size());
+    }
+  }
 }
 
 absl::Status WorkerGroup::Barrier(size_t rank) { return BarrierAt(*meetings_[0], rank); }
@@ -42,11 +47,19 @@ absl::Status WorkerGroup::Barrier(size_t group, size_t rank) {
 }
 
 absl::Status WorkerGroup::BarrierAt(BarrierState& meeting, size_t rank) {
-  BRAID_RETURN_IF_ERROR(workers_[rank]->Synchronize());
+  Worker& worker = *workers_[rank];
+  if (!worker.healthy()) {
+    return worker.LostStatus();
+  }
+  std::unique_ptr<Moment> moment = worker.device().Mark();
+  if (moment == nullptr) {
+    BRAID_RETURN_IF_ERROR(worker.Synchronize());
+  }
   uint32_t before = 0;
   {
     const absl::MutexLock lock(&mu_);
     before = meeting.held.load(std::memory_order_relaxed);
+    meeting.moments[before % 2][rank] = std::move(moment);
     ++waiting_;
     if (++meeting.arrived == meeting.present) {
       Open(meeting);
@@ -55,9 +68,20 @@ absl::Status WorkerGroup::BarrierAt(BarrierState& meeting, size_t rank) {
     }
   }
   WaitForChange(meeting.held, before);
-  return meeting.failed.load(std::memory_order_relaxed)
-             ? absl::CancelledError("another replica failed")
-             : absl::OkStatus();
+  if (meeting.failed.load(std::memory_order_relaxed)) {
+    return absl::CancelledError("another replica failed");
+  }
+  return FollowOthers(meeting.moments[before % 2], rank);
+}
+
+absl::Status WorkerGroup::FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments,
+                                       size_t rank) const {
+  for (size_t other = 0; other < moments.size(); ++other) {
+    if (other != rank && moments[other] != nullptr) {
+      BRAID_RETURN_IF_ERROR(workers_[rank]->device().WaitFor(*moments[other]));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void WorkerGroup::Open(BarrierState& meeting) {

@@ -2,6 +2,7 @@
 // and waits for the others where they meet.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "server/devices/device.h"
 #include "server/devices/worker.h"
 
 namespace braid {
@@ -25,9 +27,12 @@ class WorkerGroup {
   size_t size() const { return workers_.size(); }
   Worker& worker(size_t rank) const { return *workers_[rank]; }
 
-  // Called by rank `rank` on its worker: ends what the rank has begun on its device, then waits for
-  // all ranks. What a rank wrote before is seen by all after. CANCELLED, for all who meet, if a
-  // rank has failed, or if ranks wait for each other at different meetings: then all return.
+  // Waits for all ranks. Called by rank `rank` on its worker. What a rank wrote before the barrier,
+  // on the host or on its device, is visible to all ranks after it. Devices with streams are
+  // ordered by events and are not synchronized, so the host must not read their memory yet. A
+  // tensor that another rank may be reading must not be freed before the next barrier. CANCELLED,
+  // for all ranks at the barrier, if a rank has failed, or if ranks wait for each other at
+  // different barriers: then all return.
   absl::Status Barrier(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
   // The same among the ranks of `groups[group]`, of which `rank` is one.
   absl::Status Barrier(size_t group, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
@@ -47,11 +52,17 @@ class WorkerGroup {
     std::atomic<uint32_t> held{0};
     // How the last one went: it stays until all have come to the next.
     std::atomic<bool> failed{false};
+    // By rank: when its device had done all that came before the barrier; nullptr for a device
+    // without streams. Two sets in turn: a rank fills a set again only after all ranks have arrived
+    // at the barrier in between, so have used this set.
+    std::array<std::vector<std::unique_ptr<Moment>>, 2> moments;
   };
 
   WorkerGroup(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups);
 
   absl::Status BarrierAt(BarrierState& meeting, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // Orders what the rank's device does next after what the others' had done before the barrier.
+  absl::Status FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments, size_t rank) const;
   // The rank has returned `result`.
   void Leave(size_t rank, const absl::Status& result) ABSL_LOCKS_EXCLUDED(mu_);
   void Open(BarrierState& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

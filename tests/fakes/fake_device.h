@@ -24,6 +24,7 @@ class FakeMoment final : public Moment {
   absl::Duration Since(const Moment& earlier) const override {
     return time_ - static_cast<const FakeMoment&>(earlier).time_;
   }
+  absl::Status Wait() const override { return absl::OkStatus(); }
 
  private:
   const absl::Duration time_;
@@ -49,6 +50,10 @@ class FakeDevice final : public Device {
   }
   std::unique_ptr<Moment> Mark() override {
     return time ? std::make_unique<FakeMoment>(*time) : nullptr;
+  }
+  absl::Status WaitFor(const Moment&) override {
+    ++waited_for_;
+    return absl::OkStatus();
   }
   void ResetPeakMemory() override {}
   int64_t PeakMemory() override { return 0; }
@@ -77,6 +82,8 @@ class FakeDevice final : public Device {
     fails_at_ = synchronized_ + calls;
   }
   int entered() const { return entered_; }
+  // Calls of WaitFor().
+  int waited_for() const { return waited_for_; }
   int synchronized() const {
     const absl::MutexLock lock(&mu_);
     return synchronized_;
@@ -86,6 +93,7 @@ class FakeDevice final : public Device {
   const c10::Device device_;
   const int threads_;
   std::atomic<int> entered_{0};
+  std::atomic<int> waited_for_{0};
   mutable absl::Mutex mu_;
   int synchronized_ ABSL_GUARDED_BY(mu_) = 0;
   int fails_at_ ABSL_GUARDED_BY(mu_) = 0;

@@ -46,6 +46,14 @@ class CudaMoment final : public Moment {
                        cudaEventElapsedTime(&milliseconds, begin, event_) == cudaSuccess;
     return known ? absl::Milliseconds(milliseconds) : absl::ZeroDuration();
   }
+  // A GPU that was lost when the event should have been recorded says so when it is synchronized.
+  absl::Status Wait() const override {
+    return event_ == nullptr ? absl::OkStatus() : BRAID_CUDA(cudaEventSynchronize(event_));
+  }
+  absl::Status Block(cudaStream_t stream) const {
+    return event_ == nullptr ? absl::OkStatus()
+                             : BRAID_CUDA(cudaStreamWaitEvent(stream, event_, 0));
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -74,6 +82,9 @@ class CudaDevice final : public Device {
     return CudaStatus(result, "cudaStreamSynchronize");
   }
   std::unique_ptr<Moment> Mark() override { return std::make_unique<CudaMoment>(stream_); }
+  absl::Status WaitFor(const Moment& moment) override {
+    return static_cast<const CudaMoment&>(moment).Block(stream_);
+  }
   void ResetPeakMemory() override {
     c10::cuda::CUDACachingAllocator::resetPeakStats(index_);
     before_ = Used().current;

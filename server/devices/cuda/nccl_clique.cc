@@ -83,7 +83,9 @@ class CudaNcclClique final : public NcclClique {
 
   absl::Status FollowReady(size_t index) override {
     for (size_t rank = 0; rank < streams_.size(); ++rank) {
-      ready_[rank][index].block(streams_[rank]);
+      if (index < ready_[rank].size()) {  // else the rank has queued nothing for it
+        ready_[rank][index].block(streams_[rank]);
+      }
     }
     return absl::OkStatus();
   }

@@ -45,6 +45,11 @@ absl::Status DataParallel::Examine(Run& run, WorkerGroup& worker_group, size_t r
         flat = std::max(flat, RangeShare(gradients));
       }
     }
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (const std::optional<size_t> replica = roster_.replica[s][rank]) {
+        BRAID_RETURN_IF_ERROR(stages_[s]->MarkReady(*replica));
+      }
+    }
     run.shares[rank] = held + flat;
     return absl::OkStatus();
   });

@@ -43,6 +43,11 @@ class Stage {
   Link link() const { return link_; }
   bool shares_parameters() const { return share_parameters_; }
   Communicator& communicator() { return *communicator_; }
+  // Before the barrier that precedes a collective: the collective begins after what replica r's
+  // worker has queued until now.
+  absl::Status MarkReady(size_t r) {
+    return communicator_ == nullptr ? absl::OkStatus() : communicator_->MarkReady(r, /*index=*/0);
+  }
   FlatParameters& flat(size_t r) { return flat_[r]; }
   const FlatParameters& flat(size_t r) const { return flat_[r]; }
   // Tensor `buffer` of what `member` gives, for every replica: FlatParameters::gradients.

@@ -14,62 +14,66 @@
 namespace braid {
 namespace {
 
-// CLI::Range lets what is no number pass.
-CLI::Validator Between(double least, double most) {
+// Validates a number in a range. CLI::Range accepts text that is not a number.
+CLI::Validator Between(double min, double max) {
   return CLI::Validator(
-      [least, most](const std::string& text) -> std::string {
+      [min, max](const std::string& text) -> std::string {
         double value = 0;
-        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
+        if (absl::SimpleAtod(text, &value) && value >= min && value <= max) {
           return {};
         }
-        return absl::StrCat("Value ", text, " not in range ", least, " to ", most);
+        return absl::StrCat("Value ", text, " not in range ", min, " to ", max);
       },
-      absl::StrCat("FLOAT in [", least, " - ", most, "]"));
+      absl::StrCat("FLOAT in [", min, " - ", max, "]"));
 }
 
 constexpr char kDescription[] =
-    "Braid: serves and trains PyTorch models on all devices of a machine, over gRPC.\n"
-    "Each batch is split over the devices, run in parallel and gathered.";
+    "Serves and trains PyTorch models on all devices of a machine, over gRPC.\n"
+    "Splits each batch over the devices, runs the parts in parallel and gathers the outputs.";
 
 constexpr char kFooter[] =
     "Examples:\n"
-    "  braid-server --model_repository=models                    every GPU, else two CPU workers\n"
+    "  braid-server --model_repository=models                    all GPUs, or two CPU workers\n"
     "  braid-server --model_repository=models --devices=cpu*4    four CPU workers\n"
     "  braid-server --model_repository=models --devices=cuda:0*2 two workers on the first GPU\n"
     "\n"
-    "SIGTERM and SIGINT drain: not ready, nothing new, finish what is in flight, exit 0.\n"
-    "A second signal ends the delay and waits one second for what is in flight; a third ends at "
-    "once.\n"
-    "Exit codes: 0 done, 1 something was lost, 2 a flag, port or directory that is wrong.";
+    "SIGTERM and SIGINT drain: report not ready, reject new requests, finish those in flight, "
+    "exit.\n"
+    "A second signal skips the delay and waits one more second; a third exits immediately.\n"
+    "Exit codes: 0 drained; 1 requests or checkpoints were lost; 2 invalid flag, port or "
+    "directory.";
 
 void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
   static const std::map<std::string, ControlMode> kModes = {{"none", ControlMode::kNone},
                                                             {"explicit", ControlMode::kExplicit},
                                                             {"poll", ControlMode::kPoll}};
-  app->add_option("--model_control_mode", options->model_control_mode,
-                  "none: every model, as it is at the start; explicit: what is asked for; poll: "
-                  "every model, as it is at any time")
+  app->add_option(
+         "--model_control_mode", options->model_control_mode,
+         "Which models are served. none: all models at start; explicit: models that clients "
+         "load; poll: all models, following changes of the repository")
       ->type_name("none|explicit|poll")
       ->transform(CLI::Transformer(kModes))
       ->default_str("none");
   app->add_option("--load_model", options->load_models,
-                  "In the mode explicit: loaded at the start; '*': all; may be repeated")
+                  "Model to load at start in explicit mode; '*' for all; may be repeated")
       ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_flag("--exit_on_error", options->exit_on_error,
-                "End if a model cannot be loaded at the start; else the others are served");
-  app->add_option("--model_allowlist", options->model_allowlist,
-                  "Load only files whose SHA-256 is in it; lines as sha256sum prints them, paths "
-                  "relative to the repository")
+                "Exit if a model cannot be loaded at start; without it, serve the other models");
+  app->add_option(
+         "--model_allowlist", options->model_allowlist,
+         "Load only files with a SHA-256 in this file: the output of sha256sum, with paths "
+         "relative to the repository")
       ->type_name("FILE");
-  app->add_option("--operator_libraries", options->operator_libraries,
-                  "Shared libraries with operators that TorchScript models use, loaded in their "
-                  "order; commas between")
+  app->add_option(
+         "--operator_libraries", options->operator_libraries,
+         "Shared libraries with operators for TorchScript models, in load order, separated "
+         "by commas")
       ->type_name("FILE,...")
       ->delimiter(',');
   app->add_option("--repository_poll_seconds", *poll_seconds,
-                  "In the mode poll: how often the repository is looked at")
+                  "Seconds between checks of the repository in poll mode")
       ->check(Between(0.05, 86400.0))
       ->capture_default_str();
 }
@@ -77,7 +81,7 @@ void AddModelFlags(CLI::App* app, Options* options, double* poll_seconds) {
 void AddLogFlags(CLI::App* app, Options* options) {
   static const std::map<std::string, LogFormat> kFormats = {{"text", LogFormat::kText},
                                                             {"json", LogFormat::kJson}};
-  app->add_option("--log_format", options->log_format, "One line a message, or one JSON object")
+  app->add_option("--log_format", options->log_format, "Format of log lines")
       ->type_name("text|json")
       ->transform(CLI::Transformer(kFormats))
       ->default_str("text");
@@ -88,173 +92,178 @@ void AddLogFlags(CLI::App* app, Options* options) {
     }
     options->log_levels = *levels;
   };
-  app->add_option_function<std::string>(
-         "--log_level", parse,
-         "trace, debug, info, warning, error, critical or off; of single modules: "
-         "server, rpc, models, training, devices, storage, access (a line for each call)")
+  app->add_option_function<std::string>("--log_level", parse,
+                                        "trace, debug, info, warning, error, critical or off; also "
+                                        "per module: server, rpc, models, "
+                                        "training, devices, storage, access (one line per call)")
       ->type_name("LEVEL,MODULE=LEVEL")
       ->default_str("info,access=off");
-  app->add_option("--profile", options->profile,
-                  "Write a Chrome trace of the first training operations, but for three, to it")
+  app->add_option(
+         "--profile", options->profile,
+         "Write a Chrome trace of training operations to this file, after three for warm-up")
       ->type_name("FILE");
   app->add_option("--profile_steps", options->profile_steps,
-                  "How many operations --profile records")
+                  "Number of operations that --profile records")
       ->check(CLI::Range(int64_t{1}, int64_t{10000}))
       ->capture_default_str();
 }
 
-// What the flags say of times.
+// Times in seconds, as the flags give them.
 struct LifecycleSeconds {
-  double max_connection_age = 0;        // 0: none
-  double max_connection_age_grace = 0;  // 0: as long as it takes
-  double max_connection_idle = 0;       // 0: for ever
+  double max_connection_age = 0;        // 0: never
+  double max_connection_age_grace = 0;  // 0: unlimited
+  double max_connection_idle = 0;       // 0: never
   double drain_delay = 0;
   double drain_timeout = 0;
 };
 
-// Health, how connections end, and how the server does.
+// Flags for health, connection lifetime and drain.
 void AddLifecycleFlags(CLI::App* app, Options* options, LifecycleSeconds* seconds) {
   app->add_option("--health_port", options->health_port,
-                  "grpc.health.v1 in plaintext, for probes; 0 picks a free one; default: none")
+                  "Separate plaintext port for grpc.health.v1; 0 picks a free port; default: none")
       ->check(CLI::Range(0, 65535));
   app->add_option("--ready_file", options->ready_file,
-                  "Written when ready: {\"grpc_port\":…,\"metrics_port\":…,\"pid\":…}")
+                  "File to write when ready: {\"grpc_port\":…,\"metrics_port\":…,\"pid\":…}")
       ->type_name("PATH");
   app->add_option("--max_connection_age", seconds->max_connection_age,
-                  "Seconds after which a client is asked to connect anew; 0: never")
+                  "Seconds after which a client is asked to reconnect; 0: never")
       ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--max_connection_age_grace", seconds->max_connection_age_grace,
-                  "Seconds that its calls then have left; 0: as long as they take")
+                  "Seconds that calls may continue after --max_connection_age; 0: unlimited")
       ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--max_connection_idle", seconds->max_connection_idle,
-                  "Seconds without a call after which a connection is closed; 0: never")
+                  "Seconds without calls after which a connection is closed; 0: never")
       ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--drain_delay", seconds->drain_delay,
-                  "Seconds after SIGTERM in which requests are still taken")
+                  "Seconds after SIGTERM during which requests are still accepted")
       ->check(Between(0.0, 86400.0))
       ->capture_default_str();
   app->add_option("--drain_timeout", seconds->drain_timeout,
-                  "Seconds that SIGTERM then waits for requests in flight")
+                  "Seconds that a drain then waits for requests in flight")
       ->check(Between(0.0, 86400.0))
       ->capture_default_str();
 }
 
 void AddAccessFlags(CLI::App* app, Options* options) {
   app->add_option("--tls_cert", options->tls_cert,
-                  "The server's certificate, and those up to the root, in PEM")
+                  "PEM file with the server's certificate, followed by intermediate certificates")
       ->type_name("FILE");
-  app->add_option("--tls_key", options->tls_key, "Its key, in PEM, without a password")
+  app->add_option("--tls_key", options->tls_key,
+                  "PEM file with the certificate's key, without a password")
       ->type_name("FILE");
   app->add_option("--tls_client_ca", options->tls_client_ca,
-                  "Clients have to show a certificate of one of these authorities")
+                  "PEM file with authorities; clients must present a certificate of one of them")
       ->type_name("FILE");
-  app->add_option("--auth_tokens", options->auth_tokens,
-                  "Who may do what, by token; lines ROLE[:MODEL][,...] sha256:HEX NAME, where a "
-                  "role is infer, train or admin")
+  app->add_option(
+         "--auth_tokens", options->auth_tokens,
+         "Roles by token; lines ROLE[:MODEL][,...] sha256:HEX NAME; roles are infer, train "
+         "and admin")
       ->type_name("FILE");
   app->add_option("--auth_certificates", options->auth_certificates,
-                  "Who may do what, by client certificate; lines ROLE[:MODEL][,...] IDENTITY")
+                  "Roles by client certificate; lines ROLE[:MODEL][,...] IDENTITY")
       ->type_name("FILE");
-  app->add_flag("--allow_unauthenticated", options->allow_unauthenticated,
-                "Listen beyond loopback without --auth_tokens or --auth_certificates: everybody "
-                "may do everything");
+  app->add_flag(
+      "--allow_unauthenticated", options->allow_unauthenticated,
+      "Allow --listen beyond loopback without authentication: every client has all roles");
   app->add_flag("--tls_terminated_in_front", options->tls_terminated_in_front,
-                "Take tokens in plaintext beyond loopback: something in front has TLS");
+                "Accept tokens in plaintext beyond loopback, because a proxy terminates TLS");
 }
 
-// What flags need of each other, but for what depends on --listen.
+// Checks flags that require each other. CheckExposure() in server.cc checks --listen.
 void CheckAccessFlags(const Options& options) {
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     throw CLI::ValidationError(options.tls_cert.empty() ? "--tls_key" : "--tls_cert",
-                               "needs --tls_cert and --tls_key, both");
+                               "requires both --tls_cert and --tls_key");
   }
   if (!options.tls_client_ca.empty() && options.tls_cert.empty()) {
-    throw CLI::ValidationError("--tls_client_ca", "needs --tls_cert and --tls_key");
+    throw CLI::ValidationError("--tls_client_ca", "requires --tls_cert and --tls_key");
   }
   if (!options.auth_certificates.empty() && options.tls_client_ca.empty()) {
     throw CLI::ValidationError("--auth_certificates",
-                               "needs --tls_client_ca, which verifies the certificates");
+                               "requires --tls_client_ca, which verifies the certificates");
   }
 }
 
 void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
   app->add_option("--model_repository", options->model_repository,
-                  "Folder with <model>/<version>/model.pt, and config.pbtxt where wanted")
+                  "Model repository: <model>/<version>/model.pt, with an optional config.pbtxt")
       ->type_name("DIR")
       ->required()
       ->check(CLI::ExistingDirectory);
-  app->add_option("--data_dir", options->data_dir, "Folder for what outlives the server")
+  app->add_option("--data_dir", options->data_dir,
+                  "Directory for trainers and checkpoints; default: no storage")
       ->type_name("DIR");
   app->add_option("--devices", options->devices,
-                  "auto (every GPU, else cpu*2), cpu*N, cuda, cuda:I, cuda:I*N; commas between")
+                  "Device slots, separated by commas: auto (all GPUs, or cpu*2), cpu*N, cuda, "
+                  "cuda:I, cuda:I*N")
       ->type_name("LIST")
       ->capture_default_str();
   app->add_option("--cpu_threads", options->cpu_threads,
-                  "Intra-op threads of each CPU worker; 0: cores / CPU workers")
+                  "Intra-op threads per CPU worker; 0: cores / CPU workers")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app->add_option("--training_share", options->training_share,
-                  "Training's part of a device that inference wants too")
+                  "Share of device time for training while inference waits too")
       ->check(Between(0.0, 0.9))
       ->capture_default_str();
   app->add_flag("--overlap_reduction", options->overlap_reduction,
                 "Sum gradients between GPUs during the backward pass (experimental)");
-  app->add_flag("--tf32", options->tf32, "float32 products on GPUs may round to TF32");
+  app->add_flag("--tf32", options->tf32, "Use TF32 for float32 products on GPUs");
   app->add_flag("--deterministic", options->deterministic,
-                "Only algorithms that repeat bit for bit; operators without one fail");
+                "Use only deterministic algorithms; operators without one fail");
 }
 
 void AddNetworkFlags(CLI::App* app, Options* options) {
-  app->add_option("--listen", options->listen, "Address for gRPC and metrics")
+  app->add_option("--listen", options->listen, "Address to listen on for gRPC and metrics")
       ->type_name("HOST")
       ->capture_default_str();
-  app->add_option("--grpc_port", options->grpc_port, "0 picks a free one")
+  app->add_option("--grpc_port", options->grpc_port, "Port for gRPC; 0 picks a free port")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app->add_option("--metrics_port", options->metrics_port, "0 picks a free one")
+  app->add_option("--metrics_port", options->metrics_port,
+                  "Port for metrics (HTTP); 0 picks a free port")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   auto* const refuse = app->add_flag("--refuse_compression", options->refuse_compression,
-                                     "Refuse compressed messages (default beyond loopback)");
+                                     "Reject compressed messages (default beyond loopback)");
   app->add_flag("--accept_compression", options->accept_compression,
-                "Accept compressed messages beyond loopback; one of 1 MB can unpack to 1 GB")
+                "Accept compressed messages beyond loopback; 1 MB can expand to 1 GB")
       ->excludes(refuse);
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
-                "Clients on this machine may pass tensors in shared memory and in memory of GPUs");
+                "Let clients on this machine pass tensors in shared memory and GPU memory");
 }
 
 void AddLimitFlags(CLI::App* app, Options* options) {
   app->add_option("--max_requests", options->max_requests,
-                  "In flight at most; more are refused with RESOURCE_EXHAUSTED")
+                  "Requests in flight; more fail with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
   app->add_option("--max_request_bytes", options->max_request_bytes,
-                  "Of all requests in flight together at most")
+                  "Bytes of all requests in flight; more fail with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
       ->capture_default_str();
   app->add_option(
          "--max_client_requests", options->max_client_requests,
-         "In flight of one client, an identity or an address, and streams that it has open; 0: "
-         "no limit of its own")
+         "Requests in flight, and open streams, per client (identity or address); 0: unlimited")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   app->add_option("--max_client_request_bytes", options->max_client_request_bytes,
-                  "Of all requests in flight of one client; 0: no limit of its own")
+                  "Bytes of requests in flight per client; 0: unlimited")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--max_connection_streams", options->max_connection_streams,
-                  "Calls that one connection has open at once; more wait")
+                  "Concurrent calls per connection; more wait in the client")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app->add_option("--max_message_bytes", options->max_message_bytes,
-                  "Of a message that comes, unpacked if it is compressed; a larger one is refused")
+                  "Bytes of a received message, after decompression; larger ones are rejected")
       ->check(CLI::Range(int{1024}, std::numeric_limits<int>::max()))
       ->capture_default_str();
   app->add_option("--max_trainers", options->max_trainers,
-                  "At work at once; more are refused with RESOURCE_EXHAUSTED")
+                  "Trainers at the same time; more fail with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
 }
@@ -280,7 +289,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   try {
     app.parse(argc, argv);
     if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {
-      throw CLI::ValidationError("--load_model", "is for --model_control_mode=explicit");
+      throw CLI::ValidationError("--load_model", "requires --model_control_mode=explicit");
     }
     CheckAccessFlags(options);
   } catch (const CLI::ParseError& error) {
@@ -305,7 +314,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
     options.max_connection_age_grace = absl::Seconds(seconds.max_connection_age_grace);
   }
   if (absl::StrContains(options.listen, ':') && options.listen.front() != '[') {
-    options.listen = absl::StrCat("[", options.listen, "]");  // an IPv6 address, before its port
+    options.listen = absl::StrCat("[", options.listen, "]");  // IPv6 addresses need brackets
   }
   return options;
 }

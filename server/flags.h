@@ -1,4 +1,4 @@
-// The command line of braid-server.
+// Command line of braid-server.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace braid {
 
-// Reads the flags. nullopt: the program is to end with `*exit_code`, what there was to say has been
-// said: 0 after --help or --version, 2 after a flag that is wrong, with one line that names it.
+// Parses the flags. Returns nullopt if the process must exit with `*exit_code`: 0 after --help or
+// --version, 2 after an invalid flag, which is reported on stderr.
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// braid-server: flags → Options → Server::Create → wait for a signal → drain.
+// braid-server: parses flags, creates the server, waits for a signal, drains.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -17,53 +17,53 @@
 
 namespace {
 
-// Blocks the signals that end the server in this thread and in all that it starts.
+// Blocks termination signals in this thread and in all threads that it starts.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // A file that would get too large is an error of the write, not the process's end.
+  // Writes report errors for a file size limit and for a closed log pipe, instead of ending the
+  // process.
   std::signal(SIGXFSZ, SIG_IGN);
-  // So is a log whose reader is gone.
   std::signal(SIGPIPE, SIG_IGN);
   return signals;
 }
 
-// What signals have asked for.
-struct Wishes {
-  std::atomic<bool> started = false;  // there is something to drain
+// State shared with the signal thread.
+struct ShutdownState {
+  std::atomic<bool> started = false;  // the server is ready, so signals drain it
   absl::Notification stop;
   absl::Notification hurry;
 };
 
 spdlog::logger& ServerLog() { return braid::Log(braid::LogModule::kServer); }
 
-[[noreturn]] void EndNow(int exit_code) {
+[[noreturn]] void ExitNow(int exit_code) {
   braid::StopLog();
   std::_Exit(exit_code);
 }
 
-// The first signal drains, the second hurries, the third ends the process. One that comes while the
-// models are being loaded ends it too: there is nothing to drain.
-[[noreturn]] void TakeSignals(const sigset_t& signals, Wishes* wishes) {
+// Handles signals: the first one drains, the second one shortens the drain, the third one exits. A
+// signal before the server is ready exits, too.
+[[noreturn]] void HandleSignals(const sigset_t& signals, ShutdownState* state) {
   while (true) {
     int signal = 0;
     sigwait(&signals, &signal);
-    if (!wishes->started) {
+    if (!state->started) {
       ServerLog().info("signal {} before the server is ready: exiting", signal);
-      EndNow(0);
-    } else if (!wishes->stop.HasBeenNotified()) {
+      ExitNow(0);
+    } else if (!state->stop.HasBeenNotified()) {
       ServerLog().info("signal {}: draining (a second signal cuts the wait to one second)", signal);
-      wishes->stop.Notify();
-    } else if (!wishes->hurry.HasBeenNotified()) {
-      ServerLog().warn(
-          "signal {}: waiting one more second (a third signal ends the process at once)", signal);
-      wishes->hurry.Notify();
+      state->stop.Notify();
+    } else if (!state->hurry.HasBeenNotified()) {
+      ServerLog().warn("signal {}: waiting one more second (a third signal exits immediately)",
+                       signal);
+      state->hurry.Notify();
     } else {
-      ServerLog().error("signal {}: ending at once", signal);
-      EndNow(1);
+      ServerLog().error("signal {}: exiting immediately", signal);
+      ExitNow(1);
     }
   }
 }
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     return exit_code;
   }
 #ifdef NDEBUG
-  // The lock graph that Abseil keeps by default costs time at every lock; tests keep it.
+  // Disables Abseil's deadlock detection, which slows down every lock. Tests keep it on.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   braid::RaiseDescriptorLimit();
@@ -85,20 +85,20 @@ int main(int argc, char** argv) {
   braid::SetLogFormat(options->log_format);
   braid::SetLogLevels(options->log_levels);
 
-  Wishes& wishes = *new Wishes;  // the thread that waits for signals ends with the process
-  std::thread([&wishes, signals] { TakeSignals(signals, &wishes); }).detach();
+  ShutdownState& state = *new ShutdownState;  // never freed: the signal thread runs until exit
+  std::thread([&state, signals] { HandleSignals(signals, &state); }).detach();
 
   const auto server = braid::Server::Create(*options);
   if (!server.ok()) {
     std::fprintf(stderr, "braid-server: %s\n", std::string(server.status().message()).c_str());
     return 2;
   }
-  wishes.started = true;
-  wishes.stop.WaitForNotification();
-  if (!(*server)->Drain(wishes.hurry)) {
-    EndNow(1);
+  state.started = true;
+  state.stop.WaitForNotification();
+  if (!(*server)->Drain(state.hurry)) {
+    ExitNow(1);
   }
   braid::StopLog();
-  ServerLog().info("bye");
+  ServerLog().info("stopped");
   return 0;
 }

@@ -1,4 +1,4 @@
-// Every knob of the server, as its flags say.
+// All options of the server. flags.cc sets them from the command line.
 #pragma once
 
 #include <cstddef>
@@ -15,97 +15,96 @@
 namespace braid {
 
 struct Options {
-  // Required: a folder in Triton's layout.
+  // Required: a model repository in Triton's layout.
   std::string model_repository;
-  // Which of its models are served.
+  // Decides which models of the repository are served.
   ControlMode model_control_mode = ControlMode::kNone;
-  // In the explicit mode: those that are loaded at the start; '*': all.
+  // Models to load at start in explicit mode; "*" for all.
   std::vector<std::string> load_models;
-  // A model that cannot be loaded at the start ends the server.
+  // Exit if a model cannot be loaded at start.
   bool exit_on_error = false;
-  // In the poll mode: how often the repository is looked at.
+  // Interval between checks of the repository in poll mode.
   absl::Duration repository_poll = absl::Seconds(15);
-  // Files of the repository that may be loaded, as sha256sum prints them. Empty: all of them.
+  // Allowlist of model files, in the format of sha256sum. Empty: all files are allowed.
   std::string model_allowlist;
-  // Shared libraries with operators for TorchScript models, loaded in their order.
+  // Shared libraries with operators for TorchScript models, in load order.
   std::vector<std::string> operator_libraries;
-  // Where the server keeps what outlives it. Made if it is not there. Empty: nothing is kept.
+  // Directory for trainers, checkpoints and caches; created if missing. Empty: no storage.
   std::string data_dir;
   // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.
   std::string devices = "auto";
-  // Intra-op threads of each CPU slot. 0: the machine's cores divided by the CPU slots, at least 1.
+  // Intra-op threads per CPU slot. 0: the machine's cores divided by the CPU slots, at least 1.
   int cpu_threads = 0;
-  // Of the time for which training and inference both want a device, training's part, in [0, 0.9].
+  // Share of device time for training while inference waits too, in [0, 0.9].
   double training_share = 0.25;
-  // Sum gradients between GPUs while the backward pass goes on.
+  // Sum gradients between GPUs during the backward pass.
   bool overlap_reduction = false;
 
-  // float32 matrix products and convolutions on GPUs may round their inputs to TF32: faster, three
-  // decimal digits.
+  // Use TF32 for float32 matrix products and convolutions on GPUs: faster, with about three decimal
+  // digits.
   bool tf32 = false;
-  // Only algorithms that give the same bits every time; an operator that has none fails.
+  // Use only deterministic algorithms. Operators without one fail.
   bool deterministic = false;
 
-  // The address that gRPC and metrics bind to. A host's name or number; not beyond loopback unless
-  // told.
+  // Address to listen on for gRPC and metrics: a host name or a numeric address.
   std::string listen = "127.0.0.1";
-  // 0: a free one.
+  // 0: any free port.
   int grpc_port = 8001;
   int metrics_port = 8002;
-  // Where a Chrome trace of the first `profile_steps` training operations, but for a few that warm
-  // up, is written. Empty: nothing is profiled.
+  // File for a Chrome trace of `profile_steps` training operations, after three for warm-up. Empty:
+  // no profiling.
   std::string profile;
   int64_t profile_steps = 10;
   LogFormat log_format = LogFormat::kText;
   LogLevels log_levels = DefaultLogLevels();
-  // grpc.health.v1 in plaintext, for probes; nullopt: on the gRPC port alone.
+  // Separate plaintext port for grpc.health.v1; nullopt: health is on the gRPC port only.
   std::optional<int> health_port;
-  // Written atomically when the server is ready: {"grpc_port":…,"metrics_port":…,"pid":…}, and
-  // "health_port" if there is one. Empty: not.
+  // File written atomically when the server is ready: {"grpc_port":…,"metrics_port":…,"pid":…}, and
+  // "health_port" if there is one. Empty: none.
   std::string ready_file;
 
-  // In PEM: the server's certificate and key, both or neither, and the authorities of whom each
-  // client has to show a certificate. Read again when they change. Empty: plaintext; no certificate
-  // of clients.
+  // PEM files: the server's certificate and key (both or neither; empty: plaintext), and the
+  // authorities for client certificates (empty: clients need none). Reloaded when they change.
   std::string tls_cert;
   std::string tls_key;
   std::string tls_client_ca;
-  // Who may do what: by token, by client certificate. Read again when they change. Both empty:
-  // everybody may do everything.
+  // Identities and roles by token and by client certificate. Reloaded when they change. Both empty:
+  // no authentication.
   std::string auth_tokens;
   std::string auth_certificates;
-  // Without the above: to listen beyond loopback all the same.
+  // Listen beyond loopback without authentication.
   bool allow_unauthenticated = false;
-  // Beyond loopback: tokens may come in plaintext, as something in front of the server has TLS.
+  // Accept tokens in plaintext beyond loopback, because a proxy terminates TLS.
   bool tls_terminated_in_front = false;
 
-  // What may be in flight; beyond it a request is refused at once with RESOURCE_EXHAUSTED. Messages
-  // that are on their way, whoever sends them, may take as much as max_request_bytes again.
+  // Limits of requests in flight. Beyond them a request fails with RESOURCE_EXHAUSTED. gRPC's
+  // buffers may take another max_request_bytes.
   int64_t max_requests = 4096;
   size_t max_request_bytes = size_t{4} << 30;
-  // The same of one client: an identity, or else an address. 0: no limit but those above.
+  // Limits per client: an identity, or an address without authentication. 0: no limit.
   int64_t max_client_requests = 0;
   size_t max_client_request_bytes = 0;
-  // What one connection may have open at once; more wait on the client's side.
+  // Concurrent calls per connection; more wait in the client.
   int max_connection_streams = 1024;
-  // Compressed messages. With neither, they are accepted if `listen` is loopback.
+  // Compressed messages. If both are false, they are accepted only if `listen` is loopback.
   bool accept_compression = false;
   bool refuse_compression = false;
-  // Of a request, or of a message of a stream; at most 2 GiB, as protobuf has it.
+  // Largest message received, after decompression. At most 2 GiB, a limit of protobuf.
   int max_message_bytes = std::numeric_limits<int>::max();
-  // At work at once: each has threads, replicas and series of metrics of its own.
+  // Trainers that may exist at the same time. Each has threads, replicas and metrics.
   int64_t max_trainers = 64;
-  // Whether clients may have the server read and write POSIX shared memory that its user may open.
+  // Let clients register POSIX shared memory, which the server then reads and writes, and GPU
+  // memory.
   bool allow_client_shared_memory = false;
-  // After which a client is asked to connect anew, so that it finds other servers.
+  // Age at which clients are asked to reconnect, so that a load balancer can redistribute them.
   absl::Duration max_connection_age = absl::InfiniteDuration();
-  // How long its calls may then go on.
+  // Time that calls may continue after that.
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
-  // Without a call; then it is closed, and its client connects anew for the next one.
+  // Time without calls after which a connection is closed. Clients reconnect for the next call.
   absl::Duration max_connection_idle = absl::Minutes(30);
-  // How long requests are still taken after SIGTERM, while load balancers notice.
+  // Time after SIGTERM during which requests are still accepted, while load balancers react.
   absl::Duration drain_delay = absl::ZeroDuration();
-  // How long SIGTERM waits for what is in flight, then.
+  // Time that SIGTERM then waits for requests in flight.
   absl::Duration drain_timeout = absl::Seconds(30);
 };
 

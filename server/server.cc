@@ -13,7 +13,7 @@
 #include "prometheus/collectable.h"
 #include "server/access/access_control.h"
 #include "server/access/model_allowlist.h"
-#include "server/access/reloader.h"
+#include "server/access/reloaded_files.h"
 #include "server/access/tls_files.h"
 #include "server/admission/admission.h"
 #include "server/admission/drain_time.h"
@@ -49,14 +49,15 @@
 namespace braid {
 namespace {
 
-// In the data directory: results of row independence tests.
+// File in the data directory for the results of row independence tests.
 constexpr char kRowTestsFile[] = "row_tests.json";
-// How long replies that clients are slow to read keep the server.
-constexpr absl::Duration kSlowReaders = absl::Seconds(10);
-// How long trainers may take to be saved that are still at work when the drain's time is up.
-constexpr absl::Duration kLastCheckpoints = absl::Seconds(10);
+// How long a drain waits for clients to read their replies.
+constexpr absl::Duration kReplyTimeout = absl::Seconds(10);
+// How long saving trainers may take after the drain timeout.
+constexpr absl::Duration kFinalSaveTimeout = absl::Seconds(10);
 
-absl::Status NameFlag(absl::string_view flag, const absl::Status& status) {
+// Prefixes an error with the flag.
+absl::Status WithFlag(absl::string_view flag, const absl::Status& status) {
   if (status.ok()) {
     return status;
   }
@@ -73,37 +74,38 @@ absl::Status MakeDataDir(const std::string& path) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--data_dir: '", path, "' is no directory that can be written to"));
+      absl::StrCat("--data_dir: '", path, "' is not a writable directory"));
 }
 
 absl::Status CheckProfile(const std::string& path) {
   if (path.empty()) {
     return absl::OkStatus();
   }
-  // It is written when the operations are over; what is wrong with it should not wait for that.
+  // The file is written after the last profiled operation. Reports a bad path at start.
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!std::filesystem::is_directory(path, error) &&
       access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--profile: '", path, "' is no file that can be written"));
+  return absl::InvalidArgumentError(absl::StrCat("--profile: '", path, "' is not a writable file"));
 }
 
-// What messages that are on their way may take: as much as requests in flight, but one always fits.
+// Returns the limit of gRPC's buffers: the limit of requests in flight, and at least one message.
 size_t BufferBytes(const Options& options) {
   constexpr size_t kRoom = size_t{64} << 20;
   return std::max(options.max_request_bytes,
                   static_cast<size_t>(options.max_message_bytes) + kRoom);
 }
 
-// A compressed message can unpack to a thousand times its size before gRPC checks that.
+// Compressed messages can expand a thousandfold before gRPC checks their size, so they are off by
+// default beyond loopback.
 bool AcceptsCompression(const Options& options) {
   return options.accept_compression || (IsLoopback(options.listen) && !options.refuse_compression);
 }
 
-// INVALID_ARGUMENT where who can reach the server could do more than it was told to let them.
+// INVALID_ARGUMENT if other machines can reach the server without authentication, or tokens travel
+// in plaintext, unless a flag allows it.
 absl::Status CheckExposure(const Options& options) {
   if (IsLoopback(options.listen)) {
     return absl::OkStatus();
@@ -113,14 +115,14 @@ absl::Status CheckExposure(const Options& options) {
   if (!authenticates && !options.allow_unauthenticated) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen: ", options.listen,
-                     " is reached from other machines, and everybody could do everything; expected "
-                     "--auth_tokens or --auth_certificates, or --allow_unauthenticated"));
+                     " is reachable from other machines without authentication (expected "
+                     "--auth_tokens or --auth_certificates, or --allow_unauthenticated)"));
   }
   if (authenticates && plaintext && !options.tls_terminated_in_front) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--auth_tokens: tokens would come to ", options.listen,
-                     " in plaintext; expected --tls_cert and --tls_key, or "
-                     "--tls_terminated_in_front"));
+        absl::StrCat("--auth_tokens: clients would send tokens to ", options.listen,
+                     " in plaintext (expected --tls_cert and --tls_key, or "
+                     "--tls_terminated_in_front)"));
   }
   return absl::OkStatus();
 }
@@ -138,7 +140,7 @@ class Server::Parts {
   Parts& operator=(const Parts&) = delete;
 
   absl::Status Start() {
-    BRAID_RETURN_IF_ERROR(NameFlag("--listen", CheckLocalAddress(options_.listen)));
+    BRAID_RETURN_IF_ERROR(WithFlag("--listen", CheckLocalAddress(options_.listen)));
     BRAID_RETURN_IF_ERROR(CheckExposure(options_));
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
@@ -146,11 +148,11 @@ class Server::Parts {
     LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);
     BRAID_RETURN_IF_ERROR(
-        NameFlag("--operator_libraries", LoadOperatorLibraries(options_.operator_libraries)));
+        WithFlag("--operator_libraries", LoadOperatorLibraries(options_.operator_libraries)));
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_,
          [this](const absl::Status& why) { health_.LoseDevice(why.message()); }});
-    BRAID_RETURN_IF_ERROR(NameFlag("--devices", pool.status()));
+    BRAID_RETURN_IF_ERROR(WithFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
     models_ = std::make_unique<ServedModels>(
         pool_->workers(), &metrics_,
@@ -159,8 +161,8 @@ class Server::Parts {
       regions_ = std::make_unique<SharedRegions>(DevicePool::gpu_memory());
     }
     BRAID_RETURN_IF_ERROR(OpenStorage());
-    // The ports first: one that is in use should not cost the time to load the models. Until the
-    // models and trainers are there, nobody must be told that there are none.
+    // Binds the ports before loading models, so that a port in use fails early. The gate stays
+    // closed until then, so that clients do not see an empty server.
     admission_.Close("is starting");
     BRAID_ASSIGN_OR_RETURN(
         metrics_server_,
@@ -192,7 +194,7 @@ class Server::Parts {
              access_.get(),
              [this] { return pool_->View(); }}));
     BRAID_RETURN_IF_ERROR(
-        NameFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
+        WithFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
     BRAID_RETURN_IF_ERROR(CheckModels());
     trainers_->RestoreStored();
@@ -212,26 +214,26 @@ class Server::Parts {
     health_.SetNotReady("is shutting down");
     if (options_.drain_delay > absl::ZeroDuration()) {
       Log(LogModule::kServer)
-          .info("not ready any more: requests are taken for another {}",
+          .info("not ready: accepting requests for another {}",
                 absl::FormatDuration(options_.drain_delay));
       hurry.WaitForNotificationWithTimeout(options_.drain_delay);
     }
     admission_.Close();
-    // What they have is answered, and in flight until then.
+    // Streams reply to what they have received, which counts as in flight until then.
     streams_.Close(absl::UnavailableError("the server is shutting down"));
     if (!FinishRequests(hurry)) {
-      SaveWhatCanBe();
+      SaveIdleTrainers();
       return false;
     }
     control_->Stop();
     grpc_server_->Shutdown();
-    Log(LogModule::kServer).info("drained: nothing is in flight, saving trainers");
+    Log(LogModule::kServer).info("drained: no requests in flight, saving trainers");
     if (!trainers_->SaveAll()) {
       return false;
     }
-    // Nothing writes to the data directory any more: another server may have it, before what else
-    // this one has to end.
-    metrics_server_->Remove(state_metrics_);  // it asks the trainers
+    // Nothing writes to the data directory any more. Releases it for another server before the
+    // remaining parts are destroyed.
+    metrics_server_->Remove(state_metrics_);  // uses the trainers
     trainers_.reset();
     data_dir_lock_.Close();
     return true;
@@ -261,50 +263,52 @@ class Server::Parts {
     return absl::OkStatus();
   }
 
-  // False if requests are in flight when the drain's time is up.
+  // Waits for requests in flight and for their replies. False if the drain timeout passes first.
   bool FinishRequests(const absl::Notification& hurry) {
     DrainTime time(options_.drain_timeout, &hurry);
-    const auto tell = [this](absl::Duration left) {
+    const auto report = [this](absl::Duration left) {
       Log(LogModule::kServer)
-          .info("draining: {} requests in flight, {} left", admission_.in_flight(),
+          .info("draining: {} requests in flight, {} until the timeout", admission_.in_flight(),
                 absl::FormatDuration(absl::Trunc(left, absl::Seconds(1))));
     };
-    tell(options_.drain_timeout);
-    if (!time.Await([this](absl::Duration wait) { return admission_.WaitUntilIdle(wait); }, tell)) {
+    report(options_.drain_timeout);
+    if (!time.Await([this](absl::Duration wait) { return admission_.WaitUntilIdle(wait); },
+                    report)) {
       Log(LogModule::kServer)
-          .error("the drain timeout has passed with {} requests in flight", admission_.in_flight());
+          .error("drain timeout: {} requests are still in flight", admission_.in_flight());
       return false;
     }
     grpc_server_->StopListening();
-    DrainTime readers(std::min(kSlowReaders, options_.drain_timeout), &hurry);
-    const auto tell_readers = [](absl::Duration) {
-      Log(LogModule::kServer).info("draining: replies are being read");
+    DrainTime readers(std::min(kReplyTimeout, options_.drain_timeout), &hurry);
+    const auto report_readers = [](absl::Duration) {
+      Log(LogModule::kServer).info("draining: waiting for clients to read their replies");
     };
     const auto replied = [this](absl::Duration wait) { return admission_.WaitUntilReplied(wait); };
     const auto over = [this](absl::Duration wait) { return streams_.WaitUntilOver(wait); };
     const auto delivered = [this](absl::Duration wait) {
       return grpc_server_->WaitUntilDelivered(wait);
     };
-    if (!readers.Await(replied, tell_readers) || !readers.Await(over, tell_readers) ||
-        !readers.Await(delivered, tell_readers)) {
-      Log(LogModule::kServer).warn("replies that nobody reads are given up");
+    if (!readers.Await(replied, report_readers) || !readers.Await(over, report_readers) ||
+        !readers.Await(delivered, report_readers)) {
+      Log(LogModule::kServer).warn("draining: dropping replies that clients do not read");
     }
     return true;
   }
 
-  // Before the process ends with requests in flight: one of them may hold its trainer for good.
-  void SaveWhatCanBe() {
+  // Saves the trainers before the process exits with requests in flight. A stuck request can block
+  // its trainer forever.
+  void SaveIdleTrainers() {
     const auto saved = std::make_shared<absl::Notification>();
     std::thread([this, saved] {
       trainers_->SaveAll();
       saved->Notify();
     }).detach();
-    if (!saved->WaitForNotificationWithTimeout(kLastCheckpoints)) {
-      Log(LogModule::kServer).error("trainers that are still at work are not saved");
+    if (!saved->WaitForNotificationWithTimeout(kFinalSaveTimeout)) {
+      Log(LogModule::kServer).error("trainers that are still busy were not saved");
     }
   }
 
-  // Of the GPUs that the driver knows, if there is one.
+  // Adds metrics of all GPUs that the driver reports.
   void ServeGpuMetrics() {
 #ifdef BRAID_WITH_NVML
     absl::StatusOr<std::shared_ptr<GpuMetrics>> gpus = GpuMetrics::Open(kNvmlLibrary);
@@ -316,7 +320,8 @@ class Server::Parts {
       };
       metrics_server_->Add(gpu_metrics_);
     } else {
-      Log(LogModule::kServer).info("no metrics of GPUs: {}", std::string(gpus.status().message()));
+      Log(LogModule::kServer)
+          .info("GPU metrics are disabled: {}", std::string(gpus.status().message()));
     }
 #endif
   }
@@ -333,7 +338,7 @@ class Server::Parts {
     std::unique_ptr<TrainerStorage> storage;
     if (!options_.data_dir.empty()) {
       absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.data_dir);
-      BRAID_RETURN_IF_ERROR(NameFlag("--data_dir", lock.status()));
+      BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", lock.status()));
       data_dir_lock_ = *std::move(lock);
       BRAID_ASSIGN_OR_RETURN(storage, TrainerStorage::Open(options_.data_dir));
     }
@@ -368,8 +373,8 @@ class Server::Parts {
     }
     for (const ModelState& model : models_->List()) {
       if (!model.ready && !model.reason.empty()) {
-        return absl::FailedPreconditionError(absl::StrCat("--exit_on_error: model '", model.name,
-                                                          "' is not loaded: ", model.reason));
+        return absl::FailedPreconditionError(absl::StrCat("--exit_on_error: failed to load model '",
+                                                          model.name, "': ", model.reason));
       }
     }
     return absl::OkStatus();
@@ -384,34 +389,34 @@ class Server::Parts {
     const std::string text = absl::StrCat("{\"grpc_port\":", grpc_server_->port(),
                                           ",\"metrics_port\":", metrics_server_->port(), health,
                                           ",\"pid\":", getpid(), "}\n");
-    return NameFlag("--ready_file", WriteFileAtomically(options_.ready_file, text));
+    return WithFlag("--ready_file", WriteFileAtomically(options_.ready_file, text));
   }
 
-  // In the order of construction; what has threads comes last.
+  // In order of construction. Parts with threads come last.
   const Options options_;
   const RealClock clock_;
   Metrics metrics_;
   Admission admission_;
   OpenStreams streams_;
-  std::unique_ptr<SharedRegions> regions_;     // null: clients' shared memory is off
+  std::unique_ptr<SharedRegions> regions_;     // null: disabled
   std::unique_ptr<TlsFiles> tls_;              // null: plaintext
-  std::unique_ptr<AccessControl> access_;      // null: everybody may do everything
-  std::unique_ptr<ModelAllowlist> allowlist_;  // null: every file may be loaded
-  std::unique_ptr<Reloader> reloader_;         // null: there is nothing to read again
+  std::unique_ptr<AccessControl> access_;      // null: no authentication
+  std::unique_ptr<ModelAllowlist> allowlist_;  // null: all files are allowed
+  std::unique_ptr<Reloader> reloader_;         // null: no files to reload
   Health health_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Publisher> publisher_;
-  std::unique_ptr<StepProfiler> profiler_;  // null: nothing is profiled
+  std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
   std::unique_ptr<TrainerRegistry> trainers_;
-  std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: there is no NVML
+  std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: no NVML
   ServerStateReader::FindGpu find_gpu_ = [](const GpuId&) { return std::nullopt; };
   std::shared_ptr<prometheus::Collectable> state_metrics_;
   const std::shared_ptr<prometheus::Collectable> process_metrics_ =
       std::make_shared<ProcessMetrics>();
   std::unique_ptr<MetricsServer> metrics_server_;
-  std::unique_ptr<HealthServer> health_server_;  // null: not wanted
+  std::unique_ptr<HealthServer> health_server_;  // null: no separate port
   std::unique_ptr<ModelControl> control_;
   std::unique_ptr<GrpcServer> grpc_server_;
 };

@@ -1,4 +1,4 @@
-// The composition root: everything that the process is made of, in the order in which it is built.
+// Composition root: builds all parts of the process and drains them.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,20 @@
 
 namespace braid {
 
+// Used by the main thread.
 class Server {
  public:
-  // Builds and starts everything: devices, models, services, ports, the ready file.
-  // INVALID_ARGUMENT or NOT_FOUND for an option that makes no sense here, naming it; UNAVAILABLE
-  // for a port that is in use.
+  // Builds and starts everything: devices, models, services, ports, the ready file. Blocks until
+  // the models are loaded. INVALID_ARGUMENT or NOT_FOUND, naming the flag, for an invalid option;
+  // UNAVAILABLE for a port in use.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const Options& options);
-  // Drain() first.
+  // Call Drain() first.
   ~Server();
 
-  // Not ready any more; after the drain delay lets nobody in; waits for what is in flight; has the
-  // trainers saved. `hurry` cuts delay and wait short. False if something was lost, requests that
-  // took longer than the drain timeout or a checkpoint: then the process has to end without
-  // destroying the server, which would wait for them too.
+  // Reports not ready, rejects requests after the drain delay, waits for those in flight, and saves
+  // the trainers. `hurry` shortens delay and wait. Returns false if requests exceeded the drain
+  // timeout or a checkpoint failed; then exit without destroying the server, whose destructor would
+  // block on them.
   bool Drain(const absl::Notification& hurry);
 
  private:

@@ -45,7 +45,7 @@ ServerStateReader::ServerStateReader(const Admission* admission, const ServedMod
     if (device.torch_device().is_cuda()) {
       const GpuId id = device.gpu();
       const GpuLabels labels = find_gpu(id).value_or(GpuLabels{"", id.uuid});
-      slot.known = {worker->name(), "cuda", labels.gpu, labels.uuid};
+      slot.fixed = {worker->name(), "cuda", labels.gpu, labels.uuid};
       slot.has_allocator = gpus.insert(device.torch_device().index()).second;
     }
     slots_.push_back(std::move(slot));
@@ -68,7 +68,7 @@ ServerState ServerStateReader::Read() const {
   BytesByDevice model_bytes = Sum(served);
   BytesByDevice trainer_bytes = Sum(trainers);
   for (const Slot& slot : slots_) {
-    DeviceState& device = state.devices.emplace_back(slot.known);
+    DeviceState& device = state.devices.emplace_back(slot.fixed);
     device.healthy = slot.worker->healthy();
     device.memory = {{"models", model_bytes[device.name]},
                      {"trainers", trainer_bytes[device.name]}};

@@ -1,4 +1,4 @@
-// How the server stands, for its metrics.
+// Snapshot of the server for its metrics.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@
 
 namespace braid {
 
-// A GPU's labels.
+// Metric labels of a GPU.
 struct GpuLabels {
   std::string gpu;
   std::string uuid;
 };
 
-// Thread-safe. Reads under the short locks that requests take, too.
+// Thread-safe. Takes only locks that are held briefly.
 class ServerStateReader {
  public:
-  // What the metrics of the machine's GPUs call the GPU `id`; nullopt: there are none of it.
+  // Returns the labels of GPU `id` in the GPU metrics; nullopt if it has none.
   using FindGpu = std::function<std::optional<GpuLabels>(const GpuId& id)>;
 
-  // All of it outlives the reader. Asks `find_gpu` once a device, now.
+  // All pointers outlive the reader. Calls `find_gpu` once per GPU slot, in the constructor.
   ServerStateReader(const Admission* admission, const ServedModels* models,
                     const TrainerRegistry* trainers, const DevicePool* pool,
                     const FindGpu& find_gpu);
@@ -37,7 +37,7 @@ class ServerStateReader {
  private:
   struct Slot {
     const Worker* worker = nullptr;
-    DeviceState known;           // what never changes
+    DeviceState fixed;           // fields that never change
     bool has_allocator = false;  // the first slot of its GPU
   };
 

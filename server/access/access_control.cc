@@ -24,13 +24,14 @@ std::vector<ReloadedFile> FilesOf(const AccessControl::Paths& paths) {
   return files;
 }
 
-absl::Status Named(const char* flag, const absl::Status& status) {
+absl::Status WithFlag(const char* flag, const absl::Status& status) {
   return status.ok() ? status
                      : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
 }
 
-void WarnOfNobody(const char* flag, const std::string& path) {
-  Log(LogModule::kServer).warn("{}: '{}' has no identity: it lets nobody in", flag, path);
+void WarnOfEmptyFile(const char* flag, const std::string& path) {
+  Log(LogModule::kServer)
+      .warn("{}: '{}' contains no identities (all clients are rejected)", flag, path);
 }
 
 }  // namespace
@@ -49,17 +50,17 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const Paths
 absl::Status AccessControl::Apply(const ReloadedFiles::Contents& contents) {
   auto table = std::make_shared<IdentityTable>();
   if (takes_tokens()) {
-    BRAID_RETURN_IF_ERROR(Named(kTokens, table->AddTokens(paths_.tokens, contents.front())));
+    BRAID_RETURN_IF_ERROR(WithFlag(kTokens, table->AddTokens(paths_.tokens, contents.front())));
   }
   if (takes_certificates()) {
     BRAID_RETURN_IF_ERROR(
-        Named(kCertificates, table->AddCertificates(paths_.certificates, contents.back())));
+        WithFlag(kCertificates, table->AddCertificates(paths_.certificates, contents.back())));
   }
   if (takes_tokens() && table->tokens() == 0) {
-    WarnOfNobody(kTokens, paths_.tokens);
+    WarnOfEmptyFile(kTokens, paths_.tokens);
   }
   if (takes_certificates() && table->certificates() == 0) {
-    WarnOfNobody(kCertificates, paths_.certificates);
+    WarnOfEmptyFile(kCertificates, paths_.certificates);
   }
   const absl::MutexLock lock(&mu_);
   table_ = std::move(table);

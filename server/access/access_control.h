@@ -1,4 +1,4 @@
-// Who a client is, by the token or the certificate that it shows.
+// Identifies clients by token or certificate.
 #pragma once
 
 #include <atomic>
@@ -18,31 +18,30 @@
 
 namespace braid {
 
-// What a client has shown.
+// Credentials that a client sent.
 struct Credentials {
-  std::optional<Sha256Digest> token;  // its hash
-  // Of its certificate, which has been verified: the subject's alternative names, or the common
-  // name where there is none.
+  std::optional<Sha256Digest> token;  // SHA-256 of the token
+  // Names in its verified certificate: subject alternative names, or the common name without them.
   std::vector<std::string> names;
 };
 
-// Thread-safe, but for files().
+// Thread-safe, except files(). Owned by the server.
 class AccessControl {
  public:
-  // Empty: there is none. One at least is there.
+  // At least one is set.
   struct Paths {
     std::string tokens;
     std::string certificates;
   };
 
-  // INVALID_ARGUMENT with the flag, file and line of what is wrong.
+  // Reads the files. INVALID_ARGUMENT with flag, file and line of an error.
   static absl::StatusOr<std::unique_ptr<AccessControl>> Create(const Paths& paths);
 
-  // A token decides, where there are any: a client that shows a bad one is nobody, whatever its
-  // certificate. null: nobody.
+  // Returns the identity of a client; null if unknown. A token takes precedence: a client with an
+  // unknown token is rejected even if its certificate is known.
   std::shared_ptr<const Identity> Identify(const Credentials& credentials) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Another number whenever the identities have changed.
+  // Increases whenever the identities change.
   int64_t generation() const { return generation_; }
 
   bool takes_tokens() const { return !paths_.tokens.empty(); }
@@ -58,7 +57,7 @@ class AccessControl {
   ReloadedFiles files_;
   mutable absl::Mutex mu_;
   std::shared_ptr<const IdentityTable> table_ ABSL_GUARDED_BY(mu_);
-  // Goes up after the table has changed: who sees it go up sees the table.
+  // Incremented after the table changes, so that a reader of a new number sees the new table.
   std::atomic<int64_t> generation_{0};
 };
 

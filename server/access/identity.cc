@@ -30,14 +30,14 @@ bool IsFor(const Grant& grant, absl::string_view model) {
   return grant.model.empty() || grant.model == model;
 }
 
-// What is longer than a role may be a token in the wrong place, which is not to be told.
-std::string Shown(absl::string_view word) {
-  constexpr size_t kLongest = 12;
-  return word.size() <= kLongest ? absl::StrCat("'", absl::CHexEscape(word), "'")
-                                 : absl::StrCat("a word of ", word.size(), " characters");
+// Quotes a word for an error message. Hides long words: they may be tokens in the wrong place.
+std::string QuoteWord(absl::string_view word) {
+  constexpr size_t kMaxShown = 12;
+  return word.size() <= kMaxShown ? absl::StrCat("'", absl::CHexEscape(word), "'")
+                                  : absl::StrCat("a word of ", word.size(), " characters");
 }
 
-// The model's name that `text` is: a comma, a space and '%' are written as %XX in it.
+// Decodes %XX in a model's name; nullopt if malformed.
 std::optional<std::string> Unescaped(absl::string_view text) {
   std::string name;
   while (!text.empty()) {
@@ -101,17 +101,17 @@ absl::StatusOr<std::vector<Grant>> ParseGrants(absl::string_view text) {
         absl::StrSplit(part, absl::MaxSplits(':', 1));
     const std::optional<Role> role = FindRole(split.first);
     if (!role || (split.second.empty() && split.first.size() != part.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Shown(part),
-                       " is no role; expected infer, train or admin, or one with a model, as in "
-                       "infer:resnet18, with commas between"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          QuoteWord(part),
+          " is not a role (expected infer, train or admin, optionally with a model, for "
+          "example infer:resnet18; separated by commas)"));
     }
     std::optional<std::string> model = Unescaped(split.second);
     if (!model) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a model of the role ", RoleName(*role),
-                       " has a % without two hexadecimal digits behind it; expected %20 for a "
-                       "space, %2C for a comma, %25 for the % itself"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model of the role ", RoleName(*role),
+          " contains a % without two hexadecimal digits (expected %20 for a space, %2C "
+          "for a comma, %25 for %)"));
     }
     grants.push_back({*role, *std::move(model)});
   }

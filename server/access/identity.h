@@ -1,4 +1,4 @@
-// Who a client is, and what it may do: roles, with all models or with one.
+// Identity of a client and its roles, for all models or for one.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace braid {
 
-// `admin` may do everything; the others imply nothing.
+// kAdmin includes the other roles. kInfer and kTrain are independent.
 enum class Role { kInfer, kTrain, kAdmin };
 absl::string_view RoleName(Role role);
 
@@ -18,21 +18,21 @@ struct Grant {
   std::string model;  // empty: every model
 };
 
-// Immutable once it is shared.
+// Immutable once shared.
 struct Identity {
   std::string name;
   std::vector<Grant> grants;
 
-  // Whether it has `role`, or is an admin, for every model; for `model`; for at least one.
+  // True if it has `role`, or is an admin: for all models, for `model`, or for at least one model.
   bool MayAll(Role role) const;
   bool May(Role role, absl::string_view model) const;
   bool MaySome(Role role) const;
-  // Whether it has any role for `model`.
+  // True if it has any role for `model`.
   bool Sees(absl::string_view model) const;
 };
 
-// Reads "infer:resnet18,train"; a model's name has %XX for what divides a line. INVALID_ARGUMENT
-// with what is wrong and what would be right.
+// Parses "infer:resnet18,train". Commas, spaces and '%' in a model's name are written as %XX.
+// INVALID_ARGUMENT with the expected form.
 absl::StatusOr<std::vector<Grant>> ParseGrants(absl::string_view text);
 
 }  // namespace braid

@@ -24,7 +24,7 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::CHexEscape(Excerpt(text)), "'");
 }
 
-// The first word of `*line`, which keeps the rest.
+// Removes the first word from `*line` and returns it.
 absl::string_view TakeWord(absl::string_view* line) {
   const absl::string_view word = line->substr(0, line->find_first_of(" \t"));
   line->remove_prefix(word.size());
@@ -32,7 +32,7 @@ absl::string_view TakeWord(absl::string_view* line) {
   return word;
 }
 
-// Calls `read` with each line that says something; names file and line where it fails.
+// Calls `read` for each line that is not blank or a comment. Prefixes its error with file and line.
 absl::Status ForEachLine(const std::string& file, absl::string_view text,
                          absl::FunctionRef<absl::Status(absl::string_view)> read) {
   int number = 0;
@@ -59,26 +59,27 @@ absl::Status IdentityTable::AddTokens(const std::string& file, absl::string_view
     const std::string name(TakeWord(&line));
     if (hash.empty() || name.empty() || !line.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "has ", !line.empty() ? "more than" : "less than", " three words; ", kTokenLine));
+          "has ", !line.empty() ? "more than" : "fewer than", " three words (", kTokenLine, ")"));
     }
     absl::string_view hex = hash;
     const bool prefixed = absl::ConsumePrefix(&hex, "sha256:");
     const std::optional<Sha256Digest> digest = ParseSha256(hex);
     if (!prefixed || !digest) {
-      // Not what is there: it may be a token.
+      // Does not quote the word: it may be a token.
       return absl::InvalidArgumentError(absl::StrCat(
           "the second word, of ", hash.size(),
-          " bytes, is no hash of a token; expected sha256: and 64 hexadecimal digits, as "
-          "`printf %s TOKEN | sha256sum` prints them"));
+          " bytes, is not the hash of a token (expected sha256: and 64 hexadecimal digits, as "
+          "printed by `printf %s TOKEN | sha256sum`)"));
     }
     if (!names.insert(name).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the name ", Quoted(name), " is there twice; expected one line a name"));
+          absl::StrCat("duplicate name ", Quoted(name), " (expected one line per name)"));
     }
     if (!tokens_.emplace(*digest, std::make_shared<Identity>(Identity{name, std::move(grants)}))
              .second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the token of ", Quoted(name), " has another name, too; expected one line a token"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the token of ", Quoted(name),
+                       " belongs to another name, too (expected one line per token)"));
     }
     return absl::OkStatus();
   });
@@ -88,13 +89,13 @@ absl::Status IdentityTable::AddCertificates(const std::string& file, absl::strin
   return ForEachLine(file, text, [&](absl::string_view line) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(std::vector<Grant> grants, ParseGrants(TakeWord(&line)));
     if (line.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("has one word; ", kCertificateLine));
+      return absl::InvalidArgumentError(absl::StrCat("has one word (", kCertificateLine, ")"));
     }
     const std::string name(line);
     if (!certificates_.emplace(name, std::make_shared<Identity>(Identity{name, std::move(grants)}))
              .second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the identity ", Quoted(name), " is there twice; expected one line each"));
+          absl::StrCat("duplicate identity ", Quoted(name), " (expected one line per identity)"));
     }
     return absl::OkStatus();
   });

@@ -1,4 +1,4 @@
-// The identities that a server knows: by the hash of a token, and by the name in a certificate.
+// Table of the known identities, by token hash and by certificate name.
 #pragma once
 
 #include <cstring>
@@ -16,23 +16,24 @@ namespace braid {
 // Thread-compatible.
 class IdentityTable {
  public:
-  // Adds what `text`, the contents of `file`, says; blank lines and those that begin with '#' say
-  // nothing. INVALID_ARGUMENT with file, line and what would be right; then some may be added.
+  // Adds the identities in `text`, the contents of `file`. Ignores blank lines and lines that start
+  // with '#'. INVALID_ARGUMENT with file, line and the expected form; identities of earlier lines
+  // may have been added. Lines:
   //   role[:model][,role[:model]...] sha256:HEX name
   absl::Status AddTokens(const std::string& file, absl::string_view text);
   //   role[:model][,role[:model]...] IDENTITY
   absl::Status AddCertificates(const std::string& file, absl::string_view text);
 
-  // How many there are.
+  // Number of entries.
   size_t tokens() const { return tokens_.size(); }
   size_t certificates() const { return certificates_.size(); }
 
-  // null: there is none.
+  // Return null if unknown.
   std::shared_ptr<const Identity> FindToken(const Sha256Digest& token) const;
   std::shared_ptr<const Identity> FindCertificate(absl::string_view identity) const;
 
  private:
-  // A digest is spread evenly as it is.
+  // Digests are uniformly distributed already.
   struct DigestHash {
     size_t operator()(const Sha256Digest& digest) const {
       size_t hash = 0;

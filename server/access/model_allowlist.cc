@@ -26,18 +26,18 @@ absl::StatusOr<std::map<std::string, Sha256Digest>> ParseSha256Lines(const std::
     const absl::string_view hex = line.substr(0, line.find(' '));
     const std::optional<Sha256Digest> digest = ParseSha256(hex);
     absl::string_view path = line.substr(hex.size());
-    // The second character says whether the file was read as text or as bytes, which are the same.
+    // sha256sum prints a space for text mode and '*' for binary mode; the hashes are equal.
     if (!digest || path.size() < 3 || (path[1] != ' ' && path[1] != '*')) {
       return absl::InvalidArgumentError(
           absl::StrCat(file, ":", number, ": '", absl::CHexEscape(Excerpt(line)),
-                       "' is no hash and path; expected lines as sha256sum prints them"));
+                       "' is not a hash and a path (expected lines as printed by sha256sum)"));
     }
     path.remove_prefix(2);
     absl::ConsumePrefix(&path, "./");
     if (!hashes.emplace(std::string(path), *digest).second) {
-      return absl::InvalidArgumentError(absl::StrCat(file, ":", number, ": '",
+      return absl::InvalidArgumentError(absl::StrCat(file, ":", number, ": duplicate path '",
                                                      absl::CHexEscape(Excerpt(path)),
-                                                     "' is there twice; expected one hash each"));
+                                                     "' (expected one hash per path)"));
     }
   }
   return hashes;
@@ -80,14 +80,14 @@ absl::Status ModelAllowlist::Check(const std::string& path) const {
     }
   }
   if (!listed) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "'", relative, "' is not in ", path_, " (--model_allowlist); expected a line of it there"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", relative, "' is not in ", path_, " (--model_allowlist)"));
   }
   BRAID_ASSIGN_OR_RETURN(const Sha256Digest digest, Sha256OfFile(path));
   if (!SameDigest(digest, *listed)) {
-    return absl::FailedPreconditionError(absl::StrCat("'", relative, "' has the hash ",
-                                                      Sha256Hex(digest), ", in ", path_,
-                                                      " (--model_allowlist) it has another"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", relative, "' has the SHA-256 ", Sha256Hex(digest),
+                     ", which differs from the one in ", path_, " (--model_allowlist)"));
   }
   return absl::OkStatus();
 }

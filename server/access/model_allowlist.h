@@ -1,4 +1,5 @@
-// The files of the repository that may be loaded, by their hashes: models are code.
+// Allowlist of repository files by SHA-256. Models are code, so this protects against changed
+// files.
 #pragma once
 
 #include <map>
@@ -15,21 +16,21 @@
 
 namespace braid {
 
-// Hashes by path. Reads lines as `sha256sum` prints them: 64 hexadecimal digits, two spaces, path;
-// a "./" before the path is as good as none. INVALID_ARGUMENT with `file`, the line, and what would
-// be right.
+// Parses the output of `sha256sum` into hashes by path. Removes a leading "./" of paths.
+// INVALID_ARGUMENT with `file`, line and the expected form.
 absl::StatusOr<std::map<std::string, Sha256Digest>> ParseSha256Lines(const std::string& file,
                                                                      absl::string_view text);
 
-// Thread-safe, but for files().
+// Thread-safe, except files(). Owned by the server.
 class ModelAllowlist {
  public:
-  // `path`: of the list. Paths in it are relative to `repository`.
+  // path: of the list, whose paths are relative to `repository`. INVALID_ARGUMENT if it cannot be
+  // read or parsed.
   static absl::StatusOr<std::unique_ptr<ModelAllowlist>> Create(const std::string& path,
                                                                 const std::string& repository);
 
-  // Reads `path`, a file of the repository. FAILED_PRECONDITION if it is not in the list with the
-  // hash that it has now.
+  // Hashes `path`, a file of the repository. Blocks on the disk. FAILED_PRECONDITION unless the
+  // list contains it with this hash.
   absl::Status Check(const std::string& path) const ABSL_LOCKS_EXCLUDED(mu_);
   // For a Reloader.
   ReloadedFiles* files() { return &files_; }

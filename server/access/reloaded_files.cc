@@ -21,9 +21,9 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::status(path, error).type();
   if (type == std::filesystem::file_type::fifo) {
-    // To open one waits for who writes to it, for ever.
+    // Opening a pipe would block.
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", path, ": it is a pipe; expected a file"));
+        absl::StrCat("cannot read ", path, ": it is a pipe (expected a file)"));
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -36,11 +36,11 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   if (!file.is_open() || file.bad()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot read ", path, ": ", std::generic_category().message(errno != 0 ? errno : EIO),
-        "; expected a file that the server may read"));
+        " (expected a file that the server may read)"));
   }
   if (whole.size() > kMaxBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " has more than ", kMaxBytes, " bytes, the limit"));
+        absl::StrCat(path, ": too large (expected at most ", kMaxBytes, " bytes)"));
   }
   return whole;
 }
@@ -70,40 +70,38 @@ absl::StatusOr<ReloadedFiles::Contents> ReloadedFiles::Read() const {
 }
 
 absl::Status ReloadedFiles::Load() {
-  seen_ = judged_ = Read();
-  BRAID_RETURN_IF_ERROR(seen_.status());
-  return Take(*seen_);
+  last_read_ = last_tried_ = Read();
+  BRAID_RETURN_IF_ERROR(last_read_.status());
+  return ApplyAll(*last_read_);
 }
 
-void ReloadedFiles::Look() {
+void ReloadedFiles::Poll() {
   absl::StatusOr<Contents> now = Read();
-  const bool settled = now == seen_;
-  seen_ = std::move(now);
-  if (!settled || seen_ == judged_) {
+  const bool settled = now == last_read_;
+  last_read_ = std::move(now);
+  if (!settled || last_read_ == last_tried_) {
     return;
   }
-  judged_ = seen_;
-  const std::string changed = seen_.ok() ? ChangedFlags(*seen_) : "";
-  const absl::Status status = seen_.ok() ? Take(*seen_) : seen_.status();
+  last_tried_ = last_read_;
+  const std::string changed = last_read_.ok() ? ChangedFlags(*last_read_) : "";
+  const absl::Status status = last_read_.ok() ? ApplyAll(*last_read_) : last_read_.status();
   if (!status.ok()) {
     Log(LogModule::kServer)
-        .error("what was read before stays, because of an error: {}",
+        .error("reload failed, the previous contents stay in effect: {}",
                std::string(status.message()));
   } else if (!changed.empty()) {
-    Log(LogModule::kServer).info("{}: read again, after a change", changed);
+    Log(LogModule::kServer).info("{}: reloaded after a change", changed);
   }
 }
 
-absl::Status ReloadedFiles::Take(const Contents& contents) {
+absl::Status ReloadedFiles::ApplyAll(const Contents& contents) {
   BRAID_RETURN_IF_ERROR(apply_(contents));
-  taken_ = contents;
+  applied_ = contents;
   for (const ReloadedFile& file : files_) {
     if (file.secret && EverybodyMayRead(file.path)) {
       Log(LogModule::kServer)
-          .warn(
-              "{}: every user of the machine may read {}; expected the server alone, as after "
-              "chmod o-r",
-              file.flag, file.path);
+          .warn("{}: every user of this machine may read {} (remove the permission with chmod o-r)",
+                file.flag, file.path);
     }
   }
   return absl::OkStatus();
@@ -112,11 +110,36 @@ absl::Status ReloadedFiles::Take(const Contents& contents) {
 std::string ReloadedFiles::ChangedFlags(const Contents& contents) const {
   std::vector<std::string> flags;
   for (size_t i = 0; i < files_.size(); ++i) {
-    if (contents[i] != taken_[i]) {
+    if (contents[i] != applied_[i]) {
       flags.push_back(files_[i].flag);
     }
   }
   return absl::StrJoin(flags, ", ");
+}
+
+Reloader::Reloader(std::vector<ReloadedFiles*> files, absl::Duration interval)
+    : files_(std::move(files)), thread_([this, interval] { Run(interval); }) {}
+
+Reloader::~Reloader() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+void Reloader::Run(absl::Duration interval) {
+  while (true) {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), interval)) {
+        return;
+      }
+    }
+    for (ReloadedFiles* files : files_) {
+      files->Poll();
+    }
+  }
 }
 
 }  // namespace braid

@@ -18,7 +18,7 @@
 namespace braid {
 namespace {
 
-// One computation after the other.
+// Computes one digest at a time. Thread-compatible.
 class Hasher {
  public:
   Hasher() : context_(EVP_MD_CTX_new()) {}
@@ -27,24 +27,24 @@ class Hasher {
   Hasher& operator=(const Hasher&) = delete;
 
   void Begin() {
-    // To look an algorithm up takes longer than to hash a token.
+    // Fetching the algorithm takes longer than hashing a token.
     static const EVP_MD* const kAlgorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-    Must(kAlgorithm != nullptr && EVP_DigestInit_ex2(context_, kAlgorithm, nullptr) == 1);
+    Require(kAlgorithm != nullptr && EVP_DigestInit_ex2(context_, kAlgorithm, nullptr) == 1);
   }
   void Add(absl::string_view bytes) {
-    Must(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1);
+    Require(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1);
   }
   Sha256Digest End() {
     Sha256Digest digest;
-    Must(EVP_DigestFinal_ex(context_, digest.data(), nullptr) == 1);
+    Require(EVP_DigestFinal_ex(context_, digest.data(), nullptr) == 1);
     return digest;
   }
 
  private:
-  static void Must(bool done) {
+  static void Require(bool done) {
     if (!done) {
-      // Out of memory, or an installation without SHA-256: nobody could be told from anybody.
-      Log(LogModule::kServer).critical("OpenSSL does not compute SHA-256");
+      // Out of memory, or OpenSSL without SHA-256. Authentication cannot work.
+      Log(LogModule::kServer).critical("OpenSSL cannot compute SHA-256");
       std::abort();
     }
   }
@@ -55,7 +55,7 @@ class Hasher {
 }  // namespace
 
 Sha256Digest Sha256(absl::string_view bytes) {
-  // To make a hasher takes longer than to hash a token.
+  // Creating a hasher takes longer than hashing a token.
   thread_local Hasher hasher;
   hasher.Begin();
   hasher.Add(bytes);
@@ -67,7 +67,7 @@ absl::StatusOr<Sha256Digest> Sha256OfFile(const std::string& path) {
   hasher.Begin();
   std::ifstream file;
   std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) {  // A pipe waits for who writes to it.
+  if (std::filesystem::is_regular_file(path, error)) {  // opening a pipe would block
     file.open(path, std::ios::binary);
   }
   std::vector<char> piece(1 << 20);
@@ -75,7 +75,7 @@ absl::StatusOr<Sha256Digest> Sha256OfFile(const std::string& path) {
     hasher.Add({piece.data(), static_cast<size_t>(file.gcount())});
   }
   if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(absl::StrCat("'", path, "' cannot be read"));
+    return absl::NotFoundError(absl::StrCat("cannot read '", path, "'"));
   }
   return hasher.End();
 }

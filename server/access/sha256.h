@@ -1,4 +1,4 @@
-// SHA-256, by which tokens and models' files are known.
+// SHA-256 of tokens and model files.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@ namespace braid {
 using Sha256Digest = std::array<uint8_t, 32>;
 
 Sha256Digest Sha256(absl::string_view bytes);
-// NOT_FOUND if it cannot be read.
+// Blocks on the disk. NOT_FOUND if the file cannot be read.
 absl::StatusOr<Sha256Digest> Sha256OfFile(const std::string& path);
 
-// 64 hexadecimal digits, as sha256sum prints them. nullopt: it is something else.
+// Parses 64 hexadecimal digits; nullopt for anything else.
 std::optional<Sha256Digest> ParseSha256(absl::string_view hex);
 std::string Sha256Hex(const Sha256Digest& digest);
 
-// Takes the same time whatever the digests are.
+// Compares in constant time.
 bool SameDigest(const Sha256Digest& left, const Sha256Digest& right);
 
 }  // namespace braid

@@ -21,34 +21,34 @@ using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
-// In place of a question on the terminal.
+// Replaces the password prompt on the terminal.
 int NoPassword(char*, int, int, void*) { return 0; }
 
-Bio Reads(const std::string& pem) {
+Bio ReadOnlyBio(const std::string& pem) {
   return {BIO_new_mem_buf(pem.data(), static_cast<int>(std::min(pem.size(), size_t{INT_MAX}))),
           &BIO_free};
 }
 
 absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& pem,
                                                           absl::string_view flag) {
-  const Bio bio = Reads(pem);
+  const Bio bio = ReadOnlyBio(pem);
   std::vector<Certificate> certificates;
   while (X509* const read = PEM_read_bio_X509(bio.get(), nullptr, &NoPassword, nullptr)) {
     certificates.emplace_back(read, &X509_free);
   }
-  // Behind the last one there is nothing that begins like one.
+  // After the last certificate, there must be no further start line.
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
   if (certificates.empty() || !at_end) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": ", certificates.empty() ? "holds no" : "holds a broken",
-                     " certificate; expected PEM, -----BEGIN CERTIFICATE-----"));
+        absl::StrCat(flag, ": ", certificates.empty() ? "contains no" : "contains a malformed",
+                     " certificate (expected PEM, -----BEGIN CERTIFICATE-----)"));
   }
   return certificates;
 }
 
-// "at 2027-01-02T03:04:05+00:00"; empty: `certificate` is valid at `now`.
-std::string WhyNotValid(const X509& certificate, absl::Time now) {
+// Describes why `certificate` is not valid at `now`; empty if it is valid.
+std::string ValidityError(const X509& certificate, absl::Time now) {
   time_t seconds = absl::ToTimeT(now);
   const auto at = [](const ASN1_TIME* time) {
     tm parts = {};
@@ -56,7 +56,7 @@ std::string WhyNotValid(const X509& certificate, absl::Time now) {
     return absl::FormatTime(absl::FromTM(parts, absl::UTCTimeZone()), absl::UTCTimeZone());
   };
   if (X509_cmp_time(X509_get0_notAfter(&certificate), &seconds) < 0) {
-    return absl::StrCat("has expired at ", at(X509_get0_notAfter(&certificate)));
+    return absl::StrCat("expired at ", at(X509_get0_notAfter(&certificate)));
   }
   if (X509_cmp_time(X509_get0_notBefore(&certificate), &seconds) > 0) {
     return absl::StrCat("is not valid before ", at(X509_get0_notBefore(&certificate)));
@@ -67,25 +67,24 @@ std::string WhyNotValid(const X509& certificate, absl::Time now) {
 absl::Status CheckServer(const TlsMaterial& material, absl::Time now) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<Certificate> chain,
                          ReadCertificates(material.certificates, "--tls_cert"));
-  const Key key(PEM_read_bio_PrivateKey(Reads(material.key).get(), nullptr, &NoPassword, nullptr),
-                &EVP_PKEY_free);
+  const Key key(
+      PEM_read_bio_PrivateKey(ReadOnlyBio(material.key).get(), nullptr, &NoPassword, nullptr),
+      &EVP_PKEY_free);
   ERR_clear_error();
   if (key == nullptr) {
     return absl::InvalidArgumentError(
-        "--tls_key: holds no key that can be read; expected PEM without a password, "
-        "-----BEGIN PRIVATE KEY-----");
+        "--tls_key: contains no readable key (expected PEM without a password, "
+        "-----BEGIN PRIVATE KEY-----)");
   }
   const bool matches = X509_check_private_key(chain.front().get(), key.get()) == 1;
   ERR_clear_error();
   if (!matches) {
     return absl::InvalidArgumentError(
-        "--tls_key: is not the key of the first certificate of --tls_cert; expected the one that "
-        "it was made with");
+        "--tls_key: does not match the first certificate of --tls_cert");
   }
   for (const Certificate& certificate : chain) {
-    if (const std::string why = WhyNotValid(*certificate, now); !why.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tls_cert: a certificate ", why, "; expected one that is valid now"));
+    if (const std::string why = ValidityError(*certificate, now); !why.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--tls_cert: a certificate ", why));
     }
   }
   return absl::OkStatus();
@@ -94,16 +93,15 @@ absl::Status CheckServer(const TlsMaterial& material, absl::Time now) {
 absl::Status CheckClientCa(const TlsMaterial& material, absl::Time now) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
                          ReadCertificates(material.client_ca, "--tls_client_ca"));
-  // A bundle may keep old ones.
+  // A bundle may contain expired authorities.
   std::string why;
   for (const Certificate& authority : authorities) {
-    why = WhyNotValid(*authority, now);
+    why = ValidityError(*authority, now);
     if (why.empty()) {
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--tls_client_ca: the authority ", why, "; expected one that is valid now"));
+  return absl::InvalidArgumentError(absl::StrCat("--tls_client_ca: the authority ", why));
 }
 
 std::vector<ReloadedFile> FilesOf(const TlsFiles::Paths& paths) {
@@ -138,7 +136,7 @@ absl::Status TlsFiles::Apply(const ReloadedFiles::Contents& contents) {
       TlsMaterial{contents[0], contents[1], verifies_clients_ ? contents[2] : ""});
   BRAID_RETURN_IF_ERROR(CheckTlsMaterial(*material, absl::Now()));
   if (verifies_clients_ && material->client_ca.empty()) {
-    return absl::InvalidArgumentError("--tls_client_ca: is empty; expected a certificate in PEM");
+    return absl::InvalidArgumentError("--tls_client_ca: is empty (expected certificates in PEM)");
   }
   const absl::MutexLock lock(&mu_);
   current_ = std::move(material);

@@ -1,4 +1,4 @@
-// The server's certificate and key, and the authorities whose clients it believes.
+// The server's TLS certificate and key, and the authorities for client certificates.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,18 @@
 
 namespace braid {
 
-// In PEM.
+// PEM contents.
 struct TlsMaterial {
-  std::string certificates;  // the server's own first, then those between it and the root
+  std::string certificates;  // the server's own first, then intermediates
   std::string key;
-  std::string client_ca;  // empty: clients show no certificate
+  std::string client_ca;  // empty: clients are not verified
 };
 
-// INVALID_ARGUMENT with the flag of what is no certificate or key, does not belong together, or is
-// not valid at `now`.
+// INVALID_ARGUMENT, naming the flag, if a certificate or key is malformed, the key does not match,
+// or a certificate is not valid at `now`.
 absl::Status CheckTlsMaterial(const TlsMaterial& material, absl::Time now);
 
-// Thread-safe, but for files().
+// Thread-safe, except files(). Owned by the server.
 class TlsFiles {
  public:
   struct Paths {
@@ -33,10 +33,10 @@ class TlsFiles {
     std::string client_ca;  // empty: none
   };
 
-  // INVALID_ARGUMENT with the flag and the path of what is wrong.
+  // Reads and checks the files. INVALID_ARGUMENT with flag and path of an error.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Create(const Paths& paths);
 
-  // Another object whenever the files have changed.
+  // The latest valid contents; a different object after each change.
   std::shared_ptr<const TlsMaterial> current() const ABSL_LOCKS_EXCLUDED(mu_);
   bool verifies_clients() const { return verifies_clients_; }
   // For a Reloader.

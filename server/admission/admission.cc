@@ -8,15 +8,15 @@
 namespace braid {
 
 Ticket::~Ticket() {
-  GiveBack();
+  Release();
   if (admission_ != nullptr) {
     admission_->CountReplied();
   }
 }
 
-void Ticket::GiveBack() {
-  if (admission_ != nullptr && !std::exchange(given_back_, true)) {
-    admission_->GiveBack(bytes_, client_);
+void Ticket::Release() {
+  if (admission_ != nullptr && !std::exchange(released_, true)) {
+    admission_->Release(bytes_, client_);
   }
 }
 
@@ -25,17 +25,17 @@ absl::StatusOr<Ticket> Admission::Admit(size_t bytes, std::string client) {
   BRAID_RETURN_IF_ERROR(gate_);
   if (requests_ >= limits_.requests) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(requests_, " requests are in flight, the limit (--max_requests)"));
+        absl::StrCat("too many requests in flight: ", requests_, " requests (--max_requests)"));
   }
   if (requests_ > 0 && bytes_ + bytes > limits_.bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("a request of ", bytes, " bytes on top of ",
-                                                     bytes_, " in flight is over the limit, ",
+    return absl::ResourceExhaustedError(absl::StrCat("too many bytes in flight: ", bytes_,
+                                                     " and a request of ", bytes, " bytes exceed ",
                                                      limits_.bytes, " (--max_request_bytes)"));
   }
   if (!limits_clients()) {
     client.clear();
   } else if (!client.empty()) {
-    // One that is refused has some in flight, so it is there already.
+    // A rejected client has requests in flight, so this adds no entry for it.
     Client& of_client = clients_[client];
     BRAID_RETURN_IF_ERROR(CheckClient(of_client, bytes));
     ++of_client.requests;
@@ -49,23 +49,21 @@ absl::StatusOr<Ticket> Admission::Admit(size_t bytes, std::string client) {
 absl::Status Admission::CheckClient(const Client& client, size_t bytes) const {
   if (limits_.client_requests > 0 && client.requests >= limits_.client_requests) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(client.requests,
-                     " requests of the client are in flight, the limit for each "
-                     "(--max_client_requests)"));
+        absl::StrCat("too many requests of this client in flight: ", client.requests,
+                     " requests (--max_client_requests)"));
   }
   if (limits_.client_bytes > 0 && client.requests > 0 &&
       client.bytes + bytes > limits_.client_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a request of ", bytes, " bytes on top of ", client.bytes,
-                     " of the client in flight is over the limit for each, ", limits_.client_bytes,
-                     " (--max_client_request_bytes)"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "too many bytes of this client in flight: ", client.bytes, " and a request of ", bytes,
+        " bytes exceed ", limits_.client_bytes, " (--max_client_request_bytes)"));
   }
   return absl::OkStatus();
 }
 
-void Admission::Close(absl::string_view does) {
+void Admission::Close(absl::string_view reason) {
   const absl::MutexLock lock(&mu_);
-  gate_ = absl::UnavailableError(absl::StrCat("the server ", does));
+  gate_ = absl::UnavailableError(absl::StrCat("the server ", reason));
 }
 
 void Admission::Open() {
@@ -98,7 +96,7 @@ bool Admission::WaitUntilReplied(absl::Duration timeout) {
   return mu_.AwaitWithTimeout(absl::Condition(this, &Admission::Replied), timeout);
 }
 
-void Admission::GiveBack(size_t bytes, const std::string& client) {
+void Admission::Release(size_t bytes, const std::string& client) {
   const absl::MutexLock lock(&mu_);
   if (!client.empty()) {
     const auto found = clients_.find(client);

@@ -1,4 +1,4 @@
-// Who is let in: limits on what is in flight, and the gate that closes when the server drains.
+// Limits on requests in flight, and the gate that closes when the server drains.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ namespace braid {
 
 class Admission;
 
-// A request's place among those in flight, given back when it is destroyed at the latest. Movable.
+// One admitted request. Counts as in flight until Release(), and as unreplied until destroyed.
+// Movable; thread-compatible.
 class Ticket {
  public:
   Ticket() = default;
@@ -26,18 +27,18 @@ class Ticket {
       : admission_(std::exchange(other.admission_, nullptr)),
         bytes_(other.bytes_),
         client_(std::move(other.client_)),
-        given_back_(other.given_back_) {}
+        released_(other.released_) {}
   Ticket& operator=(Ticket&& other) noexcept {
     std::swap(admission_, other.admission_);
     std::swap(bytes_, other.bytes_);
     std::swap(client_, other.client_);
-    std::swap(given_back_, other.given_back_);
+    std::swap(released_, other.released_);
     return *this;
   }
   ~Ticket();
 
-  // Gives the place back while the reply is on its way: until the ticket is destroyed.
-  void GiveBack();
+  // Ends the request's part in the limits before its reply is sent. Idempotent.
+  void Release();
 
  private:
   friend class Admission;
@@ -46,8 +47,8 @@ class Ticket {
 
   Admission* admission_ = nullptr;
   size_t bytes_ = 0;
-  std::string client_;  // empty: it is not counted
-  bool given_back_ = false;
+  std::string client_;  // empty: not counted per client
+  bool released_ = false;
 };
 
 // Thread-safe. Outlives its tickets.
@@ -56,42 +57,42 @@ class Admission {
   struct Limits {
     int64_t requests = 0;
     size_t bytes = 0;
-    // Of one client; 0: no limit of its own.
+    // Per client; 0: no limit.
     int64_t client_requests = 0;
     size_t client_bytes = 0;
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
-  // A place for a request of `bytes`. RESOURCE_EXHAUSTED, at once, if there is none; UNAVAILABLE
-  // while the gate is closed. A request larger than a limit of bytes is let in when it is alone.
-  // `client`: whose it is, if clients have a limit.
+  // Admits a request of `bytes`. RESOURCE_EXHAUSTED beyond a limit; UNAVAILABLE while the gate is
+  // closed. Never blocks. A request that exceeds a limit of bytes by itself is admitted if nothing
+  // else is in flight. client: key for the limits per client.
   absl::StatusOr<Ticket> Admit(size_t bytes, std::string client = {}) ABSL_LOCKS_EXCLUDED(mu_);
-  size_t most_bytes() const { return limits_.bytes; }
+  size_t max_bytes() const { return limits_.bytes; }
   bool limits_clients() const { return limits_.client_requests > 0 || limits_.client_bytes > 0; }
 
-  // Lets nobody in any more, as the server `does` something else, until Open().
-  void Close(absl::string_view does = "is shutting down") ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes the gate until Open(). Requests fail with "the server " + reason.
+  void Close(absl::string_view reason = "is shutting down") ABSL_LOCKS_EXCLUDED(mu_);
   void Open() ABSL_LOCKS_EXCLUDED(mu_);
-  // UNAVAILABLE while the gate is closed: for what takes no place.
+  // UNAVAILABLE while the gate is closed. For work that is not counted.
   absl::Status CheckOpen() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until nothing is in flight; false if that takes longer than `timeout`.
+  // Blocks until no request is in flight. False after `timeout`.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for the replies that are on their way.
+  // Blocks until all replies are sent. False after `timeout`.
   bool WaitUntilReplied(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
   size_t bytes_in_flight() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class Ticket;
-  // What of it is in flight.
+  // Requests in flight of one client.
   struct Client {
     int64_t requests = 0;
     size_t bytes = 0;
   };
 
   absl::Status CheckClient(const Client& client, size_t bytes) const;
-  void GiveBack(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
+  void Release(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
   void CountReplied() ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return requests_ == 0; }
   bool Replied() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return replies_ == 0; }
@@ -101,9 +102,9 @@ class Admission {
   absl::Status gate_ ABSL_GUARDED_BY(mu_);  // OK: open
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Those that have any.
+  // Clients with requests in flight.
   absl::flat_hash_map<std::string, Client> clients_ ABSL_GUARDED_BY(mu_);
-  int64_t replies_ ABSL_GUARDED_BY(mu_) = 0;  // on their way
+  int64_t replies_ ABSL_GUARDED_BY(mu_) = 0;  // released, but not sent
 };
 
 }  // namespace braid

@@ -7,9 +7,9 @@
 namespace braid {
 namespace {
 
-// How long a hurry may go unnoticed.
-constexpr absl::Duration kLook = absl::Milliseconds(100);
-constexpr absl::Duration kTell = absl::Seconds(5);
+// Interval for checking `hurry`.
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kReportInterval = absl::Seconds(5);
 
 }  // namespace
 
@@ -20,25 +20,25 @@ absl::Duration DrainTime::Left() {
   const absl::Time now = absl::Now();
   if (!hurried_ && hurry_->HasBeenNotified()) {
     hurried_ = true;
-    end_ = std::min(end_, now + kHurried);
+    end_ = std::min(end_, now + kHurryTime);
   }
   return std::max(end_ - now, absl::ZeroDuration());
 }
 
 bool DrainTime::Await(absl::FunctionRef<bool(absl::Duration)> wait,
-                      absl::FunctionRef<void(absl::Duration)> tell) {
-  absl::Time told = absl::Now();
+                      absl::FunctionRef<void(absl::Duration)> report) {
+  absl::Time reported = absl::Now();
   while (true) {
     const absl::Duration left = Left();
-    if (wait(std::min(left, kLook))) {
+    if (wait(std::min(left, kPollInterval))) {
       return true;
     }
     if (left == absl::ZeroDuration()) {
       return false;
     }
-    if (absl::Now() - told >= kTell) {
-      told = absl::Now();
-      tell(Left());
+    if (absl::Now() - reported >= kReportInterval) {
+      reported = absl::Now();
+      report(Left());
     }
   }
 }

@@ -1,4 +1,4 @@
-// How long a drain may take.
+// Deadline of a drain, which a second signal shortens.
 #pragma once
 
 #include "absl/functional/function_ref.h"
@@ -7,22 +7,22 @@
 
 namespace braid {
 
-// Used by one thread. Runs from its construction.
+// Starts at construction. Thread-compatible.
 class DrainTime {
  public:
-  // What is left at most once somebody is in a hurry.
-  static constexpr absl::Duration kHurried = absl::Seconds(1);
+  // Longest remaining time after `hurry` is notified.
+  static constexpr absl::Duration kHurryTime = absl::Seconds(1);
 
-  // `hurry` outlives it.
+  // hurry: notified to shorten the drain; outlives it.
   DrainTime(absl::Duration time, const absl::Notification* hurry);
 
-  // Until the time is up, calls `wait(timeout)`, which says whether what is waited for came within
-  // `timeout`; false if it does not. Calls `tell(left)` every few seconds meanwhile.
+  // Blocks until wait(timeout) returns true; false after the deadline. `wait` must block for at
+  // most its timeout. Calls report(time left) every 5 seconds.
   bool Await(absl::FunctionRef<bool(absl::Duration)> wait,
-             absl::FunctionRef<void(absl::Duration)> tell);
+             absl::FunctionRef<void(absl::Duration)> report);
 
  private:
-  // What is left of it.
+  // Remaining time.
   absl::Duration Left();
 
   const absl::Notification* const hurry_;

@@ -12,13 +12,12 @@ absl::Status OpenStreams::Add(const std::shared_ptr<OpenStream>& stream,
                               const std::string& client) {
   const absl::MutexLock lock(&mu_);
   BRAID_RETURN_IF_ERROR(closed_);
-  const bool counted = most_ > 0 && !client.empty();
+  const bool counted = max_per_client_ > 0 && !client.empty();
   if (counted) {
     int64_t& of_client = clients_[client];
-    if (of_client >= most_) {
+    if (of_client >= max_per_client_) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          of_client,
-          " streams of the client are open, the limit for each (--max_client_requests)"));
+          "too many open streams of this client: ", of_client, " streams (--max_client_requests)"));
     }
     ++of_client;
   }

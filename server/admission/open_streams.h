@@ -1,5 +1,5 @@
-// Calls that last until their client, or the server, has had enough: they take no place among the
-// requests in flight while nothing of them is to be done.
+// Registry of open streaming calls. Idle streams do not count as requests in flight, but a drain
+// must end them.
 #pragma once
 
 #include <cstdint>
@@ -17,40 +17,40 @@ namespace braid {
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
-  // Takes nothing more, answers what it has, and ends with `why`. Any thread.
+  // Stops reading, replies to the received messages, and ends with `why`. Thread-safe.
   virtual void Leave(const absl::Status& why) = 0;
 };
 
 // Thread-safe. Outlives its streams.
 class OpenStreams {
  public:
-  // `most`: of one client; 0: no limit.
-  explicit OpenStreams(int64_t most) : most_(most) {}
+  // max_per_client: 0 for no limit.
+  explicit OpenStreams(int64_t max_per_client) : max_per_client_(max_per_client) {}
 
-  // For a stream that begins; `client`: whose it is, if clients have a limit. An error is how it is
-  // to end: RESOURCE_EXHAUSTED, or what Close() was given.
+  // Registers a stream. client: key for the limit per client. On error the caller ends the stream
+  // with it: RESOURCE_EXHAUSTED beyond the limit, or the status given to Close().
   absl::Status Add(const std::shared_ptr<OpenStream>& stream, const std::string& client)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Once it is over. One that was not added may be given.
+  // Unregisters a stream that has ended. Ignores unknown streams.
   void Remove(const OpenStream* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has all of them, and those that come, leave. Called once.
+  // Ends all streams, and rejects new ones, with `why`. Call once.
   void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until none is open; false if that takes longer than `timeout`.
+  // Blocks until no stream is open. False after `timeout`.
   bool WaitUntilOver(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Entry {
     std::weak_ptr<OpenStream> stream;
-    std::string client;  // empty: it is not counted
+    std::string client;  // empty: not counted per client
   };
 
   bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return streams_.empty(); }
 
-  const int64_t most_;
+  const int64_t max_per_client_;
   absl::Mutex mu_;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: open
   absl::flat_hash_map<const OpenStream*, Entry> streams_ ABSL_GUARDED_BY(mu_);
-  // How many each has, of those that have any.
+  // Open streams per client.
   absl::flat_hash_map<std::string, int64_t> clients_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -6,18 +6,19 @@
 namespace braid {
 namespace {
 
-// The largest of `sizes` up to `rows`; 0 if there is none.
+// Returns the largest of `sizes` that is at most `rows`; 0 if there is none.
 int64_t LargestUpTo(const std::vector<int64_t>& sizes, int64_t rows) {
   const auto after = std::upper_bound(sizes.begin(), sizes.end(), rows);
   return after == sizes.begin() ? 0 : *std::prev(after);
 }
 
-// Not where the sizes of batches are configured, nor where the rest would not hide what it costs.
-bool TriesFew(const QueueView& queue, const BatchLimits& limits) {
-  constexpr int64_t kManyMore = 8;
-  return queue.idle.try_rows > 0 && queue.idle.count > 1 && limits.chunk_rows == 0 &&
+// True if a batch of sample_rows should be taken. Requires that batch sizes are not configured, and
+// that enough rows remain to hide the cost of the sample.
+bool TakesSample(const QueueView& queue, const BatchLimits& limits) {
+  constexpr int64_t kMinRatio = 8;
+  return queue.idle.sample_rows > 0 && queue.idle.count > 1 && limits.chunk_rows == 0 &&
          limits.max_delay == absl::ZeroDuration() &&
-         std::min(queue.rows, limits.max_rows) >= kManyMore * queue.idle.try_rows;
+         std::min(queue.rows, limits.max_rows) >= kMinRatio * queue.idle.sample_rows;
 }
 
 }  // namespace
@@ -26,32 +27,32 @@ BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLim
   if (queue.rows == 0) {
     return WaitUntil{absl::InfiniteFuture()};
   }
-  int64_t most = std::min(limits.max_rows, queue.rows);
+  int64_t max_take = std::min(limits.max_rows, queue.rows);
   if (limits.chunk_rows > 0 && queue.head_rows > limits.chunk_rows) {
-    most = std::min(most, limits.chunk_rows);
+    max_take = std::min(max_take, limits.chunk_rows);
   }
   const absl::Time due = queue.oldest + limits.max_delay;
-  const int64_t preferred = LargestUpTo(limits.preferred_rows, most);
+  const int64_t preferred = LargestUpTo(limits.preferred_rows, max_take);
   if (queue.rows < limits.max_rows && preferred == 0 && now < due) {
     return WaitUntil{due};
   }
   const int64_t worthwhile = queue.rows / std::max<int64_t>(queue.idle.min_chunk_rows, 1);
   const int64_t shares = std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(queue.idle.count, 1));
-  const int64_t rows = std::min((queue.rows + shares - 1) / shares, most);
+  const int64_t rows = std::min((queue.rows + shares - 1) / shares, max_take);
   if (preferred == 0) {
-    return TakeRows{TriesFew(queue, limits) ? queue.idle.try_rows : rows};
+    return TakeRows{TakesSample(queue, limits) ? queue.idle.sample_rows : rows};
   }
   const int64_t preferred_share = LargestUpTo(limits.preferred_rows, rows);
   const int64_t share = preferred_share > 0 ? preferred_share : limits.preferred_rows.front();
-  // No request that a batch holds is cut for a size alone.
-  const bool whole = shares == 1 && queue.head_rows <= most;
+  // A request that fits into the batch is not cut only to reach a preferred size.
+  const bool whole = shares == 1 && queue.head_rows <= max_take;
   return TakeRows{whole ? std::max(share, queue.head_rows) : share};
 }
 
-int64_t WorkersWanted(int64_t rows, int64_t min_chunk_rows, bool brief_batch_runs) {
+int64_t WorkersToWake(int64_t rows, int64_t min_chunk_rows, bool short_batch_runs) {
   const int64_t chunks = rows / std::max<int64_t>(min_chunk_rows, 1);
-  const int64_t fewest = rows > 0 && !brief_batch_runs ? 1 : 0;
-  return std::max(chunks, fewest);
+  const int64_t min_workers = rows > 0 && !short_batch_runs ? 1 : 0;
+  return std::max(chunks, min_workers);
 }
 
 }  // namespace braid

@@ -1,5 +1,4 @@
-// When a free worker takes a batch from a model's queue, and how large: a pure function of what it
-// sees.
+// Decides when an idle worker takes a batch from a queue, and how many rows. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +10,37 @@
 
 namespace braid {
 
-// The workers of a model that are not at work, the one that asks among them.
+// The idle workers of a model, and what ChunkCost has learned about its batches.
 struct IdleWorkers {
+  // Idle workers, including the one that asks.
   int64_t count = 1;
-  // A batch smaller than this costs more in hand-over than it gains by running beside another.
+  // Smallest batch for which handing rows to another worker pays off.
   int64_t min_chunk_rows = 1;
-  // One of so many rows gains nothing by another request's.
+  // Batch size from which adding another request no longer reduces the cost per row.
   int64_t merge_rows = std::numeric_limits<int64_t>::max();
-  // Not 0: where there are several, and far more rows, so many are taken alone, for what they cost
-  // to be seen.
-  int64_t try_rows = 0;
+  // If not 0 and if several workers are idle and many more rows wait: takes a batch of this many
+  // rows, to measure its cost.
+  int64_t sample_rows = 0;
 };
 
 struct QueueView {
+  // Rows that wait.
   int64_t rows = 0;
-  // When the request that has waited longest came.
+  // Arrival of the oldest request.
   absl::Time oldest;
-  // Of the request that is next.
+  // Rows of the next request.
   int64_t head_rows = 0;
   IdleWorkers idle;
 };
 
 struct BatchLimits {
   int64_t max_rows = 1;
-  // How long a batch that is not full waits for more.
+  // How long a batch that is not full waits for more rows.
   absl::Duration max_delay;
-  // Ascending, none over max_rows: a batch of one of these sizes does not wait, and is not made
-  // larger but to be of another.
+  // Ascending, at most max_rows. A batch of one of these sizes does not wait, and grows only to
+  // another of these sizes.
   std::vector<int64_t> preferred_rows = {};
-  // Of a request that is larger than this, no more at once. 0: max_rows.
+  // Largest chunk of a request that exceeds it. 0: max_rows.
   int64_t chunk_rows = 0;
 };
 
@@ -53,13 +54,13 @@ struct WaitUntil {
 };
 using BatchDecision = std::variant<TakeRows, WaitUntil>;
 
-// Takes an even share of the queue, for as many of the idle workers as get their min_chunk_rows
-// each; at most `limits.max_rows`. A batch that is not full waits only if the limits say so; an
-// empty queue for ever.
+// Takes an equal share of the queue for each idle worker, as long as each share has min_chunk_rows,
+// and at most limits.max_rows. A batch that is not full waits only if the limits require it. An
+// empty queue waits forever.
 BatchDecision DecideBatch(const QueueView& queue, absl::Time now, const BatchLimits& limits);
 
-// How many idle workers to wake for `rows` that wait. Rows that are not worth a chunk need one, or
-// none where a batch that runs is brief: its worker is done before another wakes up.
-int64_t WorkersWanted(int64_t rows, int64_t min_chunk_rows, bool brief_batch_runs);
+// Returns how many idle workers to wake for `rows` waiting rows: one per min_chunk_rows. Fewer rows
+// need one worker, or none if a short batch is running: its worker finishes before another wakes.
+int64_t WorkersToWake(int64_t rows, int64_t min_chunk_rows, bool short_batch_runs);
 
 }  // namespace braid

@@ -7,15 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
-#include "server/batching/run_batch.h"
-#include "server/devices/run_on.h"
 #include "server/parallel/replica_bytes.h"
 
 namespace braid {
 namespace {
 
-// Of a batch: a worker that is woken meanwhile has hardly begun before it is over.
-constexpr absl::Duration kBrief = absl::Microseconds(200);
+// Waking a worker takes about as long as a batch of this duration.
+constexpr absl::Duration kShortBatch = absl::Microseconds(200);
 
 std::vector<int64_t> BytesOfAll(const ReplicaSet& replicas) {
   std::vector<int64_t> bytes;
@@ -23,6 +21,14 @@ std::vector<int64_t> BytesOfAll(const ReplicaSet& replicas) {
     bytes.push_back(BytesOf(replicas.replica(r)));
   }
   return bytes;
+}
+
+int64_t CountOf(const std::vector<RequestRows>& batch) {
+  int64_t count = 0;
+  for (const RequestRows& rows : batch) {
+    count += rows.count;
+  }
+  return count;
 }
 
 }  // namespace
@@ -38,52 +44,53 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
       metrics_(metrics, config_.name),
       batcher_(config_) {
   if (config_.preserve_ordering) {
-    ordered_answers_ = std::vector<OrderedAnswers>(batcher_.levels());
+    ordered_replies_ = std::vector<OrderedReplies>(batcher_.levels());
   }
 }
 
-absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, Runner runner) {
+absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, RunMode mode) {
   int64_t wanted = 0;
-  bool here = false;
+  bool run_inline = false;
   std::vector<std::shared_ptr<InferenceRequest>> expired;
   bool expires = false;
   absl::Status added;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
-    expired = batcher_.Expire(request->schedule().arrival);  // they take nobody's place any more
+    expired = batcher_.Expire(request->schedule().arrival);  // frees their places
     const int64_t waiting = batcher_.rows();
     const absl::StatusOr<size_t> level = batcher_.Add(request);
     added = level.status();
     if (added.ok()) {
       const bool ordered = config_.preserve_ordering;
-      request->Enter(shared_from_this(), {*level, ordered ? ordered_answers_[*level].Expect() : 0});
+      request->EnterQueue(shared_from_this(),
+                          {*level, ordered ? ordered_replies_[*level].Reserve() : 0});
     }
     CountQueued(before);
     wanted = WorkersWanted();
-    here = runner == Runner::kAnyThread && waiting == 0 && again_.empty() && brief_ == 0 &&
-           cost_.Predict(batcher_.rows()) <= kBrief;
-    expires = batcher_.next_expiry() < look_;
+    run_inline = mode == RunMode::kMayRunInline && waiting == 0 && retry_queue_.empty() &&
+                 short_batches_ == 0 && cost_.Predict(batcher_.rows()) <= kShortBatch;
+    expires = batcher_.next_expiry() < scheduled_expiry_;
   }
   FailExpired(expired);
   BRAID_RETURN_IF_ERROR(added);
-  if (!here || !RunHere()) {
+  if (!run_inline || !RunInline()) {
     WakeWorkers(wanted);
-    // Only now: of what ran here there is nothing left to expire.
+    // A request that ran inline has nothing left to expire.
     if (expires && expiries_ != nullptr) {
-      expiries_->Add(NextLook(), weak_from_this());
+      expiries_->Add(ScheduleExpiry(), weak_from_this());
     }
   }
   return absl::OkStatus();
 }
 
-absl::Time BatchQueue::NextLook() {
+absl::Time BatchQueue::ScheduleExpiry() {
   const absl::MutexLock lock(&mu_);
-  if (batcher_.next_expiry() >= look_) {
-    return absl::InfiniteFuture();  // somebody looks before it
+  if (batcher_.next_expiry() >= scheduled_expiry_) {
+    return absl::InfiniteFuture();
   }
-  look_ = batcher_.next_expiry();
-  return look_;
+  scheduled_expiry_ = batcher_.next_expiry();
+  return scheduled_expiry_;
 }
 
 absl::Time BatchQueue::Expire(absl::Time now) {
@@ -93,43 +100,42 @@ absl::Time BatchQueue::Expire(absl::Time now) {
     const int64_t before = batcher_.rows();
     expired = batcher_.Expire(now);
     CountQueued(before);
-    look_ = absl::InfiniteFuture();  // this was it, whatever the clock says
+    scheduled_expiry_ = absl::InfiniteFuture();  // the scheduled call is this one
   }
   FailExpired(expired);
-  return NextLook();
+  return ScheduleExpiry();
 }
 
-void BatchQueue::Drop(const InferenceRequest& request) {
+void BatchQueue::Remove(const InferenceRequest& request) {
   const absl::MutexLock lock(&mu_);
   const int64_t before = batcher_.rows();
   batcher_.Remove(request);
   CountQueued(before);
 }
 
-void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done done,
-                        absl::StatusOr<InferenceResult> result) {
+void BatchQueue::Complete(const InferenceRequest& request, InferenceRequest::Done done,
+                          absl::StatusOr<InferenceResult> result) {
   const absl::Time arrival = request.schedule().arrival;
   const absl::Duration total = absl::Now() - arrival;
-  const absl::Time begun = request.begun();
+  const absl::Time started = request.started();
   const InferenceRequest::Place place = request.place();
-  // One that expired was taken out of the queue, but not to be run.
-  if (begun < absl::InfiniteFuture() && !absl::IsDeadlineExceeded(result.status())) {
-    metrics_.RecordQueued(begun - arrival);
+  // Expired requests are marked as started when they leave the queue, but they did not run.
+  if (started < absl::InfiniteFuture() && !absl::IsDeadlineExceeded(result.status())) {
+    metrics_.RecordQueued(started - arrival);
   }
   if (!result.ok()) {
     statistics_.RecordFailure(total);
-    // An error has no rows to keep in order.
-    done(std::move(result));
+    done(std::move(result));  // errors are not ordered
     if (config_.preserve_ordering) {
-      ordered_answers_[place.level].Forget(place.number);
+      ordered_replies_[place.level].Skip(place.number);
     }
     return;
   }
-  result->queued = begun - arrival;
+  result->queued = started - arrival;
   result->computed = total - result->queued;
   statistics_.RecordSuccess(request.rows(), total, result->queued, result->durations);
   if (config_.preserve_ordering) {
-    ordered_answers_[place.level].Bring(
+    ordered_replies_[place.level].Provide(
         place.number, [done = std::move(done), result = std::move(result)]() mutable {
           done(std::move(result));
         });
@@ -139,55 +145,34 @@ void BatchQueue::Answer(const InferenceRequest& request, InferenceRequest::Done 
 }
 
 WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
-  Batcher::Next next;
-  bool brief = false;
-  bool again = false;
-  int64_t wanted = 0;
+  TakenBatch taken;
   {
     const absl::MutexLock lock(&mu_);
     const int64_t before = batcher_.rows();
-    int64_t rows = 0;
-    if (!again_.empty()) {
-      again = true;
-      Batcher::Batch part{std::move(again_.front()), {}};
-      again_.pop_front();
-      for (const Batcher::Piece& piece : part.pieces) {
-        rows += piece.rows;
+    taken.retried = !retry_queue_.empty();
+    if (taken.retried) {
+      taken.batch.rows = std::move(retry_queue_.front());
+      retry_queue_.pop_front();
+    } else {
+      Batcher::Next next = batcher_.Take(now, Idle(worker));
+      CountQueued(before);
+      if (const auto* time = std::get_if<absl::Time>(&next)) {
+        return *time;
       }
-      next = std::move(part);
-    } else {
-      next = batcher_.Take(now, Idle(worker));
-      rows = before - batcher_.rows();
+      taken.batch = std::get<Batcher::Batch>(std::move(next));
     }
-    CountQueued(before);
-    if (std::holds_alternative<Batcher::Batch>(next)) {
-      cost_.Begin(rows);
-      brief = cost_.Predict(rows) <= kBrief;
-      brief_ += brief ? 1 : 0;
-      wanted = WorkersWanted();
-    }
+    const int64_t rows = taken.retried ? CountOf(taken.batch.rows) : before - batcher_.rows();
+    cost_.Begin(rows);
+    taken.is_short = cost_.Predict(rows) <= kShortBatch;
+    short_batches_ += taken.is_short ? 1 : 0;
+    taken.workers_to_wake = WorkersWanted();
   }
-  if (const auto* time = std::get_if<absl::Time>(&next)) {
-    return *time;
-  }
-  // What is left is for the other workers, who are woken from the work: here the caller holds its
-  // lock.
-  return Work([self = shared_from_this(), replica = ReplicaOf(worker), wanted, brief, again,
-               batch = std::get<Batcher::Batch>(std::move(next))] {
-    self->WakeWorkers(wanted);
-    if (again) {
-      self->RunOrDivide(replica, self->StillWanted(batch.pieces));
-    } else {
-      self->Run(replica, batch);
-    }
-    if (brief) {
-      self->EndBrief(replica);
-    }
-  });
+  return Work([self = shared_from_this(), replica = ReplicaOf(worker),
+               taken = std::move(taken)]() mutable { self->Run(replica, std::move(taken)); });
 }
 
 IdleWorkers BatchQueue::Idle(const Worker& asking) {
-  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.merge_rows(), cost_.try_rows()};
+  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.merge_rows(), cost_.sample_rows()};
   for (const Worker* worker : replicas_.workers()) {
     idle.count += worker != &asking && worker->free() ? 1 : 0;
   }
@@ -201,20 +186,20 @@ void BatchQueue::CountQueued(int64_t before) {
 }
 
 int64_t BatchQueue::WorkersWanted() const {
-  return braid::WorkersWanted(batcher_.rows(), cost_.min_chunk_rows(), brief_ > 0) +
-         static_cast<int64_t>(again_.size());
+  return WorkersToWake(batcher_.rows(), cost_.min_chunk_rows(), short_batches_ > 0) +
+         static_cast<int64_t>(retry_queue_.size());
 }
 
-void BatchQueue::WakeWorkers(int64_t wanted) {
+void BatchQueue::WakeWorkers(int64_t count) {
   for (Worker* worker : replicas_.workers()) {
-    if (wanted <= 0) {
+    if (count <= 0) {
       return;
     }
-    wanted -= worker->Wake() ? 1 : 0;
+    count -= worker->Wake() ? 1 : 0;
   }
 }
 
-bool BatchQueue::RunHere() {
+bool BatchQueue::RunInline() {
   const auto& workers = replicas_.workers();
   return std::any_of(workers.begin(), workers.end(),
                      [this](Worker* worker) { return worker->RunHere(*this); });
@@ -227,110 +212,110 @@ size_t BatchQueue::ReplicaOf(const Worker& worker) const {
 
 void BatchQueue::FailExpired(const std::vector<std::shared_ptr<InferenceRequest>>& expired) const {
   for (const auto& request : expired) {
-    request->Fail(Expired());
+    request->Fail(ExpiredError());
   }
 }
 
-absl::Status BatchQueue::Expired() const {
+absl::Status BatchQueue::ExpiredError() const {
   return absl::DeadlineExceededError(
-      absl::StrCat("the request waited for model '", config_.name,
-                   "' until its deadline, or for as long as it may"));
+      absl::StrCat("the request expired in the queue of model '", config_.name,
+                   "' (its deadline or the queue's timeout passed)"));
 }
 
-BatchQueue::Pieces BatchQueue::StillWanted(const Pieces& part) const {
-  Pieces wanted;
-  for (const Batcher::Piece& piece : part) {
-    if (const absl::Status error = piece.request->error(); !error.ok()) {
-      piece.request->Fail(error);
-    } else if (piece.request->schedule().deadline <= absl::Now()) {
-      piece.request->Fail(Expired());
-    } else {
-      wanted.push_back(piece);
-    }
+void BatchQueue::Run(size_t replica, TakenBatch taken) {
+  Worker& worker = replicas_.worker(replica);
+  // Workers cannot be woken in Take(): its caller holds a worker's lock.
+  WakeWorkers(taken.workers_to_wake);
+  const PackedWeights::Use packed(packed_);
+  const absl::Time start = absl::Now();
+  Rows rows;
+  const absl::Status status = RunInference(
+      config_, worker, replicas_.replica(replica),
+      /*take=*/[&] { return absl::MakeConstSpan(rows = Start(worker, &taken)); },
+      /*reply=*/[&](BatchResult result) { Reply(worker, rows, start, std::move(result)); });
+  if (!status.ok()) {
+    RetryInParts(rows, status);
   }
-  return wanted;
+  if (taken.is_short) {
+    EndShortBatch(worker);
+  }
 }
 
-void BatchQueue::Run(size_t replica, const Batcher::Batch& batch) {
-  FailExpired(batch.expired);
-  if (batch.pieces.empty()) {
-    return;
+BatchQueue::Rows BatchQueue::Start(Worker& worker, TakenBatch* taken) const {
+  FailExpired(taken->batch.expired);
+  if (taken->retried) {
+    return DropEnded(std::move(taken->batch.rows));
   }
   absl::Time oldest = absl::InfiniteFuture();
-  for (const Batcher::Piece& piece : batch.pieces) {
-    oldest = std::min(oldest, piece.request->schedule().arrival);
+  for (const RequestRows& rows : taken->batch.rows) {
+    oldest = std::min(oldest, rows.request->schedule().arrival);
   }
-  replicas_.worker(replica).RecordQueued(DeviceWork::kInference, absl::Now() - oldest);
-  RunOrDivide(replica, batch.pieces);
+  if (!taken->batch.rows.empty()) {
+    worker.RecordQueued(DeviceWork::kInference, absl::Now() - oldest);
+  }
+  return std::move(taken->batch.rows);
 }
 
-void BatchQueue::RunOrDivide(size_t replica, const Pieces& pieces) {
-  if (pieces.empty()) {
+BatchQueue::Rows BatchQueue::DropEnded(Rows rows) const {
+  std::erase_if(rows, [this](const RequestRows& part) {
+    absl::Status error = part.request->error();
+    if (error.ok() && part.request->schedule().deadline <= absl::Now()) {
+      error = ExpiredError();
+    }
+    if (!error.ok()) {
+      part.request->Fail(error);
+    }
+    return !error.ok();
+  });
+  return rows;
+}
+
+void BatchQueue::Reply(Worker& worker, const Rows& rows, absl::Time start, BatchResult result) {
+  const int64_t count = CountOf(rows);
+  statistics_.RecordBatch(count, start, result.durations);
+  metrics_.CountBatch(count);
+  worker.CountChunk(DeviceWork::kInference, count);
+  {
+    const absl::MutexLock lock(&mu_);
+    cost_.Record(count, result.durations.total());
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    rows[r].request->Finish(rows[r].start, rows[r].count, std::move(result.outputs[r]),
+                            worker.name(), version_, result.durations);
+  }
+}
+
+void BatchQueue::RetryInParts(const Rows& rows, const absl::Status& error) {
+  if (rows.size() == 1) {
+    rows.front().request->Fail(error);
     return;
   }
-  const absl::Status together = RunPieces(replica, pieces);
-  if (together.ok()) {
-    return;
-  }
-  if (pieces.size() == 1) {
-    pieces.front().request->Fail(together);
-    return;
-  }
-  // Each part takes its turn, as other models do: whoever sends bad rows holds no device up. Of
-  // what the model returns for several requests and cannot be cut, halves will not be any better.
-  const size_t parts = absl::IsFailedPrecondition(together) ? pieces.size() : 2;
+  // The parts queue like other work, so that bad rows do not block the device for other models. If
+  // the outputs cannot be cut by request, halves would fail too: retries each request alone.
+  const size_t parts = absl::IsFailedPrecondition(error) ? rows.size() : 2;
   const auto start_of = [&](size_t part) {
-    return pieces.begin() + static_cast<std::ptrdiff_t>(pieces.size() * part / parts);
+    return rows.begin() + static_cast<std::ptrdiff_t>(rows.size() * part / parts);
   };
   int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
     for (size_t part = 0; part < parts; ++part) {
-      again_.emplace_back(start_of(part), start_of(part + 1));
+      retry_queue_.emplace_back(start_of(part), start_of(part + 1));
     }
     wanted = WorkersWanted();
   }
-  WakeWorkers(wanted - 1);  // this one will ask by itself
+  WakeWorkers(wanted - 1);  // the calling worker asks for work next
 }
 
-void BatchQueue::EndBrief(size_t replica) {
+void BatchQueue::EndShortBatch(const Worker& worker) {
   int64_t wanted = 0;
   {
     const absl::MutexLock lock(&mu_);
-    --brief_;
+    --short_batches_;
     wanted = WorkersWanted();
   }
-  // One of those that are wanted is this worker, unless it has something else to do first.
-  const bool elsewhere = replicas_.worker(replica).has_other_work();
-  WakeWorkers(elsewhere ? wanted : wanted - 1);
-}
-
-absl::Status BatchQueue::RunPieces(size_t replica, const Pieces& pieces) {
-  Worker& worker = replicas_.worker(replica);
-  const absl::Time start = absl::Now();
-  std::vector<BatchPart> parts;
-  parts.reserve(pieces.size());
-  int64_t rows = 0;
-  for (const Batcher::Piece& piece : pieces) {
-    parts.push_back({&piece.request->inputs(), piece.start, piece.rows});
-    rows += piece.rows;
-  }
-  const PackedWeights::Use packed(packed_);
-  BRAID_ASSIGN_OR_RETURN(BatchResult result,
-                         RunBatch(config_, worker, replicas_.replica(replica), parts));
-  const BatchDurations& durations = result.durations;
-  statistics_.RecordBatch(rows, start, durations);
-  metrics_.CountBatch(rows);
-  worker.CountChunk(DeviceWork::kInference, rows);
-  {
-    const absl::MutexLock lock(&mu_);
-    cost_.Record(rows, durations.copy_in + durations.forward + durations.copy_out);
-  }
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    pieces[p].request->Finish(pieces[p].start, pieces[p].rows, std::move(result.outputs[p]),
-                              worker.name(), version_, durations);
-  }
-  return absl::OkStatus();
+  // The calling worker asks for work next, unless it may have other work.
+  WakeWorkers(worker.has_other_work() ? wanted : wanted - 1);
 }
 
 }  // namespace braid

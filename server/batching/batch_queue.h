@@ -1,6 +1,7 @@
-// One version of a model at work: its requests, the batches that its workers take, and the answers.
+// Queue of one model version: holds its requests, gives its workers batches, and replies.
 //
-// A batch that fails is run again in halves, until a request fails alone: for its own input only.
+// A batch that fails is retried in halves until a single request fails, so that bad input fails
+// only its own request.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@
 #include "server/batching/chunk_cost.h"
 #include "server/batching/expiry_thread.h"
 #include "server/batching/inference_request.h"
-#include "server/batching/ordered_answers.h"
+#include "server/batching/ordered_replies.h"
 #include "server/batching/request_queue.h"
+#include "server/batching/run_inference.h"
 #include "server/devices/worker.h"
 #include "server/models/model_config.h"
 #include "server/parallel/packed_weights.h"
@@ -25,70 +27,85 @@
 
 namespace braid {
 
-// Thread-safe. Owned by shared pointers: every request that waits and every batch that runs holds
-// one, so that a version that is served no more lives until it has answered.
+// Thread-safe. Owned by shared pointers: ServedModels, every waiting request and every running
+// batch hold one, so that a version that is no longer served lives until its requests are
+// completed.
 class BatchQueue final : public RequestQueue,
                          public WorkSource,
                          public InferenceRequest::Queue,
-                         public Expiring,
+                         public ExpiringQueue,
                          public std::enable_shared_from_this<BatchQueue> {
  public:
-  // `replicas`: one a worker. `metrics` outlives the queue, `expiries` the last Push(); without
-  // them a request that expires is answered when a worker asks, or another request comes.
+  // replicas: one per worker. `metrics` outlives the queue, and `expiries` the last Push(). Without
+  // `expiries`, an expired request fails when a worker asks for work or another request arrives.
   BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics,
              ExpiryThread* expiries = nullptr);
 
   absl::Status Push(std::shared_ptr<InferenceRequest> request,
-                    Runner runner = Runner::kWorker) override ABSL_LOCKS_EXCLUDED(mu_);
+                    RunMode mode = RunMode::kOnWorker) override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For Worker: the next batch.
+  // WorkSource:
   Next Take(const Worker& worker, absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
   double weight() const override { return config_.weight; }
 
-  // For ExpiryThread: answers what has expired.
+  // ExpiringQueue:
   absl::Time Expire(absl::Time now) override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For InferenceRequest.
-  void Drop(const InferenceRequest& request) override ABSL_LOCKS_EXCLUDED(mu_);
-  void Answer(const InferenceRequest& request, InferenceRequest::Done done,
-              absl::StatusOr<InferenceResult> result) override;
+  // InferenceRequest::Queue:
+  void Remove(const InferenceRequest& request) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Complete(const InferenceRequest& request, InferenceRequest::Done done,
+                absl::StatusOr<InferenceResult> result) override;
 
   const ModelConfig& config() const override { return config_; }
   int64_t version() const override { return version_; }
   const ModelStatistics& statistics() const override { return statistics_; }
   const ReplicaSet& replicas() const { return replicas_; }
-  // Of each replica: what its parameters and buffers take; none of a model that does not tell.
+  // Bytes of each replica's parameters and buffers; empty entries for formats that do not expose
+  // them.
   const std::vector<int64_t>& bytes() const { return bytes_; }
 
  private:
-  using Pieces = std::vector<Batcher::Piece>;
+  using Rows = std::vector<RequestRows>;
+  // A batch that a worker has taken.
+  struct TakenBatch {
+    Batcher::Batch batch;
+    bool retried = false;
+    bool is_short = false;        // expected to take at most 200 µs
+    int64_t workers_to_wake = 0;  // for the rows that still wait
+  };
 
   IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts the rows that wait, which were `before`.
+  // Updates the metric of waiting rows, which were `before`.
   void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // For the rows that wait now, and what is to be run again.
+  // Workers to wake for the waiting rows and the retries.
   int64_t WorkersWanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WakeWorkers(int64_t wanted);
-  // Runs the next batch on the calling thread, for a worker that is free; false: there is none.
-  bool RunHere();
+  void WakeWorkers(int64_t count);
+  // Runs the next batch on the calling thread in place of an idle worker. False if there is no
+  // batch or no idle worker.
+  bool RunInline();
   size_t ReplicaOf(const Worker& worker) const;
-  // When expiries_ has to look beside the times that it knows already; InfiniteFuture: it need not.
-  absl::Time NextLook() ABSL_LOCKS_EXCLUDED(mu_);
-  // Tells those that have waited for too long.
+  // Returns when expiries_ must call Expire(), if that is earlier than the call it already knows
+  // of; else InfiniteFuture.
+  absl::Time ScheduleExpiry() ABSL_LOCKS_EXCLUDED(mu_);
   void FailExpired(const std::vector<std::shared_ptr<InferenceRequest>>& expired) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Expired() const;
-  // Lets go of those of `part` that failed or expired meanwhile; returns the others.
-  Pieces StillWanted(const Pieces& part) const;
-  void Run(size_t replica, const Batcher::Batch& batch) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs `pieces` as one batch. If that fails parts of it are to be run, or its only request fails.
-  void RunOrDivide(size_t replica, const Pieces& pieces) ABSL_LOCKS_EXCLUDED(mu_);
-  // A brief batch is over: wakes whom the rows want that came meanwhile.
-  void EndBrief(size_t replica) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs `pieces` as one batch; nobody is told of an error.
-  absl::Status RunPieces(size_t replica, const Pieces& pieces) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ExpiredError() const;
 
-  // Immutable after construction.
+  // Runs a taken batch on the calling worker. On failure, queues its parts for a retry, or fails
+  // its only request.
+  void Run(size_t replica, TakenBatch taken) ABSL_LOCKS_EXCLUDED(mu_);
+  // Fails the expired requests of `taken` and returns the rows to run.
+  Rows Start(Worker& worker, TakenBatch* taken) const;
+  // Drops rows whose request failed or expired since the first attempt.
+  Rows DropEnded(Rows rows) const;
+  // Records the batch and gives each request its outputs.
+  void Reply(Worker& worker, const Rows& rows, absl::Time start, BatchResult result)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void RetryInParts(const Rows& rows, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
+  // Wakes workers for the rows that arrived during a short batch.
+  void EndShortBatch(const Worker& worker) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Constant after construction.
   const ModelConfig config_;
   const int64_t version_;
   const ReplicaSet replicas_;
@@ -96,17 +113,18 @@ class BatchQueue final : public RequestQueue,
   const PackedWeights packed_;
   ExpiryThread* const expiries_;
 
-  // Provide their own synchronization.
+  // Thread-safe.
   ModelMetrics metrics_;
   ModelStatistics statistics_;
-  std::vector<OrderedAnswers> ordered_answers_;  // by priority; none if any order will do
+  std::vector<OrderedReplies> ordered_replies_;  // per priority level; empty without ordering
 
   absl::Mutex mu_;
   Batcher batcher_ ABSL_GUARDED_BY(mu_);
-  absl::Time look_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // the next that expiries_ has
-  std::deque<Pieces> again_ ABSL_GUARDED_BY(mu_);                  // parts of batches that failed
+  // Next call of Expire() that expiries_ knows of.
+  absl::Time scheduled_expiry_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  std::deque<Rows> retry_queue_ ABSL_GUARDED_BY(mu_);
   ChunkCost cost_ ABSL_GUARDED_BY(mu_);
-  int64_t brief_ ABSL_GUARDED_BY(mu_) = 0;  // batches that run, and not for long
+  int64_t short_batches_ ABSL_GUARDED_BY(mu_) = 0;  // running now
 };
 
 }  // namespace braid

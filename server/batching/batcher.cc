@@ -22,36 +22,33 @@ Batcher::Batcher(const ModelConfig& config)
 }
 
 size_t Batcher::LevelOf(const InferenceRequest& request) const {
-  // As in Triton, a client that always sends one is served by models that have none of it.
+  // Like Triton, treats priorities that the model does not have as the default.
   const int64_t priority = request.schedule().priority;
-  const bool own = priority >= 1 && priority <= static_cast<int64_t>(levels_.size());
-  return static_cast<size_t>((own ? priority : default_priority_) - 1);
+  const bool known = priority >= 1 && priority <= static_cast<int64_t>(levels_.size());
+  return static_cast<size_t>((known ? priority : default_priority_) - 1);
 }
 
 absl::StatusOr<size_t> Batcher::Add(std::shared_ptr<InferenceRequest> request) {
   const size_t l = LevelOf(*request);
-  Level& level = levels_[l];
-  const auto waiting = static_cast<int64_t>(level.line.size() + level.delayed.size());
+  PriorityLevel& level = levels_[l];
+  const auto waiting = static_cast<int64_t>(level.queue.size() + level.delayed.size());
   if (level.policy.max_queue_size > 0 && waiting >= level.policy.max_queue_size) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(waiting, " requests wait, the model's limit (max_queue_size)"));
+        absl::StrCat("the model's queue is full: ", waiting, " requests (max_queue_size)"));
   }
   const InferenceRequest* const key = request.get();
-  rows_ += request->rows();
-  Waiting entry;
-  entry.rows = request->rows();
-  entry.level = l;
-  entry.request = std::move(request);
-  level.line.push_back(std::move(entry));
-  const auto place = std::prev(level.line.end());
-  places_[key] = place;
-  SetAlarm(place);
+  const int64_t rows = request->rows();
+  rows_ += rows;
+  level.queue.push_back({.rest = {std::move(request), 0, rows}, .level = l});
+  const auto entry = std::prev(level.queue.end());
+  entries_[key] = entry;
+  SetTimer(entry);
   return l;
 }
 
 void Batcher::Remove(const InferenceRequest& request) {
-  if (const auto found = places_.find(&request); found != places_.end()) {
-    Forget(found->second);
+  if (const auto found = entries_.find(&request); found != entries_.end()) {
+    Erase(found->second);
   }
 }
 
@@ -61,32 +58,32 @@ Batcher::Next Batcher::Take(absl::Time now, const IdleWorkers& idle) {
   if (rows_ > 0) {
     const BatchDecision decision = DecideBatch(View(idle), now, limits_);
     if (const auto* take = std::get_if<TakeRows>(&decision)) {
-      // Whoever asks for delays or sizes wants requests merged, whatever it gains.
-      const bool as_told =
+      // A configuration with delays or preferred sizes always merges, even beyond merge_rows.
+      const bool always_merges =
           limits_.max_delay > absl::ZeroDuration() || !limits_.preferred_rows.empty();
       const int64_t half = (take->rows + 1) / 2;
       const int64_t before = rows_;
-      const int64_t due = before >= limits_.max_rows ? limits_.max_rows : released_;
-      Cut(as_told ? Share{take->rows, take->rows, half, limits_.max_rows}
-                  : Share{take->rows, idle.merge_rows, half, take->rows},
-          now, &batch);
-      released_ = std::clamp<int64_t>(due - (before - rows_), 0, rows_);
+      const int64_t released = before >= limits_.max_rows ? limits_.max_rows : released_rows_;
+      Fill(always_merges ? Share{take->rows, take->rows, half, limits_.max_rows}
+                         : Share{take->rows, idle.merge_rows, half, take->rows},
+           now, &batch);
+      released_rows_ = std::clamp<int64_t>(released - (before - rows_), 0, rows_);
     } else {
       until = std::get<WaitUntil>(decision).time;
     }
   }
-  if (!batch.pieces.empty() || !batch.expired.empty()) {
+  if (!batch.rows.empty() || !batch.expired.empty()) {
     return batch;
   }
   return std::min(until, next_expiry());
 }
 
-absl::Time Batcher::GiveUpTime(const Waiting& waiting) const {
-  if (waiting.delayed || waiting.start > 0) {
+absl::Time Batcher::TimeoutOf(const Entry& entry) const {
+  if (entry.delayed || entry.rest.start > 0) {
     return absl::InfiniteFuture();
   }
-  const QueuePolicy& policy = levels_[waiting.level].policy;
-  const InferenceRequest::Schedule& schedule = waiting.request->schedule();
+  const QueuePolicy& policy = levels_[entry.level].policy;
+  const InferenceRequest::Schedule& schedule = entry.rest.request->schedule();
   absl::Duration timeout = policy.default_timeout;
   if (policy.allow_timeout_override && schedule.timeout > absl::ZeroDuration() &&
       (timeout == absl::ZeroDuration() || schedule.timeout < timeout)) {
@@ -95,104 +92,106 @@ absl::Time Batcher::GiveUpTime(const Waiting& waiting) const {
   return timeout > absl::ZeroDuration() ? schedule.arrival + timeout : absl::InfiniteFuture();
 }
 
-void Batcher::SetAlarm(Line::iterator waiting) {
-  waiting->alarm = std::min(waiting->request->schedule().deadline, GiveUpTime(*waiting));
-  if (waiting->alarm < absl::InfiniteFuture()) {
-    alarms_.emplace(waiting->alarm, waiting->request.get());
+void Batcher::SetTimer(Fifo::iterator entry) {
+  entry->timer = std::min(entry->rest.request->schedule().deadline, TimeoutOf(*entry));
+  if (entry->timer < absl::InfiniteFuture()) {
+    timers_.emplace(entry->timer, entry->rest.request.get());
   }
 }
 
-void Batcher::ClearAlarm(Line::iterator waiting) {
-  if (waiting->alarm < absl::InfiniteFuture()) {
-    alarms_.erase({waiting->alarm, waiting->request.get()});
+void Batcher::ClearTimer(Fifo::iterator entry) {
+  if (entry->timer < absl::InfiniteFuture()) {
+    timers_.erase({entry->timer, entry->rest.request.get()});
   }
 }
 
-Batcher::Line& Batcher::LineOf(Line::iterator waiting) {
-  Level& level = levels_[waiting->level];
-  return waiting->delayed ? level.delayed : level.line;
+Batcher::Fifo& Batcher::FifoOf(Fifo::iterator entry) {
+  PriorityLevel& level = levels_[entry->level];
+  return entry->delayed ? level.delayed : level.queue;
 }
 
-void Batcher::Forget(Line::iterator waiting) {
-  rows_ -= waiting->rows;
-  begun_ -= waiting->start > 0 ? 1 : 0;
-  ClearAlarm(waiting);
-  places_.erase(waiting->request.get());
-  LineOf(waiting).erase(waiting);
-  released_ = std::min(released_, rows_);
+void Batcher::Erase(Fifo::iterator entry) {
+  rows_ -= entry->rest.count;
+  started_ -= entry->rest.start > 0 ? 1 : 0;
+  ClearTimer(entry);
+  entries_.erase(entry->rest.request.get());
+  FifoOf(entry).erase(entry);
+  released_rows_ = std::min(released_rows_, rows_);
 }
 
 std::vector<std::shared_ptr<InferenceRequest>> Batcher::Expire(absl::Time now) {
   std::vector<std::shared_ptr<InferenceRequest>> expired;
-  while (!alarms_.empty() && alarms_.begin()->first <= now) {
-    const Line::iterator waiting = places_.find(alarms_.begin()->second)->second;
-    Level& level = levels_[waiting->level];
-    if (waiting->request->schedule().deadline > now &&
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const Fifo::iterator entry = entries_.find(timers_.begin()->second)->second;
+    PriorityLevel& level = levels_[entry->level];
+    const std::shared_ptr<InferenceRequest>& request = entry->rest.request;
+    if (request->schedule().deadline > now &&
         level.policy.timeout_action == QueuePolicy::TimeoutAction::kDelay) {
-      ClearAlarm(waiting);
-      level.delayed.splice(level.delayed.end(), level.line, waiting);
-      waiting->delayed = true;
-      SetAlarm(waiting);
+      ClearTimer(entry);
+      level.delayed.splice(level.delayed.end(), level.queue, entry);
+      entry->delayed = true;
+      SetTimer(entry);
       continue;
     }
-    if (waiting->request->Begin(now)) {
-      expired.push_back(waiting->request);
+    if (request->TryStart(now)) {
+      expired.push_back(request);
     }
-    Forget(waiting);
+    Erase(entry);
   }
   return expired;
 }
 
 QueueView Batcher::View(const IdleWorkers& idle) const {
   QueueView view{rows_, absl::InfiniteFuture(), 0, idle};
-  for (const Level& level : levels_) {
-    for (const Line* line : {&level.line, &level.delayed}) {
-      if (line->empty()) {
+  for (const PriorityLevel& level : levels_) {
+    for (const Fifo* fifo : {&level.queue, &level.delayed}) {
+      if (fifo->empty()) {
         continue;
       }
-      view.head_rows = view.head_rows > 0 ? view.head_rows : line->front().rows;
-      view.oldest = std::min(view.oldest, line->front().request->schedule().arrival);
+      const RequestRows& head = fifo->front().rest;
+      view.head_rows = view.head_rows > 0 ? view.head_rows : head.count;
+      view.oldest = std::min(view.oldest, head.request->schedule().arrival);
     }
   }
-  if (begun_ > 0 || released_ > 0) {
-    view.oldest = absl::InfinitePast();  // the rest of a request, or batch, has waited enough
+  if (started_ > 0 || released_rows_ > 0) {
+    view.oldest = absl::InfinitePast();  // the rest of a request or of a full batch does not wait
   }
   return view;
 }
 
-void Batcher::Cut(const Share& share, absl::Time now, Batch* batch) {
-  int64_t left = share.rows;
-  for (Level& level : levels_) {
-    for (Line* line : {&level.line, &level.delayed}) {
-      while (!line->empty()) {
-        const Line::iterator next = line->begin();
-        if (!batch->pieces.empty() &&
-            !next->request->SharesBatchWith(*batch->pieces.front().request)) {
+void Batcher::Fill(const Share& share, absl::Time now, Batch* batch) {
+  int64_t left = share.max_rows;
+  for (PriorityLevel& level : levels_) {
+    for (Fifo* fifo : {&level.queue, &level.delayed}) {
+      while (!fifo->empty()) {
+        const Fifo::iterator next = fifo->begin();
+        RequestRows& rest = next->rest;
+        if (!batch->rows.empty() && !rest.request->SharesBatchWith(*batch->rows.front().request)) {
           return;
         }
-        const int64_t taken = share.rows - left;
-        if (taken >= share.enough && next->rows > left && next->rows <= share.whole) {
+        const int64_t taken = share.max_rows - left;
+        if (taken >= share.min_rows && rest.count > left && rest.count <= share.whole_rows) {
           return;
         }
-        if (!next->request->Begin(now)) {
-          Forget(next);
+        if (!rest.request->TryStart(now)) {
+          Erase(next);
           continue;
         }
-        const int64_t take = std::min(left, next->rows);
-        batch->pieces.push_back({next->request, next->start, take});
+        const int64_t take = std::min(left, rest.count);
+        batch->rows.push_back({rest.request, rest.start, take});
         left -= take;
-        if (take == next->rows) {
-          Forget(next);
+        if (take == rest.count) {
+          Erase(next);
         } else {
-          ClearAlarm(next);
-          begun_ += next->start == 0 ? 1 : 0;
+          ClearTimer(next);
+          started_ += rest.start == 0 ? 1 : 0;
           rows_ -= take;
-          next->start += take;
-          next->rows -= take;
-          SetAlarm(next);
-          line->splice(line->end(), *line, next);
+          rest.start += take;
+          rest.count -= take;
+          SetTimer(next);
+          fifo->splice(fifo->end(), *fifo, next);
         }
-        if (left == 0 || share.rows - left >= share.merge_rows) {
+        if (left == 0 || share.max_rows - left >= share.merge_rows) {
           return;
         }
       }

@@ -1,8 +1,8 @@
-// From the requests that wait for one version of a model to the batches that workers run.
+// Forms batches from the requests that wait for one model version.
 //
-// A more urgent priority goes first. Requests of one priority take turns: what is left of one that
-// is larger than a batch goes behind the others, so that nobody waits for more than a piece of
-// each.
+// More urgent priority levels go first. Requests of one level take turns: the rest of a request
+// that exceeds a batch moves to the back, so each request waits for at most one chunk of every
+// other.
 #pragma once
 
 #include <cstdint>
@@ -22,87 +22,80 @@
 
 namespace braid {
 
-// Not thread-safe. Time is what its callers say it is.
+// Not thread-safe. Reads no clock; callers pass the time.
 class Batcher {
  public:
-  // Rows [start, start + rows) of a request.
-  struct Piece {
-    std::shared_ptr<InferenceRequest> request;
-    int64_t start = 0;
-    int64_t rows = 0;
-  };
-  // Every request in it has begun: Finish() or Fail() is due for each piece, Fail() for each that
-  // has expired.
+  // Every request in it is started: the caller must call Finish() or Fail() for each entry of
+  // `rows`, and Fail() for each expired request.
   struct Batch {
-    std::vector<Piece> pieces;
+    std::vector<RequestRows> rows;
     std::vector<std::shared_ptr<InferenceRequest>> expired;
   };
 
   explicit Batcher(const ModelConfig& config);
 
-  // Returns the index of its priority, less than levels(). RESOURCE_EXHAUSTED if as many of that
-  // priority wait as the queue policy allows, INVALID_ARGUMENT for one that the model does not
-  // have.
+  // Queues a request. Returns the index of its priority level, less than levels().
+  // RESOURCE_EXHAUSTED if the level's queue is full.
   absl::StatusOr<size_t> Add(std::shared_ptr<InferenceRequest> request);
-  // Forgets what of `request` waits, if anything does.
+  // Removes the waiting rows of `request`, if any.
   void Remove(const InferenceRequest& request);
 
-  // Deals with the requests whose time has come: those that are over have begun, for Fail().
+  // Removes the requests whose deadline or timeout has passed, or delays them if the policy says
+  // so. The caller must Fail() those returned.
   std::vector<std::shared_ptr<InferenceRequest>> Expire(absl::Time now);
-  // When that is due next.
+  // When Expire() has work next; InfiniteFuture if never.
   absl::Time next_expiry() const {
-    return alarms_.empty() ? absl::InfiniteFuture() : alarms_.begin()->first;
+    return timers_.empty() ? absl::InfiniteFuture() : timers_.begin()->first;
   }
 
-  // The next batch; or, if there is none, the time from which there may be one.
+  // Returns the next batch, or the time at which there may be one.
   using Next = std::variant<Batch, absl::Time>;
   Next Take(absl::Time now, const IdleWorkers& idle);
 
   size_t levels() const { return levels_.size(); }
-  // That wait.
+  // Rows that wait.
   int64_t rows() const { return rows_; }
 
  private:
-  struct Waiting {
-    std::shared_ptr<InferenceRequest> request;
-    int64_t start = 0;
-    int64_t rows = 0;
+  struct Entry {
+    RequestRows rest;  // rows that wait
     size_t level = 0;
-    bool delayed = false;  // it has waited for too long, and is run after the others
-    absl::Time alarm;      // the next time at which something becomes of it
+    bool delayed = false;                       // exceeded its timeout; runs after the others
+    absl::Time timer = absl::InfiniteFuture();  // next expiry
   };
-  using Line = std::list<Waiting>;
-  struct Level {
+  using Fifo = std::list<Entry>;
+  struct PriorityLevel {
     QueuePolicy policy;
-    Line line;
-    Line delayed;
+    Fifo queue;
+    Fifo delayed;
+  };
+  // How many rows a batch takes.
+  struct Share {
+    int64_t max_rows;
+    int64_t merge_rows;  // from this size on, no further request is added
+    int64_t min_rows;    // from this size on, no request is cut that fits into the next batch
+    int64_t whole_rows;  // largest request that fits into the next batch
   };
 
   size_t LevelOf(const InferenceRequest& request) const;
-  absl::Time GiveUpTime(const Waiting& waiting) const;
-  void SetAlarm(Line::iterator waiting);
-  void ClearAlarm(Line::iterator waiting);
-  void Forget(Line::iterator waiting);
-  Line& LineOf(Line::iterator waiting);
+  absl::Time TimeoutOf(const Entry& entry) const;
+  void SetTimer(Fifo::iterator entry);
+  void ClearTimer(Fifo::iterator entry);
+  void Erase(Fifo::iterator entry);
+  Fifo& FifoOf(Fifo::iterator entry);
   QueueView View(const IdleWorkers& idle) const;
-  // What to cut off the lines.
-  struct Share {
-    int64_t rows;        // at most
-    int64_t merge_rows;  // with so many, no further request
-    int64_t enough;      // with so many, no part of one that the next batch can have whole
-    int64_t whole;       // rows of a request that it can
-  };
-  void Cut(const Share& share, absl::Time now, Batch* batch);
+  void Fill(const Share& share, absl::Time now, Batch* batch);
 
   const BatchLimits limits_;
   const int64_t default_priority_;
-  std::vector<Level> levels_;  // the most urgent first
-  absl::flat_hash_map<const InferenceRequest*, Line::iterator> places_;
-  absl::btree_set<std::pair<absl::Time, const InferenceRequest*>> alarms_;
+  std::vector<PriorityLevel> levels_;  // the most urgent first
+  absl::flat_hash_map<const InferenceRequest*, Fifo::iterator> entries_;
+  absl::btree_set<std::pair<absl::Time, const InferenceRequest*>> timers_;
   int64_t rows_ = 0;
-  int64_t begun_ = 0;  // requests of which a piece has been taken and another waits
-  // Of a batch that was full, and of which workers take shares, what is left: it waits no more.
-  int64_t released_ = 0;
+  // Requests with both taken and waiting rows.
+  int64_t started_ = 0;
+  // Rows left of a full batch that is being shared among workers. They do not wait for more rows.
+  int64_t released_rows_ = 0;
 };
 
 }  // namespace braid

@@ -8,49 +8,49 @@
 namespace braid {
 namespace {
 
-// To wake a worker and to gather what it made.
+// Cost of waking a worker and of gathering its outputs.
 constexpr double kHandOverMicroseconds = 50;
-// What the rows of a chunk take, as a multiple of what each chunk takes without any.
-constexpr double kWorth = 3;
-// Batches of a size that tell what one costs.
-constexpr int64_t kFewestBatches = 4;
-// No chunk is held to be worth less than this many rows, however cheap they are.
-constexpr double kLargestMinChunk = 4096;
+// Minimum ratio of a chunk's row cost to its fixed cost.
+constexpr double kMinRowToFixedRatio = 3;
+// Batches of a size class that are needed before its mean counts.
+constexpr int64_t kMinBatches = 4;
+// Upper limit of min_chunk_rows(), for very cheap rows.
+constexpr double kMaxMinChunk = 4096;
 
 }  // namespace
 
 void ChunkCost::Begin(int64_t rows) {
-  since_few_ = rows <= kDefaultMinChunkRows ? 0 : since_few_ + 1;
+  since_small_ = rows <= kDefaultMinChunkRows ? 0 : since_small_ + 1;
 }
 
 void ChunkCost::Record(int64_t rows, absl::Duration time) {
-  constexpr double kMemory = 0.99;
-  const double part = 1 / static_cast<double>(rows);
-  const double row_time = absl::ToDoubleMicroseconds(time) * part;
-  weights_ = weights_ * kMemory + 1;
-  parts_ = parts_ * kMemory + part;
-  row_times_ = row_times_ * kMemory + row_time;
-  parts_squared_ = parts_squared_ * kMemory + part * part;
-  parts_times_ = parts_times_ * kMemory + part * row_time;
+  constexpr double kDecay = 0.99;
+  const double inverse = 1 / static_cast<double>(rows);
+  const double row_time = absl::ToDoubleMicroseconds(time) * inverse;
+  weights_ = weights_ * kDecay + 1;
+  inverse_rows_ = inverse_rows_ * kDecay + inverse;
+  row_times_ = row_times_ * kDecay + row_time;
+  inverse_rows_squared_ = inverse_rows_squared_ * kDecay + inverse * inverse;
+  inverse_rows_times_ = inverse_rows_times_ * kDecay + inverse * row_time;
   if (const std::optional<Line> line = Fit()) line_ = line;
-  Size& size = sizes_[SizeOf(rows)];
+  SizeClass& size = sizes_[SizeOf(rows)];
   ++size.batches;
-  const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kMemory);
+  const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kDecay);
   size.row_time += (row_time - size.row_time) * share;
 }
 
 int64_t ChunkCost::merge_rows() {
-  constexpr int64_t kTryEvery = 16;
-  constexpr double kAsGood = 1.05;
-  if (++asked_ % kTryEvery == 0) {
-    return asked_ / kTryEvery % 2 == 0 ? 1 : std::numeric_limits<int64_t>::max();
+  constexpr int64_t kExploreInterval = 16;
+  constexpr double kTolerance = 1.05;
+  if (++merge_calls_ % kExploreInterval == 0) {
+    return merge_calls_ / kExploreInterval % 2 == 0 ? 1 : std::numeric_limits<int64_t>::max();
   }
   double best = std::numeric_limits<double>::infinity();
-  for (const Size& size : sizes_) {
-    best = size.batches >= kFewestBatches ? std::min(best, size.row_time) : best;
+  for (const SizeClass& size : sizes_) {
+    best = size.batches >= kMinBatches ? std::min(best, size.row_time) : best;
   }
   for (size_t k = 0; k < sizes_.size(); ++k) {
-    if (sizes_[k].batches >= kFewestBatches && sizes_[k].row_time <= best * kAsGood) {
+    if (sizes_[k].batches >= kMinBatches && sizes_[k].row_time <= best * kTolerance) {
       return int64_t{1} << k;
     }
   }
@@ -58,36 +58,36 @@ int64_t ChunkCost::merge_rows() {
 }
 
 std::optional<ChunkCost::Line> ChunkCost::Fit() const {
-  constexpr double kFewest = 8;
-  if (weights_ < kFewest) {
+  constexpr double kMinWeight = 8;
+  if (weights_ < kMinWeight) {
     return std::nullopt;
   }
-  const double mean_part = parts_ / weights_;
+  const double mean_inverse = inverse_rows_ / weights_;
   const double mean_row_time = row_times_ / weights_;
-  const double variance = parts_squared_ / weights_ - mean_part * mean_part;
-  // Batches all of about one size do not tell what a row costs.
-  if (variance < 0.01 * mean_part * mean_part) {
+  const double variance = inverse_rows_squared_ / weights_ - mean_inverse * mean_inverse;
+  // The slope is undetermined if all batches have about the same size.
+  if (variance < 0.01 * mean_inverse * mean_inverse) {
     return std::nullopt;
   }
-  const double slope = (parts_times_ / weights_ - mean_part * mean_row_time) / variance;
-  const double fixed = std::clamp(slope, 0.0, MostFixed());
-  const double row = mean_row_time - fixed * mean_part;
+  const double slope = (inverse_rows_times_ / weights_ - mean_inverse * mean_row_time) / variance;
+  const double fixed = std::clamp(slope, 0.0, MaxFixedCost());
+  const double row = mean_row_time - fixed * mean_inverse;
   const double least = 1e-6 * mean_row_time;
-  // Rows that seem to cost nothing, or less: so it is, unless all batches are of a similar size.
-  if (row < least && variance < 0.25 * mean_part * mean_part) {
+  // Accepts a row cost of about zero or less only if the batch sizes vary enough.
+  if (row < least && variance < 0.25 * mean_inverse * mean_inverse) {
     return std::nullopt;
   }
   return Line{fixed, std::max(row, least)};
 }
 
-double ChunkCost::MostFixed() const {
-  double most = std::numeric_limits<double>::infinity();
+double ChunkCost::MaxFixedCost() const {
+  double bound = std::numeric_limits<double>::infinity();
   for (size_t k = 0; k < sizes_.size(); ++k) {
-    if (sizes_[k].batches >= kFewestBatches) {
-      most = std::min(most, sizes_[k].row_time * std::ldexp(2.0, static_cast<int>(k)));
+    if (sizes_[k].batches >= kMinBatches) {
+      bound = std::min(bound, sizes_[k].row_time * std::ldexp(2.0, static_cast<int>(k)));
     }
   }
-  return most;
+  return bound;
 }
 
 absl::Duration ChunkCost::Predict(int64_t rows) const {
@@ -95,9 +95,9 @@ absl::Duration ChunkCost::Predict(int64_t rows) const {
   if (line_) {
     return absl::Microseconds(line_->fixed + line_->row * n);
   }
-  const Size& size = sizes_[SizeOf(rows)];
-  return size.batches >= kFewestBatches ? absl::Microseconds(size.row_time * n)
-                                        : absl::InfiniteDuration();
+  const SizeClass& size = sizes_[SizeOf(rows)];
+  return size.batches >= kMinBatches ? absl::Microseconds(size.row_time * n)
+                                     : absl::InfiniteDuration();
 }
 
 size_t ChunkCost::SizeOf(int64_t rows) const {
@@ -109,17 +109,17 @@ int64_t ChunkCost::min_chunk_rows() const {
   if (!line_) {
     return kDefaultMinChunkRows;
   }
-  const double chunk = kWorth * (kHandOverMicroseconds + line_->fixed) / line_->row;
-  return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kLargestMinChunk)));
+  const double chunk = kMinRowToFixedRatio * (kHandOverMicroseconds + line_->fixed) / line_->row;
+  return static_cast<int64_t>(std::ceil(std::clamp(chunk, 1.0, kMaxMinChunk)));
 }
 
-int64_t ChunkCost::try_rows() const {
-  const size_t few = SizeOf(kDefaultMinChunkRows);
+int64_t ChunkCost::sample_rows() const {
+  const size_t small = SizeOf(kDefaultMinChunkRows);
   int64_t seen = 0;
-  for (size_t k = 0; k <= few; ++k) {
+  for (size_t k = 0; k <= small; ++k) {
     seen = std::max(seen, sizes_[k].batches);
   }
-  return seen < kFewestBatches && since_few_ >= kTryAfter ? kDefaultMinChunkRows : 0;
+  return seen < kMinBatches && since_small_ >= kSampleInterval ? kDefaultMinChunkRows : 0;
 }
 
 }  // namespace braid

@@ -1,5 +1,5 @@
-// What a batch costs by its rows, learnt from those that ran: how small a chunk is worth its
-// hand-over to another worker, and how large a batch is worth the copy that merging requests takes.
+// Learns what batches cost by their number of rows: the smallest chunk that is worth handing to
+// another worker, and the largest batch that is worth the copy of a merge.
 #pragma once
 
 #include <array>
@@ -11,68 +11,70 @@
 
 namespace braid {
 
-// Before anything is learnt.
+// Used before anything is learned.
 inline constexpr int64_t kDefaultMinChunkRows = 8;
 
-// Not thread-safe.
+// Not thread-safe. Owned by BatchQueue.
 class ChunkCost {
  public:
-  // A batch of `rows` rows is about to run.
+  // Counts a batch that is about to run.
   void Begin(int64_t rows);
-  // One took `time`.
+  // Records the duration of a batch.
   void Record(int64_t rows, absl::Duration time);
 
-  // Of a batch of `rows` rows; InfiniteDuration: not known yet.
+  // Predicted duration of a batch; InfiniteDuration if unknown.
   absl::Duration Predict(int64_t rows) const;
 
-  // How many rows a batch has before no other request is merged into it: those from which on a row
-  // costs about as little as it ever does. Now and then more or fewer, to see what they cost.
+  // Batch size from which no further request is merged: the smallest size whose cost per row is
+  // within 5 % of the best. Every 16th call returns 1 or the maximum instead, to measure those.
   int64_t merge_rows();
 
-  // Of the chunks that a batch is split into for idle workers. A chunk's rows cost at least three
-  // times what it costs without any, a worker's waking included: to split wastes a quarter at most.
+  // Smallest chunk that is worth splitting off for an idle worker. Its rows cost at least three
+  // times the fixed cost of a chunk, which includes waking the worker, so that splitting wastes at
+  // most a quarter.
   int64_t min_chunk_rows() const;
 
-  // As many rows as are to be taken alone, where another worker is idle and there are many more; 0:
-  // none. So a few times, until some batches of few rows have run: large ones do not tell what one
-  // costs without any, for two that run side by side take longer than one alone.
-  int64_t try_rows() const;
+  // Size of a sample batch to take if another worker is idle and many more rows wait; 0: none.
+  // Samples are taken until a few small batches have run. Large batches do not reveal the fixed
+  // cost, because two that run in parallel are slower than one alone.
+  int64_t sample_rows() const;
 
  private:
-  // Of batches of 2^k to 2^(k+1) - 1 rows.
-  struct Size {
+  // Batches of 2^k to 2^(k+1) - 1 rows.
+  struct SizeClass {
     int64_t batches = 0;
-    double row_time = 0;  // a running mean, in microseconds
+    double row_time = 0;  // running mean, microseconds per row
   };
-
-  // Where batches of `rows` rows are among sizes_.
-  size_t SizeOf(int64_t rows) const;
-
-  std::array<Size, 32> sizes_;
-  int64_t asked_ = 0;
+  // cost(rows) = fixed + row * rows, in microseconds.
   struct Line {
-    double fixed;  // microseconds
+    double fixed;
     double row;
   };
-  // What the last batches lie on; nullopt: they do not tell.
+
+  // Index into sizes_.
+  size_t SizeOf(int64_t rows) const;
+  // Least-squares fit to the recent batches; nullopt if their sizes are too similar.
   std::optional<Line> Fit() const;
-  // What a batch may cost without any rows, at most, by what those of each size have taken.
-  double MostFixed() const;
+  // Upper bound of the fixed cost, from the mean of each size class.
+  double MaxFixedCost() const;
 
-  // For least squares over the last hundred batches or so: sums, each batch weighed less the longer
-  // it is ago. A row's time, in microseconds, over the part of the batch that the row is: so an
-  // error counts by what part of the batch's time it is, and what few rows took is not lost beside
-  // many.
+  std::array<SizeClass, 32> sizes_;
+  int64_t merge_calls_ = 0;
+
+  // Exponentially weighted sums over about the last hundred batches, for a regression of the time
+  // per row (microseconds) on 1 / rows. Errors thus count relative to the duration of their batch,
+  // and small batches are not outweighed by large ones.
   double weights_ = 0;
-  double parts_ = 0;
+  double inverse_rows_ = 0;
   double row_times_ = 0;
-  double parts_squared_ = 0;
-  double parts_times_ = 0;
+  double inverse_rows_squared_ = 0;
+  double inverse_rows_times_ = 0;
 
-  std::optional<Line> line_;  // the last that batches told
+  std::optional<Line> line_;  // last successful fit
 
-  static constexpr int64_t kTryAfter = 32;
-  int64_t since_few_ = kTryAfter - 8;  // batches begun since one of few rows; at first, soon
+  static constexpr int64_t kSampleInterval = 32;
+  // Batches since the last small one. The initial value schedules the first sample early.
+  int64_t since_small_ = kSampleInterval - 8;
 };
 
 }  // namespace braid

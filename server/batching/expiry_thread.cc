@@ -22,7 +22,7 @@ ExpiryThread::~ExpiryThread() {
   thread_.join();
 }
 
-void ExpiryThread::Add(absl::Time time, std::weak_ptr<Expiring> queue) {
+void ExpiryThread::Add(absl::Time time, std::weak_ptr<ExpiringQueue> queue) {
   if (time == absl::InfiniteFuture()) {
     return;
   }
@@ -45,7 +45,7 @@ void ExpiryThread::Add(absl::Time time, std::weak_ptr<Expiring> queue) {
 
 void ExpiryThread::Run() {
   while (true) {
-    std::weak_ptr<Expiring> queue;
+    std::weak_ptr<ExpiringQueue> queue;
     {
       const absl::MutexLock lock(&mu_);
       while (!stop_ && (due_.empty() || due_.begin()->first > absl::Now())) {
@@ -58,7 +58,7 @@ void ExpiryThread::Run() {
       queue = std::move(due_.begin()->second);
       due_.erase(due_.begin());
     }
-    if (const std::shared_ptr<Expiring> alive = queue.lock()) {
+    if (const std::shared_ptr<ExpiringQueue> alive = queue.lock()) {
       Add(alive->Expire(absl::Now()), std::move(queue));
     }
   }

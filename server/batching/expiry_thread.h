@@ -1,4 +1,5 @@
-// One thread that answers what expires in queues, though no worker is free to.
+// One thread that fails queued requests whose deadline or timeout has passed, even if no worker is
+// free.
 #pragma once
 
 #include <map>
@@ -11,27 +12,28 @@
 
 namespace braid {
 
-// Where something expires. Thread-safe.
-class Expiring {
+// A queue whose entries expire. Thread-safe.
+class ExpiringQueue {
  public:
-  virtual ~Expiring() = default;
-  // Deals with what has expired by `now`; returns when there will be something next. It is asked as
-  // it was added, once: what it does not return, nobody looks for.
+  virtual ~ExpiringQueue() = default;
+  // Handles the entries that have expired by `now`. Returns the time of the next call. Called once
+  // per ExpiryThread::Add(); InfiniteFuture: not called again.
   virtual absl::Time Expire(absl::Time now) = 0;
 };
 
-// Thread-safe.
+// Thread-safe. Owned by ServedModels.
 class ExpiryThread {
  public:
   ExpiryThread();
-  // Joins the thread: what would expire later does not.
+  // Joins the thread. Later expiries are dropped.
   ~ExpiryThread();
   ExpiryThread(const ExpiryThread&) = delete;
   ExpiryThread& operator=(const ExpiryThread&) = delete;
 
-  // Calls Expire() of `queue` at `time`, or at an earlier one that was added before, if it still
-  // lives, and then whenever that said; at InfiniteFuture never.
-  void Add(absl::Time time, std::weak_ptr<Expiring> queue) ABSL_LOCKS_EXCLUDED(mu_);
+  // Schedules a call of `queue`'s Expire() at `time`, and then whenever Expire() returns. Each
+  // queue is scheduled once, at the earliest of its times. Ignores InfiniteFuture. A queue that no
+  // longer exists is skipped.
+  void Add(absl::Time time, std::weak_ptr<ExpiringQueue> queue) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
@@ -39,9 +41,9 @@ class ExpiryThread {
   absl::Mutex mu_;
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  // Each queue once: deadlines that come in falling order must not pile up. Those that are gone
-  // leave with the next Add(): their time may be years away.
-  std::multimap<absl::Time, std::weak_ptr<Expiring>> due_ ABSL_GUARDED_BY(mu_);
+  // Contains each queue at most once, so that decreasing deadlines do not accumulate. Add() erases
+  // expired pointers, whose times may be years away.
+  std::multimap<absl::Time, std::weak_ptr<ExpiringQueue>> due_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.
   std::thread thread_;

@@ -10,15 +10,16 @@
 namespace braid {
 namespace {
 
-// An argument of forward() that is one number, or None. Others that every replica gets whole are
-// not worth comparing.
-bool SameScalar(const HostTensor& a, const HostTensor& b) {
-  const bool brief = a.broadcast && (a.shape.empty() || a.bytes == 0);
-  return brief && b.broadcast && a.shape == b.shape && a.bytes == b.bytes &&
+// Compares numbers and None. Larger broadcast inputs are never shared: comparing their bytes would
+// cost too much.
+bool EqualScalars(const HostTensor& a, const HostTensor& b) {
+  const bool scalar = a.broadcast && (a.shape.empty() || a.bytes == 0);
+  return scalar && b.broadcast && a.shape == b.shape && a.bytes == b.bytes &&
          std::memcmp(a.data, b.data, a.bytes) == 0;
 }
 
-bool SameButRows(const HostTensor& a, const HostTensor& b) {
+// True if the shapes differ in dim 0 at most.
+bool EqualButRows(const HostTensor& a, const HostTensor& b) {
   return a.shape.size() == b.shape.size() && !a.shape.empty() &&
          std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1) && !a.broadcast;
 }
@@ -29,11 +30,11 @@ bool InferenceRequest::SharesBatchWith(const InferenceRequest& other) const {
   return this == &other ||
          std::equal(inputs_.begin(), inputs_.end(), other.inputs_.begin(), other.inputs_.end(),
                     [](const HostTensor& a, const HostTensor& b) {
-                      return SameButRows(a, b) || SameScalar(a, b);
+                      return EqualButRows(a, b) || EqualScalars(a, b);
                     });
 }
 
-void InferenceRequest::Enter(std::shared_ptr<Queue> queue, Place place) {
+void InferenceRequest::EnterQueue(std::shared_ptr<Queue> queue, Place place) {
   const absl::MutexLock lock(&mu_);
   queue_ = std::move(queue);
   place_ = place;
@@ -44,13 +45,13 @@ InferenceRequest::Place InferenceRequest::place() const {
   return place_;
 }
 
-bool InferenceRequest::Begin(absl::Time now) {
+bool InferenceRequest::TryStart(absl::Time now) {
   const absl::MutexLock lock(&mu_);
-  if (!error_.ok() || answered_) {
+  if (!error_.ok() || completed_) {
     return false;
   }
   ++running_;
-  begun_ = std::min(begun_, now);
+  started_ = std::min(started_, now);
   return true;
 }
 
@@ -59,9 +60,9 @@ absl::Status InferenceRequest::error() const {
   return error_;
 }
 
-absl::Time InferenceRequest::begun() const {
+absl::Time InferenceRequest::started() const {
   const absl::MutexLock lock(&mu_);
-  return begun_;
+  return started_;
 }
 
 void InferenceRequest::Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs,
@@ -71,9 +72,9 @@ void InferenceRequest::Finish(int64_t start, int64_t rows, std::vector<HostTenso
     const absl::MutexLock lock(&mu_);
     --running_;
     rows_done_ += rows;
-    pieces_.push_back({start, rows, std::move(outputs), std::move(device), durations});
+    chunks_.emplace(start, Chunk{{std::move(device), rows}, std::move(outputs), durations});
   }
-  AnswerIfOver(version);
+  CompleteIfDone(version);
 }
 
 void InferenceRequest::Fail(const absl::Status& status) {
@@ -81,14 +82,14 @@ void InferenceRequest::Fail(const absl::Status& status) {
     const absl::MutexLock lock(&mu_);
     running_ = std::max<int64_t>(running_ - 1, 0);
   }
-  GiveUp(status);
+  Abandon(status);
 }
 
 void InferenceRequest::Cancel() {
-  GiveUp(absl::CancelledError("the client has cancelled the request"));
+  Abandon(absl::CancelledError("the client cancelled the request"));
 }
 
-void InferenceRequest::GiveUp(const absl::Status& status) {
+void InferenceRequest::Abandon(const absl::Status& status) {
   std::shared_ptr<Queue> queue;
   {
     const absl::MutexLock lock(&mu_);
@@ -96,51 +97,49 @@ void InferenceRequest::GiveUp(const absl::Status& status) {
     queue = queue_;
   }
   if (queue != nullptr) {
-    queue->Drop(*this);
+    queue->Remove(*this);
   }
-  AnswerIfOver(0);
+  CompleteIfDone(/*version=*/0);
 }
 
-void InferenceRequest::AnswerIfOver(int64_t version) {
+void InferenceRequest::CompleteIfDone(int64_t version) {
   Done done;
   absl::Status error;
-  std::vector<Piece> pieces;
+  Chunks chunks;
   std::shared_ptr<Queue> queue;
   {
     const absl::MutexLock lock(&mu_);
-    if (answered_ || running_ > 0 || (error_.ok() && rows_done_ < rows_)) {
+    if (completed_ || running_ > 0 || (error_.ok() && rows_done_ < rows_)) {
       return;
     }
-    answered_ = true;
+    completed_ = true;
     done = std::move(done_);
     error = error_;
-    pieces = std::exchange(pieces_, {});
+    chunks = std::exchange(chunks_, {});
     queue = std::exchange(queue_, nullptr);
   }
   absl::StatusOr<InferenceResult> result =
-      error.ok() ? Assemble(std::move(pieces), version) : std::move(error);
+      error.ok() ? Assemble(std::move(chunks), version) : std::move(error);
   if (queue != nullptr) {
-    queue->Answer(*this, std::move(done), std::move(result));
+    queue->Complete(*this, std::move(done), std::move(result));
   } else {
     done(std::move(result));
   }
 }
 
-absl::StatusOr<InferenceResult> InferenceRequest::Assemble(std::vector<Piece> pieces,
-                                                           int64_t version) {
-  std::sort(pieces.begin(), pieces.end(),
-            [](const Piece& a, const Piece& b) { return a.start < b.start; });
+absl::StatusOr<InferenceResult> InferenceRequest::Assemble(Chunks chunks, int64_t version) {
   InferenceResult result;
   result.version = version;
-  for (const Piece& piece : pieces) {
-    result.chunks.push_back({piece.device, piece.rows});
-    result.durations += piece.durations;
+  for (auto& [start, chunk] : chunks) {
+    result.chunks.push_back(std::move(chunk.report));
+    result.durations += chunk.durations;
   }
-  for (size_t o = 0; o < pieces.front().outputs.size(); ++o) {
+  const size_t outputs = chunks.begin()->second.outputs.size();
+  for (size_t o = 0; o < outputs; ++o) {
     std::vector<HostTensor> parts;
-    parts.reserve(pieces.size());
-    for (Piece& piece : pieces) {
-      parts.push_back(std::move(piece.outputs[o]));
+    parts.reserve(chunks.size());
+    for (auto& [start, chunk] : chunks) {
+      parts.push_back(std::move(chunk.outputs[o]));
     }
     BRAID_ASSIGN_OR_RETURN(GatheredTensor output, Gather(std::move(parts)));
     result.outputs.push_back(std::move(output));
@@ -148,21 +147,20 @@ absl::StatusOr<InferenceResult> InferenceRequest::Assemble(std::vector<Piece> pi
   return result;
 }
 
-absl::StatusOr<GatheredTensor> Gather(std::vector<HostTensor> pieces) {
-  GatheredTensor whole{
-      pieces.front().name, pieces.front().type, pieces.front().shape, pieces.front().bytes, {}};
-  for (size_t p = 1; p < pieces.size(); ++p) {
-    const HostTensor& piece = pieces[p];
-    if (!SameButRows(piece, pieces.front())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("output '", whole.name, "' has shape ", ShapeString(pieces.front().shape),
-                       " for some rows of the request and ", ShapeString(piece.shape),
-                       " for others: it cannot be gathered"));
+absl::StatusOr<GatheredTensor> Gather(std::vector<HostTensor> chunks) {
+  const HostTensor& first = chunks.front();
+  GatheredTensor whole{first.name, first.type, first.shape, first.bytes, {}};
+  for (size_t c = 1; c < chunks.size(); ++c) {
+    const HostTensor& chunk = chunks[c];
+    if (!EqualButRows(chunk, first)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "output '", whole.name, "': cannot gather chunks of shapes ", ShapeString(first.shape),
+          " and ", ShapeString(chunk.shape), " (all chunks must agree except in dim 0)"));
     }
-    whole.shape[0] += piece.shape[0];
-    whole.bytes += piece.bytes;
+    whole.shape[0] += chunk.shape[0];
+    whole.bytes += chunk.bytes;
   }
-  whole.pieces = std::move(pieces);
+  whole.pieces = std::move(chunks);
   return whole;
 }
 

@@ -1,9 +1,11 @@
-// One inference request, from its admission to its reply.
+// One inference request, from admission to reply.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -17,7 +19,7 @@
 
 namespace braid {
 
-// Rows that went through a forward pass as part of one batch on one device.
+// Rows of a request that ran in one batch on one device.
 struct ChunkReport {
   std::string device;
   int64_t rows = 0;
@@ -28,49 +30,52 @@ struct InferenceResult {
   std::vector<GatheredTensor> outputs;
   int64_t version = 0;
   std::vector<ChunkReport> chunks;
-  // Of all batches that it was in.
+  // Sum over all batches that contained rows of the request.
   BatchDurations durations;
-  // From its arrival until a worker took the first of its rows, and from then on.
+  // Time from arrival until a worker took the first rows, and from then until the end.
   absl::Duration queued;
   absl::Duration computed;
 };
 
-// Thread-safe. Pieces of it may run on several workers at the same time.
+// Thread-safe. Several workers may run different rows at the same time. Owned by shared pointers of
+// its queue and of the batches that contain its rows.
 class InferenceRequest {
  public:
-  // Called once, by a worker; must not block. The inputs are not read after it.
+  // Called once, by the thread that completes the request; must not block. The inputs are not read
+  // afterwards.
   using Done = absl::AnyInvocable<void(absl::StatusOr<InferenceResult>)>;
 
-  // In its queue: the index of its priority, and a number among those of that priority.
+  // Position in a queue: index of the priority level, and a sequence number within that level.
   struct Place {
     size_t level = 0;
     int64_t number = 0;
   };
-  // Where it waits. Called without the request's lock.
+
+  // The queue that holds the request. Called without the request's lock.
   class Queue {
    public:
     virtual ~Queue() = default;
-    // What of `request` still waits will not be run.
-    virtual void Drop(const InferenceRequest& request) = 0;
-    // `request` is over: passes its result on.
-    virtual void Answer(const InferenceRequest& request, Done done,
-                        absl::StatusOr<InferenceResult> result) = 0;
+    // Removes the rows that still wait.
+    virtual void Remove(const InferenceRequest& request) = 0;
+    // Delivers the result of a completed request to `done`.
+    virtual void Complete(const InferenceRequest& request, Done done,
+                          absl::StatusOr<InferenceResult> result) = 0;
   };
 
-  // What its place in the queue depends on.
+  // Determines the position in the queue.
   struct Schedule {
     absl::Time arrival;
-    // After it the request is not run.
+    // The request is not started after this time.
     absl::Time deadline = absl::InfiniteFuture();
-    // 1, the most urgent, to the model's priority_levels; 0: the model's default.
+    // 1 (most urgent) to the model's priority_levels. 0: the model's default.
     int64_t priority = 0;
-    // How long it may wait, where the model's queue policy lets a request say so. Zero: the
-    // policy's.
+    // Longest time in the queue, if the model's queue policy allows requests to set it. 0: the
+    // policy's timeout.
     absl::Duration timeout;
   };
 
-  // `inputs` as CheckInputs() gave them; `rows`: of all of them, or 1 if the model merges
-  // no requests.
+  // inputs: as returned by CheckInputs(). rows: rows of the inputs; 1 if the model does not merge
+  // requests.
   InferenceRequest(std::vector<HostTensor> inputs, int64_t rows, const Schedule& schedule,
                    Done done)
       : inputs_(std::move(inputs)), rows_(rows), schedule_(schedule), done_(std::move(done)) {}
@@ -78,46 +83,45 @@ class InferenceRequest {
   const std::vector<HostTensor>& inputs() const { return inputs_; }
   int64_t rows() const { return rows_; }
   const Schedule& schedule() const { return schedule_; }
-  // Whether rows of both requests may share a batch: the inputs differ in dim 0 at most, and what
-  // is broadcast is one number, the same in both.
+  // True if one batch may contain rows of both requests: inputs differ in dim 0 at most, and
+  // broadcast inputs are equal scalars.
   bool SharesBatchWith(const InferenceRequest& other) const;
 
-  // Waits in `queue`, which it keeps alive until it is answered.
-  void Enter(std::shared_ptr<Queue> queue, Place place) ABSL_LOCKS_EXCLUDED(mu_);
+  // Records the queue, and keeps it alive until the request is completed.
+  void EnterQueue(std::shared_ptr<Queue> queue, Place place) ABSL_LOCKS_EXCLUDED(mu_);
   Place place() const ABSL_LOCKS_EXCLUDED(mu_);
-  // A piece of the request is taken to be run; Finish() or Fail() follows. False: the request has
-  // failed, and its inputs must not be read any more.
-  bool Begin(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Why it has failed, although pieces of it may still run; OK: it has not.
+  // Marks a chunk of the request as running; Finish() or Fail() must follow. Returns false if the
+  // request has already failed; its inputs must not be read then.
+  bool TryStart(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // First error; other chunks may still run. OK if there is none.
   absl::Status error() const ABSL_LOCKS_EXCLUDED(mu_);
-  // When its first piece was taken; InfiniteFuture: not yet.
-  absl::Time begun() const ABSL_LOCKS_EXCLUDED(mu_);
-  // The outputs of `rows` rows from `start` on, in host memory, of a batch that took `durations`.
-  // The last piece answers the request.
+  // Time of the first TryStart(); InfiniteFuture before it.
+  absl::Time started() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Records the outputs, in host memory, of rows [start, start + rows). The last chunk completes
+  // the request.
   void Finish(int64_t start, int64_t rows, std::vector<HostTensor> outputs, std::string device,
               int64_t version, const BatchDurations& durations) ABSL_LOCKS_EXCLUDED(mu_);
-  // A piece failed: the request is answered with the first error, once no other piece runs.
+  // Ends a chunk with an error. The request completes with its first error once no chunk runs.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  // Nobody waits for it any more: what of it is not running will not be run, and it is answered
-  // CANCELLED.
+  // Removes the rows that wait. The request completes with CANCELLED once no chunk runs.
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Piece {
-    int64_t start = 0;
-    int64_t rows = 0;
+  struct Chunk {
+    ChunkReport report;
     std::vector<HostTensor> outputs;
-    std::string device;
     BatchDurations durations;
   };
+  // Keyed by the first row.
+  using Chunks = std::map<int64_t, Chunk>;
 
-  // Keeps `status` as its answer, if it is the first error, and takes it out of its queue.
-  void GiveUp(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  // Answers, if there is nothing left to wait for.
-  void AnswerIfOver(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
-  static absl::StatusOr<InferenceResult> Assemble(std::vector<Piece> pieces, int64_t version);
+  // Records the first error and leaves the queue.
+  void Abandon(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Completes the request if no chunk runs and none is missing.
+  void CompleteIfDone(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  static absl::StatusOr<InferenceResult> Assemble(Chunks chunks, int64_t version);
 
-  // Immutable after construction.
+  // Constant after construction.
   const std::vector<HostTensor> inputs_;
   const int64_t rows_;
   const Schedule schedule_;
@@ -125,17 +129,25 @@ class InferenceRequest {
   mutable absl::Mutex mu_;
   int64_t running_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t rows_done_ ABSL_GUARDED_BY(mu_) = 0;
-  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  bool completed_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
-  std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
-  absl::Time begun_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  Chunks chunks_ ABSL_GUARDED_BY(mu_);
+  absl::Time started_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   std::shared_ptr<Queue> queue_ ABSL_GUARDED_BY(mu_);
   Place place_ ABSL_GUARDED_BY(mu_);
   Done done_ ABSL_GUARDED_BY(mu_);
 };
 
-// One tensor of `pieces`, at least one, whose bytes stay where they are. INVALID_ARGUMENT unless
-// their shapes are one but for dim 0.
-absl::StatusOr<GatheredTensor> Gather(std::vector<HostTensor> pieces);
+// Rows [start, start + count) of a request. If the model does not merge requests, the one row
+// stands for the whole request.
+struct RequestRows {
+  std::shared_ptr<InferenceRequest> request;
+  int64_t start = 0;
+  int64_t count = 0;
+};
+
+// Joins at least one chunk along dim 0 without copying bytes. INVALID_ARGUMENT if the shapes differ
+// in another dimension.
+absl::StatusOr<GatheredTensor> Gather(std::vector<HostTensor> chunks);
 
 }  // namespace braid

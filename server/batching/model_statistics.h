@@ -1,4 +1,4 @@
-// What one version of a model has done since it was loaded.
+// Request and batch counters of one model version since it was loaded.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,13 @@ struct DurationCount {
   }
 };
 
-// Of a batch's forward pass.
+// Durations of the stages of one batch.
 struct BatchDurations {
   absl::Duration copy_in;
   absl::Duration forward;
   absl::Duration copy_out;
 
+  absl::Duration total() const { return copy_in + forward + copy_out; }
   BatchDurations& operator+=(const BatchDurations& other) {
     copy_in += other.copy_in;
     forward += other.forward;
@@ -49,26 +50,26 @@ class ModelStatistics {
     }
   };
   struct Counts {
-    // When the last inference began; InfinitePast: there was none.
+    // Start of the last batch; InfinitePast if there was none.
     absl::Time last_inference = absl::InfinitePast();
-    // Of requests that succeeded.
+    // Rows of successful requests.
     int64_t rows = 0;
     int64_t batches = 0;
-    // Of requests, from their arrival to their answer.
+    // Requests, with their time from arrival to reply.
     DurationCount success;
     DurationCount failure;
-    // Of requests that succeeded, the time until the first of their rows was taken; and that of the
-    // batches that they were in, each batch's whole time.
+    // Successful requests: time until the first rows were taken, and durations of the batches that
+    // contained their rows (the full duration of each batch).
     DurationCount queue;
     Batches request;
-    // By the rows of a batch.
+    // Keyed by the rows of a batch.
     std::map<int64_t, Batches> by_rows;
   };
 
-  // A batch of `rows` rows has run.
+  // Counts a batch that has run.
   void RecordBatch(int64_t rows, absl::Time start, const BatchDurations& durations)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // A request of `rows` rows has been answered; `durations`: of all its batches.
+  // Counts a successful request. durations: sum over its batches.
   void RecordSuccess(int64_t rows, absl::Duration total, absl::Duration queued,
                      const BatchDurations& durations) ABSL_LOCKS_EXCLUDED(mu_);
   void RecordFailure(absl::Duration total) ABSL_LOCKS_EXCLUDED(mu_);

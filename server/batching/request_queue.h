@@ -1,4 +1,4 @@
-// Where the requests for one version of a model go.
+// Interface of the queue of one model version, without LibTorch headers.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace braid {
 
-// Who runs a request.
-enum class Runner {
-  kWorker,
-  // Also the thread that brings it, if a worker is free and waking it would take longer.
-  kAnyThread,
+// Chooses the thread that runs a request.
+enum class RunMode {
+  kOnWorker,
+  // On the calling thread if a worker is idle and waking it would take longer than the request.
+  kMayRunInline,
 };
 
 // Thread-safe.
@@ -23,11 +23,11 @@ class RequestQueue {
  public:
   virtual ~RequestQueue() = default;
 
-  // Queues a request, which free workers then take. RESOURCE_EXHAUSTED, and it is not queued, if as
-  // many wait as the model's queue policy allows. With Runner::kAnyThread it may be answered before
-  // this returns.
+  // Queues a request and wakes idle workers. With kMayRunInline, the request may be completed
+  // before this returns. RESOURCE_EXHAUSTED, without queueing, if the queue of the request's
+  // priority is full (max_queue_size).
   virtual absl::Status Push(std::shared_ptr<InferenceRequest> request,
-                            Runner runner = Runner::kWorker) = 0;
+                            RunMode mode = RunMode::kOnWorker) = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual int64_t version() const = 0;

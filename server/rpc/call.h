@@ -1,4 +1,4 @@
-// What every RPC does around its work: admission, the clock, the status, the metrics.
+// Steps that all RPCs share: authorization, admission, duration, status, metrics, audit.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@
 
 namespace braid {
 
-// What the services share. All of it outlives them.
+// Shared by the services; everything it points to outlives them.
 struct RpcContext {
   Admission* admission = nullptr;
   OpenStreams* streams = nullptr;
@@ -31,18 +31,19 @@ struct RpcContext {
   CallAccess access;
 };
 
-// Counts an RPC from its construction to End(), and tells the access log of it.
+// Measures an RPC from construction to End(), for the metrics and the access log.
+// Thread-compatible.
 class CallRecord {
  public:
-  // `method` lives as long as the program.
+  // method: a string literal.
   CallRecord(Metrics* metrics, absl::string_view method)
       : metrics_(metrics), method_(method), start_(absl::Now()) {}
 
-  // For the access log: what costs something is to be filled in only while AccessLogOn().
+  // Details for the access log. Fill in expensive ones only if AccessLogOn().
   CallFacts& facts() { return facts_; }
 
-  // To be called once, before the reply goes out. `model`: that the call was about, as the client
-  // names it; empty: none.
+  // Converts `status` for gRPC and records the call. Call once, before the reply is sent. model:
+  // the name that the client sent; empty if the call names no model.
   grpc::Status End(const absl::Status& status, const Caller& caller, absl::string_view model) {
     grpc::Status reply = ToGrpcStatus(status);
     const absl::Duration duration = absl::Now() - start_;
@@ -63,59 +64,58 @@ class CallRecord {
   CallFacts facts_;
 };
 
-// A unary call in flight. Reply() once, from any thread; then its users may let go of it. gRPC does
-// when the reply is out.
+// A unary call in flight. gRPC holds it until the reply is sent, and its users hold self() until
+// they have called Reply(), once, from any thread.
 class UnaryCall : public grpc::ServerUnaryReactor {
  public:
   UnaryCall(const RpcContext& rpc, const grpc::CallbackServerContext& context,
             absl::string_view method)
       : record_(rpc.metrics, method), caller_(rpc.access, context, method), self_(this) {}
 
-  // For who starts it: it may be answered, and gone, while it is being started.
+  // Keeps the call alive. Needed while starting it, because another thread may reply before the
+  // start returns.
   std::shared_ptr<UnaryCall> self() const { return self_; }
-  // Whether the caller may; then takes a place among the requests in flight, until the reply.
-  template <typename Request>
-  absl::Status Admit(const RpcContext& rpc, const Request& request) {
-    BRAID_RETURN_IF_ERROR(Check(request));
-    return TakePlace(rpc, request.ByteSizeLong());
-  }
-  // The two by themselves: what the caller may beyond the call is known after the first.
+  // Authorizes the caller and checks the request's strings. UNAUTHENTICATED, PERMISSION_DENIED or
+  // INVALID_ARGUMENT.
   template <typename Request>
   absl::Status Check(const Request& request) {
     return caller_.Check(request);
   }
-  absl::Status TakePlace(const RpcContext& rpc, size_t bytes) {
+  // Counts `bytes` as in flight until the reply. RESOURCE_EXHAUSTED or UNAVAILABLE beyond a limit.
+  absl::Status Admit(const RpcContext& rpc, size_t bytes) {
     BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes, caller_.client()));
     return absl::OkStatus();
   }
   const Caller& caller() const { return caller_; }
   CallFacts& facts() { return record_.facts(); }
-  // For the audit, before Reply().
-  void Did(const std::string& name, AuditValue value) { caller_.Did(name, std::move(value)); }
+  // Adds a detail to the audit. Call before Reply().
+  void RecordAudit(const std::string& name, AuditValue value) {
+    caller_.RecordAudit(name, std::move(value));
+  }
   void Reply(const absl::Status& status) {
-    // First, or the client's next request could be refused for this one's sake.
-    ticket_.GiveBack();
+    // Before the reply, so that the client's next request does not exceed a limit.
+    ticket_.Release();
     caller_.Audit(status);
     Finish(record_.End(status, caller_, caller_.model()));
   }
 
   void OnDone() override { self_.reset(); }
-  // Its reactions are short, and need no thread of their own from gRPC's executor, which would cost
-  // a tenth of a small request's time. gRPC's default reactor says the same.
+  // The reactions are short. Running them on gRPC's executor would add 10 % to a small request. The
+  // default reactor of gRPC does the same.
   bool InternalInlineable() override { return true; }
 
  private:
   CallRecord record_;
   Caller caller_;
   Ticket ticket_;
-  std::shared_ptr<UnaryCall> self_;  // gRPC's hold on the call
+  std::shared_ptr<UnaryCall> self_;  // gRPC's reference
 };
 
-// A unary call whose work is done at once: `work()`, or `work(caller)`, fills the response and
-// returns a status.
+// Handles a unary call synchronously: work() or work(caller) fills the response and returns a
+// status. It must not block.
 template <typename Request, typename Work>
-grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerContext* context,
-                                 absl::string_view method, const Request& request, Work work) {
+grpc::ServerUnaryReactor* HandleUnary(const RpcContext& rpc, grpc::CallbackServerContext* context,
+                                      absl::string_view method, const Request& request, Work work) {
   CallRecord record(rpc.metrics, method);
   Caller caller(rpc.access, *context, method);
   absl::Status status = caller.Check(request);
@@ -132,18 +132,24 @@ grpc::ServerUnaryReactor* Answer(const RpcContext& rpc, grpc::CallbackServerCont
   return reactor;
 }
 
-// A unary call whose work ends on another thread: `start(call)` hands it on. It is admitted first.
+// Handles a unary call asynchronously: admits it, then start(call) passes it to another thread,
+// which calls call->Reply(). If start() fails, its status is the reply.
 template <typename Request, typename Start>
-grpc::ServerUnaryReactor* AnswerLater(const RpcContext& rpc,
-                                      const grpc::CallbackServerContext* context,
-                                      absl::string_view method, const Request& request,
-                                      Start start) {
-  auto* const reactor = new UnaryCall(rpc, *context, method);  // gRPC's, and its users'
+grpc::ServerUnaryReactor* HandleUnaryAsync(const RpcContext& rpc,
+                                           const grpc::CallbackServerContext* context,
+                                           absl::string_view method, const Request& request,
+                                           Start start) {
+  auto* const reactor = new UnaryCall(rpc, *context, method);  // owned by gRPC and its users
   const std::shared_ptr<UnaryCall> call = reactor->self();
-  if (const absl::Status admitted = call->Admit(rpc, request); !admitted.ok()) {
-    call->Reply(admitted);
-  } else if (const absl::Status started = start(call); !started.ok()) {
-    call->Reply(started);
+  absl::Status status = call->Check(request);
+  if (status.ok()) {
+    status = call->Admit(rpc, request.ByteSizeLong());
+  }
+  if (status.ok()) {
+    status = start(call);
+  }
+  if (!status.ok()) {
+    call->Reply(status);
   }
   return reactor;
 }

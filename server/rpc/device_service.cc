@@ -7,7 +7,7 @@ namespace braid {
 grpc::ServerUnaryReactor* DeviceService::ListDevices(grpc::CallbackServerContext* context,
                                                      const braid::v1::ListDevicesRequest* request,
                                                      braid::v1::ListDevicesResponse* response) {
-  return Answer(rpc_, context, "ListDevices", *request, [&] {
+  return HandleUnary(rpc_, context, "ListDevices", *request, [&] {
     for (const DeviceSlotView& slot : list_()) {
       auto* device = response->add_devices();
       device->set_name(slot.name);

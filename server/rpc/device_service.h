@@ -1,4 +1,4 @@
-// braid.v1.DeviceService: what the server runs on.
+// braid.v1.DeviceService: lists the server's devices.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace braid {
 // Thread-safe.
 class DeviceService final : public braid::v1::DeviceService::CallbackService {
  public:
-  // What `rpc` points to outlives the service, and so do the workers that `list` reads.
+  // The pointers in `rpc`, and the workers that `list` reads, outlive the service.
   DeviceService(ListSlots list, const RpcContext& rpc)
       : list_(std::move(list)), rpc_(rpc), start_(absl::Now()) {}
 

@@ -12,12 +12,12 @@
 namespace braid {
 namespace {
 
-// Status, details and violation carry the message in headers, percent-encoded once; gRPC takes 8
-// KiB of them.
-constexpr size_t kLongestMessage = 1024;
+// Status, details and violation each carry the message in headers, percent-encoded. gRPC limits
+// headers to 8 KiB.
+constexpr size_t kMaxMessageBytes = 1024;
 
-std::string Shortened(absl::string_view message) {
-  const absl::string_view excerpt = Excerpt(message, kLongestMessage);
+std::string Shorten(absl::string_view message) {
+  const absl::string_view excerpt = Excerpt(message, kMaxMessageBytes);
   return absl::StrCat(excerpt, excerpt.size() < message.size() ? "…" : "");
 }
 
@@ -27,9 +27,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) {
     return grpc::Status::OK;
   }
-  // The two enumerations are numbered alike.
+  // Both enumerations have the same numbers.
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  const std::string message = Shortened(status.message());
+  const std::string message = Shorten(status.message());
   const std::optional<std::string> field = InvalidFieldOf(status);
   if (!field) {
     return {code, message};

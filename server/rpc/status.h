@@ -1,4 +1,4 @@
-// From absl::Status to grpc::Status, with google.rpc details.
+// Converts absl::Status to grpc::Status with google.rpc details.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,10 +7,10 @@
 
 namespace braid {
 
-// The same code and message; a field that InvalidField() named becomes google.rpc.BadRequest.
+// Keeps code and message. A field named by InvalidField() becomes google.rpc.BadRequest.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// "INVALID_ARGUMENT".
+// Returns the name of a code, for example "INVALID_ARGUMENT".
 absl::string_view CodeName(grpc::StatusCode code);
 
 }  // namespace braid

@@ -1,12 +1,12 @@
-// Who says which models are served.
+// Decides which models of the repository are served.
 #pragma once
 
 namespace braid {
 
 enum class ControlMode {
-  kNone,      // all that the repository holds at the start
-  kExplicit,  // those that are asked for
-  kPoll,      // all that the repository holds at any time
+  kNone,      // all models that exist at start
+  kExplicit,  // models that clients or --load_model ask for
+  kPoll,      // all models; follows changes of the repository
 };
 
 }  // namespace braid

@@ -145,7 +145,7 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
     BRAID_ASSIGN_OR_RETURN(const RowTest test,
                            Test(file, settled, *placed.front(), *replicas.front(), tests));
     if (test.result == RowIndependence::kDependent && !test.approximate &&
-        settled.batching_declared && on_row_dependence == OnRowDependence::kRefuse) {
+        settled.batching_declared && on_row_dependence == OnRowDependence::kReject) {
       return RefuseDependence(settled, test);
     }
     Record(test, file.version, &settled);

@@ -1,4 +1,4 @@
-// A model's file as replicas that are ready to be served.
+// Opens a model file and makes replicas that are ready to be served.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace braid {
 
 // A version that can be served.
 struct LoadedVersion {
-  // Completed with what the module tells of itself.
+  // Completed with properties of the model file.
   ModelConfig config;
   int64_t version = 0;
   ReplicaSet replicas;
-  // Of a version that a trainer published: where it comes from.
+  // Origin of a version that a trainer published.
   std::map<std::string, std::string> origin = {};
 };
 
-// Where a version lies.
+// Location of a version.
 struct ModelFile {
   std::string path;
-  // The model's, with the files of its warm-up requests.
+  // The model's folder, with the files of its warm-up requests.
   std::string folder;
   std::string model;
   int64_t version = 0;
@@ -37,26 +37,26 @@ struct ModelFile {
 // Handling of a version whose rows depend on each other although its configuration has a batch
 // dimension.
 enum class OnRowDependence {
-  kRefuse,    // FAILED_PRECONDITION: the configuration is the user's and says otherwise.
-  kRunAlone,  // It is served; every request is a batch of its own.
+  kReject,    // FAILED_PRECONDITION: the user's configuration declares batches.
+  kRunAlone,  // Serves it with one request per batch.
 };
 
-// Replicas on those of `workers` that the configuration chooses, warmed up; of whatever package it
-// is if the file's name ends in .pt2, else of a TorchScript module. A batched version is tested for
-// row independence, unless `config` settles it or `tests` knows the result. Without `config` a
-// version whose rows depend on each other, or could not be tested, runs each request alone.
+// Makes warmed-up replicas on the workers that the configuration chooses. A file named *.pt2 is a
+// package of any kind; others are TorchScript modules. Tests a batched version for row
+// independence, unless `config` decides it or `tests` has the result. Without `config`, a version
+// whose rows depend on each other, or cannot be tested, runs each request alone.
 //
-// Errors and `config` are those of what opens it, PlaceReplicas()'s, TestRowIndependence()'s and
-// WarmUp()'s. Blocks; uses the workers only to run the test and the warm-up.
+// Returns the errors of opening the file, PlaceReplicas(), TestRowIndependence() and WarmUp().
+// Blocks; the workers run only the test and the warm-up.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,
                                           const std::vector<Worker*>& workers,
                                           OnRowDependence on_row_dependence, RowTestCache* tests);
 
-// Tests `published`, a version that a trainer made, before its requests may be merged.
+// Tests row independence of a version that a trainer published, before its requests are merged.
 absl::Status SettlePublished(LoadedVersion* published);
 
-// Replicas of a file on each of `workers`, neither tested nor warmed up.
+// Makes a replica on each of `workers`, without test and warm-up.
 absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
                                          const std::optional<ModelConfig>& config,
                                          const std::vector<Worker*>& workers);

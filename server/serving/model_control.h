@@ -1,4 +1,4 @@
-// When models are loaded and unloaded: at the start alone, on request, or when the repository
+// Decides when models are loaded and unloaded: at start, on request, or when the repository
 // changes.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace braid {
 
-// Thread-safe. Loads and unloads are done one after the other on a thread of its own.
+// Thread-safe; owned by the server. Runs loads and unloads one at a time on its own thread.
 class ModelControl {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
@@ -26,14 +26,15 @@ class ModelControl {
   ModelControl(ControlMode mode, std::unique_ptr<ModelLoader> loader);
   ~ModelControl();
 
-  // Loads what the mode says; `names`: those of the explicit mode. Blocks. Before everything else.
+  // Loads the initial models. names: for explicit mode. Blocks. Call before the other methods.
   absl::Status Start(const std::vector<std::string>& names);
-  // In the poll mode: looks at the repository every `period` from now on.
+  // In poll mode, starts to check the repository every `period`.
   void StartPolling(absl::Duration period);
-  // Ends after what is being loaded; to be called once.
+  // Stops after the current load. Call once.
   void Stop();
 
-  // ModelLoader's, answered from its thread. UNAVAILABLE unless the mode is explicit.
+  // Load or unload on the control thread, which calls `done`. UNAVAILABLE unless the mode is
+  // explicit.
   void Load(std::string name, std::optional<std::string> config, Done done);
   void Unload(std::string name, Done done);
 
@@ -43,7 +44,7 @@ class ModelControl {
   const ControlMode mode_;
   const std::unique_ptr<ModelLoader> loader_;
   absl::Notification stop_;
-  // In the poll mode, the thread that uses the loader; else `tasks_` is.
+  // The thread that uses the loader: poller_ in poll mode, else tasks_.
   std::thread poller_;
   std::optional<TaskThread> tasks_;
 };

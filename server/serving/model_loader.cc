@@ -18,10 +18,11 @@ namespace braid {
 namespace {
 
 constexpr char kAll[] = "*";
-// Of a model whose files change while they are read.
-constexpr int kTries = 5;
+// Attempts to load a model whose files change while they are read.
+constexpr int kMaxTries = 5;
 
-std::string Names(const std::vector<TensorSpec>& specs, bool batched) {
+// Describes inputs or outputs: "x FP32[B,?]".
+std::string Describe(const std::vector<TensorSpec>& specs, bool batched) {
   return absl::StrJoin(specs, ", ", [batched](std::string* out, const TensorSpec& spec) {
     std::vector<std::string> dims;
     if (batched && !spec.broadcast && !spec.scalar) {
@@ -40,31 +41,29 @@ void LogLoaded(const LoadedVersion& version, absl::Duration time) {
   Log(LogModule::kModels)
       .info("model '{}' version {} ready in {}: ({}) -> ({}), {}, {} replicas", config.name,
             version.version, absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1))),
-            Names(config.inputs, config.batched()), Names(config.outputs, config.batched()),
+            Describe(config.inputs, config.batched()), Describe(config.outputs, config.batched()),
             config.merges_requests() ? absl::StrCat("batches of up to ", config.max_batch_size)
                                      : "each request alone",
             version.replicas.size());
 }
 
-// A model whose name is taken would be served without anybody learning of its health.
+// Rejects names that the health service uses for the server itself.
 absl::Status CheckName(const std::string& name) {
   if (IsServersName(name)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the health service says by the name '", name,
-                     "' how the server itself is, so it can say nothing of a model of that name; "
-                     "expected a folder that is called otherwise"));
+        absl::StrCat("reserved model name '", name,
+                     "': the health service uses it for the server itself (rename the folder)"));
   }
   return absl::OkStatus();
 }
 
-// Which versions the policy serves, ascending.
+// Returns the versions that the policy serves, ascending.
 absl::StatusOr<std::vector<RepositoryEntry::Version>> Choose(const RepositoryEntry& entry,
                                                              const VersionPolicy& policy) {
   std::vector<RepositoryEntry::Version> chosen = entry.versions;
   if (chosen.empty()) {
     return absl::NotFoundError(
-        "there is no version folder: expected <version>/model.pt, the "
-        "version a number from 1");
+        "no version folder (expected <version>/model.pt, with a version number from 1)");
   }
   if (const auto* latest = std::get_if<LatestVersions>(&policy)) {
     const auto count = static_cast<int64_t>(chosen.size());
@@ -76,7 +75,7 @@ absl::StatusOr<std::vector<RepositoryEntry::Version>> Choose(const RepositoryEnt
     });
   }
   if (chosen.empty()) {
-    return absl::NotFoundError("there is no folder of a version that version_policy names");
+    return absl::NotFoundError("version_policy selects no existing version folder");
   }
   return chosen;
 }
@@ -112,13 +111,13 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
       BRAID_ASSIGN_OR_RETURN(
           LoadedVersion one,
           LoadVersion({path, entry.folder, entry.name, version.version}, config, models_->workers(),
-                      OnRowDependence::kRefuse, models_->row_tests()));
+                      OnRowDependence::kReject, models_->row_tests()));
       LogLoaded(one, absl::Now() - start);
       loaded.push_back(std::move(one));
       return absl::OkStatus();
     };
     if (const absl::Status status = load(); !status.ok()) {
-      models_->ServeNot(entry.name, version.version, status);
+      models_->MarkFailed(entry.name, version.version, status);
       return status;
     }
   }
@@ -128,12 +127,12 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
 absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
                                         const std::optional<std::string>& config) {
   const std::string name = entry->name;
-  for (int tries = 0; tries < kTries; ++tries) {
-    // Before the look: what comes after it is another state of the folder, for the next poll.
+  for (int tries = 0; tries < kMaxTries; ++tries) {
+    // Taken before the scan, so that later changes are left for the next poll.
     const std::string before = files_[name] = ModelFingerprint(*entry);
     BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
     absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(*entry, config);
-    // Replicas are read from the files one by one, and checks read them before.
+    // Checks and each replica read the files separately.
     BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
     if (ModelFingerprint(*entry) != before) {
       continue;
@@ -145,9 +144,8 @@ absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
     }
     return absl::OkStatus();
   }
-  return absl::UnavailableError(
-      absl::StrCat("its files have changed each of ", kTries,
-                   " times while they were read; expected them to stay as they are"));
+  return absl::UnavailableError(absl::StrCat("the files changed during each of ", kMaxTries,
+                                             " attempts to load them (expected stable files)"));
 }
 
 absl::Status ModelLoader::LoadEntry(const RepositoryEntry& found,
@@ -157,12 +155,12 @@ absl::Status ModelLoader::LoadEntry(const RepositoryEntry& found,
   absl::Status status = LoadUnchanged(&entry, config);
   if (!status.ok()) {
     Log(LogModule::kModels)
-        .error("model '{}' is not loaded: {}", name, std::string(status.message()));
+        .error("model '{}': failed to load: {}", name, std::string(status.message()));
     if (!models_->Find(name, 0).ok()) {
-      models_->ServeNot(name, entry.versions.empty() ? 0 : entry.versions.back().version, status);
+      models_->MarkFailed(name, entry.versions.empty() ? 0 : entry.versions.back().version, status);
     }
   }
-  Changed(name);
+  ReportState(name);
   return status;
 }
 
@@ -170,7 +168,7 @@ absl::Status ModelLoader::CheckFile(const std::string& path) const {
   return options_.check_file == nullptr ? absl::OkStatus() : options_.check_file(path);
 }
 
-void ModelLoader::Changed(const std::string& model) const {
+void ModelLoader::ReportState(const std::string& model) const {
   if (options_.changed != nullptr) {
     options_.changed(model, models_->Find(model, 0).ok());
   }
@@ -187,7 +185,7 @@ absl::Status ModelLoader::LoadAll() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry> entries,
                          ScanRepository(options_.directory));
   if (entries.empty()) {
-    Log(LogModule::kModels).warn("the model repository '{}' is empty", options_.directory);
+    Log(LogModule::kModels).warn("model repository '{}' is empty", options_.directory);
   }
   return LoadEntries(entries);
 }
@@ -196,7 +194,7 @@ absl::Status ModelLoader::LoadNamed(const std::vector<std::string>& names) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry> entries,
                          ScanRepository(options_.directory));
   for (const RepositoryEntry& entry : entries) {
-    models_->Mention(entry.name);
+    models_->Register(entry.name);
   }
   if (std::find(names.begin(), names.end(), kAll) != names.end()) {
     return LoadEntries(entries);
@@ -216,17 +214,17 @@ absl::Status ModelLoader::Load(const std::string& name, const std::optional<std:
 
 absl::Status ModelLoader::Unload(const std::string& name) {
   BRAID_RETURN_IF_ERROR(models_->Remove(name, "unloaded"));
-  Log(LogModule::kModels).info("model '{}' is unloaded", name);
-  Changed(name);
+  Log(LogModule::kModels).info("model '{}': unloaded", name);
+  ReportState(name);
   return absl::OkStatus();
 }
 
 void ModelLoader::Poll() {
   const absl::StatusOr<std::vector<RepositoryEntry>> entries = ScanRepository(options_.directory);
   if (!entries.ok()) {
-    // As when a file system is gone for a while: what is served stays.
+    // The file system may be unavailable for a while. Keeps the served models.
     Log(LogModule::kModels)
-        .error("the model repository cannot be read: {}", std::string(entries.status().message()));
+        .error("cannot read the model repository: {}", std::string(entries.status().message()));
     return;
   }
   std::set<std::string> names;
@@ -242,9 +240,9 @@ void ModelLoader::Poll() {
       ++known;
       continue;
     }
-    Log(LogModule::kModels).info("model '{}' is gone from the repository", known->first);
+    Log(LogModule::kModels).info("model '{}': removed from the repository", known->first);
     models_->Forget(known->first);
-    Changed(known->first);
+    ReportState(known->first);
     known = files_.erase(known);
   }
 }

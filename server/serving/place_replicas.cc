@@ -11,7 +11,7 @@
 namespace braid {
 namespace {
 
-// The number of a CPU worker's device: all of them have one.
+// Device index of all CPU workers.
 constexpr int64_t kCpu = -1;
 
 int64_t DeviceOf(const Worker& worker) {
@@ -19,7 +19,7 @@ int64_t DeviceOf(const Worker& worker) {
   return device.is_cuda() ? device.index() : kCpu;
 }
 
-// The devices that a group is for.
+// Returns the device indices of a group.
 absl::StatusOr<std::vector<int64_t>> DevicesOf(const InstanceGroup& group,
                                                const std::vector<Worker*>& workers,
                                                const std::string& field) {
@@ -37,8 +37,8 @@ absl::StatusOr<std::vector<int64_t>> DevicesOf(const InstanceGroup& group,
   }
   if (group.gpus.empty() && gpus.empty()) {
     return InvalidField(field + ".kind",
-                        "KIND_GPU, but --devices has no GPU; expected KIND_CPU, or a GPU in "
-                        "--devices");
+                        "KIND_GPU, but --devices has no GPU (expected KIND_CPU, or a GPU in "
+                        "--devices)");
   }
   return group.gpus.empty() ? std::vector<int64_t>(gpus.begin(), gpus.end()) : group.gpus;
 }
@@ -69,9 +69,10 @@ absl::StatusOr<std::vector<Worker*>> PlaceReplicas(const std::vector<InstanceGro
         const std::string slot = device == kCpu ? "cpu" : absl::StrCat("cuda:", device);
         return InvalidField(
             field + ".count",
-            absl::StrCat(groups[g].count, " replicas on ", slot, ", of whose ", there,
-                         " workers other groups have ", there - (groups[g].count - left),
-                         "; expected fewer, or --devices=", slot, "*N with a worker for each"));
+            absl::StrCat(groups[g].count, " replicas on ", slot, ", which has ", there,
+                         " workers, ", there - (groups[g].count - left),
+                         " of them used by other groups (expected fewer replicas, or --devices=",
+                         slot, "*N with a worker for each)"));
       }
     }
   }

@@ -1,4 +1,4 @@
-// Which workers hold a replica of a model.
+// Chooses the workers that hold a replica of a model.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,8 @@
 
 namespace braid {
 
-// The workers that `groups` choose of `workers`, in that order; all of them if there is no group.
-// Each replica of each group has a worker of its own. INVALID_ARGUMENT, naming --devices, if there
-// are too few.
+// Chooses workers for `groups`, in the order of `workers`; all workers if there is no group. Each
+// replica gets its own worker. INVALID_ARGUMENT, naming --devices, if there are too few.
 absl::StatusOr<std::vector<Worker*>> PlaceReplicas(const std::vector<InstanceGroup>& groups,
                                                    const std::vector<Worker*>& workers);
 

@@ -19,7 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
-#include "server/batching/run_batch.h"
+#include "server/batching/run_inference.h"
 #include "server/devices/random.h"
 #include "server/devices/run_on.h"
 #include "server/models/input_check.h"
@@ -33,25 +33,25 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kRows = 4;
 constexpr int kMaxForwards = 8;
 constexpr uint64_t kSeed = 1;
-// Differences up to these do not count: parts of the largest value of an output's column, and of
-// the whole output, whose rounding errors a column may have. Vectorized functions may round the
-// last bit differently when neighboring values are very large or NaN.
+// Differences up to these are ignored, relative to the largest value of an output's column, and of
+// the whole output, whose rounding errors may appear in a column. Vectorized functions may round
+// the last bit differently if neighboring values are very large or NaN.
 struct Tolerance {
   double column;
   double output;
 };
 constexpr Tolerance kSameShapes = {1e-4, 4e-7};
 constexpr Tolerance kSameShapesHalf = {2e-2, 1e-3};  // FP16 and BF16
-// Kernels for other batch sizes add in another order.
+// Kernels for different batch sizes sum in a different order.
 constexpr Tolerance kOtherShapes = {5e-3, 1e-5};
 constexpr Tolerance kOtherShapesHalf = {5e-2, 1e-2};
-// A dependence up to this is approximate: on other rows of small numbers, and of larger ones.
+// A dependence up to these counts as approximate: on other rows of small and of larger numbers.
 constexpr double kApproximate = 5e-2;
 constexpr double kApproximateLarger = 15e-2;
-// Even rows of the first batch are this much smaller than odd ones, so that a normalization over
-// the batch does not hide behind rows that are alike.
+// Even rows of the first batch are scaled by this, so that a normalization over the batch is not
+// hidden by similar rows.
 constexpr double kSmallNumber = 0.1;
-// Thresholds such as "is this image 0 to 255?" are below it.
+// Exceeds thresholds in models, such as a check for image values up to 255.
 constexpr double kLargeNumber = 1e4;
 
 // Values for the other rows.
@@ -65,7 +65,7 @@ struct Difference {
   std::string shapes = {};  // where they differ
 };
 
-// Sizes of dims that may be any. Convolutions and pooling need more than a few.
+// Values for dims of any size. Convolutions and pooling need more than a few elements.
 struct Attempt {
   int64_t open_size = 0;
   bool zero_integers = false;  // those without a range
@@ -73,7 +73,7 @@ struct Attempt {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The dims of `spec` as a request has them. Dims of any size are as in a warm-up request, or
+// Returns the dims of `spec` for a request. Dims of any size come from a warm-up request, or are
 // `open`.
 std::vector<int64_t> DimsOf(const TensorSpec& spec, const ModelConfig& config, int64_t open) {
   std::vector<int64_t> dims = spec.dims;
@@ -90,7 +90,7 @@ std::vector<int64_t> DimsOf(const TensorSpec& spec, const ModelConfig& config, i
 
 bool IsHalf(DataType type) { return type == DataType::kFp16 || type == DataType::kBf16; }
 
-// Magnitudes of the finite values of [rows, …, columns], the largest of each column.
+// Returns the largest finite magnitude of each column of [rows, …, columns].
 at::Tensor ColumnScales(const at::Tensor& values) {
   const at::Tensor sizes = at::where(at::isfinite(values), values.abs(), 0);
   return sizes.dim() < 2 ? sizes.amax() : sizes.flatten(0, -2).amax(0);
@@ -107,7 +107,7 @@ class Tester {
         worker_(worker),
         replica_(replica),
         rows_(std::min(kRows, std::max<int64_t>(config.max_batch_size, 2))) {
-    config_.row_independence = RowIndependence::kUnproven;  // The batches are the test's own.
+    config_.row_independence = RowIndependence::kUnproven;  // RunOnce() must accept any batch.
   }
 
   absl::StatusOr<RowTest> Run() {
@@ -133,24 +133,25 @@ class Tester {
   }
 
  private:
-  // The outputs of one forward pass, on the host. INVALID_ARGUMENT if the model fails.
+  // Returns the outputs of one forward pass, on the host. INVALID_ARGUMENT if the model fails.
   absl::StatusOr<Tensors> Forward(const Tensors& inputs, uint64_t seed = kSeed) {
     ++forwards_;
     std::vector<HostTensor> given;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      // The model may work in place. A scalar that is not given has its default.
+      // The model may modify inputs in place. An omitted scalar has its default.
       if (inputs[i].defined()) {
         given.push_back(ToHost(inputs[i].clone(), config_.inputs[i].name));
       }
     }
-    BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> checked,
+    BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> checked,
                            CheckInputs(config_, std::move(given), "inputs"));
     Tensors outputs;
     BRAID_RETURN_IF_ERROR(RunOnEach({&worker_}, Phase::kLoad, [&](size_t) -> absl::Status {
       const RandomSeedGuard guard(worker_.torch_device(), seed);
-      BRAID_ASSIGN_OR_RETURN(const BatchResult result, RunBatch(config_, worker_, replica_,
-                                                                {{&checked, 0, RowsOf(checked)}}));
-      for (const HostTensor& output : result.outputs.front()) {
+      const int64_t rows = RowsOf(checked);
+      BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> result,
+                             RunOnce(config_, worker_, replica_, std::move(checked), rows));
+      for (const HostTensor& output : result) {
         outputs.push_back(View(output).clone());
       }
       return absl::OkStatus();
@@ -158,7 +159,7 @@ class Tester {
     return outputs;
   }
 
-  // None, with `failure_`, if the model fails on `inputs` or has run often enough. UNAVAILABLE if
+  // Runs the model. nullopt, and sets failure_, if it fails or has run often enough. UNAVAILABLE if
   // the device is lost.
   absl::StatusOr<std::optional<Tensors>> Try(const Tensors& inputs, uint64_t seed = kSeed) {
     if (forwards_ == kMaxForwards) {
@@ -212,11 +213,11 @@ class Tester {
     return contradicts_ && !open ? absl::FailedPreconditionError(failure_) : absl::OkStatus();
   }
 
-  // The integers that the test gives to an input, both ends included. An index out of range may end
-  // the process, or a GPU, so types that may index an embedding without a range are 0 and 1.
+  // Returns the range of integers for an input, both ends included. An index out of range may crash
+  // the process or a GPU context, so index types without a range get 0 and 1.
   ValueRange IntegersOf(const TensorSpec& spec) const {
     if (spec.range) {
-      // random_() excludes its end, so the highest int64 is left out.
+      // random_() excludes its end, so the highest int64 is omitted.
       return {spec.range->min, std::min(spec.range->max, std::numeric_limits<int64_t>::max() - 1)};
     }
     if (attempt_.zero_integers) {
@@ -250,7 +251,7 @@ class Tester {
     return shape;
   }
 
-  // rows_ rows of every input: even ones of small numbers.
+  // Draws rows_ rows of every input. Even rows have small numbers.
   Tensors DrawBase() const {
     Tensors base;
     for (size_t i = 0; i < config_.inputs.size(); ++i) {
@@ -271,7 +272,7 @@ class Tester {
     return base;
   }
 
-  // first: for the base, which is of positive numbers, as logarithms and roots want.
+  // first: draw for the base, which has positive numbers, as logarithms and roots require.
   at::Tensor Draw(const TensorSpec& spec, Fill fill, bool first) const {
     return IsFloatingPoint(spec.type) ? DrawFloats(ShapeOf(spec), fill, first)
                                       : DrawIntegers(ShapeOf(spec), fill, IntegersOf(spec));
@@ -292,7 +293,7 @@ class Tester {
     return numbers;
   }
 
-  // NaN is the lowest integer.
+  // Draws integers. The lowest integer stands in for NaN.
   static at::Tensor DrawIntegers(const std::vector<int64_t>& shape, Fill fill,
                                  const ValueRange& range) {
     const at::Tensor numbers = at::empty(shape, c10::kLong);
@@ -300,7 +301,7 @@ class Tester {
     const auto low = range.min + static_cast<int64_t>(width * kSmallNumber);
     switch (fill) {
       case Fill::kSmall:
-        // A range of few integers has no small ones.
+        // A narrow range has no small integers.
         return numbers.random_(range.min, (low > range.min ? low : range.max) + 1);
       case Fill::kNormal:
         return numbers.random_(range.min, range.max + 1);
@@ -312,7 +313,7 @@ class Tester {
     return numbers;
   }
 
-  // Replaces every second row of the base, from `first` on.
+  // Returns the base with every second row replaced, starting at `first`.
   Tensors WithOthers(int64_t first, Fill fill) const {
     Tensors mixed;
     for (size_t i = 0; i < base_.size(); ++i) {
@@ -338,7 +339,7 @@ class Tester {
     return rows;
   }
 
-  // An output without dimensions is one number for a chunk, of which no row has a part.
+  // False for an output without dimensions: it has one number per chunk, not per row.
   bool HasRows(size_t output) const {
     return !config_.outputs[output].dims.empty() || base_outputs_[output].size(0) == rows_;
   }
@@ -351,8 +352,8 @@ class Tester {
     }
   }
 
-  // Difference beyond rounding of `is` and `was`, rows of output `o`. NaN equals NaN, and is
-  // infinitely far from numbers.
+  // Returns the difference beyond rounding between two rows of output `o`. NaN equals NaN and
+  // differs infinitely from numbers.
   std::optional<Difference> CompareRow(size_t o, const at::Tensor& is, const at::Tensor& was,
                                        bool same_shapes) const {
     if (is.sizes() != was.sizes()) {
@@ -387,8 +388,8 @@ class Tester {
                       at::where(beyond, relative, 0).max().item<double>()};
   }
 
-  // The largest difference beyond rounding between the base's outputs and `other`, which are of its
-  // rows from `start` on: of every `step`-th of them, from `first` on.
+  // Returns the largest difference beyond rounding between `other` and the base's outputs from row
+  // `start` on. Compares every `step`-th row, starting at `first`.
   std::optional<Difference> Compare(const Tensors& other, int64_t start, int64_t first,
                                     int64_t step) const {
     std::optional<Difference> largest;
@@ -418,7 +419,7 @@ class Tester {
                            difference.absolute, difference.relative);
   }
 
-  // Keeps rows and changes the others. None if no row changes.
+  // Tests whether rows change if other rows are replaced. nullopt if no row changes.
   absl::StatusOr<std::optional<RowTest>> TestOtherRows() {
     struct Case {
       int64_t changed;  // the first of the rows that change
@@ -469,7 +470,7 @@ class Tester {
          absl::StrCat(Describe(*found), " when other rows of a batch of ", rows_, " change")});
   }
 
-  // Runs rows of the base in smaller batches. None if they give the same within rounding.
+  // Runs rows of the base in smaller batches. nullopt if the outputs are equal within rounding.
   absl::StatusOr<std::optional<RowTest>> TestOtherSizes() {
     for (const auto& [start, count] : {std::pair<int64_t, int64_t>{rows_ - 1, 1}, {1, rows_ - 1}}) {
       BRAID_ASSIGN_OR_RETURN(const std::optional<Tensors> outputs, Try(Rows(start, count)));
@@ -501,7 +502,7 @@ class Tester {
   const int64_t rows_;
   Attempt attempt_;
   int forwards_ = 0;
-  // Error of the last forward pass that failed, and whether it was about an output's shape.
+  // Error of the last failed forward pass, and whether it concerned the shape of an output.
   std::string failure_;
   bool contradicts_ = false;
   Tensors base_;

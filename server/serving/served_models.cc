@@ -35,10 +35,10 @@ std::shared_ptr<BatchQueue> ServedModels::MakeQueue(LoadedVersion version) const
   return queue;
 }
 
-void ServedModels::Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone) {
+void ServedModels::Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed) {
   auto& served = entry->served;
   const auto drop = [&](std::map<int64_t, std::shared_ptr<BatchQueue>>::iterator version) {
-    gone->push_back(std::move(version->second));
+    removed->push_back(std::move(version->second));
     return served.erase(version);
   };
   if (const auto before = served.find(queue->version()); before != served.end()) {
@@ -61,61 +61,61 @@ void ServedModels::Replace(std::vector<LoadedVersion> versions) {
   for (LoadedVersion& version : versions) {
     queues.push_back(MakeQueue(std::move(version)));
   }
-  Gone gone;
+  Removed removed;
   const absl::MutexLock lock(&mu_);
   Entry& entry = entries_[config->name];
   auto before = std::exchange(entry.served, {});
   entry.config = config;
   entry.reasons.clear();
   for (const std::shared_ptr<BatchQueue>& queue : queues) {
-    Add(queue, &entry, &gone);
+    Add(queue, &entry, &removed);
   }
   const int64_t highest = queues.back()->version();
   for (auto& [version, queue] : before) {
     if (version > highest && !queue->config().origin.empty()) {
-      Add(queue, &entry, &gone);
+      Add(queue, &entry, &removed);
     }
-    gone.push_back(std::move(queue));
+    removed.push_back(std::move(queue));
   }
 }
 
-void ServedModels::AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone) {
+void ServedModels::AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry,
+                             Removed* removed) {
   auto& served = entry->served;
   while (!served.empty() && served.rbegin()->first > queue->version()) {
     const auto later = std::prev(served.end());
-    gone->push_back(std::move(later->second));
+    removed->push_back(std::move(later->second));
     served.erase(later);
   }
-  Add(queue, entry, gone);
+  Add(queue, entry, removed);
 }
 
 void ServedModels::Serve(LoadedVersion version) {
   auto config = std::make_shared<const ModelConfig>(version.config);
   const auto queue = MakeQueue(std::move(version));
-  Gone gone;
+  Removed removed;
   const absl::MutexLock lock(&mu_);
   Entry& entry = entries_[config->name];
   entry.config = std::move(config);
-  AddNewest(queue, &entry, &gone);
+  AddNewest(queue, &entry, &removed);
 }
 
 absl::Status ServedModels::ServeVersion(LoadedVersion version,
                                         const std::shared_ptr<const ModelConfig>& current) {
   const auto queue = MakeQueue(std::move(version));
   const std::string& name = current->name;
-  Gone gone;
+  Removed removed;
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* found, FindEntry(name));
   if (found->config != current) {
-    return absl::UnavailableError(
-        absl::StrCat("model '", name, "' has been loaded again meanwhile"));
+    return absl::UnavailableError(absl::StrCat("model '", name, "' was reloaded meanwhile"));
   }
-  AddNewest(queue, &entries_.find(name)->second, &gone);
+  AddNewest(queue, &entries_.find(name)->second, &removed);
   return absl::OkStatus();
 }
 
 absl::Status ServedModels::Remove(absl::string_view name, absl::string_view reason) {
-  Gone gone;
+  Removed removed;
   const absl::MutexLock lock(&mu_);
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
@@ -124,17 +124,17 @@ absl::Status ServedModels::Remove(absl::string_view name, absl::string_view reas
   Entry& entry = found->second;
   for (auto& [version, queue] : entry.served) {
     entry.reasons[version] = std::string(reason);
-    gone.push_back(std::move(queue));
+    removed.push_back(std::move(queue));
   }
   entry.served.clear();
   return absl::OkStatus();
 }
 
 void ServedModels::Forget(absl::string_view name) {
-  std::map<std::string, Entry, std::less<>>::node_type gone;
+  std::map<std::string, Entry, std::less<>>::node_type removed;
   const absl::MutexLock lock(&mu_);
   if (const auto found = entries_.find(name); found != entries_.end()) {
-    gone = entries_.extract(found);
+    removed = entries_.extract(found);
   }
 }
 
@@ -145,10 +145,9 @@ absl::StatusOr<int64_t> ServedModels::NextVersion(absl::string_view name) const 
   const auto* policy = std::get_if<SpecificVersions>(&entry->config->version_policy);
   if (policy != nullptr &&
       std::find(policy->versions.begin(), policy->versions.end(), next) == policy->versions.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("version ", next, " of model '", name,
-                     "' would not be served: version_policy in its configuration names ",
-                     absl::StrJoin(policy->versions, ", ")));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "version ", next, " of model '", name, "' would not be served (version_policy allows ",
+        absl::StrJoin(policy->versions, ", "), ")"));
   }
   return next;
 }
@@ -168,7 +167,7 @@ absl::StatusOr<std::shared_ptr<const ModelConfig>> ServedModels::FindConfig(
   return entry->config;
 }
 
-void ServedModels::ServeNot(const std::string& name, int64_t version, const absl::Status& why) {
+void ServedModels::MarkFailed(const std::string& name, int64_t version, const absl::Status& why) {
   const absl::MutexLock lock(&mu_);
   Entry& entry = entries_[name];
   if (entry.served.count(version) == 0) {
@@ -176,7 +175,7 @@ void ServedModels::ServeNot(const std::string& name, int64_t version, const absl
   }
 }
 
-void ServedModels::Mention(const std::string& name) {
+void ServedModels::Register(const std::string& name) {
   const absl::MutexLock lock(&mu_);
   entries_.try_emplace(name);
 }
@@ -189,15 +188,15 @@ absl::StatusOr<const ServedModels::Entry*> ServedModels::FindEntry(absl::string_
     for (const auto& [other, entry] : entries_) {
       names.push_back(absl::StrCat("'", other, "'"));
     }
-    return absl::NotFoundError(absl::StrCat("there is no model '", Excerpt(name),
-                                            "'; the repository holds ",
-                                            names.empty() ? "none" : absl::StrJoin(names, ", ")));
+    return absl::NotFoundError(
+        absl::StrCat("unknown model '", Excerpt(name), "' (the repository has ",
+                     names.empty() ? "none" : absl::StrJoin(names, ", "), ")"));
   }
   if (found->second.served.empty()) {
     const auto& reasons = found->second.reasons;
-    return absl::NotFoundError(
-        absl::StrCat("model '", name, "' is not served: ",
-                     reasons.empty() ? "it has not been loaded" : reasons.rbegin()->second));
+    return absl::NotFoundError(absl::StrCat(
+        "model '", name,
+        "' is not served: ", reasons.empty() ? "it was not loaded" : reasons.rbegin()->second));
   }
   return &found->second;
 }
@@ -217,11 +216,12 @@ absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::str
   if (const auto found = entry->served.find(version); found != entry->served.end()) {
     return found->second;
   }
-  return absl::NotFoundError(
-      absl::StrCat("model '", name, "' has no version ", version, " that is served; served is ",
-                   absl::StrJoin(entry->served, ", ", [](std::string* out, const auto& served) {
-                     absl::StrAppend(out, served.first);
-                   })));
+  return absl::NotFoundError(absl::StrCat(
+      "model '", name, "': version ", version, " is not served (served: ",
+      absl::StrJoin(
+          entry->served, ", ",
+          [](std::string* out, const auto& served) { absl::StrAppend(out, served.first); }),
+      ")"));
 }
 
 absl::StatusOr<std::vector<int64_t>> ServedModels::Versions(absl::string_view name) const {

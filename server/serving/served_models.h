@@ -1,4 +1,4 @@
-// The models that are served, by name and version, and how a version takes the place of another.
+// Table of the served models by name and version.
 #pragma once
 
 #include <cstdint>
@@ -26,103 +26,100 @@ struct LoadedVersion;
 class RowTestCache;
 class Worker;
 
-// A version of a model as RepositoryIndex lists it; version 0: the model as a whole.
+// State of a version for RepositoryIndex. version 0: the model as a whole.
 struct ModelState {
   std::string name;
   int64_t version = 0;
   bool ready = false;
-  // Why it is not ready; empty: it was never asked for.
+  // Why it is not ready; empty if it was never loaded.
   std::string reason;
 };
 
-// A version that is served, and what its replicas take.
+// Memory of a served version.
 struct ServedVersion {
   std::string model;
   int64_t version = 0;
-  // By device slot, in bytes.
+  // Bytes per device slot.
   std::vector<std::pair<std::string, int64_t>> memory;
 };
 
-// Thread-safe. A version that is taken out of the table answers what waits in its queue, and is
-// freed then.
+// Thread-safe; owned by the server. A version that leaves the table completes the requests in its
+// queue before it is freed.
 class ServedModels {
  public:
-  // The workers and `metrics` outlive it. row_tests_path: as in RowTestCache.
+  // workers, metrics: outlive it. row_tests_path: see RowTestCache.
   ServedModels(std::vector<Worker*> workers, Metrics* metrics, std::string row_tests_path = "");
   ~ServedModels();
 
-  // Serves `versions`, at least one, all of the model that their configuration names, in place of
-  // those before. A later version that a trainer published stays, as the version policy says.
+  // Replaces all versions of a model by `versions`, at least one. Keeps later versions that
+  // trainers published, as far as the version policy allows.
   void Replace(std::vector<LoadedVersion> versions) ABSL_LOCKS_EXCLUDED(mu_);
-  // Serves one version more: under the policy `latest` in place of the oldest. Later versions are
-  // served no more.
+  // Adds one version and removes later ones. Under the policy `latest`, also removes the oldest.
   void Serve(LoadedVersion version) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for a model that is served, and whose FindConfig() gave `current` when the version was
-  // made for it. NOT_FOUND if the model is served no more, UNAVAILABLE if it has been loaded again
-  // since.
+  // Calls Serve() if `current` is still the result of FindConfig(), for which the version was made.
+  // NOT_FOUND if the model is no longer served; UNAVAILABLE if it was reloaded since.
   absl::Status ServeVersion(LoadedVersion version,
                             const std::shared_ptr<const ModelConfig>& current)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Lists a version that could not be loaded; what is served stays. Version 0: the model.
-  void ServeNot(const std::string& name, int64_t version, const absl::Status& why)
+  // Records why a version failed to load; served versions stay. version 0: the model.
+  void MarkFailed(const std::string& name, int64_t version, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Lists a model that was never asked for, unless it is listed.
-  void Mention(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
-  // Serves no version of `name` any more, and lists them with `reason`. NOT_FOUND if there is no
-  // such model.
+  // Lists a model that was never loaded, unless it is listed already.
+  void Register(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes all versions of `name` and records `reason` for them. NOT_FOUND if there is no such
+  // model.
   absl::Status Remove(absl::string_view name, absl::string_view reason) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same, and lists the model no more.
+  // Removes all versions of `name` and its entry in the list.
   void Forget(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The number after the highest that `name` has had. NOT_FOUND if it is not served,
-  // FAILED_PRECONDITION if its version policy names others.
+  // Returns the next unused version number. NOT_FOUND if `name` is not served; FAILED_PRECONDITION
+  // if its version policy excludes that number.
   absl::StatusOr<int64_t> NextVersion(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
-  // `version` of `name` is taken, though not served. NOT_FOUND if `name` is not served.
+  // Marks a version number as used. NOT_FOUND if `name` is not served.
   absl::Status ReserveVersion(absl::string_view name, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The queue of a version; `version` 0: the highest that is served. NOT_FOUND, saying what there
-  // is.
+  // Returns the queue of a version; version 0: the highest. NOT_FOUND, listing what is served.
   absl::StatusOr<std::shared_ptr<RequestQueue>> Find(absl::string_view name, int64_t version) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The same, with the replicas behind it.
+  // Returns the queue with access to its replicas. NOT_FOUND like Find().
   absl::StatusOr<std::shared_ptr<BatchQueue>> FindReplicas(absl::string_view name,
                                                            int64_t version) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The versions that are served, ascending. NOT_FOUND if there is none.
+  // Served versions, ascending. NOT_FOUND if there is none.
   absl::StatusOr<std::vector<int64_t>> Versions(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // All versions of all models, by name and number.
   std::vector<ModelState> List() const ABSL_LOCKS_EXCLUDED(mu_);
-  // All that is served.
+  // All served versions.
   std::vector<ServedVersion> Served() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The configuration with which `name` was loaded last, another object each time. NOT_FOUND if it
-  // is not served.
+  // Configuration of the last load; a different object after each load. NOT_FOUND if `name` is not
+  // served.
   absl::StatusOr<std::shared_ptr<const ModelConfig>> FindConfig(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // All that there are; a model's replicas are on those that its configuration chooses.
+  // All workers of the server.
   const std::vector<Worker*>& workers() const { return workers_; }
   // Results of row independence tests of versions loaded earlier.
   RowTestCache* row_tests() { return row_tests_.get(); }
 
  private:
-  using Gone = std::vector<std::shared_ptr<BatchQueue>>;
+  using Removed = std::vector<std::shared_ptr<BatchQueue>>;
   struct Entry {
     std::shared_ptr<const ModelConfig> config;  // null: never served
     std::map<int64_t, std::shared_ptr<BatchQueue>> served;
-    std::map<int64_t, std::string> reasons;  // of versions that are not served
-    int64_t highest = 0;                     // of all versions it has had
+    std::map<int64_t, std::string> reasons;  // per version that is not served
+    int64_t highest = 0;                     // including removed versions
   };
 
-  // The entry of a model of which a version is served.
+  // Returns the entry of a model with a served version. NOT_FOUND.
   absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
-  // Adds to `entry`, and moves what has to go to `*gone`, which is freed after the lock.
-  static void Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone);
-  // The same, and what is later than `queue` goes too.
-  static void AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Gone* gone);
+  // Adds to `entry`. Moves replaced queues to `removed`, to be freed after the lock is released.
+  static void Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed);
+  // Adds to `entry` and removes later versions.
+  static void AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed);
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
-#include "server/batching/run_batch.h"
+#include "server/batching/run_inference.h"
 #include "server/devices/run_on.h"
 #include "server/models/input_check.h"
 #include "server/parallel/host_copy.h"
@@ -20,13 +20,14 @@
 namespace braid {
 namespace {
 
-// A file of one row is read once and repeated.
+// Reads a file of `rows` rows, or of one row, which is repeated.
 absl::Status ReadInto(const std::filesystem::path& path, const HostTensor& tensor, int64_t rows,
                       char* bytes) {
   std::error_code error;
-  const uintmax_t size = std::filesystem::file_size(path, error);  // fails for what is no file
+  const uintmax_t size =
+      std::filesystem::file_size(path, error);  // fails unless it is a regular file
   std::ifstream file;
-  if (!error) {  // To open a pipe would wait for who writes to it.
+  if (!error) {  // opening a pipe would block
     file.open(path, std::ios::binary);
   }
   if (!file.is_open()) {
@@ -35,8 +36,8 @@ absl::Status ReadInto(const std::filesystem::path& path, const HostTensor& tenso
   const size_t row = tensor.bytes / static_cast<size_t>(rows);
   if (size != row && size != tensor.bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", path.string(), "' has ", size, " bytes; expected ", row, " for a row, or ",
-        tensor.bytes, " for ", DataTypeName(tensor.type), ShapeString(tensor.shape)));
+        "'", path.string(), "' has ", size, " bytes (expected ", row, " for one row, or ",
+        tensor.bytes, " for ", DataTypeName(tensor.type), " ", ShapeString(tensor.shape), ")"));
   }
   file.read(bytes, static_cast<std::streamsize>(size));
   if (!file) {
@@ -48,8 +49,8 @@ absl::Status ReadInto(const std::filesystem::path& path, const HostTensor& tenso
   return absl::OkStatus();
 }
 
-// Numbers of [0, 1) for floating-point types; for others 0 and 1, which no index is too small for,
-// or the input's range.
+// Returns random values: [0, 1) for floating-point types; for others the input's range, else 0 and
+// 1, which are valid indices.
 at::Tensor Random(const TensorSpec& spec, const std::vector<int64_t>& shape) {
   if (IsFloatingPoint(spec.type)) {
     return at::empty(shape, ToScalarType(spec.type)).uniform_();
@@ -58,7 +59,7 @@ at::Tensor Random(const TensorSpec& spec, const std::vector<int64_t>& shape) {
   if (!spec.range) {
     numbers.random_(0, 2);
   } else {
-    // The end is not included; that the highest int64 is left out harms nobody.
+    // random_() excludes its end, so the highest int64 is omitted.
     const bool full = spec.range->max == std::numeric_limits<int64_t>::max();
     numbers.random_(spec.range->min, full ? spec.range->max : spec.range->max + 1);
   }
@@ -82,7 +83,7 @@ absl::StatusOr<HostTensor> MakeInput(const TensorSpec& spec, const Warmup::Input
   return host;
 }
 
-// What a request of `warmup` brings, checked as any request's.
+// Makes and checks the inputs of a warm-up request.
 absl::StatusOr<std::vector<HostTensor>> MakeInputs(const ModelConfig& config, const Warmup& warmup,
                                                    const std::string& folder) {
   std::vector<HostTensor> inputs;
@@ -103,7 +104,7 @@ absl::StatusOr<std::vector<HostTensor>> MakeInputs(const ModelConfig& config, co
   return CheckInputs(config, std::move(inputs), "inputs");
 }
 
-// Bytes of its own, for a model may work in place, and several workers at once.
+// Copies the inputs, because a model may modify them in place while other workers read them.
 std::vector<HostTensor> CopiesOf(const std::vector<HostTensor>& inputs) {
   std::vector<HostTensor> copies;
   for (const HostTensor& input : inputs) {
@@ -122,8 +123,8 @@ absl::Status Run(const ModelConfig& config, const Warmup& warmup, const std::str
   }));
   const int64_t rows = config.batched() ? warmup.batch_size : 1;
   return RepeatOnEach(replicas.workers(), Phase::kLoad, warmup.count, [&](size_t r) {
-    const std::vector<HostTensor> own = CopiesOf(inputs);
-    return RunBatch(config, replicas.worker(r), replicas.replica(r), {{&own, 0, rows}}).status();
+    return RunOnce(config, replicas.worker(r), replicas.replica(r), CopiesOf(inputs), rows)
+        .status();
   });
 }
 

@@ -1,4 +1,4 @@
-// The requests of model_warmup: run by every replica before the model is ready.
+// Runs the model_warmup requests on every replica before the model is ready.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace braid {
 
-// `folder`: the model's, with the files of inputs in warmup/. The first error of a request that
-// does not fit the model, or that a replica fails on. Blocks; the workers do what else they have to
+// folder: of the model; files of inputs are in folder/warmup/. Returns the first error of a request
+// that does not match the model, or that fails on a replica. Blocks; the workers run other work
 // between two runs.
 absl::Status WarmUp(const ModelConfig& config, const std::string& folder,
                     const ReplicaSet& replicas);

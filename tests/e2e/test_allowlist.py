@@ -92,9 +92,9 @@ def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("model.pt\n", ":1: 'model.pt' is no hash and path; expected lines as sha256sum"),
+        ("model.pt\n", ":1: 'model.pt' is not a hash and a path (expected lines as"),
         (f"{'0' * 64} a\n", ":1: "),
-        (f"{'0' * 64}  a\n{'0' * 64} *./a\n", ":2: 'a' is there twice"),
+        (f"{'0' * 64}  a\n{'0' * 64} *./a\n", ":2: duplicate path 'a'"),
         (f"\\{'0' * 64}  a\\nb\n", ":1: "),
     ],
 )

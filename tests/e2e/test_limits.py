@@ -311,7 +311,7 @@ def test_strings_that_are_absurd_are_refused_by_field(server: Server) -> None:
             setattr(request, field, "x" * (3 << 20))
             code, message = auth.outcome(on, infer, request, [])
             assert code == "INVALID_ARGUMENT"
-            assert message.startswith(f"{field}: has 3145728 bytes; expected at most 1024")
+            assert message.startswith(f"{field}: 3145728 bytes (expected at most 1024")
     assert answers(server.address)
 
 

@@ -41,7 +41,7 @@ def test_models_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:
         assert index(client) == [("a", "1", "READY"), ("b", "", "")]
         assert client.is_model_ready("a")
         assert not client.is_model_ready("b")
-        with refused(grpc.StatusCode.NOT_FOUND, "'b'", "not been loaded"):
+        with refused(grpc.StatusCode.NOT_FOUND, "'b'", "was not loaded"):
             ask(client, "b")
         client.load_model("b")
         assert ask(client, "b") == 3
@@ -91,7 +91,7 @@ def test_a_model_may_not_have_a_name_of_the_health_service(tmp_path: Path) -> No
         assert ask(client, "a") == 2
         for name in ("liveness", "readiness"):
             assert (name, "1", "UNAVAILABLE") in index(client)
-            assert f"by the name '{name}'" in reasons(client)[name, "1"]
+            assert f"reserved model name '{name}'" in reasons(client)[name, "1"]
             with refused(grpc.StatusCode.INVALID_ARGUMENT, "health service", f"'{name}'"):
                 client.load_model(name)
             # Which still is the server's.
@@ -287,4 +287,4 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_where_asked(tmp_path: Pat
     flags = (f"--model_repository={tmp_path / 'models'}", "--devices=cpu", "--grpc_port=0")
     done = run_to_exit(*flags, "--metrics_port=0", "--exit_on_error")
     assert done.returncode == 2
-    assert "--exit_on_error: model 'broken' is not loaded: model.pt" in done.stderr
+    assert "--exit_on_error: failed to load model 'broken': model.pt" in done.stderr

@@ -37,7 +37,7 @@ def test_the_policy_says_which_versions_are_served(
             assert ask(client, "a", version) == float(version)
         assert ask(client, "a") == float(versions[-1])
         for version in {"1", "2", "3"} - set(versions):
-            with refused(grpc.StatusCode.NOT_FOUND, "served is " + ", ".join(versions)):
+            with refused(grpc.StatusCode.NOT_FOUND, "served: " + ", ".join(versions)):
                 ask(client, "a", version)
 
 

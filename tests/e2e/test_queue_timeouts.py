@@ -77,7 +77,7 @@ def test_what_expires_is_answered_then_and_takes_nobodys_place(
     for _ in range(2):
         name, seconds, error = answers.get(timeout=CALL_SECONDS)
         assert name == "expires"
-        assert "until its deadline" in str(error)
+        assert "expired in the queue" in str(error)
         assert seconds < BUSY_SECONDS / 2
     send("live")
     live = dict[str, object]()

@@ -167,7 +167,7 @@ def test_command_over_mutual_tls(
     assert code == 0, output
     code, output = run(mutual, *tls, *pair, "rollback", MODEL, "1")
     assert code == 1
-    assert "needs the role train for model 'mine'" in output
+    assert "does not have the role train for model 'mine'" in output
     code, output = run(mutual, *tls, *pair, "trainers", token=TOKEN)
     assert code == 0, output
     assert run(mutual, *tls, "models", token=TOKEN)[0] == 1

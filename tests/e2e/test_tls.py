@@ -262,25 +262,25 @@ def test_bad_files_are_refused(
         ((tmp_path / "none", key, None), f"cannot read {tmp_path / 'none'}: No such file"),
         ((certificate, tmp_path / "none", None), f"cannot read {tmp_path / 'none'}"),
         ((tmp_path, key, None), f"cannot read {tmp_path}: Is a directory"),
-        ((certificate, other.key, None), "--tls_key: is not the key of the first certificate"),
-        ((key, key, None), "--tls_cert: holds no certificate; expected PEM"),
-        ((certificate, certificate, None), "--tls_key: holds no key"),
-        ((certificate, locked, None), "--tls_key: holds no key that can be read; expected PEM"),
-        ((write("empty", b""), key, None), "--tls_cert: holds no certificate"),
+        ((certificate, other.key, None), "--tls_key: does not match the first certificate"),
+        ((key, key, None), "--tls_cert: contains no certificate (expected PEM"),
+        ((certificate, certificate, None), "--tls_key: contains no readable key"),
+        ((certificate, locked, None), "--tls_key: contains no readable key (expected PEM"),
+        ((write("empty", b""), key, None), "--tls_cert: contains no certificate"),
         (
             (write("half", certificate.read_bytes()[:-40]), key, None),
-            "--tls_cert: holds no certificate",
+            "--tls_cert: contains no certificate",
         ),
         (
             (write("chain", certificate.read_bytes() + mutated(ca.read_bytes())[:-40]), key, None),
-            "--tls_cert: holds a broken certificate",
+            "--tls_cert: contains a malformed certificate",
         ),
         ((certificate, write("key", mutated(key.read_bytes())), None), "--tls_key: "),
-        ((certificate, key, key), "--tls_client_ca: holds no certificate"),
+        ((certificate, key, key), "--tls_client_ca: contains no certificate"),
         ((certificate, key, write("no-ca", b"")), "--tls_client_ca: is empty"),
         (
             (*(lambda p: (p.certificate, p.key))(authority.issue_server(days=-1)), None),
-            "--tls_cert: a certificate has expired at 20",
+            "--tls_cert: a certificate expired at 20",
         ),
     ):
         names = ("tls_cert", "tls_key", "tls_client_ca")
@@ -324,7 +324,7 @@ def test_certificates_change_while_serving(
 
             # Half of a pair, as while somebody copies it: nobody notices.
             shutil.copy(second.certificate, live.certificate)
-            wait_until(lambda: "is not the key of the first certificate" in server.log)
+            wait_until(lambda: "does not match the first certificate" in server.log)
             assert served_certificate(server, ca) == shown
             with secure(server, ca) as meanwhile:
                 assert list_models(meanwhile)[0] == "OK"
@@ -345,7 +345,7 @@ def test_certificates_change_while_serving(
         expired = authority.issue_server(days=-1)
         shutil.copy(expired.key, live.key)
         shutil.copy(expired.certificate, live.certificate)
-        wait_until(lambda: "has expired" in server.log)
+        wait_until(lambda: "expired at" in server.log)
         assert served_certificate(server, ca) == shown
 
 

@@ -59,7 +59,7 @@ TEST_F(FlagsTest, Defaults) {
   EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
 }
 
-TEST_F(FlagsTest, EveryFlagIsRead) {
+TEST_F(FlagsTest, ParsesEveryFlag) {
   const std::optional<Options> options =
       Parse({"--data_dir=d", "--devices=cpu*2,cuda:0*2", "--cpu_threads=3", "--training_share=0.5",
              "--listen=0.0.0.0", "--grpc_port=0", "--metrics_port=9", "--ready_file=r",
@@ -82,7 +82,7 @@ TEST_F(FlagsTest, EveryFlagIsRead) {
   EXPECT_EQ(options->drain_timeout, absl::Milliseconds(1500));
 }
 
-TEST_F(FlagsTest, WhichModelsAreServed) {
+TEST_F(FlagsTest, ParsesModelControlFlags) {
   EXPECT_EQ(Parse({})->model_control_mode, ControlMode::kNone);
   EXPECT_EQ(Parse({})->repository_poll, absl::Seconds(15));
   const std::optional<Options> options =
@@ -98,7 +98,7 @@ TEST_F(FlagsTest, WhichModelsAreServed) {
   EXPECT_EQ(poll->repository_poll, absl::Milliseconds(500));
 }
 
-TEST_F(FlagsTest, WhoMayDoWhat) {
+TEST_F(FlagsTest, ParsesAccessFlags) {
   const auto none = Parse({});
   EXPECT_EQ(none->tls_cert + none->tls_key + none->tls_client_ca, "");
   EXPECT_EQ(none->auth_tokens + none->auth_certificates, "");
@@ -117,7 +117,7 @@ TEST_F(FlagsTest, WhoMayDoWhat) {
   EXPECT_TRUE(options->tls_terminated_in_front);
 }
 
-TEST_F(FlagsTest, WhatAClientMayTake) {
+TEST_F(FlagsTest, ParsesLimitFlags) {
   const auto none = Parse({});
   EXPECT_EQ(none->max_client_requests, 0);
   EXPECT_EQ(none->max_client_request_bytes, 0);
@@ -145,24 +145,25 @@ TEST_F(FlagsTest, WhatAClientMayTake) {
   EXPECT_EQ(options->model_allowlist, "f");
 }
 
-TEST_F(FlagsTest, FilesThatBelongTogetherComeTogether) {
+TEST_F(FlagsTest, RequiresRelatedFilesTogether) {
   for (const auto& [flags, name] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--tls_cert=a"}, "--tls_cert: needs --tls_cert and --tls_key, both"},
-           {{"--tls_key=a"}, "--tls_key: needs --tls_cert and --tls_key, both"},
-           {{"--tls_client_ca=a"}, "--tls_client_ca: needs --tls_cert and --tls_key"},
-           {{"--auth_certificates=a", "--tls_cert=a", "--tls_key=a"}, "needs --tls_client_ca"}}) {
+           {{"--tls_cert=a"}, "--tls_cert: requires both --tls_cert and --tls_key"},
+           {{"--tls_key=a"}, "--tls_key: requires both --tls_cert and --tls_key"},
+           {{"--tls_client_ca=a"}, "--tls_client_ca: requires --tls_cert and --tls_key"},
+           {{"--auth_certificates=a", "--tls_cert=a", "--tls_key=a"},
+            "requires --tls_client_ca"}}) {
     EXPECT_FALSE(Parse(flags));
     EXPECT_EQ(exit_code_, 2);
     EXPECT_THAT(stderr_, HasSubstr(name));
   }
 }
 
-TEST_F(FlagsTest, AnIpv6AddressIsBracketed) {
+TEST_F(FlagsTest, PutsBracketsAroundIpv6Addresses) {
   EXPECT_EQ(Parse({"--listen=::1"})->listen, "[::1]");
   EXPECT_EQ(Parse({"--listen=[::1]"})->listen, "[::1]");
 }
 
-TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
+TEST_F(FlagsTest, AnInvalidFlagIsNamedOnOneLineWithExitCode2) {
   for (const std::string flag : {"--grpc_port=65536",
                                  "--grpc_port=-1",
                                  "--grpc_port=x",
@@ -193,7 +194,7 @@ TEST_F(FlagsTest, AFlagThatIsWrongIsNamedOnOneLineAndEndsWith2) {
   }
 }
 
-TEST_F(FlagsTest, TheRepositoryIsRequiredAndHasToBeThere) {
+TEST_F(FlagsTest, TheRepositoryIsRequiredAndMustExist) {
   EXPECT_FALSE(ParseOnly({}));
   EXPECT_EQ(exit_code_, 2);
   EXPECT_THAT(stderr_, HasSubstr("--model_repository"));
@@ -202,7 +203,7 @@ TEST_F(FlagsTest, TheRepositoryIsRequiredAndHasToBeThere) {
   EXPECT_THAT(stderr_, HasSubstr("/no/such/folder"));
 }
 
-TEST_F(FlagsTest, HelpListsEveryFlagAndEndsWith0) {
+TEST_F(FlagsTest, HelpListsEveryFlagWithExitCode0) {
   EXPECT_FALSE(ParseOnly({"--help"}));
   EXPECT_EQ(exit_code_, 0);
   for (const char* name :
@@ -214,7 +215,7 @@ TEST_F(FlagsTest, HelpListsEveryFlagAndEndsWith0) {
   }
 }
 
-TEST_F(FlagsTest, VersionEndsWith0) {
+TEST_F(FlagsTest, VersionHasExitCode0) {
   EXPECT_FALSE(ParseOnly({"--version"}));
   EXPECT_EQ(exit_code_, 0);
   EXPECT_THAT(stdout_, HasSubstr("braid-server " BRAID_VERSION));

@@ -28,7 +28,7 @@ absl::string_view ReasonName(Denial why) {
   return "";
 }
 
-// Every refusal goes through here.
+// Counts a denied call and returns its status.
 absl::Status Deny(const CallAccess& access, Denial why, absl::string_view message) {
   access.metrics->CountDenied(ReasonName(why));
   return why == Denial::kRole ? absl::PermissionDeniedError(message)
@@ -37,7 +37,7 @@ absl::Status Deny(const CallAccess& access, Denial why, absl::string_view messag
 
 absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
-// The token of "Bearer TOKEN"; empty: it is something else.
+// Returns the token of "Bearer TOKEN"; empty if `value` has another form.
 absl::string_view TokenOf(absl::string_view value) {
   constexpr absl::string_view kScheme = "Bearer ";
   if (!absl::StartsWithIgnoreCase(value, kScheme)) {
@@ -100,22 +100,23 @@ absl::Status Caller::Identify() {
   }
   if (credentials_.token) {
     return Deny(*access_, Denial::kBadCredentials,
-                "the token is none that the server knows; expected one `authorization: Bearer "
-                "TOKEN`");
+                "unknown token (expected one `authorization: Bearer TOKEN` header with a token of "
+                "--auth_tokens)");
   }
   if (!credentials_.names.empty()) {
     return Deny(*access_, Denial::kBadCredentials,
-                "the client's certificate is of nobody whom the server knows");
+                "unknown client certificate (its name is not in --auth_certificates)");
   }
   return Deny(*access_, Denial::kNoCredentials,
-              absl::StrCat("the call has no credentials; expected ",
+              absl::StrCat("the call has no credentials (expected ",
                            access_->control->takes_tokens() ? "`authorization: Bearer TOKEN`"
-                                                            : "a client certificate"));
+                                                            : "a client certificate",
+                           ")"));
 }
 
 bool Caller::Audited(Need need) const {
-  const bool asked = access_->control != nullptr && need == Need::kTrain;
-  return asked || (rule_->audited && (need == Need::kAdmin || rule_->need != Need::kAnyone));
+  const bool needs_role = access_->control != nullptr && need == Need::kTrain;
+  return needs_role || (rule_->audited && (need == Need::kAdmin || rule_->need != Need::kAnyone));
 }
 
 absl::Status Caller::CheckStart() {
@@ -125,7 +126,7 @@ absl::Status Caller::CheckStart() {
   }
   BRAID_RETURN_IF_ERROR(Identify());
   const Role role = rule_->need == Need::kTrain ? Role::kTrain : Role::kInfer;
-  return identity_->MaySome(role) ? absl::OkStatus() : Refused(role, "");
+  return identity_->MaySome(role) ? absl::OkStatus() : MissingRole(role, "");
 }
 
 absl::Status Caller::CheckNames(Need need, const Names& names) {
@@ -153,9 +154,9 @@ absl::Status Caller::CheckCaller(Need need, const Names& names) {
       return names.model.empty() || identity_->Sees(names.model)
                  ? absl::OkStatus()
                  : Deny(*access_, Denial::kRole,
-                        absl::StrCat(rule_->method, " needs a role, such as infer, for model '",
-                                     Excerpt(names.model), "', and '", identity_->name,
-                                     "' has none"));
+                        absl::StrCat(rule_->method, ": '", identity_->name,
+                                     "' has no role for model '", Excerpt(names.model),
+                                     "' (expected infer, train or admin)"));
     case Need::kInfer:
       return CheckRole(Role::kInfer, names);
     case Need::kTrain:
@@ -163,7 +164,7 @@ absl::Status Caller::CheckCaller(Need need, const Names& names) {
     case Need::kAdmin:
       return CheckRole(Role::kAdmin, names);
   }
-  return Refused(Role::kAdmin, "");
+  return MissingRole(Role::kAdmin, "");
 }
 
 absl::Status Caller::CheckRole(Role role, const Names& names) const {
@@ -172,28 +173,28 @@ absl::Status Caller::CheckRole(Role role, const Names& names) const {
   }
   switch (rule_->subject) {
     case Subject::kServer:
-      return Refused(role, " for every model");
+      return MissingRole(role, " for every model");
     case Subject::kModel:
       return identity_->May(role, names.model)
                  ? absl::OkStatus()
-                 : Refused(role, absl::StrCat(" for model '", Excerpt(names.model), "'"));
+                 : MissingRole(role, absl::StrCat(" for model '", Excerpt(names.model), "'"));
     case Subject::kTrainer:
       break;
   }
   if (!identity_->MaySome(role)) {
-    return Refused(role, "");
+    return MissingRole(role, "");
   }
-  // An unknown one is not left to the call, which may find on the disk what has no model here.
+  // Rejects unknown trainers here: the method might find their files, which have no model.
   BRAID_ASSIGN_OR_RETURN(const std::string model, access_->model_of(names.trainer));
   return identity_->May(role, model) ? absl::OkStatus()
-                                     : Refused(role, absl::StrCat(" for the model of trainer '",
-                                                                  Excerpt(names.trainer), "'"));
+                                     : MissingRole(role, absl::StrCat(" for the model of trainer '",
+                                                                      Excerpt(names.trainer), "'"));
 }
 
-absl::Status Caller::Refused(Role role, const std::string& for_what) const {
+absl::Status Caller::MissingRole(Role role, const std::string& for_what) const {
   return Deny(*access_, Denial::kRole,
-              absl::StrCat(rule_->method, " needs the role ", RoleName(role), for_what, ", which '",
-                           Excerpt(identity_->name), "' does not have"));
+              absl::StrCat(rule_->method, ": '", Excerpt(identity_->name),
+                           "' does not have the role ", RoleName(role), for_what));
 }
 
 bool Caller::Sees(absl::string_view model) const {
@@ -212,36 +213,36 @@ std::string Caller::client() const {
   if (!access_->limits_clients) {
     return {};
   }
-  // The address without the port, which is another for each connection.
+  // The port differs between connections.
   return identity_ != nullptr ? identity_->name : peer().substr(0, peer().rfind(':'));
 }
 
-void Caller::Did(const std::string& name, AuditValue value) {
+void Caller::RecordAudit(const std::string& name, AuditValue value) {
   if (!audited_) {
     return;
   }
-  const auto asked = std::find_if(details_.begin(), details_.end(),
-                                  [&name](const auto& detail) { return detail.first == name; });
-  if (asked != details_.end()) {
-    asked->second = std::move(value);
+  const auto requested = std::find_if(details_.begin(), details_.end(),
+                                      [&name](const auto& detail) { return detail.first == name; });
+  if (requested != details_.end()) {
+    requested->second = std::move(value);
   } else {
     details_.emplace_back(name, std::move(value));
   }
 }
 
 void Caller::Audit(const absl::Status& outcome) const {
-  AuditPart(rule_->method, details_, outcome);
+  AuditOperation(rule_->method, details_, outcome);
 }
 
-void Caller::AuditPart(absl::string_view part, const AuditDetails& did,
-                       const absl::Status& outcome) const {
-  // Who is nobody is counted, but leaves no line: it could write as many as it likes.
+void Caller::AuditOperation(absl::string_view operation, const AuditDetails& details,
+                            const absl::Status& outcome) const {
+  // Unauthenticated calls are only counted, because they could fill the log.
   if (!audited_ || (access_->control != nullptr && identity_ == nullptr)) {
     return;
   }
   const std::string code = absl::StatusCodeToString(outcome.code());
-  LogAudit({identity_ == nullptr ? "" : identity_->name, peer(), part, audited_model_, trainer_,
-            did, code});
+  LogAudit({identity_ == nullptr ? "" : identity_->name, peer(), operation, audited_model_,
+            trainer_, details, code});
 }
 
 }  // namespace braid

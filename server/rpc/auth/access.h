@@ -1,4 +1,4 @@
-// Whether a call may be made: who its caller is, and what its method and its names need.
+// Authenticates and authorizes the caller of an RPC, and writes its audit records.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,27 @@
 
 namespace braid {
 
-// What all calls share. All of it outlives them.
+// Shared by all calls; everything it points to outlives them.
 struct CallAccess {
-  const AccessControl* control = nullptr;  // null: everybody may do everything
-  // The model of a trainer. NOT_FOUND if there is no such trainer.
+  const AccessControl* control = nullptr;  // null: no authentication
+  // Returns the model of a trainer, or NOT_FOUND.
   std::function<absl::StatusOr<std::string>(absl::string_view trainer)> model_of;
-  bool limits_clients = false;  // each has a limit of its own
-  Metrics* metrics = nullptr;   // counts who is refused
+  bool limits_clients = false;  // admission has limits per client
+  Metrics* metrics = nullptr;   // counts denied calls
 };
 
-// Who makes one call. Thread-compatible.
+// The caller of one RPC. Thread-compatible; owned by the call.
 class Caller {
  public:
   Caller(const CallAccess& access, const grpc::CallbackServerContext& context,
          absl::string_view method);
 
-  // Whether the call may be made at all, with some model: for a stream, before its first message.
+  // Authorizes a stream before its first message: the caller needs the role for some model.
+  // UNAUTHENTICATED or PERMISSION_DENIED.
   absl::Status CheckStart();
-  // Whether it may be made with `request`: UNAUTHENTICATED or PERMISSION_DENIED, and, for who may,
-  // INVALID_ARGUMENT if its strings are too long. For each message of a stream: what the caller may
-  // do may have changed.
+  // Authorizes the call with `request`, then checks its strings. UNAUTHENTICATED,
+  // PERMISSION_DENIED, or INVALID_ARGUMENT if a string is too long. Call for each message of a
+  // stream, because the identities may have changed.
   template <typename Request>
   absl::Status Check(const Request& request) {
     const Need need = NeedOf(request, rule_->need);
@@ -51,49 +52,49 @@ class Caller {
     return CheckStrings(request);
   }
   absl::Status CheckNames(const Names& names) { return CheckNames(rule_->need, names); }
-  // The model of what was last allowed, as the client names it, or of the trainer that it names;
-  // empty: it names none that there is.
+  // Model named by the last authorized request, directly or through a trainer. Empty if it names
+  // none, or an unknown trainer.
   const std::string& model() const { return model_; }
-  // For the access log, if it was on when the call came: who called, where from, in what trace.
+  // For the access log. The trace ID is set only if the log was on when the call arrived.
   const std::string& identity() const { return first_identity_; }
   const std::string& peer() const { return peer_; }
   const std::string& trace_id() const { return trace_id_; }
 
-  // For calls that list what there is. As at the last check.
+  // Permissions as of the last check, for methods that list models.
   bool Sees(absl::string_view model) const;
   bool May(Role role, absl::string_view model) const;
   bool MayAll(Role role) const;
 
-  // For a limit: the identity, or else the address. Empty where there is no limit.
+  // Key for the limits per client: the identity, or the address without port. Empty without limits.
   std::string client() const;
 
-  // For the audit: what was done, which the request may have left to the server. In place of what
-  // it asked for by that `name`.
-  void Did(const std::string& name, AuditValue value);
-  // Tells the log of a call that is audited.
+  // Sets a detail of the audit record, for example the version that the server chose. Replaces the
+  // requested value of the same name.
+  void RecordAudit(const std::string& name, AuditValue value);
+  // Writes the audit record, if the call is audited.
   void Audit(const absl::Status& outcome) const;
-  // The same of an operation of a stream, `part`, which is one; `did`: what it did.
-  void AuditPart(absl::string_view part, const AuditDetails& did,
-                 const absl::Status& outcome) const;
+  // Writes the audit record of one operation of a stream.
+  void AuditOperation(absl::string_view operation, const AuditDetails& details,
+                      const absl::Status& outcome) const;
 
  private:
   absl::Status CheckNames(Need need, const Names& names);
-  // The same, of a caller who is asked for.
+  // CheckNames() for a method that requires an identity.
   absl::Status CheckCaller(Need need, const Names& names);
   absl::Status CheckRole(Role role, const Names& names) const;
-  // Whether a call that needs `need` leaves a line in the log.
+  // True if a call that needs `need` is audited.
   bool Audited(Need need) const;
-  // Asks again who the caller is, if that may have changed.
+  // Looks up the identity, again if the table was reloaded.
   absl::Status Identify();
-  absl::Status Refused(Role role, const std::string& for_what) const;
+  absl::Status MissingRole(Role role, const std::string& for_what) const;
 
   const std::string peer_;
   const CallAccess* access_;
   const MethodRule* rule_;
   Credentials credentials_;
-  bool bad_token_ = false;  // what should be one cannot be
+  bool bad_token_ = false;  // malformed header
   int64_t generation_ = -1;
-  std::shared_ptr<const Identity> identity_;  // null: nobody, or nobody asks
+  std::shared_ptr<const Identity> identity_;  // null: unknown, or no authentication
 
   std::string model_;
 

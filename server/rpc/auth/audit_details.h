@@ -1,4 +1,4 @@
-// What an audited request asks for beside the model and the trainer that it names.
+// Details of a request for its audit record, other than model and trainer.
 #pragma once
 
 #include <concepts>
@@ -11,7 +11,7 @@
 
 namespace braid {
 
-// What a request leaves to the server is none of it.
+// Returns the details that the request sets, for any request type.
 template <typename Request>
 AuditDetails DetailsOf(const Request& request, Subject subject) {
   AuditDetails details;
@@ -34,7 +34,7 @@ AuditDetails DetailsOf(const Request& request, Subject subject) {
     add("checkpoint", request.checkpoint());
   }
   if constexpr (requires { request.name(); }) {
-    // What the server as a whole has by name is shared memory.
+    // Names at server level are shared memory regions.
     add("region", subject == Subject::kServer ? request.name() : "");
   }
   if constexpr (requires { request.key(); }) {

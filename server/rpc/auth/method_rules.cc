@@ -30,14 +30,14 @@ const std::vector<MethodRule>& MethodRules() {
       {"ModelStreamInfer", Need::kInfer, Subject::kModel},
       {"RepositoryModelLoad", Need::kAdmin, Subject::kModel, true},
       {"RepositoryModelUnload", Need::kAdmin, Subject::kModel, true},
-      // Regions are everybody's, whatever the model.
+      // Regions are shared by all clients and models.
       {"SystemSharedMemoryStatus", Need::kInfer},
       {"SystemSharedMemoryRegister", Need::kInfer, Subject::kServer, true},
       {"SystemSharedMemoryUnregister", Need::kInfer, Subject::kServer, true},
       {"CudaSharedMemoryStatus", Need::kInfer},
       {"CudaSharedMemoryRegister", Need::kInfer, Subject::kServer, true},
       {"CudaSharedMemoryUnregister", Need::kInfer, Subject::kServer, true},
-      // To read; with settings they need an admin.
+      // Reading needs an identity; changing settings needs an admin (NeedOf()).
       {"TraceSetting", Need::kAnyone, Subject::kServer, true},
       {"LogSettings", Need::kAnyone, Subject::kServer, true},
       // braid.v1.TrainingService

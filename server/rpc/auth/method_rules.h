@@ -1,4 +1,4 @@
-// What each method of each service needs of its caller.
+// The permission that each RPC method needs.
 #pragma once
 
 #include <vector>
@@ -8,31 +8,30 @@
 namespace braid {
 
 enum class Need {
-  kOpen,    // nothing: probes have no credentials
-  kAnyone,  // an identity, whatever its roles
-  kSee,     // any role for the model; a request that names none is told of those
+  kOpen,    // no credentials, for probes
+  kAnyone,  // any identity
+  kSee,     // any role for the model; without a model, results are filtered
   kInfer,
   kTrain,
   kAdmin,
 };
 
-// What a request is about; a role has to be for that model, or for the trainer's model.
+// Subject of a request. The role must cover that model, or the trainer's model.
 enum class Subject { kServer, kModel, kTrainer };
 
 struct MethodRule {
   absl::string_view method;  // without package and service
   Need need = Need::kAdmin;
   Subject subject = Subject::kServer;
-  // Whether the log always says who called it, and with what outcome: what changes the server or
-  // what it serves, or hands weights out. What else needs a role to train is told only where
-  // callers have identities.
+  // Always audited: methods that change the server or what it serves, or return weights. Other
+  // methods that need the train role are audited only with authentication.
   bool audited = false;
 };
 
-// The rule of a method; one that nobody has thought of is for admins.
+// Returns the rule of a method. Unknown methods need an admin.
 const MethodRule& RuleOf(absl::string_view method);
 
-// All that there are.
+// All rules.
 const std::vector<MethodRule>& MethodRules();
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// What a request names, and needs, whatever its type.
+// The names in a request of any type, and the permission that it needs.
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -32,12 +32,12 @@ Names NamesIn(const Request& request, Subject subject) {
   return names;
 }
 
-// The trainer that there is then: one that is given no name has its model's.
+// A trainer without a name gets its model's name.
 inline Names NamesIn(const braid::v1::CreateTrainerRequest& request, Subject /*subject*/) {
   return {request.model(), request.name().empty() ? request.model() : request.name()};
 }
 
-// Setting something needs more than reading it.
+// Requests that change settings need an admin.
 template <typename Request>
 Need NeedOf(const Request& request, Need need) {
   if constexpr (requires { request.settings(); }) {

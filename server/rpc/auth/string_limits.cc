@@ -16,43 +16,44 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-bool TooLong(const std::string& text) { return text.size() > kLongestString; }
+bool TooLong(const std::string& text) { return text.size() > kMaxStringBytes; }
 
-absl::Status Refused(absl::string_view field, const std::string& text) {
-  return InvalidField(
-      field, absl::StrCat("has ", text.size(), " bytes; expected at most ", kLongestString));
+absl::Status TooLongError(absl::string_view field, const std::string& text) {
+  return InvalidField(field,
+                      absl::StrCat(text.size(), " bytes (expected at most ", kMaxStringBytes, ")"));
 }
 
-absl::Status TooMany(absl::string_view field, size_t entries) {
+absl::Status TooManyError(absl::string_view field, size_t entries) {
   return InvalidField(field,
-                      absl::StrCat("has ", entries, " entries; expected at most ", kMaxEntries));
+                      absl::StrCat(entries, " entries (expected at most ", kMaxEntries, ")"));
 }
 
 absl::Status CheckParameters(const Parameters& parameters, absl::string_view field) {
   if (parameters.size() > kMaxEntries) {
-    return TooMany(absl::StrCat(field, field.empty() ? "" : ".", "parameters"), parameters.size());
+    return TooManyError(absl::StrCat(field, field.empty() ? "" : ".", "parameters"),
+                        parameters.size());
   }
   for (const auto& [name, parameter] : parameters) {
     if (TooLong(name)) {
-      return Refused(ParameterField(field, Excerpt(name)), name);
+      return TooLongError(ParameterField(field, Excerpt(name)), name);
     }
     if (TooLong(parameter.string_param())) {
-      return Refused(ParameterField(field, Excerpt(name)), parameter.string_param());
+      return TooLongError(ParameterField(field, Excerpt(name)), parameter.string_param());
     }
   }
   return absl::OkStatus();
 }
 
-// Of inputs or outputs.
+// Checks inputs or outputs.
 template <typename Tensors>
 absl::Status CheckTensors(const Tensors& tensors, absl::string_view field) {
   for (int i = 0; i < tensors.size(); ++i) {
     if (TooLong(tensors[i].name())) {
-      return Refused(absl::StrCat(field, "[", i, "].name"), tensors[i].name());
+      return TooLongError(absl::StrCat(field, "[", i, "].name"), tensors[i].name());
     }
     if constexpr (requires { tensors[i].datatype(); }) {
       if (TooLong(tensors[i].datatype())) {
-        return Refused(absl::StrCat(field, "[", i, "].datatype"), tensors[i].datatype());
+        return TooLongError(absl::StrCat(field, "[", i, "].datatype"), tensors[i].datatype());
       }
     }
     if (!tensors[i].parameters().empty()) {
@@ -63,7 +64,7 @@ absl::Status CheckTensors(const Tensors& tensors, absl::string_view field) {
   return absl::OkStatus();
 }
 
-// Whether the model, its classes or the groups say how many there are.
+// True if the number of entries is checked elsewhere.
 bool IsBoundedElsewhere(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ||
          field.message_type() == braid::v1::Tensor::descriptor();
@@ -71,14 +72,14 @@ bool IsBoundedElsewhere(const FieldDescriptor& field) {
 
 absl::Status CheckMessage(const Message& message, const std::string& prefix);
 
-// Of a map, whose keys are strings in all requests.
+// Checks an entry of a map. All maps in requests have string keys.
 absl::Status CheckEntry(const Message& entry, const std::string& map) {
   const Reflection& reflection = *entry.GetReflection();
   const FieldDescriptor& value = *entry.GetDescriptor()->map_value();
   const std::string name = reflection.GetString(entry, entry.GetDescriptor()->map_key());
   const std::string path = absl::StrCat(map, ".", Excerpt(name));
   if (TooLong(name)) {
-    return Refused(path, name);
+    return TooLongError(path, name);
   }
   if (value.message_type() != nullptr) {
     return CheckMessage(reflection.GetMessage(entry, &value), path + ".");
@@ -87,7 +88,7 @@ absl::Status CheckEntry(const Message& entry, const std::string& map) {
     return absl::OkStatus();
   }
   const std::string text = reflection.GetString(entry, &value);
-  return TooLong(text) ? Refused(path, text) : absl::OkStatus();
+  return TooLong(text) ? TooLongError(path, text) : absl::OkStatus();
 }
 
 absl::Status CheckRepeated(const Message& message, const FieldDescriptor& field,
@@ -95,7 +96,7 @@ absl::Status CheckRepeated(const Message& message, const FieldDescriptor& field,
   const Reflection& reflection = *message.GetReflection();
   const int count = reflection.FieldSize(message, &field);
   if (count > kMaxEntries && !IsBoundedElsewhere(field)) {
-    return TooMany(name, static_cast<size_t>(count));
+    return TooManyError(name, static_cast<size_t>(count));
   }
   std::string scratch;
   for (int i = 0; i < count; ++i) {
@@ -107,7 +108,7 @@ absl::Status CheckRepeated(const Message& message, const FieldDescriptor& field,
     } else if (field.type() == FieldDescriptor::TYPE_STRING) {
       const std::string& text = reflection.GetRepeatedStringReference(message, &field, i, &scratch);
       if (TooLong(text)) {
-        return Refused(absl::StrCat(name, "[", i, "]"), text);
+        return TooLongError(absl::StrCat(name, "[", i, "]"), text);
       }
     }
   }
@@ -131,10 +132,10 @@ absl::Status CheckField(const Message& message, const FieldDescriptor& field,
   }
   std::string scratch;
   const std::string& text = reflection.GetStringReference(message, &field, &scratch);
-  return TooLong(text) ? Refused(absl::StrCat(prefix, field.name()), text) : absl::OkStatus();
+  return TooLong(text) ? TooLongError(absl::StrCat(prefix, field.name()), text) : absl::OkStatus();
 }
 
-// `prefix` is what stands before the names of its fields: "losses[0].".
+// prefix: of field names in errors, for example "losses[0]."
 absl::Status CheckMessage(const Message& message, const std::string& prefix) {
   const google::protobuf::Descriptor& type = *message.GetDescriptor();
   if (&type == inference::ModelRepositoryParameter::descriptor()) {
@@ -155,7 +156,7 @@ absl::Status CheckStrings(const inference::ModelInferRequest& request) {
                                     {"model_version", &request.model_version()},
                                     {"id", &request.id()}}) {
     if (TooLong(*text)) {
-      return Refused(field, *text);
+      return TooLongError(field, *text);
     }
   }
   BRAID_RETURN_IF_ERROR(CheckParameters(request.parameters(), ""));

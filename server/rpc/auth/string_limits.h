@@ -1,5 +1,4 @@
-// How long the strings of a request may be, and how many things it may list: names and ids are
-// short, what is long is a tensor.
+// Limits of the strings and lists in a request, other than tensors.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +9,17 @@
 
 namespace braid {
 
-// In bytes. A file's name has 255 at most; a request's id is kept until it is answered, and comes
-// back with the answer.
-inline constexpr size_t kLongestString = 1024;
-// Of one list: losses, groups of parameters, milestones, metrics. Of tensors there are as many as
-// the model has, and of numbers that are no integers as many as there are classes or groups.
+// Bytes. Names become file names of at most 255 bytes. The ID of a request is kept until its reply.
+inline constexpr size_t kMaxStringBytes = 1024;
+// Entries of one list, such as losses or parameter groups. Tensors and floating-point numbers are
+// limited by the model instead.
 inline constexpr int kMaxEntries = 1024;
 
-// INVALID_ARGUMENT with the field of `request`, at any depth, that is longer:
-// "options.parameter_groups[3].pattern". Contents of tensors, bytes and the model configuration
-// that comes with a request to load are left to who reads them.
+// INVALID_ARGUMENT, naming the field, if a string or list exceeds its limit at any depth, for
+// example "options.parameter_groups[3].pattern". Does not check tensors, bytes, and the
+// configuration in a load request.
 absl::Status CheckStrings(const google::protobuf::Message& request);
-// The same, for the request that comes most often.
+// Overload without reflection, for the most frequent request.
 absl::Status CheckStrings(const inference::ModelInferRequest& request);
 
 }  // namespace braid

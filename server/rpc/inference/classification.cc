@@ -16,7 +16,7 @@ namespace {
 template <typename T>
 bool Larger(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
-    // NaN compares with nothing, and a sort needs an order.
+    // Orders NaN last, because sorting requires a strict order.
     if (std::isnan(a) || std::isnan(b)) {
       return !std::isnan(a) && std::isnan(b);
     }
@@ -24,14 +24,14 @@ bool Larger(T a, T b) {
   return a > b;
 }
 
-// BYTES on the wire: the length in four bytes, then the string.
+// Appends a BYTES element: 4 bytes of length, then the string.
 void AppendElement(const std::string& text, std::string* raw) {
   const auto length = static_cast<uint32_t>(text.size());
   raw->append(reinterpret_cast<const char*>(&length), sizeof(length));
   raw->append(text);
 }
 
-// The `classes` largest of the `count` elements at `row`.
+// Appends the `classes` largest of `count` elements at `row`.
 template <typename T>
 void AppendRow(const T* row, size_t count, size_t classes, const std::vector<std::string>& labels,
                std::string* raw) {
@@ -89,7 +89,7 @@ void AppendTyped(const HostTensor& tensor, size_t rows, size_t count, size_t cla
     case DataType::kBool:
     case DataType::kFp16:
     case DataType::kBf16:
-      break;  // CanClassify() has refused them
+      break;  // rejected by CanClassify()
   }
 }
 

@@ -9,12 +9,12 @@
 
 namespace braid {
 
-// Integers, FP32 and FP64, as in Triton.
+// True for integers, FP32 and FP64, as in Triton.
 bool CanClassify(DataType type);
 
-// Adds to the reply, under the output's name, BYTES of "value:index" or "value:index:label" for the
-// `classes` largest elements of each row (of the whole tensor where the model is not `batched`),
-// the largest first, a NaN last: [rows, classes], or fewer where there are fewer elements.
+// Adds an output of datatype BYTES and shape [rows, classes] to the reply: "value:index" or
+// "value:index:label" of the `classes` largest elements of each row, largest first, NaN last. Fewer
+// columns if a row has fewer elements. Without `batched`, the whole tensor is one row: [classes].
 void WriteClasses(const GatheredTensor& tensor, const TensorSpec& spec, bool batched,
                   int64_t classes, inference::ModelInferResponse* response);
 

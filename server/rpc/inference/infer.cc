@@ -29,24 +29,10 @@ std::string SplitText(const std::vector<ChunkReport>& chunks) {
   });
 }
 
-absl::Status FillResponse(const ModelConfig& config, const inference::ModelInferRequest& request,
-                          const InferenceResult& result, const std::vector<RequestedOutput>& wanted,
-                          inference::ModelInferResponse* response) {
-  response->set_model_name(request.model_name());
-  response->set_model_version(absl::StrCat(result.version));
-  response->set_id(request.id());
-  BRAID_RETURN_IF_ERROR(WriteOutputs(config, result, wanted, response));
-  const auto report = request.parameters().find(kReportSplit);
-  if (report != request.parameters().end() && report->second.bool_param()) {
-    (*response->mutable_parameters())[kSplit].set_string_param(SplitText(result.chunks));
-  }
-  return absl::OkStatus();
-}
-
-// A client may change its memory after it was checked, so inputs whose values are checked are
-// copied out of it first: an index that slips through could cost a GPU's context.
-absl::Status CopyChecked(const ModelConfig& config, const std::vector<SharedSlice>& slices,
-                         std::vector<HostTensor>* tensors) {
+// Copies inputs whose values are checked out of shared memory before the check. A client could
+// change them afterwards, and an index out of range can break a GPU's context.
+absl::Status CopyCheckedInputs(const ModelConfig& config, const std::vector<SharedSlice>& slices,
+                               std::vector<HostTensor>* tensors) {
   for (HostTensor& tensor : *tensors) {
     const bool checked =
         std::any_of(config.inputs.begin(), config.inputs.end(),
@@ -55,7 +41,7 @@ absl::Status CopyChecked(const ModelConfig& config, const std::vector<SharedSlic
       return slice.data() != nullptr && slice.data() == tensor.data;
     });
     if (checked && shared) {
-      BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, MakeCopyRoom(tensor.bytes));
+      BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, AllocateCopy(tensor.bytes));
       std::memcpy(copy.get(), tensor.data, tensor.bytes);
       tensor.data = copy.get();
       tensor.owner = copy;
@@ -64,12 +50,27 @@ absl::Status CopyChecked(const ModelConfig& config, const std::vector<SharedSlic
   return absl::OkStatus();
 }
 
-// The regions of the inputs that are in shared memory.
-absl::Status CheckWhole(const std::vector<SharedSlice>& slices) {
+// Writes the response. slices: shared memory of the inputs, which must not have been truncated.
+absl::Status WriteReply(const ModelConfig& config, const inference::ModelInferRequest& request,
+                        const InferenceResult& result, const std::vector<RequestedOutput>& wanted,
+                        const std::vector<SharedSlice>& slices,
+                        inference::ModelInferResponse* response, CallFacts* facts) {
   for (const SharedSlice& slice : slices) {
     BRAID_RETURN_IF_ERROR(CheckWhole(slice));
   }
-  return absl::OkStatus();
+  response->set_model_name(request.model_name());
+  response->set_model_version(absl::StrCat(result.version));
+  response->set_id(request.id());
+  BRAID_RETURN_IF_ERROR(WriteOutputs(config, result, wanted, response));
+  const auto report = request.parameters().find(kReportSplit);
+  if (report != request.parameters().end() && report->second.bool_param()) {
+    (*response->mutable_parameters())[kSplit].set_string_param(SplitText(result.chunks));
+  }
+  if (AccessLogOn()) {
+    facts->chunks = static_cast<int64_t>(result.chunks.size());
+    facts->phases = {{"queue", result.queued}, {"compute", result.computed}};
+  }
+  return CheckReplySize(response);
 }
 
 }  // namespace
@@ -82,14 +83,14 @@ InferContext ForCaller(const InferContext& context, const Caller& caller) {
   return allowed;
 }
 
-void TellRequest(const inference::ModelInferRequest& request, CallFacts* facts) {
+void RecordRequestId(const inference::ModelInferRequest& request, CallFacts* facts) {
   if (AccessLogOn()) {
     facts->request_id = request.id();
   }
 }
 
 absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline) {
-  // Else it would be a day in the year 2262, to which something expires.
+  // gRPC represents "no deadline" as a time in the year 2262.
   return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture()
                                                                   : absl::FromChrono(deadline);
 }
@@ -101,7 +102,7 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
   return models.Find(request.model_name(), version);
 }
 
-absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
+absl::StatusOr<std::shared_ptr<InferenceRequest>> SubmitRequest(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
     const inference::ModelInferRequest& request, absl::Time deadline,
     inference::ModelInferResponse* response, CallFacts* facts, InferDone done) {
@@ -110,7 +111,7 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
   std::vector<SharedSlice> slices;
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
                          ReadInputs(request, context.regions, &slices));
-  BRAID_RETURN_IF_ERROR(CopyChecked(config, slices, &tensors));
+  BRAID_RETURN_IF_ERROR(CopyCheckedInputs(config, slices, &tensors));
   BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
                          CheckInputs(config, std::move(tensors), "inputs"));
@@ -124,19 +125,11 @@ absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
       std::move(inputs), rows, schedule,
       [queue, &request, response, facts, wanted = std::move(wanted), slices = std::move(slices),
        done = std::move(done)](absl::StatusOr<InferenceResult> result) mutable {
-        absl::Status status = result.status();
-        status.Update(CheckWhole(slices));
-        if (status.ok()) {
-          status = FillResponse(queue->config(), request, *result, wanted, response);
-          status.Update(CheckReplySize(response));
-          if (AccessLogOn()) {
-            facts->chunks = static_cast<int64_t>(result->chunks.size());
-            facts->phases = {{"queue", result->queued}, {"compute", result->computed}};
-          }
-        }
-        done(std::move(status));
+        done(result.ok()
+                 ? WriteReply(queue->config(), request, *result, wanted, slices, response, facts)
+                 : std::move(result).status());
       });
-  BRAID_RETURN_IF_ERROR(queue->Push(queued, context.runner));
+  BRAID_RETURN_IF_ERROR(queue->Push(queued, context.run_mode));
   return queued;
 }
 

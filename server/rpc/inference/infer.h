@@ -1,4 +1,4 @@
-// An inference request: from the message to the queue, and from the result to the message.
+// From a ModelInferRequest to the model's queue, and from the result to the response.
 #pragma once
 
 #include <chrono>
@@ -18,36 +18,36 @@
 
 namespace braid {
 
-// What inference calls share. All of it outlives them.
+// Shared by inference calls; everything it points to outlives them.
 struct InferContext {
   const ServedModels* models = nullptr;
-  const SharedRegions* regions = nullptr;  // null: clients' shared memory is off
-  Runner runner = Runner::kWorker;
+  const SharedRegions* regions = nullptr;  // null: shared memory of clients is disabled
+  RunMode run_mode = RunMode::kOnWorker;
 };
 
-// Without the regions, which are everybody's, if `caller` may not use every model.
+// Returns `context` without the regions if `caller` may not infer with every model: regions are
+// shared by all clients.
 InferContext ForCaller(const InferContext& context, const Caller& caller);
 
-// For the access log, of a request that has just come: what it is searched for by, whatever becomes
-// of it.
-void TellRequest(const inference::ModelInferRequest& request, CallFacts* facts);
+// Records the request's ID for the access log.
+void RecordRequestId(const inference::ModelInferRequest& request, CallFacts* facts);
 
-// The queue of the model and version that `request` names.
+// Finds the queue of the requested model and version. INVALID_ARGUMENT or NOT_FOUND.
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request);
 
-// Of a call's deadline as gRPC tells it: InfiniteFuture where the client gave none.
+// Converts the deadline of a call; InfiniteFuture if the client set none.
 absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline);
 
-// Called once, when the reply is written: by who finishes the request or cancels it. Must not
+// Called once, after the response is written, by the thread that completes the request. Must not
 // block.
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
 
-// Checks `request` and queues it in `queue`; it fills `response`, and what was done in `facts`, for
-// the access log, before `done`. They live until then. The rows it tells `facts` at once, and
-// writes them no more. With Runner::kAnyThread `done` may be called before this returns. Returns
-// the request, for Cancel(). An error: nothing was queued, and `done` is not called.
-absl::StatusOr<std::shared_ptr<InferenceRequest>> StartInfer(
+// Decodes and checks `request` and pushes it to `queue`. Sets facts->rows before it returns, and
+// fills `response` and the rest of `facts` before `done`. All of them must live until then. With
+// RunMode::kMayRunInline, `done` may be called before this returns. Returns the queued request, for
+// Cancel(). On error, the request is not queued and `done` is not called.
+absl::StatusOr<std::shared_ptr<InferenceRequest>> SubmitRequest(
     const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
     const inference::ModelInferRequest& request, absl::Time deadline,
     inference::ModelInferResponse* response, CallFacts* facts, InferDone done);

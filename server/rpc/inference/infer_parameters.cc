@@ -15,8 +15,8 @@ namespace {
 
 using inference::InferParameter;
 
-// Asks for something: false, 0 and "" are what a request without the parameter has.
-bool Asks(const InferParameter& parameter) {
+// True unless the value is false, 0 or "", which equals a missing parameter.
+bool IsSet(const InferParameter& parameter) {
   return parameter.bool_param() || parameter.int64_param() != 0 || parameter.uint64_param() != 0 ||
          parameter.double_param() != 0 || !parameter.string_param().empty();
 }
@@ -63,18 +63,17 @@ absl::Status CheckParameters(const Parameters& parameters) {
   for (const auto& [name, parameter] : parameters) {
     const bool sequence =
         name == "sequence_id" || name == "sequence_start" || name == "sequence_end";
-    if (sequence && Asks(parameter)) {
+    if (sequence && IsSet(parameter)) {
       return absl::UnimplementedError(absl::StrCat(
-          "parameters.", name, ": sequences are not offered; every request stands for itself"));
+          "parameters.", name, ": sequences are not supported (requests are independent)"));
     }
     if (name == "report_split") {
       BRAID_RETURN_IF_ERROR(ReadBool(parameter, ParameterField("", name)).status());
     }
-    // A model that is no decoupled one answers once, so this changes nothing.
+    // This parameter has no effect: models reply once (none are decoupled).
     if (absl::StartsWith(name, "triton_") && name != "triton_enable_empty_final_response") {
       return absl::UnimplementedError(
-          absl::StrCat("parameters.", Excerpt(name),
-                       ": is reserved for Triton, and not offered by this server"));
+          absl::StrCat("parameters.", Excerpt(name), ": reserved by Triton and not supported"));
     }
   }
   return absl::OkStatus();
@@ -88,15 +87,16 @@ absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const Parameters& parame
   BRAID_ASSIGN_OR_RETURN(const int64_t priority, ReadIntegerOr(parameters, "", "priority", 0));
   BRAID_ASSIGN_OR_RETURN(const int64_t timeout, ReadIntegerOr(parameters, "", "timeout", 0));
   if (priority < 0) {
-    return InvalidField("parameters.priority",
-                        absl::StrCat("is ", priority,
-                                     "; expected 1, the most urgent, or more, or "
-                                     "0 for the model's default"));
+    return InvalidField(
+        "parameters.priority",
+        absl::StrCat(priority,
+                     " is negative (expected 1, the most urgent, or more; 0 for the "
+                     "model's default)"));
   }
   if (timeout < 0) {
     return InvalidField(
         "parameters.timeout",
-        absl::StrCat("is ", timeout, "; expected microseconds, or 0 for the model's"));
+        absl::StrCat(timeout, " is negative (expected microseconds; 0 for the model's default)"));
   }
   schedule.priority = priority;
   schedule.timeout = absl::Microseconds(timeout);
@@ -114,13 +114,13 @@ absl::Status AddScalars(const ModelConfig& config, const Parameters& parameters,
       if ((*tensors)[i].name == spec.name) {
         return InvalidField(absl::StrCat("inputs[", i, "].name"),
                             absl::StrCat("'", spec.name,
-                                         "' is a number, no tensor; expected the "
-                                         "request parameter of that name"));
+                                         "' is a scalar, not a tensor (send it as the request "
+                                         "parameter of that name)"));
       }
     }
     const InferParameter* parameter = FindParameter(parameters, spec.name);
     if (parameter == nullptr) {
-      continue;  // CheckInputs() knows whether it may be missing
+      continue;  // CheckInputs() handles missing inputs
     }
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadScalar(spec, *parameter));
     tensors->push_back(std::move(tensor));

@@ -1,4 +1,4 @@
-// What the parameters of an inference request say of the request as a whole.
+// Reads the parameters of an inference request that concern the whole request.
 #pragma once
 
 #include <vector>
@@ -13,17 +13,18 @@
 
 namespace braid {
 
-// UNIMPLEMENTED, by name, for a parameter of Triton's that would change what the request means: of
-// a sequence, and of triton_*. What neither Triton nor the model knows is nobody's, and left alone.
+// UNIMPLEMENTED for Triton's parameters that would change the meaning of the request: sequences and
+// triton_*. Ignores unknown parameters.
 absl::Status CheckParameters(const Parameters& parameters);
 
-// `arrival` is now; `deadline` the call's. INVALID_ARGUMENT for a priority or timeout below 0.
+// Reads priority and timeout (microseconds). Sets the arrival to now. INVALID_ARGUMENT for negative
+// values.
 absl::StatusOr<InferenceRequest::Schedule> ReadSchedule(const Parameters& parameters,
                                                         absl::Time deadline);
 
-// Adds the model's number arguments (TensorSpec::scalar), which are parameters of their names, to
-// the `tensors` of the request, which must have none of these names. INVALID_ARGUMENT for one of
-// another kind; one that is missing is left for CheckInputs() to judge.
+// Adds the model's scalar inputs (TensorSpec::scalar), which clients send as parameters, to
+// `tensors`. INVALID_ARGUMENT if a tensor has such a name, or a parameter has the wrong type.
+// CheckInputs() handles missing ones.
 absl::Status AddScalars(const ModelConfig& config, const Parameters& parameters,
                         std::vector<HostTensor>* tensors);
 

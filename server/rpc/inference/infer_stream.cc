@@ -5,20 +5,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/rpc/inference/parameter.h"
 #include "server/rpc/inference/shared_memory.h"
 
 namespace braid {
 namespace {
 
-// Requests that are received but not answered: enough to keep all workers busy over a network.
-constexpr size_t kDepth = 64;
-constexpr size_t kMaxBytes = size_t{256} << 20;
+// Limits of pending requests: enough to keep all workers busy over a network.
+constexpr size_t kMaxPending = 64;
+constexpr size_t kMaxPendingBytes = size_t{256} << 20;
 
 constexpr char kMore[] = "braid_more";
 constexpr char kFinal[] = "triton_final_response";
 
-bool AsksForStatus(const grpc::CallbackServerContext& context) {
+bool WantsErrorsAsStatus(const grpc::CallbackServerContext& context) {
   const auto found = context.client_metadata().find("triton_grpc_error");
   return found != context.client_metadata().end() && found->second == "true";
 }
@@ -30,7 +31,7 @@ InferStream::InferStream(const InferContext& infer, const RpcContext& rpc,
     : infer_(infer),
       rpc_(rpc),
       deadline_(DeadlineOf(context->deadline())),
-      errors_end_(AsksForStatus(*context)),
+      errors_end_call_(WantsErrorsAsStatus(*context)),
       self_(this),
       caller_(rpc.access, *context, "ModelStreamInfer"),
       record_(rpc.metrics, "ModelStreamInfer") {
@@ -50,18 +51,18 @@ void InferStream::Advance() {
   if (ended_) {
     return;
   }
-  if (!writing_ && !pending_.empty() && pending_.front()->answered) {
+  if (!writing_ && !pending_.empty() && pending_.front()->done) {
     WriteFirst();
   }
   if (ended_) {
     return;
   }
-  if ((read_all_ || !leaves_.ok()) && pending_.empty()) {
-    End(read_all_ ? absl::OkStatus() : leaves_);
+  if ((read_all_ || !leave_status_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : leave_status_);
     return;
   }
-  if (!read_all_ && leaves_.ok() && reading_ == nullptr && pending_.size() < kDepth &&
-      bytes_ < kMaxBytes) {
+  if (!read_all_ && leave_status_.ok() && reading_ == nullptr && pending_.size() < kMaxPending &&
+      bytes_ < kMaxPendingBytes) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
@@ -69,7 +70,7 @@ void InferStream::Advance() {
 
 void InferStream::Leave(const absl::Status& why) {
   const absl::MutexLock lock(&mu_);
-  leaves_ = why;
+  leave_status_ = why;
   Advance();
 }
 
@@ -80,8 +81,8 @@ void InferStream::WriteFirst() {
   }
   inference::ModelInferResponse* const response = first.reply.mutable_infer_response();
   if (!first.status.ok()) {
-    if (errors_end_) {
-      Count(&first, first.status);
+    if (errors_end_call_) {
+      Record(&first, first.status);
       End(first.status);
       return;
     }
@@ -98,17 +99,17 @@ void InferStream::WriteFirst() {
   if (first.more) {
     parameters[kMore].set_bool_param(true);
   }
-  Count(&first, first.status);
+  Record(&first, first.status);
   writing_ = true;
   StartWrite(&first.reply);
 }
 
-void InferStream::Count(Pending* pending, const absl::Status& status) {
+void InferStream::Record(Pending* pending, const absl::Status& status) {
   if (!pending->record) {
     return;
   }
-  // Until it is answered a worker may write them; what was known at once the record has.
-  if (pending->answered) {
+  // A worker may still write the facts of a request that is not done.
+  if (pending->done) {
     pending->record->facts() = std::move(pending->facts);
   }
   pending->record->End(status, caller_, pending->model);
@@ -122,7 +123,7 @@ void InferStream::End(const absl::Status& status) {
     return;
   }
   for (const auto& pending : pending_) {
-    Count(pending.get(), status);
+    Record(pending.get(), status);
   }
   Finish(ToGrpcStatus(status));
 }
@@ -150,7 +151,7 @@ void InferStream::OnReadDone(bool ok) {
   absl::Status status;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_ || !leaves_.ok()) {
+    if (!ok || ended_ || !leave_status_.ok()) {
       reading_ = nullptr;
       read_all_ = !ok;
       Advance();
@@ -158,7 +159,7 @@ void InferStream::OnReadDone(bool ok) {
     }
     received = reading_;
     received->record.emplace(rpc_.metrics, "ModelStreamInfer");
-    TellRequest(received->request, &received->facts);
+    RecordRequestId(received->request, &received->facts);
     received->record->facts() = received->facts;
     received->bytes = received->request.ByteSizeLong();
     status = caller_.Check(received->request);
@@ -172,10 +173,10 @@ void InferStream::OnReadDone(bool ok) {
     status = Submit(received);
   }
   if (!status.ok()) {
-    Answer(received, status);
+    SetReply(received, status);
   }
   const absl::MutexLock lock(&mu_);
-  // Only now may the next one be read: it would overtake this one.
+  // Read the next message only now, so that it cannot overtake this one.
   reading_ = nullptr;
   Advance();
 }
@@ -186,13 +187,13 @@ absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
   const size_t shared = SharedInputBytes(allowed.regions, pending->request);
   BRAID_ASSIGN_OR_RETURN(pending->ticket,
                          rpc_.admission->Admit(pending->bytes + shared, caller_.client()));
-  BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->most_bytes()));
+  BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->max_bytes()));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
-                         StartInfer(allowed, queue, pending->request, deadline_,
-                                    pending->reply.mutable_infer_response(), &pending->facts,
-                                    [stream = self_, pending](const absl::Status& status) {
-                                      stream->Answer(pending, status);
-                                    }));
+                         SubmitRequest(allowed, queue, pending->request, deadline_,
+                                       pending->reply.mutable_infer_response(), &pending->facts,
+                                       [stream = self_, pending](const absl::Status& status) {
+                                         stream->SetReply(pending, status);
+                                       }));
   bool ended = false;
   {
     const absl::MutexLock lock(&mu_);
@@ -224,15 +225,18 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> InferStream::QueueFor(Pending* pen
     batch_model_ = request.model_name();
     batch_version_ = request.model_version();
   } else if (request.model_name() != batch_model_ || request.model_version() != batch_version_) {
-    return InvalidField("model_name", absl::StrCat("differs from the one that the batch, of which "
-                                                   "the message before said '",
-                                                   kMore, "', began with; expected the same"));
+    return InvalidField("model_name",
+                        absl::StrCat("'", Excerpt(request.model_name()), "' version '",
+                                     Excerpt(request.model_version()),
+                                     "' differs from the first message of the batch (expected '",
+                                     batch_model_, "' version '", batch_version_,
+                                     "', because the message before set ", kMore, ")"));
   }
   if (pending->more && !queue->config().merges_requests()) {
     return InvalidField(ParameterField("", kMore),
-                        absl::StrCat("is there for model '", batch_model_,
-                                     "', which takes each request as one batch; expected a whole "
-                                     "request"));
+                        absl::StrCat("true for model '", batch_model_,
+                                     "', which does not merge requests (send each batch in one "
+                                     "request)"));
   }
   if (pending->more) {
     batch_queue_ = queue;
@@ -240,11 +244,11 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> InferStream::QueueFor(Pending* pen
   return queue;
 }
 
-void InferStream::Answer(const std::shared_ptr<Pending>& pending, const absl::Status& status) {
+void InferStream::SetReply(const std::shared_ptr<Pending>& pending, const absl::Status& status) {
   {
     const absl::MutexLock lock(&mu_);
     pending->status = status;
-    pending->answered = true;
+    pending->done = true;
     const size_t reply_bytes = pending->reply.ByteSizeLong();
     pending->bytes += reply_bytes;
     bytes_ += reply_bytes;
@@ -260,7 +264,7 @@ void InferStream::OnWriteDone(bool ok) {
     bytes_ -= pending_.front()->bytes;
     pending_.pop_front();
     if (!ok && !ended_) {
-      End(absl::CancelledError("the client is gone"));
+      End(absl::CancelledError("the client disconnected or cancelled the stream"));
     }
     Advance();
   }
@@ -271,7 +275,7 @@ void InferStream::OnCancel() {
   {
     const absl::MutexLock lock(&mu_);
     if (!ended_) {
-      End(absl::CancelledError("the client is gone"));
+      End(absl::CancelledError("the client disconnected or cancelled the stream"));
     }
   }
   CancelRest();

@@ -1,5 +1,5 @@
-// ModelStreamInfer: requests of one client, several in flight, answered in the order in which they
-// came.
+// ModelStreamInfer: requests of one client, several in flight, with replies in the order of the
+// requests.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@
 
 namespace braid {
 
-// gRPC calls OnReadDone() and OnWriteDone() from its threads, workers answer. Reads no further
-// while many requests, or many bytes of replies, are not written: a client that does not read holds
-// no more. Deletes itself when the call is over and no request is left.
+// One stream. gRPC's threads call the reactions, workers provide the replies. Stops reading while
+// too many requests, or too many bytes, wait to be written, so a client that does not read cannot
+// accumulate memory. Thread-safe; deletes itself when the call is over and no request is left.
 class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
                                                          inference::ModelStreamInferResponse>,
                           public OpenStream {
@@ -38,70 +38,69 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   void OnDone() override { self_.reset(); }
 
  private:
-  // A request that was received and whose reply is not written yet.
+  // A received request whose reply is not written yet.
   struct Pending {
-    std::optional<CallRecord> record;  // until it is counted
-    std::string model;                 // that the caller may use
+    std::optional<CallRecord> record;  // reset once it is recorded
+    std::string model;                 // authorized
     inference::ModelInferRequest request;
     Ticket ticket;
     inference::ModelStreamInferResponse reply;
-    size_t bytes = 0;  // of the request, and of the reply once there is one
+    size_t bytes = 0;  // of the request, and of the reply once it exists
     absl::Status status;
     CallFacts facts;
-    bool answered = false;
-    // Counted in the stream; several messages may carry one batch.
+    bool done = false;
+    // Number of the batch within the stream. Several messages may carry one batch.
     int64_t batch = 0;
-    bool more = false;  // of its batch follows
+    bool more = false;  // another message of the batch follows
     std::weak_ptr<InferenceRequest> queued;
   };
 
-  // Queues a request that its caller may make.
+  // Admits and queues an authorized request.
   absl::Status Submit(const std::shared_ptr<Pending>& pending) ABSL_LOCKS_EXCLUDED(mu_);
-  // The model's queue; that of the message before, if this one goes on with its batch.
+  // Finds the model's queue. A message that continues a batch uses the queue of the one before.
   absl::StatusOr<std::shared_ptr<RequestQueue>> QueueFor(Pending* pending);
-  void Answer(const std::shared_ptr<Pending>& pending, const absl::Status& status)
+  void SetReply(const std::shared_ptr<Pending>& pending, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Reads, writes or ends the call, as far as that can be done now.
+  // Starts the next read or write, or ends the call.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A request is an RPC of its own to metrics and access log, whatever becomes of the others.
-  void Count(Pending* pending, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The requests that are not answered end with it.
+  // Records a request as one RPC in the metrics and the access log.
+  void Record(Pending* pending, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the call, and with it the requests that are not done.
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Cancels what still waits, if the call has ended.
+  // Cancels the remaining requests if the call has ended.
   void CancelRest() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Immutable after construction.
+  // Constant after construction.
   const InferContext infer_;
   const RpcContext rpc_;
   const absl::Time deadline_;
-  const bool errors_end_;  // an error is the call's status, not a reply
+  const bool errors_end_call_;  // an error becomes the status of the call, not a reply
 
-  // What keeps the stream alive: gRPC, until OnDone(); each request that is not answered has
-  // another.
+  // gRPC's reference, until OnDone(). Each request that is not done holds another.
   std::shared_ptr<InferStream> self_;
 
-  // Touched by OnReadDone() alone, after the constructor; what it tells the access log is as it was
-  // then.
+  // After construction, changed only in OnReadDone(). The fields for the access log stay constant.
   Caller caller_;
-  // The same: the batch whose messages are being received.
-  std::shared_ptr<RequestQueue> batch_queue_;  // null: the next message begins one
+  // Used only in OnReadDone(): the batch whose messages are being received.
+  std::shared_ptr<RequestQueue> batch_queue_;  // null: the next message starts a batch
   std::string batch_model_;
   std::string batch_version_;
   int64_t batch_ = 0;
 
   absl::Mutex mu_;
-  CallRecord record_ ABSL_GUARDED_BY(mu_);  // for an error that is no request's
-  // In the order of their arrival.
+  CallRecord record_ ABSL_GUARDED_BY(mu_);  // for errors outside of requests
+  // In order of arrival.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way
-  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                  // of all that is pending
+  std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: not reading
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                  // of all pending requests
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status leaves_ ABSL_GUARDED_BY(mu_);  // an error: with which, once nothing is pending
+  // If not OK: stops reading, and ends with this status when pending_ is empty.
+  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool rest_cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  // The last batch of which a message failed: what follows of it fails too.
+  // Last batch with a failed message. Its later messages fail with the same error.
   int64_t failed_batch_ ABSL_GUARDED_BY(mu_) = -1;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,4 +1,4 @@
-// inference.GRPCInferenceService: the Open Inference Protocol, as Triton extends it.
+// inference.GRPCInferenceService: the Open Inference Protocol with Triton's extensions.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace braid {
 
-// Thread-safe. No method blocks: inference is answered by the worker that finishes it.
+// Thread-safe. No method blocks: the thread that completes a request sends its reply.
 class InferenceService final : public inference::GRPCInferenceService::CallbackService {
  public:
-  // `models`, `control`, `regions`, `health` and what `rpc` points to outlive the service.
-  // `regions` null: clients' shared memory is off.
+  // All pointers, including those in `rpc`, outlive the service. regions: null if shared memory of
+  // clients is disabled.
   InferenceService(ServedModels* models, ModelControl* control, SharedRegions* regions,
                    const Health* health, const RpcContext& rpc)
       : models_(models), control_(control), regions_(regions), health_(health), rpc_(rpc) {}
@@ -49,7 +49,6 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
   ModelStreamInfer(Context* context) override;
 
-  // In inference_service_extensions.cc.
   Reactor* ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
                            inference::ModelStatisticsResponse* response) override;
   Reactor* SystemSharedMemoryStatus(Context* context,

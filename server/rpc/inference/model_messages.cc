@@ -1,15 +1,20 @@
 #include "server/rpc/inference/model_messages.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/batching/model_statistics.h"
 #include "server/models/batch_dimension.h"
 #include "server/models/scalar_inputs.h"
 
@@ -24,7 +29,7 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
                  Tensors* messages) {
   for (const TensorSpec& spec : specs) {
     if (spec.scalar) {
-      continue;  // a parameter of requests, or of responses
+      continue;  // a request or response parameter
     }
     auto* message = messages->Add();
     message->set_name(spec.name);
@@ -51,7 +56,7 @@ void FillTensor(const TensorSpec& spec, Message* message) {
 void FillTensors(const ModelConfig& config, inference::ModelConfig* message) {
   for (const TensorSpec& spec : config.inputs) {
     if (spec.scalar) {
-      continue;  // a request's parameter
+      continue;  // a request parameter
     }
     inference::ModelInput* const input = message->add_input();
     FillTensor(spec, input);
@@ -61,7 +66,7 @@ void FillTensors(const ModelConfig& config, inference::ModelConfig* message) {
   }
   for (const TensorSpec& spec : config.outputs) {
     if (spec.scalar) {
-      continue;  // a response's parameter
+      continue;  // a response parameter
     }
     inference::ModelOutput* const output = message->add_output();
     FillTensor(spec, output);
@@ -154,7 +159,7 @@ absl::string_view NameOf(RowIndependence independence) {
   return "";
 }
 
-// Braid's own, and where a published version comes from.
+// Writes Braid's own parameters, and the origin of a published version.
 void FillParameters(const ModelConfig& config, inference::ModelConfig* message) {
   auto& parameters = *message->mutable_parameters();
   std::vector<std::string> broadcast;
@@ -189,6 +194,19 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
   }
 }
 
+void Set(const DurationCount& from, inference::StatisticDuration* to) {
+  to->set_count(static_cast<uint64_t>(from.count));
+  to->set_ns(static_cast<uint64_t>(std::max<int64_t>(absl::ToInt64Nanoseconds(from.total), 0)));
+}
+
+constexpr char kConfig[] = "config";
+constexpr char kFile[] = "file:";
+constexpr char kUnloadDependents[] = "unload_dependents";
+
+std::string Field(absl::string_view key) {
+  return absl::StrCat("parameters[\"", Excerpt(key), "\"]");
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_view field) {
@@ -199,7 +217,7 @@ absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_vi
   if (!absl::SimpleAtoi(version, &number) || number < 1) {
     return InvalidField(field,
                         absl::StrCat("'", Excerpt(version),
-                                     "' is no version; expected a number from 1, or nothing"));
+                                     "' is not a version (expected a number from 1, or empty)"));
   }
   return number;
 }
@@ -224,13 +242,105 @@ void FillConfig(const ModelConfig& served, inference::ModelConfig* message) {
   message->set_max_batch_size(static_cast<int32_t>(config.max_batch_size));
   FillTensors(config, message);
   FillServing(config, message);
-  // A model that is not batched has a queue, too.
+  // Models without a batch dimension may configure their queue, too.
   inference::ModelDynamicBatching batching = BatchingOf(config);
   if (config.batched() || batching.SerializeAsString() != BatchingOf({}).SerializeAsString()) {
     *message->mutable_dynamic_batching() = std::move(batching);
   }
   FillWarmups(config, message);
   FillParameters(config, message);
+}
+
+void FillStatistics(const RequestQueue& queue, inference::ModelStatistics* message) {
+  const braid::ModelStatistics::Counts counts = queue.statistics().counts();
+  message->set_name(queue.config().name);
+  message->set_version(absl::StrCat(queue.version()));
+  if (counts.last_inference != absl::InfinitePast()) {
+    message->set_last_inference(static_cast<uint64_t>(absl::ToUnixMillis(counts.last_inference)));
+  }
+  message->set_inference_count(static_cast<uint64_t>(counts.rows));
+  message->set_execution_count(static_cast<uint64_t>(counts.batches));
+  auto* requests = message->mutable_inference_stats();
+  Set(counts.success, requests->mutable_success());
+  Set(counts.failure, requests->mutable_fail());
+  Set(counts.queue, requests->mutable_queue());
+  Set(counts.request.copy_in, requests->mutable_compute_input());
+  Set(counts.request.forward, requests->mutable_compute_infer());
+  Set(counts.request.copy_out, requests->mutable_compute_output());
+  requests->mutable_cache_hit();
+  requests->mutable_cache_miss();
+  for (const auto& [rows, batches] : counts.by_rows) {
+    auto* same_rows = message->add_batch_stats();
+    same_rows->set_batch_size(static_cast<uint64_t>(rows));
+    Set(batches.copy_in, same_rows->mutable_compute_input());
+    Set(batches.forward, same_rows->mutable_compute_infer());
+    Set(batches.copy_out, same_rows->mutable_compute_output());
+  }
+}
+
+absl::Status CheckRepositoryName(const std::string& name) {
+  if (name.empty()) {
+    return absl::OkStatus();
+  }
+  return InvalidField("repository_name",
+                      absl::StrCat("'", Excerpt(name),
+                                   "' is unknown (expected empty: this server has one "
+                                   "repository, without a name)"));
+}
+
+absl::StatusOr<std::optional<std::string>> ReadLoadRequest(
+    const inference::RepositoryModelLoadRequest& request) {
+  BRAID_RETURN_IF_ERROR(CheckRepositoryName(request.repository_name()));
+  std::optional<std::string> config;
+  for (const auto& [key, parameter] : request.parameters()) {
+    if (absl::StartsWith(key, kFile)) {
+      return absl::UnimplementedError(
+          absl::StrCat(Field(key),
+                       ": model files are not accepted over the network (put them into the model "
+                       "repository)"));
+    }
+    if (key != kConfig) {
+      return InvalidField(Field(key), absl::StrCat("is unknown (expected '", kConfig, "')"));
+    }
+    if (!parameter.has_string_param()) {
+      return InvalidField(Field(key), "not a string (expected a model configuration in JSON)");
+    }
+    config = parameter.string_param();
+  }
+  return config;
+}
+
+absl::Status LoadFailure(const std::string& name, const absl::Status& status) {
+  if (status.ok()) {
+    return status;
+  }
+  absl::Status failure(status.code(),
+                       absl::StrCat("failed to load '", Excerpt(name), "': ", status.message()));
+  status.ForEachPayload([&failure](absl::string_view type, const absl::Cord& payload) {
+    failure.SetPayload(type, payload);
+  });
+  return failure;
+}
+
+absl::Status CheckUnloadRequest(const inference::RepositoryModelUnloadRequest& request) {
+  BRAID_RETURN_IF_ERROR(CheckRepositoryName(request.repository_name()));
+  for (const auto& [key, parameter] : request.parameters()) {
+    if (key != kUnloadDependents) {
+      return InvalidField(Field(key),
+                          absl::StrCat("is unknown (expected '", kUnloadDependents, "')"));
+    }
+    if (!parameter.has_bool_param()) {
+      return InvalidField(Field(key), "not a bool (expected true or false)");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string StateName(const ModelState& state) {
+  if (state.ready) {
+    return "READY";
+  }
+  return state.reason.empty() ? "" : "UNAVAILABLE";
 }
 
 }  // namespace braid

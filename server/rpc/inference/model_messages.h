@@ -1,22 +1,44 @@
-// What the wire says of a model.
+// Conversions between inference messages about models and the engine's types.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "inference/grpc_service.pb.h"
+#include "server/batching/request_queue.h"
 #include "server/models/model_config.h"
+#include "server/serving/served_models.h"
 
 namespace braid {
 
-// The version of a request: 0 for "", which is the newest. INVALID_ARGUMENT if it is no number
-// from 1.
+// Parses the version of a request. Empty: 0, the newest. INVALID_ARGUMENT, naming `field`, unless
+// it is a number from 1.
 absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_view field);
 
 void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& versions,
                   inference::ModelMetadataResponse* response);
 void FillConfig(const ModelConfig& config, inference::ModelConfig* message);
+// Fills in the statistics of a version as Triton defines them; durations in nanoseconds.
+void FillStatistics(const RequestQueue& queue, inference::ModelStatistics* message);
+
+// INVALID_ARGUMENT unless `name` is empty: the server has one repository, without a name.
+absl::Status CheckRepositoryName(const std::string& name);
+// Returns the JSON configuration of the request, if it has one. UNIMPLEMENTED for model files in
+// the request, INVALID_ARGUMENT for other parameters.
+absl::StatusOr<std::optional<std::string>> ReadLoadRequest(
+    const inference::RepositoryModelLoadRequest& request);
+// Prefixes an error with "failed to load", which Triton's clients search for. OK stays OK.
+absl::Status LoadFailure(const std::string& name, const absl::Status& status);
+// INVALID_ARGUMENT for parameters other than `unload_dependents`, which has no effect: models do
+// not depend on each other.
+absl::Status CheckUnloadRequest(const inference::RepositoryModelUnloadRequest& request);
+
+// "READY", "UNAVAILABLE", or "" for a model that was never loaded.
+std::string StateName(const ModelState& state);
 
 }  // namespace braid

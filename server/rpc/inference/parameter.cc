@@ -29,9 +29,10 @@ std::string Describe(const InferParameter& parameter) {
   return "empty";
 }
 
-absl::Status Unfit(const InferParameter& parameter, absl::string_view field,
-                   absl::string_view expected) {
-  return InvalidField(field, absl::StrCat("is ", Describe(parameter), "; expected ", expected));
+absl::Status WrongType(const InferParameter& parameter, absl::string_view field,
+                       absl::string_view expected) {
+  return InvalidField(field,
+                      absl::StrCat("is ", Describe(parameter), " (expected ", expected, ")"));
 }
 
 }  // namespace
@@ -42,28 +43,28 @@ const InferParameter* FindParameter(const Parameters& parameters, absl::string_v
 }
 
 absl::StatusOr<int64_t> ReadInteger(const InferParameter& parameter, absl::string_view field) {
-  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr uint64_t kMaxInteger = std::numeric_limits<int64_t>::max();
   if (parameter.has_int64_param()) {
     return parameter.int64_param();
   }
-  if (parameter.has_uint64_param() && parameter.uint64_param() <= kMost) {
+  if (parameter.has_uint64_param() && parameter.uint64_param() <= kMaxInteger) {
     return static_cast<int64_t>(parameter.uint64_param());
   }
-  return Unfit(parameter, field, "an integer from -2^63 to 2^63 - 1");
+  return WrongType(parameter, field, "an integer from -2^63 to 2^63 - 1");
 }
 
 absl::StatusOr<bool> ReadBool(const InferParameter& parameter, absl::string_view field) {
   if (parameter.has_bool_param()) {
     return parameter.bool_param();
   }
-  return Unfit(parameter, field, "true or false");
+  return WrongType(parameter, field, "true or false");
 }
 
 absl::StatusOr<std::string> ReadString(const InferParameter& parameter, absl::string_view field) {
   if (parameter.has_string_param()) {
     return parameter.string_param();
   }
-  return Unfit(parameter, field, "a string");
+  return WrongType(parameter, field, "a string");
 }
 
 absl::StatusOr<double> ReadNumber(const InferParameter& parameter, absl::string_view field) {
@@ -77,7 +78,7 @@ absl::StatusOr<double> ReadNumber(const InferParameter& parameter, absl::string_
       return static_cast<double>(integer);
     }
   }
-  return Unfit(parameter, field, "a double, or an integer that a double holds");
+  return WrongType(parameter, field, "a double, or an integer that a double represents exactly");
 }
 
 absl::StatusOr<int64_t> ReadIntegerOr(const Parameters& parameters, absl::string_view field,

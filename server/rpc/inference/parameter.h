@@ -1,4 +1,4 @@
-// The parameters of an inference request, of its inputs and of its outputs.
+// Access to the parameters of inference requests, their inputs and outputs.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,30 @@ namespace braid {
 
 using Parameters = google::protobuf::Map<std::string, inference::InferParameter>;
 
-// The parameter `name`; nullptr: it is not there.
+// Returns the parameter, or nullptr.
 const inference::InferParameter* FindParameter(const Parameters& parameters,
                                                absl::string_view name);
 
-// What a parameter holds; INVALID_ARGUMENT naming `field` if it is of another kind. An integer is
-// an int64, or a uint64 that fits one.
+// Return the value of a parameter. INVALID_ARGUMENT, naming `field`, if it has another type.
+// ReadInteger accepts int64, and uint64 up to 2^63 - 1.
 absl::StatusOr<int64_t> ReadInteger(const inference::InferParameter& parameter,
                                     absl::string_view field);
 absl::StatusOr<bool> ReadBool(const inference::InferParameter& parameter, absl::string_view field);
 absl::StatusOr<std::string> ReadString(const inference::InferParameter& parameter,
                                        absl::string_view field);
-// A double, or an integer that a double holds.
+// Accepts a double, or an integer that a double represents exactly.
 absl::StatusOr<double> ReadNumber(const inference::InferParameter& parameter,
                                   absl::string_view field);
 
-// The same for a parameter that may be missing, which is `otherwise` then; errors name
-// `field`.parameters.`name`.
+// Return the value of an optional parameter, or `otherwise`. Errors name `field`.parameters.`name`.
 absl::StatusOr<int64_t> ReadIntegerOr(const Parameters& parameters, absl::string_view field,
                                       absl::string_view name, int64_t otherwise);
 absl::StatusOr<bool> ReadBoolOr(const Parameters& parameters, absl::string_view field,
                                 absl::string_view name, bool otherwise);
 
-// "inputs[0].parameters.shared_memory_offset"; of the request itself, whose `field` is "":
-// "parameters.timeout".
+// Returns the path of a parameter for errors, for example
+// "inputs[0].parameters.shared_memory_offset". field: "" for the request itself
+// ("parameters.timeout").
 std::string ParameterField(absl::string_view field, absl::string_view name);
 
 }  // namespace braid

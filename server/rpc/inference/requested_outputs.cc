@@ -27,13 +27,13 @@ absl::StatusOr<int64_t> ReadClasses(const TensorSpec& spec, const Parameters& pa
   BRAID_ASSIGN_OR_RETURN(const int64_t classes,
                          ReadIntegerOr(parameters, field, kClassification, 0));
   if (classes < 0) {
-    return InvalidField(parameter, absl::StrCat("is ", classes, "; expected at least 0"));
+    return InvalidField(parameter, absl::StrCat(classes, " is negative (expected at least 0)"));
   }
   if (classes > 0 && !CanClassify(spec.type)) {
     return InvalidField(parameter,
                         absl::StrCat("output '", spec.name, "' is ", DataTypeName(spec.type),
-                                     ", which has no classes; expected an output of "
-                                     "integers, FP32 or FP64"));
+                                     ", which has no classes (expected an output of integers, FP32 "
+                                     "or FP64)"));
   }
   return classes;
 }
@@ -48,9 +48,10 @@ absl::StatusOr<RequestedOutput> ReadOutput(
     const auto name = [](std::string* out, const TensorSpec& spec) {
       absl::StrAppend(out, "'", spec.name, "'");
     };
-    return InvalidField(field + ".name", absl::StrCat("model '", config.name, "' has no output '",
-                                                      Excerpt(output.name()), "'; it has ",
-                                                      absl::StrJoin(config.outputs, ", ", name)));
+    return InvalidField(
+        field + ".name",
+        absl::StrCat("model '", config.name, "' has no output '", Excerpt(output.name()),
+                     "' (expected ", absl::StrJoin(config.outputs, ", ", name), ")"));
   }
   RequestedOutput wanted;
   wanted.index = static_cast<size_t>(found - config.outputs.begin());
@@ -63,19 +64,19 @@ absl::StatusOr<RequestedOutput> ReadOutput(
   }
   if (wanted.classes > 0 && wanted.memory.region != nullptr) {
     return InvalidField(ParameterField(field, kClassification),
-                        "cannot go into shared memory; expected one of the two");
+                        "cannot be combined with shared memory (expected one of the two)");
   }
   return wanted;
 }
 
-// Into shared memory; the reply says where, and holds empty contents in its place, as Triton's
-// does.
+// Writes `tensor` into shared memory. As in Triton, the reply names the region and has empty
+// contents.
 absl::Status WriteShared(const GatheredTensor& tensor, const SharedSlice& memory,
                          inference::ModelInferResponse* response) {
   if (tensor.bytes > memory.bytes) {
     return InvalidField(kSharedBytes,
                         absl::StrCat("is ", memory.bytes, " for output '", tensor.name,
-                                     "'; expected at least ", tensor.bytes));
+                                     "' (expected at least ", tensor.bytes, ")"));
   }
   size_t written = 0;
   for (const HostTensor& piece : tensor.pieces) {
@@ -105,7 +106,7 @@ void WriteNumber(const GatheredTensor& tensor, inference::ModelInferResponse* re
     case DataType::kInt64:
       parameter.set_int64_param(*static_cast<const int64_t*>(data));
       break;
-    default:  // Numbers of Python are of no other type.
+    default:  // Python has no other number types.
       parameter.set_double_param(*static_cast<const double*>(data));
   }
 }
@@ -123,7 +124,7 @@ absl::StatusOr<std::vector<RequestedOutput>> ReadRequestedOutputs(
     for (const RequestedOutput& other : wanted) {
       if (other.index == output.index) {
         return InvalidField(field + ".name", absl::StrCat("output '", request.outputs(i).name(),
-                                                          "' is there twice; expected once"));
+                                                          "' is listed twice (expected once)"));
       }
     }
     wanted.push_back(std::move(output));

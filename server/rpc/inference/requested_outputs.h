@@ -1,4 +1,4 @@
-// The outputs that an inference request asks for, and in what form.
+// The outputs that an inference request asks for, and their form in the reply.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,22 @@
 namespace braid {
 
 struct RequestedOutput {
-  size_t index = 0;  // among the model's outputs
-  // 0: the tensor. Else the names and values of that many classes, the most probable first.
+  size_t index = 0;  // into ModelConfig::outputs
+  // 0: return the tensor. Else the names and values of this many classes, largest value first.
   int64_t classes = 0;
-  // Where the tensor goes instead of the reply, if it has a region.
+  // Destination in shared memory, if it has a region; else the reply.
   SharedSlice memory;
 };
 
-// In the order of the request; all of the model's if none is named. INVALID_ARGUMENT for an output
-// that is unknown, there twice, or that cannot have the form asked for; `regions` is ReadSlice()'s.
+// Returns the outputs in the order of the request, or all outputs if it names none. regions: null
+// if shared memory is disabled. INVALID_ARGUMENT for an unknown or duplicate output, or one that
+// does not support the requested form.
 absl::StatusOr<std::vector<RequestedOutput>> ReadRequestedOutputs(
     const ModelConfig& config, const inference::ModelInferRequest& request,
     const SharedRegions* regions);
 
-// Writes `wanted` of `result` into the reply and into shared memory. INVALID_ARGUMENT if an output
-// is larger than its place there.
+// Writes the wanted outputs into the reply or into shared memory. INVALID_ARGUMENT if an output
+// exceeds its region.
 absl::Status WriteOutputs(const ModelConfig& config, const InferenceResult& result,
                           const std::vector<RequestedOutput>& wanted,
                           inference::ModelInferResponse* response);

@@ -18,7 +18,7 @@ using LogValue = inference::LogSettingsRequest::SettingValue;
 constexpr char kLogFormat[] = "ISO8601";
 constexpr char kLogLevel[] = "log_level";
 
-// Triton's settings, each of which asks for those before it.
+// Triton's settings. Each requires the ones before it.
 struct Verbosity {
   bool error = true;
   bool warning = true;
@@ -50,7 +50,7 @@ std::string FieldOf(const std::string& name) { return absl::StrCat("settings.", 
 
 absl::Status SetBool(const std::string& name, const LogValue& value, bool* setting) {
   if (!value.has_bool_param()) {
-    return InvalidField(FieldOf(name), "is no bool; expected true or false");
+    return InvalidField(FieldOf(name), "not a bool (expected true or false)");
   }
   *setting = value.bool_param();
   return absl::OkStatus();
@@ -58,12 +58,12 @@ absl::Status SetBool(const std::string& name, const LogValue& value, bool* setti
 
 absl::Status SetOnly(const std::string& name, const LogValue& value, const std::string& only) {
   if (!value.has_string_param()) {
-    return InvalidField(FieldOf(name), absl::StrCat("is no string; expected '", only, "'"));
+    return InvalidField(FieldOf(name), absl::StrCat("not a string (expected '", only, "')"));
   }
   if (value.string_param() != only) {
     return absl::UnimplementedError(absl::StrCat(FieldOf(name), ": '",
                                                  Excerpt(value.string_param()),
-                                                 "' is not offered; expected '", only, "'"));
+                                                 "' is not supported (expected '", only, "')"));
   }
   return absl::OkStatus();
 }
@@ -80,7 +80,7 @@ absl::Status Apply(const std::string& name, const LogValue& value, Verbosity* ve
   }
   if (name == "log_verbose_level") {
     if (!value.has_uint32_param()) {
-      return InvalidField(FieldOf(name), "is no uint32; expected 0, 1 or 2");
+      return InvalidField(FieldOf(name), "not a uint32 (expected 0, 1 or 2)");
     }
     verbosity->verbose = value.uint32_param();
     return absl::OkStatus();
@@ -93,15 +93,15 @@ absl::Status Apply(const std::string& name, const LogValue& value, Verbosity* ve
   }
   return absl::UnimplementedError(
       absl::StrCat(FieldOf(name),
-                   ": is no setting of this server's log; it has log_error, "
-                   "log_warning, log_info, log_verbose_level, log_level and log_format"));
+                   ": unknown log setting (expected log_error, log_warning, log_info, "
+                   "log_verbose_level, log_level or log_format)"));
 }
 
-// Of log_level, by module.
+// Parses the log_level setting.
 absl::StatusOr<LogLevels> ParseLevels(const LogValue& value, const LogLevels& levels) {
   const std::string field = FieldOf(kLogLevel);
   if (!value.has_string_param()) {
-    return InvalidField(field, "is no string; expected such as 'info,training=debug'");
+    return InvalidField(field, "not a string (expected, for example, 'info,training=debug')");
   }
   absl::StatusOr<LogLevels> parsed = ParseLogLevels(value.string_param(), levels);
   return parsed.ok() ? parsed : InvalidField(field, parsed.status().message());
@@ -155,8 +155,8 @@ absl::Status ExchangeLogSettings(const inference::LogSettingsRequest& request,
     if (verbosity.error < verbosity.warning || verbosity.warning < verbosity.info ||
         verbosity.info < (verbosity.verbose > 0)) {
       return InvalidField("settings",
-                          "ask for messages without more important ones; expected log_error, "
-                          "log_warning, log_info and log_verbose_level each with those before it");
+                          "enable a level without the more important ones (log_error, log_warning, "
+                          "log_info and log_verbose_level each require those before them)");
     }
     BRAID_ASSIGN_OR_RETURN(levels, ParseLogLevels(LevelOf(verbosity), levels));
   }
@@ -182,11 +182,10 @@ absl::Status ExchangeTraceSettings(const inference::TraceSettingRequest& request
   constexpr char kOff[] = "OFF";
   for (const auto& [name, value] : request.settings()) {
     const bool off = name == kLevel && value.value_size() == 1 && value.value(0) == kOff;
-    // Nothing at all: back to what the server was started with, which is off.
+    // An empty value resets the setting to its start value, which is OFF.
     if (!off && value.value_size() > 0) {
       return absl::UnimplementedError(absl::StrCat(
-          FieldOf(name), ": this server does not trace requests; expected nothing but ", kLevel,
-          ": ", kOff));
+          FieldOf(name), ": tracing is not supported (expected only ", kLevel, ": ", kOff, ")"));
     }
   }
   (*response->mutable_settings())[kLevel].add_value(kOff);

@@ -1,5 +1,4 @@
-// The settings that clients may read, and some change, while the server runs: its log's and
-// tracing's.
+// Log and trace settings that clients may read and change at run time.
 #pragma once
 
 #include <string>
@@ -9,21 +8,20 @@
 
 namespace braid {
 
-// Applies the settings of `request` to the server's log, all or none, and fills in what holds then.
-// A module of the log has one level, so of log_error, log_warning, log_info and log_verbose_level
-// (0, 1, 2 and more), which are of all modules but the access log, each asks for those before it.
-// log_level, a setting of Braid's own, is what --log_level is. UNIMPLEMENTED or INVALID_ARGUMENT,
-// naming the setting, for another combination, another log_format than ISO8601, a log_file, and for
-// what is no setting.
+// Applies log settings, all or none, and fills in the resulting ones. log_error, log_warning,
+// log_info and log_verbose_level (0, 1, or 2 and more) set the level of all modules except the
+// access log; each requires the ones before it. log_level is Braid's own setting and has the syntax
+// of --log_level. UNIMPLEMENTED or INVALID_ARGUMENT, naming the setting, for other combinations, a
+// log_format other than ISO8601, a log_file, and unknown settings.
 absl::Status ExchangeLogSettings(const inference::LogSettingsRequest& request,
                                  inference::LogSettingsResponse* response);
 
-// Requests are not traced: says so, and refuses every setting but trace_level OFF, by name.
+// Fills in trace_level OFF: tracing is not supported. UNIMPLEMENTED, naming the setting, for any
+// other value.
 absl::Status ExchangeTraceSettings(const inference::TraceSettingRequest& request,
                                    inference::TraceSettingResponse* response);
 
-// The settings that a request wants changed, for the audit: "log_info=false log_level=info",
-// sorted.
+// Formats the settings in a request, sorted, for the audit: "log_info=false log_level=info".
 std::string SettingsText(const inference::LogSettingsRequest& request);
 std::string SettingsText(const inference::TraceSettingRequest& request);
 

@@ -9,24 +9,24 @@
 namespace braid {
 namespace {
 
-// Sums stay below it, so that they do not overflow.
+// Upper limit of sums, to prevent overflow.
 constexpr size_t kMaxBytes = size_t{1} << 62;
 
 }  // namespace
 
-absl::Status SharedMemoryIsOff() {
+absl::Status SharedMemoryDisabled() {
   return absl::UnimplementedError(
-      "shared memory of clients is off, or not for this one; the server's flag "
-      "--allow_client_shared_memory allows it to who has the role infer for every model");
+      "shared memory of clients is disabled for this caller (it requires the server flag "
+      "--allow_client_shared_memory and the role infer for every model)");
 }
 
 absl::Status CheckGpuMemory(const SharedRegions* regions) {
   if (regions == nullptr) {
-    return SharedMemoryIsOff();
+    return SharedMemoryDisabled();
   }
   if (!regions->has_gpus()) {
     return absl::UnimplementedError(
-        "CUDA shared memory is not offered: this server has no GPU; system shared memory is");
+        "CUDA shared memory is not supported: this server has no GPU (use system shared memory)");
   }
   return absl::OkStatus();
 }
@@ -42,20 +42,20 @@ size_t SharedInputBytes(const SharedRegions* regions, const inference::ModelInfe
   return total;
 }
 
-absl::Status CheckSharedInputs(size_t shared, size_t most) {
-  if (shared <= most) {
+absl::Status CheckSharedInputs(size_t shared, size_t limit) {
+  if (shared <= limit) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the inputs take ", shared, " bytes of shared memory; expected at most ", most,
-                   ", what --max_request_bytes lets all requests together take"));
+  return absl::ResourceExhaustedError(absl::StrCat("the inputs take ", shared,
+                                                   " bytes of shared memory (expected at most ",
+                                                   limit, ", --max_request_bytes)"));
 }
 
-absl::StatusOr<std::shared_ptr<char[]>> MakeCopyRoom(size_t bytes) {
+absl::StatusOr<std::shared_ptr<char[]>> AllocateCopy(size_t bytes) {
   std::shared_ptr<char[]> room(new (std::nothrow) char[bytes]);
   if (room == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("there is no memory for ", bytes, " bytes of shared memory"));
+        absl::StrCat("out of memory: cannot copy ", bytes, " bytes of shared memory"));
   }
   return room;
 }
@@ -67,13 +67,13 @@ absl::StatusOr<SharedSlice> ReadSlice(const SharedRegions* regions, const Parame
     for (const char* other : {kSharedOffset, kSharedBytes}) {
       if (FindParameter(parameters, other) != nullptr) {
         return InvalidField(ParameterField(field, other),
-                            absl::StrCat("is there without ", kSharedRegion, "; expected both"));
+                            absl::StrCat("set without ", kSharedRegion, " (expected both)"));
       }
     }
     return SharedSlice{};
   }
   if (regions == nullptr) {
-    const absl::Status off = SharedMemoryIsOff();
+    const absl::Status off = SharedMemoryDisabled();
     return absl::Status(off.code(),
                         absl::StrCat(ParameterField(field, kSharedRegion), ": ", off.message()));
   }

@@ -1,4 +1,4 @@
-// Tensors of a request that are in its client's shared memory.
+// Tensors of requests in shared memory of the client.
 #pragma once
 
 #include <cstddef>
@@ -17,27 +17,25 @@ inline constexpr char kSharedRegion[] = "shared_memory_region";
 inline constexpr char kSharedOffset[] = "shared_memory_offset";
 inline constexpr char kSharedBytes[] = "shared_memory_byte_size";
 
-// UNIMPLEMENTED: the answer to whoever registers or uses a region while client shared memory is off
-// (`regions` null).
-absl::Status SharedMemoryIsOff();
+// UNIMPLEMENTED: shared memory of clients is disabled, or not allowed for this caller.
+absl::Status SharedMemoryDisabled();
 
-// UNIMPLEMENTED where GPU memory of clients cannot be registered: shared memory is off, or there is
-// no GPU.
+// UNIMPLEMENTED if shared memory is disabled (`regions` null) or the server has no GPU.
 absl::Status CheckGpuMemory(const SharedRegions* regions);
 
-// What the inputs of a request take in shared memory: they count among the bytes in flight as if
-// they had been sent, for they may have to be copied. What ReadSlice() refuses takes none.
+// Returns the bytes of a request's inputs in shared memory. They count as bytes in flight, because
+// they may have to be copied. Ignores slices that ReadSlice() rejects.
 size_t SharedInputBytes(const SharedRegions* regions, const inference::ModelInferRequest& request);
 
-// RESOURCE_EXHAUSTED if `shared`, as above, is more than `most`, which all requests together may
-// take.
-absl::Status CheckSharedInputs(size_t shared, size_t most);
+// RESOURCE_EXHAUSTED if `shared` bytes exceed the limit of all requests together.
+absl::Status CheckSharedInputs(size_t shared, size_t limit);
 
-// Memory for `bytes` bytes of such an input. RESOURCE_EXHAUSTED if there is none.
-absl::StatusOr<std::shared_ptr<char[]>> MakeCopyRoom(size_t bytes);
+// Allocates memory for a copy of an input. RESOURCE_EXHAUSTED if that fails.
+absl::StatusOr<std::shared_ptr<char[]>> AllocateCopy(size_t bytes);
 
-// Where `parameters` of the input or output `field` ("inputs[0]") say that it is; no region if they
-// do not. UNIMPLEMENTED if `regions` is null, INVALID_ARGUMENT for a region or range that is none.
+// Reads the shared memory parameters of the input or output `field` ("inputs[0]"). Returns an empty
+// slice if there are none. UNIMPLEMENTED if `regions` is null; INVALID_ARGUMENT for an unknown
+// region or a range outside of it.
 absl::StatusOr<SharedSlice> ReadSlice(const SharedRegions* regions, const Parameters& parameters,
                                       const std::string& field);
 

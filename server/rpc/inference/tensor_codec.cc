@@ -16,42 +16,44 @@ namespace {
 using Input = inference::ModelInferRequest::InferInputTensor;
 
 constexpr int kMaxRank = 64;
-constexpr size_t kMaxName = 1024;
+constexpr size_t kMaxNameBytes = 1024;
 
-// Name, datatype and shape; `bytes` is what they ask for.
+// Reads name, datatype and shape, and computes the size in bytes.
 template <typename Message>
 absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string& field) {
   HostTensor tensor;
-  if (message.name().size() > kMaxName) {
-    return InvalidField(field + ".name", absl::StrCat("has ", message.name().size(),
-                                                      " bytes; expected at most ", kMaxName));
+  if (message.name().size() > kMaxNameBytes) {
+    return InvalidField(
+        field + ".name",
+        absl::StrCat(message.name().size(), " bytes (expected at most ", kMaxNameBytes, ")"));
   }
   tensor.name = message.name();
   if (message.datatype() == "BYTES") {
     return InvalidField(field + ".datatype",
                         absl::StrCat("'BYTES' of '", tensor.name,
-                                     "' is not supported: a PyTorch model has no tensors of "
-                                     "strings; expected one of ",
-                                     AllDataTypeNames()));
+                                     "' is not supported, because PyTorch has no string tensors "
+                                     "(expected one of ",
+                                     AllDataTypeNames(), ")"));
   }
   const std::optional<DataType> type = DataTypeFromName(message.datatype());
   if (!type) {
-    return InvalidField(field + ".datatype",
-                        absl::StrCat("'", Excerpt(message.datatype()), "' of '", tensor.name,
-                                     "' is not supported; expected one of ", AllDataTypeNames()));
+    return InvalidField(
+        field + ".datatype",
+        absl::StrCat("'", Excerpt(message.datatype()), "' of '", tensor.name,
+                     "' is not supported (expected one of ", AllDataTypeNames(), ")"));
   }
   tensor.type = *type;
   if (message.shape_size() > kMaxRank) {
-    return InvalidField(field + ".shape", absl::StrCat("has ", message.shape_size(),
-                                                       " dimensions; expected at most ", kMaxRank));
+    return InvalidField(
+        field + ".shape",
+        absl::StrCat(message.shape_size(), " dimensions (expected at most ", kMaxRank, ")"));
   }
   tensor.shape.assign(message.shape().begin(), message.shape().end());
   const std::optional<size_t> bytes = BytesOf(tensor.type, tensor.shape);
   if (!bytes) {
     return InvalidField(field + ".shape",
                         absl::StrCat(ShapeString(tensor.shape), " of '", tensor.name,
-                                     "' is negative or too large; expected sizes of "
-                                     "at least 0"));
+                                     "' is negative or too large (expected sizes of at least 0)"));
   }
   tensor.bytes = *bytes;
   return tensor;
@@ -59,15 +61,16 @@ absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string&
 
 absl::Status SetData(const std::string& data, const std::string& field, HostTensor* tensor) {
   if (data.size() != tensor->bytes) {
-    return InvalidField(field, absl::StrCat("holds ", data.size(), " bytes for '", tensor->name,
-                                            "'; ", DataTypeName(tensor->type), " ",
-                                            ShapeString(tensor->shape), " takes ", tensor->bytes));
+    return InvalidField(
+        field, absl::StrCat("has ", data.size(), " bytes for '", tensor->name, "' (expected ",
+                            tensor->bytes, " for ", DataTypeName(tensor->type), " ",
+                            ShapeString(tensor->shape), ")"));
   }
   tensor->data = data.data();
   return absl::OkStatus();
 }
 
-// Where the inputs are that are in shared memory, one for each input.
+// Returns the shared memory of each input; empty slices for other inputs.
 absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferRequest& request,
                                                     const SharedRegions* regions) {
   std::vector<SharedSlice> places;
@@ -81,7 +84,7 @@ absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferR
     }
     const bool shared = places.back().region != nullptr;
     if (input.has_contents() && (shared || request.raw_input_contents_size() > 0)) {
-      // Triton's words, which its clients look for.
+      // Triton's wording, which its clients search for.
       return InvalidField(
           field + ".contents",
           absl::StrCat("contents field must not be specified when using ",
@@ -93,7 +96,7 @@ absl::StatusOr<std::vector<SharedSlice>> ReadSlices(const inference::ModelInferR
   if (request.raw_input_contents_size() > 0 && request.raw_input_contents_size() != raw) {
     return InvalidField("raw_input_contents",
                         absl::StrCat("has ", request.raw_input_contents_size(), " entries for ",
-                                     raw, " inputs; expected one for each"));
+                                     raw, " inputs (expected one per input)"));
   }
   return places;
 }
@@ -102,8 +105,8 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
   if (slice.bytes != tensor->bytes) {
     return InvalidField(
         ParameterField(field, kSharedBytes),
-        absl::StrCat("is ", slice.bytes, " for '", tensor->name, "'; ", DataTypeName(tensor->type),
-                     " ", ShapeString(tensor->shape), " takes ", tensor->bytes));
+        absl::StrCat("is ", slice.bytes, " for '", tensor->name, "' (expected ", tensor->bytes,
+                     " for ", DataTypeName(tensor->type), " ", ShapeString(tensor->shape), ")"));
   }
   if (slice.data() != nullptr &&
       reinterpret_cast<uintptr_t>(slice.data()) % DataTypeSize(tensor->type) == 0) {
@@ -111,7 +114,7 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
     tensor->owner = slice.region;
     return absl::OkStatus();
   }
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, MakeCopyRoom(slice.bytes));
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, AllocateCopy(slice.bytes));
   BRAID_RETURN_IF_ERROR(slice.Read(copy.get()));
   tensor->data = copy.get();
   tensor->owner = copy;

@@ -1,4 +1,4 @@
-// Tensors between the wire's messages and the engine. Reading copies no raw bytes.
+// Converts tensors between messages and HostTensor. Reading does not copy raw bytes.
 #pragma once
 
 #include <memory>
@@ -16,26 +16,25 @@
 
 namespace braid {
 
-// A request's inputs, from raw or typed contents. They point into `request`, which outlives them;
-// typed contents narrower on the wire's terms than in memory (INT8, BOOL, …) are copied. An input
-// in shared memory points there, is copied if it is not aligned or a GPU's, and adds itself to
-// `slices`;
-// `regions` is ReadSlice()'s. INVALID_ARGUMENT naming the field for an unknown datatype, a negative
-// dimension, two kinds of contents, or a wrong count.
+// Reads a request's inputs from raw contents, typed contents or shared memory. The tensors point
+// into `request`, which must outlive them. Copies typed contents whose element size differs in
+// memory (INT8, BOOL, …), and shared memory that is misaligned or on a GPU. Appends the shared
+// memory used to `slices`. regions: null if shared memory is disabled. INVALID_ARGUMENT, naming the
+// field, for an unknown datatype, a negative dimension, two kinds of contents, or a wrong count.
 absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
                                                    const SharedRegions* regions = nullptr,
                                                    std::vector<SharedSlice>* slices = nullptr);
 
-// Adds an output to the reply, its contents excepted.
+// Adds an output to the reply, without contents.
 inference::ModelInferResponse::InferOutputTensor* AddOutput(
     absl::string_view name, absl::string_view datatype, const std::vector<int64_t>& shape,
     inference::ModelInferResponse* response);
 
-// Adds `tensor` to the reply, in raw contents: the one time that its bytes are copied.
+// Adds `tensor` to the reply as raw contents. This is the only copy of its bytes.
 void WriteOutput(const GatheredTensor& tensor, inference::ModelInferResponse* response);
 
-// The tensors of a training request; `field` ("inputs", "targets") for errors. They point into
-// `tensors`.
+// Reads the tensors of a training request; they point into `tensors`. field: "inputs" or "targets",
+// for errors. INVALID_ARGUMENT, naming the field.
 absl::StatusOr<std::vector<HostTensor>> ReadTensors(
     const google::protobuf::RepeatedPtrField<braid::v1::Tensor>& tensors, absl::string_view field);
 

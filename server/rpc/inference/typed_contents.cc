@@ -17,7 +17,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using inference::InferTensorContents;
 
-// The field that carries elements of `type`; empty for one that travels raw only.
+// Returns the field for elements of `type`; empty for types that require raw contents.
 absl::string_view FieldFor(DataType type) {
   switch (type) {
     case DataType::kBool:
@@ -45,21 +45,21 @@ absl::string_view FieldFor(DataType type) {
   return "";
 }
 
-// Only the right field may hold anything: what is in another would be lost silently.
+// Rejects contents in other fields, which would be ignored silently.
 absl::Status CheckFields(const InferTensorContents& contents, const std::string& field,
                          const HostTensor& tensor) {
   const absl::string_view expected = FieldFor(tensor.type);
   if (expected.empty()) {
     return InvalidField(field, absl::StrCat("cannot hold ", DataTypeName(tensor.type), " of '",
-                                            tensor.name, "'; send it in raw_input_contents"));
+                                            tensor.name, "' (use raw_input_contents)"));
   }
   std::vector<const FieldDescriptor*> set;
   contents.GetReflection()->ListFields(contents, &set);
   for (const FieldDescriptor* other : set) {
     if (other->name() != expected) {
       return InvalidField(absl::StrCat(field, ".", other->name()),
-                          absl::StrCat("is set for '", tensor.name, "'; ",
-                                       DataTypeName(tensor.type), " goes in ", expected));
+                          absl::StrCat("set for '", tensor.name, "' (expected ", expected, " for ",
+                                       DataTypeName(tensor.type), ")"));
     }
   }
   return absl::OkStatus();
@@ -71,8 +71,8 @@ absl::Status Fill(const Values& values, const std::string& field, HostTensor* te
   const size_t expected = tensor->bytes / sizeof(To);
   if (static_cast<size_t>(values.size()) != expected) {
     return InvalidField(
-        field, absl::StrCat("holds ", values.size(), " elements for '", tensor->name, "'; shape ",
-                            ShapeString(tensor->shape), " takes ", expected));
+        field, absl::StrCat("has ", values.size(), " elements for '", tensor->name, "' (expected ",
+                            expected, " for shape ", ShapeString(tensor->shape), ")"));
   }
   if constexpr (std::is_same_v<From, To>) {
     tensor->data = values.data();
@@ -124,7 +124,7 @@ absl::Status ReadTypedContents(const InferTensorContents& contents, const std::s
       return Fill<double>(contents.fp64_contents(), field, tensor);
     case DataType::kFp16:
     case DataType::kBf16:
-      break;  // CheckFields() has refused them
+      break;  // rejected by CheckFields()
   }
   return absl::InternalError("unreachable: a datatype without typed contents");
 }

@@ -1,4 +1,4 @@
-// The wire's typed contents (InferTensorContents): one repeated field for each kind of number.
+// Reads typed contents (InferTensorContents), which have one repeated field per kind of number.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace braid {
 
-// Fills `tensor`, whose type, shape and bytes are set, from the field of `contents` that goes with
-// its type. It points into `contents` where the field's elements are the tensor's, else into a copy
-// of its own. INVALID_ARGUMENT naming `field` for another field, a wrong count, a number that the
-// type cannot hold, and for FP16 and BF16, which travel raw only.
+// Sets the data of `tensor`, whose type, shape and bytes are set, from the field of `contents` for
+// its type. Points into `contents` if the element types are equal; else owns a copy.
+// INVALID_ARGUMENT, naming `field`, if another field is set, for a wrong count, for a number out of
+// range, and for FP16 and BF16, which require raw contents.
 absl::Status ReadTypedContents(const inference::InferTensorContents& contents,
                                const std::string& field, HostTensor* tensor);
 

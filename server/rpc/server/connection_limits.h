@@ -1,4 +1,4 @@
-// How long a connection may last, how much it may have open, and what may come on it.
+// Limits of client connections.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,18 @@
 namespace braid {
 
 struct ConnectionLimits {
+  // Concurrent calls per connection.
   int streams = 1024;
-  // Then its client is told to make another one, and calls on it go on until the grace is over.
+  // After `age`, the client is asked to reconnect; calls may continue for `grace`.
   absl::Duration age = absl::InfiniteDuration();
   absl::Duration grace = absl::InfiniteDuration();
-  // Without a call; then it is closed.
+  // A connection without calls is closed after this time.
   absl::Duration idle = absl::InfiniteDuration();
-  // Accepts compressed messages. gRPC checks `message_bytes` only after it has unpacked one.
+  // Accepts compressed messages. gRPC checks `message_bytes` only after decompression.
   bool compression = true;
-  // Largest message.
+  // Largest message received.
   int message_bytes = std::numeric_limits<int>::max();
-  // Of all messages of all connections that are on their way: more than one of them.
+  // Buffers of all connections together. Must exceed message_bytes.
   size_t buffer_bytes = size_t{4} << 30;
 };
 

@@ -1,4 +1,4 @@
-// Where gRPC's own log goes.
+// Redirects the logs of gRPC and protobuf.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace braid {
 
-// gRPC, and protobuf when a client sends what is none, write to stderr what its callers learn from
-// a status anyway: from now on only where one looks for trouble. Before the first server.
-inline void LogGrpcQuietly() {
+// Logs messages of gRPC and protobuf at debug level instead of stderr: clients get the same errors
+// as a status. Call before creating the first server.
+inline void RedirectGrpcLog() {
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
         Log(LogModule::kRpc).debug("protobuf: {}", message);

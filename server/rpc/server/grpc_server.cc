@@ -25,17 +25,17 @@
 namespace braid {
 namespace {
 
-// 17 kB each. A balancer has one on each of its connections.
-constexpr int kWatches = 4096;
-constexpr int kWatchesOfAConnection = 16;
-// A thread each, as long as it is open.
-constexpr int kReflections = 256;
-// How often it is looked whether clients' machines have acknowledged what was sent: nobody tells.
-constexpr absl::Duration kAcknowledgement = absl::Milliseconds(1);
+// Health watches take 17 kB each. A load balancer opens one per connection.
+constexpr int kMaxWatches = 4096;
+constexpr int kMaxWatchesPerConnection = 16;
+// Each open reflection call occupies a thread.
+constexpr int kMaxReflections = 256;
+// Interval for polling whether sent bytes were acknowledged; there is no notification.
+constexpr absl::Duration kAcknowledgementPoll = absl::Milliseconds(1);
 
-// The library is used until the process ends. To end it with the last server can take 20 seconds,
-// if a client did not read what was written to it.
-void KeepGrpc() {
+// Keeps gRPC initialized until the process ends. Its shutdown with the last server can take 20
+// seconds if a client does not read.
+void KeepGrpcInitialized() {
   static absl::once_flag once;
   absl::call_once(once, grpc_init);
 }
@@ -54,18 +54,18 @@ class GrpcServer::Impl {
         devices_(options.list_slots, Shared(options)) {}
 
   absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {
-    LogGrpcQuietly();
-    KeepGrpc();
+    RedirectGrpcLog();
+    KeepGrpcInitialized();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ConfigureTransport(limits, &builder);
-    // Nobody is asked who watches health; balancers of clients do, each on its connections.
+    // Health watches and reflection need no credentials, so their number is limited.
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
     watches.push_back(
-        std::make_unique<WatchLimit>(WatchLimit::kHealth, kWatches, kWatchesOfAConnection));
-    watches.push_back(
-        std::make_unique<WatchLimit>(WatchLimit::kReflection, kReflections, kWatchesOfAConnection));
+        std::make_unique<WatchLimit>(WatchLimit::kHealth, kMaxWatches, kMaxWatchesPerConnection));
+    watches.push_back(std::make_unique<WatchLimit>(WatchLimit::kReflection, kMaxReflections,
+                                                   kMaxWatchesPerConnection));
     builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
@@ -73,8 +73,8 @@ class GrpcServer::Impl {
     builder.RegisterService(&devices_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("--grpc_port: cannot listen on ", host, ":", port, "; is the port in use?"));
+      return absl::UnavailableError(absl::StrCat("--grpc_port: cannot listen on ", host, ":", port,
+                                                 " (is the port in use?)"));
     }
     reporter_.emplace(health_, server_->GetHealthCheckService());
     return absl::OkStatus();
@@ -82,8 +82,8 @@ class GrpcServer::Impl {
 
   void StopListening() { braid::StopListening(port_); }
   void Shutdown() {
-    StopListening();  // or those that are sent away could be back before it is shut down
-    // Closes sockets first: gRPC's own GOAWAY carries an error that clients print.
+    StopListening();  // disconnected clients could reconnect otherwise
+    // Closes the sockets first: gRPC's GOAWAY carries an error that clients print.
     EndAllConnections(port_);
     grpc_server_cancel_all_calls(server_->c_server());
     server_->Shutdown(absl::ToChronoTime(absl::Now()));
@@ -108,9 +108,9 @@ class GrpcServer::Impl {
   TrainingService training_;
   DeviceService devices_;
   int port_ = 0;
-  // After what its calls use.
+  // Declared after everything that its calls use.
   std::unique_ptr<grpc::Server> server_;
-  // It tells the server's health service.
+  // Uses the server's health service.
   std::optional<HealthReporter> reporter_;
 };
 
@@ -134,7 +134,7 @@ bool GrpcServer::WaitUntilDelivered(absl::Duration timeout) {
     if (absl::Now() >= end) {
       return false;
     }
-    absl::SleepFor(kAcknowledgement);
+    absl::SleepFor(kAcknowledgementPoll);
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// The gRPC server: the services on their port, health and reflection.
+// The gRPC server: all services on one port, with health and reflection.
 #pragma once
 
 #include <memory>
@@ -27,9 +27,9 @@ class GrpcServer {
  public:
   struct Options {
     std::string host;
-    int port = 0;  // 0: a free one
+    int port = 0;  // 0: any free port
     ConnectionLimits connections;
-    // All outlive the server.
+    // All pointers outlive the server.
     ServedModels* models = nullptr;
     ModelControl* control = nullptr;
     TrainerRegistry* trainers = nullptr;
@@ -37,24 +37,23 @@ class GrpcServer {
     OpenStreams* streams = nullptr;
     Metrics* metrics = nullptr;
     Health* health = nullptr;
-    SharedRegions* regions = nullptr;       // null: clients' shared memory is off
+    SharedRegions* regions = nullptr;       // null: shared memory of clients is disabled
     const TlsFiles* tls = nullptr;          // null: plaintext
-    const AccessControl* access = nullptr;  // null: everybody may do everything
+    const AccessControl* access = nullptr;  // null: no authentication
     ListSlots list_slots;
   };
 
-  // Listens and answers. UNAVAILABLE if the address cannot be bound.
+  // Starts to listen. UNAVAILABLE if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const Options& options);
-  // Shuts it down.
+  // Calls Shutdown().
   ~GrpcServer();
 
-  // Lets no client connect any more; those that have stay.
+  // Stops accepting connections; existing ones stay.
   void StopListening();
-  // Whether, within `timeout`, what was answered reaches the clients' machines.
+  // Waits until the clients' machines have acknowledged all replies. False after `timeout`.
   bool WaitUntilDelivered(absl::Duration timeout);
-  // Closes all connections: calls on their way there end with UNAVAILABLE. gRPC's own way to end
-  // would answer them with CANCELLED, which few clients retry, and wait 20 seconds for clients that
-  // do not read.
+  // Closes all connections, so that open calls fail with UNAVAILABLE, which clients retry. gRPC's
+  // own shutdown would send CANCELLED, and wait 20 seconds for clients that do not read.
   void Shutdown();
 
   int port() const;

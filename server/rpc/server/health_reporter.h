@@ -1,4 +1,4 @@
-// What a port's health service, grpc.health.v1, is told: what Health says.
+// Forwards changes of Health to the grpc.health.v1 service of a port.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace braid {
 
-// From its construction to its destruction; `health` and `service` outlive it.
+// Registered from construction to destruction. `health` and `service` outlive it. Thread-safe.
 class HealthReporter final : public HealthListener {
  public:
   HealthReporter(Health* health, grpc::HealthCheckServiceInterface* service)

@@ -18,12 +18,11 @@
 namespace braid {
 namespace {
 
-// A request is a name; whoever has more than so many calls open on a connection is no probe.
-constexpr int kRequestBytes = 4096;
-constexpr int kCallsOfAConnection = 16;
-constexpr int kWatches = 256;
-// A probe asks as soon as it is connected. Who does not, or keeps a connection that it does not
-// use, makes room for others; so does, after a while, whoever has a call open.
+// Limits that suffice for probes. A request contains only a service name.
+constexpr int kMaxRequestBytes = 4096;
+constexpr int kMaxCallsPerConnection = 16;
+constexpr int kMaxWatches = 256;
+// Probes send their request at once. Slow, idle and old connections are closed.
 constexpr int kHandshakeMilliseconds = 5'000;
 constexpr int kIdleMilliseconds = 60'000;
 constexpr int kAgeMilliseconds = 600'000;
@@ -42,32 +41,32 @@ class HealthServer::Impl {
   }
 
   absl::Status Listen(const std::string& host, int port, Health* health) {
-    LogGrpcQuietly();
+    RedirectGrpcLog();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
-    // Else a second server could share the port.
+    // Prevents a second server from sharing the port.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsOfAConnection);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCallsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMilliseconds);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kAgeMilliseconds);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kGraceMilliseconds);
-    builder.SetMaxReceiveMessageSize(kRequestBytes);
+    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
     grpc::ResourceQuota quota("health");
     quota.Resize(kBufferBytes);
     builder.SetResourceQuota(quota);
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
     watches.push_back(
-        std::make_unique<WatchLimit>(WatchLimit::kHealth, kWatches, kCallsOfAConnection));
+        std::make_unique<WatchLimit>(WatchLimit::kHealth, kMaxWatches, kMaxCallsPerConnection));
     builder.experimental().SetInterceptorCreators(std::move(watches));
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);
-    // gRPC builds no server without a service of ours. This one answers UNIMPLEMENTED.
+    // gRPC requires a registered service. This one replies UNIMPLEMENTED.
     builder.RegisterCallbackGenericService(&others_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       return absl::UnavailableError(absl::StrCat("--health_port: cannot listen on ", host, ":",
-                                                 port, "; is the port in use?"));
+                                                 port, " (is the port in use?)"));
     }
     reporter_.emplace(health, server_->GetHealthCheckService());
     return absl::OkStatus();

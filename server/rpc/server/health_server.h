@@ -1,5 +1,5 @@
-// grpc.health.v1 on a port of its own, in plaintext: for probes, where the other port has TLS or
-// asks who calls.
+// grpc.health.v1 on a separate plaintext port, for probes, if the main port requires TLS or
+// credentials.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,11 @@
 
 namespace braid {
 
-// Thread-safe. Serves until it is destroyed, which ends the calls that are open.
+// Thread-safe. Serves until destroyed; the destructor ends open calls.
 class HealthServer {
  public:
-  // Port 0: a free one. UNAVAILABLE if the address cannot be bound. `health` outlives the server.
+  // port: 0 for any free port. `health` outlives the server. UNAVAILABLE if the address cannot be
+  // bound.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Create(const std::string& host, int port,
                                                               Health* health);
   ~HealthServer();

@@ -10,9 +10,8 @@
 namespace braid {
 namespace {
 
-// gRPC's C++ interface takes certificates that stay, or files that it reads itself; its file
-// reader drops a good pair for one that does not belong together. Its C interface asks for them at
-// each handshake.
+// gRPC's C++ interface accepts fixed certificates, or files whose reader can replace a valid pair
+// by a mismatched one. Its C interface fetches the certificates at each handshake.
 class TlsCredentials final : public grpc::ServerCredentials {
  public:
   explicit TlsCredentials(const TlsFiles* files)
@@ -28,8 +27,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
   TlsCredentials& operator=(const TlsCredentials&) = delete;
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
-    // Who calls is found out by rpc/auth/access.h, with and without TLS.
-    Log(LogModule::kRpc).critical("there is no metadata processor");
+    // rpc/auth/access.h authenticates callers.
+    Log(LogModule::kRpc).critical("auth metadata processors are not supported");
   }
 
  private:
@@ -42,21 +41,21 @@ class TlsCredentials final : public grpc::ServerCredentials {
       void* self, grpc_ssl_server_certificate_config** config) {
     auto* const credentials = static_cast<TlsCredentials*>(self);
     const std::shared_ptr<const TlsMaterial> current = credentials->files_->current();
-    if (current == credentials->given_) {
+    if (current == credentials->last_sent_) {
       return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     }
     const grpc_ssl_pem_key_cert_pair pair = {current->key.c_str(), current->certificates.c_str()};
-    // gRPC wants authorities even where no certificate is asked for, and none is looked at.
+    // gRPC requires authorities even if it does not verify clients.
     const std::string& authorities =
         current->client_ca.empty() ? current->certificates : current->client_ca;
     *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
-    credentials->given_ = current;
+    credentials->last_sent_ = current;
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
   const TlsFiles* const files_;
-  std::shared_ptr<const TlsMaterial> given_;
-  // Last: it asks while it is made.
+  std::shared_ptr<const TlsMaterial> last_sent_;
+  // Last member: its construction calls Fetch().
   grpc_server_credentials* const credentials_;
 };
 

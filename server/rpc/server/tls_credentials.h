@@ -1,4 +1,4 @@
-// TLS for the server's port, with certificates that may be replaced while it serves.
+// TLS server credentials whose certificates can be replaced at run time.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace braid {
 
-// Each connection that begins is given what `files` holds then. If `files` has authorities of
-// clients, a client without a certificate of theirs does not get in. `files` outlives the
-// credentials, and they the server: it does not keep them, but asks them.
+// Uses the certificates that `files` holds at each handshake. If `files` has client authorities,
+// clients without a valid certificate are rejected. `files` must outlive the credentials, and the
+// credentials must outlive the server, which does not own them.
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const TlsFiles* files);
 
 }  // namespace braid

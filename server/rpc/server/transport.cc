@@ -12,9 +12,10 @@
 namespace braid {
 namespace {
 
-// For a connection to say that it is HTTP/2: one that does not is ended. gRPC's own is 2 minutes.
+// Time for a connection to complete its handshake. gRPC's default is 2 minutes.
 constexpr int kHandshakeMilliseconds = 20'000;
-// gRPC's own is 5 minutes, which is more than what load balancers let a connection be idle for.
+// Shortest interval of keepalive pings. gRPC's default of 5 minutes exceeds the idle timeout of
+// many load balancers.
 constexpr int kIdlePingMilliseconds = 10'000;
 constexpr int kPingStrikes = 2;
 
@@ -32,9 +33,9 @@ absl::Status CheckReplySize(google::protobuf::MessageLite* reply) {
     return absl::OkStatus();
   }
   reply->Clear();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the reply would have ", bytes, " bytes, and a message holds ", INT_MAX,
-                   "; expected fewer rows a request, or fewer outputs"));
+  return absl::ResourceExhaustedError(absl::StrCat("the reply has ", bytes,
+                                                   " bytes (expected at most ", INT_MAX,
+                                                   "; request fewer rows or outputs)"));
 }
 
 void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* builder) {
@@ -52,20 +53,20 @@ void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* bui
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
     builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   }
-  // Who pings without need more often than that three times is cut off.
+  // Disconnects clients that ping more often.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kIdlePingMilliseconds);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
-  // Else a second server could share the port and take half of the first one's clients.
+  // Prevents a second server from sharing the port.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A batch of megabytes comes in few pieces, and without waiting for the window to open. By
-  // default frames are of 16 KiB, reads of 8, and the window is of 64 at first.
+  // Settings for messages of megabytes. gRPC's defaults are frames of 16 KiB, reads of 8 KiB and an
+  // initial window of 64 KiB.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-  // Beyond it gRPC ends the calls whose messages take most.
+  // Beyond the quota, gRPC ends the calls with the largest messages.
   grpc::ResourceQuota quota("braid");
   quota.Resize(limits.buffer_bytes);
   builder->SetResourceQuota(quota);

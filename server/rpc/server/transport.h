@@ -1,4 +1,4 @@
-// How messages travel: gRPC's settings of frames, reads and patience, and how large they may be.
+// gRPC channel settings: frames, timeouts and message sizes.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,10 +8,11 @@
 
 namespace braid {
 
+// Applies `limits` and the settings for large messages.
 void ConfigureTransport(const ConnectionLimits& limits, grpc::ServerBuilder* builder);
 
-// RESOURCE_EXHAUSTED, and the message empty, if `reply` is too large to be sent: gRPC would end the
-// process.
+// RESOURCE_EXHAUSTED, and clears `reply`, if it exceeds 2 GiB, the limit of a message: gRPC would
+// abort the process.
 absl::Status CheckReplySize(google::protobuf::MessageLite* reply);
 
 }  // namespace braid

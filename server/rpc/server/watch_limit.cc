@@ -10,7 +10,7 @@ namespace {
 
 using grpc::experimental::InterceptionHookPoints;
 
-// Lives as long as its call.
+// Interceptor of one call. Owned by gRPC.
 class Watch final : public grpc::experimental::Interceptor {
  public:
   Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit) : info_(info), limit_(limit) {}
@@ -23,7 +23,7 @@ class Watch final : public grpc::experimental::Interceptor {
   Watch& operator=(const Watch&) = delete;
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    // Before, a call that is answered by a thread of its own has no peer.
+    // Synchronous calls have no peer before this hook.
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
       peer_ = info_->server_context()->peer();
       open_ = limit_->Open(peer_);
@@ -45,26 +45,27 @@ class Watch final : public grpc::experimental::Interceptor {
 
 grpc::experimental::Interceptor* WatchLimit::CreateServerInterceptor(
     grpc::experimental::ServerRpcInfo* info) {
-  return absl::StartsWith(info->method(), methods_) ? new Watch(info, this) : nullptr;  // gRPC's
+  return absl::StartsWith(info->method(), methods_) ? new Watch(info, this)
+                                                    : nullptr;  // owned by gRPC
 }
 
 bool WatchLimit::Open(const std::string& peer) {
   const absl::MutexLock lock(&mu_);
-  const auto found = of_connection_.find(peer);
-  const int there = found == of_connection_.end() ? 0 : found->second;
-  if (open_ >= most_ || there >= most_of_connection_) {
+  const auto found = calls_per_peer_.find(peer);
+  const int calls = found == calls_per_peer_.end() ? 0 : found->second;
+  if (open_ >= max_calls_ || calls >= max_per_connection_) {
     return false;
   }
   ++open_;
-  of_connection_[peer] = there + 1;
+  calls_per_peer_[peer] = calls + 1;
   return true;
 }
 
 void WatchLimit::Close(const std::string& peer) {
   const absl::MutexLock lock(&mu_);
   --open_;
-  if (const auto found = of_connection_.find(peer); --found->second == 0) {
-    of_connection_.erase(found);
+  if (const auto found = calls_per_peer_.find(peer); --found->second == 0) {
+    calls_per_peer_.erase(found);
   }
 }
 

@@ -1,5 +1,5 @@
-// How many calls are open at once that last, and for which nobody is asked who makes them: watches
-// of health, and reflection, which has a thread for each.
+// Limits long-lived calls that need no credentials: health watches, and reflection, which occupies
+// a thread per call.
 #pragma once
 
 #include <string>
@@ -12,32 +12,33 @@
 
 namespace braid {
 
-// Of one server, and of methods that begin so: those beyond `most`, and of one connection beyond
-// `most_of_connection`, are CANCELLED. Calls of other methods are left alone.
+// Interceptor for the methods that start with a prefix. Cancels their calls beyond the limits.
+// Owned by the gRPC server; thread-safe.
 class WatchLimit final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   static constexpr absl::string_view kHealth = "/grpc.health.v1.Health/Watch";
   static constexpr absl::string_view kReflection = "/grpc.reflection.";
 
-  // `methods` lives as long as the program.
-  WatchLimit(absl::string_view methods, int most, int most_of_connection)
-      : methods_(methods), most_(most), most_of_connection_(most_of_connection) {}
+  // methods: prefix of method names; a string literal. Limits count open calls: of all connections,
+  // and of one.
+  WatchLimit(absl::string_view methods, int max_calls, int max_per_connection)
+      : methods_(methods), max_calls_(max_calls), max_per_connection_(max_per_connection) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override;
 
-  // Whether there is room for one more at the connection of `peer`. Close() gives it back.
+  // Counts a call of `peer`. False beyond a limit; else Close() must follow.
   bool Open(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
   void Close(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const absl::string_view methods_;
-  const int most_;
-  const int most_of_connection_;
+  const int max_calls_;
+  const int max_per_connection_;
 
   absl::Mutex mu_;
   int open_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_map<std::string, int> of_connection_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, int> calls_per_peer_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace braid

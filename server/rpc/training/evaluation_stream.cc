@@ -37,8 +37,8 @@ EvaluationStream::EvaluationStream(TrainerRegistry* trainers, const RpcContext& 
 }
 
 void EvaluationStream::Read() {
-  if (!leaves_.ok()) {
-    EndLocked(leaves_);
+  if (!leave_status_.ok()) {
+    EndLocked(leave_status_);
   } else if (!ended_) {
     reading_ = true;
     StartRead(&request_);
@@ -47,7 +47,7 @@ void EvaluationStream::Read() {
 
 void EvaluationStream::Leave(const absl::Status& why) {
   const absl::MutexLock lock(&mu_);
-  leaves_ = why;
+  leave_status_ = why;
   if (reading_) {
     EndLocked(why);
   }
@@ -101,14 +101,14 @@ void EvaluationStream::Added(const absl::StatusOr<int64_t>& step) {
     return;
   }
   step_ = *step;
-  ticket_ = Ticket();  // a client that prepares the next one takes no place
+  ticket_ = Ticket();  // waiting for the client does not count as in flight
   const absl::MutexLock lock(&mu_);
   Read();
 }
 
 absl::Status EvaluationStream::WriteResult() {
   if (!run_) {
-    return InvalidField("inputs", "are missing: the stream has no batch; expected at least one");
+    return InvalidField("inputs", "missing (expected at least one batch)");
   }
   const EvaluationResult result = TrainerRegistry::Result(*run_);
   if (result.loss) {
@@ -135,6 +135,8 @@ void EvaluationStream::EndLocked(const absl::Status& status) {
   }
 }
 
-void EvaluationStream::OnCancel() { End(absl::CancelledError("the client is gone")); }
+void EvaluationStream::OnCancel() {
+  End(absl::CancelledError("the client disconnected or cancelled the call"));
+}
 
 }  // namespace braid

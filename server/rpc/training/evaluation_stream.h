@@ -1,4 +1,4 @@
-// Evaluate: batches of the client, added to one evaluation, one after the other.
+// Evaluate: adds the batches of a stream to one evaluation, one at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace braid {
 
-// gRPC calls its methods one at a time, the trainer's thread answers. Deletes itself when the call
-// is over and no batch is under way.
+// One call. gRPC calls the reactions one at a time; the trainer's thread calls Added(). Deletes
+// itself when the call is over and no batch is in progress.
 class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::EvaluateRequest>,
                                public OpenStream {
  public:
@@ -29,14 +29,14 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
   void OnDone() override { self_.reset(); }
 
  private:
-  // Hands the batch that was read to the trainer.
+  // Submits the received batch to the trainer.
   absl::Status Add();
-  // The batch has been added: reads the next one.
+  // Called after a batch was evaluated. Reads the next one.
   void Added(const absl::StatusOr<int64_t>& step) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteResult();
-  // Reads the next batch, or ends the call, if it is to leave.
+  // Reads the next batch, or ends the call after Leave().
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the call, unless it has been.
+  // Ends the call, once.
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -44,17 +44,18 @@ class EvaluationStream final : public grpc::ServerReadReactor<braid::v1::Evaluat
   const RpcContext rpc_;
   braid::v1::EvaluateResponse* const response_;
 
-  // gRPC's hold on the stream, until OnDone(); a batch under way has another.
+  // gRPC's reference, until OnDone(). A batch in progress holds another.
   std::shared_ptr<EvaluationStream> self_;
   CallRecord record_;
   Ticket ticket_;
   braid::v1::EvaluateRequest request_;
-  std::optional<EvaluationRun> run_;  // from the first message on
+  std::optional<EvaluationRun> run_;  // set by the first message
   int64_t step_ = 0;
 
   absl::Mutex mu_;
-  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // else a batch is under way
-  absl::Status leaves_ ABSL_GUARDED_BY(mu_);   // an error: with which, once none is under way
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // false: a batch is in progress
+  // If not OK: ends with this status after the batch in progress.
+  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   Caller caller_ ABSL_GUARDED_BY(mu_);
 };

@@ -12,7 +12,7 @@
 namespace braid {
 namespace {
 
-// Feeds what is serialized into it to the hash, piece by piece, instead of keeping it.
+// Output stream that hashes serialized bytes instead of storing them.
 class HashingOutput final : public google::protobuf::io::CopyingOutputStream {
  public:
   explicit HashingOutput(XXH3_state_t* state) : state_(state) {}

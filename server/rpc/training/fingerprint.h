@@ -1,4 +1,4 @@
-// What tells a request sent again from another one with its sequence number.
+// Fingerprint that distinguishes a retry from a different request with the same sequence number.
 #pragma once
 
 #include "google/protobuf/message.h"
@@ -6,8 +6,8 @@
 
 namespace braid {
 
-// A 128-bit hash (XXH3) over the message's type and all its fields, tensors' bytes without a copy.
-// Equal for equal messages in every process of this build.
+// Returns a 128-bit hash (XXH3) of the message's type and all fields, without copying tensors.
+// Equal messages have equal hashes in all processes of this build.
 Fingerprint FingerprintOf(const google::protobuf::Message& request);
 
 }  // namespace braid

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/rpc/server/transport.h"
 #include "server/rpc/training/training_messages.h"
 
@@ -13,9 +14,8 @@ namespace {
 
 using braid::v1::StreamRequest;
 
-// Operations that are received but not answered: one runs, one is ready, and what a network with
-// some delay needs to keep it so. Beyond, the client waits.
-constexpr size_t kDepth = 8;
+// Limit of pending operations: one runs, one is ready, and more hide the network's latency.
+constexpr size_t kMaxPending = 8;
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void OperationStream::Advance() {
   if (ended_) {
     return;
   }
-  if (!writing_ && !pending_.empty() && pending_.front()->answered) {
+  if (!writing_ && !pending_.empty() && pending_.front()->done) {
     const Pending& first = *pending_.front();
     if (!first.status.ok()) {
       End(first.status);
@@ -51,11 +51,11 @@ void OperationStream::Advance() {
     writing_ = true;
     StartWrite(&first.reply);
   }
-  if ((read_all_ || !leaves_.ok()) && pending_.empty()) {
-    End(read_all_ ? absl::OkStatus() : leaves_);
+  if ((read_all_ || !leave_status_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : leave_status_);
     return;
   }
-  if (!read_all_ && leaves_.ok() && reading_ == nullptr && pending_.size() < kDepth) {
+  if (!read_all_ && leave_status_.ok() && reading_ == nullptr && pending_.size() < kMaxPending) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
@@ -63,7 +63,7 @@ void OperationStream::Advance() {
 
 void OperationStream::Leave(const absl::Status& why) {
   const absl::MutexLock lock(&mu_);
-  leaves_ = why;
+  leave_status_ = why;
   Advance();
 }
 
@@ -77,7 +77,7 @@ void OperationStream::OnReadDone(bool ok) {
   std::shared_ptr<Pending> received;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_ || !leaves_.ok()) {
+    if (!ok || ended_ || !leave_status_.ok()) {
       reading_ = nullptr;
       read_all_ = !ok;
       Advance();
@@ -91,16 +91,16 @@ void OperationStream::OnReadDone(bool ok) {
       received->ticket = *std::move(ticket);
     } else {
       received->status = ticket.status();
-      received->answered = true;
+      received->done = true;
       read_all_ = true;
     }
     pending_.push_back(received);
   }
-  if (!received->answered) {
+  if (!received->done) {
     Submit(received);
   }
   const absl::MutexLock lock(&mu_);
-  // Only now may the next one be read: it would overtake this one.
+  // Read the next operation only now, so that it cannot overtake this one.
   reading_ = nullptr;
   Advance();
 }
@@ -110,7 +110,7 @@ void OperationStream::OnWriteDone(bool ok) {
   writing_ = false;
   pending_.pop_front();
   if (!ok && !ended_) {
-    End(absl::CancelledError("the client is gone"));
+    End(absl::CancelledError("the client disconnected or cancelled the call"));
   }
   Advance();
 }
@@ -118,20 +118,20 @@ void OperationStream::OnWriteDone(bool ok) {
 void OperationStream::OnCancel() {
   const absl::MutexLock lock(&mu_);
   if (!ended_) {
-    End(absl::CancelledError("the client is gone"));
+    End(absl::CancelledError("the client disconnected or cancelled the call"));
   }
 }
 
-void OperationStream::Answer(const std::shared_ptr<Pending>& pending, absl::Status status) {
+void OperationStream::SetReply(const std::shared_ptr<Pending>& pending, absl::Status status) {
   const absl::MutexLock lock(&mu_);
   pending->status = std::move(status);
-  pending->answered = true;
+  pending->done = true;
   if (pending->request.has_publish()) {
-    AuditDetails did;
+    AuditDetails details;
     if (pending->status.ok()) {
-      did.emplace_back("version", pending->reply.publish().version());
+      details.emplace_back("version", pending->reply.publish().version());
     }
-    caller_.AuditPart("Publish", did, pending->status);
+    caller_.AuditOperation("Publish", details, pending->status);
   }
   if (!pending->status.ok()) {
     *failed_ = std::min(failed_->load(), pending->number);
@@ -153,16 +153,18 @@ void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Re
     other = request.trainer() != trainer_;
   }
   if (!allowed.ok()) {
-    Answer(pending, std::move(allowed));
+    SetReply(pending, std::move(allowed));
     return;
   }
   if (other) {
-    Answer(pending, InvalidField("trainer", "is not that of the stream's first operation"));
+    SetReply(pending,
+             InvalidField("trainer", absl::StrCat("'", Excerpt(request.trainer()),
+                                                  "' differs from the stream's first operation")));
     return;
   }
   absl::StatusOr<Operation> operation = ReadOperation(request);
   if (!operation.ok()) {
-    Answer(pending, operation.status());
+    SetReply(pending, operation.status());
     return;
   }
   operation->dropped = [failed = failed_, number = pending->number] { return *failed < number; };
@@ -178,7 +180,7 @@ void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Re
           WriteReply(*result, with_chunks, reply);
           status = CheckReplySize(reply);
         }
-        stream->Answer(pending, std::move(status));
+        stream->SetReply(pending, std::move(status));
       });
 }
 
@@ -201,7 +203,7 @@ void OperationStream::Submit(const std::shared_ptr<Pending>& pending) {
     case StreamRequest::OPERATION_NOT_SET:
       break;
   }
-  Answer(pending, InvalidField("operation", "is missing; expected one operation"));
+  SetReply(pending, InvalidField("operation", "missing (expected one operation)"));
 }
 
 }  // namespace braid

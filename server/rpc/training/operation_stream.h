@@ -1,4 +1,4 @@
-// Stream: operations of one trainer, one after the other, while the next are received.
+// Stream: pipelined operations of one trainer.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace braid {
 
-// gRPC calls OnReadDone() and OnWriteDone() from its threads, the trainer's thread answers. Deletes
-// itself when the call is over and no operation has it any more.
+// One call. gRPC's threads call the reactions, the trainer's thread provides the replies.
+// Thread-safe; deletes itself when the call is over and no operation is left.
 class OperationStream final
     : public grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>,
       public OpenStream {
@@ -36,47 +36,46 @@ class OperationStream final
   void OnDone() override { self_.reset(); }
 
  private:
-  // An operation that was received and is not answered yet.
+  // A received operation whose reply is not written yet.
   struct Pending {
     braid::v1::StreamRequest request;  // the operation's tensors point into it
     Ticket ticket;
     braid::v1::StreamResponse reply;
     absl::Status status;
-    bool answered = false;
-    int64_t number = 0;  // counted in the stream
+    bool done = false;
+    int64_t number = 0;  // position in the stream
   };
 
-  // Hands the operation of `pending` to its trainer.
+  // Submits the operation of `pending` to its trainer.
   void Submit(const std::shared_ptr<Pending>& pending) ABSL_LOCKS_EXCLUDED(mu_);
   template <typename Request, typename Reply>
   void SubmitAs(const std::shared_ptr<Pending>& pending, const Request& request, Reply* reply);
-  void Answer(const std::shared_ptr<Pending>& pending, absl::Status status)
+  void SetReply(const std::shared_ptr<Pending>& pending, absl::Status status)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Reads, writes or ends the call, as far as that can be done now.
+  // Starts the next read or write, or ends the call.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   TrainerRegistry* const trainers_;
   const RpcContext rpc_;
 
-  // What keeps the stream alive: gRPC, until OnDone(); each operation that is not answered has
-  // another.
+  // gRPC's reference, until OnDone(). Each operation that is not done holds another.
   std::shared_ptr<OperationStream> self_;
 
   absl::Mutex mu_;
   CallRecord record_ ABSL_GUARDED_BY(mu_);
   Caller caller_ ABSL_GUARDED_BY(mu_);
-  // In the order of their requests.
+  // In order of arrival.
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: no read is under way
+  std::shared_ptr<Pending> reading_ ABSL_GUARDED_BY(mu_);  // null: not reading
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status leaves_ ABSL_GUARDED_BY(mu_);  // an error: with which, once nothing is pending
+  // If not OK: stops reading, and ends with this status when pending_ is empty.
+  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);
   int64_t received_ ABSL_GUARDED_BY(mu_) = 0;
-  // The number of the first operation that has failed: those behind it are not applied. Shared with
-  // them.
+  // Number of the first failed operation; later ones are not applied. Shared with the operations.
   const std::shared_ptr<std::atomic<int64_t>> failed_ =
       std::make_shared<std::atomic<int64_t>>(std::numeric_limits<int64_t>::max());
 };

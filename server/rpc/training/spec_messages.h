@@ -1,4 +1,4 @@
-// What a trainer is made of, on the wire and in the engine.
+// Conversions of trainer specifications.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,11 +7,11 @@
 
 namespace braid {
 
-// INVALID_ARGUMENT naming the field for an enumerator that is unknown or a number out of what the
-// engine's type can hold; the engine checks the rest.
+// INVALID_ARGUMENT, naming the field, for an unknown enumerator or a number out of range. The
+// engine checks the rest.
 absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& request);
 
-// The parts of a Trainer message that describe it. Modules of losses are left out.
+// Fills in the specification of a Trainer message, without the modules of losses.
 void WriteSpec(const TrainerSpec& spec, braid::v1::Trainer* message);
 
 }  // namespace braid

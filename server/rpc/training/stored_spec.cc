@@ -8,7 +8,7 @@ namespace braid {
 absl::StatusOr<TrainerSpec> ReadStoredSpec(const std::string& request) {
   braid::v1::CreateTrainerRequest message;
   if (!message.ParseFromString(request)) {
-    return absl::DataLossError("the stored request makes no sense");
+    return absl::DataLossError("cannot parse the stored CreateTrainerRequest");
   }
   return ReadSpec(message);
 }

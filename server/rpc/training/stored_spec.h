@@ -1,4 +1,4 @@
-// A trainer's request as it is kept in the data directory.
+// Reads a CreateTrainerRequest stored in the data directory.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace braid {
 
-// From a serialized CreateTrainerRequest. DATA_LOSS if it is none.
+// request: serialized CreateTrainerRequest. DATA_LOSS if it cannot be parsed.
 absl::StatusOr<TrainerSpec> ReadStoredSpec(const std::string& request);
 
 }  // namespace braid

@@ -12,7 +12,7 @@
 namespace braid {
 namespace {
 
-// What all operations share.
+// Fills in the fields that all operations share.
 template <typename Request>
 Operation Begin(const Request& request, OperationKind kind) {
   Operation operation;
@@ -25,7 +25,7 @@ Operation Begin(const Request& request, OperationKind kind) {
   return operation;
 }
 
-// A batch: what Step, ForwardBackward and Forward share.
+// Reads the batch of Step, ForwardBackward and Forward.
 template <typename Request>
 absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) {
   Operation operation = Begin(request, kind);
@@ -116,8 +116,8 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardRequest& request
       operation.mode = Mode::kEval;
       return operation;
     default:
-      return InvalidField("mode",
-                          absl::StrCat(request.mode(), " is unknown; expected TRAIN or EVAL"));
+      return InvalidField(
+          "mode", absl::StrCat("unknown value ", request.mode(), " (expected TRAIN or EVAL)"));
   }
 }
 

@@ -1,4 +1,4 @@
-// What the wire says of trainers, between its messages and the engine's.
+// Conversions of operations, results, trainers and checkpoints.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -11,8 +11,8 @@ namespace braid {
 
 HyperParameters ReadHyperParameters(const braid::v1::HyperParameters& message);
 
-// The operation that a request describes, with the fingerprint of all of it but the sequence
-// number. Its tensors point into the request.
+// Convert a request into an operation with the request's fingerprint. Tensors point into the
+// request. INVALID_ARGUMENT, naming the field.
 absl::StatusOr<Operation> ReadOperation(const braid::v1::StepRequest& request);
 absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardBackwardRequest& request);
 absl::StatusOr<Operation> ReadOperation(const braid::v1::OptimStepRequest& request);
@@ -22,7 +22,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message);
 
-// The reply to a request of the operation that `result` is of; `with_chunks`: how it was split.
+// Fill in the reply. with_chunks: include how the batch was split.
 void WriteReply(const OperationResult& result, bool with_chunks, braid::v1::StepResponse* reply);
 void WriteReply(const OperationResult& result, bool with_chunks,
                 braid::v1::ForwardBackwardResponse* reply);

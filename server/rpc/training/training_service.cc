@@ -13,7 +13,6 @@
 #include "server/rpc/training/evaluation_stream.h"
 #include "server/rpc/training/operation_stream.h"
 #include "server/rpc/training/piece_stream.h"
-#include "server/rpc/training/pieces.h"
 #include "server/rpc/training/spec_messages.h"
 #include "server/rpc/training/training_messages.h"
 
@@ -22,9 +21,9 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
-// The engine knows a trainer's spec, not where in the request a part of it stands: what is no field
-// of the request itself is one of its options.
-absl::Status NameOptions(const absl::Status& status) {
+// Prefixes the field in an error with "options." unless it is a field of CreateTrainerRequest
+// itself. The engine does not know where the request holds a part of the specification.
+absl::Status QualifyField(const absl::Status& status) {
   const std::optional<std::string> field = InvalidFieldOf(status);
   if (!field) {
     return status;
@@ -48,14 +47,14 @@ absl::StatusOr<ExportFormat> FormatOf(int format) {
     case braid::v1::DownloadModelRequest::FORMAT_PACKAGE:
       return ExportFormat::kPackage;
     default:
-      return InvalidField("format", absl::StrCat(format,
-                                                 " is unknown; expected TORCHSCRIPT, "
-                                                 "SAFETENSORS or PACKAGE"));
+      return InvalidField("format", absl::StrCat("unknown value ", format,
+                                                 " (expected TORCHSCRIPT, SAFETENSORS or "
+                                                 "PACKAGE)"));
   }
 }
 
-// For the access log.
-void TellFacts(const OperationResult& result, CallFacts* facts) {
+// Records details for the access log.
+void RecordFacts(const OperationResult& result, CallFacts* facts) {
   if (!AccessLogOn()) {
     return;
   }
@@ -77,17 +76,17 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
   if constexpr (requires { request->report_split(); }) {
     with_chunks = request->report_split();
   }
-  return AnswerLater(rpc_, context, method, *request, [&](const Call& call) -> absl::Status {
+  return HandleUnaryAsync(rpc_, context, method, *request, [&](const Call& call) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
     trainers_->Submit(request->trainer(), std::move(operation),
                       [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
                         absl::Status status = result.status();
                         if (result.ok()) {
-                          TellFacts(*result, &call->facts());
+                          RecordFacts(*result, &call->facts());
                           WriteReply(*result, with_chunks, response);
                           status = CheckReplySize(response);
                           if constexpr (requires { response->version(); }) {
-                            call->Did("version", response->version());
+                            call->RecordAudit("version", response->version());
                           }
                         }
                         call->Reply(status);
@@ -99,28 +98,28 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
 TrainingService::Reactor* TrainingService::CreateTrainer(
     Context* context, const braid::v1::CreateTrainerRequest* request,
     braid::v1::CreateTrainerResponse* response) {
-  return AnswerLater(rpc_, context, "CreateTrainer", *request,
-                     [&](const Call& call) -> absl::Status {
-                       absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
-                       if (!spec.ok()) {
-                         return NameOptions(spec.status());
-                       }
-                       trainers_->Create(*std::move(spec), request->SerializeAsString(),
-                                         [call, response](absl::StatusOr<TrainerInfo> info) {
-                                           if (info.ok()) {
-                                             WriteTrainer(*info, response->mutable_trainer());
-                                           }
-                                           call->Reply(NameOptions(info.status()));
-                                         });
-                       return absl::OkStatus();
-                     });
+  return HandleUnaryAsync(rpc_, context, "CreateTrainer", *request,
+                          [&](const Call& call) -> absl::Status {
+                            absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
+                            if (!spec.ok()) {
+                              return QualifyField(spec.status());
+                            }
+                            trainers_->Create(*std::move(spec), request->SerializeAsString(),
+                                              [call, response](absl::StatusOr<TrainerInfo> info) {
+                                                if (info.ok()) {
+                                                  WriteTrainer(*info, response->mutable_trainer());
+                                                }
+                                                call->Reply(QualifyField(info.status()));
+                                              });
+                            return absl::OkStatus();
+                          });
 }
 
 TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
                                                       const braid::v1::GetTrainerRequest* request,
                                                       braid::v1::GetTrainerResponse* response) {
   if (request->settled()) {
-    return AnswerLater(rpc_, context, "GetTrainer", *request, [&](const Call& call) {
+    return HandleUnaryAsync(rpc_, context, "GetTrainer", *request, [&](const Call& call) {
       trainers_->GetSettled(request->name(),
                             [call, response](const absl::StatusOr<TrainerInfo>& info) {
                               if (info.ok()) {
@@ -131,7 +130,7 @@ TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
       return absl::OkStatus();
     });
   }
-  return Answer(rpc_, context, "GetTrainer", *request, [&]() -> absl::Status {
+  return HandleUnary(rpc_, context, "GetTrainer", *request, [&]() -> absl::Status {
     BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
     BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
     WriteTrainer(info, response->mutable_trainer());
@@ -142,21 +141,22 @@ TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
 TrainingService::Reactor* TrainingService::ListTrainers(
     Context* context, const braid::v1::ListTrainersRequest* request,
     braid::v1::ListTrainersResponse* response) {
-  return Answer(rpc_, context, "ListTrainers", *request, [&](const Caller& caller) -> absl::Status {
-    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-    for (const TrainerInfo& info : trainers_->List()) {
-      if (caller.May(Role::kTrain, info.spec.model)) {
-        WriteTrainer(info, response->add_trainers());
-      }
-    }
-    return absl::OkStatus();
-  });
+  return HandleUnary(rpc_, context, "ListTrainers", *request,
+                     [&](const Caller& caller) -> absl::Status {
+                       BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
+                       for (const TrainerInfo& info : trainers_->List()) {
+                         if (caller.May(Role::kTrain, info.spec.model)) {
+                           WriteTrainer(info, response->add_trainers());
+                         }
+                       }
+                       return absl::OkStatus();
+                     });
 }
 
 TrainingService::Reactor* TrainingService::DeleteTrainer(
     Context* context, const braid::v1::DeleteTrainerRequest* request,
     braid::v1::DeleteTrainerResponse*) {
-  return AnswerLater(rpc_, context, "DeleteTrainer", *request, [&](const Call& call) {
+  return HandleUnaryAsync(rpc_, context, "DeleteTrainer", *request, [&](const Call& call) {
     trainers_->Delete(request->name(), [call](const absl::Status& status) { call->Reply(status); });
     return absl::OkStatus();
   });
@@ -211,12 +211,12 @@ grpc::ServerReadReactor<braid::v1::EvaluateRequest>* TrainingService::Evaluate(
 TrainingService::Reactor* TrainingService::SaveCheckpoint(
     Context* context, const braid::v1::SaveCheckpointRequest* request,
     braid::v1::SaveCheckpointResponse* response) {
-  return AnswerLater(rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) {
+  return HandleUnaryAsync(rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) {
     trainers_->SaveCheckpoint(request->trainer(),
                               [call, response](const absl::StatusOr<CheckpointInfo>& info) {
                                 if (info.ok()) {
                                   WriteCheckpoint(*info, response->mutable_checkpoint());
-                                  call->Did("checkpoint", info->name);
+                                  call->RecordAudit("checkpoint", info->name);
                                 }
                                 call->Reply(info.status());
                               });
@@ -227,14 +227,14 @@ TrainingService::Reactor* TrainingService::SaveCheckpoint(
 TrainingService::Reactor* TrainingService::RestoreCheckpoint(
     Context* context, const braid::v1::RestoreCheckpointRequest* request,
     braid::v1::RestoreCheckpointResponse* response) {
-  return AnswerLater(rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) {
+  return HandleUnaryAsync(rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) {
     trainers_->RestoreCheckpoint(
         request->trainer(), request->checkpoint(),
         [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
           absl::Status status = info.status();
           if (status.ok()) {
             WriteCheckpoint(*info, response->mutable_checkpoint());
-            call->Did("checkpoint", info->name);
+            call->RecordAudit("checkpoint", info->name);
             const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
             status = trainer.status();
             if (trainer.ok()) {
@@ -250,7 +250,7 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
 TrainingService::Reactor* TrainingService::ListCheckpoints(
     Context* context, const braid::v1::ListCheckpointsRequest* request,
     braid::v1::ListCheckpointsResponse* response) {
-  return Answer(rpc_, context, "ListCheckpoints", *request, [&]() -> absl::Status {
+  return HandleUnary(rpc_, context, "ListCheckpoints", *request, [&]() -> absl::Status {
     BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
     BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
                            trainers_->ListCheckpoints(request->trainer()));
@@ -264,28 +264,30 @@ TrainingService::Reactor* TrainingService::ListCheckpoints(
 TrainingService::Reactor* TrainingService::Rollback(Context* context,
                                                     const braid::v1::RollbackRequest* request,
                                                     braid::v1::RollbackResponse* response) {
-  return AnswerLater(rpc_, context, "Rollback", *request, [&](const Call& call) -> absl::Status {
-    if (request->version() < 1) {
-      return InvalidField(
-          "version", absl::StrCat(request->version(), " is no version; expected a number from 1"));
-    }
-    trainers_->Rollback(request->model(), request->version(),
-                        [call, response](const absl::StatusOr<int64_t>& previous) {
-                          if (previous.ok()) {
-                            response->set_previous_version(*previous);
-                          }
-                          call->Reply(previous.status());
-                        });
-    return absl::OkStatus();
-  });
+  return HandleUnaryAsync(
+      rpc_, context, "Rollback", *request, [&](const Call& call) -> absl::Status {
+        if (request->version() < 1) {
+          return InvalidField(
+              "version",
+              absl::StrCat(request->version(), " is not a version (expected a number from 1)"));
+        }
+        trainers_->Rollback(request->model(), request->version(),
+                            [call, response](const absl::StatusOr<int64_t>& previous) {
+                              if (previous.ok()) {
+                                response->set_previous_version(*previous);
+                              }
+                              call->Reply(previous.status());
+                            });
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerWriteReactor<braid::v1::GetStateDictResponse>* TrainingService::GetStateDict(
     Context* context, const braid::v1::GetStateDictRequest* request) {
   auto* writer =
       new PieceStream<StatePieces>(rpc_, *context, "GetStateDict", *request);  // deletes itself
-  if (const absl::Status& refused = writer->refused(); !refused.ok()) {
-    writer->Start(refused);
+  if (const absl::Status& error = writer->error(); !error.ok()) {
+    writer->Start(error);
     return writer;
   }
   trainers_->GetState(request->trainer(), [writer](absl::StatusOr<std::vector<StateTensor>> state) {
@@ -298,8 +300,8 @@ grpc::ServerWriteReactor<braid::v1::DownloadModelResponse>* TrainingService::Dow
     Context* context, const braid::v1::DownloadModelRequest* request) {
   auto* writer =
       new PieceStream<FilePieces>(rpc_, *context, "DownloadModel", *request);  // deletes itself
-  if (const absl::Status& refused = writer->refused(); !refused.ok()) {
-    writer->Start(refused);
+  if (const absl::Status& error = writer->error(); !error.ok()) {
+    writer->Start(error);
     return writer;
   }
   const absl::StatusOr<ExportFormat> format = FormatOf(request->format());

@@ -7,10 +7,10 @@
 
 namespace braid {
 
-// Thread-safe. No method blocks: an operation is answered by its trainer's thread.
+// Thread-safe. No method blocks; the trainer's thread sends the reply of an operation.
 class TrainingService final : public braid::v1::TrainingService::CallbackService {
  public:
-  // `trainers` and what `rpc` points to outlive the service.
+  // All pointers outlive the service.
   TrainingService(TrainerRegistry* trainers, const RpcContext& rpc)
       : trainers_(trainers), rpc_(rpc) {}
 
@@ -55,7 +55,7 @@ class TrainingService final : public braid::v1::TrainingService::CallbackService
       Context* context, const braid::v1::DownloadModelRequest* request) override;
 
  private:
-  // Hands the operation of `request` to its trainer, which answers when it has been applied.
+  // Submits an operation to its trainer, whose thread replies when it is applied.
   template <typename Request, typename Response>
   Reactor* Operate(Context* context, absl::string_view method, const Request* request,
                    Response* response);

@@ -195,8 +195,8 @@ absl::Status UpdatePass::ShareParameters(WorkerGroup& worker_group, size_t rank)
     }
     return absl::OkStatus();
   };
-  BRAID_RETURN_IF_ERROR(ForMine(
-      rank, [](size_t, Stage& stage, size_t replica) { return stage.MarkReady(replica); }));
+  BRAID_RETURN_IF_ERROR(
+      ForMine(rank, [](size_t, Stage& stage, size_t replica) { return stage.MarkReady(replica); }));
   if (!AllShared(model_.stages)) {
     BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
   }

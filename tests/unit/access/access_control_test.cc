@@ -38,7 +38,7 @@ class AccessControlTest : public ::testing::Test {
   TempDir dir_;
 };
 
-TEST_F(AccessControlTest, ATokenDecides) {
+TEST_F(AccessControlTest, ATokenTakesPrecedenceOverACertificate) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto access, Create());
   EXPECT_EQ(NameOf(*access, "one"), "ann");
   EXPECT_EQ(NameOf(*access, "two"), "nobody");
@@ -48,25 +48,25 @@ TEST_F(AccessControlTest, ATokenDecides) {
   EXPECT_EQ(access->Identify({}), nullptr);
 }
 
-TEST_F(AccessControlTest, TakesAChangeAtTheSecondLook) {
+TEST_F(AccessControlTest, AppliesAChangeOnceItIsStable) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto access, Create());
   const int64_t before = access->generation();
-  access->files()->Look();
+  access->files()->Poll();
   EXPECT_EQ(access->generation(), before);
   Write("two");
-  access->files()->Look();
+  access->files()->Poll();
   EXPECT_EQ(NameOf(*access, "two"), "nobody") << "somebody may be writing";
-  access->files()->Look();
+  access->files()->Poll();
   EXPECT_EQ(NameOf(*access, "two"), "ann");
   EXPECT_EQ(NameOf(*access, "one"), "nobody");
   EXPECT_GT(access->generation(), before);
 }
 
-TEST_F(AccessControlTest, KeepsWhatWasWhenAFileBreaks) {
+TEST_F(AccessControlTest, KeepsTheTableIfAFileBecomesInvalid) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto access, Create());
   const auto look = [&] {
-    access->files()->Look();
-    access->files()->Look();
+    access->files()->Poll();
+    access->files()->Poll();
   };
   dir_.Write("tokens", "boss\n");
   look();
@@ -79,7 +79,7 @@ TEST_F(AccessControlTest, KeepsWhatWasWhenAFileBreaks) {
   EXPECT_EQ(NameOf(*access, "two"), "ann");
 }
 
-TEST_F(AccessControlTest, NamesTheFlagAndTheFile) {
+TEST_F(AccessControlTest, ErrorsNameTheFlagAndTheFile) {
   dir_.Write("tokens", "boss\n");
   EXPECT_THAT(AccessControl::Create({.tokens = Path("tokens"), .certificates = ""}),
               StatusIs(absl::StatusCode::kInvalidArgument,

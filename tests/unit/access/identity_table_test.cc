@@ -19,7 +19,7 @@ std::string Line(absl::string_view grants, absl::string_view token, absl::string
   return absl::StrCat(grants, " sha256:", Sha256Hex(Sha256(token)), " ", name, "\n");
 }
 
-TEST(IdentityTableTest, FindsWhoHasAToken) {
+TEST(IdentityTableTest, FindsIdentitiesByToken) {
   IdentityTable table;
   ASSERT_THAT(table.AddTokens("tokens", absl::StrCat("# people\n\n", Line("infer", "one", "ann"),
                                                      "  ", Line("admin\t", "two", "bob \r"))),
@@ -32,7 +32,7 @@ TEST(IdentityTableTest, FindsWhoHasAToken) {
   EXPECT_THAT(table.FindToken(Sha256("")), IsNull());
 }
 
-TEST(IdentityTableTest, HexDigitsMayBeUpperCase) {
+TEST(IdentityTableTest, AcceptsUpperCaseHexDigits) {
   IdentityTable table;
   ASSERT_THAT(table.AddTokens("tokens",
                               "infer sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410F"
@@ -41,7 +41,7 @@ TEST(IdentityTableTest, HexDigitsMayBeUpperCase) {
   EXPECT_NE(table.FindToken(Sha256("abc")), nullptr);
 }
 
-TEST(IdentityTableTest, FindsWhoseACertificateIs) {
+TEST(IdentityTableTest, FindsIdentitiesByCertificate) {
   IdentityTable table;
   ASSERT_THAT(table.AddCertificates("certificates",
                                     "infer spiffe://example.org/app\n# one\ntrain Jane Roe\n"),
@@ -53,16 +53,17 @@ TEST(IdentityTableTest, FindsWhoseACertificateIs) {
   EXPECT_THAT(table.FindCertificate(""), IsNull());
 }
 
-TEST(IdentityTableTest, SaysWhereALineIsWrong) {
+TEST(IdentityTableTest, ErrorsNameTheLine) {
   const std::string good = Line("infer", "one", "ann");
   for (const auto& [text, why] : {
-           std::pair<std::string, std::string>{"infer\n", "people:1: has less than three words"},
-           {good + good, "people:2: the name 'ann' is there twice"},
-           {good + Line("train", "one", "bob"), "people:2: the token of 'bob' has another name"},
-           {good + "\n" + Line("boss", "two", "bob"), "people:3: 'boss' is no role"},
+           std::pair<std::string, std::string>{"infer\n", "people:1: has fewer than three words"},
+           {good + good, "people:2: duplicate name 'ann'"},
+           {good + Line("train", "one", "bob"),
+            "people:2: the token of 'bob' belongs to another name"},
+           {good + "\n" + Line("boss", "two", "bob"), "people:3: 'boss' is not a role"},
            {Line(std::string(64, 'a'), "two", "bob"),
-            "people:1: a word of 64 characters is no role"},
-           {"infer sha256:12 ann", "people:1: the second word, of 9 bytes, is no hash"},
+            "people:1: a word of 64 characters is not a role"},
+           {"infer sha256:12 ann", "people:1: the second word, of 9 bytes, is not the hash"},
            {good + "train sha256:" + std::string(64, 'g') + " bob", "64 hexadecimal digits"},
        }) {
     IdentityTable table;
@@ -70,21 +71,21 @@ TEST(IdentityTableTest, SaysWhereALineIsWrong) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   }
   IdentityTable table;
-  EXPECT_THAT(table.AddCertificates("people", "infer a\ntrain a"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("people:2: the identity 'a' is there twice")));
+  EXPECT_THAT(
+      table.AddCertificates("people", "infer a\ntrain a"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("people:2: duplicate identity 'a'")));
   EXPECT_THAT(table.AddCertificates("people", "infer"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("people:1: has one word")));
 }
 
-TEST(IdentityTableTest, DoesNotRepeatWhatMayBeAToken) {
+TEST(IdentityTableTest, ErrorsDoNotQuoteTokens) {
   IdentityTable table;
   EXPECT_THAT(table.AddTokens("people", "infer secret-token ann"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("sha256sum"), Not(HasSubstr("secret-token")))));
 }
 
-TEST(Sha256Test, IsThatOfTheStandard) {
+TEST(Sha256Test, MatchesTheStandardTestVectors) {
   EXPECT_EQ(Sha256Hex(Sha256("abc")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(Sha256Hex(Sha256("")),

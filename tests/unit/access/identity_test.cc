@@ -15,7 +15,7 @@ Identity Granted(absl::string_view grants) {
   return {"ann", parsed.ok() ? *parsed : std::vector<Grant>()};
 }
 
-TEST(IdentityTest, ARoleImpliesNoOther) {
+TEST(IdentityTest, RolesAreIndependent) {
   const Identity infers = Granted("infer");
   EXPECT_TRUE(infers.MayAll(Role::kInfer));
   EXPECT_FALSE(infers.MaySome(Role::kTrain));
@@ -25,7 +25,7 @@ TEST(IdentityTest, ARoleImpliesNoOther) {
   EXPECT_FALSE(trains.MaySome(Role::kInfer));
 }
 
-TEST(IdentityTest, AnAdminMayDoEverything) {
+TEST(IdentityTest, AdminIncludesAllRoles) {
   const Identity admin = Granted("admin");
   for (const Role role : {Role::kInfer, Role::kTrain, Role::kAdmin}) {
     EXPECT_TRUE(admin.MayAll(role));
@@ -33,7 +33,7 @@ TEST(IdentityTest, AnAdminMayDoEverything) {
   }
 }
 
-TEST(IdentityTest, ARoleForAModelIsForThatModel) {
+TEST(IdentityTest, ARoleForAModelAppliesToThatModelOnly) {
   const Identity ann = Granted("infer:resnet18,train:mnist");
   EXPECT_TRUE(ann.May(Role::kInfer, "resnet18"));
   EXPECT_FALSE(ann.May(Role::kInfer, "resnet1"));
@@ -46,18 +46,18 @@ TEST(IdentityTest, ARoleForAModelIsForThatModel) {
   EXPECT_FALSE(ann.Sees("other"));
 }
 
-TEST(IdentityTest, AnAdminOfAModelIsOneOfThat) {
+TEST(IdentityTest, AnAdminOfAModelIsNotAnAdminOfOthers) {
   const Identity ann = Granted("admin:mnist");
   EXPECT_TRUE(ann.May(Role::kTrain, "mnist"));
   EXPECT_FALSE(ann.May(Role::kAdmin, "other"));
   EXPECT_FALSE(ann.MayAll(Role::kInfer));
 }
 
-TEST(IdentityTest, AModelsNameMayHaveAColon) {
+TEST(IdentityTest, ModelNamesMayContainAColon) {
   EXPECT_TRUE(Granted("infer:team:model").May(Role::kInfer, "team:model"));
 }
 
-TEST(IdentityTest, AModelsNameMayHaveWhatDividesALine) {
+TEST(IdentityTest, ModelNamesMayContainEscapedSeparators) {
   const Identity ann = Granted("infer:my%20model,train:a%2cb%25%C3%A9");
   EXPECT_TRUE(ann.May(Role::kInfer, "my model"));
   EXPECT_TRUE(ann.May(Role::kTrain, "a,b%é"));
@@ -69,7 +69,7 @@ TEST(IdentityTest, AModelsNameMayHaveWhatDividesALine) {
   }
 }
 
-TEST(IdentityTest, RefusesWhatIsNoRole) {
+TEST(IdentityTest, RejectsUnknownRoles) {
   for (const char* text : {"", "boss", "Infer", "infer:", "infer,", ",infer", "infer train"}) {
     EXPECT_THAT(ParseGrants(text), StatusIs(absl::StatusCode::kInvalidArgument,
                                             HasSubstr("expected infer, train or admin")))

@@ -29,7 +29,7 @@ class ReloadedFilesTest : public ::testing::Test {
 
   std::string Path(const std::string& name) const { return (dir_.path() / name).string(); }
   void Permit(perms permissions) const { std::filesystem::permissions(Path("a"), permissions); }
-  // What the log tells of `call`.
+  // Returns the log lines of `call`.
   static std::string LogOf(absl::FunctionRef<void()> call) {
     ::testing::internal::CaptureStdout();
     call();
@@ -37,8 +37,8 @@ class ReloadedFilesTest : public ::testing::Test {
   }
   std::string LogOfLooks() {
     return LogOf([this] {
-      files_.Look();
-      files_.Look();
+      files_.Poll();
+      files_.Poll();
     });
   }
 
@@ -48,45 +48,45 @@ class ReloadedFilesTest : public ::testing::Test {
                        [this](const ReloadedFiles::Contents&) { return judgement_; }};
 };
 
-TEST_F(ReloadedFilesTest, TheLogNamesTheFlagWhoseFileHasChanged) {
+TEST_F(ReloadedFilesTest, LogsTheFlagOfAChangedFile) {
   ASSERT_THAT(files_.Load(), IsOk());
   dir_.Write("b", "two");
-  EXPECT_THAT(LogOfLooks(), AllOf(HasSubstr("--b: read again"), Not(HasSubstr("--a"))));
+  EXPECT_THAT(LogOfLooks(), AllOf(HasSubstr("--b: reloaded"), Not(HasSubstr("--a"))));
   dir_.Write("a", "two");
-  EXPECT_THAT(LogOfLooks(), AllOf(HasSubstr("--a: read again"), Not(HasSubstr("--b"))));
+  EXPECT_THAT(LogOfLooks(), AllOf(HasSubstr("--a: reloaded"), Not(HasSubstr("--b"))));
   dir_.Write("a", "three");
   dir_.Write("b", "three");
-  EXPECT_THAT(LogOfLooks(), HasSubstr("--a, --b: read again"));
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--a, --b: reloaded"));
   EXPECT_EQ(LogOfLooks(), "");
 }
 
-TEST_F(ReloadedFilesTest, WhatWasWrongIsStillAChangeOnceItIsRight) {
+TEST_F(ReloadedFilesTest, AppliesAChangeAfterAnErrorIsFixed) {
   ASSERT_THAT(files_.Load(), IsOk());
   judgement_ = absl::InvalidArgumentError("--a: is no good");
   dir_.Write("a", "two");
-  EXPECT_THAT(LogOfLooks(), HasSubstr("what was read before stays, because of an error: --a: is"));
+  EXPECT_THAT(LogOfLooks(), HasSubstr("the previous contents stay in effect: --a: is"));
   judgement_ = absl::OkStatus();
   dir_.Write("b", "two");
-  EXPECT_THAT(LogOfLooks(), HasSubstr("--a, --b: read again"));
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--a, --b: reloaded"));
 }
 
-TEST_F(ReloadedFilesTest, AFileThatCannotBeReadIsNamedWithItsFlag) {
+TEST_F(ReloadedFilesTest, NamesTheFlagOfAnUnreadableFile) {
   std::filesystem::remove(Path("b"));
   EXPECT_THAT(files_.Load(), StatusIs(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("--b: cannot read " + Path("b"))));
 }
 
-TEST_F(ReloadedFilesTest, APipeIsNotWaitedFor) {
+TEST_F(ReloadedFilesTest, DoesNotBlockOnAPipe) {
   ASSERT_THAT(files_.Load(), IsOk());
   std::filesystem::remove(Path("b"));
   ASSERT_EQ(mkfifo(Path("b").c_str(), 0600), 0);
   EXPECT_THAT(LogOfLooks(), HasSubstr("--b: cannot read " + Path("b") + ": it is a pipe"));
   std::filesystem::remove(Path("b"));
   dir_.Write("b", "two");
-  EXPECT_THAT(LogOfLooks(), HasSubstr("--b: read again"));
+  EXPECT_THAT(LogOfLooks(), HasSubstr("--b: reloaded"));
 }
 
-TEST_F(ReloadedFilesTest, ASecretThatEverybodyMayReadIsWarnedOf) {
+TEST_F(ReloadedFilesTest, WarnsOfAWorldReadableSecret) {
   EXPECT_EQ(LogOf([this] { ASSERT_THAT(files_.Load(), IsOk()); }), "");
   Permit(perms::owner_read | perms::group_read | perms::others_read);
   const auto warns = AllOf(HasSubstr("warning"), HasSubstr("--a: every user of the machine"),

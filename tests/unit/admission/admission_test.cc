@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(AdmissionTest, LimitsTheRequestsInFlight) {
+TEST(AdmissionTest, LimitsRequestsInFlight) {
   Admission admission({.requests = 2, .bytes = 100});
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(1));
   {
@@ -28,7 +28,7 @@ TEST(AdmissionTest, LimitsTheRequestsInFlight) {
   EXPECT_THAT(admission.Admit(1), IsOk());
 }
 
-TEST(AdmissionTest, AClosedGateKeepsAllOut) {
+TEST(AdmissionTest, AClosedGateRejectsRequests) {
   Admission admission({.requests = 1, .bytes = 100});
   EXPECT_THAT(admission.CheckOpen(), IsOk());
   admission.Close("does something else");
@@ -40,7 +40,7 @@ TEST(AdmissionTest, AClosedGateKeepsAllOut) {
   EXPECT_THAT(admission.Admit(1), IsOk());
 }
 
-TEST(AdmissionTest, LimitsTheirBytes) {
+TEST(AdmissionTest, LimitsBytesInFlight) {
   Admission admission({.requests = 10, .bytes = 100});
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(60));
   EXPECT_THAT(admission.Admit(41),
@@ -49,13 +49,13 @@ TEST(AdmissionTest, LimitsTheirBytes) {
   EXPECT_THAT(admission.Admit(40), IsOk());
 }
 
-TEST(AdmissionTest, ARequestOverTheLimitIsLetInAlone) {
+TEST(AdmissionTest, AdmitsAnOversizedRequestAlone) {
   Admission admission({.requests = 10, .bytes = 100});
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket large, admission.Admit(1000));
   EXPECT_EQ(StatusOf(admission.Admit(0)).code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(AdmissionTest, LimitsTheRequestsOfEachClient) {
+TEST(AdmissionTest, LimitsRequestsPerClient) {
   Admission admission({.requests = 10, .bytes = 100, .client_requests = 2});
   EXPECT_TRUE(admission.limits_clients());
   BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(1, "ann"));
@@ -64,12 +64,12 @@ TEST(AdmissionTest, LimitsTheRequestsOfEachClient) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max_client_requests")));
   EXPECT_EQ(admission.in_flight(), 2);
   EXPECT_THAT(admission.Admit(1, "bob"), IsOk());
-  first.GiveBack();
+  first.Release();
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket third, admission.Admit(1, "ann"));
   EXPECT_FALSE(admission.Admit(1, "ann").ok());
 }
 
-TEST(AdmissionTest, LimitsTheBytesOfEachClient) {
+TEST(AdmissionTest, LimitsBytesPerClient) {
   Admission admission({.requests = 10, .bytes = 1000, .client_bytes = 100});
   EXPECT_TRUE(admission.limits_clients());
   BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(60, "ann"));
@@ -80,18 +80,18 @@ TEST(AdmissionTest, LimitsTheBytesOfEachClient) {
   EXPECT_EQ(admission.bytes_in_flight(), 60);
   EXPECT_THAT(admission.Admit(100, "bob"), IsOk());
   EXPECT_THAT(admission.Admit(40, "ann"), IsOk());
-  first.GiveBack();
+  first.Release();
   EXPECT_THAT(admission.Admit(100, "ann"), IsOk());
 }
 
-TEST(AdmissionTest, ARequestOverItsClientsLimitIsLetInAlone) {
+TEST(AdmissionTest, AdmitsAnOversizedRequestOfAClientAlone) {
   Admission admission({.requests = 10, .bytes = 10000, .client_bytes = 100});
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket other, admission.Admit(1, "bob"));
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket large, admission.Admit(1000, "ann"));
   EXPECT_EQ(StatusOf(admission.Admit(1, "ann")).code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(AdmissionTest, AMovedTicketIsStillItsClients) {
+TEST(AdmissionTest, AMovedTicketCountsForItsClient) {
   Admission admission({.requests = 10, .bytes = 100, .client_requests = 1});
   Ticket kept;
   {
@@ -103,7 +103,7 @@ TEST(AdmissionTest, AMovedTicketIsStillItsClients) {
   EXPECT_THAT(admission.Admit(1, "ann"), IsOk());
 }
 
-TEST(AdmissionTest, ARefusedRequestTakesNoPlace) {
+TEST(AdmissionTest, ARejectedRequestIsNotCounted) {
   Admission admission({.requests = 1, .bytes = 100});
   {
     BRAID_ASSERT_OK_AND_ASSIGN(const Ticket first, admission.Admit(0));
@@ -112,7 +112,7 @@ TEST(AdmissionTest, ARefusedRequestTakesNoPlace) {
   EXPECT_EQ(admission.in_flight(), 0);
 }
 
-TEST(AdmissionTest, AMovedTicketIsGivenBackOnce) {
+TEST(AdmissionTest, AMovedTicketIsReleasedOnce) {
   Admission admission({.requests = 10, .bytes = 100});
   {
     BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(60));
@@ -126,7 +126,7 @@ TEST(AdmissionTest, AMovedTicketIsGivenBackOnce) {
   EXPECT_THAT(admission.Admit(99), IsOk());  // the bytes came back too
 }
 
-TEST(AdmissionTest, TheClosedGateLetsNobodyIn) {
+TEST(AdmissionTest, ClosingKeepsRequestsInFlight) {
   Admission admission({.requests = 10, .bytes = 100});
   BRAID_ASSERT_OK_AND_ASSIGN(const Ticket before, admission.Admit(1));
   admission.Close();
@@ -146,7 +146,7 @@ TEST(AdmissionTest, WaitUntilIdleWaitsForTheLastTicket) {
   holder.join();
 }
 
-TEST(AdmissionTest, ManyThreadsNeverPassTheLimit) {
+TEST(AdmissionTest, ThreadsNeverExceedTheLimit) {
   Admission admission({.requests = 3, .bytes = 1000});
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -163,13 +163,13 @@ TEST(AdmissionTest, ManyThreadsNeverPassTheLimit) {
   EXPECT_EQ(admission.in_flight(), 0);
 }
 
-TEST(AdmissionTest, APlaceThatIsGivenBackIsFreeWhileTheReplyIsOnItsWay) {
+TEST(AdmissionTest, AReleasedTicketIsUnrepliedUntilDestroyed) {
   Admission admission({.requests = 1, .bytes = 100});
   {
     BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(100));
     EXPECT_TRUE(admission.WaitUntilReplied(absl::ZeroDuration()));
-    first.GiveBack();
-    first.GiveBack();  // again is fine
+    first.Release();
+    first.Release();  // again is fine
     EXPECT_EQ(admission.in_flight(), 0);
     EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
     EXPECT_FALSE(admission.WaitUntilReplied(absl::ZeroDuration()));

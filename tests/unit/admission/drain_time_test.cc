@@ -10,13 +10,13 @@ namespace braid {
 namespace {
 
 constexpr auto kSilent = [](absl::Duration) {};
-// What is waited for does not come.
+// A wait that never succeeds.
 bool Never(absl::Duration timeout) {
   absl::SleepFor(timeout);
   return false;
 }
 
-TEST(DrainTimeTest, WhatComesEndsTheWait) {
+TEST(DrainTimeTest, ReturnsTrueWhenTheWaitSucceeds) {
   const absl::Notification hurry;
   DrainTime time(absl::InfiniteDuration(), &hurry);
   int asked = 0;
@@ -24,7 +24,7 @@ TEST(DrainTimeTest, WhatComesEndsTheWait) {
   EXPECT_EQ(asked, 3);
 }
 
-TEST(DrainTimeTest, TheEndOfTheTimeDoes) {
+TEST(DrainTimeTest, ReturnsFalseAtTheDeadline) {
   const absl::Notification hurry;
   const absl::Time start = absl::Now();
   DrainTime time(absl::Milliseconds(150), &hurry);
@@ -32,31 +32,31 @@ TEST(DrainTimeTest, TheEndOfTheTimeDoes) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(150));
 }
 
-TEST(DrainTimeTest, NoTimeAsksOnce) {
+TEST(DrainTimeTest, WithoutTimeCallsWaitOnce) {
   const absl::Notification hurry;
   DrainTime time(absl::ZeroDuration(), &hurry);
   EXPECT_TRUE(time.Await([](absl::Duration) { return true; }, kSilent));
   EXPECT_FALSE(time.Await([](absl::Duration) { return false; }, kSilent));
 }
 
-TEST(DrainTimeTest, AHurryLeavesALittle) {
+TEST(DrainTimeTest, HurryShortensTheDeadline) {
   absl::Notification hurry;
   DrainTime time(absl::Hours(1), &hurry);
   std::thread impatient([&] { hurry.Notify(); });
   const absl::Time start = absl::Now();
   EXPECT_FALSE(time.Await(Never, kSilent));
-  EXPECT_GE(absl::Now() - start, DrainTime::kHurried);
+  EXPECT_GE(absl::Now() - start, DrainTime::kHurryTime);
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   impatient.join();
 }
 
-TEST(DrainTimeTest, AHurryDoesNotLengthenIt) {
+TEST(DrainTimeTest, HurryDoesNotExtendTheDeadline) {
   absl::Notification hurry;
   hurry.Notify();
   const absl::Time start = absl::Now();
   DrainTime time(absl::Milliseconds(50), &hurry);
   EXPECT_FALSE(time.Await(Never, kSilent));
-  EXPECT_LT(absl::Now() - start, DrainTime::kHurried);
+  EXPECT_LT(absl::Now() - start, DrainTime::kHurryTime);
 }
 
 }  // namespace

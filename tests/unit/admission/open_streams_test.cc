@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Is over as soon as it is told to leave.
+// A stream that ends as soon as Leave() is called.
 class FakeStream final : public OpenStream {
  public:
   explicit FakeStream(OpenStreams* streams) : streams_(streams) {}
@@ -37,7 +37,7 @@ class OpenStreamsTest : public ::testing::Test {
   OpenStreams streams_{2};
 };
 
-TEST_F(OpenStreamsTest, AllLeaveWhenItIsClosed) {
+TEST_F(OpenStreamsTest, CloseEndsAllStreams) {
   const auto first = Make();
   const auto second = Make();
   ASSERT_THAT(streams_.Add(first, "ann"), IsOk());
@@ -48,14 +48,14 @@ TEST_F(OpenStreamsTest, AllLeaveWhenItIsClosed) {
   EXPECT_EQ(second->left(), why);
 }
 
-TEST_F(OpenStreamsTest, NoneIsLetInThen) {
+TEST_F(OpenStreamsTest, RejectsStreamsAfterClose) {
   streams_.Close(absl::UnavailableError("the server is shutting down"));
   const auto late = Make();
   EXPECT_THAT(streams_.Add(late, ""),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting down")));
 }
 
-TEST_F(OpenStreamsTest, OneThatIsOverIsNotTold) {
+TEST_F(OpenStreamsTest, RemovedStreamsAreNotClosed) {
   const auto stays = Make();
   ASSERT_THAT(streams_.Add(stays, ""), IsOk());
   ASSERT_THAT(streams_.Add(Make(), ""), IsOk());  // and is gone
@@ -63,7 +63,7 @@ TEST_F(OpenStreamsTest, OneThatIsOverIsNotTold) {
   EXPECT_FALSE(stays->left().ok());
 }
 
-TEST_F(OpenStreamsTest, TheyAreOverWhenTheLastOneIs) {
+TEST_F(OpenStreamsTest, WaitUntilOverWaitsForTheLastStream) {
   EXPECT_TRUE(streams_.WaitUntilOver(absl::ZeroDuration()));
   auto last = Make();
   ASSERT_THAT(streams_.Add(last, ""), IsOk());
@@ -73,7 +73,7 @@ TEST_F(OpenStreamsTest, TheyAreOverWhenTheLastOneIs) {
   holder.join();
 }
 
-TEST_F(OpenStreamsTest, EachClientHasALimit) {
+TEST_F(OpenStreamsTest, LimitsStreamsPerClient) {
   auto first = Make();
   const auto second = Make();
   const auto third = Make();
@@ -90,7 +90,7 @@ TEST_F(OpenStreamsTest, EachClientHasALimit) {
   EXPECT_THAT(streams_.Add(third, "ann"), IsOk());
 }
 
-TEST_F(OpenStreamsTest, NoLimitIsNone) {
+TEST_F(OpenStreamsTest, ZeroMeansUnlimited) {
   OpenStreams streams(0);
   const auto first = std::make_shared<FakeStream>(&streams);
   EXPECT_THAT(streams.Add(first, "ann"), IsOk());

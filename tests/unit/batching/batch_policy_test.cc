@@ -12,43 +12,43 @@ constexpr absl::Time kNow = absl::FromUnixSeconds(3600);
 
 constexpr int64_t kMinChunk = 8;
 
-// One request of `rows` rows.
+// A queue with one request of `rows` rows.
 QueueView View(int64_t rows, const IdleWorkers& idle = {}) { return {rows, kNow, rows, idle}; }
 
 BatchDecision Decide(int64_t rows, int64_t free_workers, int64_t max_rows) {
   return DecideBatch(View(rows, {free_workers, kMinChunk}), kNow, {max_rows, absl::ZeroDuration()});
 }
 
-TEST(DecideBatchTest, AnEmptyQueueWaitsForEver) {
+TEST(DecideBatchTest, EmptyQueueWaitsForever) {
   EXPECT_EQ(Decide(0, 4, 64), BatchDecision(WaitUntil{absl::InfiniteFuture()}));
   EXPECT_EQ(DecideBatch(View(0), kNow, {64, absl::Seconds(1)}),
             BatchDecision(WaitUntil{absl::InfiniteFuture()}));
 }
 
-TEST(DecideBatchTest, WithoutADelayWhatIsThereGoes) {
+TEST(DecideBatchTest, TakesWaitingRowsAtOnceWithoutDelay) {
   EXPECT_EQ(Decide(1, 1, 64), BatchDecision(TakeRows{1}));
   EXPECT_EQ(Decide(63, 1, 64), BatchDecision(TakeRows{63}));
 }
 
-TEST(DecideBatchTest, ABatchIsNoLargerThanTheModelsOwn) {
+TEST(DecideBatchTest, TakesAtMostMaxBatchSize) {
   EXPECT_EQ(Decide(1000, 1, 64), BatchDecision(TakeRows{64}));
   EXPECT_EQ(Decide(1000, 1, 1), BatchDecision(TakeRows{1}));
 }
 
-TEST(DecideBatchTest, EachFreeWorkerGetsAnEvenShare) {
+TEST(DecideBatchTest, SharesRowsEvenlyAmongIdleWorkers) {
   EXPECT_EQ(Decide(100, 4, 64), BatchDecision(TakeRows{25}));
   EXPECT_EQ(Decide(101, 4, 64), BatchDecision(TakeRows{26}));
   EXPECT_EQ(Decide(1000, 4, 64), BatchDecision(TakeRows{64}));
 }
 
-TEST(DecideBatchTest, AShareIsNotSmallerThanItsWorth) {
+TEST(DecideBatchTest, SharesHaveAtLeastMinChunkRows) {
   EXPECT_EQ(Decide(20, 4, 64), BatchDecision(TakeRows{10}));  // not 8, 8 and 4
   EXPECT_EQ(Decide(2 * kMinChunk - 1, 4, 64), BatchDecision(TakeRows{2 * kMinChunk - 1}));
   EXPECT_EQ(Decide(kMinChunk - 1, 4, 64), BatchDecision(TakeRows{kMinChunk - 1}));
   EXPECT_EQ(Decide(20, 4, 3), BatchDecision(TakeRows{3}));
 }
 
-TEST(DecideBatchTest, FewRowsAreTriedWhereFarMoreAreLeftForAnother) {
+TEST(DecideBatchTest, TakesASampleIfManyMoreRowsWait) {
   constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
   const BatchLimits limits{64, absl::ZeroDuration()};
   const IdleWorkers two{2, kMinChunk, kEverything, 8};
@@ -56,14 +56,14 @@ TEST(DecideBatchTest, FewRowsAreTriedWhereFarMoreAreLeftForAnother) {
   EXPECT_EQ(DecideBatch(View(63, two), kNow, limits), BatchDecision(TakeRows{32}));
   const IdleWorkers one{1, kMinChunk, kEverything, 8};
   EXPECT_EQ(DecideBatch(View(64, one), kNow, limits), BatchDecision(TakeRows{64}));
-  // Nor are sizes left for it that somebody asked for.
+  // Configured sizes take precedence over a sample.
   const absl::Duration none = absl::ZeroDuration();
   EXPECT_EQ(DecideBatch(View(64, two), kNow, {64, none, {16}}), BatchDecision(TakeRows{16}));
   EXPECT_EQ(DecideBatch(View(64, two), kNow, {64, none, {}, 32}), BatchDecision(TakeRows{32}));
   EXPECT_EQ(DecideBatch(View(64, two), kNow, {64, absl::Seconds(1)}), BatchDecision(TakeRows{32}));
 }
 
-TEST(DecideBatchTest, ABatchThatIsNotFullWaitsAsLongAsTheLimitsSay) {
+TEST(DecideBatchTest, PartialBatchWaitsForMaxDelay) {
   const BatchLimits limits{64, absl::Milliseconds(5)};
   const absl::Time due = kNow + absl::Milliseconds(5);
   EXPECT_EQ(DecideBatch(View(63), kNow, limits), BatchDecision(WaitUntil{due}));
@@ -72,17 +72,17 @@ TEST(DecideBatchTest, ABatchThatIsNotFullWaitsAsLongAsTheLimitsSay) {
   EXPECT_EQ(DecideBatch(View(63), due, limits), BatchDecision(TakeRows{63}));
 }
 
-TEST(DecideBatchTest, AFullBatchDoesNotWait) {
+TEST(DecideBatchTest, FullBatchDoesNotWait) {
   const BatchLimits limits{64, absl::Hours(1)};
   EXPECT_EQ(DecideBatch(View(64), kNow, limits), BatchDecision(TakeRows{64}));
 }
 
-TEST(DecideBatchTest, ADelayForEverIsOne) {
+TEST(DecideBatchTest, InfiniteDelayWaitsForever) {
   const BatchLimits limits{64, absl::InfiniteDuration()};
   EXPECT_EQ(DecideBatch(View(1), kNow, limits), BatchDecision(WaitUntil{absl::InfiniteFuture()}));
 }
 
-TEST(DecideBatchTest, APreferredSizeDoesNotWait) {
+TEST(DecideBatchTest, PreferredSizeDoesNotWait) {
   const BatchLimits limits{64, absl::Milliseconds(5), {4, 16}};
   const absl::Time due = kNow + absl::Milliseconds(5);
   EXPECT_EQ(DecideBatch(View(3), kNow, limits), BatchDecision(WaitUntil{due}));
@@ -93,35 +93,35 @@ TEST(DecideBatchTest, APreferredSizeDoesNotWait) {
   EXPECT_EQ(DecideBatch(View(100), kNow, limits), BatchDecision(TakeRows{16}));
 }
 
-TEST(DecideBatchTest, SharesAreOfPreferredSizesToo) {
+TEST(DecideBatchTest, SharesHavePreferredSizes) {
   const BatchLimits limits{64, absl::ZeroDuration(), {4, 16}};
   EXPECT_EQ(DecideBatch(View(30, {2, 1}), kNow, limits), BatchDecision(TakeRows{4}));
   EXPECT_EQ(DecideBatch(View(40, {2, 1}), kNow, limits), BatchDecision(TakeRows{16}));
   EXPECT_EQ(DecideBatch(View(6, {3, 1}), kNow, limits), BatchDecision(TakeRows{4}));
 }
 
-TEST(DecideBatchTest, ALargeRequestGoesInChunks) {
+TEST(DecideBatchTest, CutsLargeRequestsIntoChunks) {
   const BatchLimits limits{64, absl::ZeroDuration(), {}, 10};
   EXPECT_EQ(DecideBatch(View(100), kNow, limits), BatchDecision(TakeRows{10}));
   EXPECT_EQ(DecideBatch(View(10), kNow, limits), BatchDecision(TakeRows{10}));
-  // Many small ones are merged as ever.
+  // Small requests are still merged.
   EXPECT_EQ(DecideBatch({100, kNow, 1, {}}, kNow, limits), BatchDecision(TakeRows{64}));
 }
 
-TEST(WorkersWantedTest, AWorkerIsWokenForEachChunk) {
-  EXPECT_EQ(WorkersWanted(24, kMinChunk, /*brief_batch_runs=*/false), 3);
-  EXPECT_EQ(WorkersWanted(24, kMinChunk, true), 3);
-  EXPECT_EQ(WorkersWanted(3 * kMinChunk - 1, kMinChunk, false), 2);
+TEST(WorkersToWakeTest, WakesOneWorkerPerChunk) {
+  EXPECT_EQ(WorkersToWake(24, kMinChunk, /*short_batch_runs=*/false), 3);
+  EXPECT_EQ(WorkersToWake(24, kMinChunk, true), 3);
+  EXPECT_EQ(WorkersToWake(3 * kMinChunk - 1, kMinChunk, false), 2);
 }
 
-TEST(WorkersWantedTest, FewRowsWaitForABriefBatchOnly) {
-  EXPECT_EQ(WorkersWanted(1, kMinChunk, false), 1);
-  EXPECT_EQ(WorkersWanted(kMinChunk - 1, kMinChunk, true), 0);
+TEST(WorkersToWakeTest, FewRowsWakeNobodyOnlyDuringAShortBatch) {
+  EXPECT_EQ(WorkersToWake(1, kMinChunk, false), 1);
+  EXPECT_EQ(WorkersToWake(kMinChunk - 1, kMinChunk, true), 0);
 }
 
-TEST(WorkersWantedTest, NobodyIsWokenForNothing) {
-  EXPECT_EQ(WorkersWanted(0, kMinChunk, false), 0);
-  EXPECT_EQ(WorkersWanted(0, kMinChunk, true), 0);
+TEST(WorkersToWakeTest, NoRowsWakeNobody) {
+  EXPECT_EQ(WorkersToWake(0, kMinChunk, false), 0);
+  EXPECT_EQ(WorkersToWake(0, kMinChunk, true), 0);
 }
 
 }  // namespace

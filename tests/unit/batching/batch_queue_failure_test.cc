@@ -1,4 +1,4 @@
-// What a BatchQueue makes of requests that fail or expire.
+// BatchQueue with requests that fail or expire.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using FailingQueueTest = FilledQueueTest;
 using Tensors = std::vector<at::Tensor>;
 
-TEST_F(FailingQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
+TEST_F(FailingQueueTest, ABadRowFailsOnlyItsOwnRequest) {
   Start(PuppetConfig(16), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
     TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
     return Tensors{inputs[0] * 2};
@@ -33,7 +33,7 @@ TEST_F(FailingQueueTest, ARowThatFailsFailsItsOwnRequestOnly) {
   EXPECT_THAT(ValuesOf<float>(last.Wait()->outputs[0]), ElementsAre(10, 12));
 }
 
-TEST_F(FailingQueueTest, WhoeverIsGivenUpMeanwhileIsNotRunAgain) {
+TEST_F(FailingQueueTest, CancelledRequestsAreNotRetried) {
   std::shared_ptr<InferenceRequest> cancelled;
   Start(PuppetConfig(16), [&](const Tensors& inputs) -> absl::StatusOr<Tensors> {
     seen_.Add(inputs[0]);
@@ -57,7 +57,7 @@ TEST_F(FailingQueueTest, WhoeverIsGivenUpMeanwhileIsNotRunAgain) {
   EXPECT_THAT(seen_.sums(), ElementsAre(262, 21, 40, -1, 41));
 }
 
-TEST_F(FailingQueueTest, ABatchThatIsRunAgainLetsOthersHaveTheirTurn) {
+TEST_F(FailingQueueTest, RetriesTakeTurnsWithOtherModels) {
   std::vector<char> order;  // by the worker
   PendingInference others;
   const auto other = MakeQueue(&fleet_, PuppetConfig(16), [&](const Tensors& inputs) {
@@ -83,7 +83,7 @@ TEST_F(FailingQueueTest, ABatchThatIsRunAgainLetsOthersHaveTheirTurn) {
   EXPECT_THAT(order, ElementsAre('m', 'o', 'm', 'm', 'm', 'm'));
 }
 
-TEST_F(FailingQueueTest, RequestsWhoseResultsCannotBeCutAreRunAlone) {
+TEST_F(FailingQueueTest, RequestsWhoseOutputsCannotBeCutRunAlone) {
   Start(PuppetConfig(16), [this](const Tensors& inputs) -> absl::StatusOr<Tensors> {
     seen_.Add(inputs[0]);
     return Tensors{inputs[0].sum()};
@@ -98,7 +98,7 @@ TEST_F(FailingQueueTest, RequestsWhoseResultsCannotBeCutAreRunAlone) {
   EXPECT_THAT(seen_.rows(), ElementsAre(4, 1, 1, 1, 1));
 }
 
-TEST_F(FailingQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed) {
+TEST_F(FailingQueueTest, ALargeFailingRequestGetsOneReplyAndTheNextIsServed) {
   Start(PuppetConfig(8), [](const Tensors& inputs) -> absl::StatusOr<Tensors> {
     TORCH_CHECK(inputs[0].ge(0).all().item<bool>(), "negative");
     return Tensors{inputs[0]};
@@ -110,7 +110,7 @@ TEST_F(FailingQueueTest, ALargeRequestThatFailsIsAnsweredOnceAndTheNextIsServed)
   EXPECT_THAT(next.Wait(), IsOk());
 }
 
-TEST_F(FailingQueueTest, AnExpiredRequestIsAnsweredWithoutBeingRun) {
+TEST_F(FailingQueueTest, ExpiredRequestsFailWithoutRunning) {
   Start(PuppetConfig(16), Doubling(&seen_));
   const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
   const auto& live = Push(MakeRows("x", 2, 0));
@@ -120,7 +120,7 @@ TEST_F(FailingQueueTest, AnExpiredRequestIsAnsweredWithoutBeingRun) {
   EXPECT_THAT(seen_.sums(), ElementsAre(1));
 }
 
-TEST_F(FailingQueueTest, AnExpiredRequestBehindALiveOneIsNotRunEither) {
+TEST_F(FailingQueueTest, ExpiredRequestsBehindLiveOnesDoNotRun) {
   Start(PuppetConfig(16), Doubling(&seen_));
   const auto& live = Push(MakeRows("x", 2, 0));
   const auto& expired = Push(MakeRows("x", 2, 100), absl::UnixEpoch());
@@ -130,7 +130,7 @@ TEST_F(FailingQueueTest, AnExpiredRequestBehindALiveOneIsNotRunEither) {
   EXPECT_THAT(seen_.sums(), ElementsAre(1));
 }
 
-TEST_F(FailingQueueTest, AnOutputThatIsNotBatchedIsTheModelsFault) {
+TEST_F(FailingQueueTest, AnOutputWithoutBatchDimensionIsFailedPrecondition) {
   Start(PuppetConfig(16),
         [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0].sum(0)}; });
   const auto& pending = Push(MakeRows("x", 3, 0));

@@ -1,4 +1,4 @@
-// What BatchQueue::Take() gives a worker, at times of the test's choice.
+// BatchQueue::Take() at times that the test chooses.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,14 +22,14 @@ class TakeTest : public ::testing::Test {
  protected:
   TakeTest() { config_.max_queue_delay = absl::Milliseconds(5); }
 
-  // A queue that no worker knows, so that only the test takes from it.
+  // Makes a queue without workers, so that only the test takes from it.
   void Start() {
     const auto echo = [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return inputs; };
     queue_ = std::make_shared<BatchQueue>(config_, /*version=*/1,
                                           ReplicaSet(fleet_.workers(), Puppets(fleet_, echo)),
                                           fleet_.metrics());
   }
-  // When there will be work; nullopt: `work_` is what there is.
+  // Returns when there will be work; nullopt if `work_` is set.
   std::optional<absl::Time> Take(absl::Time now) {
     WorkSource::Next next = queue_->Take(fleet_.worker(0), now);
     if (auto* work = std::get_if<WorkSource::Work>(&next)) {
@@ -38,7 +38,7 @@ class TakeTest : public ::testing::Test {
     }
     return std::get<absl::Time>(next);
   }
-  // Runs what was taken on the worker that took it.
+  // Runs the taken batch on its worker.
   void RunTaken() { fleet_.worker(0).Post(std::exchange(work_, {})); }
 
   ModelConfig config_ = PuppetConfig(16);
@@ -47,12 +47,12 @@ class TakeTest : public ::testing::Test {
   WorkSource::Work work_;
 };
 
-TEST_F(TakeTest, AnEmptyQueueHasNone) {
+TEST_F(TakeTest, AnEmptyQueueHasNoWork) {
   Start();
   EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
 }
 
-TEST_F(TakeTest, ABatchThatIsNotFullIsDueAfterTheDelay) {
+TEST_F(TakeTest, APartialBatchIsDueAfterTheDelay) {
   Start();
   PendingInference pending;
   ASSERT_THAT(queue_->Push(MakeRequest(MakeRows("x", 15, 0), &pending)), IsOk());
@@ -64,7 +64,7 @@ TEST_F(TakeTest, ABatchThatIsNotFullIsDueAfterTheDelay) {
   EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
 }
 
-TEST_F(TakeTest, AFullBatchIsTakenAtOnce) {
+TEST_F(TakeTest, AFullBatchIsDueAtOnce) {
   Start();
   PendingInference first;
   PendingInference second;
@@ -76,7 +76,7 @@ TEST_F(TakeTest, AFullBatchIsTakenAtOnce) {
   EXPECT_THAT(second.Wait(), IsOk());
 }
 
-TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
+TEST_F(TakeTest, ExpiredRequestsFailBeforeABatchIsDue) {
   Start();
   PendingInference expired;
   PendingInference live;
@@ -95,7 +95,7 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredBeforeABatchIsDue) {
   EXPECT_THAT(live.Wait(), IsOk());
 }
 
-TEST_F(TakeTest, WhatExpiredIsAnsweredThoughNoWorkerAsks) {
+TEST_F(TakeTest, ExpiredRequestsFailEvenIfNoWorkerAsks) {
   Start();
   PendingInference expired;
   PendingInference live;
@@ -111,7 +111,7 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredThoughNoWorkerAsks) {
   EXPECT_THAT(expired.Wait(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::HasSubstr("deadline")));
   EXPECT_FALSE(live.answered());
-  // Asked too early, by a clock that was set back, or by one who saw an alarm that is gone.
+  // Called too early, for example after the clock was set back.
   EXPECT_EQ(queue_->Expire(kArrival + absl::Milliseconds(2)), kArrival + absl::Milliseconds(9));
   EXPECT_EQ(Take(kArrival + absl::Milliseconds(5)), std::nullopt);
   RunTaken();
@@ -119,7 +119,7 @@ TEST_F(TakeTest, WhatExpiredIsAnsweredThoughNoWorkerAsks) {
   EXPECT_EQ(queue_->Expire(kArrival + absl::Milliseconds(9)), absl::InfiniteFuture());
 }
 
-TEST_F(TakeTest, WhatExpiredTakesNobodysPlace) {
+TEST_F(TakeTest, ExpiredRequestsDoNotOccupyTheQueue) {
   config_.default_queue_policy.max_queue_size = 1;
   Start();
   PendingInference expired;
@@ -137,7 +137,7 @@ TEST_F(TakeTest, WhatExpiredTakesNobodysPlace) {
   EXPECT_THAT(live.Wait(), IsOk());
 }
 
-TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
+TEST_F(TakeTest, TheRestOfAFailedRequestIsDropped) {
   config_.max_queue_delay = absl::ZeroDuration();
   config_.max_batch_size = 8;
   Start();
@@ -145,7 +145,7 @@ TEST_F(TakeTest, AFailedRequestsRestIsDropped) {
   const auto request = MakeRequest(MakeRows("x", 20, 0), &pending);
   ASSERT_THAT(queue_->Push(request), IsOk());
   EXPECT_EQ(Take(kArrival), std::nullopt);  // 8 of its rows
-  request->Begin(kArrival);                 // a piece that fails elsewhere
+  request->TryStart(kArrival);              // a chunk that fails on another worker
   request->Fail(absl::InternalError("a device is gone"));
   EXPECT_EQ(Take(kArrival), absl::InfiniteFuture());
   EXPECT_FALSE(pending.answered());

@@ -53,7 +53,7 @@ void SendRandomRequests(BatchQueue* queue, unsigned seed) {
   }
 }
 
-TEST(BatchQueueTest, RowsComeBackInOrderWhateverIsMergedOrSplit) {
+TEST(BatchQueueTest, RowsKeepTheirOrderAcrossMergesAndSplits) {
   for (const int workers : {1, 2, 3}) {
     WorkerFleet fleet(workers);
     Seen seen;
@@ -69,11 +69,11 @@ TEST(BatchQueueTest, RowsComeBackInOrderWhateverIsMergedOrSplit) {
   }
 }
 
-// Rows that are not worth a wake-up are left to a worker that is about to be done.
-TEST(BatchQueueTest, BriefBatchesLeaveNoRequestBehind) {
+// A worker that runs a short batch must pick up rows that did not wake another worker.
+TEST(BatchQueueTest, ShortBatchesLeaveNoRequestWaiting) {
   WorkerFleet fleet(2);
   Seen seen;
-  // Two models, so that a worker may turn to the other one instead.
+  // With two models, a worker may take a batch of the other one first.
   const std::vector<std::shared_ptr<BatchQueue>> queues = {
       MakeQueue(&fleet, PuppetConfig(16), Doubling(&seen)),
       MakeQueue(&fleet, PuppetConfig(16), Doubling(&seen))};
@@ -83,8 +83,8 @@ TEST(BatchQueueTest, BriefBatchesLeaveNoRequestBehind) {
       for (int64_t i = 0; i < 1000; ++i) {
         PendingInference answer;
         const HostTensor input = MakeRows("x", 1 + i % 5, 0);
-        const Runner runner = c < 2 ? Runner::kWorker : Runner::kAnyThread;
-        ASSERT_THAT(queues[c % 2]->Push(MakeRequest(input, &answer), runner), IsOk());
+        const RunMode mode = c < 2 ? RunMode::kOnWorker : RunMode::kMayRunInline;
+        ASSERT_THAT(queues[c % 2]->Push(MakeRequest(input, &answer), mode), IsOk());
         ASSERT_THAT(answer.Wait(), IsOk());  // hangs, if nobody comes for it
       }
     });
@@ -94,13 +94,14 @@ TEST(BatchQueueTest, BriefBatchesLeaveNoRequestBehind) {
   }
 }
 
-// Sends requests of one row, one at a time, until one's batch ran on this thread; false: none did
-// in `patience`.
+// Sends requests of one row, one at a time, until one runs on this thread. Returns false if none
+// does within `patience`.
 bool RunsHere(BatchQueue* queue, const std::atomic<std::thread::id>& thread,
               absl::Duration patience) {
   for (const absl::Time end = absl::Now() + patience; absl::Now() < end;) {
     PendingInference answer;
-    EXPECT_THAT(queue->Push(MakeRequest(MakeRows("x", 1, 0), &answer), Runner::kAnyThread), IsOk());
+    EXPECT_THAT(queue->Push(MakeRequest(MakeRows("x", 1, 0), &answer), RunMode::kMayRunInline),
+                IsOk());
     const bool answered = answer.answered();
     EXPECT_THAT(answer.Wait(), IsOk());
     if (thread.load() == std::this_thread::get_id()) {
@@ -111,7 +112,7 @@ bool RunsHere(BatchQueue* queue, const std::atomic<std::thread::id>& thread,
   return false;
 }
 
-TEST(BatchQueueTest, OnlyABriefRequestRunsOnTheThreadThatBringsIt) {
+TEST(BatchQueueTest, OnlyShortRequestsRunInline) {
   for (const bool brief : {true, false}) {
     WorkerFleet fleet(2);
     std::atomic<std::thread::id> thread;
@@ -121,13 +122,13 @@ TEST(BatchQueueTest, OnlyABriefRequestRunsOnTheThreadThatBringsIt) {
           absl::SleepFor(brief ? absl::ZeroDuration() : absl::Milliseconds(1));
           return inputs;
         });
-    // What a batch takes is learnt, and where others use the machine a brief one can take long.
+    // Durations are measured, and a short batch may be slow on a busy machine.
     const absl::Duration patience = brief ? absl::Seconds(60) : absl::Milliseconds(300);
     EXPECT_EQ(RunsHere(queue.get(), thread, patience), brief);
   }
 }
 
-TEST_F(FilledQueueTest, WhatWaitsIsMerged) {
+TEST_F(FilledQueueTest, MergesWaitingRequests) {
   Start(PuppetConfig(16), Doubling(&seen_));
   const auto& first = Push(MakeRows("x", 2, 0));
   const auto& second = Push(MakeRows("x", 3, 10));
@@ -138,7 +139,7 @@ TEST_F(FilledQueueTest, WhatWaitsIsMerged) {
   EXPECT_EQ(first.Wait()->version, 1);
 }
 
-TEST_F(FilledQueueTest, ABatchIsFilledWithAPartOfARequestThatIsTooLargeForOne) {
+TEST_F(FilledQueueTest, FillsABatchWithPartOfAnOversizedRequest) {
   Start(PuppetConfig(16), Doubling(&seen_));
   Push(MakeRows("x", 10, 0));
   const auto& second = Push(MakeRows("x", 10, 100));
@@ -150,7 +151,7 @@ TEST_F(FilledQueueTest, ABatchIsFilledWithAPartOfARequestThatIsTooLargeForOne) {
   EXPECT_EQ(ValuesOf<float>(third.Wait()->outputs[0]), Doubled(MakeRows("x", 20, 200)));
 }
 
-TEST_F(FilledQueueTest, RequestsOfOtherTrailingShapeAreNotMerged) {
+TEST_F(FilledQueueTest, DoesNotMergeDifferentTrailingShapes) {
   Start(PuppetConfig(16), Doubling(&seen_));
   Push(MakeRows("x", 2, 0));
   const auto& wide = Push(MakeHost<float>("x", {1, 2}, {5, 6}));
@@ -161,7 +162,7 @@ TEST_F(FilledQueueTest, RequestsOfOtherTrailingShapeAreNotMerged) {
   EXPECT_THAT(seen_.rows(), ElementsAre(2, 1, 3));
 }
 
-TEST_F(FilledQueueTest, ARetiredQueueAnswersWhatWaitsAndIsGone) {
+TEST_F(FilledQueueTest, ARetiredQueueCompletesItsRequestsAndIsFreed) {
   Start(PuppetConfig(8), Doubling(&seen_));
   for (int i = 0; i < 5; ++i) {
     Push(MakeRows("x", 7, i));
@@ -177,7 +178,7 @@ TEST_F(FilledQueueTest, ARetiredQueueAnswersWhatWaitsAndIsGone) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST_F(FilledQueueTest, TheMetricsOfTheQueueComeBackToZero) {
+TEST_F(FilledQueueTest, QueueMetricsReturnToZero) {
   const auto scrape = [this] {
     return prometheus::TextSerializer().Serialize(fleet_.metrics()->registry()->Collect());
   };
@@ -191,14 +192,13 @@ TEST_F(FilledQueueTest, TheMetricsOfTheQueueComeBackToZero) {
   const WorkerBlock idle(fleet_.worker(0));
   EXPECT_THAT(scrape(), AllOf(HasSubstr("braid_queue_rows{model=\"m\"} 0"),
                               HasSubstr("braid_inference_samples_total{model=\"m\"} 20"),
-                              // Of the one that was run.
                               HasSubstr("braid_queue_duration_seconds_count{model=\"m\"} 1"),
                               HasSubstr("braid_device_samples_total{device=\"cpu:0\","
                                         "work=\"inference\"} 20")));
   EXPECT_EQ(fleet_.worker(0).samples(), 20);
 }
 
-TEST_F(FilledQueueTest, AModelThatIsNotBatchedRunsRequestsAsTheyAre) {
+TEST_F(FilledQueueTest, AnUnbatchedModelRunsRequestsUnchanged) {
   ModelConfig config = PuppetConfig(0);
   config.max_queue_delay = absl::Hours(1);  // there is nothing to wait for
   Start(config, [this](const Tensors& inputs) -> absl::StatusOr<Tensors> {
@@ -213,7 +213,7 @@ TEST_F(FilledQueueTest, AModelThatIsNotBatchedRunsRequestsAsTheyAre) {
   EXPECT_THAT(seen_.rows(), ElementsAre(3, 3));
 }
 
-TEST_F(FilledQueueTest, AZeroDimOutputIsOneElementAChunkOfOneRequest) {
+TEST_F(FilledQueueTest, AZeroDimOutputIsOneElementPerChunk) {
   Start(PuppetConfig(8),
         [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0].sum()}; });
   const auto& small = Push(MakeRows("x", 2, 0));
@@ -224,7 +224,7 @@ TEST_F(FilledQueueTest, AZeroDimOutputIsOneElementAChunkOfOneRequest) {
   EXPECT_EQ(large.Wait()->outputs[0].shape[0], static_cast<int64_t>(large.Wait()->chunks.size()));
 }
 
-TEST_F(FilledQueueTest, AZeroDimOutputThatIsReshapedIsARow) {
+TEST_F(FilledQueueTest, AReshapedZeroDimOutputIsOneRow) {
   ModelConfig config = PuppetConfig(8);
   config.outputs[0].dims = {1};
   config.outputs[0].reshape = std::vector<int64_t>();
@@ -240,7 +240,7 @@ TEST_F(FilledQueueTest, AZeroDimOutputThatIsReshapedIsARow) {
   EXPECT_THAT(nine.Wait()->outputs[0].shape, ElementsAre(9, 1));
 }
 
-TEST_F(FilledQueueTest, AModelThatIsNotBatchedMayTakeAScalar) {
+TEST_F(FilledQueueTest, AnUnbatchedModelAcceptsAScalar) {
   Start(PuppetConfig(0),
         [](const Tensors& inputs) -> absl::StatusOr<Tensors> { return Tensors{inputs[0] + 1}; });
   const auto& scalar = Push(MakeHost<float>("x", {}, {3}));

@@ -1,6 +1,6 @@
-// What holds of every schedule: a hundred thousand random ones, on a clock that is not real. No
-// request is lost, answered twice, run twice, run after its deadline, kept waiting by more than one
-// piece of each request before it, or, where that is asked for, answered out of order.
+// Invariants over 100,000 random schedules with simulated time. No request is lost, completed
+// twice, run twice, run after its deadline, or delayed by more than one chunk of each request
+// before it. With preserve_ordering, replies keep their order.
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -17,15 +17,15 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/batching/batcher.h"
-#include "server/batching/ordered_answers.h"
+#include "server/batching/ordered_replies.h"
 
 namespace braid {
 namespace {
 
 constexpr absl::Time kStart = absl::UnixEpoch();
 
-// One schedule: requests come, are cancelled and expire, and some workers run what they take, for
-// random times.
+// One schedule: requests arrive, are cancelled and expire, and workers run batches for random
+// times.
 class Simulation {
  public:
   explicit Simulation(uint64_t seed) : random_(seed) {
@@ -49,7 +49,7 @@ class Simulation {
       policy.timeout_action = QueuePolicy::TimeoutAction::kDelay;
     }
     batcher_.emplace(config_);
-    ordered_ = std::vector<OrderedAnswers>(batcher_->levels());
+    ordered_ = std::vector<OrderedReplies>(batcher_->levels());
     idle_workers_ = Pick(1, 3);
   }
 
@@ -74,30 +74,30 @@ class Simulation {
  private:
   using Event = std::function<void()>;
 
-  // What the test knows of a request.
+  // The expected state of a request.
   struct Known {
     std::shared_ptr<InferenceRequest> request;
     size_t level = 0;
     int64_t number = 0;
-    OrderedAnswers::Place place = 0;
+    OrderedReplies::Slot place = 0;
     int64_t taken = 0;  // rows, from the first on
     bool answered = false;
     bool cancelled = false;
     bool dropped = false;
-    // Pieces of other requests of its priority that may still be cut before its first.
+    // Chunks of other requests of its priority that may still run before its first.
     int64_t patience = 0;
   };
 
-  // The queue of all requests: what BatchQueue does, on one thread.
+  // Stands in for BatchQueue on one thread.
   class Queue final : public InferenceRequest::Queue {
    public:
     explicit Queue(Simulation* simulation) : simulation_(simulation) {}
-    void Drop(const InferenceRequest& request) override {
+    void Remove(const InferenceRequest& request) override {
       simulation_->Of(request).dropped = true;
       simulation_->batcher_->Remove(request);
     }
-    void Answer(const InferenceRequest& request, InferenceRequest::Done done,
-                absl::StatusOr<InferenceResult> result) override {
+    void Complete(const InferenceRequest& request, InferenceRequest::Done done,
+                  absl::StatusOr<InferenceResult> result) override {
       simulation_->Answer(request, std::move(done), std::move(result));
     }
 
@@ -136,11 +136,11 @@ class Simulation {
     known.request = request;
     known.level = *level;
     known.number = accepted_++;
-    known.place = ordered_[*level].Expect();
+    known.place = ordered_[*level].Reserve();
     for (const Known& other : known_) {
       known.patience += other.level == *level && !Over(other) ? 1 : 0;
     }
-    request->Enter(queue_, {*level, static_cast<int64_t>(index)});
+    request->EnterQueue(queue_, {*level, static_cast<int64_t>(index)});
     known_.push_back(std::move(known));
     if (Pick(0, 5) == 0) {
       At(now_ + absl::Milliseconds(Pick(0, 20)), [this, index] { Cancel(index); });
@@ -179,18 +179,18 @@ class Simulation {
 
   void Start(const std::shared_ptr<Batcher::Batch>& batch) {
     int64_t rows = 0;
-    for (const Batcher::Piece& piece : batch->pieces) {
-      rows += piece.rows;
-      Known& known = Of(*piece.request);
+    for (const RequestRows& part : batch->rows) {
+      rows += part.count;
+      Known& known = Of(*part.request);
       EXPECT_GT(known.request->schedule().deadline, now_);
-      EXPECT_EQ(piece.start, known.taken);
-      EXPECT_TRUE(piece.request->SharesBatchWith(*batch->pieces.front().request));
-      // One that is delayed waits for those that come after it, too.
+      EXPECT_EQ(part.start, known.taken);
+      EXPECT_TRUE(part.request->SharesBatchWith(*batch->rows.front().request));
+      // A delayed request also waits for requests that arrive after it.
       if (known.taken == 0 &&
           config_.default_queue_policy.timeout_action == QueuePolicy::TimeoutAction::kReject) {
         EXPECT_GE(known.patience, 0);
       }
-      known.taken += piece.rows;
+      known.taken += part.count;
       for (Known& other : known_) {
         other.patience -= other.level == known.level && &other != &known ? 1 : 0;
       }
@@ -202,13 +202,13 @@ class Simulation {
     --idle_workers_;
     At(now_ + absl::Milliseconds(Pick(0, 8)), [this, batch] {
       const bool fails = Pick(0, 20) == 0;
-      for (const Batcher::Piece& piece : batch->pieces) {
+      for (const RequestRows& part : batch->rows) {
         if (fails) {
-          piece.request->Fail(absl::InternalError("failed"));
+          part.request->Fail(absl::InternalError("failed"));
         } else {
-          piece.request->Finish(piece.start, piece.rows,
-                                {{"y", DataType::kFp32, {piece.rows, 1}, nullptr, 0, nullptr}},
-                                "cpu:0", 1, {});
+          part.request->Finish(part.start, part.count,
+                               {{"y", DataType::kFp32, {part.count, 1}, nullptr, 0, nullptr}},
+                               "cpu:0", 1, {});
         }
       }
       ++idle_workers_;
@@ -222,14 +222,14 @@ class Simulation {
   void Answer(const InferenceRequest& request, InferenceRequest::Done done,
               absl::StatusOr<InferenceResult> result) {
     const Known& known = Of(request);
-    OrderedAnswers& ordered = ordered_[known.level];
+    OrderedReplies& ordered = ordered_[known.level];
     if (!config_.preserve_ordering) {
       done(std::move(result));
     } else if (!result.ok()) {
       done(std::move(result));
-      ordered.Forget(known.place);
+      ordered.Skip(known.place);
     } else {
-      ordered.Bring(known.place, [done = std::move(done), result = std::move(result)]() mutable {
+      ordered.Provide(known.place, [done = std::move(done), result = std::move(result)]() mutable {
         done(std::move(result));
       });
     }
@@ -260,7 +260,7 @@ class Simulation {
   std::mt19937_64 random_;
   ModelConfig config_;
   std::optional<Batcher> batcher_;
-  std::vector<OrderedAnswers> ordered_;
+  std::vector<OrderedReplies> ordered_;
   const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>(this);
   std::deque<Known> known_;
   std::map<size_t, int64_t> last_answered_;
@@ -271,7 +271,7 @@ class Simulation {
   int64_t answers_ = 0;
 };
 
-TEST(BatcherSchedulesTest, EveryRequestGetsItsDue) {
+TEST(BatcherSchedulesTest, RandomSchedulesKeepAllInvariants) {
   constexpr uint64_t kSchedules = 100'000;
   for (uint64_t seed = 0; seed < kSchedules && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(absl::StrCat("schedule ", seed));

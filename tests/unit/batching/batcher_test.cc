@@ -22,7 +22,7 @@ using Schedule = InferenceRequest::Schedule;
 
 constexpr absl::Time kNow = absl::FromUnixSeconds(3600);
 
-// Requests are told apart by their numbers, in the order of their arrival.
+// Identifies requests by their numbers, in the order of arrival.
 class BatcherTest : public ::testing::Test {
  protected:
   Batcher& batcher() {
@@ -42,14 +42,14 @@ class BatcherTest : public ::testing::Test {
     return static_cast<size_t>(std::find(requests_.begin(), requests_.end(), request) -
                                requests_.begin());
   }
-  // The requests and rows of the next batch; empty if there is none.
+  // Returns the requests and rows of the next batch; empty if there is none.
   std::vector<std::pair<size_t, int64_t>> Take(absl::Time now = kNow, IdleWorkers idle = {}) {
     expired_.clear();
-    std::vector<std::pair<size_t, int64_t>> pieces;
+    std::vector<std::pair<size_t, int64_t>> rows_of;
     Batcher::Next next = batcher().Take(now, idle);
     if (const auto* batch = std::get_if<Batcher::Batch>(&next)) {
-      for (const Batcher::Piece& piece : batch->pieces) {
-        pieces.emplace_back(NumberOf(piece.request), piece.rows);
+      for (const RequestRows& rows : batch->rows) {
+        rows_of.emplace_back(NumberOf(rows.request), rows.count);
       }
       for (const auto& request : batch->expired) {
         expired_.push_back(NumberOf(request));
@@ -57,7 +57,7 @@ class BatcherTest : public ::testing::Test {
     } else {
       until_ = std::get<absl::Time>(next);
     }
-    return pieces;
+    return rows_of;
   }
 
   ModelConfig config_ = MakeConfig(4, {}, {});
@@ -67,7 +67,7 @@ class BatcherTest : public ::testing::Test {
   absl::Time until_;
 };
 
-TEST_F(BatcherTest, WhatFillsABatchWaitsForNothingMore) {
+TEST_F(BatcherTest, RowsOfAFullBatchDoNotWait) {
   config_.max_batch_size = 8;
   config_.max_queue_delay = absl::Seconds(1);
   for (int i = 0; i < 8; ++i) {
@@ -78,13 +78,13 @@ TEST_F(BatcherTest, WhatFillsABatchWaitsForNothingMore) {
   EXPECT_THAT(Take(kNow, two), SizeIs(2));  // the first has not begun yet
   ASSERT_THAT(Add(1), IsOk());
   EXPECT_THAT(Take(kNow, {1, 1}), SizeIs(3));
-  // What came later and is alone waits.
+  // A later request that is alone waits.
   ASSERT_THAT(Add(1), IsOk());
   EXPECT_THAT(Take(kNow, two), IsEmpty());
   EXPECT_EQ(until_, kNow + absl::Seconds(1));
 }
 
-TEST_F(BatcherTest, WhatIsTakenBackIsNotWaitedFor) {
+TEST_F(BatcherTest, DoesNotWaitForRemovedRows) {
   config_.max_batch_size = 4;
   config_.max_queue_delay = absl::Seconds(1);
   for (int i = 0; i < 4; ++i) {
@@ -97,7 +97,7 @@ TEST_F(BatcherTest, WhatIsTakenBackIsNotWaitedFor) {
   EXPECT_THAT(Take(kNow, {2, 1}), IsEmpty());
 }
 
-TEST_F(BatcherTest, SmallRequestsAreMerged) {
+TEST_F(BatcherTest, MergesSmallRequestsUpToMaxBatchSize) {
   ASSERT_THAT(Add(1), IsOk());
   ASSERT_THAT(Add(2), IsOk());
   ASSERT_THAT(Add(3), IsOk());
@@ -109,7 +109,7 @@ TEST_F(BatcherTest, SmallRequestsAreMerged) {
   EXPECT_EQ(until_, absl::InfiniteFuture());
 }
 
-TEST_F(BatcherTest, ARequestIsNotCutForTheLastRowsOfABatch) {
+TEST_F(BatcherTest, DoesNotCutARequestToFillTheLastRows) {
   config_.max_batch_size = 8;
   for (const int64_t rows : {5, 5, 2, 7}) {
     ASSERT_THAT(Add(rows), IsOk());
@@ -119,7 +119,7 @@ TEST_F(BatcherTest, ARequestIsNotCutForTheLastRowsOfABatch) {
   EXPECT_THAT(Take(), ElementsAre(Pair(3, 7)));
 }
 
-TEST_F(BatcherTest, ARequestIsCutForABatchThatWouldBeHalfEmptyWithoutIt) {
+TEST_F(BatcherTest, CutsARequestIfTheBatchWouldBeHalfEmpty) {
   config_.max_batch_size = 8;
   ASSERT_THAT(Add(3), IsOk());
   ASSERT_THAT(Add(7), IsOk());
@@ -127,7 +127,7 @@ TEST_F(BatcherTest, ARequestIsCutForABatchThatWouldBeHalfEmptyWithoutIt) {
   EXPECT_THAT(Take(), ElementsAre(Pair(1, 2)));
 }
 
-TEST_F(BatcherTest, NorIsItWhereADelayIsAskedFor) {
+TEST_F(BatcherTest, DoesNotCutARequestToFillTheLastRowsWithDelay) {
   config_.max_batch_size = 8;
   config_.max_queue_delay = absl::Seconds(1);
   for (const int64_t rows : {5, 5, 2, 7}) {
@@ -137,7 +137,7 @@ TEST_F(BatcherTest, NorIsItWhereADelayIsAskedFor) {
   EXPECT_THAT(Take(), ElementsAre(Pair(1, 5), Pair(2, 2)));
 }
 
-TEST_F(BatcherTest, NorForASizeThatIsPreferred) {
+TEST_F(BatcherTest, DoesNotCutARequestToReachAPreferredSize) {
   config_.max_batch_size = 8;
   config_.preferred_batch_sizes = {4};
   ASSERT_THAT(Add(3), IsOk());
@@ -148,7 +148,7 @@ TEST_F(BatcherTest, NorForASizeThatIsPreferred) {
   EXPECT_THAT(Take(), ElementsAre(Pair(2, 1)));
 }
 
-TEST_F(BatcherTest, ALargeRequestKeepsASmallOneWaitingForOnePieceOnly) {
+TEST_F(BatcherTest, ALargeRequestDelaysASmallOneByOneChunk) {
   ASSERT_THAT(Add(100'000), IsOk());
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
   ASSERT_THAT(Add(1), IsOk());
@@ -166,7 +166,7 @@ TEST_F(BatcherTest, LargeRequestsTakeTurns) {
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
 }
 
-TEST_F(BatcherTest, NothingIsMergedIntoABatchThatGainsNothingByIt) {
+TEST_F(BatcherTest, DoesNotMergeBeyondMergeRows) {
   config_.max_batch_size = 64;
   for (const int64_t rows : {1, 2, 1, 3}) {
     ASSERT_THAT(Add(rows), IsOk());
@@ -175,7 +175,7 @@ TEST_F(BatcherTest, NothingIsMergedIntoABatchThatGainsNothingByIt) {
   EXPECT_THAT(Take(kNow, {.merge_rows = 1}), ElementsAre(Pair(2, 1)));
 }
 
-TEST_F(BatcherTest, ButWhereADelayIsAskedForWhatIsThereIs) {
+TEST_F(BatcherTest, MergesBeyondMergeRowsWithDelay) {
   config_.max_batch_size = 4;
   config_.max_queue_delay = absl::Seconds(1);
   for (const int64_t rows : {1, 2, 1}) {
@@ -184,14 +184,14 @@ TEST_F(BatcherTest, ButWhereADelayIsAskedForWhatIsThereIs) {
   EXPECT_THAT(Take(kNow, {.merge_rows = 1}), ElementsAre(Pair(0, 1), Pair(1, 2), Pair(2, 1)));
 }
 
-TEST_F(BatcherTest, RequestsOfOtherShapesAreNotMerged) {
+TEST_F(BatcherTest, DoesNotMergeDifferentShapes) {
   ASSERT_THAT(Add(1), IsOk());
   ASSERT_THAT(Add(1, {}, /*columns=*/2), IsOk());
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 1)));
   EXPECT_THAT(Take(), ElementsAre(Pair(1, 1)));
 }
 
-TEST_F(BatcherTest, AMoreUrgentPriorityGoesFirst) {
+TEST_F(BatcherTest, UrgentPrioritiesGoFirst) {
   config_.priority_levels = 3;
   config_.default_priority_level = 2;
   ASSERT_THAT(Add(3, {.priority = 3}), IsOk());
@@ -202,7 +202,7 @@ TEST_F(BatcherTest, AMoreUrgentPriorityGoesFirst) {
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 3)));
 }
 
-TEST_F(BatcherTest, APriorityThatTheModelDoesNotHaveIsItsDefault) {
+TEST_F(BatcherTest, UnknownPrioritiesAreTheDefault) {
   config_.priority_levels = 3;
   config_.default_priority_level = 2;
   ASSERT_THAT(Add(3, {.priority = 3}), IsOk());
@@ -213,13 +213,13 @@ TEST_F(BatcherTest, APriorityThatTheModelDoesNotHaveIsItsDefault) {
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 3)));
 }
 
-TEST_F(BatcherTest, WithoutPriorityLevelsAllAreAlike) {
+TEST_F(BatcherTest, WithoutPriorityLevelsAllRequestsAreEqual) {
   ASSERT_THAT(Add(4, {.priority = 7}), IsOk());
   ASSERT_THAT(Add(4, {.priority = 1}), IsOk());
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
 }
 
-TEST_F(BatcherTest, AQueueHoldsWhatItsPolicyAllows) {
+TEST_F(BatcherTest, RejectsRequestsBeyondMaxQueueSize) {
   config_.priority_levels = 2;
   config_.default_priority_level = 1;
   config_.priority_queue_policies[1].max_queue_size = 2;
@@ -230,18 +230,18 @@ TEST_F(BatcherTest, AQueueHoldsWhatItsPolicyAllows) {
   EXPECT_EQ(batcher().rows(), 10);
 }
 
-TEST_F(BatcherTest, ADeadlineIsTheEndOfARequest) {
+TEST_F(BatcherTest, RequestsExpireAtTheirDeadline) {
   ASSERT_THAT(Add(1, {.deadline = kNow + absl::Seconds(1)}), IsOk());
   ASSERT_THAT(Add(8, {.deadline = kNow + absl::Seconds(2)}), IsOk());
   EXPECT_THAT(Take(kNow + absl::Seconds(1)), ElementsAre(Pair(1, 4)));
   EXPECT_THAT(expired_, ElementsAre(0));
-  // What is left of it is not run.
+  // Its remaining rows do not run.
   EXPECT_THAT(Take(kNow + absl::Seconds(2)), IsEmpty());
   EXPECT_THAT(expired_, ElementsAre(1));
   EXPECT_EQ(batcher().rows(), 0);
 }
 
-TEST_F(BatcherTest, ARequestDeepInTheQueueExpiresToo) {
+TEST_F(BatcherTest, RequestsDeepInTheQueueExpire) {
   config_.max_queue_delay = absl::Seconds(10);
   ASSERT_THAT(Add(1), IsOk());
   ASSERT_THAT(Add(1, {.deadline = kNow + absl::Seconds(1)}), IsOk());
@@ -252,7 +252,7 @@ TEST_F(BatcherTest, ARequestDeepInTheQueueExpiresToo) {
   EXPECT_EQ(batcher().rows(), 1);
 }
 
-TEST_F(BatcherTest, ARequestThatHasWaitedForTooLongIsRejected) {
+TEST_F(BatcherTest, RequestsAreRejectedAfterTheQueueTimeout) {
   config_.max_queue_delay = absl::Seconds(10);
   config_.default_queue_policy.default_timeout = absl::Seconds(2);
   ASSERT_THAT(Add(1), IsOk());
@@ -262,7 +262,7 @@ TEST_F(BatcherTest, ARequestThatHasWaitedForTooLongIsRejected) {
   EXPECT_THAT(expired_, ElementsAre(0));
 }
 
-TEST_F(BatcherTest, OrDelayedBehindTheOthersOfItsPriority) {
+TEST_F(BatcherTest, TimedOutRequestsAreDelayedIfThePolicySaysSo) {
   config_.default_queue_policy.default_timeout = absl::Seconds(2);
   config_.default_queue_policy.timeout_action = QueuePolicy::TimeoutAction::kDelay;
   ASSERT_THAT(Add(4), IsOk());
@@ -272,7 +272,7 @@ TEST_F(BatcherTest, OrDelayedBehindTheOthersOfItsPriority) {
   EXPECT_THAT(Take(kNow + absl::Seconds(2)), ElementsAre(Pair(0, 4)));
 }
 
-TEST_F(BatcherTest, ARequestMayShortenTheTimeThatItWaitsWhereItsPolicySaysSo) {
+TEST_F(BatcherTest, ARequestMayShortenItsTimeoutIfThePolicyAllowsIt) {
   config_.max_queue_delay = absl::Hours(1);
   config_.default_queue_policy.default_timeout = absl::Seconds(2);
   config_.default_queue_policy.allow_timeout_override = true;
@@ -284,21 +284,21 @@ TEST_F(BatcherTest, ARequestMayShortenTheTimeThatItWaitsWhereItsPolicySaysSo) {
   EXPECT_THAT(expired_, ElementsAre(1));
 }
 
-TEST_F(BatcherTest, AndMayNotElse) {
+TEST_F(BatcherTest, ARequestMayNotShortenItsTimeoutByDefault) {
   config_.max_queue_delay = absl::Hours(1);
   ASSERT_THAT(Add(1, {.timeout = absl::Seconds(1)}), IsOk());
   EXPECT_THAT(Take(kNow + absl::Seconds(1)), IsEmpty());
   EXPECT_THAT(expired_, IsEmpty());
 }
 
-TEST_F(BatcherTest, ARequestWhoseFirstPieceRunsWaitsNoMore) {
+TEST_F(BatcherTest, StartedRequestsDoNotTimeOut) {
   config_.default_queue_policy.default_timeout = absl::Seconds(2);
   ASSERT_THAT(Add(8), IsOk());
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
   EXPECT_THAT(Take(kNow + absl::Seconds(3)), ElementsAre(Pair(0, 4)));
 }
 
-TEST_F(BatcherTest, TheRestOfARequestWaitsForNoFullBatch) {
+TEST_F(BatcherTest, TheRestOfARequestDoesNotWaitForAFullBatch) {
   config_.max_queue_delay = absl::Seconds(10);
   ASSERT_THAT(Add(5), IsOk());
   EXPECT_THAT(Take(), ElementsAre(Pair(0, 4)));
@@ -308,7 +308,7 @@ TEST_F(BatcherTest, TheRestOfARequestWaitsForNoFullBatch) {
   EXPECT_EQ(until_, kNow + absl::Seconds(10));
 }
 
-TEST_F(BatcherTest, WhatIsRemovedIsNotRun) {
+TEST_F(BatcherTest, RemovedRequestsDoNotRun) {
   ASSERT_THAT(Add(1), IsOk());
   ASSERT_THAT(Add(8, {.deadline = kNow + absl::Seconds(1)}), IsOk());
   ASSERT_THAT(Add(1), IsOk());

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 
-// Batches of 1 to 64 rows that cost `fixed` and `row` a row.
+// Records batches of 1 to 64 rows that cost `fixed` plus `row` per row.
 ChunkCost Learnt(absl::Duration fixed, absl::Duration row) {
   ChunkCost cost;
   for (int64_t batch = 0; batch < 200; ++batch) {
@@ -25,22 +25,22 @@ ChunkCost Learnt(absl::Duration fixed, absl::Duration row) {
   return cost;
 }
 
-TEST(ChunkCostTest, KnowsNothingAtFirst) {
+TEST(ChunkCostTest, HasDefaultsBeforeAnyBatch) {
   EXPECT_EQ(ChunkCost().min_chunk_rows(), kDefaultMinChunkRows);
 }
 
-TEST(ChunkCostTest, AChunksRowsTakeThreeTimesItsHandOverAndFixedCost) {
-  // A hand-over takes 50 us.
+TEST(ChunkCostTest, RowsOfAChunkCostThreeTimesItsFixedCost) {
+  // Waking a worker costs 50 us.
   EXPECT_NEAR(Learnt(absl::Microseconds(80), absl::Microseconds(10)).min_chunk_rows(), 39, 1);
   EXPECT_NEAR(Learnt(absl::Microseconds(1), absl::Nanoseconds(100)).min_chunk_rows(), 1530, 5);
   EXPECT_NEAR(Learnt(absl::Milliseconds(4), absl::Microseconds(20)).min_chunk_rows(), 608, 2);
 }
 
-TEST(ChunkCostTest, ARowThatIsDearIsAChunk) {
+TEST(ChunkCostTest, AnExpensiveRowIsAChunk) {
   EXPECT_EQ(Learnt(absl::ZeroDuration(), absl::Milliseconds(20)).min_chunk_rows(), 1);
 }
 
-TEST(ChunkCostTest, BatchesOfOneSizeTeachNothing) {
+TEST(ChunkCostTest, BatchesOfOneSizeDoNotDetermineTheFit) {
   ChunkCost cost;
   for (int batch = 0; batch < 200; ++batch) {
     cost.Record(32, absl::Milliseconds(batch % 3));
@@ -48,7 +48,7 @@ TEST(ChunkCostTest, BatchesOfOneSizeTeachNothing) {
   EXPECT_EQ(cost.min_chunk_rows(), kDefaultMinChunkRows);
 }
 
-TEST(ChunkCostTest, RowsThatCostNothingAreNotWorthASplit) {
+TEST(ChunkCostTest, FreeRowsAreNotSplit) {
   EXPECT_GE(Learnt(absl::Milliseconds(1), absl::ZeroDuration()).min_chunk_rows(), 4096);
   ChunkCost falling;  // a package that runs fewer than 16 rows as 16, less well than 64
   for (int batch = 0; batch < 200; ++batch) {
@@ -58,7 +58,7 @@ TEST(ChunkCostTest, RowsThatCostNothingAreNotWorthASplit) {
   EXPECT_GE(falling.min_chunk_rows(), 4096);
 }
 
-TEST(ChunkCostTest, BatchesOfSimilarSizesDoNotTellThatRowsCostNothing) {
+TEST(ChunkCostTest, SimilarSizesDoNotProveThatRowsAreFree) {
   ChunkCost cost;
   for (int batch = 0; batch < 200; ++batch) {
     const bool few = batch % 2 == 0;
@@ -67,14 +67,14 @@ TEST(ChunkCostTest, BatchesOfSimilarSizesDoNotTellThatRowsCostNothing) {
   EXPECT_EQ(cost.min_chunk_rows(), kDefaultMinChunkRows);
 }
 
-TEST(ChunkCostTest, PredictsWhatItHasLearnt) {
+TEST(ChunkCostTest, PredictsFromTheFit) {
   EXPECT_EQ(ChunkCost().Predict(8), absl::InfiniteDuration());
   const ChunkCost cost = Learnt(absl::Microseconds(80), absl::Microseconds(10));
   EXPECT_NEAR(absl::ToDoubleMicroseconds(cost.Predict(1)), 90, 1);
   EXPECT_NEAR(absl::ToDoubleMicroseconds(cost.Predict(100)), 1080, 5);
 }
 
-TEST(ChunkCostTest, ForgetsWhatIsLongAgo) {
+TEST(ChunkCostTest, ForgetsOldBatches) {
   ChunkCost cost = Learnt(absl::ZeroDuration(), absl::Milliseconds(20));
   for (int64_t batch = 0; batch < 2000; ++batch) {
     const int64_t rows = 1 + (batch * 37) % 64;
@@ -83,7 +83,7 @@ TEST(ChunkCostTest, ForgetsWhatIsLongAgo) {
   EXPECT_NEAR(cost.min_chunk_rows(), 15, 1);
 }
 
-TEST(ChunkCostTest, BatchesOfOneSizeDoNotMakeItForget) {
+TEST(ChunkCostTest, BatchesOfOneSizeKeepTheFit) {
   ChunkCost cost = Learnt(absl::Microseconds(80), absl::Microseconds(10));
   for (int batch = 0; batch < 2000; ++batch) {
     cost.Record(32, absl::Microseconds(400));
@@ -91,11 +91,11 @@ TEST(ChunkCostTest, BatchesOfOneSizeDoNotMakeItForget) {
   EXPECT_NEAR(cost.min_chunk_rows(), 39, 1);
 }
 
-TEST(ChunkCostTest, FewRowsAreTriedUntilSomeHaveRun) {
+TEST(ChunkCostTest, RequestsSamplesUntilSmallBatchesHaveRun) {
   ChunkCost cost;
   std::vector<int> tries;
   for (int batch = 0; batch < 1000; ++batch) {
-    const int64_t tried = cost.try_rows();
+    const int64_t tried = cost.sample_rows();
     if (tried > 0) {
       tries.push_back(batch);
     }
@@ -108,11 +108,11 @@ TEST(ChunkCostTest, FewRowsAreTriedUntilSomeHaveRun) {
   for (int batch = 0; batch < 100; ++batch) {
     small.Begin(batch < 4 ? 1 : 1000);
     small.Record(batch < 4 ? 1 : 1000, absl::Milliseconds(1));
-    EXPECT_EQ(small.try_rows(), 0);
+    EXPECT_EQ(small.sample_rows(), 0);
   }
 }
 
-TEST(ChunkCostTest, NoRowsCostNoMoreThanFewDid) {
+TEST(ChunkCostTest, TheFixedCostIsAtMostASmallBatch) {
   ChunkCost cost;
   for (int batch = 0; batch < 400; ++batch) {
     const bool whole = batch % 2 == 0;
@@ -122,14 +122,13 @@ TEST(ChunkCostTest, NoRowsCostNoMoreThanFewDid) {
                 batch < 4 ? absl::Microseconds(150)
                           : (whole ? 4096 : 2048) * absl::Microseconds(whole ? 15 : 20));
   }
-  // As if it were 20 ms, by those of the last hundred.
+  // The fit alone would say 20 ms.
   EXPECT_LT(cost.min_chunk_rows(), 100);
 }
 
-// Requests of 4,096 rows, one at a time, that two workers share. Beside another a chunk takes a
-// third longer than alone, as two cores of one memory do: large batches alone look as if they cost
-// that much without any rows. Returns how many of the last 100 of
-// 1,000 were shared.
+// Simulates 1,000 requests of 4,096 rows, one at a time, on two workers. Chunks that run in
+// parallel take a third longer, as on two cores that share memory, so large batches alone suggest a
+// high fixed cost. Returns how many of the last 100 requests were shared.
 int SharedOfLast(ChunkCost* cost) {
   constexpr int kRequests = 1000;
   int shared = 0;
@@ -138,7 +137,7 @@ int SharedOfLast(ChunkCost* cost) {
     std::vector<int64_t> chunks;
     while (left > 0 && chunks.size() < 2) {
       const IdleWorkers idle{2 - static_cast<int64_t>(chunks.size()), cost->min_chunk_rows(),
-                             kEverything, cost->try_rows()};
+                             kEverything, cost->sample_rows()};
       const BatchDecision decision = DecideBatch({left, absl::UnixEpoch(), left, idle},
                                                  absl::UnixEpoch(), {4096, absl::ZeroDuration()});
       chunks.push_back(std::get<TakeRows>(decision).rows);
@@ -155,7 +154,7 @@ int SharedOfLast(ChunkCost* cost) {
   return shared;
 }
 
-TEST(ChunkCostTest, LargeBatchesAreSharedWhateverItBeganWith) {
+TEST(ChunkCostTest, LargeBatchesAreSharedFromAnyStart) {
   ChunkCost cost;
   EXPECT_EQ(SharedOfLast(&cost), 100);
 
@@ -169,7 +168,7 @@ TEST(ChunkCostTest, LargeBatchesAreSharedWhateverItBeganWith) {
   EXPECT_EQ(SharedOfLast(&unlucky), 100);
 }
 
-// What merge_rows() says most of the time.
+// The result of most calls of merge_rows().
 int64_t MergeRows(ChunkCost* cost) {
   std::map<int64_t, int> answers;
   for (int i = 0; i < 64; ++i) {
@@ -182,12 +181,12 @@ int64_t MergeRows(ChunkCost* cost) {
       ->first;
 }
 
-TEST(MergeRowsTest, EverythingIsMergedUntilSomethingIsKnown) {
+TEST(MergeRowsTest, MergesEverythingBeforeAnyBatch) {
   ChunkCost cost;
   EXPECT_EQ(MergeRows(&cost), kEverything);
 }
 
-TEST(MergeRowsTest, ABatchIsLargeEnoughWhereARowCostsLeast) {
+TEST(MergeRowsTest, StopsMergingAtTheBestCostPerRow) {
   ChunkCost cost = Learnt(absl::Microseconds(10), absl::Microseconds(20));
   EXPECT_EQ(MergeRows(&cost), 8);  // 8 to 15 rows: 21 us a row; the best is 20.2
   cost = Learnt(absl::Milliseconds(10), absl::Microseconds(1));
@@ -196,7 +195,7 @@ TEST(MergeRowsTest, ABatchIsLargeEnoughWhereARowCostsLeast) {
   EXPECT_EQ(MergeRows(&cost), 1);
 }
 
-TEST(MergeRowsTest, SizesThatWereHardlySeenDoNotCount) {
+TEST(MergeRowsTest, RareSizesDoNotCount) {
   ChunkCost cost = Learnt(absl::Milliseconds(10), absl::Microseconds(1));
   for (int i = 0; i < 3; ++i) {
     cost.Record(4096, absl::Microseconds(1));
@@ -204,7 +203,7 @@ TEST(MergeRowsTest, SizesThatWereHardlySeenDoNotCount) {
   EXPECT_EQ(MergeRows(&cost), 32);
 }
 
-TEST(MergeRowsTest, RowsBeyondAllSizesAreOfTheLargest) {
+TEST(MergeRowsTest, VeryLargeBatchesShareTheLastSizeClass) {
   ChunkCost cost;
   for (int i = 0; i < 8; ++i) {
     cost.Record(int64_t{1} << 40, absl::Seconds(1));

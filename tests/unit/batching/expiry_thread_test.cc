@@ -12,16 +12,16 @@
 namespace braid {
 namespace {
 
-// Says `next` once when it is asked first.
-class Asked final : public Expiring {
+// Returns `next` on the first call.
+class CountingQueue final : public ExpiringQueue {
  public:
-  explicit Asked(absl::Time next = absl::InfiniteFuture()) : next_(next) {}
+  explicit CountingQueue(absl::Time next = absl::InfiniteFuture()) : next_(next) {}
   absl::Time Expire(absl::Time now) override {
     const absl::MutexLock lock(&mu_);
     times_.push_back(now);
     return std::exchange(next_, absl::InfiniteFuture());
   }
-  // Waits until it was asked `count` times; the last of them.
+  // Waits for `count` calls and returns the time of the last.
   absl::Time Await(size_t count) {
     const auto asked = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return times_.size() >= count; };
     const absl::MutexLock lock(&mu_);
@@ -39,29 +39,29 @@ class Asked final : public Expiring {
   std::vector<absl::Time> times_ ABSL_GUARDED_BY(mu_);
 };
 
-TEST(ExpiryThreadTest, AsksAtItsTimeAndThenAtTheNext) {
+TEST(ExpiryThreadTest, CallsAtTheGivenTimeAndThenAtTheReturnedOne) {
   const absl::Time first = absl::Now() + absl::Milliseconds(20);
   const absl::Time second = first + absl::Milliseconds(20);
-  const auto queue = std::make_shared<Asked>(second);
+  const auto queue = std::make_shared<CountingQueue>(second);
   ExpiryThread thread;
   thread.Add(first, queue);
   EXPECT_GE(queue->Await(1), first);
   EXPECT_GE(queue->Await(2), second);
 }
 
-TEST(ExpiryThreadTest, AnEarlierTimeThatComesLaterIsNotLate) {
-  const auto later = std::make_shared<Asked>();
-  const auto earlier = std::make_shared<Asked>();
+TEST(ExpiryThreadTest, AnEarlierTimeAddedLaterIsOnTime) {
+  const auto later = std::make_shared<CountingQueue>();
+  const auto earlier = std::make_shared<CountingQueue>();
   ExpiryThread thread;
   thread.Add(absl::Now() + absl::Hours(1), later);
   thread.Add(absl::Now() + absl::Milliseconds(10), earlier);
   earlier->Await(1);
 }
 
-TEST(ExpiryThreadTest, AQueueIsAskedOnceAtTheEarliestOfItsTimes) {
+TEST(ExpiryThreadTest, CallsAQueueOnceAtItsEarliestTime) {
   const absl::Time first = absl::Now() + absl::Milliseconds(20);
-  const auto queue = std::make_shared<Asked>();
-  const auto last = std::make_shared<Asked>();
+  const auto queue = std::make_shared<CountingQueue>();
+  const auto last = std::make_shared<CountingQueue>();
   ExpiryThread thread;
   for (const int milliseconds : {2, 1, 0, 3}) {
     thread.Add(first + absl::Milliseconds(milliseconds), queue);
@@ -72,7 +72,7 @@ TEST(ExpiryThreadTest, AQueueIsAskedOnceAtTheEarliestOfItsTimes) {
   EXPECT_EQ(queue->count(), 1);
 }
 
-// Counts the objects whose memory is held.
+// Counts allocated objects.
 template <typename T>
 struct CountingAllocator {
   using value_type = T;
@@ -90,22 +90,22 @@ struct CountingAllocator {
   int* held;
 };
 
-TEST(ExpiryThreadTest, AQueueThatIsGoneIsForgottenThoughItsTimeIsFar) {
+TEST(ExpiryThreadTest, DestroyedQueuesAreErasedBeforeTheirTime) {
   int held = 0;
-  const auto next = std::make_shared<Asked>();
+  const auto next = std::make_shared<CountingQueue>();
   ExpiryThread thread;
   for (int version = 0; version < 5; ++version) {
     thread.Add(absl::Now() + absl::Hours(24 * 365),
-               std::allocate_shared<Asked>(CountingAllocator<Asked>(&held)));
+               std::allocate_shared<CountingQueue>(CountingAllocator<CountingQueue>(&held)));
   }
   thread.Add(absl::Now() + absl::Hours(1), next);
   EXPECT_EQ(held, 0);
 }
 
-TEST(ExpiryThreadTest, AQueueThatIsGoneIsNotAsked) {
-  const auto next = std::make_shared<Asked>();
+TEST(ExpiryThreadTest, DestroyedQueuesAreNotCalled) {
+  const auto next = std::make_shared<CountingQueue>();
   ExpiryThread thread;
-  thread.Add(absl::Now(), std::make_shared<Asked>());
+  thread.Add(absl::Now(), std::make_shared<CountingQueue>());
   thread.Add(absl::Now(), next);
   next->Await(1);
 }

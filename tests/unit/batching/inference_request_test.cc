@@ -26,7 +26,7 @@ std::shared_ptr<InferenceRequest> Make(std::vector<HostTensor> inputs, int64_t r
                                             std::move(done));
 }
 
-// A request of 10 rows and what it is answered.
+// A request of 10 rows, and its result.
 class InferenceRequestTest : public ::testing::Test {
  protected:
   const std::shared_ptr<InferenceRequest> request_ =
@@ -38,10 +38,10 @@ class InferenceRequestTest : public ::testing::Test {
   absl::StatusOr<InferenceResult> result_;
 };
 
-TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
-  request_->Begin(kNow);
-  request_->Begin(kNow);
-  request_->Begin(kNow);
+TEST_F(InferenceRequestTest, TheLastChunkCompletesTheRequestInRowOrder) {
+  request_->TryStart(kNow);
+  request_->TryStart(kNow);
+  request_->TryStart(kNow);
   request_->Finish(6, 4, {MakeRows("y", 4, 106)}, "cpu:1", 3, {});
   request_->Finish(0, 2, {MakeRows("y", 2, 100)}, "cpu:0", 3, {});
   EXPECT_EQ(answers_, 0);
@@ -59,17 +59,17 @@ TEST_F(InferenceRequestTest, TheLastPieceAnswersInTheOrderOfTheRows) {
   EXPECT_EQ(result_->chunks[2].rows, 4);
 }
 
-TEST_F(InferenceRequestTest, APieceThatIsAllIsNotCopied) {
+TEST_F(InferenceRequestTest, ASingleChunkIsNotCopied) {
   const HostTensor output = MakeRows("y", 10, 0);
-  request_->Begin(kNow);
+  request_->TryStart(kNow);
   request_->Finish(0, 10, {output}, "cpu:0", 1, {});
   ASSERT_THAT(result_, IsOk());
   EXPECT_EQ(result_->outputs[0].pieces[0].data, output.data);
 }
 
-TEST_F(InferenceRequestTest, AnErrorWaitsForThePiecesThatRun) {
-  request_->Begin(kNow);
-  request_->Begin(kNow);
+TEST_F(InferenceRequestTest, AnErrorWaitsForRunningChunks) {
+  request_->TryStart(kNow);
+  request_->TryStart(kNow);
   request_->Fail(absl::InternalError("first"));
   EXPECT_EQ(answers_, 0);
   request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1, {});
@@ -77,41 +77,41 @@ TEST_F(InferenceRequestTest, AnErrorWaitsForThePiecesThatRun) {
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInternal, StrEq("first")));
 }
 
-TEST_F(InferenceRequestTest, TheFirstErrorIsTheAnswer) {
-  request_->Begin(kNow);
-  request_->Begin(kNow);
+TEST_F(InferenceRequestTest, ReportsTheFirstError) {
+  request_->TryStart(kNow);
+  request_->TryStart(kNow);
   request_->Fail(absl::InternalError("first"));
   request_->Fail(absl::AbortedError("second"));
   EXPECT_EQ(answers_, 1);
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInternal, StrEq("first")));
 }
 
-TEST_F(InferenceRequestTest, IsAnsweredOnce) {
-  request_->Begin(kNow);
+TEST_F(InferenceRequestTest, CompletesOnce) {
+  request_->TryStart(kNow);
   request_->Fail(absl::InternalError("first"));
   request_->Fail(absl::InternalError("second"));
   request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1, {});
   EXPECT_EQ(answers_, 1);
 }
 
-TEST_F(InferenceRequestTest, AFailedRequestBeginsNoMore) {
-  EXPECT_TRUE(request_->Begin(kNow));
-  EXPECT_TRUE(request_->Begin(kNow));
+TEST_F(InferenceRequestTest, AFailedRequestDoesNotStart) {
+  EXPECT_TRUE(request_->TryStart(kNow));
+  EXPECT_TRUE(request_->TryStart(kNow));
   request_->Fail(absl::InternalError("first"));
-  EXPECT_FALSE(request_->Begin(kNow));  // another piece still runs
+  EXPECT_FALSE(request_->TryStart(kNow));  // another chunk still runs
   request_->Fail(absl::InternalError("second"));
   EXPECT_EQ(answers_, 1);
-  EXPECT_FALSE(request_->Begin(kNow));
+  EXPECT_FALSE(request_->TryStart(kNow));
 }
 
-// Passes answers on, and counts what it is told.
+// Forwards results and counts the calls.
 class CountingQueue final : public InferenceRequest::Queue {
  public:
-  void Drop(const InferenceRequest&) override { ++drops; }
-  void Answer(const InferenceRequest& request, InferenceRequest::Done done,
-              absl::StatusOr<InferenceResult> result) override {
+  void Remove(const InferenceRequest&) override { ++drops; }
+  void Complete(const InferenceRequest& request, InferenceRequest::Done done,
+                absl::StatusOr<InferenceResult> result) override {
     ++answers;
-    begun = request.begun();
+    begun = request.started();
     done(std::move(result));
   }
 
@@ -120,25 +120,25 @@ class CountingQueue final : public InferenceRequest::Queue {
   absl::Time begun;
 };
 
-TEST_F(InferenceRequestTest, HoldsItsQueueUntilItIsAnswered) {
+TEST_F(InferenceRequestTest, HoldsItsQueueUntilCompletion) {
   auto queue = std::make_shared<CountingQueue>();
   const std::weak_ptr<CountingQueue> watch = queue;
-  request_->Enter(std::move(queue), {});
+  request_->EnterQueue(std::move(queue), {});
   EXPECT_FALSE(watch.expired());
-  request_->Begin(kNow);
+  request_->TryStart(kNow);
   request_->Finish(0, 10, {MakeRows("y", 10, 0)}, "cpu:0", 1, {});
   EXPECT_TRUE(watch.expired());
   EXPECT_EQ(answers_, 1);
 }
 
-TEST_F(InferenceRequestTest, IsAnsweredThroughItsQueue) {
+TEST_F(InferenceRequestTest, CompletesThroughItsQueue) {
   const auto queue = std::make_shared<CountingQueue>();
-  request_->Enter(queue, {1, 7});
+  request_->EnterQueue(queue, {1, 7});
   EXPECT_EQ(request_->place().level, 1);
   EXPECT_EQ(request_->place().number, 7);
-  EXPECT_EQ(request_->begun(), absl::InfiniteFuture());
-  request_->Begin(kNow);
-  request_->Begin(kNow + absl::Seconds(1));
+  EXPECT_EQ(request_->started(), absl::InfiniteFuture());
+  request_->TryStart(kNow);
+  request_->TryStart(kNow + absl::Seconds(1));
   request_->Finish(0, 5, {MakeRows("y", 5, 0)}, "cpu:0", 1, {});
   EXPECT_EQ(queue->answers, 0);
   request_->Finish(5, 5, {MakeRows("y", 5, 5)}, "cpu:0", 1, {});
@@ -150,20 +150,20 @@ TEST_F(InferenceRequestTest, IsAnsweredThroughItsQueue) {
 
 TEST_F(InferenceRequestTest, ACancelledRequestLeavesItsQueueAtOnce) {
   const auto queue = std::make_shared<CountingQueue>();
-  request_->Enter(queue, {});
+  request_->EnterQueue(queue, {});
   request_->Cancel();
   EXPECT_EQ(queue->drops, 1);
   EXPECT_EQ(answers_, 1);
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
-  EXPECT_FALSE(request_->Begin(kNow));
+  EXPECT_FALSE(request_->TryStart(kNow));
   request_->Cancel();
   EXPECT_EQ(answers_, 1);
 }
 
-TEST_F(InferenceRequestTest, ACancelledRequestWaitsForThePiecesThatRun) {
+TEST_F(InferenceRequestTest, ACancelledRequestWaitsForRunningChunks) {
   const auto queue = std::make_shared<CountingQueue>();
-  request_->Enter(queue, {});
-  request_->Begin(kNow);
+  request_->EnterQueue(queue, {});
+  request_->TryStart(kNow);
   request_->Cancel();
   EXPECT_EQ(queue->drops, 1);
   EXPECT_EQ(answers_, 0);  // its inputs are being read
@@ -172,9 +172,9 @@ TEST_F(InferenceRequestTest, ACancelledRequestWaitsForThePiecesThatRun) {
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
 }
 
-TEST_F(InferenceRequestTest, OutputsThatCannotBeGatheredAreAnError) {
-  request_->Begin(kNow);
-  request_->Begin(kNow);
+TEST_F(InferenceRequestTest, FailsIfChunkShapesDiffer) {
+  request_->TryStart(kNow);
+  request_->TryStart(kNow);
   request_->Finish(0, 5, {MakeHost<float>("y", {5, 2}, std::vector<float>(10))}, "cpu:0", 1, {});
   request_->Finish(5, 5, {MakeRows("y", 5, 0)}, "cpu:1", 1, {});
   EXPECT_THAT(result_, StatusIs(absl::StatusCode::kInvalidArgument,
@@ -182,7 +182,7 @@ TEST_F(InferenceRequestTest, OutputsThatCannotBeGatheredAreAnError) {
                                                  HasSubstr("[5, 1]"))));
 }
 
-TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
+TEST(InferenceRequestThreadsTest, ChunksMayFinishOnAnyThread) {
   for (int round = 0; round < 50; ++round) {
     std::vector<float> values;
     int answers = 0;
@@ -192,7 +192,7 @@ TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
           values = ValuesOf<float>(result->outputs[0]);
         });
     for (int p = 0; p < 4; ++p) {
-      request->Begin(kNow);
+      request->TryStart(kNow);
     }
     std::vector<std::thread> threads;
     for (int64_t p = 0; p < 4; ++p) {
@@ -209,7 +209,7 @@ TEST(InferenceRequestThreadsTest, PiecesMayEndAnywhere) {
   }
 }
 
-TEST(SharesBatchTest, InputsMayDifferInDimZeroAlone) {
+TEST(SharesBatchTest, InputsMayDifferOnlyInDimZero) {
   const auto of = [](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
     const auto tensor = [](std::string name, const std::vector<int64_t>& shape) {
       return HostTensor{std::move(name), DataType::kFp32, shape, nullptr, 0, nullptr};
@@ -224,7 +224,7 @@ TEST(SharesBatchTest, InputsMayDifferInDimZeroAlone) {
   EXPECT_FALSE(of({}, {})->SharesBatchWith(*of({}, {})));
 }
 
-TEST(GatherTest, PutsOneBehindTheOther) {
+TEST(GatherTest, JoinsChunksInOrder) {
   const HostTensor first = MakeHost<int64_t>("y", {1, 2}, {1, 2});
   const HostTensor none = MakeHost<int64_t>("y", {0, 2}, {});
   const HostTensor last = MakeHost<int64_t>("y", {2, 2}, {3, 4, 5, 6});

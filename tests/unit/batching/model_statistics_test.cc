@@ -7,7 +7,7 @@ namespace {
 
 constexpr absl::Time kStart = absl::FromUnixSeconds(3600);
 
-TEST(ModelStatisticsTest, CountsNothingAtFirst) {
+TEST(ModelStatisticsTest, StartsAtZero) {
   const ModelStatistics::Counts counts = ModelStatistics().counts();
   EXPECT_EQ(counts.last_inference, absl::InfinitePast());
   EXPECT_EQ(counts.rows, 0);
@@ -15,7 +15,7 @@ TEST(ModelStatisticsTest, CountsNothingAtFirst) {
   EXPECT_TRUE(counts.by_rows.empty());
 }
 
-TEST(ModelStatisticsTest, ABatchCountsByItsRows) {
+TEST(ModelStatisticsTest, CountsBatchesByRows) {
   ModelStatistics statistics;
   const BatchDurations durations{absl::Milliseconds(1), absl::Milliseconds(5),
                                  absl::Milliseconds(2)};
@@ -32,7 +32,7 @@ TEST(ModelStatisticsTest, ABatchCountsByItsRows) {
   EXPECT_EQ(counts.by_rows.at(4).copy_in.total, absl::Milliseconds(1));
 }
 
-TEST(ModelStatisticsTest, ARequestCountsOnceHoweverManyItsBatches) {
+TEST(ModelStatisticsTest, CountsARequestOnceForManyBatches) {
   ModelStatistics statistics;
   BatchDurations durations{absl::Milliseconds(1), absl::Milliseconds(5), absl::Milliseconds(2)};
   durations += durations;

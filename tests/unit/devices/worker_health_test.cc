@@ -6,7 +6,7 @@
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/batching/run_batch.h"
+#include "server/batching/run_inference.h"
 #include "server/devices/cuda/pinned_pool.h"
 #include "server/devices/run_on.h"
 #include "server/devices/worker.h"
@@ -47,11 +47,10 @@ class WorkerHealthTest : public ::testing::Test {
   // What comes of a batch for a model that `forward` stands for.
   absl::Status RunBatchOf(PuppetReplica::Function forward) {
     PuppetReplica replica(std::move(forward));
-    const std::vector<HostTensor> inputs = {MakeRows("x", 2, 0)};
     absl::Status status;
     absl::Notification done;
     worker_->Post([&] {
-      status = RunBatch(PuppetConfig(8), *worker_, replica, {{&inputs, 0, 2}}).status();
+      status = RunOnce(PuppetConfig(8), *worker_, replica, {MakeRows("x", 2, 0)}, 2).status();
       done.Notify();
     });
     done.WaitForNotification();

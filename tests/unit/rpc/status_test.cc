@@ -26,7 +26,7 @@ std::optional<google::rpc::BadRequest> BadRequestOf(const grpc::Status& status) 
   return bad_request;
 }
 
-TEST(ToGrpcStatusTest, KeepsCodeAndMessageOfAllSeventeen) {
+TEST(ToGrpcStatusTest, KeepsCodeAndMessageOfAllStatusCodes) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status status(static_cast<absl::StatusCode>(code), "message");
     const grpc::Status converted = ToGrpcStatus(status);
@@ -38,7 +38,7 @@ TEST(ToGrpcStatusTest, KeepsCodeAndMessageOfAllSeventeen) {
   }
 }
 
-TEST(ToGrpcStatusTest, AFieldThatIsWrongIsABadRequest) {
+TEST(ToGrpcStatusTest, AnInvalidFieldBecomesABadRequest) {
   const grpc::Status status = ToGrpcStatus(InvalidField("inputs[0].shape", "is [3]; expected [2]"));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   google::rpc::Status details;
@@ -52,21 +52,21 @@ TEST(ToGrpcStatusTest, AFieldThatIsWrongIsABadRequest) {
   EXPECT_EQ(bad_request->field_violations(0).description(), details.message());
 }
 
-TEST(ToGrpcStatusTest, ALongMessageIsCut) {
+TEST(ToGrpcStatusTest, TruncatesLongMessages) {
   const grpc::Status status = ToGrpcStatus(InvalidField("name", std::string(100000, 'x')));
   EXPECT_THAT(status.error_message(), StartsWith("name: xxx"));
   EXPECT_LT(status.error_message().size() + status.error_details().size(), 8192);
   EXPECT_TRUE(BadRequestOf(status));
 }
 
-TEST(ToGrpcStatusTest, ACutMessageIsStillText) {
+TEST(ToGrpcStatusTest, TruncatedMessagesAreValidUtf8) {
   for (size_t before = 2030; before < 2050; ++before) {
     const std::string text = std::string(before, 'x') + "äöü€";  // of 2 and 3 bytes each
     EXPECT_TRUE(BadRequestOf(ToGrpcStatus(InvalidField("name", text)))) << before;
   }
 }
 
-TEST(CodeNameTest, NamesAreThoseOfTheWire) {
+TEST(CodeNameTest, ReturnsTheProtocolsNames) {
   EXPECT_EQ(CodeName(grpc::StatusCode::OK), "OK");
   EXPECT_EQ(CodeName(grpc::StatusCode::INVALID_ARGUMENT), "INVALID_ARGUMENT");
   EXPECT_EQ(CodeName(grpc::StatusCode::UNAUTHENTICATED), "UNAUTHENTICATED");

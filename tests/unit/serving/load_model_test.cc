@@ -46,13 +46,13 @@ TEST_F(SettlePublishedTest, MergesRequestsOfAProvenVersion) {
   EXPECT_EQ(Settle(Same).row_independence, RowIndependence::kProven);
 }
 
-TEST_F(SettlePublishedTest, RunsRequestsAloneOnceRowsDependOnEachOther) {
+TEST_F(SettlePublishedTest, RunsRequestsAloneIfRowsDependOnEachOther) {
   const ModelConfig config = Settle(Mixed);
   EXPECT_EQ(config.row_independence, RowIndependence::kDependent);
   EXPECT_THAT(config.row_independence_reason, HasSubstr("of output 'y'"));
 }
 
-TEST_F(SettlePublishedTest, MergesWhatIsDeclaredAndWasNeverProven) {
+TEST_F(SettlePublishedTest, MergesDeclaredBatchesThatWereNeverTested) {
   EXPECT_EQ(Settle(Nan).row_independence, RowIndependence::kUnproven);
 }
 
@@ -66,7 +66,7 @@ TEST_F(SettlePublishedTest, RunsRequestsAloneIfNothingIsDeclaredOrProven) {
   EXPECT_EQ(Settle(Nan).row_independence, RowIndependence::kDependent);
 }
 
-TEST_F(SettlePublishedTest, CallsNoTestWithBinaryIntegersAProof) {
+TEST_F(SettlePublishedTest, ATestWithBinaryIntegersIsNotAProof) {
   config_.inputs[0].type = DataType::kInt64;
   const ModelConfig config = Settle(Same);
   EXPECT_EQ(config.row_independence, RowIndependence::kUnproven);
@@ -85,7 +85,7 @@ TEST_F(SettlePublishedTest, SplitsOneNumberForAllRowsOnlyIfBatchesAreDeclared) {
   EXPECT_EQ(Settle(mean).row_independence, RowIndependence::kDependent);
 }
 
-TEST_F(SettlePublishedTest, TestsNothingThatIsAssumed) {
+TEST_F(SettlePublishedTest, SkipsTheTestIfIndependenceIsAssumed) {
   config_.row_independence = RowIndependence::kAssumed;
   EXPECT_EQ(Settle(Mixed).row_independence, RowIndependence::kAssumed);
 }

@@ -51,7 +51,7 @@ class ModelLoaderTest : public ::testing::Test {
                         }},
                        &models_);
   }
-  // What version 0 makes of 1.
+  // Returns the output of version 0 for the input 1.
   float Ask(const std::string& name) {
     const auto queue = models_.Find(name, 0);
     EXPECT_THAT(queue, IsOk());
@@ -113,7 +113,7 @@ TEST_F(ModelLoaderTest, ServesTheNewestVersionOnEveryWorker) {
   }
 }
 
-TEST_F(ModelLoaderTest, ALoadThatTestsNothingDoesNotWaitForTheWorkersNorTheyForIt) {
+TEST_F(ModelLoaderTest, ALoadWithoutTestsDoesNotBlockTheWorkers) {
   Save("m/1/model.pt", 2);
   dir_.Write("m/config.pbtxt", "");
   const ConfigReader assumed = [](const std::string&, const std::string&) {
@@ -136,7 +136,7 @@ TEST_F(ModelLoaderTest, ALoadThatTestsNothingDoesNotWaitForTheWorkersNorTheyForI
   EXPECT_EQ(Ask("m"), 2);
 }
 
-TEST_F(ModelLoaderTest, OneThatFailsStopsNoOther) {
+TEST_F(ModelLoaderTest, AFailedModelDoesNotStopOthers) {
   dir_.Write("broken/1/model.pt", "this is no archive");
   std::filesystem::create_directories(dir_.path() / "empty");
   Save("m/1/model.pt", 2);
@@ -149,7 +149,7 @@ TEST_F(ModelLoaderTest, OneThatFailsStopsNoOther) {
   EXPECT_THAT(Reason("misconfigured"), HasSubstr("misconfigured/config.pbtxt"));
 }
 
-TEST_F(ModelLoaderTest, TheConfigurationIsTheFiles) {
+TEST_F(ModelLoaderTest, ReadsTheConfigurationFile) {
   Save("m/1/model.pt", 2);
   dir_.Write("m/config.pbtxt", "");
   const auto read = [](const std::string&, const std::string& name) {
@@ -164,7 +164,7 @@ TEST_F(ModelLoaderTest, TheConfigurationIsTheFiles) {
   EXPECT_EQ(config.inputs[0].name, "INPUT__0");
 }
 
-TEST_F(ModelLoaderTest, AModuleWithoutForwardSaysSo) {
+TEST_F(ModelLoaderTest, ReportsAModuleWithoutForward) {
   torch::jit::Module module = NewModule();
   std::filesystem::create_directories(dir_.path() / "m/1");
   module.save(dir_.path() / "m/1/model.pt");
@@ -172,7 +172,7 @@ TEST_F(ModelLoaderTest, AModuleWithoutForwardSaysSo) {
   EXPECT_THAT(Reason("m"), HasSubstr("no forward method"));
 }
 
-TEST_F(ModelLoaderTest, ANameOfTheHealthServicesOwnIsRefused) {
+TEST_F(ModelLoaderTest, RejectsReservedHealthNames) {
   for (const std::string name : {"liveness", "readiness"}) {
     Save(name + "/1/model.pt", 2);
   }
@@ -180,20 +180,20 @@ TEST_F(ModelLoaderTest, ANameOfTheHealthServicesOwnIsRefused) {
   ModelLoader loader = Loader();
   ASSERT_THAT(loader.LoadAll(), IsOk());
   for (const std::string name : {"liveness", "readiness"}) {
-    EXPECT_THAT(Reason(name), HasSubstr("health service says by the name '" + name + "'"));
+    EXPECT_THAT(Reason(name), HasSubstr("reserved model name '" + name + "'"));
     EXPECT_THAT(loader.Load(name, std::nullopt),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is called otherwise")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rename the folder")));
   }
   EXPECT_EQ(Ask("Readiness"), 3);
 }
 
-TEST_F(ModelLoaderTest, AnEmptyRepositoryIsFineAndAMissingOneIsNot) {
+TEST_F(ModelLoaderTest, AnEmptyRepositoryIsValidAndAMissingOneIsNot) {
   EXPECT_THAT(Load(), IsOk());
   EXPECT_THAT(ModelLoader({dir_.path() / "missing", NoConfig, OneRow}, &models_).LoadAll(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
 }
 
-TEST_F(ModelLoaderTest, ThePolicySaysWhichVersionsAreServed) {
+TEST_F(ModelLoaderTest, ServesTheVersionsThatThePolicySelects) {
   for (int version = 1; version <= 3; ++version) {
     Save("m/" + std::to_string(version) + "/model.pt", version);
   }
@@ -216,11 +216,11 @@ TEST_F(ModelLoaderTest, ThePolicySaysWhichVersionsAreServed) {
   }
 }
 
-TEST_F(ModelLoaderTest, ALoadThatFailsLeavesWhatIsServed) {
+TEST_F(ModelLoaderTest, AFailedLoadKeepsTheServedVersions) {
   Save("m/1/model.pt", 2);
   ModelLoader loader = Loader();
   ASSERT_THAT(loader.LoadNamed({}), IsOk());
-  EXPECT_THAT(Reason("m"), HasSubstr("has not been loaded"));
+  EXPECT_THAT(Reason("m"), HasSubstr("was not loaded"));
   ASSERT_THAT(loader.Load("m", std::nullopt), IsOk());
   dir_.Write("m/2/model.pt", "this is no archive");
   EXPECT_THAT(loader.Load("m", std::nullopt),
@@ -234,7 +234,7 @@ TEST_F(ModelLoaderTest, ALoadThatFailsLeavesWhatIsServed) {
   EXPECT_EQ(Ask("m"), 5);
 }
 
-TEST_F(ModelLoaderTest, OneThatIsUnloadedSaysSoAndComesBack) {
+TEST_F(ModelLoaderTest, AnUnloadedModelCanBeLoadedAgain) {
   Save("m/1/model.pt", 2);
   ModelLoader loader = Loader();
   ASSERT_THAT(loader.LoadNamed({"m"}), IsOk());
@@ -252,7 +252,7 @@ TEST_F(ModelLoaderTest, OneThatIsUnloadedSaysSoAndComesBack) {
   }
 }
 
-TEST_F(ModelLoaderTest, AConfigurationMayComeWithTheRequest) {
+TEST_F(ModelLoaderTest, ALoadRequestMayContainAConfiguration) {
   Save("m/1/model.pt", 2);
   ModelLoader loader = Loader();
   ASSERT_THAT(loader.Load("m", "{}"), IsOk());
@@ -261,8 +261,8 @@ TEST_F(ModelLoaderTest, AConfigurationMayComeWithTheRequest) {
   EXPECT_GT((*models_.Find("m", 0))->config().max_batch_size, 1);
 }
 
-// As when a folder is copied: its configuration comes while another model is loaded.
-TEST_F(ModelLoaderTest, WhatComesWhileOthersAreLoadedIsSeen) {
+// Simulates copying a folder: its configuration appears while another model is loaded.
+TEST_F(ModelLoaderTest, SeesModelsAddedDuringOtherLoads) {
   for (const bool at_start : {true, false}) {
     Save("a/1/model.pt", 2);
     Save("b/1/model.pt", 3);
@@ -289,8 +289,8 @@ TEST_F(ModelLoaderTest, WhatComesWhileOthersAreLoadedIsSeen) {
   }
 }
 
-// One that goes meanwhile is no reason to stop, and is forgotten.
-TEST_F(ModelLoaderTest, WhatGoesWhileOthersAreLoadedIsNotFound) {
+// A model that disappears during the loads does not stop them and is removed.
+TEST_F(ModelLoaderTest, ModelsRemovedDuringOtherLoadsAreNotFound) {
   Save("a/1/model.pt", 2);
   Save("b/1/model.pt", 3);
   ModelLoader loader(
@@ -304,8 +304,8 @@ TEST_F(ModelLoaderTest, WhatGoesWhileOthersAreLoadedIsNotFound) {
   EXPECT_EQ(models_.List().size(), 1);
 }
 
-// What is served is what was checked, on every replica.
-TEST_F(ModelLoaderTest, AFileThatIsReplacedWhileItIsReadIsReadAgain) {
+// Every replica must serve the contents that were checked.
+TEST_F(ModelLoaderTest, ReloadsAFileThatIsReplacedWhileItIsRead) {
   Save("m/1/model.pt", 2);
   ChangingFile file{*this, /*changes=*/1};
   ModelLoader loader = file.Loader();
@@ -316,17 +316,17 @@ TEST_F(ModelLoaderTest, AFileThatIsReplacedWhileItIsReadIsReadAgain) {
   EXPECT_EQ(file.checks, 2);  // it is served as it is
 }
 
-TEST_F(ModelLoaderTest, AFileThatChangesAllTheTimeIsNotServed) {
+TEST_F(ModelLoaderTest, DoesNotServeAFileThatKeepsChanging) {
   Save("m/1/model.pt", 2);
   ChangingFile file{*this, /*changes=*/100};
   ModelLoader loader = file.Loader();
   EXPECT_THAT(loader.Load("m", std::nullopt),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("while they were read")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("files changed during")));
   EXPECT_EQ(file.checks, 5);
-  EXPECT_THAT(Reason("m"), HasSubstr("while they were read"));
+  EXPECT_THAT(Reason("m"), HasSubstr("files changed during"));
 }
 
-TEST_F(ModelLoaderTest, APollFindsWhatIsNewChangedAndGone) {
+TEST_F(ModelLoaderTest, PollFindsNewChangedAndRemovedModels) {
   Save("a/1/model.pt", 2);
   Save("b/1/model.pt", 3);
   ModelLoader loader = Loader();

@@ -50,11 +50,11 @@ absl::StatusOr<std::vector<int64_t>> Place(const std::vector<InstanceGroup>& gro
   return positions;
 }
 
-TEST(PlaceReplicasTest, WithoutGroupsAllWorkersAreChosen) {
+TEST(PlaceReplicasTest, WithoutGroupsChoosesAllWorkers) {
   EXPECT_THAT(*Place({}), ElementsAre(0, 1, 2, 3, 4));
 }
 
-TEST(PlaceReplicasTest, TheCountIsOfEachDevice) {
+TEST(PlaceReplicasTest, TheCountAppliesPerDevice) {
   EXPECT_THAT(*Place({{Kind::kGpu, 1, {}}}), ElementsAre(0, 2));
   EXPECT_THAT(*Place({{Kind::kGpu, 2, {0}}}), ElementsAre(0, 1));
   EXPECT_THAT(*Place({{Kind::kCpu, 1, {}}}), ElementsAre(3));
@@ -68,12 +68,12 @@ TEST(PlaceReplicasTest, GroupsDoNotShareAWorker) {
                        AllOf(HasSubstr("instance_group[1].count: 1"), HasSubstr("2 workers"))));
 }
 
-TEST(PlaceReplicasTest, AutoIsGpusWhereThereAreSome) {
+TEST(PlaceReplicasTest, AutoPrefersGpus) {
   EXPECT_THAT(*Place({{Kind::kAuto, 1, {}}}), ElementsAre(0, 2));
   EXPECT_THAT(*Place({{Kind::kAuto, 1, {}}}, /*gpus=*/false), ElementsAre(0));
 }
 
-TEST(PlaceReplicasTest, MoreThanThereAreNameTheFlag) {
+TEST(PlaceReplicasTest, TooManyReplicasNameTheFlag) {
   for (const auto& [group, words] : {
            std::pair{InstanceGroup{Kind::kGpu, 2, {}}, "--devices=cuda:3*N"},
            {InstanceGroup{Kind::kGpu, 1, {1}}, "--devices=cuda:1*N"},

@@ -169,14 +169,14 @@ TEST_F(RowIndependenceTest, FindsOutputsOfOtherRowsOrShapes) {
             RowIndependence::kDependent);
 }
 
-TEST_F(RowIndependenceTest, SaysNothingOfAModelThatDiffersFromRunToRun) {
+TEST_F(RowIndependenceTest, IsUnprovenIfOutputsDifferBetweenRuns) {
   int runs = 0;
   const RowTest test = Test([&runs](const at::Tensor& x) { return x * ++runs; });
   EXPECT_EQ(test.result, RowIndependence::kUnproven);
   EXPECT_THAT(test.reason, HasSubstr("differ between two runs"));
 }
 
-TEST_F(RowIndependenceTest, SaysWhyItCannotRunAModel) {
+TEST_F(RowIndependenceTest, ReportsWhyTheModelFails) {
   const absl::StatusOr<RowTest> test = TestOutputs([](const Tensors&) -> absl::StatusOr<Tensors> {
     return absl::InternalError("no such luck");
   });
@@ -185,11 +185,11 @@ TEST_F(RowIndependenceTest, SaysWhyItCannotRunAModel) {
   EXPECT_THAT(test->reason, HasSubstr("no such luck"));
 }
 
-TEST_F(RowIndependenceTest, SaysNothingWhereAllOutputsAreNan) {
+TEST_F(RowIndependenceTest, IsUnprovenIfAllOutputsAreNan) {
   EXPECT_EQ(Result([](const at::Tensor& x) { return x * NAN; }), RowIndependence::kUnproven);
 }
 
-TEST_F(RowIndependenceTest, TakesOneNumberForEachChunkForNoRow) {
+TEST_F(RowIndependenceTest, RecognizesOneNumberPerChunk) {
   config_.outputs = {{"y", DataType::kFp32, {6}}, {"loss", DataType::kFp32, {}}};
   const absl::StatusOr<RowTest> test =
       TestOutputs([](const Tensors& inputs) -> absl::StatusOr<Tensors> {
@@ -226,7 +226,7 @@ TEST_F(RowIndependenceTest, TriesLongerInputsOfAnySize) {
   EXPECT_EQ(test.result, RowIndependence::kProven) << test.reason;
 }
 
-TEST_F(RowIndependenceTest, GivesBroadcastInputsWhole) {
+TEST_F(RowIndependenceTest, PassesBroadcastInputsWhole) {
   config_.inputs.push_back({"weight", DataType::kFp32, {6}, /*broadcast=*/true});
   const absl::StatusOr<RowTest> test =
       TestOutputs([](const Tensors& inputs) -> absl::StatusOr<Tensors> {
@@ -236,7 +236,7 @@ TEST_F(RowIndependenceTest, GivesBroadcastInputsWhole) {
   EXPECT_EQ(test->result, RowIndependence::kProven);
 }
 
-TEST_F(RowIndependenceTest, RejectsOutputsThatTheConfigurationDoesNotHave) {
+TEST_F(RowIndependenceTest, RejectsOutputsThatContradictTheConfiguration) {
   config_.outputs[0].dims = {7};
   const absl::StatusOr<RowTest> test =
       TestOutputs([](const Tensors& inputs) -> absl::StatusOr<Tensors> { return inputs; });
@@ -244,7 +244,7 @@ TEST_F(RowIndependenceTest, RejectsOutputsThatTheConfigurationDoesNotHave) {
                              AllOf(HasSubstr("[4, 6]"), HasSubstr("[4, 7]"))));
 }
 
-TEST_F(RowIndependenceTest, RunsNoMoreRowsThanABatchMayHave) {
+TEST_F(RowIndependenceTest, RunsAtMostMaxBatchSizeRows) {
   config_.max_batch_size = 3;
   EXPECT_EQ(Result([](const at::Tensor& x) { return x * 2; }), RowIndependence::kProven);
   EXPECT_THAT(rows_, Each(Le(3)));

@@ -42,7 +42,7 @@ TEST_F(RowTestCacheTest, RemembersResultsInItsFile) {
   EXPECT_FALSE(cache.Find("c").has_value());
 }
 
-TEST_F(RowTestCacheTest, ForgetsWhatWasNotProvenEitherWay) {
+TEST_F(RowTestCacheTest, DoesNotStoreUnprovenResults) {
   RowTestCache cache("");
   cache.Add("a", {RowIndependence::kUnproven, false, "it fails"});
   EXPECT_FALSE(cache.Find("a").has_value());
@@ -73,7 +73,7 @@ TEST_F(RowTestCacheTest, AKeyDependsOnTheFileTheConfigurationAndTheDevice) {
   EXPECT_NE(*RowTestKey(one, config_, c10::kCPU), key);
 }
 
-TEST_F(RowTestCacheTest, WhatIsNoArchiveHasNoKey) {
+TEST_F(RowTestCacheTest, AFileThatIsNotAnArchiveHasNoKey) {
   std::ofstream(dir_.path() / "file") << "text";
   EXPECT_FALSE(RowTestKey(dir_.path() / "file", config_, c10::kCPU).ok());
 }

@@ -47,13 +47,13 @@ class ServedModelsTest : public ::testing::Test {
     config.version_policy = std::move(policy);
     models_.Serve({std::move(config), version, Adding(offset)});
   }
-  // As one that a trainer published.
+  // Makes a version like one that a trainer published.
   absl::Status ServeVersion(const std::string& name, int64_t version, double offset,
                             std::map<std::string, std::string> origin = {}) {
     BRAID_ASSIGN_OR_RETURN(const auto config, models_.FindConfig(name));
     return models_.ServeVersion({*config, version, Adding(offset), std::move(origin)}, config);
   }
-  // What the version that is served makes of 0.
+  // Returns the output of the served version for the input 0.
   float Ask(const std::string& name) {
     const auto queue = models_.Find(name, 0);
     EXPECT_THAT(queue, IsOk());
@@ -66,7 +66,7 @@ class ServedModelsTest : public ::testing::Test {
   ServedModels models_{fleet_.workers(), fleet_.metrics()};
 };
 
-TEST_F(ServedModelsTest, AModelIsFoundByNameAndVersion) {
+TEST_F(ServedModelsTest, FindsAModelByNameAndVersion) {
   Serve("m", 3, 1);
   for (const int64_t version : {0, 3}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto queue, models_.Find("m", version));
@@ -76,20 +76,20 @@ TEST_F(ServedModelsTest, AModelIsFoundByNameAndVersion) {
   EXPECT_EQ(Ask("m"), 1);
 }
 
-TEST_F(ServedModelsTest, WhatIsNotThereIsNotFoundAndSaysWhatIs) {
+TEST_F(ServedModelsTest, NotFoundListsWhatIsServed) {
   EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
   Serve("b", 1, 0);
   Serve("a", 1, 0);
   EXPECT_THAT(models_.Find("m", 0),
               StatusIs(absl::StatusCode::kNotFound,
-                       AllOf(HasSubstr("no model 'm'"), HasSubstr("'a', 'b'"))));
+                       AllOf(HasSubstr("unknown model 'm'"), HasSubstr("'a', 'b'"))));
   EXPECT_THAT(models_.Find("a", 2),
               StatusIs(absl::StatusCode::kNotFound,
-                       AllOf(HasSubstr("no version 2"), HasSubstr("served is 1"))));
+                       AllOf(HasSubstr("version 2 is not served"), HasSubstr("served: 1"))));
 }
 
-TEST_F(ServedModelsTest, OneThatCouldNotBeLoadedSaysWhy) {
-  models_.ServeNot("broken", 4, absl::FailedPreconditionError("no forward method"));
+TEST_F(ServedModelsTest, NotFoundGivesTheLoadError) {
+  models_.MarkFailed("broken", 4, absl::FailedPreconditionError("no forward method"));
   Serve("m", 1, 0);
   EXPECT_THAT(models_.Find("broken", 0),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no forward method")));
@@ -104,18 +104,17 @@ TEST_F(ServedModelsTest, OneThatCouldNotBeLoadedSaysWhy) {
   EXPECT_EQ(list[1].reason, "");
 }
 
-TEST_F(ServedModelsTest, AVersionTakesThePlaceOfTheOneBefore) {
+TEST_F(ServedModelsTest, AVersionReplacesTheOneBefore) {
   Serve("m", 3, 1);
   EXPECT_THAT(ServeVersion("m", 4, 2, {{"trainer", "t"}}), IsOk());
   EXPECT_EQ(Ask("m"), 2);
   EXPECT_THAT((*models_.Find("m", 4))->config().origin, ElementsAre(Pair("trainer", "t")));
-  EXPECT_THAT(models_.Find("m", 3),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("served is 4")));
+  EXPECT_THAT(models_.Find("m", 3), StatusIs(absl::StatusCode::kNotFound, HasSubstr("served: 4")));
   EXPECT_THAT(ServeVersion("other", 1, 2),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
 }
 
-TEST_F(ServedModelsTest, ThePolicySaysHowManyVersionsThereAre) {
+TEST_F(ServedModelsTest, KeepsAsManyVersionsAsThePolicySays) {
   for (const int64_t version : {1, 2, 3}) {
     Serve("all", version, 1, AllVersions{});
     Serve("two", version, 1, LatestVersions{2});
@@ -131,7 +130,7 @@ TEST_F(ServedModelsTest, ThePolicySaysHowManyVersionsThereAre) {
   EXPECT_THAT(models_.Versions("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("all")));
 }
 
-TEST_F(ServedModelsTest, AVersionThatWouldNotBeServedHasNoNumber) {
+TEST_F(ServedModelsTest, NextVersionFailsIfThePolicyExcludesIt) {
   Serve("m", 1, 1, SpecificVersions{{1, 3}});
   EXPECT_THAT(models_.NextVersion("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
                                                  AllOf(HasSubstr("version 2"), HasSubstr("1, 3"))));
@@ -139,10 +138,10 @@ TEST_F(ServedModelsTest, AVersionThatWouldNotBeServedHasNoNumber) {
   EXPECT_EQ(*models_.NextVersion("m"), 3);
 }
 
-TEST_F(ServedModelsTest, AReplacementKeepsWhatATrainerPublishedLater) {
+TEST_F(ServedModelsTest, ReplaceKeepsLaterPublishedVersions) {
   Serve("m", 1, 1);
   ASSERT_THAT(ServeVersion("m", 2, 2, {{"trainer", "t"}}), IsOk());
-  models_.ServeNot("m", 3, absl::FailedPreconditionError("broken"));
+  models_.MarkFailed("m", 3, absl::FailedPreconditionError("broken"));
   EXPECT_EQ(models_.List().size(), 2);
   models_.Replace(Made(1, 5));
   EXPECT_THAT(*models_.Versions("m"), ElementsAre(2));
@@ -153,7 +152,7 @@ TEST_F(ServedModelsTest, AReplacementKeepsWhatATrainerPublishedLater) {
   EXPECT_EQ(Ask("m"), 6);
 }
 
-TEST_F(ServedModelsTest, WhatIsRemovedAnswersWhatWaitsAndIsFreed) {
+TEST_F(ServedModelsTest, ARemovedVersionCompletesItsRequestsAndIsFreed) {
   Serve("m", 1, 1);
   std::weak_ptr<BatchQueue> freed = *models_.FindReplicas("m", 0);
   PendingInference pending;
@@ -174,7 +173,7 @@ TEST_F(ServedModelsTest, WhatIsRemovedAnswersWhatWaitsAndIsFreed) {
   EXPECT_THAT(models_.Remove("m", ""), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'m'")));
 }
 
-TEST_F(ServedModelsTest, WhatIsServedTellsItsMemory) {
+TEST_F(ServedModelsTest, ServedVersionsReportTheirMemory) {
   ModelConfig config = PuppetConfig(16);
   const std::vector<Parameter> parameters = {{"w", at::zeros({5, 2})}, {"b", at::zeros({3})}};
   std::vector<std::unique_ptr<Replica>> replicas;
@@ -189,7 +188,7 @@ TEST_F(ServedModelsTest, WhatIsServedTellsItsMemory) {
   EXPECT_THAT(served[0].memory, ElementsAre(Pair("cpu:0", 13 * 4), Pair("cpu:1", 13 * 4)));
 }
 
-TEST_F(ServedModelsTest, TheSeriesOfAModelGoWithItsLastRequest) {
+TEST_F(ServedModelsTest, MetricsOfAModelEndWithItsLastRequest) {
   const auto scrape = [this] {
     return prometheus::TextSerializer().Serialize(fleet_.metrics()->registry()->Collect());
   };
@@ -205,7 +204,7 @@ TEST_F(ServedModelsTest, TheSeriesOfAModelGoWithItsLastRequest) {
   EXPECT_THAT(scrape(), Not(HasSubstr("model=\"m\"")));
 }
 
-TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {
+TEST_F(ServedModelsTest, NextVersionFollowsTheHighest) {
   Serve("m", 3, 1);
   EXPECT_EQ(*models_.NextVersion("m"), 4);
   ASSERT_THAT(ServeVersion("m", 7, 2), IsOk());
@@ -223,7 +222,7 @@ TEST_F(ServedModelsTest, TheNextVersionComesAfterTheHighest) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
 }
 
-TEST_F(ServedModelsTest, WhatAModelWasLoadedFromIsFound) {
+TEST_F(ServedModelsTest, FindsTheConfigurationOfAModel) {
   Serve("m", 3, 1);
   ASSERT_THAT(ServeVersion("m", 4, 2, {{"trainer", "t"}}), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
@@ -232,13 +231,13 @@ TEST_F(ServedModelsTest, WhatAModelWasLoadedFromIsFound) {
   EXPECT_THAT(models_.FindConfig("other"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m")));
 }
 
-// What was made for the configuration before would undo the loading, or outlive the unloading.
-TEST_F(ServedModelsTest, AVersionDoesNotTakeThePlaceOfWhatWasLoadedSince) {
+// A version for the previous configuration would undo the load, or outlive the unload.
+TEST_F(ServedModelsTest, ServeVersionFailsAfterAReload) {
   Serve("m", 1, 1);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
   models_.Replace(Made(1, 5));
   EXPECT_THAT(models_.ServeVersion({*config, 2, Adding(2)}, config),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'m' has been loaded again")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'m' was reloaded")));
   EXPECT_EQ((*models_.Find("m", 0))->version(), 1);
   EXPECT_EQ(Ask("m"), 5);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto later, models_.FindConfig("m"));
@@ -248,7 +247,7 @@ TEST_F(ServedModelsTest, AVersionDoesNotTakeThePlaceOfWhatWasLoadedSince) {
   EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound, HasSubstr("unloaded")));
 }
 
-TEST_F(ServedModelsTest, AVersionIsServedWithItsOwnConfiguration) {
+TEST_F(ServedModelsTest, ServesAVersionWithItsOwnConfiguration) {
   Serve("m", 1, 1);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
   ModelConfig own = *config;
@@ -258,7 +257,7 @@ TEST_F(ServedModelsTest, AVersionIsServedWithItsOwnConfiguration) {
   EXPECT_EQ(*models_.FindConfig("m"), config);
 }
 
-TEST_F(ServedModelsTest, WhatWaitsForTheVersionBeforeRunsOnIt) {
+TEST_F(ServedModelsTest, QueuedRequestsRunOnTheirVersion) {
   Serve("m", 1, 1);
   std::vector<PendingInference> before(5);
   {

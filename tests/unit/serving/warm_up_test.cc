@@ -54,14 +54,14 @@ class WarmUpTest : public ::testing::Test {
   std::optional<ValueRange> range_;
 };
 
-TEST_F(WarmUpTest, EveryReplicaRunsTheRequestAsOftenAsAsked) {
+TEST_F(WarmUpTest, EveryReplicaRunsTheRequestCountTimes) {
   ASSERT_THAT(Run(Warmup::Fill::kZero, {3}, /*count=*/3), IsOk());
   ASSERT_EQ(seen_.size(), 6);
   EXPECT_THAT(seen_[0].sizes().vec(), ElementsAre(2, 3));
   EXPECT_EQ(seen_[0].abs().sum().item<float>(), 0);
 }
 
-TEST_F(WarmUpTest, AModelMayWorkInPlace) {
+TEST_F(WarmUpTest, AModelMayModifyItsInputs) {
   ModelConfig config = PuppetConfig(4);
   config.warmups = {{"w", 2, {{"x", {DataType::kFp32, {1}, Warmup::Fill::kZero}}}, /*count=*/5}};
   const ReplicaSet replicas(
@@ -77,7 +77,7 @@ TEST_F(WarmUpTest, AModelMayWorkInPlace) {
   }
 }
 
-TEST_F(WarmUpTest, AnotherModelsBatchRunsBetweenTwoRuns) {
+TEST_F(WarmUpTest, BatchesOfOtherModelsRunInBetween) {
   Worker& worker = fleet_.worker(0);
   const auto other = std::make_shared<QueueSource>();
   worker.AddSource(other);
@@ -96,7 +96,7 @@ TEST_F(WarmUpTest, AnotherModelsBatchRunsBetweenTwoRuns) {
   EXPECT_THAT(order, ElementsAre("run", "batch", "run", "run"));
 }
 
-TEST_F(WarmUpTest, RandomNumbersAreOfTheRange) {
+TEST_F(WarmUpTest, RandomIntegersStayInRange) {
   ASSERT_THAT(Run(Warmup::Fill::kRandom), IsOk());
   EXPECT_TRUE(((seen_[0] >= 0) & (seen_[0] < 1)).all().item<bool>());
   range_ = ValueRange{7, 9};
@@ -107,28 +107,28 @@ TEST_F(WarmUpTest, RandomNumbersAreOfTheRange) {
   }
 }
 
-TEST_F(WarmUpTest, AFileHoldsTheBytes) {
+TEST_F(WarmUpTest, ReadsInputsFromAFile) {
   EXPECT_THAT(Run(Warmup::Fill::kFile),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("model_warmup[0] ('w')"), HasSubstr("warmup/x.bin"))));
   dir_.Write("warmup/x.bin", "12345678");
   EXPECT_THAT(Run(Warmup::Fill::kFile),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("8 bytes; expected 12 for a row, or 24")));
+                       HasSubstr("8 bytes (expected 12 for one row, or 24")));
   const std::vector<float> values = {1, 2, 3, 4, 5, 6};
   dir_.Write("warmup/x.bin", std::string(reinterpret_cast<const char*>(values.data()), 24));
   ASSERT_THAT(Run(Warmup::Fill::kFile), IsOk());
   EXPECT_EQ(seen_[0][1][2].item<float>(), 6);
 }
 
-TEST_F(WarmUpTest, AFileOfOneRowIsRepeated) {
+TEST_F(WarmUpTest, RepeatsAFileOfOneRow) {
   const std::vector<float> values = {1, 2, 3};
   dir_.Write("warmup/x.bin", std::string(reinterpret_cast<const char*>(values.data()), 12));
   ASSERT_THAT(Run(Warmup::Fill::kFile), IsOk());
   EXPECT_TRUE(seen_[0].equal(at::tensor({1.F, 2.F, 3.F}).repeat({2, 1})));
 }
 
-TEST_F(WarmUpTest, WhatFailsIsTheReason) {
+TEST_F(WarmUpTest, ReturnsTheErrorOfTheModel) {
   EXPECT_THAT(Run(Warmup::Fill::kZero, {4}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("model_warmup[0]"), HasSubstr("[2, 4]"))));
@@ -137,7 +137,7 @@ TEST_F(WarmUpTest, WhatFailsIsTheReason) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no such kernel")));
 }
 
-TEST_F(WarmUpTest, APipeIsNotWaitedFor) {
+TEST_F(WarmUpTest, DoesNotBlockOnAPipe) {
   std::filesystem::create_directories(dir_.path() / "warmup");
   SilentPipe pipe(dir_.path() / "warmup" / "x.bin");
   EXPECT_THAT(Run(Warmup::Fill::kFile), StatusIs(absl::StatusCode::kNotFound, HasSubstr("x.bin")));

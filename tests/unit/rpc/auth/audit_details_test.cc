@@ -18,7 +18,7 @@ AuditDetails::value_type Detail(const char* name, AuditValue value) {
   return {name, std::move(value)};
 }
 
-TEST(AuditDetailsTest, AreWhatARequestAsksFor) {
+TEST(AuditDetailsTest, ContainWhatTheRequestSets) {
   braid::v1::RollbackRequest rollback;
   rollback.set_version(3);
   EXPECT_THAT(DetailsOf(rollback, Subject::kModel), ElementsAre(Detail("version", 3)));
@@ -42,7 +42,7 @@ TEST(AuditDetailsTest, AreWhatARequestAsksFor) {
               ElementsAre(Detail("region", "r"), Detail("key", "/k")));
 }
 
-TEST(RequestNamesTest, AreTheModelsAndTrainersAlone) {
+TEST(RequestNamesTest, ContainOnlyModelsAndTrainers) {
   inference::SystemSharedMemoryRegisterRequest region;
   region.set_name("r");
   EXPECT_EQ(NamesIn(region, Subject::kServer).trainer, "");
@@ -56,7 +56,7 @@ TEST(RequestNamesTest, AreTheModelsAndTrainersAlone) {
   EXPECT_EQ(NamesIn(remove, Subject::kTrainer).model, "");
 }
 
-TEST(RequestNamesTest, ATrainerWithoutANameHasItsModels) {
+TEST(RequestNamesTest, ATrainerWithoutANameGetsItsModels) {
   braid::v1::CreateTrainerRequest create;
   create.set_model("net");
   EXPECT_EQ(NamesIn(create, Subject::kModel).model, "net");

@@ -30,7 +30,7 @@ std::vector<const google::protobuf::MethodDescriptor*> AllMethods() {
   return methods;
 }
 
-TEST(MethodRulesTest, EveryMethodHasOne) {
+TEST(MethodRulesTest, EveryMethodHasARule) {
   std::set<std::string> methods;
   for (const auto* method : AllMethods()) {
     EXPECT_TRUE(methods.insert(method->name()).second) << method->name() << " is there twice";
@@ -43,7 +43,7 @@ TEST(MethodRulesTest, EveryMethodHasOne) {
   EXPECT_EQ(methods.size(), MethodRules().size());
 }
 
-TEST(MethodRulesTest, OnlyProbesAreOpen) {
+TEST(MethodRulesTest, OnlyProbesNeedNoCredentials) {
   std::set<std::string> open;
   for (const MethodRule& rule : MethodRules()) {
     if (rule.need == Need::kOpen) {
@@ -53,12 +53,12 @@ TEST(MethodRulesTest, OnlyProbesAreOpen) {
   EXPECT_THAT(open, ::testing::ElementsAre("ServerLive", "ServerReady"));
 }
 
-TEST(MethodRulesTest, AnUnknownMethodIsForAdmins) {
+TEST(MethodRulesTest, UnknownMethodsNeedAnAdmin) {
   EXPECT_EQ(RuleOf("NoSuchMethod").need, Need::kAdmin);
 }
 
 // A request that names a model or a trainer is about it.
-TEST(MethodRulesTest, RulesLookAtWhatRequestsName) {
+TEST(MethodRulesTest, SubjectsMatchTheRequestsFields) {
   for (const auto* method : AllMethods()) {
     const MethodRule& rule = RuleOf(method->name());
     const google::protobuf::Descriptor* request = method->input_type();
@@ -72,7 +72,7 @@ TEST(MethodRulesTest, RulesLookAtWhatRequestsName) {
   }
 }
 
-TEST(NamesInTest, ReadsTheFieldThatCounts) {
+TEST(NamesInTest, ReadsTheFieldOfTheSubject) {
   braid::v1::CreateTrainerRequest create;
   create.set_model("m");
   create.set_name("t");
@@ -96,7 +96,7 @@ TEST(NamesInTest, ReadsTheFieldThatCounts) {
   EXPECT_EQ(NamesIn(step, Subject::kTrainer).trainer, "t");
 }
 
-TEST(NeedOfTest, SettingIsForAdmins) {
+TEST(NeedOfTest, ChangingSettingsNeedsAnAdmin) {
   inference::LogSettingsRequest request;
   EXPECT_EQ(NeedOf(request, Need::kAnyone), Need::kAnyone);
   (*request.mutable_settings())["log_info"].set_bool_param(true);

@@ -35,7 +35,7 @@ std::vector<std::string> Classify(const HostTensor& tensor, const TensorSpec& sp
   return texts;
 }
 
-TEST(ClassificationTest, TheLargestOfEachRowWithLabels) {
+TEST(ClassificationTest, ReturnsTheLargestElementsPerRowWithLabels) {
   TensorSpec spec;
   spec.labels = {"cat", "", "dog"};
   std::vector<int64_t> shape;
@@ -45,7 +45,7 @@ TEST(ClassificationTest, TheLargestOfEachRowWithLabels) {
   EXPECT_THAT(shape, ElementsAre(2, 2));
 }
 
-TEST(ClassificationTest, MoreClassesThanThereAre) {
+TEST(ClassificationTest, ReturnsFewerClassesIfARowIsShorter) {
   std::vector<int64_t> shape;
   EXPECT_THAT(Classify(MakeHost<int64_t>("y", {1, 2}, {-5, 7}), {}, true,
                        std::numeric_limits<int64_t>::max(), &shape),
@@ -53,7 +53,7 @@ TEST(ClassificationTest, MoreClassesThanThereAre) {
   EXPECT_THAT(shape, ElementsAre(1, 2));
 }
 
-TEST(ClassificationTest, AModelThatIsNotBatchedHasOneRow) {
+TEST(ClassificationTest, AnUnbatchedModelHasOneRow) {
   std::vector<int64_t> shape;
   EXPECT_THAT(Classify(MakeHost<double>("y", {2, 2}, {1, 4, 3, 2}), {}, false, 2, &shape),
               ElementsAre("4.000000:1", "3.000000:2"));

@@ -99,25 +99,25 @@ Copied Send(const std::vector<int64_t>& rows, bool raw, int64_t max_batch_size) 
   return {BytesElsewhere(probe.inputs(), contents), BytesElsewhere(answered, probe.outputs())};
 }
 
-TEST(CopiedBytesTest, OfOneRequestNone) {
+TEST(CopiedBytesTest, ASingleRequestIsNotCopied) {
   const Copied copied = Send({1000}, /*raw=*/true, /*max_batch_size=*/4096);
   EXPECT_EQ(copied.in, 0);
   EXPECT_EQ(copied.out, 0);
 }
 
-TEST(CopiedBytesTest, OfOneInTypedContentsNone) {
+TEST(CopiedBytesTest, TypedContentsAreNotCopied) {
   const Copied copied = Send({1000}, /*raw=*/false, /*max_batch_size=*/4096);
   EXPECT_EQ(copied.in, 0);
   EXPECT_EQ(copied.out, 0);
 }
 
-TEST(CopiedBytesTest, OfOneThatIsSplitNone) {
+TEST(CopiedBytesTest, ASplitRequestIsNotCopied) {
   const Copied copied = Send({1000}, /*raw=*/true, /*max_batch_size=*/64);
   EXPECT_EQ(copied.in, 0);
   EXPECT_EQ(copied.out, 0);
 }
 
-TEST(CopiedBytesTest, OfThoseThatAreMergedEachOnce) {
+TEST(CopiedBytesTest, MergedRequestsAreCopiedOnce) {
   const Copied copied = Send({3, 2, 3}, /*raw=*/true, /*max_batch_size=*/8);
   EXPECT_EQ(copied.in, 8 * sizeof(float));
   EXPECT_EQ(copied.out, 0);

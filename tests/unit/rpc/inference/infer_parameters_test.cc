@@ -50,7 +50,7 @@ T ValueOf(const HostTensor& tensor) {
   return value;
 }
 
-TEST(AddScalarsTest, ParametersBecomeTensorsOfRank0) {
+TEST(AddScalarsTest, ParametersBecomeScalarTensors) {
   std::vector<HostTensor> tensors;
   ASSERT_THAT(AddScalars(Config(), Scalars(), &tensors), IsOk());
   ASSERT_THAT(tensors, SizeIs(3));
@@ -63,7 +63,7 @@ TEST(AddScalarsTest, ParametersBecomeTensorsOfRank0) {
   EXPECT_EQ(ValueOf<double>(tensors[2]), 0.25);
 }
 
-TEST(AddScalarsTest, AnIntegerIsANumberToo) {
+TEST(AddScalarsTest, IntegersAreValidNumbers) {
   Parameters parameters = Scalars();
   parameters["n"].set_uint64_param(9);
   parameters["alpha"].set_int64_param(2);
@@ -73,7 +73,7 @@ TEST(AddScalarsTest, AnIntegerIsANumberToo) {
   EXPECT_EQ(ValueOf<double>(tensors[2]), 2.0);
 }
 
-TEST(AddScalarsTest, AnotherKindIsRefused) {
+TEST(AddScalarsTest, RejectsOtherTypes) {
   const auto refused = [](const char* name, const auto& change) {
     Parameters parameters = Scalars();
     change(parameters[name]);
@@ -91,7 +91,7 @@ TEST(AddScalarsTest, AnotherKindIsRefused) {
   refused("alpha", [](auto& p) { p.Clear(); });
 }
 
-TEST(AddScalarsTest, WhatIsMissingIsLeftOut) {
+TEST(AddScalarsTest, OmitsMissingParameters) {
   Parameters parameters = Scalars();
   parameters.erase("flag");
   std::vector<HostTensor> tensors;
@@ -100,14 +100,14 @@ TEST(AddScalarsTest, WhatIsMissingIsLeftOut) {
   EXPECT_EQ(tensors[1].name, "alpha");
 }
 
-TEST(AddScalarsTest, OneThatIsSentAsATensorIsRefused) {
+TEST(AddScalarsTest, RejectsScalarsSentAsTensors) {
   std::vector<HostTensor> tensors(1);
   tensors[0].name = "n";
   EXPECT_THAT(AddScalars(Config(), Scalars(), &tensors),
               RefusesField("inputs[0].name", HasSubstr("parameter")));
 }
 
-TEST(CheckParametersTest, WhatWouldChangeTheMeaningIsRefusedByName) {
+TEST(CheckParametersTest, RejectsUnsupportedParametersByName) {
   for (const char* name : {"sequence_id", "sequence_start", "triton_anything"}) {
     Parameters parameters;
     parameters[name].set_int64_param(1);
@@ -122,7 +122,7 @@ TEST(CheckParametersTest, WhatWouldChangeTheMeaningIsRefusedByName) {
   EXPECT_THAT(CheckParameters(harmless), IsOk());
 }
 
-TEST(ReadScheduleTest, PriorityAndTimeout) {
+TEST(ReadScheduleTest, ReadsPriorityAndTimeout) {
   Parameters parameters;
   parameters["priority"].set_uint64_param(2);
   parameters["timeout"].set_int64_param(1500);
@@ -133,7 +133,7 @@ TEST(ReadScheduleTest, PriorityAndTimeout) {
   EXPECT_EQ(schedule.deadline, deadline);
 }
 
-TEST(ReadScheduleTest, NegativesAndOtherKindsAreRefused) {
+TEST(ReadScheduleTest, RejectsNegativeValuesAndOtherTypes) {
   for (const char* name : {"priority", "timeout"}) {
     const std::string field = std::string("parameters.") + name;
     Parameters parameters;

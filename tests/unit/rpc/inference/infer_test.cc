@@ -8,7 +8,7 @@
 namespace braid {
 namespace {
 
-TEST(DeadlineTest, WithoutOneNothingExpires) {
+TEST(DeadlineTest, WithoutADeadlineIsInfinite) {
   const auto none = std::chrono::system_clock::time_point::max();
   EXPECT_EQ(DeadlineOf(none), absl::InfiniteFuture());
   const auto one = std::chrono::system_clock::from_time_t(1'000'000'000);

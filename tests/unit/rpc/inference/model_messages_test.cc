@@ -20,19 +20,19 @@ ModelConfig Config(int64_t max_batch_size) {
   return config;
 }
 
-TEST(ParseVersionTest, NothingIsTheNewest) {
+TEST(ParseVersionTest, EmptyMeansTheNewest) {
   EXPECT_EQ(*ParseVersion("", "version"), 0);
   EXPECT_EQ(*ParseVersion("12", "version"), 12);
 }
 
-TEST(ParseVersionTest, OtherTextIsRefused) {
+TEST(ParseVersionTest, RejectsOtherText) {
   for (const char* text : {"0", "-1", "one", "1.0", "99999999999999999999"}) {
     EXPECT_THAT(ParseVersion(text, "model_version"),
                 RefusesField("model_version", HasSubstr(text)));
   }
 }
 
-TEST(FillMetadataTest, ShapesAreWholeWithTheBatchDimension) {
+TEST(FillMetadataTest, ShapesIncludeTheBatchDimension) {
   inference::ModelMetadataResponse response;
   FillMetadata(Config(8), {3, 5}, &response);
   EXPECT_EQ(response.name(), "m");
@@ -48,7 +48,7 @@ TEST(FillMetadataTest, ShapesAreWholeWithTheBatchDimension) {
   EXPECT_THAT(whole.inputs(0).shape(), ElementsAre(3, -1));
 }
 
-TEST(FillConfigTest, IsTheConfiguration) {
+TEST(FillConfigTest, ContainsTheConfiguration) {
   inference::ModelConfig message;
   FillConfig(Config(8), &message);
   EXPECT_EQ(message.name(), "m");

@@ -25,7 +25,7 @@ class LogSettingsTest : public ::testing::Test {
   inference::LogSettingsResponse response_;
 };
 
-TEST_F(LogSettingsTest, SaysWhatHolds) {
+TEST_F(LogSettingsTest, ReturnsTheCurrentSettings) {
   ASSERT_THAT(Exchange(), IsOk());
   EXPECT_TRUE(response_.settings().at("log_error").bool_param());
   EXPECT_TRUE(response_.settings().at("log_info").bool_param());
@@ -33,7 +33,7 @@ TEST_F(LogSettingsTest, SaysWhatHolds) {
   EXPECT_EQ(response_.settings().at("log_format").string_param(), "ISO8601");
 }
 
-TEST_F(LogSettingsTest, AreTextForTheAudit) {
+TEST_F(LogSettingsTest, FormatsSettingsForTheAudit) {
   EXPECT_EQ(SettingsText(request_), "");
   (*this)["log_verbose_level"].set_uint32_param(1);
   (*this)["log_level"].set_string_param("info,rpc=debug");
@@ -61,7 +61,7 @@ TEST_F(LogSettingsTest, ChangesTheLevel) {
   EXPECT_FALSE(response_.settings().at("log_info").bool_param());
 }
 
-TEST_F(LogSettingsTest, LevelsAreOfModulesWhereTheyAreNamed) {
+TEST_F(LogSettingsTest, SetsLevelsPerModule) {
   (*this)["log_level"].set_string_param("training=debug,access=info");
   ASSERT_THAT(Exchange(), IsOk());
   EXPECT_TRUE(AccessLogOn());
@@ -70,7 +70,7 @@ TEST_F(LogSettingsTest, LevelsAreOfModulesWhereTheyAreNamed) {
   EXPECT_FALSE(Log(LogModule::kServer).should_log(spdlog::level::debug));
 }
 
-TEST_F(LogSettingsTest, WhatCannotBeIsRefusedAndChangesNothing) {
+TEST_F(LogSettingsTest, RejectsInvalidSettingsWithoutChanges) {
   (*this)["log_error"].set_bool_param(false);
   EXPECT_THAT(Exchange(), RefusesField("settings", HasSubstr("log_warning")));
   request_.Clear();
@@ -89,7 +89,7 @@ TEST_F(LogSettingsTest, WhatCannotBeIsRefusedAndChangesNothing) {
   EXPECT_EQ(GetLogLevels(), DefaultLogLevels());
 }
 
-TEST(TraceSettingsTest, TracingIsOffAndStaysSo) {
+TEST(TraceSettingsTest, TracingIsAlwaysOff) {
   inference::TraceSettingRequest request;
   inference::TraceSettingResponse response;
   (*request.mutable_settings())["trace_level"].add_value("OFF");

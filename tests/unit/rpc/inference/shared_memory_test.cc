@@ -65,14 +65,14 @@ TEST_F(GpuTensorsTest, InputsAreCopiedToTheHost) {
   EXPECT_THAT(slices_, SizeIs(1));
 }
 
-TEST_F(GpuTensorsTest, InputsHaveToBeWithinTheRegionAndOfTheirSize) {
+TEST_F(GpuTensorsTest, RejectsInputsOutsideTheRegion) {
   EXPECT_THAT(ReadInputs(Request(56, 16), &regions_, &slices_),
               RefusesField("inputs[0].parameters.shared_memory_region", HasSubstr("not within")));
   EXPECT_THAT(ReadInputs(Request(0, 12), &regions_, &slices_),
               RefusesField("inputs[0].parameters.shared_memory_byte_size", HasSubstr("is 12")));
 }
 
-TEST_F(GpuTensorsTest, AFaultOfTheGpuIsTold) {
+TEST_F(GpuTensorsTest, ReportsAFailedGpuCopy) {
   gpus_.fault = absl::InternalError("the copy failed");
   EXPECT_THAT(ReadInputs(Request(0, 16), &regions_, &slices_),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("the copy failed")));
@@ -104,7 +104,7 @@ TEST_F(GpuTensorsTest, OutputsAreCopiedFromTheHost) {
   EXPECT_THAT(response.raw_output_contents(), ElementsAre(""));
 }
 
-TEST_F(GpuTensorsTest, InputsCountAsIfTheyHadBeenSent) {
+TEST_F(GpuTensorsTest, SharedInputsCountAsBytesInFlight) {
   inference::ModelInferRequest request = Request(0, 16);
   EXPECT_EQ(SharedInputBytes(&regions_, request), 16);
   *request.add_inputs() = request.inputs(0);
@@ -116,7 +116,7 @@ TEST_F(GpuTensorsTest, InputsCountAsIfTheyHadBeenSent) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("33 bytes")));
 }
 
-TEST_F(GpuTensorsTest, InputsThatAreRefusedCountNothing) {
+TEST_F(GpuTensorsTest, RejectedInputsCountNothing) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(SharedInputBytes(&regions_, Request(0, kMost)), 0);
   EXPECT_EQ(SharedInputBytes(&regions_, Request(60, 16)), 0);
@@ -124,7 +124,7 @@ TEST_F(GpuTensorsTest, InputsThatAreRefusedCountNothing) {
   EXPECT_EQ(SharedInputBytes(nullptr, Request(0, 16)), 0);
 }
 
-TEST(CheckGpuMemoryTest, SaysWhatIsMissing) {
+TEST(CheckGpuMemoryTest, ReportsDisabledMemoryOrMissingGpu) {
   EXPECT_THAT(CheckGpuMemory(nullptr),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--allow_client_shared")));
   const SharedRegions without_gpus;

@@ -40,7 +40,7 @@ inference::ModelInferRequest Raw(const std::string& type, const std::vector<int6
   return request;
 }
 
-TEST(ReadInputsTest, EveryDatatypeRawWithoutACopy) {
+TEST(ReadInputsTest, ReadsEveryDatatypeWithoutACopy) {
   for (const absl::string_view name : absl::StrSplit(AllDataTypeNames(), ", ")) {
     const size_t bytes = 6 * DataTypeSize(*DataTypeFromName(name));
     const inference::ModelInferRequest request = Raw(std::string(name), {2, 3}, bytes);
@@ -54,13 +54,13 @@ TEST(ReadInputsTest, EveryDatatypeRawWithoutACopy) {
   }
 }
 
-TEST(ReadInputsTest, ShapesMayBeEmptyOrOfNoElements) {
+TEST(ReadInputsTest, AcceptsScalarAndEmptyShapes) {
   EXPECT_THAT(ReadInputs(Raw("FP32", {}, 4)), IsOk());
   EXPECT_THAT(ReadInputs(Raw("FP32", {0, 3}, 0)), IsOk());
   EXPECT_THAT(ReadInputs(inference::ModelInferRequest()), IsOk());
 }
 
-TEST(ReadInputsTest, UnknownDatatypes) {
+TEST(ReadInputsTest, RejectsUnknownDatatypes) {
   for (const char* type : {"", "BYTES", "float32"}) {
     EXPECT_THAT(ReadInputs(Raw(type, {1}, 4)),
                 RefusesField("inputs[0].datatype", AllOf(HasSubstr(absl::StrCat("'", type, "'")),
@@ -68,7 +68,7 @@ TEST(ReadInputsTest, UnknownDatatypes) {
   }
 }
 
-TEST(ReadInputsTest, ShapesThatNoTensorHas) {
+TEST(ReadInputsTest, RejectsInvalidShapes) {
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
            {-1}, {kHuge}, {kHuge, kHuge}, {int64_t{1} << 32, int64_t{1} << 32}, {0, -5}}) {
     EXPECT_THAT(ReadInputs(Raw("FP32", shape, 4)),
@@ -78,16 +78,16 @@ TEST(ReadInputsTest, ShapesThatNoTensorHas) {
               RefusesField("inputs[0].shape", HasSubstr("65 dimensions")));
 }
 
-TEST(ReadInputsTest, WrongByteCounts) {
+TEST(ReadInputsTest, RejectsWrongByteCounts) {
   for (const size_t bytes : {0, 23, 25}) {
     EXPECT_THAT(ReadInputs(Raw("FP32", {2, 3}, bytes)),
                 RefusesField("raw_input_contents[0]",
-                             AllOf(HasSubstr(absl::StrCat("holds ", bytes, " bytes for 'x'")),
-                                   HasSubstr("FP32 [2, 3] takes 24"))));
+                             AllOf(HasSubstr(absl::StrCat("has ", bytes, " bytes for 'x'")),
+                                   HasSubstr("expected 24 for FP32 [2, 3]"))));
   }
 }
 
-TEST(ReadInputsTest, RawContentsForEveryInputOrForNone) {
+TEST(ReadInputsTest, RequiresRawContentsForAllInputsOrNone) {
   inference::ModelInferRequest request = Raw("FP32", {1}, 4);
   request.add_raw_input_contents("");
   EXPECT_THAT(ReadInputs(request),
@@ -98,13 +98,13 @@ TEST(ReadInputsTest, RawContentsForEveryInputOrForNone) {
               RefusesField("inputs[0].contents", HasSubstr("when using raw_input_contents")));
 }
 
-TEST(ReadInputsTest, ANameThatIsTooLong) {
+TEST(ReadInputsTest, RejectsLongNames) {
   inference::ModelInferRequest request = Raw("FP32", {1}, 4);
   request.mutable_inputs(0)->set_name(std::string(1025, 'x'));
   EXPECT_THAT(ReadInputs(request), RefusesField("inputs[0].name", HasSubstr("1025 bytes")));
 }
 
-TEST(ReadInputsTest, AnErrorIsTextWhateverItQuotes) {
+TEST(ReadInputsTest, ErrorsAreValidUtf8) {
   for (size_t before = 56; before < 66; ++before) {  // what is quoted is cut somewhere there
     const absl::Status status = ReadInputs(Raw(std::string(before, 'x') + "€€", {1}, 4)).status();
     google::rpc::Status details;
@@ -133,7 +133,7 @@ TEST(ReadTensorsTest, ErrorsNameTheElement) {
   WriteTensor(MakeRows("x", 2, 0), messages.Add());
   messages.Mutable(1)->mutable_data()->pop_back();
   EXPECT_THAT(ReadTensors(messages, "targets"),
-              RefusesField("targets[1].data", HasSubstr("holds 7 bytes for 'x'")));
+              RefusesField("targets[1].data", HasSubstr("has 7 bytes for 'x'")));
   messages.Mutable(0)->set_datatype("FP8");
   EXPECT_THAT(ReadTensors(messages, "targets"),
               RefusesField("targets[0].datatype", HasSubstr("'FP8'")));

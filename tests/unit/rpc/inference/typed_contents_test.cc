@@ -58,7 +58,7 @@ void ExpectReads(DataType type, const InferTensorContents& contents, T first, T 
   EXPECT_THAT(ValuesOf<T>(tensor), ElementsAre(first, second)) << DataTypeName(type);
 }
 
-TEST(TypedContentsTest, SignedIntegers) {
+TEST(TypedContentsTest, ReadsSignedIntegers) {
   ExpectReads<int8_t>(DataType::kInt8, Ints<int32_t>({-128, 127}), -128, 127);
   ExpectReads<int16_t>(DataType::kInt16, Ints<int32_t>({-32768, 32767}), -32768, 32767);
   ExpectReads<int32_t>(DataType::kInt32, Ints<int32_t>({-5, 7}), -5, 7);
@@ -66,14 +66,14 @@ TEST(TypedContentsTest, SignedIntegers) {
                        int64_t{1} << 40);
 }
 
-TEST(TypedContentsTest, UnsignedIntegers) {
+TEST(TypedContentsTest, ReadsUnsignedIntegers) {
   ExpectReads<uint8_t>(DataType::kUint8, Ints<uint32_t>({0, 255}), 0, 255);
   ExpectReads<uint16_t>(DataType::kUint16, Ints<uint32_t>({0, 65535}), 0, 65535);
   ExpectReads<uint32_t>(DataType::kUint32, Ints<uint32_t>({1, 0xffffffff}), 1, 0xffffffff);
   ExpectReads<uint64_t>(DataType::kUint64, Ints<uint64_t>({1, ~uint64_t{0}}), 1, ~uint64_t{0});
 }
 
-TEST(TypedContentsTest, BooleansAndFloats) {
+TEST(TypedContentsTest, ReadsBooleansAndFloats) {
   InferTensorContents contents;
   contents.add_bool_contents(true);
   contents.add_bool_contents(false);
@@ -88,14 +88,14 @@ TEST(TypedContentsTest, BooleansAndFloats) {
   ExpectReads<double>(DataType::kFp64, contents, -2.5, 1e300);
 }
 
-TEST(TypedContentsTest, WhatIsOfTheTensorsWidthIsNotCopied) {
+TEST(TypedContentsTest, DoesNotCopyElementsOfEqualWidth) {
   const InferTensorContents contents = Ints<int64_t>({1, 2});
   HostTensor tensor = Header(DataType::kInt64, 2);
   ASSERT_THAT(Read(contents, &tensor), IsOk());
   EXPECT_EQ(tensor.data, contents.int64_contents().data());
 }
 
-TEST(TypedContentsTest, ACopyIsTheTensorsOwn) {
+TEST(TypedContentsTest, TheTensorOwnsItsCopy) {
   HostTensor tensor = Header(DataType::kInt8, 2);
   {
     const InferTensorContents contents = Ints<int32_t>({3, 4});
@@ -104,7 +104,7 @@ TEST(TypedContentsTest, ACopyIsTheTensorsOwn) {
   EXPECT_THAT(ValuesOf<int8_t>(tensor), ElementsAre(3, 4));
 }
 
-TEST(TypedContentsTest, NumbersThatTheTypeCannotHoldAreNamed) {
+TEST(TypedContentsTest, RejectsNumbersOutOfRange) {
   for (const auto& [type, value] : {std::pair{DataType::kInt8, 128},
                                     {DataType::kInt8, -129},
                                     {DataType::kInt16, 32768},
@@ -122,18 +122,18 @@ TEST(TypedContentsTest, NumbersThatTheTypeCannotHoldAreNamed) {
   }
 }
 
-TEST(TypedContentsTest, WrongCounts) {
+TEST(TypedContentsTest, RejectsWrongCounts) {
   for (const auto& values : {Ints<int64_t>({1}), Ints<int64_t>({1, 2, 3}), InferTensorContents()}) {
     HostTensor tensor = Header(DataType::kInt64, 2);
     EXPECT_THAT(Read(values, &tensor),
-                RefusesField("c", AllOf(HasSubstr("elements for 'x'"), HasSubstr("takes 2"))));
+                RefusesField("c", AllOf(HasSubstr("elements for 'x'"), HasSubstr("expected 2"))));
   }
 }
 
-TEST(TypedContentsTest, AnotherFieldIsRefusedByName) {
+TEST(TypedContentsTest, RejectsOtherFieldsByName) {
   HostTensor tensor = Header(DataType::kInt64, 1);
   EXPECT_THAT(Read(Ints<int32_t>({1}), &tensor),
-              RefusesField("c.int_contents", HasSubstr("INT64 goes in int64_contents")));
+              RefusesField("c.int_contents", HasSubstr("expected int64_contents for INT64")));
   InferTensorContents both = Ints<int64_t>({1});
   both.add_fp32_contents(1);
   EXPECT_THAT(Read(both, &tensor), RefusesField("c.fp32_contents", HasSubstr("'x'")));
@@ -142,7 +142,7 @@ TEST(TypedContentsTest, AnotherFieldIsRefusedByName) {
   EXPECT_THAT(Read(both, &tensor), RefusesField("c.bytes_contents", HasSubstr("int64_contents")));
 }
 
-TEST(TypedContentsTest, HalfPrecisionTravelsRawOnly) {
+TEST(TypedContentsTest, HalfPrecisionRequiresRawContents) {
   for (const DataType type : {DataType::kFp16, DataType::kBf16}) {
     HostTensor tensor = Header(type, 1);
     EXPECT_THAT(
@@ -151,7 +151,7 @@ TEST(TypedContentsTest, HalfPrecisionTravelsRawOnly) {
   }
 }
 
-TEST(TypedContentsTest, NoElementsAreFine) {
+TEST(TypedContentsTest, AcceptsEmptyTensors) {
   HostTensor tensor = Header(DataType::kInt8, 0);
   EXPECT_THAT(Read(InferTensorContents(), &tensor), IsOk());
 }

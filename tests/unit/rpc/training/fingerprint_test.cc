@@ -45,7 +45,7 @@ TEST(FingerprintTest, DiffersForAnyFlippedByte) {
   }
 }
 
-TEST(FingerprintTest, DiffersForAnyOtherField) {
+TEST(FingerprintTest, DiffersForAnyChangedField) {
   const Fingerprint original = FingerprintOf(Request(10));
   const std::vector<std::function<void(StepRequest*)>> changes = {
       [](StepRequest* r) { r->set_sequence(8); },
@@ -64,7 +64,7 @@ TEST(FingerprintTest, DiffersForAnyOtherField) {
   }
 }
 
-TEST(FingerprintTest, DiffersForAnotherTypeOfTheSameBytes) {
+TEST(FingerprintTest, DiffersBetweenTypesWithEqualBytes) {
   const StepRequest step = Request(10);
   ForwardBackwardRequest forward_backward;
   ASSERT_TRUE(forward_backward.ParseFromString(step.SerializeAsString()));

@@ -24,7 +24,7 @@ braid::v1::CreateTrainerRequest Request(const std::string& text) {
 
 absl::StatusOr<TrainerSpec> Read(const std::string& text) { return ReadSpec(Request(text)); }
 
-TEST(ReadSpecTest, DefaultsAreTorchs) {
+TEST(ReadSpecTest, DefaultsMatchPyTorch) {
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec spec,
                              Read("model: 'm' losses { name: 'mse' } optimizer { sgd { } }"));
   EXPECT_EQ(spec.name, "");
@@ -61,7 +61,7 @@ TEST(ReadSpecTest, EveryOptimizerHasItsOwnDefaults) {
   EXPECT_EQ(adagrad.eps, 1e-10);
 }
 
-TEST(ReadSpecTest, AnExplicitZeroIsNoDefault) {
+TEST(ReadSpecTest, KeepsAnExplicitZero) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const TrainerSpec spec,
       Read("losses { ignore_index: 0 weight: 0 } optimizer { adamw { lr: 0 "
@@ -75,13 +75,13 @@ TEST(ReadSpecTest, AnExplicitZeroIsNoDefault) {
   EXPECT_EQ(spec.checkpoints.keep, 0);
 }
 
-TEST(ReadSpecTest, WhatIsWrongIsNamed) {
+TEST(ReadSpecTest, ErrorsNameTheField) {
   EXPECT_THAT(Read("optimizer { }"), RefusesField("optimizer", HasSubstr("sgd, adam")));
-  EXPECT_THAT(Read(""), RefusesField("optimizer", HasSubstr("is missing")));
-  EXPECT_THAT(Read("version: -1"), RefusesField("version", HasSubstr("-1 is no version")));
+  EXPECT_THAT(Read(""), RefusesField("optimizer", HasSubstr("missing")));
+  EXPECT_THAT(Read("version: -1"), RefusesField("version", HasSubstr("-1 is not a version")));
   braid::v1::CreateTrainerRequest request;
   request.add_losses()->set_reduction(static_cast<braid::v1::Loss::Reduction>(9));
-  EXPECT_THAT(ReadSpec(request), RefusesField("losses[0].reduction", HasSubstr("9 is unknown")));
+  EXPECT_THAT(ReadSpec(request), RefusesField("losses[0].reduction", HasSubstr("unknown value 9")));
   const std::string sgd = "optimizer { sgd { } } ";
   EXPECT_THAT(Read(sgd + "options { idle_timeout_seconds: -1 }"),
               RefusesField("idle_timeout_seconds", HasSubstr("-1 is out of range")));
@@ -91,10 +91,10 @@ TEST(ReadSpecTest, WhatIsWrongIsNamed) {
               RefusesField("grad_scaler", HasSubstr("PRECISION_FLOAT16")));
   request = Request(sgd);
   request.mutable_options()->set_precision(static_cast<braid::v1::Precision>(7));
-  EXPECT_THAT(ReadSpec(request), RefusesField("precision", HasSubstr("7 is unknown")));
+  EXPECT_THAT(ReadSpec(request), RefusesField("precision", HasSubstr("unknown value 7")));
 }
 
-// Of one schedule and optimizer each, everything that the wire can say.
+// Requests that set every field, one per schedule and optimizer.
 class RoundTripTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     Kinds, RoundTripTest,
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         "factor: 0.5 patience: 2 threshold: 3 absolute_threshold: true cooldown: 4 min_lr: 5 "
         "eps: 6 } } }"));
 
-TEST_P(RoundTripTest, WhatIsReadIsWhatIsTold) {
+TEST_P(RoundTripTest, WritesWhatItRead) {
   braid::v1::CreateTrainerRequest request = Request(std::string(R"(
     model: 'm' version: 3 name: 't' request_id: 'r'
     losses { name: 'cross_entropy' output: 'y' target: 'z' reduction: REDUCTION_SUM weight: 2
@@ -154,7 +154,7 @@ TEST_P(RoundTripTest, WhatIsReadIsWhatIsTold) {
   EXPECT_TRUE(differencer.Compare(request, again)) << difference;
 }
 
-TEST(ReadStoredSpecTest, ReadsWhatWasSent) {
+TEST(ReadStoredSpecTest, ReadsASerializedRequest) {
   const auto request = Request("model: 'm' optimizer { sgd { lr: 2 } }");
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec spec, ReadStoredSpec(request.SerializeAsString()));
   EXPECT_EQ(spec.model, "m");

@@ -20,7 +20,7 @@ Message FromText(const std::string& text) {
   return message;
 }
 
-TEST(ReadOperationTest, EachRequestIsItsKind) {
+TEST(ReadOperationTest, ConvertsEachKindOfRequest) {
   constexpr char kBatch[] =
       "sequence: 7 inputs { name: 'x' datatype: 'UINT8' shape: 2 data: 'ab' }"
       "targets { name: 'y' datatype: 'UINT8' shape: 1 data: 'c' }";
@@ -47,15 +47,15 @@ TEST(ReadOperationTest, EachRequestIsItsKind) {
   EXPECT_EQ(ReadOperation(FromText<braid::v1::PublishRequest>("sequence: 9"))->sequence, 9);
 }
 
-TEST(ReadOperationTest, WhatIsWrongIsNamed) {
+TEST(ReadOperationTest, ErrorsNameTheField) {
   braid::v1::ForwardRequest forward;
   forward.set_mode(static_cast<braid::v1::ForwardRequest::Mode>(9));
-  EXPECT_THAT(ReadOperation(forward), RefusesField("mode", HasSubstr("9 is unknown")));
+  EXPECT_THAT(ReadOperation(forward), RefusesField("mode", HasSubstr("unknown value 9")));
   EXPECT_THAT(ReadOperation(FromText<braid::v1::StepRequest>("targets { datatype: 'x' }")),
               RefusesField("targets[0].datatype", HasSubstr("'x'")));
 }
 
-TEST(ReadOperationTest, AGraphIsKeptIfItIsAskedFor) {
+TEST(ReadOperationTest, KeepsTheGraphOnRequest) {
   EXPECT_TRUE(ReadOperation(FromText<braid::v1::ForwardRequest>("keep_graph: true"))->keep_graph);
   EXPECT_FALSE(ReadOperation(FromText<braid::v1::ForwardRequest>(""))->keep_graph);
   BRAID_ASSERT_OK_AND_ASSIGN(
@@ -79,7 +79,7 @@ TEST(ReadHyperParametersTest, ReadsEveryField) {
   EXPECT_EQ(hyper.metric, 6);
 }
 
-TEST(WriteTrainerTest, TellsWhereItStands) {
+TEST(WriteTrainerTest, WritesTheState) {
   TrainerInfo info;
   info.devices = {"cpu:0", "cpu:1"};
   info.step = 4;
@@ -102,7 +102,7 @@ TEST(WriteTrainerTest, TellsWhereItStands) {
   EXPECT_EQ(message.memory(0).peak_bytes(), 200);
 }
 
-TEST(WriteReplyTest, TellsTheSplitIfItIsAskedFor) {
+TEST(WriteReplyTest, WritesTheSplitOnRequest) {
   OperationResult result;
   result.applied_sequence = 3;
   result.durable_sequence = 1;
@@ -136,7 +136,7 @@ TEST(WriteReplyTest, TellsTheSplitIfItIsAskedFor) {
   EXPECT_EQ(without.status().chunks_size(), 0);
 }
 
-TEST(WriteCheckpointTest, TellsAllOfIt) {
+TEST(WriteCheckpointTest, WritesAllFields) {
   braid::v1::Checkpoint message;
   WriteCheckpoint({"name", 1, 2, 3, absl::UnixEpoch() + absl::Seconds(4.5)}, &message);
   EXPECT_EQ(message.name(), "name");

@@ -1,4 +1,4 @@
-#include "server/rpc/training/pieces.h"
+#include "server/rpc/training/piece_stream.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -17,7 +17,7 @@ bool HasBatchDim(const TensorSpec& spec) {
          (BeginsWithAnySize(spec.dims) && (!spec.reshape || BeginsWithAnySize(*spec.reshape)));
 }
 
-// Applies `change` to the dims, and to the shape that they are reshaped to.
+// Applies `change` to dims and reshape of every spec that is neither broadcast nor scalar.
 template <typename Change>
 void ChangeDims(const Change& change, std::vector<TensorSpec>* specs) {
   for (TensorSpec& spec : *specs) {

@@ -1,6 +1,6 @@
-// Two ways to describe a model that has a batch dimension but merges no requests. The server works
-// with max_batch_size and dims without the batch; config.pbtxt and clients have max_batch_size: 0
-// and dims that begin with -1.
+// Converts between two descriptions of a model that has a batch dimension but does not merge
+// requests. Internally, max_batch_size is positive and dims omit the batch dimension. In
+// config.pbtxt and for clients, max_batch_size is 0 and dims begin with -1.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace braid {
 
-// Takes the batch dimension out of the dims of all outputs, of all inputs but broadcast ones, and
-// of their warm-up requests, and marks rows as dependent for `reason`. Returns false and leaves
-// `config`, which is not batched, as it is if one of those dims does not begin with -1.
+// Removes the batch dimension from the dims of outputs, of inputs that are not broadcast, and of
+// warm-up requests, and marks rows as dependent for `reason`. `config` is not batched. Returns
+// false and leaves `config` unchanged if any of these dims does not begin with -1.
 bool SeparateBatchDim(std::string reason, ModelConfig* config);
 
-// The inverse: `config` as clients see it. Models that merge requests stay as they are.
+// Inverse of SeparateBatchDim(): returns `config` as clients see it. Does not change models that
+// merge requests.
 ModelConfig JoinBatchDim(ModelConfig config);
 
 }  // namespace braid

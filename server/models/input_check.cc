@@ -28,10 +28,10 @@ std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
     shape.insert(shape.begin(), -1);
   }
   const bool open = std::find(shape.begin(), shape.end(), -1) != shape.end();
-  return absl::StrCat(ShapeString(shape), open ? " (-1: any size)" : "",
+  return absl::StrCat("expected ", ShapeString(shape), open ? ", -1 is any size" : "",
                       config.fixed_rows
-                          ? "; it was exported for so many rows: for any number, export it with a "
-                            "dynamic dim 0, or put a config.pbtxt with max_batch_size beside it"
+                          ? "; for any number of rows, export the model with a dynamic dim 0, or "
+                            "add a config.pbtxt with max_batch_size"
                           : "");
 }
 
@@ -45,19 +45,18 @@ absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const
   if (!fits) {
     return InvalidField(
         field + ".shape",
-        absl::StrCat("input '", spec.name, "' has shape ", ShapeString(tensor.shape), "; model '",
-                     config.name, "' takes ", ExpectedShape(config, spec)));
+        absl::StrCat(ShapeString(tensor.shape), " does not fit input '", spec.name, "' of model '",
+                     config.name, "' (", ExpectedShape(config, spec), ")"));
   }
   if (batch_dims > 0 && tensor.rows() == 0) {
-    return InvalidField(
-        field + ".shape",
-        absl::StrCat("input '", spec.name, "' has shape ", ShapeString(tensor.shape),
-                     ", which holds 0 rows; expected at least 1"));
+    return InvalidField(field + ".shape",
+                        absl::StrCat(ShapeString(tensor.shape), " of input '", spec.name,
+                                     "' has 0 rows (expected at least 1)"));
   }
   return absl::OkStatus();
 }
 
-// The bytes need not be aligned to anything.
+// Checks every element. `tensor.data` need not be aligned.
 template <typename Element>
 absl::Status CheckRange(const TensorSpec& spec, const HostTensor& tensor,
                         const std::string& field) {
@@ -72,15 +71,14 @@ absl::Status CheckRange(const TensorSpec& spec, const HostTensor& tensor,
            static_cast<int>(std::cmp_greater(value, range.max));
   };
   int wrong = 0;
-  for (size_t i = 0; i < count; ++i) {  // without a branch: what compilers vectorize
+  for (size_t i = 0; i < count; ++i) {  // Without branches, so that compilers vectorize it.
     wrong |= outside(at(i));
   }
   for (size_t i = 0; wrong != 0 && i < count; ++i) {
     if (outside(at(i)) != 0) {
-      return InvalidField(field,
-                          absl::StrCat("input '", spec.name, "' holds ", +at(i), " at index ", i,
-                                       " (counted through all its elements); expected values from ",
-                                       spec.range->min, " to ", spec.range->max));
+      return InvalidField(field, absl::StrCat("input '", spec.name, "' has the value ", +at(i),
+                                              " at index ", i, " in row-major order (expected ",
+                                              spec.range->min, " to ", spec.range->max, ")"));
     }
   }
   return absl::OkStatus();
@@ -106,7 +104,7 @@ absl::Status CheckRangeOf(const TensorSpec& spec, const HostTensor& tensor,
     case DataType::kInt64:
       return CheckRange<int64_t>(spec, tensor, field);
     default:
-      return absl::OkStatus();  // what is no integer has no range
+      return absl::OkStatus();  // Only integers have ranges.
   }
 }
 
@@ -115,14 +113,14 @@ absl::Status CheckOne(const ModelConfig& config, const TensorSpec& spec, const H
   if (tensor.type != spec.type) {
     return InvalidField(
         field + ".datatype",
-        absl::StrCat("input '", spec.name, "' is ", DataTypeName(tensor.type), "; model '",
-                     config.name, "' takes ", DataTypeName(spec.type)));
+        absl::StrCat(DataTypeName(tensor.type), " does not match input '", spec.name,
+                     "' of model '", config.name, "' (expected ", DataTypeName(spec.type), ")"));
   }
   BRAID_RETURN_IF_ERROR(CheckShape(config, spec, tensor, field));
   return spec.range ? CheckRangeOf(spec, tensor, field) : absl::OkStatus();
 }
 
-// A scalar argument's default as the tensor that a request might have given.
+// Returns the default value of a scalar as an input tensor.
 HostTensor DefaultOf(const TensorSpec& spec) {
   const auto value = std::make_shared<const ScalarValue>(*spec.default_value);
   HostTensor tensor;
@@ -146,8 +144,8 @@ std::optional<size_t> IndexOf(const std::vector<TensorSpec>& specs, absl::string
   return std::nullopt;
 }
 
-// Rows cost time and replies even where they hold nothing, and a message of a few bytes can have
-// any number of those.
+// Limits rows without elements. They cost time and response bytes, and a request of a few bytes can
+// have any number of them.
 absl::Status CheckEmptyRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
                             absl::string_view field) {
   const bool empty = std::all_of(inputs.begin(), inputs.end(), [](const HostTensor& input) {
@@ -158,20 +156,20 @@ absl::Status CheckEmptyRows(const ModelConfig& config, const std::vector<HostTen
     return absl::OkStatus();
   }
   return InvalidField(
-      field, absl::StrCat(rows, " rows hold no elements; expected at most ", config.max_batch_size,
-                          " such rows, as many as model '", config.name, "' takes at once"));
+      field, absl::StrCat(rows, " rows without elements (expected at most ", config.max_batch_size,
+                          ", max_batch_size of model '", config.name, "')"));
 }
 
-// A copy of a row would change the others.
-absl::Status CheckLeastRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
-                            absl::string_view field) {
+// Checks batches that cannot be padded: a copy of a row would change the results of the others.
+absl::Status CheckMinRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
+                          absl::string_view field) {
   const int64_t rows = RowsOf(inputs);
   if (config.merges_requests() || rows >= config.min_rows) {
     return absl::OkStatus();
   }
   return InvalidField(
-      field, absl::StrCat(rows, " rows (expected at least ", config.min_rows, ", for which model '",
-                          config.name, "' was exported: its rows depend on each other)"));
+      field, absl::StrCat(rows, " rows (expected at least ", config.min_rows, ": model '",
+                          config.name, "' was exported for them and its rows are dependent)"));
 }
 
 absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {
@@ -185,9 +183,9 @@ absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view 
     }
     if (input.rows() != first->rows()) {
       return InvalidField(
-          field, absl::StrCat("dim 0 differs: '", first->name, "' has shape ",
-                              ShapeString(first->shape), ", '", input.name, "' has shape ",
-                              ShapeString(input.shape), "; expected the same number of rows"));
+          field, absl::StrCat("inputs have different numbers of rows: '", first->name, "' ",
+                              ShapeString(first->shape), ", '", input.name, "' ",
+                              ShapeString(input.shape), " (expected the same dim 0)"));
     }
   }
   return absl::OkStatus();
@@ -196,8 +194,8 @@ absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view 
 }  // namespace
 
 int64_t RowsOf(const std::vector<HostTensor>& inputs) {
-  const auto cut = [](const HostTensor& input) { return !input.broadcast; };
-  return std::find_if(inputs.begin(), inputs.end(), cut)->rows();
+  const auto has_rows = [](const HostTensor& input) { return !input.broadcast; };
+  return std::find_if(inputs.begin(), inputs.end(), has_rows)->rows();
 }
 
 absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
@@ -211,11 +209,11 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
       return InvalidField(
           element + ".name",
           absl::StrCat("model '", config.name, "' has no input '", Excerpt(tensors[i].name),
-                       "'; it takes ", Names(config.inputs)));
+                       "' (expected ", Names(config.inputs), ")"));
     }
     if (found[*index]) {
-      return InvalidField(element + ".name", absl::StrCat("input '", tensors[i].name,
-                                                          "' is there twice; expected once"));
+      return InvalidField(element + ".name",
+                          absl::StrCat("duplicate input '", tensors[i].name, "'"));
     }
     BRAID_RETURN_IF_ERROR(CheckOne(config, config.inputs[*index], tensors[i], element));
     found[*index] = std::move(tensors[i]);
@@ -228,15 +226,15 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
     }
     if (!found[i]) {
       return InvalidField(field,
-                          absl::StrCat("input '", config.inputs[i].name, "' is missing; model '",
-                                       config.name, "' takes ", Names(config.inputs)));
+                          absl::StrCat("input '", config.inputs[i].name, "' is missing (model '",
+                                       config.name, "' takes ", Names(config.inputs), ")"));
     }
     ordered.push_back(*std::move(found[i]));
   }
   if (config.batched()) {
     BRAID_RETURN_IF_ERROR(CheckRows(ordered, field));
     BRAID_RETURN_IF_ERROR(CheckEmptyRows(config, ordered, field));
-    BRAID_RETURN_IF_ERROR(CheckLeastRows(config, ordered, field));
+    BRAID_RETURN_IF_ERROR(CheckMinRows(config, ordered, field));
   }
   return ordered;
 }

@@ -1,4 +1,4 @@
-// Whether a request's tensors are what the model takes.
+// Checks the tensors of a request against the model's inputs.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,15 @@
 
 namespace braid {
 
-// Dim 0 of the inputs of a batched model, as CheckInputs() gave them.
+// Returns the number of rows of a batched model's `inputs`, a result of CheckInputs().
 int64_t RowsOf(const std::vector<HostTensor>& inputs);
 
-// The inputs in the order of `config.inputs`. INVALID_ARGUMENT, naming the field as `field`[i].…,
-// for a name that is unknown, missing or there twice, a wrong datatype, rank or dimension, no rows,
-// a value outside an input's range, or inputs that differ in rows. A scalar that is not there is
-// its default, if it has one. The byte counts are right already.
+// Returns `tensors` in the order of `config.inputs`, with default values for scalars that are not
+// given. The caller has checked that byte counts match shapes.
+//
+// INVALID_ARGUMENT naming the field, `field`[i].name for example, for an unknown, missing or
+// duplicate name, a wrong datatype, rank or dimension, no rows, a value outside an input's range,
+// or inputs with different numbers of rows.
 absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
                                                     std::vector<HostTensor> tensors,
                                                     absl::string_view field);

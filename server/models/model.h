@@ -1,4 +1,4 @@
-// A model as a file describes it, whatever its format.
+// Interface of a model that has been opened from a file of any format.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,16 @@
 
 namespace braid {
 
-// Immutable.
+// Immutable and thread-safe.
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // A replica with the file's weights on `device`, in eval mode. Called on a thread that has
-  // entered the device, beside its worker (RunBesideEach()); may throw what LibTorch throws.
+  // Creates a replica with the file's weights on `device`, in evaluation mode. Call it on a thread
+  // that has entered the device, in parallel to its worker (RunBesideEach()). Throws what LibTorch
+  // throws.
   virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const = 0;
-  // True if a forward pass in evaluation mode may change what a replica holds.
+  // True if a forward pass in evaluation mode may change the replica's state.
   virtual bool stateful() const { return false; }
 };
 

@@ -14,7 +14,7 @@
 namespace braid {
 namespace {
 
-// The number of "NAME__3".
+// Returns 3 for "NAME__3".
 std::optional<size_t> PositionOf(const std::string& name) {
   const size_t at = name.rfind("__");
   uint32_t position = 0;
@@ -27,17 +27,18 @@ std::optional<size_t> PositionOf(const std::string& name) {
 absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
   if (!value.defined()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("output '", spec.name, "' of the model is None"));
+        absl::StrCat("output '", spec.name, "': the model returned None"));
   }
   BRAID_RETURN_IF_ERROR(CheckDense(spec.name, value));
-  const bool shorter = IsFloatingPoint(spec.type) && value.is_floating_point() &&
-                       at::autocast::is_autocast_enabled(value.device().type());
-  if (shorter || value.scalar_type() == ToScalarType(spec.type)) {
+  // Under autocast the model computes in a lower precision.
+  const bool autocast = IsFloatingPoint(spec.type) && value.is_floating_point() &&
+                        at::autocast::is_autocast_enabled(value.device().type());
+  if (autocast || value.scalar_type() == ToScalarType(spec.type)) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("output '", spec.name, "' of the model is ", c10::toString(value.scalar_type()),
-                   "; its configuration says ", DataTypeName(spec.type)));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "output '", spec.name, "': the model returned ", c10::toString(value.scalar_type()),
+      " (expected ", DataTypeName(spec.type), ", as configured)"));
 }
 
 }  // namespace
@@ -56,7 +57,7 @@ std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpe
 
 namespace {
 
-// `wanted`'s places in `names`.
+// Returns the position of each of `wanted` in `names`; nullopt if one is missing or ambiguous.
 std::optional<std::vector<size_t>> PlacesOf(const std::vector<std::string>& wanted,
                                             const std::vector<std::string>& names) {
   std::vector<size_t> places;
@@ -70,12 +71,12 @@ std::optional<std::vector<size_t>> PlacesOf(const std::vector<std::string>& want
   return places;
 }
 
-// What is left of "ARGUMENT.KEY", in which a dict's tensor is named: its key.
+// Returns the keys of names like "ARGUMENT.KEY", the tensors of a dict.
 std::vector<std::string> KeysOf(const std::vector<std::string>& names) {
   std::vector<std::string> keys;
   keys.reserve(names.size());
   for (const std::string& name : names) {
-    keys.push_back(name.substr(name.find('.') + 1));  // all, where there is no '.'
+    keys.push_back(name.substr(name.find('.') + 1));  // the whole name if it has no '.'
   }
   return keys;
 }
@@ -98,38 +99,38 @@ std::vector<size_t> Positions(const std::vector<TensorSpec>& specs,
   return NamedPositions(specs, names).value_or(NumberedPositions(specs).value_or(ordered));
 }
 
-// FAILED_PRECONDITION if some of `specs` are named as `names` are, or numbered, and others are not:
-// by the order those would be another tensor. `what` they are, in words, and where `names` are.
+// FAILED_PRECONDITION if only some of `specs` match `names` or are numbered: binding the others by
+// position could bind them to the wrong tensor. kind: "input" or "output". verb: "takes" or
+// "returns".
 absl::Status CheckNames(const std::vector<TensorSpec>& specs, const std::vector<std::string>& names,
-                        absl::string_view what, absl::string_view where) {
+                        absl::string_view kind, absl::string_view verb) {
   if (NamedPositions(specs, names) || NumberedPositions(specs)) {
     return absl::OkStatus();
   }
   const std::vector<std::string> keys = KeysOf(names);
-  const TensorSpec* stranger = nullptr;
+  const TensorSpec* unknown = nullptr;
   bool any = false;
   for (const TensorSpec& spec : specs) {
-    const bool there = PlacesOf({spec.name}, names) || PlacesOf({spec.name}, keys);
-    any = any || there || PositionOf(spec.name);
-    stranger = there ? stranger : &spec;
+    const bool known = PlacesOf({spec.name}, names) || PlacesOf({spec.name}, keys);
+    any = any || known || PositionOf(spec.name);
+    unknown = known ? unknown : &spec;
   }
   if (!any) {
     return absl::OkStatus();
   }
-  if (stranger == nullptr) {
+  if (unknown == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the ", what, "s named '", specs.front().name, "' to '", specs.back().name,
-                     "' are each among what the model ", where,
-                     ", but not all by their names in full, or all by their keys alone: ",
-                     absl::StrJoin(names, ", ")));
+        absl::StrCat(kind, "s '", specs.front().name, "' to '", specs.back().name,
+                     "' mix full names and keys; the model ", verb, " ", absl::StrJoin(names, ", "),
+                     " (use the full names, or the keys, for all ", kind, "s)"));
   }
   return absl::FailedPreconditionError(
-      absl::StrCat(what, " '", stranger->name, "' is not among what the model ", where,
-                   ", while others are, or are numbered: ", absl::StrJoin(names, ", ")));
+      absl::StrCat("unknown ", kind, " '", unknown->name, "'; the model ", verb, " ",
+                   absl::StrJoin(names, ", "), " (name or number all ", kind, "s, or none)"));
 }
 
-// FAILED_PRECONDITION if all of what the model returns has keys, and there are fewer `outputs`,
-// none of which is one: the order does not say which they are.
+// FAILED_PRECONDITION if all `names` are keys and there are fewer `outputs`, none of which is a
+// key: their positions do not say which keys are meant.
 absl::Status CheckOrder(const std::vector<TensorSpec>& outputs,
                         const std::vector<std::string>& names) {
   const bool keys = std::none_of(names.begin(), names.end(), [](const std::string& name) {
@@ -139,9 +140,9 @@ absl::Status CheckOrder(const std::vector<TensorSpec>& outputs,
       NumberedPositions(outputs)) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("output '", outputs.front().name,
-                   "' is not among what the model returns: ", absl::StrJoin(names, ", ")));
+  return absl::FailedPreconditionError(absl::StrCat("unknown output '", outputs.front().name,
+                                                    "'; the model returns ",
+                                                    absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
@@ -156,8 +157,8 @@ absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& in
       order[positions[i]] = i;
     }
   }
-  const bool whole = std::find(order.begin(), order.end(), inputs.size()) == order.end();
-  if (!whole || inputs.size() != names.size()) {
+  const bool complete = std::find(order.begin(), order.end(), inputs.size()) == order.end();
+  if (!complete || inputs.size() != names.size()) {
     return absl::FailedPreconditionError(absl::StrCat("the configuration names ", inputs.size(),
                                                       " inputs; model.pt2 takes ", names.size(),
                                                       ": ", absl::StrJoin(names, ", ")));
@@ -172,9 +173,8 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
   std::vector<size_t> positions = Positions(outputs, names);
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (positions[o] >= names.size()) {
-      return absl::FailedPreconditionError(absl::StrCat("output '", outputs[o].name,
-                                                        "' is not among the ", names.size(),
-                                                        " tensors that the model returns"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "unknown output '", outputs[o].name, "'; the model returns ", names.size(), " tensors"));
     }
   }
   return positions;
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
       tensors.push_back(l);
     }
   }
-  // Among all: else a key that holds None would be given, by the order, what another holds.
+  // Includes keys that hold None. Otherwise they would be bound to another key by position.
   BRAID_RETURN_IF_ERROR(CheckNames(outputs, paths, "output", "returns"));
   std::optional<std::vector<size_t>> bound = NamedPositions(outputs, paths);
   if (!bound) {
@@ -215,21 +215,21 @@ absl::Status CheckDense(absl::string_view name, const at::Tensor& output) {
                            : output.is_meta() ? "meta"
                                               : c10::str(output.layout());
   return absl::FailedPreconditionError(
-      absl::StrCat("output '", name, "': the model returns a tensor of layout ", kind,
+      absl::StrCat("output '", name, "': the model returned a tensor of layout ", kind,
                    " (expected a dense tensor: call to_dense() in forward())"));
 }
 
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to) {
-  const auto batch = static_cast<size_t>(tensor.dim()) - from.size();  // 1 or 0
+  const auto batch_dims = static_cast<size_t>(tensor.dim()) - from.size();  // 1 or 0
   std::vector<int64_t> open;
   for (size_t d = 0; d < from.size(); ++d) {
     if (from[d] < 0) {
-      open.push_back(tensor.size(static_cast<int64_t>(batch + d)));
+      open.push_back(tensor.size(static_cast<int64_t>(batch_dims + d)));
     }
   }
   std::vector<int64_t> shape(tensor.sizes().begin(),
-                             tensor.sizes().begin() + static_cast<std::ptrdiff_t>(batch));
+                             tensor.sizes().begin() + static_cast<std::ptrdiff_t>(batch_dims));
   size_t next = 0;
   for (const int64_t dim : to) {
     shape.push_back(dim < 0 && next < open.size() ? open[next++] : dim);

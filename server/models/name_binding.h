@@ -1,4 +1,4 @@
-// How names of a configuration meet the tensors that a model takes or returns.
+// Binds the tensor names of a configuration to the tensors that a model takes and returns.
 #pragma once
 
 #include <cstddef>
@@ -14,44 +14,47 @@
 
 namespace braid {
 
-// A tensor of a model's result: a tensor, or a tuple, list or dict of them, nested.
+// Leaf of a model's result, which is a tensor or nested tuples, lists and dicts of tensors.
 struct OutputLeaf {
-  // The keys on the way to it, joined by '.'; empty where there is no dict on the way.
+  // Keys of the dicts around it, joined by '.'. Empty if there are none.
   std::string path;
-  at::Tensor value;  // undefined where the model returns a None in its place
+  at::Tensor value;  // undefined for None
 };
 
-// For each of `specs` the number in NAME__<number>, if all are so named.
+// Returns the number in NAME__<number> of each spec; nullopt unless all are named like this.
 std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs);
 
-// For each of `names`, the inputs of a package, the index of the one of `inputs` that it is: by
-// name, by the key of a dict that it is in, by NAME__<number>, or else by the order.
-// FAILED_PRECONDITION if there is not one for each, or if some are so named and others are not.
+// Binds the inputs of a package, `names`, to the configured `inputs`. Returns the index in `inputs`
+// for each name. Inputs are matched by name, by the key of the dict around them or by
+// NAME__<number>, and otherwise by position. FAILED_PRECONDITION if they do not correspond one to
+// one, or if only some of them match by name or number.
 absl::StatusOr<std::vector<size_t>> BindInputs(const std::vector<TensorSpec>& inputs,
                                                const std::vector<std::string>& names);
 
-// For each of `outputs` its place in `names`: by name or key, by NAME__<number>, or else, where
-// none has such a name, by the order. FAILED_PRECONDITION if one has none, or if fewer than there
-// are keys are no keys.
+// Binds the configured `outputs` to a package's outputs, `names`. Returns the index in `names` for
+// each output. Outputs are matched by name, key or NAME__<number>, and by position if none matches.
+// FAILED_PRECONDITION if an output has no match, or if position is ambiguous: all names are keys,
+// and `outputs` has fewer elements.
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<std::string>& names);
 
-// For each of `outputs` the index of its leaf, found likewise by its path; the number and the order
-// count no None. FAILED_PRECONDITION if there is none, if it is None or its datatype differs.
+// Binds the configured `outputs` to the leaves of a result in the same way, by their paths. Returns
+// the index in `leaves` for each output. Numbers and positions do not count None.
+// FAILED_PRECONDITION if an output has no match, is None, or has another datatype.
 absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& outputs,
                                                 const std::vector<OutputLeaf>& leaves);
 
-// FAILED_PRECONDITION if `output` is sparse, nested, or otherwise not laid out by strides: it has
-// no bytes that could be sent.
+// FAILED_PRECONDITION if `output` is not a dense strided tensor, for example sparse or nested. Only
+// dense tensors can be sent.
 absl::Status CheckDense(absl::string_view name, const at::Tensor& output);
 
-// `tensor`, whose shape is `from` with a batch dimension or without, in the shape `to`. A size that
-// `from` leaves open goes to the one that `to` does.
+// Reshapes `tensor` from the shape `from` to the shape `to`. A batch dimension before `from` is
+// kept. Each -1 of `from` corresponds to a -1 of `to`, in order.
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to);
-// From the shape that clients see to the one that the model has, as TensorSpec::reshape asks for,
-// and back. An output of fewer dimensions than that stays as it is; its memory holds its values
-// (Materialize()).
+// Applies TensorSpec::reshape: from the shape that clients see to the model's, and back.
+// FromModel() does not reshape an output with fewer dimensions than the spec, and materializes its
+// values (Materialize()).
 at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec);
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec);
 

@@ -1,4 +1,4 @@
-// Libraries with operators that LibTorch does not have, for TorchScript models that call them.
+// Shared libraries with custom operators for TorchScript models.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace braid {
 
-// Loads them in their order, for as long as the process lives; each may use what those before it
-// define. INVALID_ARGUMENT, naming it, for one that cannot be loaded.
+// Loads the libraries in the given order; later ones may use symbols of earlier ones. They stay
+// loaded until the process exits. INVALID_ARGUMENT, naming the path, if one cannot be loaded.
 absl::Status LoadOperatorLibraries(const std::vector<std::string>& paths);
 
 }  // namespace braid

@@ -41,12 +41,12 @@ RepositoryEntry Scan(const fs::path& folder) {
   return entry;
 }
 
-// Of the files in `folder`, and in the folders in it.
+// Adds a line for each file in `folder`, recursively.
 void AddFiles(const fs::path& folder, std::vector<std::string>* lines) {
   std::error_code error;
   fs::recursive_directory_iterator file(folder, error);
   for (; !error && file != fs::end(file); file.increment(error)) {
-    std::error_code gone;  // a file that vanishes meanwhile is another state of the folder
+    std::error_code gone;  // A file that is deleted during the scan is no error.
     if (file->is_regular_file(gone)) {
       const auto time = file->last_write_time(gone).time_since_epoch().count();
       lines->push_back(absl::StrCat(file->path().string(), " ", file->file_size(gone), " ", time));
@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<RepositoryEntry>> ScanRepository(const std::string& d
       entries.push_back(Scan(child.path()));
     } else {
       Log(LogModule::kModels)
-          .error("no model is served from '{}': its name is not UTF-8", absl::CHexEscape(name));
+          .error("'{}': folder skipped (its name is not UTF-8)", absl::CHexEscape(name));
     }
   }
   std::sort(entries.begin(), entries.end(),
@@ -82,15 +82,15 @@ absl::StatusOr<std::vector<RepositoryEntry>> ScanRepository(const std::string& d
 
 absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const std::string& name) {
   if (!IsFolderName(name)) {
-    return InvalidField("model_name", absl::StrCat("'", Excerpt(name),
-                                                   "' is no folder's name; expected the name of a "
-                                                   "model in the repository"));
+    return InvalidField("model_name",
+                        absl::StrCat("invalid name '", Excerpt(name),
+                                     "' (expected the name of a model in the repository)"));
   }
   const fs::path folder = fs::path(directory) / name;
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     return absl::NotFoundError(
-        absl::StrCat("there is no model '", Excerpt(name), "' in the repository"));
+        absl::StrCat("model '", Excerpt(name), "' is not in the repository"));
   }
   return Scan(folder);
 }
@@ -101,14 +101,13 @@ absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& versio
       filename.empty() ? std::vector<std::string>{kTorchScriptFile, kPackageFile}
                        : std::vector<std::string>{filename};
   for (const std::string& name : names) {
-    std::error_code error;  // a package may be a folder, too
+    std::error_code error;  // A package may also be a folder.
     if (const fs::path path = fs::path(version.folder) / name; fs::exists(path, error)) {
       return path.string();
     }
   }
-  return absl::NotFoundError(absl::StrCat("version ", version.version,
-                                          names.size() == 1 ? " has no " : " has neither ",
-                                          absl::StrJoin(names, " nor ")));
+  return absl::NotFoundError(
+      absl::StrCat("version ", version.version, " has no ", absl::StrJoin(names, " or ")));
 }
 
 std::vector<std::string> ModelFiles(const std::string& path) {

@@ -1,7 +1,7 @@
-// A model repository in Triton's layout: <model>/config.pbtxt and <model>/<version>/model.pt.
+// Model repository in Triton's layout: <model>/config.pbtxt and <model>/<version>/model.pt.
 //
-// Symbolic links are followed wherever they lead: whoever may write to the repository may run
-// anything as the server, for models are code.
+// Symbolic links are followed. Models are code, so anyone who can write to the repository can run
+// code as the server.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace braid {
 
-// A folder of the repository, as it was found.
+// A model's folder at the time of the scan.
 struct RepositoryEntry {
   struct Version {
     int64_t version = 0;
@@ -21,30 +21,30 @@ struct RepositoryEntry {
   };
   std::string name;
   std::string folder;
-  // Empty: there is none.
+  // Path of config.pbtxt. Empty: the file does not exist.
   std::string config_path;
-  // Ascending. Folders that are called otherwise than a number from 1 are passed over.
+  // Ascending. Folders whose name is not a positive integer are skipped.
   std::vector<Version> versions;
 };
 
-// The models in `directory`, by name. NOT_FOUND if it is no readable directory. Names of files and
-// folders that begin with a '.' are passed over.
+// Lists the models in `directory`, sorted by name. Skips files, and folders whose name begins with
+// a '.'. NOT_FOUND if `directory` cannot be read.
 absl::StatusOr<std::vector<RepositoryEntry>> ScanRepository(const std::string& directory);
 
-// The model `name` of the repository. INVALID_ARGUMENT if it is no folder's name, NOT_FOUND if
-// there is none of that name.
+// Finds model `name` in the repository. INVALID_ARGUMENT if it is not a valid folder name,
+// NOT_FOUND if the folder does not exist.
 absl::StatusOr<RepositoryEntry> ScanModel(const std::string& directory, const std::string& name);
 
-// The model's file in a version's folder: `filename`, or model.pt, or else model.pt2, if that is
-// empty. NOT_FOUND if it is not there.
+// Returns the path of the model's file in a version's folder: `filename`, or if that is empty,
+// model.pt or model.pt2. NOT_FOUND if the file does not exist.
 absl::StatusOr<std::string> FindModelFile(const RepositoryEntry::Version& version,
                                           const std::string& filename);
 
-// `path`, a model's file, and, where there are any, the weights that lie beside it.
+// Returns `path`, a model's file, and the file with its weights if there is one.
 std::vector<std::string> ModelFiles(const std::string& path);
 
-// Changes whenever a file of the model is added, removed or written: names, sizes and times of
-// change of what is in its folder.
+// Returns a text that changes when a file of the model is added, removed or written: the name, size
+// and modification time of each file in its folder.
 std::string ModelFingerprint(const RepositoryEntry& entry);
 
 }  // namespace braid

@@ -22,9 +22,10 @@ std::string DescribeScalar(const TensorSpec& spec) {
   if (const bool* flag = std::get_if<bool>(&*spec.default_value)) {
     return absl::StrCat(type, ", default ", *flag ? "true" : "false");
   }
-  const auto* whole = std::get_if<int64_t>(&*spec.default_value);
-  return whole != nullptr ? absl::StrCat(type, ", default ", *whole)
-                          : absl::StrCat(type, ", default ", std::get<double>(*spec.default_value));
+  const auto* integer = std::get_if<int64_t>(&*spec.default_value);
+  return integer != nullptr
+             ? absl::StrCat(type, ", default ", *integer)
+             : absl::StrCat(type, ", default ", std::get<double>(*spec.default_value));
 }
 
 absl::Status CheckScalars(const ModelConfig& config) {
@@ -34,13 +35,12 @@ absl::Status CheckScalars(const ModelConfig& config) {
         std::find_if(config.inputs.begin(), config.inputs.end(),
                      [&](const TensorSpec& spec) { return spec.scalar && spec.name == name; });
     if (input == config.inputs.end()) {
-      return InvalidField(field,
-                          absl::StrCat("the model takes no number '", Excerpt(name),
-                                       "'; expected nothing: it says itself which it takes"));
+      return InvalidField(field, absl::StrCat("the model has no scalar argument '", Excerpt(name),
+                                              "' (remove the parameter)"));
     }
     if (const std::string own = DescribeScalar(*input); own != text) {
-      return InvalidField(field, absl::StrCat("'", Excerpt(text), "'; expected '", own,
-                                              "', as the model has it, or nothing"));
+      return InvalidField(field, absl::StrCat("'", Excerpt(text), "' does not match the model's '",
+                                              own, "' (correct or remove the parameter)"));
     }
   }
   return absl::OkStatus();

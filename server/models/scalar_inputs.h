@@ -1,4 +1,4 @@
-// A number argument of forward(), as ModelConfig tells it and a configuration repeats it.
+// Scalar arguments of forward() as text, as configurations and metadata describe them.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace braid {
 
-// "INT64, default 3". `spec` is a scalar.
+// Describes a scalar input, for example "INT64, default 3".
 std::string DescribeScalar(const TensorSpec& spec);
 
-// INVALID_ARGUMENT naming `parameters["scalar.NAME"]` unless the inputs have each of
-// `config.scalars` as it is described there.
+// Compares `config.scalars` with the model's scalar inputs. INVALID_ARGUMENT naming
+// `parameters["scalar.NAME"]` if one does not exist or is described differently.
 absl::Status CheckScalars(const ModelConfig& config);
 
 }  // namespace braid

@@ -16,7 +16,7 @@
 namespace braid {
 namespace {
 
-// The argument `name` of a node, as in {"as_bool": true}; nullopt where the node leaves it out.
+// Returns the argument `name` of a node, for example {"as_bool": true}; nullopt if it is omitted.
 absl::StatusOr<std::optional<JsonField>> Argument(const JsonField& node, const char* name) {
   BRAID_ASSIGN_OR_RETURN(const JsonField list, node.Get("inputs"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs, list.Items());
@@ -51,7 +51,7 @@ void AddTrainingOperators(const torch::jit::Block& block, std::set<std::string>*
     for (const char* name : {"train", "training"}) {
       const auto value = input(node, name);
       const auto running = input(node, "running_mean");
-      // A batch norm without running statistics behaves the same in evaluation mode.
+      // A batch norm without running statistics computes the same in evaluation mode.
       if (value && value->isBool() && value->toBool() && !(running && running->isNone())) {
         found->insert(node->kind().toUnqualString());
       }
@@ -70,10 +70,8 @@ std::set<std::string> TrainingOperators(const torch::jit::Module& module) {
 void WarnAboutTrainingOperators(absl::string_view path, const std::set<std::string>& operators) {
   if (!operators.empty()) {
     Log(LogModule::kModels)
-        .warn(
-            "{}: the model was exported in training mode, and is served so: {} (call eval() "
-            "before the export)",
-            std::string(path), absl::StrJoin(operators, ", "));
+        .warn("{}: operators stay in training mode: {} (call eval() before the export)",
+              std::string(path), absl::StrJoin(operators, ", "));
   }
 }
 
@@ -92,7 +90,7 @@ absl::StatusOr<std::set<std::string>> TrainingOperators(const JsonField& graph) 
     if (absl::StrContains(name, "batch_norm")) {
       BRAID_ASSIGN_OR_RETURN(const bool trains, IsOn(node, "training"));
       BRAID_ASSIGN_OR_RETURN(const auto running, Argument(node, "running_mean"));
-      // Without running statistics it is no other in evaluation mode.
+      // A batch norm without running statistics computes the same in evaluation mode.
       if (trains && running && !running->Has("as_none")) {
         return node.Error(absl::StrCat("the program changes its buffers (", name,
                                        " in training mode): export it in evaluation mode"));

@@ -1,4 +1,5 @@
-// Operators that a model was exported with in training mode, and that stay in it.
+// Finds operators, such as dropout, that a model was exported with in training mode. They stay in
+// training mode when the model is served.
 #pragma once
 
 #include <set>
@@ -11,15 +12,15 @@
 
 namespace braid {
 
-// Names of the training-mode operators in `graph`, an exported program, such as "dropout".
-// FAILED_PRECONDITION for a batch norm that changes its running statistics, which are the model's
-// buffers.
+// Returns the names of the training-mode operators in an exported program's `graph`, for example
+// "dropout". FAILED_PRECONDITION for a batch norm that updates its running statistics, which are
+// buffers of the model.
 absl::StatusOr<std::set<std::string>> TrainingOperators(const JsonField& graph);
-// Names of the operators that stay in training mode although `module` is in evaluation mode, as in
-// a trace of a module in training mode.
+// Returns the names of the operators that stay in training mode although `module` is in evaluation
+// mode, for example in a trace of a module in training mode.
 std::set<std::string> TrainingOperators(const torch::jit::Module& module);
 
-// Logs a warning that the model in the file `path` is served with `operators`, if there are any.
+// Logs a warning for the model file `path` if `operators` is not empty.
 void WarnAboutTrainingOperators(absl::string_view path, const std::set<std::string>& operators);
 
 }  // namespace braid

@@ -133,16 +133,16 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("other_processor", LACKED),
         (
             "other_torch",
-            f"was compiled with PyTorch 2.10.1; this server runs PyTorch {RELEASE}: compile it "
-            f"again with PyTorch {RELEASE}",
+            f"was compiled with PyTorch 2.10.1, but this server runs PyTorch {RELEASE} (compile it "
+            f"again with PyTorch {RELEASE})",
         ),
         ("other_symbols", "undefined symbol: aoti_torch_of_the_future"),
-        ("other_symbols", f"compiled with another PyTorch than {RELEASE}: compile it again"),
-        ("outside", "is no name of a file"),
+        ("other_symbols", f"compile it again with this server's PyTorch {RELEASE}"),
+        ("outside", "has a record with the invalid name"),
         ("truncated", "archive is damaged"),
-        ("flipped", "is not what was written"),
+        ("flipped", "its checksum differs"),
         ("no_package", "not a zip archive"),
-        ("wrong_config", "input 'INPUT__0' is FP32[rows, 11]"),
+        ("wrong_config", "input 'INPUT__0' is configured as FP32[rows, 11]"),
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:

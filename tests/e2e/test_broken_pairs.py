@@ -110,7 +110,7 @@ def test_a_chunk_with_too_few_rows_for_batch_norm_is_refused(client: braid.Clien
         client, "good", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
     ) as trainer:
         before = trainer.state_dict()
-        with pytest.raises(braid.InvalidArgument, match="2 rows at least, got 1"):
+        with pytest.raises(braid.InvalidArgument, match=r"at least 2 rows\), got 1"):
             trainer.step({"x": X[:3]}, {"target": TARGET[:3]})
         training.assert_unchanged(before, trainer.state_dict())
 

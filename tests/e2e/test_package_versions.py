@@ -292,7 +292,7 @@ def test_the_servers_own_version_is_not_tested(
         ("fails", f"(tolerance 0.001) (export the model again with PyTorch {OWN})"),
         ("program_fails", "graph 'model', output '1' differs by up to 1 (tolerance 0.001)"),
         ("no_json", "model.pt2: extra/self_test.json: not a JSON object"),
-        ("unknown_name", "extra/self_test.json: given.parameter/none: no graph takes"),
+        ("unknown_name", "extra/self_test.json: given.parameter/none: no graph has this input"),
         ("nothing_given", f"exported with PyTorch {OTHER}: graph 'eval': the self-test has no"),
         ("program_no_json", "model.pt2: extra/self_test.json: not a JSON object"),
         ("other_major", "graph 'fw': schema_version.major: unsupported version 9"),

@@ -133,7 +133,7 @@ def test_a_missing_leaf_is_named(client: braid.Client) -> None:
 
 
 def test_an_output_that_is_none_is_named(client: braid.Client) -> None:
-    with pytest.raises(braid.FailedPrecondition, match="output 'aux' of the model is None"):
+    with pytest.raises(braid.FailedPrecondition, match="output 'aux': the model returned None"):
         client.infer("absent", {"x": A})
 
 

@@ -13,7 +13,7 @@
 namespace braid {
 namespace {
 
-// What goes into a node, or out of it.
+// Input or output of a node.
 class Argument {
  public:
   static absl::StatusOr<Argument> Read(const JsonField& field) {
@@ -61,11 +61,11 @@ absl::StatusOr<std::vector<JsonField>> ItemsOf(const JsonField& object, const ch
 
 absl::Status CheckCount(const JsonField& graph, const char* side, size_t arguments,
                         const JsonField& signature, const char* specs) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> told, ItemsOf(signature, specs));
-  if (arguments == told.size()) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> declared, ItemsOf(signature, specs));
+  if (arguments == declared.size()) {
     return absl::OkStatus();
   }
-  return graph.Error(absl::StrCat("has ", arguments, " ", side, " (expected ", told.size(),
+  return graph.Error(absl::StrCat("has ", arguments, " ", side, " (expected ", declared.size(),
                                   ", as in the signature)"));
 }
 

@@ -1,5 +1,5 @@
-// Whether a graph of torch.export, in JSON, is put together as LibTorch's interpreter takes for
-// granted: one that is not would end the process.
+// Checks the structure of torch.export's graphs in JSON. LibTorch assumes that it is valid: an
+// invalid graph could end the process.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,7 +7,8 @@
 
 namespace braid {
 
-// `graph`, and what its module's `signature` says of it. FAILED_PRECONDITION that names the field.
+// Checks that every tensor is defined before its use, and that the numbers of inputs and outputs
+// match the module's `signature`. FAILED_PRECONDITION naming the field.
 absl::Status CheckGraph(const JsonField& graph, const JsonField& signature);
 
 }  // namespace braid

@@ -10,7 +10,7 @@
 namespace braid {
 namespace {
 
-// The numbers that torch.export's schema has for datatypes.
+// Datatype numbers of torch.export's schema.
 constexpr std::array kSchemaTypes = {
     std::pair<int64_t, DataType>{1, DataType::kUint8},
     std::pair<int64_t, DataType>{2, DataType::kInt8},
@@ -27,7 +27,7 @@ constexpr std::array kSchemaTypes = {
     std::pair<int64_t, DataType>{35, DataType::kUint64},
 };
 
-// The number that it has for the layout of dense tensors.
+// Layout number of dense tensors in torch.export's schema.
 constexpr int64_t kSchemaStrided = 7;
 
 absl::Status ReadSize(const JsonField& size, GraphTensor* tensor) {

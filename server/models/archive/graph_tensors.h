@@ -1,4 +1,4 @@
-// What the graphs of torch.export, in JSON, say of their tensors.
+// Reads the tensors of torch.export's graphs in JSON.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,21 @@ namespace braid {
 
 struct GraphTensor {
   std::string name;
-  std::optional<DataType> type;  // nullopt: one that cannot be sent
-  std::vector<int64_t> shape;    // -1: not fixed
-  // As many as there are sizes: what one that is not fixed is; else empty.
+  std::optional<DataType> type;  // nullopt: not supported by Braid
+  std::vector<int64_t> shape;    // -1: dynamic size
+  // Expression of each dynamic size; empty for fixed sizes.
   std::vector<std::string> expressions;
   bool on_cpu = true;
-  bool dense = true;  // laid out by strides, not sparse
+  bool dense = true;  // strided, not sparse
 };
 
-// `argument`: {"as_tensor": {"name"}}; `values`: the graph's "tensor_values". FAILED_PRECONDITION
-// if it is another kind of argument.
+// Reads the tensor of an argument. argument: {"as_tensor": {"name"}}. values: the graph's
+// "tensor_values". FAILED_PRECONDITION for another kind of argument.
 absl::StatusOr<GraphTensor> ReadGraphTensor(const JsonField& argument, const JsonField& values);
 
-// The arguments of `kind`, "user_input" or "user_output", in `signature`'s `specs`, "input_specs"
-// or "output_specs". Constants, parameters and buffers are the package's own, and are passed over.
+// Returns the arguments of `kind`, "user_input" or "user_output", in the list `specs` of
+// `signature`, "input_specs" or "output_specs". Skips the package's constants, parameters and
+// buffers.
 absl::StatusOr<std::vector<JsonField>> SignatureArguments(const JsonField& signature,
                                                           const char* specs, const char* kind);
 

@@ -24,27 +24,27 @@
 namespace braid {
 namespace {
 
-// Tensors are stored as they are and code packs to a tenth: what wants more than this to unpack is
-// no model but a trap.
-constexpr uint64_t kMaxUnpacked = 32;
-constexpr uint64_t kSmallUnpacked = uint64_t{16} << 20;
+// Maximum ratio of unpacked to packed size, above kMinUnpackedLimit bytes. Tensors are not
+// compressed and code has a ratio of about 10, so a larger ratio is a decompression bomb.
+constexpr uint64_t kMaxUnpackRatio = 32;
+constexpr uint64_t kMinUnpackedLimit = uint64_t{16} << 20;
 
 absl::Status Wrong(absl::string_view file, absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat(file, " ", what));
 }
 
-// The first sentence of what PyTorch's reader says; what follows guesses at the reason.
+// Returns the first sentence of an error of PyTorch's reader. The rest guesses at the cause.
 absl::string_view CauseOf(const std::exception& failure) {
   const absl::string_view line = FirstLine(failure.what());
   return line.substr(0, line.find(". "));
 }
 
-// The first bytes tell what it is.
-absl::Status CheckStart(const std::string& path, const std::string& file) {
+// Checks the magic number.
+absl::Status CheckMagic(const std::string& path, const std::string& file) {
   std::array<char, 4> start = {};
   std::ifstream stream(path, std::ios::binary);
   if (!stream.read(start.data(), start.size())) {
-    return Wrong(file, "cannot be read, or is shorter than any archive");
+    return Wrong(file, "cannot be read, or is too short for an archive");
   }
   if (absl::string_view(start.data(), start.size()) == absl::string_view("PK\x03\x04", 4)) {
     return absl::OkStatus();
@@ -55,7 +55,7 @@ absl::Status CheckStart(const std::string& path, const std::string& file) {
                            "torch.export.save or AOTInductor wrote)");
 }
 
-// What the archive's directory says of each record, by its name without the folder that all are in.
+// Reads the CRC-32 of each record from the central directory, by name without the top folder.
 absl::StatusOr<std::map<std::string, uint32_t>> ReadChecksums(const std::string& path) {
   int error = 0;
   zip_t* const archive = zip_open(path.c_str(), ZIP_RDONLY, &error);
@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::stri
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    return Wrong(file, "is no file");
+    return Wrong(file, "is not a regular file");
   }
   const uint64_t bytes = std::filesystem::file_size(path, error);
   if (error) {
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<ModelArchive>> ModelArchive::Open(const std::stri
   if (bytes == 0) {
     return Wrong(file, "is empty");
   }
-  BRAID_RETURN_IF_ERROR(CheckStart(path, file));
+  BRAID_RETURN_IF_ERROR(CheckMagic(path, file));
   std::unique_ptr<ModelArchive> archive(new ModelArchive(path, file));
   try {
     archive->reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path);
@@ -123,12 +123,13 @@ ModelArchive::~ModelArchive() = default;
 
 absl::Status ModelArchive::CheckSizes(uint64_t file_bytes) {
   uint64_t unpacked = 0;
-  const uint64_t most = std::max(kSmallUnpacked, kMaxUnpacked * file_bytes);
+  const uint64_t limit = std::max(kMinUnpackedLimit, kMaxUnpackRatio * file_bytes);
   for (const std::string& record : records_) {
     const uint64_t bytes = reader_->getRecordSize(record);
-    if (bytes > most - unpacked) {
-      return Wrong(file_, absl::StrCat("is refused: it would unpack to more than ", most,
-                                       " bytes from ", file_bytes));
+    if (bytes > limit - unpacked) {
+      return Wrong(file_,
+                   absl::StrCat("would unpack to more than ", limit, " bytes from ", file_bytes,
+                                " (expected a ratio of at most ", kMaxUnpackRatio, ")"));
     }
     unpacked += bytes;
   }
@@ -160,14 +161,14 @@ absl::Status ModelArchive::CheckContents() {
   if (!checksums.ok()) {
     return Wrong(file_, absl::StrCat("is damaged: ", checksums.status().message()));
   }
-  std::vector<char> bytes;  // in the same memory again and again
+  std::vector<char> bytes;  // Reused for all records.
   for (const std::string& record : records_) {
     BRAID_RETURN_IF_ERROR(ReadInto(record, &bytes));
     const auto wanted = checksums->find(record);
     if (wanted == checksums->end() ||
         crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != wanted->second) {
       return Wrong(file_, absl::StrCat("is damaged at '", Excerpt(record),
-                                       "': it is not what was written; copy the file again"));
+                                       "': its checksum differs (copy the file again)"));
     }
   }
   return absl::OkStatus();
@@ -209,9 +210,9 @@ absl::Status CheckTorchScriptArchive(const std::string& path) {
     return Wrong(file, "is a package of torch.export: name it model.pt2");
   }
   return Wrong(file, archive->Has("data.pkl")
-                         ? "is what torch.save writes, a state dict or a pickled module; expected "
-                           "a TorchScript module, saved with torch.jit.save"
-                         : "is an archive, but no TorchScript module");
+                         ? "is a file of torch.save, a state dict or a pickled module (expected a "
+                           "TorchScript module saved with torch.jit.save)"
+                         : "is an archive, but not a TorchScript module");
 }
 
 }  // namespace braid

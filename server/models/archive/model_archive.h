@@ -1,4 +1,4 @@
-// Whether a model's file is what its name says, before a loader reads it.
+// Zip archives that PyTorch writes: reading, checksums, and the kind of model in them.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,22 @@ class PyTorchStreamReader;
 
 namespace braid {
 
-// A zip archive as PyTorch writes them. Used by one thread.
+// Zip archive in PyTorch's format, opened for reading. Not thread-safe.
 class ModelArchive {
  public:
-  // FAILED_PRECONDITION that names the file, as `file` if that is not empty, and says what it is,
-  // if it is none, has no directory, or would be far larger unpacked than it is.
+  // file: name of the file in errors; the default is the last component of `path`.
+  // FAILED_PRECONDITION if it is not such an archive, has no central directory, or would be far
+  // larger unpacked.
   static absl::StatusOr<std::unique_ptr<ModelArchive>> Open(const std::string& path,
                                                             std::string file = "");
   ~ModelArchive();
 
   const std::vector<std::string>& records() const { return records_; }
   bool Has(const std::string& record) const;
-  // What record `name` holds. FAILED_PRECONDITION if it is damaged.
+  // Returns the content of record `name`. FAILED_PRECONDITION if it is damaged.
   absl::StatusOr<std::string> Read(const std::string& name);
-  // Reads all of it: FAILED_PRECONDITION if a record is not what was written, which LibTorch's
-  // loaders do not ask.
+  // Reads all records and compares their checksums, which LibTorch's loaders do not do.
+  // FAILED_PRECONDITION if one differs.
   absl::Status CheckContents();
 
  private:
@@ -38,24 +39,25 @@ class ModelArchive {
   absl::Status ReadInto(const std::string& name, std::vector<char>* bytes);
 
   const std::string path_;
-  const std::string file_;  // its name, for messages
+  const std::string file_;  // name in errors
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
   std::vector<std::string> records_;
 };
 
 inline constexpr char kPairManifestRecord[] = "extra/train.json";
 
-// What a model.pt2 is, as far as its records tell.
+// Kind of a model.pt2.
 enum class PackageKind { kPair, kExportedProgram, kAoti };
-// kAoti for a folder, and for what is no package at all. FAILED_PRECONDITION if it is no archive.
+// Returns the kind of the package at `path` by the names of its records. kAoti for a folder and for
+// unknown archives. FAILED_PRECONDITION if it is not an archive.
 absl::StatusOr<PackageKind> KindOfPackage(const std::string& path);
 
-// Names the content of the archive at `path` by the names and checksums in its directory, without
-// reading what it holds. FAILED_PRECONDITION if it has no directory.
+// Returns a checksum of the names and checksums in the archive's central directory. Does not read
+// the records. FAILED_PRECONDITION if there is no central directory.
 absl::StatusOr<std::string> StoredChecksum(const std::string& path);
 
-// FAILED_PRECONDITION that says what the file `path` is, if it is no TorchScript module, or a
-// damaged one.
+// FAILED_PRECONDITION if the file is not a TorchScript module, or damaged. The error says what kind
+// of file it is.
 absl::Status CheckTorchScriptArchive(const std::string& path);
 
 }  // namespace braid

@@ -14,20 +14,21 @@ namespace {
 
 using nlohmann::json;
 
-// A tree that is deeper is nobody's result.
-constexpr int kDeepest = 64;
+// Maximum depth of a tree. No real result is deeper.
+constexpr int kMaxDepth = 64;
 
-// Parses JSON without what is nested deeper than any tree of a module: such JSON cannot be copied.
+// Parses JSON and drops values that are nested deeper than any module's tree. Copying deeply nested
+// JSON overflows the stack.
 json ParseShallow(absl::string_view text) {
-  constexpr int kDeepestJson = 4 * kDeepest;
+  constexpr int kMaxJsonDepth = 4 * kMaxDepth;
   return json::parse(
-      text, [](int depth, json::parse_event_t, json&) { return depth < kDeepestJson; },
+      text, [](int depth, json::parse_event_t, json&) { return depth < kMaxJsonDepth; },
       /*allow_exceptions=*/false);
 }
 
-// The keys that a node's context has for `count` children: ["a", "b"] of a dict and of
-// transformers' outputs, [["a", "b"], […]] of a dataclass, whose second list are the fields that
-// are None. Null: it has none.
+// Returns the keys of `count` children from a node's context: ["a", "b"] for a dict and for outputs
+// of transformers; [["a", "b"], […]] for a dataclass, where the second list has the fields that are
+// None. Null if there are no keys.
 json KeysOf(const json& node, size_t count) {
   const auto context = node.find("context");
   if (context == node.end() || !context->is_string()) {
@@ -40,7 +41,7 @@ json KeysOf(const json& node, size_t count) {
   return keys.is_array() && keys.size() == count ? keys : json();
 }
 
-// The children of a node with their keys; an index where the node has none.
+// Returns the children of a node with their keys, or with indices if the node has no keys.
 std::vector<std::pair<std::string, json>> Children(const json& node, bool* keyed) {
   std::vector<std::pair<std::string, json>> children;
   const json nodes = node.value("children_spec", json::array());
@@ -57,10 +58,10 @@ std::string Join(const std::string& path, const std::string& key) {
   return path.empty() ? key : absl::StrCat(path, ".", key);
 }
 
-// As Flatten() names what a module returns: indices count only below a key.
+// Appends the paths of all leaves, as Flatten() names them: indices are used only below a key.
 void AddLeaves(const json& node, const std::string& path, std::vector<std::string>* leaves,
                int depth = 0) {
-  if (depth > kDeepest || !node.is_object() || !node.value("type", json()).is_string()) {
+  if (depth > kMaxDepth || !node.is_object() || !node.value("type", json()).is_string()) {
     leaves->push_back(path);
     return;
   }

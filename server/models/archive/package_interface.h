@@ -1,4 +1,4 @@
-// What a package that can only be run takes and returns.
+// Inputs and outputs of an inference-only package.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +15,51 @@
 
 namespace braid {
 
-// The sizes that a package was made for; both included.
+// Sizes of a dimension that a package supports, both ends inclusive.
 struct PackageDim {
   int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
-  // Dims of one symbol are of one size. Empty: unknown.
+  // Dims with the same symbol have the same size. Empty: unknown.
   std::string symbol = {};
   bool fixed() const { return min == max; }
 };
 
 struct PackageInput {
-  // The argument's, or input__<position>; then keys and indices, joined by '.'.
+  // Name of the argument, or input__<position>, and keys and indices, joined by '.'.
   std::string name;
   DataType type = DataType::kFp32;
   std::vector<PackageDim> dims;
-  bool on_cpu = true;                              // else on the package's device
-  bool written = false;                            // the package works in place on it
-  bool number = false;                             // one integer: INT64[1] up to the package
+  bool on_cpu = true;                              // false: on the package's device
+  bool mutated = false;                            // the package modifies it in place
+  bool number = false;                             // an integer, passed to the package as INT64[1]
   std::optional<ValueRange> range = std::nullopt;  // of indices into embeddings
 };
 
 struct PackageInterface {
   std::vector<PackageInput> inputs;
-  // Of the tensors that it returns, as OutputLeaf has them.
+  // OutputLeaf::path of each tensor that the package returns.
   std::vector<std::string> output_paths;
   // Positions of outputs that are numbers, carried as rank-0 tensors.
   std::set<size_t> numbers;
 };
 
-// Returns the tree in "[1, {…}]", as torch.export describes arguments and results; null for
-// anything else.
+// Parses "[1, {…}]", torch.export's description of arguments and results, and returns the tree.
+// Returns null for other text.
 nlohmann::json ParseTree(absl::string_view text);
 
-// Reads such trees, {"type", "context", "children_spec"}. Names of the tensors that are passed:
-// `positional` are forward's arguments, as far as they are known. Empty if `tree` is none.
+// Returns the names of the inputs in a tree with nodes {"type", "context", "children_spec"}.
+// positional: names of forward()'s arguments, as far as known. Empty if `tree` is not an object.
 std::vector<std::string> InputNames(const nlohmann::json& tree,
                                     const std::vector<std::string>& positional);
+// Returns the paths of the outputs in such a tree.
 std::vector<std::string> OutputPaths(const nlohmann::json& tree);
 
-// Whether a tensor of `type` and `shape` is one that `input` was made for; `rows`: dim 0 may be
-// shorter, for it will be padded. INVALID_ARGUMENT that says what would be right.
+// INVALID_ARGUMENT, with the expected type and shape, if `input` does not accept a tensor of `type`
+// and `shape`. batched: dim 0 may be smaller, because the caller pads it.
 absl::Status CheckPackageShape(const PackageInput& input, DataType type,
                                const std::vector<int64_t>& shape, bool batched);
 
-// "FP32[1..32, 10]".
+// Describes type and shape: "FP32[1 to 32, 10]".
 std::string DescribePackageInput(const PackageInput& input);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// Version check for packages exported by another PyTorch release.
+// Checks packages that were exported with another PyTorch release.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ namespace braid {
 // server's own release. A package without a self-test is accepted with a warning in the log.
 //
 // describe: called only if there is a self-test to run.
-// device: of the kind that the package is for; must be current on the calling thread.
-// FAILED_PRECONDITION if the self-test is damaged or fails, RESOURCE_EXHAUSTED if memory does not
-// suffice for it.
+// device: of the package's device type; current on the calling thread.
+// FAILED_PRECONDITION if the self-test is damaged or fails, RESOURCE_EXHAUSTED if there is not
+// enough memory to run it.
 absl::Status CheckPackageVersion(const std::string& path, const std::string& exported_with,
                                  absl::FunctionRef<TestedModel()> describe, c10::Device device,
                                  ModelArchive* archive);

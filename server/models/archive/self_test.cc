@@ -43,7 +43,7 @@ absl::Status CheckText(const JsonField& object, const char* name, const std::str
              : field.Error(absl::StrCat("'", Excerpt(text), "' (expected ", expected, ")"));
 }
 
-// Dims of one symbol are of one size.
+// Checks that dims with the same symbol have the same size.
 absl::Status CheckSymbols(const PackageInput& input, const std::vector<int64_t>& shape,
                           const JsonField& field, std::map<std::string, int64_t>* sizes) {
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -67,7 +67,7 @@ std::optional<at::Tensor> AsTensor(const c10::IValue& value) {
   return value.isScalar() ? std::optional(at::scalar_to_tensor(value.toScalar())) : std::nullopt;
 }
 
-// "output 'y'" for "output/y".
+// Returns "output 'y'" for "output/y".
 std::string Described(const std::string& tensor) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(tensor, absl::MaxSplits('/', 1));
   return absl::StrCat(parts.first, " '", Excerpt(parts.second), "'");
@@ -109,7 +109,7 @@ absl::Status SelfTest::ReadGiven(const JsonField& root, const TestedModel& model
         std::find_if(model.inputs.begin(), model.inputs.end(),
                      [&](const PackageInput& candidate) { return candidate.name == name; });
     if (input == model.inputs.end()) {
-      return field.Error("no graph takes such a tensor");
+      return field.Error("no graph has this input");
     }
     BRAID_ASSIGN_OR_RETURN(GivenTensor tensor, GivenTensor::Read(field, *input));
     BRAID_RETURN_IF_ERROR(CheckSymbols(*input, tensor.shape(), field, &sizes));
@@ -141,13 +141,13 @@ absl::StatusOr<SelfTest::Step> SelfTest::ReadStep(const JsonField& field,
   for (const std::string& name : expected.Keys()) {
     BRAID_ASSIGN_OR_RETURN(const JsonField sample, expected.Get(name.c_str()));
     if (std::find(graph.outputs.begin(), graph.outputs.end(), name) == graph.outputs.end()) {
-      return sample.Error("the graph gives no such tensor");
+      return sample.Error("the graph has no such output");
     }
     BRAID_ASSIGN_OR_RETURN(ExpectedSample read, ExpectedSample::Read(sample));
     step.expected.emplace(name, std::move(read));
   }
   if (step.expected.empty()) {
-    return expected.Error("is empty");
+    return expected.Error("empty (expected at least one output)");
   }
   return step;
 }

@@ -25,13 +25,13 @@ struct TestedGraph {
   std::string role;  // "eval", "forward" or "backward"
   std::shared_ptr<const ExportedGraph> graph;
   std::vector<std::string> inputs;   // in the order of the graph's user inputs
-  std::vector<std::string> outputs;  // in the order of its outputs; those of one name are summed
+  std::vector<std::string> outputs;  // in the order of its outputs; equal names are summed
 };
 
 // View of a package for its self-test.
 struct TestedModel {
   std::vector<PackageInput> inputs;  // supplied by the self-test
-  std::vector<TestedGraph> graphs;   // in their order: later ones may take what earlier ones give
+  std::vector<TestedGraph> graphs;   // in order of execution; may use outputs of earlier graphs
 };
 
 // Immutable.
@@ -44,9 +44,9 @@ class SelfTest {
   // PyTorch version that computed the expected results.
   const std::string& torch_version() const { return torch_version_; }
 
-  // Runs the graphs, each with `seed` for its random numbers. FAILED_PRECONDITION that names graph,
-  // tensor and difference if a result differs; INTERNAL or RESOURCE_EXHAUSTED, naming the graph, if
-  // one cannot be run. Call it on a thread that has entered `device`.
+  // Runs the graphs, each with the record's random seed. FAILED_PRECONDITION naming graph, tensor
+  // and difference if a result differs; INTERNAL or RESOURCE_EXHAUSTED naming the graph if it
+  // cannot be run. Call it on a thread that has entered `device`.
   absl::Status Run(c10::Device device) const;
 
  private:

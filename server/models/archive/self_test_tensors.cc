@@ -18,9 +18,9 @@
 namespace braid {
 namespace {
 
-// Bounds tensors whose sizes a graph leaves open. A self-test has few rows.
+// Limits tensors with dynamic sizes. A self-test has few rows.
 constexpr int64_t kMaxOpenElements = int64_t{1} << 26;
-// Elements that are generated before they are converted to the tensor's type.
+// Number of elements that are generated at once and then converted to the tensor's type.
 constexpr int64_t kChunk = int64_t{1} << 20;
 constexpr int64_t kGrain = int64_t{1} << 15;
 
@@ -73,7 +73,7 @@ absl::StatusOr<std::string> ReadBase64(const JsonField& field) {
   BRAID_ASSIGN_OR_RETURN(const std::string text, field.String());
   std::string bytes;
   if (!absl::Base64Unescape(text, &bytes)) {
-    return field.Error("is not base64");
+    return field.Error("invalid base64");
   }
   return bytes;
 }
@@ -169,7 +169,7 @@ absl::Status GivenTensor::ReadGenerated(const JsonField& field, const PackageInp
     BRAID_RETURN_IF_ERROR(CheckRange(field, input, generated.least, generated.most));
   }
   if (generated.min > generated.max || generated.least > generated.most) {
-    return field.Error("min is more than max");
+    return field.Error("min exceeds max");
   }
   generated_ = generated;
   return absl::OkStatus();
@@ -183,7 +183,7 @@ absl::Status GivenTensor::ReadData(const JsonField& field, const PackageInput& i
                                     DataTypeName(type_), ShapeString(shape_), ")"));
   }
   if (type_ == DataType::kBool && data_.find_first_not_of({"\0\1", 2}) != std::string::npos) {
-    return field.Error("has bytes other than 0 and 1 (BOOL)");
+    return field.Error("bytes other than 0 and 1 (BOOL)");
   }
   if (!input.range || data_.empty()) {
     return absl::OkStatus();

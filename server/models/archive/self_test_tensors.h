@@ -25,11 +25,12 @@ class GivenTensor {
   static absl::StatusOr<GivenTensor> Read(const JsonField& field, const PackageInput& input);
 
   const std::vector<int64_t>& shape() const { return shape_; }
-  // In host memory. Throws what LibTorch throws.
+  // Creates the tensor in host memory. Throws what LibTorch throws.
   at::Tensor Make() const;
 
  private:
-  // Uniform numbers around `mean`, cut off at `min` and `max`; integers: uniform in [least, most].
+  // Uniform in [mean - scale, mean + scale], clamped to [min, max]; integers: uniform in
+  // [least, most].
   struct Generated {
     uint64_t seed = 0;
     double mean = 0;
@@ -45,7 +46,7 @@ class GivenTensor {
 
   DataType type_ = DataType::kFp32;
   std::vector<int64_t> shape_;
-  std::string data_;  // unless it is generated
+  std::string data_;  // empty if generated
   std::optional<Generated> generated_;
 };
 

@@ -38,12 +38,12 @@
 namespace braid {
 namespace {
 
-// ---- Unsupported settings ----
+// Unsupported settings
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// The first field in `message`, at any depth, that is set; "" if there is none.
+// Returns the path of the first field that is set in `message`; "" if there is none.
 std::string FirstSetting(const Message& message) {
   std::vector<const FieldDescriptor*> set;
   message.GetReflection()->ListFields(message, &set);
@@ -59,13 +59,17 @@ std::string FirstSetting(const Message& message) {
   return "";
 }
 
+// UNIMPLEMENTED for the setting `name`.
 absl::Status NotImplemented(absl::string_view name) {
   return absl::UnimplementedError(
       absl::StrCat(name, " is not implemented: remove it from config.pbtxt"));
 }
 
-absl::Status RefuseUnknown(const Message& message, const std::set<absl::string_view>& known,
-                           absl::string_view where) {
+// UNIMPLEMENTED for a field that is set in `message` and is not one of `known`. where: prefix of
+// the field's name in the error, such as "input[0].". A field of a message type counts only if it
+// contains a setting: empty messages and default values request nothing.
+absl::Status CheckKnownFields(const Message& message, const std::set<absl::string_view>& known,
+                              absl::string_view where) {
   std::vector<const FieldDescriptor*> set;
   message.GetReflection()->ListFields(message, &set);
   for (const FieldDescriptor* field : set) {
@@ -75,11 +79,11 @@ absl::Status RefuseUnknown(const Message& message, const std::set<absl::string_v
     if (field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
       return NotImplemented(absl::StrCat(where, field->name()));
     }
-    // Which of two schedulers is meant is a setting, though there be nothing in it.
     const std::string inner = FirstSetting(message.GetReflection()->GetMessage(message, field));
     if (!inner.empty()) {
       return NotImplemented(absl::StrCat(where, field->name(), ".", inner));
     }
+    // The choice of a oneof, such as the scheduler, is a setting even if its message is empty.
     if (field->containing_oneof() != nullptr) {
       return NotImplemented(absl::StrCat(where, field->name()));
     }
@@ -87,7 +91,7 @@ absl::Status RefuseUnknown(const Message& message, const std::set<absl::string_v
   return absl::OkStatus();
 }
 
-// ---- input and output ----
+// Section: input and output
 
 constexpr uintmax_t kMaxLabelBytes = 16 << 20;
 
@@ -97,8 +101,8 @@ absl::StatusOr<DataType> ToDataType(inference::DataType type, absl::string_view 
   const auto found = DataTypeFromName(absl::string_view(name).substr(kPrefix.size()));
   if (!found) {
     return InvalidField(where,
-                        absl::StrCat(name, " is no tensor type here; expected TYPE_ and one of ",
-                                     AllDataTypeNames()));
+                        absl::StrCat("unsupported datatype ", name, " (expected TYPE_ and one of ",
+                                     AllDataTypeNames(), ")"));
   }
   return *found;
 }
@@ -108,16 +112,16 @@ absl::StatusOr<std::vector<int64_t>> ToShape(const Dims& dims, const std::string
   std::vector<int64_t> shape;
   for (const int64_t dim : dims) {
     if (dim < 1 && dim != -1) {
-      return InvalidField(where,
-                          absl::StrCat(dim, " is no size; expected at least 1, or -1 for any"));
+      return InvalidField(
+          where, absl::StrCat(dim, " (expected a size of at least 1, or -1 for any size)"));
     }
     shape.push_back(dim);
   }
   return shape;
 }
 
-// The products of the sizes before, between and behind the -1s. nullopt if one overflows.
-std::optional<std::vector<int64_t>> Stretches(const std::vector<int64_t>& shape) {
+// Returns the products of the sizes before, between and after the -1s. nullopt on overflow.
+std::optional<std::vector<int64_t>> FixedProducts(const std::vector<int64_t>& shape) {
   std::vector<int64_t> products = {1};
   for (const int64_t dim : shape) {
     if (dim < 0) {
@@ -129,23 +133,22 @@ std::optional<std::vector<int64_t>> Stretches(const std::vector<int64_t>& shape)
   return products;
 }
 
-// As Triton's: the batch dimension is in neither shape, the elements are as many, and sizes that
-// are free stand between the same numbers of elements.
+// Applies Triton's rules: neither shape has the batch dimension, both have the same number of
+// elements, and the products of the fixed sizes around each -1 are equal.
 absl::Status CheckReshape(const TensorSpec& spec, bool batched, const std::string& where) {
   const std::string field = where + ".reshape.shape";
   if (spec.reshape->empty() && !batched) {
     return InvalidField(field,
-                        "is empty, which a model that is not batched cannot have; expected at "
-                        "least one size");
+                        "empty shape of a model that is not batched (expected at least one size)");
   }
-  const auto from = Stretches(spec.dims);
-  const auto to = Stretches(*spec.reshape);
+  const auto from = FixedProducts(spec.dims);
+  const auto to = FixedProducts(*spec.reshape);
   if (!from || !to || *from != *to) {
     return InvalidField(
-        field, absl::StrCat(ShapeString(*spec.reshape), " does not hold what dims ",
-                            ShapeString(spec.dims),
-                            " hold; expected as many elements before, between and behind as many "
-                            "-1s"));
+        field,
+        absl::StrCat(ShapeString(*spec.reshape), " does not fit dims ", ShapeString(spec.dims),
+                     " (expected the same number of -1s, and equal products of the sizes "
+                     "around each)"));
   }
   return absl::OkStatus();
 }
@@ -153,15 +156,15 @@ absl::Status CheckReshape(const TensorSpec& spec, bool batched, const std::strin
 template <typename Tensor>
 absl::StatusOr<TensorSpec> ToSpec(const Tensor& tensor, bool batched, const std::string& where) {
   if (tensor.name().empty()) {
-    return InvalidField(where + ".name", "is empty");
+    return InvalidField(where + ".name", "the name is empty");
   }
   TensorSpec spec;
   spec.name = tensor.name();
   BRAID_ASSIGN_OR_RETURN(spec.type, ToDataType(tensor.data_type(), where + ".data_type"));
   BRAID_ASSIGN_OR_RETURN(spec.dims, ToShape(tensor.dims(), where + ".dims"));
-  if (!Stretches(spec.dims)) {
+  if (!FixedProducts(spec.dims)) {
     return InvalidField(where + ".dims",
-                        absl::StrCat(ShapeString(spec.dims), " holds more than can be counted"));
+                        absl::StrCat(ShapeString(spec.dims), " has too many elements"));
   }
   if (tensor.has_reshape()) {
     BRAID_ASSIGN_OR_RETURN(spec.reshape,
@@ -171,14 +174,14 @@ absl::StatusOr<TensorSpec> ToSpec(const Tensor& tensor, bool batched, const std:
   return spec;
 }
 
-// One a line, as in Triton.
+// Reads a file of labels, one per line, as Triton does.
 absl::StatusOr<std::vector<std::string>> ReadLabels(const std::string& folder,
                                                     const std::string& filename,
                                                     const std::string& field) {
   if (!IsFolderName(filename)) {
     return InvalidField(field,
                         absl::StrCat("'", Excerpt(filename),
-                                     "'; expected the name of a file in the model's folder"));
+                                     "' (expected the name of a file in the model's folder)"));
   }
   const std::filesystem::path path = std::filesystem::path(folder) / filename;
   std::error_code error;
@@ -188,11 +191,11 @@ absl::StatusOr<std::vector<std::string>> ReadLabels(const std::string& folder,
   }
   if (!file.is_open()) {
     return InvalidField(
-        field, absl::StrCat("'", filename, "' cannot be read; expected a file in '", folder, "'"));
+        field, absl::StrCat("cannot read '", filename, "' (expected a file in '", folder, "')"));
   }
   if (std::filesystem::file_size(path, error) > kMaxLabelBytes) {
     return InvalidField(field, absl::StrCat("'", filename, "' is larger than ", kMaxLabelBytes,
-                                            " bytes; expected one label a line"));
+                                            " bytes (expected one label per line)"));
   }
   std::vector<std::string> labels;
   for (std::string line; std::getline(file, line);) {
@@ -208,7 +211,7 @@ absl::Status CheckFormat(const inference::ModelInput& input, const std::string& 
   if (input.format() != inference::ModelInput::FORMAT_NONE && input.dims_size() != 3) {
     return InvalidField(where + ".format",
                         absl::StrCat(inference::ModelInput::Format_Name(input.format()), " with ",
-                                     input.dims_size(), " dims; expected 3 dims"));
+                                     input.dims_size(), " dims (expected 3 dims)"));
   }
   return absl::OkStatus();
 }
@@ -218,11 +221,11 @@ absl::Status CheckNames(const std::vector<TensorSpec>& specs, absl::string_view 
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!names.insert(specs[i].name).second) {
       return InvalidField(absl::StrCat(field, "[", i, "].name"),
-                          absl::StrCat("'", Excerpt(specs[i].name), "' is there twice"));
+                          absl::StrCat("duplicate name '", Excerpt(specs[i].name), "'"));
     }
   }
   if (specs.empty()) {
-    return InvalidField(field, "is empty: name every one, or leave config.pbtxt away");
+    return InvalidField(field, "no tensors (list all of them, or remove config.pbtxt)");
   }
   return absl::OkStatus();
 }
@@ -233,7 +236,7 @@ absl::StatusOr<std::vector<TensorSpec>> ReadInputSpecs(const inference::ModelCon
     const inference::ModelInput& input = text.input(i);
     const std::string where = absl::StrCat("input[", i, "]");
     BRAID_RETURN_IF_ERROR(
-        RefuseUnknown(input, {"name", "data_type", "format", "dims", "reshape"}, where + "."));
+        CheckKnownFields(input, {"name", "data_type", "format", "dims", "reshape"}, where + "."));
     BRAID_ASSIGN_OR_RETURN(TensorSpec spec, ToSpec(input, text.max_batch_size() > 0, where));
     BRAID_RETURN_IF_ERROR(CheckFormat(input, where));
     if (input.format() != inference::ModelInput::FORMAT_NONE) {
@@ -245,13 +248,14 @@ absl::StatusOr<std::vector<TensorSpec>> ReadInputSpecs(const inference::ModelCon
   return specs;
 }
 
+// folder: the model's folder, which has the label files.
 absl::StatusOr<std::vector<TensorSpec>> ReadOutputSpecs(const inference::ModelConfig& text,
                                                         const std::string& folder) {
   std::vector<TensorSpec> specs;
   for (int o = 0; o < text.output_size(); ++o) {
     const inference::ModelOutput& output = text.output(o);
     const std::string where = absl::StrCat("output[", o, "]");
-    BRAID_RETURN_IF_ERROR(RefuseUnknown(
+    BRAID_RETURN_IF_ERROR(CheckKnownFields(
         output, {"name", "data_type", "dims", "reshape", "label_filename"}, where + "."));
     BRAID_ASSIGN_OR_RETURN(TensorSpec spec, ToSpec(output, text.max_batch_size() > 0, where));
     if (!output.label_filename().empty()) {
@@ -265,7 +269,7 @@ absl::StatusOr<std::vector<TensorSpec>> ReadOutputSpecs(const inference::ModelCo
   return specs;
 }
 
-// ---- dynamic_batching ----
+// Section: dynamic_batching
 
 constexpr uint64_t kMaxDelayMicroseconds = 60'000'000;
 constexpr uint64_t kMaxTimeoutMicroseconds = 1'000'000'000'000;  // 11 days
@@ -277,7 +281,7 @@ absl::StatusOr<QueuePolicy> ToPolicy(const inference::ModelQueuePolicy& text,
   const uint64_t timeout = text.default_timeout_microseconds();
   if (timeout > kMaxTimeoutMicroseconds) {
     return InvalidField(where + ".default_timeout_microseconds",
-                        absl::StrCat(timeout, "; expected at most ", kMaxTimeoutMicroseconds));
+                        absl::StrCat(timeout, " (expected at most ", kMaxTimeoutMicroseconds, ")"));
   }
   policy.default_timeout = absl::Microseconds(static_cast<int64_t>(timeout));
   policy.allow_timeout_override = text.allow_timeout_override();
@@ -291,13 +295,13 @@ absl::StatusOr<QueuePolicy> ToPolicy(const inference::ModelQueuePolicy& text,
       break;
     default:
       return InvalidField(where + ".timeout_action",
-                          absl::StrCat(static_cast<int>(text.timeout_action()),
-                                       " is none; expected REJECT or DELAY"));
+                          absl::StrCat("unknown action ", static_cast<int>(text.timeout_action()),
+                                       " (expected REJECT or DELAY)"));
   }
   if (preserve_ordering && policy.timeout_action == QueuePolicy::TimeoutAction::kDelay &&
       timeout > 0) {
     return InvalidField(where + ".timeout_action",
-                        "DELAY changes the order that preserve_ordering asks for; expected REJECT");
+                        "DELAY conflicts with preserve_ordering (expected REJECT)");
   }
   return policy;
 }
@@ -307,7 +311,7 @@ absl::Status ReadPreferredSizes(const inference::ModelDynamicBatching& text, Mod
     if (size < 1 || size > config->max_batch_size) {
       return InvalidField(
           "dynamic_batching.preferred_batch_size",
-          absl::StrCat(size, "; expected 1 to max_batch_size, which is ", config->max_batch_size));
+          absl::StrCat(size, " (expected 1 to max_batch_size, ", config->max_batch_size, ")"));
     }
     config->preferred_batch_sizes.push_back(size);
   }
@@ -319,40 +323,41 @@ absl::Status ReadPreferredSizes(const inference::ModelDynamicBatching& text, Mod
 
 absl::Status CheckLevels(const inference::ModelDynamicBatching& text) {
   const uint64_t levels = text.priority_levels();
-  const uint64_t by_default = text.default_priority_level();
+  const uint64_t default_level = text.default_priority_level();
   if (levels > kMaxPriorityLevels) {
     return InvalidField("dynamic_batching.priority_levels",
-                        absl::StrCat(levels, "; expected at most ", kMaxPriorityLevels));
+                        absl::StrCat(levels, " (expected at most ", kMaxPriorityLevels, ")"));
   }
-  if (levels == 0 && (by_default != 0 || text.priority_queue_policy_size() > 0)) {
+  if (levels == 0 && (default_level != 0 || text.priority_queue_policy_size() > 0)) {
     return InvalidField("dynamic_batching.priority_levels",
-                        "is 0, but a default level or a level's queue policy is there; expected "
-                        "how many levels there are");
+                        "0 with a default level or a level's queue policy (expected the number of "
+                        "levels)");
   }
-  if (levels > 0 && (by_default < 1 || by_default > levels)) {
+  if (levels > 0 && (default_level < 1 || default_level > levels)) {
     return InvalidField(
         "dynamic_batching.default_priority_level",
-        absl::StrCat(by_default, "; expected 1 to priority_levels, which is ", levels));
+        absl::StrCat(default_level, " (expected 1 to priority_levels, ", levels, ")"));
   }
   if (text.preserve_ordering() && levels > 1) {
     return InvalidField("dynamic_batching.priority_levels",
-                        absl::StrCat(levels, " with preserve_ordering; expected at most 1"));
+                        absl::StrCat(levels, " with preserve_ordering (expected at most 1)"));
   }
   for (const auto& [level, policy] : text.priority_queue_policy()) {
     if (level < 1 || level > levels) {
       return InvalidField(
           absl::StrCat("dynamic_batching.priority_queue_policy[", level, "]"),
-          absl::StrCat("is of no level; expected 1 to priority_levels, which is ", levels));
+          absl::StrCat("unknown level (expected 1 to priority_levels, ", levels, ")"));
     }
   }
   return absl::OkStatus();
 }
 
+// Fills the queue settings of `config`, whose max_batch_size is set. Rejects what Triton rejects.
 absl::Status ReadDynamicBatching(const inference::ModelDynamicBatching& text, ModelConfig* config) {
   const uint64_t delay = text.max_queue_delay_microseconds();
   if (delay > kMaxDelayMicroseconds) {
     return InvalidField("dynamic_batching.max_queue_delay_microseconds",
-                        absl::StrCat(delay, "; expected at most ", kMaxDelayMicroseconds));
+                        absl::StrCat(delay, " (expected at most ", kMaxDelayMicroseconds, ")"));
   }
   config->max_queue_delay = absl::Microseconds(static_cast<int64_t>(delay));
   BRAID_RETURN_IF_ERROR(ReadPreferredSizes(text, config));
@@ -372,12 +377,12 @@ absl::Status ReadDynamicBatching(const inference::ModelDynamicBatching& text, Mo
   return absl::OkStatus();
 }
 
-// ---- version_policy and instance_group ----
+// Sections: version_policy and instance_group
 
 absl::StatusOr<InstanceGroup> ToGroup(const inference::ModelInstanceGroup& text,
                                       const std::string& where) {
-  // A name is for Triton's metrics alone.
-  BRAID_RETURN_IF_ERROR(RefuseUnknown(text, {"name", "kind", "count", "gpus"}, where + "."));
+  // Triton uses the name in its metrics only.
+  BRAID_RETURN_IF_ERROR(CheckKnownFields(text, {"name", "kind", "count", "gpus"}, where + "."));
   InstanceGroup group;
   switch (text.kind()) {
     case inference::ModelInstanceGroup::KIND_AUTO:
@@ -394,17 +399,17 @@ absl::StatusOr<InstanceGroup> ToGroup(const inference::ModelInstanceGroup& text,
           absl::StrCat(where, ".kind: ", inference::ModelInstanceGroup::Kind_Name(text.kind())));
   }
   if (text.count() < 0) {
-    return InvalidField(where + ".count", absl::StrCat(text.count(), "; expected at least 1"));
+    return InvalidField(where + ".count", absl::StrCat(text.count(), " (expected at least 1)"));
   }
   group.count = text.count() == 0 ? 1 : text.count();
   std::set<int64_t> gpus;
   for (const int64_t gpu : text.gpus()) {
     if (group.kind == InstanceGroup::Kind::kCpu) {
-      return InvalidField(where + ".gpus", "are there for KIND_CPU; expected none");
+      return InvalidField(where + ".gpus", "GPUs with KIND_CPU (expected none)");
     }
     if (gpu < 0 || !gpus.insert(gpu).second) {
-      return InvalidField(where + ".gpus", absl::StrCat(gpu, gpu < 0 ? " is no GPU" : " is twice",
-                                                        "; expected each GPU's number once"));
+      return InvalidField(where + ".gpus", absl::StrCat(gpu < 0 ? "invalid" : "duplicate", " GPU ",
+                                                        gpu, " (expected distinct GPU indices)"));
     }
     group.gpus.push_back(gpu);
   }
@@ -416,7 +421,7 @@ absl::Status ReadVersionPolicy(const inference::ModelConfig& text, ModelConfig* 
   if (policy.has_latest()) {
     if (policy.latest().num_versions() < 1) {
       return InvalidField("version_policy.latest.num_versions",
-                          absl::StrCat(policy.latest().num_versions(), "; expected at least 1"));
+                          absl::StrCat(policy.latest().num_versions(), " (expected at least 1)"));
     }
     config->version_policy = LatestVersions{policy.latest().num_versions()};
   } else if (policy.has_all()) {
@@ -426,19 +431,20 @@ absl::Status ReadVersionPolicy(const inference::ModelConfig& text, ModelConfig* 
     for (const int64_t version : policy.specific().versions()) {
       if (version < 1) {
         return InvalidField("version_policy.specific.versions",
-                            absl::StrCat(version, "; expected numbers from 1"));
+                            absl::StrCat(version, " (expected versions of at least 1)"));
       }
       specific.versions.push_back(version);
     }
     if (specific.versions.empty()) {
       return InvalidField("version_policy.specific.versions",
-                          "is empty; expected at least one version");
+                          "no versions (expected at least one)");
     }
     config->version_policy = std::move(specific);
   }
   return absl::OkStatus();
 }
 
+// Loading the model checks whether this server has the devices.
 absl::Status ReadInstanceGroups(const inference::ModelConfig& text, ModelConfig* config) {
   for (int i = 0; i < text.instance_group_size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(InstanceGroup group, ToGroup(text.instance_group(i),
@@ -448,14 +454,15 @@ absl::Status ReadInstanceGroups(const inference::ModelConfig& text, ModelConfig*
   return absl::OkStatus();
 }
 
-// ---- parameters ----
+// Section: parameters, Braid's own and those of Triton's PyTorch backend
 
 constexpr absl::string_view kRange = "range.";
 constexpr absl::string_view kScalar = "scalar.";
-// What ModelConfig tells of a published version, and what may come back: it is not configured.
+// Reported for published versions, and ignored here: clients may send a reported configuration
+// back.
 constexpr absl::string_view kOrigin = "origin.";
 constexpr absl::string_view kRowIndependence = "row_independence";
-// The evidence, which ModelConfig tells.
+// Reported, and ignored here.
 constexpr absl::string_view kRowIndependenceReason = "row_independence.reason";
 
 std::string Field(absl::string_view key) {
@@ -468,32 +475,32 @@ TensorSpec* FindInput(absl::string_view name, ModelConfig* config) {
   return found == config->inputs.end() ? nullptr : &*found;
 }
 
-// Names of inputs, separated by commas, that every replica gets whole.
+// Reads the names of broadcast inputs, separated by commas.
 absl::Status ReadBroadcast(absl::string_view names, ModelConfig* config) {
   for (const absl::string_view name : absl::StrSplit(names, ',')) {
     TensorSpec* const input = FindInput(absl::StripAsciiWhitespace(name), config);
     if (input == nullptr) {
-      return InvalidField(Field("broadcast"), absl::StrCat("'", Excerpt(name),
-                                                           "' is no input; expected names of "
-                                                           "inputs"));
+      return InvalidField(Field("broadcast"), absl::StrCat("unknown input '", Excerpt(name),
+                                                           "' (expected names of inputs)"));
     }
     input->broadcast = true;
   }
   if (std::all_of(config->inputs.begin(), config->inputs.end(),
                   [](const TensorSpec& spec) { return spec.broadcast; })) {
-    return InvalidField(Field("broadcast"),
-                        "names every input; expected at least one to be cut along dim 0");
+    return InvalidField(
+        Field("broadcast"),
+        "all inputs are broadcast (expected at least one that is split along dim 0)");
   }
   return absl::OkStatus();
 }
 
 absl::Status ReadWeight(absl::string_view value, ModelConfig* config) {
-  constexpr double kLeast = 1e-3;
-  constexpr double kMost = 1e3;
-  if (!absl::SimpleAtod(value, &config->weight) || !(config->weight >= kLeast) ||
-      config->weight > kMost) {
-    return InvalidField(Field("weight"), absl::StrCat("'", Excerpt(value), "'; expected a number ",
-                                                      kLeast, " to ", kMost));
+  constexpr double kMin = 1e-3;
+  constexpr double kMax = 1e3;
+  if (!absl::SimpleAtod(value, &config->weight) || !(config->weight >= kMin) ||
+      config->weight > kMax) {
+    return InvalidField(Field("weight"), absl::StrCat("'", Excerpt(value), "' (expected a number ",
+                                                      kMin, " to ", kMax, ")"));
   }
   return absl::OkStatus();
 }
@@ -501,16 +508,15 @@ absl::Status ReadWeight(absl::string_view value, ModelConfig* config) {
 absl::Status ReadChunkRows(absl::string_view value, ModelConfig* config) {
   int64_t rows = 0;
   if (!absl::SimpleAtoi(value, &rows) || rows < 1 || rows > config->max_batch_size) {
-    return InvalidField(
-        Field("preferred_chunk_rows"),
-        absl::StrCat("'", Excerpt(value), "'; expected 1 to max_batch_size, which is ",
-                     config->max_batch_size));
+    return InvalidField(Field("preferred_chunk_rows"),
+                        absl::StrCat("'", Excerpt(value), "' (expected 1 to max_batch_size, ",
+                                     config->max_batch_size, ")"));
   }
   config->preferred_chunk_rows = rows;
   return absl::OkStatus();
 }
 
-// Accepts the other values that ModelConfig reports, and tests again.
+// Accepts also the reported values "proven" and "unproven": the model is tested again.
 absl::Status ReadRowIndependence(absl::string_view value, ModelConfig* config) {
   if (value == "assumed" && config->max_batch_size == 0) {
     return InvalidField(Field(kRowIndependence),
@@ -531,9 +537,9 @@ absl::Status ReadRowIndependence(absl::string_view value, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// What fits into an integer type, as far as an int64 tells it; nullopt for other types.
+// Returns the values of an integer type, limited to int64; nullopt for other types.
 std::optional<ValueRange> RangeOf(DataType type) {
-  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  constexpr auto kMax = std::numeric_limits<int64_t>::max();
   switch (type) {
     case DataType::kUint8:
       return ValueRange{0, std::numeric_limits<uint8_t>::max()};
@@ -542,7 +548,7 @@ std::optional<ValueRange> RangeOf(DataType type) {
     case DataType::kUint32:
       return ValueRange{0, std::numeric_limits<uint32_t>::max()};
     case DataType::kUint64:
-      return ValueRange{0, kMost};
+      return ValueRange{0, kMax};
     case DataType::kInt8:
       return ValueRange{std::numeric_limits<int8_t>::min(), std::numeric_limits<int8_t>::max()};
     case DataType::kInt16:
@@ -550,7 +556,7 @@ std::optional<ValueRange> RangeOf(DataType type) {
     case DataType::kInt32:
       return ValueRange{std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
     case DataType::kInt64:
-      return ValueRange{std::numeric_limits<int64_t>::min(), kMost};
+      return ValueRange{std::numeric_limits<int64_t>::min(), kMax};
     default:
       return std::nullopt;
   }
@@ -560,37 +566,37 @@ absl::Status ReadRange(const std::string& key, absl::string_view value, ModelCon
   const absl::string_view name = absl::StripPrefix(key, kRange);
   TensorSpec* const input = FindInput(name, config);
   if (input == nullptr) {
-    return InvalidField(Field(key), absl::StrCat("'", Excerpt(name),
-                                                 "' is no input; expected range. and an input's "
-                                                 "name"));
+    return InvalidField(Field(key), absl::StrCat("unknown input '", Excerpt(name),
+                                                 "' (expected range. and the name of an input)"));
   }
   const std::optional<ValueRange> possible = RangeOf(input->type);
   if (!possible) {
     return InvalidField(Field(key),
                         absl::StrCat("input '", Excerpt(name), "' is ", DataTypeName(input->type),
-                                     "; expected one of integers"));
+                                     " (expected an integer input)"));
   }
   const std::vector<absl::string_view> ends = absl::StrSplit(value, ',');
   ValueRange range;
   if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &range.min) ||
       !absl::SimpleAtoi(ends[1], &range.max) || range.min > range.max ||
       range.min < possible->min || range.max > possible->max) {
-    return InvalidField(Field(key), absl::StrCat("'", Excerpt(value),
-                                                 "'; expected \"min,max\", both included, within ",
-                                                 possible->min, " to ", possible->max));
+    return InvalidField(Field(key),
+                        absl::StrCat("'", Excerpt(value), "' (expected \"min,max\" within ",
+                                     possible->min, " to ", possible->max, ", both inclusive)"));
   }
   input->range = range;
   return absl::OkStatus();
 }
 
-// Parameters of Triton's backend, and the values that say what is done here anyway.
-const std::map<absl::string_view, std::vector<absl::string_view>>& AsItIs() {
+// Returns the parameters of Triton's backend that Braid accepts, with the values that match its
+// behaviour.
+const std::map<absl::string_view, std::vector<absl::string_view>>& SupportedTritonParameters() {
   static const auto* const kParameters =
       new std::map<absl::string_view, std::vector<absl::string_view>>{
-          // No gradients in either mode, as there.
+          // Neither mode computes gradients, as in Triton.
           {"INFERENCE_MODE", {"true", "false"}},
-          // The optimizing executor is off (devices/thread_setup.cc). Who does not ask for that
-          // asks for nothing else: it is Triton's default.
+          // The optimizing executor is always off (devices/thread_setup.cc). "false" is Triton's
+          // default, so it does not request the optimizing executor.
           {"DISABLE_OPTIMIZED_EXECUTION", {"true", "false"}},
           {"ENABLE_JIT_EXECUTOR", {"false"}},
           {"ENABLE_JIT_PROFILING", {"false"}},
@@ -603,23 +609,26 @@ const std::map<absl::string_view, std::vector<absl::string_view>>& AsItIs() {
   return *kParameters;
 }
 
-absl::Status CheckTritons(const std::string& key, absl::string_view value) {
-  const auto known = AsItIs().find(key);
-  if (known == AsItIs().end()) {
+absl::Status CheckTritonParameter(const std::string& key, absl::string_view value) {
+  const auto known = SupportedTritonParameters().find(key);
+  if (known == SupportedTritonParameters().end()) {
     return NotImplemented(Field(key));
   }
   if (!absl::EqualsIgnoreCase(value, "true") && !absl::EqualsIgnoreCase(value, "false")) {
     return InvalidField(Field(key),
-                        absl::StrCat("'", Excerpt(value), "'; expected \"true\" or \"false\""));
+                        absl::StrCat("'", Excerpt(value), "' (expected \"true\" or \"false\")"));
   }
-  if (std::none_of(known->second.begin(), known->second.end(), [value](absl::string_view as_it_is) {
-        return absl::EqualsIgnoreCase(value, as_it_is);
-      })) {
+  if (std::none_of(known->second.begin(), known->second.end(),
+                   [value](absl::string_view supported) {
+                     return absl::EqualsIgnoreCase(value, supported);
+                   })) {
     return NotImplemented(absl::StrCat(Field(key), ": \"", value, "\""));
   }
   return absl::OkStatus();
 }
 
+// Fills `config`, whose inputs and max_batch_size are set. UNIMPLEMENTED for an unknown parameter,
+// or for a value that Braid does not support.
 absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* config) {
   for (const auto& [key, parameter] : text.parameters()) {
     const std::string& value = parameter.string_value();
@@ -636,15 +645,15 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
     } else if (key == kRowIndependence) {
       BRAID_RETURN_IF_ERROR(ReadRowIndependence(value, config));
     } else if (key != kRowIndependenceReason && !absl::StartsWith(key, kOrigin)) {
-      BRAID_RETURN_IF_ERROR(CheckTritons(key, value));
+      BRAID_RETURN_IF_ERROR(CheckTritonParameter(key, value));
     }
   }
   return absl::OkStatus();
 }
 
-// ---- model_warmup ----
+// Section: model_warmup
 
-// Of one input, for a whole batch.
+// Maximum size of one input of a whole batch.
 constexpr size_t kMaxWarmupBytes = size_t{1} << 30;
 constexpr uint32_t kMaxRuns = 10000;
 
@@ -655,13 +664,13 @@ absl::StatusOr<Warmup::Input> ToInput(const inference::ModelWarmup::Input& text,
   if (inference::DataType_Name(text.data_type()) != type) {
     return InvalidField(
         where + ".data_type",
-        absl::StrCat(inference::DataType_Name(text.data_type()), "; the input is ", type));
+        absl::StrCat(inference::DataType_Name(text.data_type()), " (expected ", type, ")"));
   }
   Warmup::Input input;
   input.type = spec.type;
   for (const int64_t dim : text.dims()) {
     if (dim < 1) {
-      return InvalidField(where + ".dims", absl::StrCat(dim, "; expected sizes, at least 1"));
+      return InvalidField(where + ".dims", absl::StrCat(dim, " (expected sizes of at least 1)"));
     }
     input.dims.push_back(dim);
   }
@@ -671,7 +680,7 @@ absl::StatusOr<Warmup::Input> ToInput(const inference::ModelWarmup::Input& text,
   if (!bytes || *bytes > kMaxWarmupBytes) {
     return InvalidField(where + ".dims",
                         absl::StrCat(ShapeString(input.dims), " for ", rows,
-                                     " rows; expected at most ", kMaxWarmupBytes, " bytes"));
+                                     " rows (expected at most ", kMaxWarmupBytes, " bytes)"));
   }
   switch (text.input_data_type_case()) {
     case inference::ModelWarmup::Input::kZeroData:
@@ -686,12 +695,12 @@ absl::StatusOr<Warmup::Input> ToInput(const inference::ModelWarmup::Input& text,
       if (!IsFolderName(input.file)) {
         return InvalidField(where + ".input_data_file",
                             absl::StrCat("'", Excerpt(input.file),
-                                         "'; expected the name of a file in the model's folder "
-                                         "warmup"));
+                                         "' (expected the name of a file in the model's folder "
+                                         "warmup)"));
       }
       break;
     default:
-      return InvalidField(where, "has no data; expected zero_data, random_data or input_data_file");
+      return InvalidField(where, "no data (expected zero_data, random_data or input_data_file)");
   }
   return input;
 }
@@ -704,14 +713,14 @@ absl::StatusOr<Warmup> ToWarmup(const inference::ModelWarmup& text, const ModelC
   if (warmup.batch_size > std::max<int64_t>(config.max_batch_size, 1)) {
     return InvalidField(
         where + ".batch_size",
-        absl::StrCat(warmup.batch_size, "; expected ",
-                     config.batched()
-                         ? absl::StrCat("1 to max_batch_size, which is ", config.max_batch_size)
-                         : "0 or 1, for the model is not batched"));
+        absl::StrCat(warmup.batch_size, " (expected ",
+                     config.batched() ? absl::StrCat("1 to max_batch_size, ", config.max_batch_size)
+                                      : "0 or 1: the model is not batched",
+                     ")"));
   }
   if (text.count() > kMaxRuns) {
     return InvalidField(where + ".count",
-                        absl::StrCat(text.count(), "; expected at most ", kMaxRuns));
+                        absl::StrCat(text.count(), " (expected at most ", kMaxRuns, ")"));
   }
   warmup.count = text.count() == 0 ? 1 : text.count();
   for (const auto& [name, input] : text.inputs()) {
@@ -719,35 +728,37 @@ absl::StatusOr<Warmup> ToWarmup(const inference::ModelWarmup& text, const ModelC
                                    [&name = name](const TensorSpec& s) { return s.name == name; });
     const std::string field = absl::StrCat(where, ".inputs[\"", Excerpt(name), "\"]");
     if (spec == config.inputs.end()) {
-      return InvalidField(field, "is no input of the model");
+      return InvalidField(field, "the model has no such input");
     }
     const int64_t rows = spec->broadcast ? 1 : warmup.batch_size;
     BRAID_ASSIGN_OR_RETURN(warmup.inputs[name], ToInput(input, *spec, rows, field));
   }
   for (const TensorSpec& spec : config.inputs) {
     if (warmup.inputs.count(spec.name) == 0 && !spec.scalar) {
-      return InvalidField(where + ".inputs", absl::StrCat("'", spec.name, "' is missing"));
+      return InvalidField(where + ".inputs", absl::StrCat("input '", spec.name, "' is missing"));
     }
   }
   return warmup;
 }
 
+// Fills `config`, whose inputs and max_batch_size are set. Shapes are checked when the requests are
+// built.
 absl::Status ReadWarmups(const inference::ModelConfig& text, ModelConfig* config) {
   for (int i = 0; i < text.model_warmup_size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(Warmup warmup, ToWarmup(text.model_warmup(i), *config,
                                                    absl::StrCat("model_warmup[", i, "]")));
     if (config->batched() && warmup.batch_size == 0) {
-      continue;  // as Triton does: a request of no rows
+      continue;  // A request without rows. Triton skips it, too.
     }
     config->warmups.push_back(std::move(warmup));
   }
   return absl::OkStatus();
 }
 
-// ---- The whole file ----
+// The whole file
 
 constexpr uintmax_t kMaxConfigBytes = 1 << 20;
-// Deeper than any setting, and shallow enough for any stack.
+// Maximum nesting of messages. No setting is deeper.
 constexpr int kMaxNesting = 32;
 
 class FirstError final : public google::protobuf::io::ErrorCollector {
@@ -766,29 +777,30 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
 absl::Status CheckPlatform(const inference::ModelConfig& config) {
   const std::string& platform = config.platform();
   if (!platform.empty() && platform != "pytorch_libtorch" && platform != "torch_aoti") {
-    return InvalidField("platform", absl::StrCat("'", Excerpt(platform),
-                                                 "'; expected 'pytorch_libtorch' or 'torch_aoti'"));
+    return InvalidField(
+        "platform",
+        absl::StrCat("'", Excerpt(platform), "' (expected 'pytorch_libtorch' or 'torch_aoti')"));
   }
   if (!config.backend().empty() && config.backend() != "pytorch") {
     return InvalidField("backend",
-                        absl::StrCat("'", Excerpt(config.backend()), "'; expected 'pytorch'"));
+                        absl::StrCat("'", Excerpt(config.backend()), "' (expected 'pytorch')"));
   }
   if (!config.default_model_filename().empty() && !IsFolderName(config.default_model_filename())) {
     return InvalidField("default_model_filename",
                         absl::StrCat("'", Excerpt(config.default_model_filename()),
-                                     "'; expected the name of a file in the version's folder"));
+                                     "' (expected the name of a file in the version's folder)"));
   }
   return absl::OkStatus();
 }
 
-// What of optimization changes no result and is so here anyway.
+// Accepts the optimization settings that match Braid's behaviour.
 absl::Status CheckOptimization(const inference::ModelConfig& config) {
   const inference::ModelOptimizationPolicy& optimization = config.optimization();
-  BRAID_RETURN_IF_ERROR(RefuseUnknown(optimization, {"input_pinned_memory", "output_pinned_memory"},
-                                      "optimization."));
+  BRAID_RETURN_IF_ERROR(CheckKnownFields(
+      optimization, {"input_pinned_memory", "output_pinned_memory"}, "optimization."));
   if ((optimization.has_input_pinned_memory() && !optimization.input_pinned_memory().enable()) ||
       (optimization.has_output_pinned_memory() && !optimization.output_pinned_memory().enable())) {
-    return NotImplemented("optimization: pinned memory that is not enabled");
+    return NotImplemented("optimization: disabled pinned memory");
   }
   return absl::OkStatus();
 }
@@ -796,21 +808,21 @@ absl::Status CheckOptimization(const inference::ModelConfig& config) {
 absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const std::string& name,
                                     const std::string& folder) {
   BRAID_RETURN_IF_ERROR(
-      RefuseUnknown(text,
-                    {"name", "platform", "backend", "default_model_filename", "max_batch_size",
-                     "input", "output", "instance_group", "version_policy", "dynamic_batching",
-                     "model_warmup", "optimization", "parameters"},
-                    ""));
+      CheckKnownFields(text,
+                       {"name", "platform", "backend", "default_model_filename", "max_batch_size",
+                        "input", "output", "instance_group", "version_policy", "dynamic_batching",
+                        "model_warmup", "optimization", "parameters"},
+                       ""));
   BRAID_RETURN_IF_ERROR(CheckPlatform(text));
   BRAID_RETURN_IF_ERROR(CheckOptimization(text));
   if (!text.name().empty() && text.name() != name) {
     return InvalidField(
-        "name", absl::StrCat("'", Excerpt(text.name()), "'; expected the folder's name, '", name,
-                             "', or nothing"));
+        "name", absl::StrCat("'", Excerpt(text.name()), "' (expected the folder's name, '", name,
+                             "', or no name)"));
   }
   if (text.max_batch_size() < 0) {
     return InvalidField("max_batch_size",
-                        absl::StrCat(text.max_batch_size(), "; expected 0 (not batched) or more"));
+                        absl::StrCat(text.max_batch_size(), " (expected 0, not batched, or more)"));
   }
   ModelConfig config;
   config.name = name;
@@ -828,18 +840,18 @@ absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const st
   BRAID_RETURN_IF_ERROR(ReadParameters(text, &config));
   BRAID_RETURN_IF_ERROR(ReadWarmups(text, &config));
   if (config.row_independence == RowIndependence::kDependent && !config.batched()) {
-    // False where a tensor has no batch dimension. Such a model stays one without batching.
+    // Has no effect if a tensor has no batch dimension: the model stays unbatched.
     SeparateBatchDim(config.row_independence_reason, &config);
   }
   return config;
 }
 
-// What `message` says, with `source` before an error.
+// Converts `message`. Errors begin with `source`.
 absl::StatusOr<ModelConfig> Check(const inference::ModelConfig& message, const std::string& name,
                                   const std::string& folder, absl::string_view source) {
-  // Names go out again, in messages that hold UTF-8 alone.
+  // Names are sent to clients in messages that must be UTF-8.
   if (inference::ModelConfig again; !again.ParseFromString(message.SerializeAsString())) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": holds text that is not UTF-8"));
+    return absl::InvalidArgumentError(absl::StrCat(source, ": text is not UTF-8"));
   }
   absl::StatusOr<ModelConfig> config = Convert(message, name, folder);
   if (!config.ok()) {
@@ -852,7 +864,7 @@ absl::StatusOr<ModelConfig> Check(const inference::ModelConfig& message, const s
 absl::Status CheckSize(uintmax_t bytes, absl::string_view source) {
   if (bytes > kMaxConfigBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(source, ": has ", bytes, " bytes; expected at most ", kMaxConfigBytes));
+        absl::StrCat(source, ": ", bytes, " bytes (expected at most ", kMaxConfigBytes, ")"));
   }
   return absl::OkStatus();
 }
@@ -868,9 +880,9 @@ absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::stri
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
   parser.SetRecursionLimit(kMaxNesting);
-  // A byte-order mark, which some editors put before the text.
-  const std::string marked(absl::StripPrefix(text, "\xEF\xBB\xBF"));
-  if (!parser.ParseFromString(marked, &message)) {
+  // Some editors write a byte-order mark.
+  const std::string unmarked(absl::StripPrefix(text, "\xEF\xBB\xBF"));
+  if (!parser.ParseFromString(unmarked, &message)) {
     return absl::InvalidArgumentError(absl::StrCat(kSource, ": ", Excerpt(errors.first(), 512)));
   }
   return Check(message, name, folder, kSource);
@@ -885,15 +897,16 @@ absl::StatusOr<ModelConfig> ParseConfigJson(const std::string& json, const std::
   if (!parsed.ok()) {
     const std::string why(parsed.message());
     return InvalidField(
-        kSource, absl::StrCat(Excerpt(why, 512), "; expected a model configuration in JSON"));
+        kSource, absl::StrCat(Excerpt(why, 512), " (expected a model configuration in JSON)"));
   }
   return Check(message, name, folder, kSource);
 }
 
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, const std::string& name) {
   std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);  // fails for what is no file
-  if (error) {  // To open a pipe would wait for who writes to it.
+  // Fails unless it is a regular file. Opening a pipe would block until another process writes.
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", error.message()));
   }
   BRAID_RETURN_IF_ERROR(CheckSize(bytes, "config.pbtxt"));

@@ -1,4 +1,4 @@
-// config.pbtxt, Triton's model configuration as protobuf text.
+// Reads config.pbtxt, Triton's model configuration in protobuf text format.
 //
 // Every setting is either applied or rejected by its name. None is ignored.
 #pragma once
@@ -10,14 +10,15 @@
 
 namespace braid {
 
-// A ConfigReader; files that it names lie in its folder. NOT_FOUND if the file cannot be read.
+// Reads the file at `path` as a ConfigReader. Label files are in the same folder. NOT_FOUND if the
+// file cannot be read.
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, const std::string& name);
 
-// The same from the text. `folder`: the model's.
+// Parses `text`, the content of a config.pbtxt. folder: the model's folder.
 absl::StatusOr<ModelConfig> ParseConfig(const std::string& text, const std::string& name,
                                         const std::string& folder = "");
 
-// The same in protobuf's JSON, in which a client sends one; a ConfigOverride.
+// Parses a configuration in protobuf's JSON format, which clients send. A ConfigOverride.
 absl::StatusOr<ModelConfig> ParseConfigJson(const std::string& json, const std::string& folder,
                                             const std::string& name);
 

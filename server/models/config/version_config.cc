@@ -15,7 +15,7 @@
 namespace braid {
 namespace {
 
-// What the two say alike if a replica for the one can take the place of one for the other.
+// Fields that must be equal so that a replica for one spec can serve the other.
 auto Interface(const TensorSpec& spec) {
   return std::tie(spec.name, spec.type, spec.dims, spec.broadcast, spec.reshape);
 }
@@ -31,14 +31,15 @@ std::string Describe(const std::vector<TensorSpec>& specs, size_t i) {
   return i < specs.size() ? Describe(specs[i]) : "none";
 }
 
-absl::Status CheckAlike(absl::string_view what, const ModelConfig& config,
-                        const std::vector<TensorSpec>& was, const std::vector<TensorSpec>& is) {
+absl::Status CheckSameInterface(absl::string_view kind, const ModelConfig& config,
+                                const std::vector<TensorSpec>& was,
+                                const std::vector<TensorSpec>& is) {
   for (size_t i = 0; i < std::max(was.size(), is.size()); ++i) {
     if (i >= was.size() || i >= is.size() || Interface(was[i]) != Interface(is[i])) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "model '", config.name, "' has been loaded with another configuration since: ", what, "[",
-          i, "] was ", Describe(was, i), ", is ", Describe(is, i),
-          "; expected the one that the trainer began with"));
+          "model '", config.name, "' was reloaded with an incompatible configuration: ", kind, "[",
+          i, "] is ", Describe(is, i), " (expected ", Describe(was, i),
+          ", as when the trainer was created)"));
     }
   }
   return absl::OkStatus();
@@ -62,15 +63,14 @@ absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
   if (config.batched() != current.batched()) {
     return absl::FailedPreconditionError(
         absl::StrCat("model '", config.name,
-                     "' has been loaded with another configuration since: max_batch_size "
-                     "was ",
-                     config.max_batch_size, ", is ", current.max_batch_size,
-                     "; expected the one that the trainer began with"));
+                     "' was reloaded with an incompatible configuration: max_batch_size is ",
+                     current.max_batch_size, " (expected ", config.max_batch_size,
+                     ", as when the trainer was created)"));
   }
   const ModelConfig declared = DeclaredConfig(current);
   BRAID_RETURN_IF_ERROR(
-      CheckAlike("input", config, DeclaredConfig(config).inputs, declared.inputs));
-  BRAID_RETURN_IF_ERROR(CheckAlike("output", config, config.outputs, declared.outputs));
+      CheckSameInterface("input", config, DeclaredConfig(config).inputs, declared.inputs));
+  BRAID_RETURN_IF_ERROR(CheckSameInterface("output", config, config.outputs, declared.outputs));
   ModelConfig result = current;
   result.inputs = config.inputs;
   for (TensorSpec& input : result.inputs) {

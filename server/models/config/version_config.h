@@ -1,4 +1,4 @@
-// What one version of a model tells another of its configuration.
+// Transfers the configuration of one version of a model to another version.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -6,12 +6,13 @@
 
 namespace braid {
 
-// `config` of a version, without what its module told of itself, which another version's may tell
-// otherwise: number arguments, and the ranges that were found.
+// Returns `config` without what was derived from the version's module, which may differ in another
+// version: scalar arguments and derived ranges.
 ModelConfig DeclaredConfig(ModelConfig config);
 
-// `config` as `current` is configured, for replicas that were made for `config`.
-// FAILED_PRECONDITION, naming the tensor, unless the two declare the same inputs and outputs.
+// Returns the settings of `current` with the inputs of `config`, for replicas that were created
+// with `config`. FAILED_PRECONDITION, naming the tensor, unless both declare the same inputs and
+// outputs.
 absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
                                                const ModelConfig& current);
 

@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-// What `pattern` captures at each place where it matches: the input's index, and two more.
+// Match of a pattern: the input's index and two more captures.
 struct Found {
   size_t input = 0;
   std::string first;
@@ -56,7 +56,7 @@ int64_t Number(const std::string& text) {
   return absl::SimpleAtoi(text, &number) ? number : std::numeric_limits<int64_t>::max();
 }
 
-// Of what the package says of a dimension or stride: the input's index, the dimension, the value.
+// Checked sizes or strides, by index of the input and dimension.
 using Sizes = std::map<std::pair<size_t, size_t>, int64_t>;
 Sizes FindSizes(absl::string_view source, const std::string& what, const std::string& expected) {
   Sizes sizes;
@@ -72,26 +72,25 @@ std::optional<int64_t> At(const Sizes& sizes, size_t input, size_t dim) {
   return found == sizes.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Requests are laid out row by row: as far as sizes are known, strides have to follow from them.
+// Requests are row-major contiguous. Checks strides as far as the sizes are known.
 absl::Status CheckStrides(size_t index, const PackageInput& input, const Sizes& strides) {
-  int64_t wanted = 1;
+  int64_t expected = 1;
   for (size_t d = input.dims.size(); d-- > 0;) {
-    if (const auto stride = At(strides, index, d); stride && *stride != wanted) {
+    if (const auto stride = At(strides, index, d); stride && *stride != expected) {
       return absl::FailedPreconditionError(
-          absl::StrCat("model.pt2 was compiled for an input '", input.name,
-                       "' that is not contiguous; export it with a contiguous example"));
+          absl::StrCat("model.pt2 was compiled for a non-contiguous input '", input.name,
+                       "' (export it with a contiguous example)"));
     }
     if (!input.dims[d].fixed()) {
       return absl::OkStatus();
     }
-    wanted *= std::max<int64_t>(input.dims[d].min, 1);
+    expected *= std::max<int64_t>(input.dims[d].min, 1);
   }
   return absl::OkStatus();
 }
 
-// Names the sizes that are any. The source gives each symbol a value once, from the first dim that
-// has it; another input's dim in the same place, without a symbol of its own, is taken to be of the
-// same size.
+// Sets the symbols of dynamic dims. The source assigns each symbol once, from the first dim with
+// it. The same dim of another input, if it has no symbol, is assumed to have the same size.
 void AddSymbols(absl::string_view source, std::vector<PackageInput>* inputs) {
   static const re2::RE2 kInput(R"(auto (\w+) = std::move\(inputs\[(\d+)\]\);)");
   static const re2::RE2 kSymbol(R"(int64_t (s\d+) = (\w+)_size\[(\d+)\];)");
@@ -130,18 +129,19 @@ absl::StatusOr<std::vector<PackageInput>> ParseInputs(absl::string_view source) 
     const std::optional<DataType> type = TypeOf(found.second);
     if (!type || found.input != inputs.size()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("model.pt2 takes a ", found.second, ", a type that cannot be sent"));
+          absl::StrCat("model.pt2 takes an input of the unsupported datatype ", found.second));
     }
     inputs.push_back({absl::StrCat("input__", inputs.size()), *type, {}});
   }
   const Sizes fixed = FindSizes(source, "unmatched dim value", "expected: ");
-  const Sizes least = FindSizes(source, "dim value is too small", "expected it to be >= ");
-  const Sizes most = FindSizes(source, "dim value is too large", "expected to be <= ");
+  const Sizes min = FindSizes(source, "dim value is too small", "expected it to be >= ");
+  const Sizes max = FindSizes(source, "dim value is too large", "expected to be <= ");
   const Sizes strides = FindSizes(source, "unmatched stride value", "expected: ");
-  for (const Sizes* sizes : {&fixed, &least, &most, &strides}) {
+  for (const Sizes* sizes : {&fixed, &min, &max, &strides}) {
     for (const auto& [place, size] : *sizes) {
       if (place.first >= inputs.size() || place.second > 64) {
-        return absl::FailedPreconditionError("model.pt2 contradicts itself on its inputs");
+        return absl::FailedPreconditionError(
+            "model.pt2: the input checks in wrapper.cpp are inconsistent (compile it again)");
       }
       auto& dims = inputs[place.first].dims;
       dims.resize(std::max(dims.size(), place.second + 1));
@@ -151,8 +151,8 @@ absl::StatusOr<std::vector<PackageInput>> ParseInputs(absl::string_view source) 
     for (size_t d = 0; d < inputs[i].dims.size(); ++d) {
       const std::optional<int64_t> size = At(fixed, i, d);
       PackageDim& dim = inputs[i].dims[d];
-      dim.min = size.value_or(At(least, i, d).value_or(dim.min));
-      dim.max = size.value_or(At(most, i, d).value_or(dim.max));
+      dim.min = size.value_or(At(min, i, d).value_or(dim.min));
+      dim.max = size.value_or(At(max, i, d).value_or(dim.max));
     }
     BRAID_RETURN_IF_ERROR(CheckStrides(i, inputs[i], strides));
   }
@@ -167,7 +167,7 @@ absl::StatusOr<std::vector<PackageInput>> ParseInputs(absl::string_view source) 
   return inputs;
 }
 
-// The tree that the package was exported with, as in `in_spec_ = R"([1, {…}])"`.
+// Returns the tree that is assigned to `name`, as in `in_spec_ = R"([1, {…}])"`.
 json TreeOf(absl::string_view source, const std::string& name) {
   std::string text;
   if (!RE2::PartialMatch(re2::StringPiece(source.data(), source.size()),
@@ -184,8 +184,8 @@ absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source) {
   BRAID_ASSIGN_OR_RETURN(interface.inputs, ParseInputs(source));
   if (interface.inputs.empty()) {
     return absl::FailedPreconditionError(
-        "model.pt2 does not say which inputs it takes: compile it with "
-        "torch._inductor.aoti_compile_and_package of the PyTorch that this server is built with");
+        "model.pt2 does not describe its inputs (compile it with "
+        "torch._inductor.aoti_compile_and_package of this server's PyTorch release)");
   }
   const std::vector<std::string> names = InputNames(TreeOf(source, "in_spec_"), {});
   for (size_t i = 0; names.size() == interface.inputs.size() && i < names.size(); ++i) {
@@ -211,7 +211,8 @@ absl::Status ReadAotiMetadataRanges(absl::string_view metadata, std::vector<Pack
     BRAID_ASSIGN_OR_RETURN(const JsonField field, fields.Get(input.name.c_str()));
     BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> ends, field.Items());
     if (ends.size() != 2) {
-      return field.Error("expected the least and the largest index");
+      return field.Error(
+          absl::StrCat(ends.size(), " elements (expected minimum and maximum index)"));
     }
     ValueRange& range = input.range.emplace();
     BRAID_ASSIGN_OR_RETURN(range.min, ends[0].Integer());
@@ -222,7 +223,7 @@ absl::Status ReadAotiMetadataRanges(absl::string_view metadata, std::vector<Pack
 
 absl::Status CheckNoMutatedConstants(absl::string_view source) {
   static const re2::RE2 kConstant(R"(auto& (\w+) = constants_->at\()");
-  // A pointer to what is not constant, and what is copied to.
+  // Non-const pointers, and destinations of copies.
   static const re2::RE2 kWritten(R"((?:\([\w:]+\*\)\(|aoti_torch_copy_\()(\w+)(?:\.data_ptr|,))");
   std::set<std::string> constants;
   std::string name;
@@ -253,9 +254,9 @@ absl::Status CheckNoParallelIndexChecks(absl::string_view source) {
     if (absl::StrContains(kernel, "#pragma omp parallel") &&
         absl::StrContains(kernel, "AOTI_TORCH_CHECK(")) {
       return absl::FailedPreconditionError(
-          "model.pt2 looks at indices where several threads run, so that one out of range would "
-          "end the server: compile it with torch._inductor.config.cpp.threads = 1 and without "
-          "dynamic_threads, as braid.export does");
+          "model.pt2 checks indices in parallel regions, where an index out of range would end the "
+          "server (compile it with torch._inductor.config.cpp.threads = 1 and without "
+          "dynamic_threads, as braid.export does)");
     }
   }
   return absl::OkStatus();

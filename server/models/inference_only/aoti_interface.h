@@ -1,5 +1,5 @@
-// What an AOTInductor package takes and returns, as its own source code tells: the compiled code
-// checks nothing of what it is given.
+// Reads the inputs and outputs of an AOTInductor package from its generated source code. The
+// compiled code does not check its inputs.
 #pragma once
 
 #include <set>
@@ -13,24 +13,24 @@
 
 namespace braid {
 
-// From the package's wrapper.cpp. FAILED_PRECONDITION if it does not say enough, or wants an input
-// that is not laid out row by row.
+// Parses the package's wrapper.cpp. FAILED_PRECONDITION if it has no description of the inputs, or
+// if an input is not row-major contiguous.
 absl::StatusOr<PackageInterface> ParseAotiInterface(absl::string_view source);
 
-// Sets the ranges of indices that braid.export has written into the package's `metadata`, if it
-// has. FAILED_PRECONDITION if they are none.
+// Sets the ranges of indices that braid.export wrote to the package's `metadata`, if any.
+// FAILED_PRECONDITION if they are invalid.
 absl::Status ReadAotiMetadataRanges(absl::string_view metadata, std::vector<PackageInput>* inputs);
 
-// FAILED_PRECONDITION if the package, by its wrapper.cpp, writes to its parameters or buffers: it
-// would give something else each time.
+// FAILED_PRECONDITION if the package modifies its parameters or buffers, according to its
+// wrapper.cpp: results would depend on earlier requests.
 absl::Status CheckNoMutatedConstants(absl::string_view source);
 
-// Operators that a package was compiled with in training mode, which is dropout, by the names of
-// the kernels in its `sources`.
+// Returns the operators that a package was compiled with in training mode, by the names of the
+// kernels in its `sources`. Finds dropout.
 std::set<std::string> TrainingKernels(absl::string_view sources);
 
-// FAILED_PRECONDITION if the `source` of a package's kernels looks at indices where several threads
-// run, which it must not leave by an exception: an index out of range would end the process.
+// FAILED_PRECONDITION if kernels in `source` check indices inside of parallel regions. An exception
+// must not leave such a region, so an index out of range would end the process.
 absl::Status CheckNoParallelIndexChecks(absl::string_view source);
 
 }  // namespace braid

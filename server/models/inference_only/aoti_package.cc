@@ -48,7 +48,7 @@ absl::Status Wrong(absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat("model.pt2 ", what));
 }
 
-// The records of the package's model, by their names in its folder, which is flat.
+// Returns the records of the package's model by their file name. They are all in one folder.
 absl::StatusOr<std::map<std::string, std::string>> RecordsOf(const ModelArchive& archive) {
   std::set<std::string> models;
   std::map<std::string, std::string> records;
@@ -60,39 +60,38 @@ absl::StatusOr<std::map<std::string, std::string>> RecordsOf(const ModelArchive&
     const std::pair<std::string, std::string> parts = absl::StrSplit(rest, absl::MaxSplits('/', 1));
     if (parts.second.empty() || absl::StrContains(parts.second, "/") || parts.second == "." ||
         parts.second == "..") {
-      return Wrong(absl::StrCat("is refused: '", record, "' is no name of a file in a package"));
+      return Wrong(absl::StrCat("has a record with the invalid name '", Excerpt(record), "'"));
     }
     models.insert(parts.first);
     records[parts.second] = record;
   }
   if (models.empty()) {
     return Wrong(
-        "is none of the packages that can be served: an exported pair, which braid.export writes, "
-        "what torch.export.save writes, or an AOTInductor package");
+        "is not a supported package (expected a package of braid.export, torch.export.save or "
+        "AOTInductor)");
   }
   if (models.size() > 1) {
-    return Wrong(absl::StrCat("holds ", models.size(), " models (", absl::StrJoin(models, ", "),
-                              "); expected one"));
+    return Wrong(absl::StrCat("has ", models.size(), " models: ", absl::StrJoin(models, ", "),
+                              " (expected one)"));
   }
   return records;
 }
 
-// The one of `records` that ends in `ending`.
+// Returns the name of the only record that ends with `ending`.
 absl::StatusOr<std::string> Only(const std::map<std::string, std::string>& records,
                                  absl::string_view ending) {
   std::string found;
   for (const auto& [name, record] : records) {
     if (absl::EndsWith(name, ending)) {
       if (!found.empty()) {
-        return Wrong(absl::StrCat("holds several files ", ending, "; expected one"));
+        return Wrong(absl::StrCat("has several files ", ending, " (expected one)"));
       }
       found = name;
     }
   }
   if (found.empty()) {
-    return Wrong(absl::StrCat("holds no file ", ending,
-                              ": compile it into one with "
-                              "torch._inductor.aoti_compile_and_package, as it does by default"));
+    return Wrong(absl::StrCat("has no file ", ending,
+                              " (compile it with torch._inductor.aoti_compile_and_package)"));
   }
   return found;
 }
@@ -103,71 +102,73 @@ absl::Status WriteFile(const fs::path& path, const std::string& bytes) {
   file.close();
   if (!file) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot unpack model.pt2: ", bytes.size(), " bytes do not fit in '",
-                     path.parent_path().string(), "'; set TMPDIR to a folder with room"));
+        absl::StrCat("cannot unpack model.pt2: no space for ", bytes.size(), " bytes in '",
+                     path.parent_path().string(), "' (set TMPDIR to another folder)"));
   }
   return absl::OkStatus();
 }
 
-// The instructions that the code was compiled for; one that is missing would end the process.
+// Checks that this CPU has the instruction sets that the code uses. Otherwise the code would end
+// the process.
 absl::Status CheckInstructions(const std::string& isa) {
   const auto has = at::cpu::get_cpu_capabilities();
   for (const absl::string_view name : absl::StrSplit(isa, ' ', absl::SkipEmpty())) {
-    // The exporter's names, but for one.
+    // LibTorch has the exporter's names in lower case, except for AVX512.
     const std::string key = name == "AVX512" ? "avx512_f" : absl::AsciiStrToLower(name);
     const auto found = has.find(key);
     if (found != has.end() && found->second.isBool() && !found->second.toBool()) {
-      return Wrong(absl::StrCat("was compiled for processors with ", name,
-                                ", which this one lacks: compile it on such a machine, or with "
-                                "TORCHINDUCTOR_CPP_SIMDLEN or ATEN_CPU_CAPABILITY set"));
+      return Wrong(
+          absl::StrCat("was compiled for CPUs with ", name,
+                       ", which this CPU does not have (compile it on this machine, or set "
+                       "TORCHINDUCTOR_CPP_SIMDLEN or ATEN_CPU_CAPABILITY)"));
     }
   }
   return absl::OkStatus();
 }
 
-// Compiled code is tied to the release that compiled it, which packages of braid.export name.
+// Checks the PyTorch release that compiled the code, which packages of braid.export record.
+// Compiled code runs only with that release.
 absl::Status CheckRelease(const std::string& compiled_with) {
   const std::string own = TorchRelease();
   if (compiled_with.empty() || TorchRelease(compiled_with) == own) {
     return absl::OkStatus();
   }
   return Wrong(absl::StrCat("was compiled with PyTorch ", TorchRelease(Excerpt(compiled_with)),
-                            "; this server runs PyTorch ", own, ": compile it again with PyTorch ",
-                            own));
+                            ", but this server runs PyTorch ", own,
+                            " (compile it again with PyTorch ", own, ")"));
 }
 
-// Says why compiled code could not be loaded from `folder`.
+// Returns an error for compiled code that cannot be loaded from `folder`.
 absl::Status LoadError(const std::string& folder, absl::string_view reason) {
   const std::string own = TorchRelease();
   const bool lacks_symbol = absl::StrContains(reason, "undefined symbol");
-  return Wrong(absl::StrCat(
-      "cannot be loaded from '", folder, "': ", FirstLine(reason), "; ",
-      lacks_symbol ? absl::StrCat("it may have been compiled with another PyTorch than ", own,
-                                  ": compile it again with that")
-                   : "the folder (TMPDIR) has to allow execution"));
+  return Wrong(absl::StrCat("cannot be loaded from '", folder, "': ", FirstLine(reason), " (",
+                            lacks_symbol
+                                ? absl::StrCat("compile it again with this server's PyTorch ", own)
+                                : "the folder, TMPDIR, must allow execution",
+                            ")"));
 }
 
-absl::Status CheckCapability(const std::string& wanted_text, int gpu) {
-  int wanted = 0;
+absl::Status CheckCapability(const std::string& required_text, int gpu) {
+  int required = 0;
   const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
-  if (!backend.ok() || !absl::SimpleAtoi(wanted_text, &wanted)) {
+  if (!backend.ok() || !absl::SimpleAtoi(required_text, &required)) {
     return absl::OkStatus();
   }
   const int have = (*backend)->compute_capability(gpu);
-  if (have / 10 != wanted / 10 || have < wanted) {
-    return Wrong(absl::StrCat("was compiled for GPUs of compute capability ", wanted,
-                              "; cuda:", gpu, " has ", have, ": compile it on such a GPU"));
+  if (have / 10 != required / 10 || have < required) {
+    return Wrong(absl::StrCat("was compiled for GPUs of compute capability ", required,
+                              ", but cuda:", gpu, " has ", have, " (compile it on such a GPU)"));
   }
   return absl::OkStatus();
 }
 
-// Compiled code wants libtorch.so, which does no more than to bring LibTorch's other libraries. The
-// program, unlike what it unpacks, knows where it lies.
+// Loads libtorch.so, which compiled code links to. The server finds it by its RPATH; the unpacked
+// library has no RPATH.
 absl::Status LoadLibTorch() {
   static void* const kLibrary = dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
-  return kLibrary != nullptr
-             ? absl::OkStatus()
-             : Wrong("cannot be run: libtorch.so, which it needs, is not where LibTorch is");
+  return kLibrary != nullptr ? absl::OkStatus()
+                             : Wrong("cannot be run: libtorch.so is not in LibTorch's folder");
 }
 
 class AotiRunner final : public PackageRunner {
@@ -185,8 +186,8 @@ class AotiRunner final : public PackageRunner {
         throw;
       }
       throw std::runtime_error(
-          "the compiled code raised an error, for example because an index is out of range (the "
-          "server's standard error has its message)");
+          "the compiled code raised an error, for example for an index out of range (see the "
+          "server's standard error)");
     }
   }
 
@@ -221,14 +222,14 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   BRAID_ASSIGN_OR_RETURN(const Records records, RecordsOf(*archive));
   for (const std::string& record : archive->records()) {
     if (absl::StartsWith(record, "data/weights/")) {
-      return Wrong("keeps its weights beside the code: compile it with package_constants_in_so");
+      return Wrong("has its weights in separate files (compile it with package_constants_in_so)");
     }
   }
   BRAID_ASSIGN_OR_RETURN(const std::string library, Only(records, ".so"));
   BRAID_ASSIGN_OR_RETURN(const std::string source, Only(records, "wrapper.cpp"));
   const std::string metadata = absl::StrCat(absl::StripSuffix(library, ".so"), "_metadata.json");
   if (!records.contains(metadata)) {
-    return Wrong(absl::StrCat("holds no ", metadata, ", which says what it was compiled for"));
+    return Wrong(absl::StrCat("has no ", metadata, ", the description of its device"));
   }
   BRAID_ASSIGN_OR_RETURN(const std::string text, archive->Read(records.at(metadata)));
   BRAID_RETURN_IF_ERROR(ReadMetadata(text));
@@ -241,7 +242,7 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   std::string folder = (error ? fs::path("/tmp") : temporary) / "braid-aoti-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot unpack model.pt2: '", temporary.string(), "' cannot be written to; set TMPDIR"));
+        "cannot unpack model.pt2: '", temporary.string(), "' is not writable (set TMPDIR)"));
   }
   folder_ = folder;
   std::string sources;
@@ -260,8 +261,9 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
   if (unchecked) {
     Log(LogModule::kModels)
         .warn(
-            "{}: compiled code takes negative indices of embeddings, counted from the end, where "
-            "PyTorch raises an error (compile it with braid.export to have them refused)",
+            "{}: compiled code accepts negative indices of embeddings and counts them from the "
+            "end, "
+            "but PyTorch raises an error (compile with braid.export to reject them)",
             path);
   }
   return absl::OkStatus();
@@ -277,13 +279,14 @@ absl::Status AotiPackage::ReadMetadata(const std::string& text) {
   device_ = entry("AOTI_DEVICE_KEY");
   compute_capability_ = entry("AOTI_COMPUTE_CAPABILITY");
   if (device_ != "cpu" && device_ != "cuda") {
-    return Wrong(absl::StrCat("was compiled for '", device_, "'; expected 'cpu' or 'cuda'"));
+    return Wrong(absl::StrCat("was compiled for '", device_, "' (expected 'cpu' or 'cuda')"));
   }
   BRAID_RETURN_IF_ERROR(CheckRelease(entry("BRAID_TORCH_VERSION")));
   utsname machine = {};
-  const std::string wanted = entry("AOTI_MACHINE");
-  if (uname(&machine) == 0 && !wanted.empty() && wanted != machine.machine) {
-    return Wrong(absl::StrCat("was compiled for ", wanted, "; this machine is ", machine.machine));
+  const std::string required = entry("AOTI_MACHINE");
+  if (uname(&machine) == 0 && !required.empty() && required != machine.machine) {
+    return Wrong(
+        absl::StrCat("was compiled for ", required, ", but this machine is ", machine.machine));
   }
   return device_ == "cpu" ? CheckInstructions(entry("AOTI_CPU_ISA")) : absl::OkStatus();
 }
@@ -291,20 +294,21 @@ absl::Status AotiPackage::ReadMetadata(const std::string& text) {
 absl::StatusOr<std::unique_ptr<PackageRunner>> AotiPackage::MakeRunner(c10::Device device) const {
   if (device.is_cuda() != (device_ == "cuda")) {
     return Wrong(absl::StrCat("was compiled for ", device_, " and cannot run on ", device.str(),
-                              ": compile it for that, or place it with instance_group in "
-                              "config.pbtxt"));
+                              " (compile it for that device, or select another one with "
+                              "instance_group in config.pbtxt)"));
   }
   if (device.is_cuda()) {
     BRAID_RETURN_IF_ERROR(CheckCapability(compute_capability_, device.index()));
   }
-  // LibTorch's code that does this shares a static object without a lock.
+  // LibTorch's loader uses a static object without a lock.
   static absl::Mutex mu(absl::kConstInit);
   const absl::MutexLock lock(&mu);
   BRAID_RETURN_IF_ERROR(LoadLibTorch());
   const auto& registry = torch::inductor::getAOTIModelRunnerRegistry();
   const auto make = registry.find(device_);
   if (make == registry.end()) {
-    return Wrong(absl::StrCat("was compiled for ", device_, ", which this server has not loaded"));
+    return Wrong(absl::StrCat("was compiled for ", device_, ", but this server has no ", device_,
+                              " backend"));
   }
   try {
     return std::make_unique<AotiRunner>(make->second(library_, /*num_models=*/1, device.str(),

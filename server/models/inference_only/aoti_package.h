@@ -1,4 +1,4 @@
-// An AOTInductor package, model.pt2, unpacked.
+// AOTInductor package, model.pt2: compiled code.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,12 @@
 
 namespace braid {
 
-// Its files lie in a folder of its own in $TMPDIR, or /tmp, until it goes.
+// Unpacks the package to a temporary folder in $TMPDIR, or /tmp, and deletes the folder when it is
+// destroyed. Immutable and thread-safe.
 class AotiPackage final : public InferencePackage {
  public:
-  // FAILED_PRECONDITION that says what is wrong with the file, or what this machine lacks to run
-  // it; RESOURCE_EXHAUSTED if it cannot be unpacked.
+  // Unpacks the file. FAILED_PRECONDITION if it is damaged or was compiled for another machine or
+  // PyTorch release; RESOURCE_EXHAUSTED if it cannot be unpacked.
   static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path);
   ~AotiPackage() override;
   AotiPackage(const AotiPackage&) = delete;
@@ -32,7 +33,7 @@ class AotiPackage final : public InferencePackage {
   absl::Status ReadMetadata(const std::string& text);
 
   std::string folder_;
-  std::string library_;  // the compiled code's path
+  std::string library_;  // path of the compiled code
   std::string device_;   // "cpu" or "cuda"
   std::string compute_capability_;
   PackageInterface interface_;

@@ -19,7 +19,7 @@ namespace {
 
 re2::StringPiece Piece(absl::string_view text) { return {text.data(), text.size()}; }
 
-// A product of a number and of sizes that are not fixed, as in "5L*ks0".
+// Product of a number and of dynamic sizes, such as "5L*ks0".
 struct Product {
   int64_t number = 1;
   std::multiset<std::string> sizes;
@@ -47,14 +47,14 @@ struct Product {
   bool operator==(const Product& other) const = default;
 };
 
-// The end of each loop of a kernel, by its variable.
+// End of each loop of a kernel, by its variable. nullopt: unknown.
 using Loops = std::map<std::string, std::optional<Product>>;
 
-// How many elements the index `expression`, as in "1L + x1 + 5L*x0", reaches in `loops`, each once.
-// nullopt if that does not show.
-std::optional<Product> Reach(const std::string& expression, const Loops& loops) {
+// Returns the number of distinct elements that the index `expression`, such as "1L + x1 + 5L*x0",
+// visits in `loops`; nullopt if that is unknown.
+std::optional<Product> CountVisited(const std::string& expression, const Loops& loops) {
   static const re2::RE2 kTerm(R"((?:(.*)\*)?(x\d+))");
-  std::vector<std::pair<Product, Product>> steps;  // a variable's factor, and its loop's end
+  std::vector<std::pair<Product, Product>> steps;  // factor of a variable, and end of its loop
   for (const absl::string_view term : absl::StrSplit(expression, " + ")) {
     std::string factor;
     std::string variable;
@@ -75,28 +75,28 @@ std::optional<Product> Reach(const std::string& expression, const Loops& loops) 
     return std::pair(one.first.sizes.size(), one.first.number) <
            std::pair(other.first.sizes.size(), other.first.number);
   });
-  Product reached;
-  Product inner;  // what the next step must not be less than
+  Product visited;
+  Product inner;  // minimum of the next step
   for (const auto& [step, end] : steps) {
     if (step != inner && (step.sizes != inner.sizes || step.number < inner.number)) {
       return std::nullopt;
     }
     inner = step * end;
-    reached = reached * end;
+    visited = visited * end;
   }
-  return reached;
+  return visited;
 }
 
-// Elements of a kernel's argument that are looked up in an embedding of `size` rows.
+// Use of elements of a kernel's argument as indices of an embedding with `size` rows.
 struct Lookup {
   size_t argument = 0;
   int64_t size = 0;
   std::string elements;
-  std::optional<Product> reach;
-  bool wrapped = false;  // takes indices below 0
+  std::optional<Product> count;  // of distinct elements
+  bool wrapped = false;          // accepts negative indices
 };
 
-// Follows the indices of one kernel's source.
+// Tracks indices through the source of one kernel.
 class Kernel {
  public:
   explicit Kernel(absl::string_view source) {
@@ -116,16 +116,16 @@ class Kernel {
   }
 
   const std::string& name() const { return name_; }
-  // Embedding lookups in the kernel.
+  // Returns the embedding lookups in the kernel.
   const std::vector<Lookup>& lookups() const { return lookups_; }
-  // True if negative indices wrap that are not elements of an argument.
+  // True if the kernel accepts negative indices that are not elements of an argument.
   bool wraps_others() const { return wraps_others_; }
 
  private:
   struct Load {
     std::string parameter;
     std::string elements;
-    std::optional<Product> reach;
+    std::optional<Product> count;
   };
 
   void Read(absl::string_view line) {
@@ -143,7 +143,7 @@ class Kernel {
     } else if (RE2::PartialMatch(text, kDefinition, &one, &other)) {
       Define(one, other);
     } else if (RE2::PartialMatch(text, kStored, &one) || RE2::PartialMatch(text, kTaken, &one)) {
-      Copy(one, defined_);  // in the lambda that defines it
+      Copy(one, defined_);  // inside of the lambda that defines it
     } else if (RE2::PartialMatch(text, kCheck, &one, &other)) {
       Check(one, other);
     }
@@ -165,14 +165,14 @@ class Kernel {
     std::string other;
     if (RE2::PartialMatch(value, kElement, &one, &other) ||
         RE2::PartialMatch(value, kElements, &one, &other)) {
-      loads_[name] = {one, other, Reach(other, loops_)};
+      loads_[name] = {one, other, CountVisited(other, loops_)};
     } else if (RE2::PartialMatch(value, kSame, &one)) {
       Copy(one, name);
     } else if (RE2::PartialMatch(value, kSum, &one)) {
       sums_[name] = one;
     } else if (RE2::PartialMatch(value, kChoice, &one, &other) ||
                RE2::PartialMatch(value, kBlend, &other, &one)) {
-      // From the end, where it is below 0.
+      // Negative indices count from the end.
       if (const auto sum = sums_.find(one); sum != sums_.end() && sum->second == other) {
         Copy(other, name);
         wrapped_.insert(name);
@@ -198,7 +198,7 @@ class Kernel {
     const auto parameter =
         std::find(parameters_.begin(), parameters_.end(), load->second.parameter);
     Lookup lookup{static_cast<size_t>(parameter - parameters_.begin()), 0, load->second.elements,
-                  load->second.reach, wrapped_.contains(index)};
+                  load->second.count, wrapped_.contains(index)};
     if (absl::SimpleAtoi(size, &lookup.size)) {
       lookups_.push_back(std::move(lookup));
     }
@@ -207,17 +207,18 @@ class Kernel {
   std::string name_;
   std::vector<std::string> parameters_;
   Loops loops_;
-  std::string defined_;                      // last
-  std::map<std::string, Load> loads_;        // what a value was loaded from
-  std::map<std::string, std::string> sums_;  // of a value and another
-  std::set<std::string> wrapped_;            // counted from the end, where they were below 0
+  std::string defined_;                      // most recent definition
+  std::map<std::string, Load> loads_;        // values that were loaded from an argument
+  std::map<std::string, std::string> sums_;  // first operand of sums
+  std::set<std::string> wrapped_;            // values after wrapping of negative indices
   std::vector<Lookup> lookups_;
   bool wraps_others_ = false;
 };
 
-// The inputs that each call of a kernel passes, by the argument's place.
+// Inputs that a call of a kernel passes, by position of the argument.
 using Call = std::map<size_t, size_t>;
 
+// Source of wrapper.cpp, which calls the kernels.
 class Wrapper {
  public:
   explicit Wrapper(absl::string_view source) : source_(source) {
@@ -230,22 +231,22 @@ class Wrapper {
     }
   }
 
-  // Inputs that the package may write to: what it looks up is not what was sent.
-  std::set<size_t> Written() const {
-    // A pointer to what is not constant, and the first argument of an operator.
+  // Returns the inputs that the package may modify. Their values may differ from the request's.
+  std::set<size_t> Mutated() const {
+    // Non-const pointers, and the first argument of operators.
     static const re2::RE2 kTaken(
         R"((?:\([\w:]+\*\)\(|aoti_torch_(\w+)\()(\w+)(?:\.data_ptr\(\)\)|, ))");
-    std::set<size_t> written;
+    std::set<size_t> mutated;
     re2::StringPiece text = Piece(source_);
     std::string what;
     std::string name;
     while (RE2::FindAndConsume(&text, kTaken, &what, &name)) {
       const auto input = inputs_.find(name);
       if (input != inputs_.end() && !absl::StartsWith(what, "get_")) {
-        written.insert(input->second);
+        mutated.insert(input->second);
       }
     }
-    return written;
+    return mutated;
   }
 
   std::vector<Call> CallsOf(const std::string& kernel) const {
@@ -273,33 +274,33 @@ class Wrapper {
   std::map<std::string, size_t> inputs_;
 };
 
-// True if `reach` covers all of `input`.
-bool IsWhole(const Product& reach, const PackageInput& input) {
+// True if `count` elements are all of `input`.
+bool CoversAll(const Product& count, const PackageInput& input) {
   int64_t number = 1;
   size_t sizes = 0;
   for (const PackageDim& dim : input.dims) {
     number *= dim.fixed() ? dim.min : 1;
     sizes += dim.fixed() ? 0 : 1;
   }
-  return reach.number == number && reach.sizes.size() == sizes;
+  return count.number == number && count.sizes.size() == sizes;
 }
 
-// The rows of the smallest embedding in which all of `input` is looked up.
-std::optional<int64_t> SmallestOf(const std::vector<Lookup>& lookups, size_t argument,
-                                  const PackageInput& input) {
-  std::map<int64_t, std::map<std::string, Product>> reached;  // each element once
+// Returns the rows of the smallest embedding for which all of `input` is used as indices.
+std::optional<int64_t> MinRows(const std::vector<Lookup>& lookups, size_t argument,
+                               const PackageInput& input) {
+  std::map<int64_t, std::map<std::string, Product>> counts;  // each element once
   for (const Lookup& lookup : lookups) {
-    if (lookup.argument == argument && lookup.reach) {
-      reached[lookup.size].try_emplace(lookup.elements, *lookup.reach);
+    if (lookup.argument == argument && lookup.count) {
+      counts[lookup.size].try_emplace(lookup.elements, *lookup.count);
     }
   }
-  for (const auto& [size, parts] : reached) {
+  for (const auto& [size, parts] : counts) {
     Product sum = parts.begin()->second;
     sum.number = 0;
-    for (const auto& [elements, reach] : parts) {
-      sum.number += reach.sizes == sum.sizes ? reach.number : 0;
+    for (const auto& [elements, count] : parts) {
+      sum.number += count.sizes == sum.sizes ? count.number : 0;
     }
-    if (IsWhole(sum, input)) {
+    if (CoversAll(sum, input)) {
       return size;
     }
   }
@@ -313,8 +314,8 @@ bool IsInteger(DataType type) { return !IsFloatingPoint(type) && type != DataTyp
 bool FindAotiEmbeddingRanges(absl::string_view wrapper_source, absl::string_view kernels,
                              std::vector<PackageInput>* inputs) {
   const Wrapper wrapper(wrapper_source);
-  const std::set<size_t> written = wrapper.Written();
-  std::vector<const PackageInput*> wrapped;  // null: what is no input
+  const std::set<size_t> mutated = wrapper.Mutated();
+  std::vector<const PackageInput*> wrapped;  // nullptr: not an input
   for (const absl::string_view source : absl::StrSplit(kernels, "extern \"C\"")) {
     const Kernel kernel(source);
     if (kernel.wraps_others()) {
@@ -326,16 +327,16 @@ bool FindAotiEmbeddingRanges(absl::string_view wrapper_source, absl::string_view
     for (const Call& call : wrapper.CallsOf(kernel.name())) {
       for (const Lookup& lookup : kernel.lookups()) {
         const auto place = call.find(lookup.argument);
-        const bool sent = place != call.end() && place->second < inputs->size() &&
-                          !written.contains(place->second);
-        PackageInput* const input = sent ? &(*inputs)[place->second] : nullptr;
+        const bool is_input = place != call.end() && place->second < inputs->size() &&
+                              !mutated.contains(place->second);
+        PackageInput* const input = is_input ? &(*inputs)[place->second] : nullptr;
         if (lookup.wrapped) {
           wrapped.push_back(input);
         }
         if (input == nullptr || !IsInteger(input->type)) {
           continue;
         }
-        if (const auto rows = SmallestOf(kernel.lookups(), lookup.argument, *input)) {
+        if (const auto rows = MinRows(kernel.lookups(), lookup.argument, *input)) {
           const int64_t last = *rows - 1;
           input->range = ValueRange{0, input->range ? std::min(last, input->range->max) : last};
         }

@@ -1,4 +1,4 @@
-// The indices that the compiled kernels of an AOTInductor package look up in embeddings.
+// Finds the ranges of embedding indices in the generated kernels of an AOTInductor package.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,13 @@
 
 namespace braid {
 
-// Sets the range of each of `inputs` whose every value is looked up in an embedding, unchanged or
-// converted to another integer type. `wrapper`: the package's wrapper.cpp; `kernels`: the source of
-// its kernels for a CPU. Compiled code takes -1 for the last row, where PyTorch raises an error.
+// Sets the range of each of `inputs` whose values are all used as indices of an embedding, possibly
+// converted to another integer type. wrapper: the package's wrapper.cpp. kernels: source of its CPU
+// kernels. The range matters because compiled code accepts -1 as the last row, where PyTorch raises
+// an error.
 //
-// Returns whether kernels take negative indices of embeddings that no range keeps from them: of
-// indices that are computed, or of an input of which a part is looked up.
+// Returns true if kernels may still accept negative indices: of computed indices, or of an input
+// that is only partly used as indices.
 bool FindAotiEmbeddingRanges(absl::string_view wrapper, absl::string_view kernels,
                              std::vector<PackageInput>* inputs);
 

@@ -1,4 +1,4 @@
-// A deleter for what must not be destroyed once its GPU is lost.
+// Deleter for objects that must not be destroyed after their GPU is lost.
 #pragma once
 
 #include <functional>

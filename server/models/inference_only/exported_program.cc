@@ -38,7 +38,7 @@ class ProgramRunner final : public PackageRunner {
  public:
   explicit ProgramRunner(std::unique_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  // Omits None. A number is a tensor without dims up to the response.
+  // Omits None. Numbers become 0-dim tensors; the response sends them as parameters.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
     std::vector<at::Tensor> outputs;
     for (const c10::IValue& output :
@@ -56,7 +56,7 @@ class ProgramRunner final : public PackageRunner {
   const std::unique_ptr<Executor> executor_;
 };
 
-// The symbol of "Symbol('s14', positive=True, integer=True)"; empty for another expression.
+// Returns "s14" for "Symbol('s14', positive=True, integer=True)"; empty for other expressions.
 std::string SymbolOf(const std::string& expression) {
   static const re2::RE2 kSymbol(R"(Symbol\('(\w+)'(?:, \w+=\w+)*\))");
   std::string name;
@@ -64,7 +64,7 @@ std::string SymbolOf(const std::string& expression) {
   return name;
 }
 
-// The bounds of the sizes that are free, by symbol.
+// Reads the ranges of dynamic sizes, by symbol.
 absl::StatusOr<std::map<std::string, PackageDim>> ReadRanges(const JsonField& program) {
   std::map<std::string, PackageDim> ranges;
   const absl::StatusOr<JsonField> constraints = program.Get("range_constraints");
@@ -91,7 +91,7 @@ absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonFiel
                                        const std::map<std::string, PackageDim>& ranges) {
   BRAID_ASSIGN_OR_RETURN(const GraphTensor tensor, ReadGraphTensor(argument, values));
   if (!tensor.type || !tensor.dense) {
-    return argument.Error("is a tensor of a type that cannot be sent");
+    return argument.Error("the datatype or layout of the tensor is not supported");
   }
   PackageInput input{tensor.name, *tensor.type, {}, tensor.on_cpu};
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
@@ -107,7 +107,7 @@ absl::StatusOr<PackageInput> ReadInput(const JsonField& argument, const JsonFiel
   return input;
 }
 
-// Reads an integer that the caller chooses. `symbols`: the graph's "sym_int_values".
+// Reads an integer input. symbols: the graph's "sym_int_values".
 absl::StatusOr<PackageInput> ReadNumber(const JsonField& argument, const JsonField& symbols,
                                         const std::map<std::string, PackageDim>& ranges) {
   BRAID_ASSIGN_OR_RETURN(const JsonField number, argument.Get("as_sym_int"));
@@ -125,8 +125,8 @@ absl::StatusOr<PackageInput> ReadNumber(const JsonField& argument, const JsonFie
   return input;
 }
 
-// Marks those of `inputs`, the interface's, that the graph writes to.
-absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& arguments,
+// Marks those of the interface's `inputs` that the graph modifies.
+absl::Status FindMutated(const JsonField& graph, const std::vector<JsonField>& arguments,
                          std::vector<PackageInput>* inputs) {
   std::vector<std::string> names;
   for (const JsonField& argument : arguments) {
@@ -137,15 +137,15 @@ absl::Status FindWritten(const JsonField& graph, const std::vector<JsonField>& a
       BRAID_ASSIGN_OR_RETURN(name, field.String());
     }
   }
-  BRAID_ASSIGN_OR_RETURN(const std::set<std::string> written,
+  BRAID_ASSIGN_OR_RETURN(const std::set<std::string> mutated,
                          MutatedInputs(graph, {names.begin(), names.end()}));
   for (size_t i = 0; i < names.size(); ++i) {
-    (*inputs)[i].written = written.contains(names[i]);
+    (*inputs)[i].mutated = mutated.contains(names[i]);
   }
   return absl::OkStatus();
 }
 
-// Names of the inputs in the graph.
+// Returns the names of the inputs in the graph.
 std::vector<std::string> NamesOf(const std::vector<PackageInput>& inputs) {
   std::vector<std::string> names;
   names.reserve(inputs.size());
@@ -155,7 +155,7 @@ std::vector<std::string> NamesOf(const std::vector<PackageInput>& inputs) {
   return names;
 }
 
-// Checks that the outputs are dense tensors, numbers or None, and the same in signature and graph.
+// Checks that outputs are dense tensors, numbers or None, and that signature and graph agree.
 absl::Status CheckOutputs(const JsonField& signature, const JsonField& graph,
                           const JsonField& values) {
   static const auto* const kKinds =
@@ -173,11 +173,11 @@ absl::Status CheckOutputs(const JsonField& signature, const JsonField& graph,
     const JsonField& output = outputs[o];
     const std::vector<std::string> kind = output.Keys();
     if (kind.size() != 1 || !kKinds->contains(kind.front())) {
-      return output.Error("the program returns another value than tensors, numbers and None");
+      return output.Error("unsupported output (expected a tensor, a number or None)");
     }
     if (!results[o].Has(kind.front().c_str())) {
       return results[o].Error(
-          absl::StrCat("the output is of another kind than in the signature (", kind.front(), ")"));
+          absl::StrCat("wrong kind of output (expected ", kind.front(), ", as in the signature)"));
     }
     if (!output.Has("as_tensor")) {
       continue;
@@ -192,6 +192,7 @@ absl::Status CheckOutputs(const JsonField& signature, const JsonField& graph,
   return absl::OkStatus();
 }
 
+// True if the result of the operator has exactly the values of its first argument.
 bool KeepsValues(const std::string& name) {
   static const auto* const kNames = new std::set<std::string>(
       {"_to_copy", "_unsafe_view", "alias", "clone", "contiguous", "detach", "expand", "flatten",
@@ -204,7 +205,7 @@ bool IsInteger(std::optional<DataType> type) {
   return type && !IsFloatingPoint(*type) && *type != DataType::kBool;
 }
 
-// "embedding" of "torch.ops.aten.embedding.default"; empty for what is none of ATen's.
+// Returns "embedding" for "torch.ops.aten.embedding.default"; empty for operators outside of ATen.
 std::string NameOf(const std::string& target) {
   static const re2::RE2 kTarget(R"(torch\.ops\.aten\.(\w+)\.\w+)");
   std::string name;
@@ -212,18 +213,18 @@ std::string NameOf(const std::string& target) {
   return name;
 }
 
-// Sets the range of each of `inputs` that `graph`, as CheckGraph() takes it, looks up in an
-// embedding, whole, unchanged or in another shape or integer type. Sets none where the graph
-// works in place on integers: that may be what puts them in the range. `names`: of the tensors that
-// the inputs are in the graph.
+// Sets the range of each of `inputs` that `graph`, which CheckGraph() accepts, uses as indices of
+// an embedding. All of the input must be used, possibly in another shape or integer type. Sets no
+// ranges if the graph modifies integers in place: that may move values into the range.
+// names: names of the inputs' tensors in the graph.
 absl::Status FindEmbeddingRanges(const JsonField& graph, const std::vector<std::string>& names,
                                  std::vector<PackageInput>* inputs) {
   BRAID_ASSIGN_OR_RETURN(const JsonField values, graph.Get("tensor_values"));
   BRAID_ASSIGN_OR_RETURN(const JsonField list, graph.Get("nodes"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> nodes, list.Items());
-  std::map<std::string, size_t> holds;  // by the tensor's name: the input whose values it has
+  std::map<std::string, size_t> source;  // index of the input with the same values, by tensor
   for (size_t i = 0; i < names.size(); ++i) {
-    holds[names[i]] = i;
+    source[names[i]] = i;
   }
   std::map<size_t, int64_t> last;
   for (const JsonField& node : nodes) {
@@ -247,23 +248,23 @@ absl::Status FindEmbeddingRanges(const JsonField& graph, const std::vector<std::
     }
     const bool lookup = name == "embedding" || name == "embedding_bag" || name == "_embedding_bag";
     if (lookup && tensors.size() > 1 && !tensors[0].shape.empty() && tensors[0].shape[0] > 0) {
-      if (const auto input = holds.find(tensors[1].name); input != holds.end()) {
+      if (const auto input = source.find(tensors[1].name); input != source.end()) {
         const int64_t rows = tensors[0].shape[0];
         const auto before = last.try_emplace(input->second, rows - 1).first;
         before->second = std::min(before->second, rows - 1);
       }
     }
-    const auto input = holds.find(tensors[0].name);
-    if (!KeepsValues(name) || input == holds.end()) {
+    const auto input = source.find(tensors[0].name);
+    if (!KeepsValues(name) || input == source.end()) {
       continue;
     }
     BRAID_ASSIGN_OR_RETURN(const JsonField given, node.Get("outputs"));
     BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> results, given.Items());
     if (results.size() == 1 && results[0].Has("as_tensor")) {
       BRAID_ASSIGN_OR_RETURN(const GraphTensor result, ReadGraphTensor(results[0], values));
-      // Another integer type holds each index, unless it is smaller than those of embeddings.
+      // Smaller integer types cannot represent all indices.
       if (result.type == DataType::kInt32 || result.type == DataType::kInt64) {
-        holds[result.name] = input->second;
+        source[result.name] = input->second;
       }
     }
   }
@@ -275,7 +276,7 @@ absl::Status FindEmbeddingRanges(const JsonField& graph, const std::vector<std::
   return absl::OkStatus();
 }
 
-// Names the outputs for a self-test, which counts those that are not None.
+// Names the outputs for a self-test, which numbers those that are not None.
 absl::StatusOr<std::vector<std::string>> TestedOutputs(const JsonField& signature) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> outputs,
                          SignatureArguments(signature, "output_specs", "user_output"));
@@ -300,10 +301,10 @@ TestedModel Tested(const ProgramDescription& description,
   return model;
 }
 
-// Selects the names whose spec is wanted. `names` and `specs` are in one order.
-std::vector<std::string> Pick(const std::vector<JsonField>& specs,
-                              absl::FunctionRef<bool(const JsonField&)> wanted,
-                              const std::vector<std::string>& names) {
+// Returns the names whose spec satisfies `wanted`. `names` and `specs` have the same order.
+std::vector<std::string> Select(const std::vector<JsonField>& specs,
+                                absl::FunctionRef<bool(const JsonField&)> wanted,
+                                const std::vector<std::string>& names) {
   std::vector<std::string> picked;
   for (size_t i = 0; i < specs.size() && i < names.size(); ++i) {
     if (wanted(specs[i])) {
@@ -313,7 +314,7 @@ std::vector<std::string> Pick(const std::vector<JsonField>& specs,
   return picked;
 }
 
-// Names the inputs and outputs of `interface` as forward() does.
+// Sets the names of inputs and outputs of `interface` from forward()'s arguments and results.
 absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   BRAID_ASSIGN_OR_RETURN(const JsonField calls, module.Get("module_call_graph"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> modules, calls.Items());
@@ -333,11 +334,11 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   BRAID_ASSIGN_OR_RETURN(const JsonField signature, module.Get("signature"));
   BRAID_ASSIGN_OR_RETURN(const JsonField in_specs, signature.Get("input_specs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<JsonField> inputs, in_specs.Items());
-  // Arguments of forward(). Constants are among them, although the package holds their values.
+  // Arguments of forward(), including constants, whose values are in the package.
   std::erase_if(inputs, [](const JsonField& spec) {
     return !spec.Has("user_input") && !spec.Has("constant_input");
   });
-  const std::vector<std::string> names = Pick(
+  const std::vector<std::string> names = Select(
       inputs, [](const JsonField& spec) { return spec.Has("user_input"); },
       InputNames(ParseTree(in_text), positional));
   for (size_t i = 0; names.size() == interface->inputs.size() && i < names.size(); ++i) {
@@ -345,7 +346,7 @@ absl::Status NameLeaves(const JsonField& module, PackageInterface* interface) {
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<JsonField> outputs,
                          SignatureArguments(signature, "output_specs", "user_output"));
-  interface->output_paths = Pick(
+  interface->output_paths = Select(
       outputs, [](const JsonField& output) { return !output.Has("as_none"); },
       OutputPaths(ParseTree(out_text)));
   std::erase_if(outputs, [](const JsonField& output) { return output.Has("as_none"); });
@@ -387,15 +388,15 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root) {
     description.on_cpu = description.on_cpu && input.on_cpu;
     interface.inputs.push_back(std::move(input));
   }
-  BRAID_RETURN_IF_ERROR(FindWritten(graph, inputs, &interface.inputs));
+  BRAID_RETURN_IF_ERROR(FindMutated(graph, inputs, &interface.inputs));
   BRAID_RETURN_IF_ERROR(FindEmbeddingRanges(graph, NamesOf(interface.inputs), &interface.inputs));
   BRAID_ASSIGN_OR_RETURN(description.training_operators, TrainingOperators(graph));
   if (interface.inputs.empty()) {
     return signature.Error(
-        "takes no tensors (expected at least one: make it an argument of forward() and export "
-        "again)");
+        "the program has no inputs (expected at least one: make it an argument of forward() and "
+        "export again)");
   }
-  // An output that is none of the user's is a buffer that the program changes, and would keep.
+  // Any other output is a buffer or input that the program changes.
   BRAID_ASSIGN_OR_RETURN(const JsonField outputs, signature.Get("output_specs"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> specs, outputs.Items());
   for (const JsonField& spec : specs) {

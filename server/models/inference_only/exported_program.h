@@ -1,4 +1,4 @@
-// What torch.export.save writes, model.pt2: a graph with its weights.
+// Package of torch.export.save, model.pt2: a graph with its weights.
 #pragma once
 
 #include <memory>
@@ -14,24 +14,26 @@
 
 namespace braid {
 
-// Inputs, outputs and kind of device of a program, the archive's models/model.json.
-// FAILED_PRECONDITION if a field is missing, the schema version is unknown, or the program mutates
-// its state.
+// Inputs, outputs and device type of a program.
 struct ProgramDescription {
   std::string torch_version;  // PyTorch version of the exporter
   PackageInterface interface;
-  // Names of the outputs in a self-test, in their order; empty for one that is None.
+  // Names of the outputs in a self-test, in order; empty for None.
   std::vector<std::string> outputs;
   bool on_cpu = true;
   // Operators that it was exported with in training mode, such as "dropout".
   std::set<std::string> training_operators;
 };
+// Reads the archive's models/model.json. FAILED_PRECONDITION if a field is missing, the schema
+// version is unknown, or the program mutates its state.
 absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
 
+// Immutable and thread-safe.
 class ExportedProgram final : public InferencePackage {
  public:
-  // device: runs the self-test of a package of another PyTorch; current on the calling thread.
-  // FAILED_PRECONDITION that says what is wrong with the file.
+  // device: runs the self-test if another PyTorch release exported the package; current on the
+  // calling thread.
+  // FAILED_PRECONDITION if the file is damaged or cannot be served.
   static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path,
                                                                       c10::Device device);
 

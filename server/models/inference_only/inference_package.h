@@ -1,4 +1,4 @@
-// A model.pt2 that can be run but not trained.
+// Interface of a model.pt2 that can be run but not trained.
 #pragma once
 
 #include <memory>
@@ -12,25 +12,26 @@
 
 namespace braid {
 
-// A copy of the model, for one thread.
+// Instance of the model on one device. Used by one thread at a time.
 class PackageRunner {
  public:
   virtual ~PackageRunner() = default;
 
-  // `inputs` as PackageInterface has them, contiguous; the outputs in their order. Throws what
-  // LibTorch throws.
+  // Runs the model. inputs: contiguous, in the order of PackageInterface::inputs. Returns the
+  // outputs in order, without None. Throws what LibTorch throws.
   virtual std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) = 0;
 };
 
-// Immutable.
+// Immutable and thread-safe.
 class InferencePackage {
  public:
   virtual ~InferencePackage() = default;
 
   virtual const PackageInterface& interface() const = 0;
-  // As in "<model> is <kind>".
+  // Noun phrase for messages: "<model> is <kind>".
   virtual absl::string_view kind() const = 0;
-  // On `device`; the package outlives it. FAILED_PRECONDITION if it is for another kind of device.
+  // Creates a runner on `device`; the package must outlive it. FAILED_PRECONDITION if the package
+  // is for another type of device.
   virtual absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const = 0;
 };
 

@@ -15,13 +15,13 @@ namespace braid {
 namespace {
 
 using Names = std::vector<std::string>;
-// The inputs of the graph whose memory a tensor may be.
+// Graph inputs that a tensor may share memory with.
 using Origins = std::set<std::string>;
 
-// A graph in a graph, such as a branch, is not deeper in what somebody writes.
-constexpr int kDeepest = 16;
+// Maximum nesting of graphs, such as branches. No real model is deeper.
+constexpr int kMaxDepth = 16;
 
-// The tensors that `argument` names, in their order.
+// Returns the tensors that `argument` names, in order.
 absl::StatusOr<Names> TensorsOf(const JsonField& argument) {
   Names names;
   const auto add = [&names](const JsonField& tensor) -> absl::Status {
@@ -40,7 +40,7 @@ absl::StatusOr<Names> TensorsOf(const JsonField& argument) {
       }
     }
   }
-  // {"as_tensor": {"name"}} or {"as_none"}, one or a list of them.
+  // One or a list of {"as_tensor": {"name"}} and {"as_none"}.
   for (const char* kind : {"as_optional_tensor", "as_optional_tensors"}) {
     if (argument.Has(kind)) {
       BRAID_ASSIGN_OR_RETURN(const JsonField value, argument.Get(kind));
@@ -70,10 +70,10 @@ absl::StatusOr<std::vector<JsonField>> ItemsOf(const JsonField& object, const ch
   return list.Items();
 }
 
-// What an operator does with an argument, by its schema.
+// Use of an argument by an operator, from its schema.
 struct Use {
   bool writes = false;
-  bool returns = false;  // it, or a view of it
+  bool returns = false;  // the argument or a view of it
 };
 
 Use UseOf(const c10::AliasInfo& alias) {
@@ -84,7 +84,7 @@ Use UseOf(const c10::AliasInfo& alias) {
   return use;
 }
 
-// The operator of "torch.ops.aten.add_.Tensor", and how it uses its arguments.
+// Operator that a target such as "torch.ops.aten.add_.Tensor" names, and its use of arguments.
 class Operator {
  public:
   explicit Operator(const std::string& target) {
@@ -102,7 +102,7 @@ class Operator {
     if (!known_) {
       return {position == 0 && InPlace(), position == 0 && InPlace()};
     }
-    if (ReturnsItsArguments()) {
+    if (MayReturnArguments()) {
       return {false, true};
     }
     for (const c10::Argument& declared : known_->schema().arguments()) {
@@ -113,15 +113,15 @@ class Operator {
     return {};
   }
 
-  // Whether it returns its argument only where that is of the type that it makes.
+  // True if it returns its argument only if the argument already has the result's datatype.
   bool converts() const { return name_ == "to" || name_ == "type_as"; }
 
  private:
   bool InPlace() const {
     return name_.size() > 1 && name_.back() == '_' && name_[name_.size() - 2] != '_';
   }
-  // Which no schema of these says.
-  bool ReturnsItsArguments() const {
+  // True for operators that may return an argument although their schema does not declare it.
+  bool MayReturnArguments() const {
     static const auto* const kNames = new std::set<std::string>(
         {"alpha_dropout", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "dropout",
          "einsum", "feature_alpha_dropout", "feature_dropout", "meshgrid", "type_as"});
@@ -132,17 +132,18 @@ class Operator {
   std::optional<c10::OperatorHandle> known_;
 };
 
-// Follows one graph, or one that a node of it holds.
-class Flow {
+// Tracks which graph inputs each tensor of a graph, and of its nested graphs, may alias.
+class AliasTracker {
  public:
-  Flow(const std::set<std::string>& given, std::set<std::string>* written)
-      : given_(given), written_(written) {}
+  AliasTracker(const std::set<std::string>& given, std::set<std::string>* mutated)
+      : given_(given), mutated_(mutated) {}
 
-  // `origins`: those of the tensors among the graph's inputs. Those of its outputs.
+  // Returns the origins of the graph's outputs. origins: of the tensors among its inputs.
   absl::StatusOr<std::vector<Origins>> Follow(const JsonField& graph,
                                               const std::vector<Origins>& origins, int depth) {
-    if (depth > kDeepest) {
-      return graph.Error("graphs are nested too deep");
+    if (depth > kMaxDepth) {
+      return graph.Error(
+          absl::StrCat("graphs are nested too deep (expected at most ", kMaxDepth, " levels)"));
     }
     std::map<std::string, Origins> known;
     BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs, ItemsOf(graph, "inputs"));
@@ -174,7 +175,7 @@ class Flow {
     BRAID_ASSIGN_OR_RETURN(const Names results, TensorsOf(outputs));
     const Operator called(target);
     std::vector<JsonField> graphs;
-    std::vector<Origins> passed;  // of the tensors
+    std::vector<Origins> passed;  // origins of the tensors
     for (size_t i = 0; i < inputs.size(); ++i) {
       BRAID_ASSIGN_OR_RETURN(const JsonField argument, inputs[i].Get("arg"));
       if (argument.Has("as_graph")) {
@@ -217,7 +218,7 @@ class Flow {
         return node.Error(absl::StrCat("the program changes its buffers or parameters (", target,
                                        " writes to '", origin, "'): export it in evaluation mode"));
       }
-      written_->insert(origin);
+      mutated_->insert(origin);
     }
     return absl::OkStatus();
   }
@@ -234,7 +235,7 @@ class Flow {
   }
 
   const std::set<std::string>& given_;
-  std::set<std::string>* const written_;
+  std::set<std::string>* const mutated_;
 };
 
 }  // namespace
@@ -247,9 +248,9 @@ absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
   for (const std::string& name : names) {
     origins.push_back({name});
   }
-  std::set<std::string> written;
-  BRAID_RETURN_IF_ERROR(Flow(given, &written).Follow(graph, origins, 0).status());
-  return written;
+  std::set<std::string> mutated;
+  BRAID_RETURN_IF_ERROR(AliasTracker(given, &mutated).Follow(graph, origins, 0).status());
+  return mutated;
 }
 
 }  // namespace braid

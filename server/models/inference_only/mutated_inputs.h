@@ -1,4 +1,4 @@
-// Which of a program's tensors outlive a run and are written to by it.
+// Finds the inputs that an exported program modifies in place.
 #pragma once
 
 #include <set>
@@ -9,9 +9,9 @@
 
 namespace braid {
 
-// Those of the inputs `given` that `graph`, as CheckGraph() takes it, writes to, itself or
-// through a view of them. FAILED_PRECONDITION if it writes so to another of its inputs, its
-// parameters, buffers and constants: it would give something else each time.
+// Returns those of the graph inputs `given` that `graph`, which CheckGraph() accepts, modifies
+// directly or through a view. FAILED_PRECONDITION if it modifies any other graph input, which is a
+// parameter, buffer or constant: results would depend on earlier requests.
 absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
                                                     const std::set<std::string>& given);
 

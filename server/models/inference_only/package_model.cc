@@ -24,8 +24,7 @@
 namespace braid {
 namespace {
 
-// What the compiler of the package took for granted of a GPU's memory; on a CPU elements have to
-// lie where their type may.
+// Alignment that compiled code assumes on GPUs. On CPUs it assumes the alignment of the type.
 constexpr size_t kGpuAlignment = 16;
 
 bool Aligned(const at::Tensor& tensor) {
@@ -33,8 +32,8 @@ bool Aligned(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % alignment == 0;
 }
 
-// The sizes of `spec` as the module has them, and what the package says of them.
-absl::Status FitDims(const PackageInput& input, bool batched, TensorSpec* spec) {
+// Checks `spec` against the package's input and fills in sizes that the package fixes.
+absl::Status CheckAndFillDims(const PackageInput& input, bool batched, TensorSpec* spec) {
   std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
   const size_t batch = batched ? 1 : 0;
   bool fits = spec->type == input.type && dims.size() + batch == input.dims.size();
@@ -49,21 +48,22 @@ absl::Status FitDims(const PackageInput& input, bool batched, TensorSpec* spec) 
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("the configuration says that input '", spec->name, "' is ",
-                   DataTypeName(spec->type), "[", batched ? "rows, " : "",
-                   absl::StrJoin(dims, ", "), "]; model.pt2 takes ", DescribePackageInput(input)));
+      absl::StrCat("input '", spec->name, "' is configured as ", DataTypeName(spec->type), "[",
+                   batched ? "rows, " : "", absl::StrJoin(dims, ", "), "] (model.pt2 takes ",
+                   DescribePackageInput(input), ")"));
 }
 
-at::Tensor FillUp(const at::Tensor& rows, int64_t wanted) {
+// Pads `rows` to `count` rows with copies of the last one.
+at::Tensor PadRows(const at::Tensor& rows, int64_t count) {
   const int64_t have = rows.size(0);
   std::vector<int64_t> shape = rows.sizes().vec();
-  shape[0] = wanted - have;
+  shape[0] = count - have;
   return at::cat({rows, rows.narrow(0, have - 1, 1).expand(shape)});
 }
 
-// For each input of `interface` the index of the input of `config` that it is: by name,
-// NAME__<number> or order. Fills what the package knows better: sizes that are fixed, and the most
-// rows. FAILED_PRECONDITION if they do not fit each other.
+// Binds the package's inputs to those of `config` by name, NAME__<number> or position. Returns the
+// index in `config` of each. Fills in the package's fixed sizes, ranges and row limits.
+// FAILED_PRECONDITION if they do not match.
 absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& interface,
                                                       ModelConfig* config) {
   std::vector<std::string> names;
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
   for (size_t p = 0; p < order.size(); ++p) {
     TensorSpec& spec = config->inputs[order[p]];
     const bool batched = config->has_batch_dim(spec);
-    BRAID_RETURN_IF_ERROR(FitDims(interface.inputs[p], batched, &spec));
+    BRAID_RETURN_IF_ERROR(CheckAndFillDims(interface.inputs[p], batched, &spec));
     if (!spec.range && interface.inputs[p].range) {
       spec.range = interface.inputs[p].range;
       spec.range_derived = true;
@@ -87,11 +87,11 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
   return order;
 }
 
-// A Replica that runs an InferencePackage. It has no parameters and nothing to differentiate.
+// Replica that runs an InferencePackage. It has no parameters and no gradients.
 class PackageReplica final : public Replica {
  public:
-  // `config` has been through BindPackageInputs(), which gave `order`. A batch of fewer rows than
-  // the package takes is filled up with copies of its last row, whose outputs are dropped.
+  // order: result of BindPackageInputs() for `config`. A batch with too few rows for the package is
+  // padded with copies of its last row, whose outputs are dropped.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       std::shared_ptr<const InferencePackage> package, ModelConfig config,
       std::vector<size_t> order, c10::Device device);
@@ -99,7 +99,8 @@ class PackageReplica final : public Replica {
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
 
-  // Placing a trainer asks this first, and no more where it is refused.
+  // Always FAILED_PRECONDITION. A trainer checks this first, so the other training methods are not
+  // used.
   absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>&,
                                                              Mode) override {
@@ -115,7 +116,7 @@ class PackageReplica final : public Replica {
   std::vector<at::Tensor> buffers() const override { return {}; }
   void SetBuffers(const std::vector<at::Tensor>&) override {}
   std::vector<StateEntry> state() const override { return {}; }
-  // nullptr: only trainers are copied from replicas.
+  // Returns nullptr: only trainers clone replicas.
   std::unique_ptr<Replica> Clone() const override { return nullptr; }
   absl::Status CheckStages(const std::vector<std::string>&) const override {
     return NotTrainable();
@@ -132,7 +133,7 @@ class PackageReplica final : public Replica {
   PackageReplica(std::shared_ptr<const InferencePackage> package, ModelConfig config,
                  std::vector<size_t> order, std::unique_ptr<PackageRunner> runner);
 
-  // As the package takes `input`, the `index`-th of its own.
+  // Converts `input` to the package's input `index`.
   absl::StatusOr<at::Tensor> Prepare(size_t index, const at::Tensor& input) const;
 
   const std::shared_ptr<const InferencePackage> package_;
@@ -162,29 +163,28 @@ absl::Status PackageReplica::CheckTrainable(std::optional<c10::ScalarType> /*aut
 }
 
 absl::Status PackageReplica::NotTrainable() const {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "model '", config_.name, "' is ", package_->kind(),
-      " (model.pt2), which can be run but not trained; train it from an exported pair, as "
-      "braid.export writes it"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("model '", config_.name, "' is ", package_->kind(),
+                   ", which can be run but not trained (export it with braid.export to train it)"));
 }
 
 absl::StatusOr<at::Tensor> PackageReplica::Prepare(size_t index, const at::Tensor& input) const {
-  const PackageInput& wanted = package_->interface().inputs[index];
+  const PackageInput& expected = package_->interface().inputs[index];
   const TensorSpec& spec = config_.inputs[order_[index]];
   at::Tensor tensor = ToModel(input, spec);
   const bool batched = config_.has_batch_dim(spec);
   DataType type = DataType::kBool;
   FromScalarType(tensor.scalar_type(), &type);
-  BRAID_RETURN_IF_ERROR(CheckPackageShape(wanted, type, tensor.sizes().vec(), batched));
-  if (wanted.on_cpu) {
+  BRAID_RETURN_IF_ERROR(CheckPackageShape(expected, type, tensor.sizes().vec(), batched));
+  if (expected.on_cpu) {
     tensor = tensor.to(c10::kCPU);
   }
-  if (batched && tensor.size(0) < wanted.dims[0].min) {
-    tensor = FillUp(tensor, wanted.dims[0].min);
+  if (batched && tensor.size(0) < expected.dims[0].min) {
+    tensor = PadRows(tensor, expected.dims[0].min);
   }
   tensor = tensor.contiguous();
-  // What is written to must not be the request's memory.
-  return Aligned(tensor) && !wanted.written ? tensor : tensor.clone();
+  // The package must not modify the request's memory.
+  return Aligned(tensor) && !expected.mutated ? tensor : tensor.clone();
 }
 
 absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
@@ -203,7 +203,7 @@ absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
       rows = input.size(0);
       if (run_rows != 0 && run_rows != tensor.size(0)) {
         return absl::FailedPreconditionError(
-            "model.pt2 was made for different numbers of rows of its inputs");
+            "model.pt2 needs different minimum numbers of rows for its inputs");
       }
       run_rows = tensor.size(0);
     }
@@ -222,8 +222,10 @@ absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
     if (rows != run_rows) {
       if (value.dim() == 0) {
         return absl::FailedPreconditionError(
-            absl::StrCat("output '", config_.outputs[o].name, "' is one number for ", run_rows,
-                         " rows, the fewest that model.pt2 was made for; the batch has ", rows));
+            absl::StrCat("the batch has ", rows, " rows (expected at least ", run_rows,
+                         ": output '", config_.outputs[o].name,
+                         "' is one number for all rows, so that model.pt2 "
+                         "cannot run a padded batch)"));
       }
       value = value.size(0) == run_rows ? value.narrow(0, 0, rows) : value;
     }
@@ -249,20 +251,20 @@ class PackageModel final : public Model {
   const std::vector<size_t> order_;
 };
 
-// Sizes above the least that a package takes: of rows, and of other dims that are of any size.
-struct MoreThanLeast {
+// Increments over the minimum sizes that a package takes: of rows, and of other dynamic dims.
+struct SizeIncrement {
   int64_t rows = 0;
   int64_t others = 0;
 };
 
-// At least two rows: some packages have a case of their own for one.
-constexpr int64_t kLeastRows = 2;
+// Some packages have a special case for one row.
+constexpr int64_t kMinTestRows = 2;
 
-int64_t SizeOf(const PackageDim& dim, int64_t least, int64_t more) {
-  return dim.fixed() ? dim.min : std::min(std::max(dim.min, least) + more, dim.max);
+int64_t SizeOf(const PackageDim& dim, int64_t min, int64_t more) {
+  return dim.fixed() ? dim.min : std::min(std::max(dim.min, min) + more, dim.max);
 }
 
-// A dim whose symbol is unknown may be the rows, too.
+// True if dim `d` is, or may be, the number of rows. Dims without a known symbol may be.
 bool IsRows(const PackageInterface& interface, const PackageInput& input, size_t d) {
   const std::string& symbol = input.dims[d].symbol;
   const PackageInput& first = interface.inputs.front();
@@ -270,18 +272,19 @@ bool IsRows(const PackageInterface& interface, const PackageInput& input, size_t
 }
 
 std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& interface,
-                                 c10::Device device, MoreThanLeast more) {
+                                 c10::Device device, SizeIncrement more) {
   std::vector<at::Tensor> zeros;
   for (const PackageInput& input : interface.inputs) {
     if (input.number) {
-      const ValueRange range = input.range.value_or(ValueRange{0, kLeastRows + 1});
+      const ValueRange range = input.range.value_or(ValueRange{0, kMinTestRows + 1});
       const PackageDim value{range.min, range.max};
-      zeros.push_back(at::full({1}, SizeOf(value, kLeastRows, more.rows + more.others), at::kLong));
+      zeros.push_back(
+          at::full({1}, SizeOf(value, kMinTestRows, more.rows + more.others), at::kLong));
       continue;
     }
     std::vector<int64_t> shape;
     for (size_t d = 0; d < input.dims.size(); ++d) {
-      shape.push_back(IsRows(interface, input, d) ? SizeOf(input.dims[d], kLeastRows, more.rows)
+      shape.push_back(IsRows(interface, input, d) ? SizeOf(input.dims[d], kMinTestRows, more.rows)
                                                   : SizeOf(input.dims[d], 1, more.others));
     }
     zeros.push_back(at::zeros(
@@ -291,7 +294,7 @@ std::vector<at::Tensor> RunZeros(PackageRunner& runner, const PackageInterface& 
   return runner.Run(zeros);
 }
 
-// Dim 0 of every input is of any size, of the same one as far as that is known.
+// True if dim 0 of every input is dynamic and, as far as known, has the same size.
 bool MayBeBatched(const std::vector<PackageInput>& inputs) {
   return std::all_of(inputs.begin(), inputs.end(), [&inputs](const PackageInput& input) {
     return !input.dims.empty() && !input.dims.front().fixed() &&
@@ -299,8 +302,8 @@ bool MayBeBatched(const std::vector<PackageInput>& inputs) {
   });
 }
 
-// A number may be a size.
-bool HasOtherOpenDims(const std::vector<PackageInput>& inputs) {
+// True if an input has dynamic dims after dim 0, or is a number, which may be a size.
+bool HasOtherDynamicDims(const std::vector<PackageInput>& inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const PackageInput& input) {
     if (input.number) {
       return true;
@@ -314,8 +317,8 @@ bool HasOtherOpenDims(const std::vector<PackageInput>& inputs) {
   });
 }
 
-// True if outputs have as many rows as the inputs, and no other dim that depends on them. few,
-// more: the outputs for `rows` and `more_rows`. A number without dims is one for each chunk.
+// True if outputs have as many rows as the inputs, and no other dim depends on the number of rows.
+// few, more: outputs for `rows` and `more_rows` rows. 0-dim outputs are one number per chunk.
 bool FollowRows(const std::vector<at::Tensor>& few, int64_t rows,
                 const std::vector<at::Tensor>& more, int64_t more_rows) {
   for (size_t o = 0; o < few.size(); ++o) {
@@ -330,16 +333,15 @@ bool FollowRows(const std::vector<at::Tensor>& few, int64_t rows,
   return true;
 }
 
-// Sizes that differ between two runs become -1.
+// Describes an output. Sizes that differ between two runs become -1.
 absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& one, const at::Tensor& other,
                                   bool batched) {
   TensorSpec spec;
   spec.name = std::move(name);
   BRAID_RETURN_IF_ERROR(CheckDense(spec.name, one));
   if (!FromScalarType(one.scalar_type(), &spec.type)) {
-    return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
-                                                      c10::toString(one.scalar_type()),
-                                                      ", a type that cannot be sent"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", spec.name, "' has the unsupported datatype ", c10::toString(one.scalar_type())));
   }
   for (int64_t d = batched ? 1 : 0; d < one.dim(); ++d) {
     const bool same = one.dim() == other.dim() && one.size(d) == other.size(d);
@@ -348,21 +350,21 @@ absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& one, const
   return spec;
 }
 
-// Fills in max_batch_size and the outputs of `config` from what the package returns for zeros.
+// Runs the package on zeros and fills in max_batch_size and the outputs of `config`.
 absl::Status DeriveOutputs(const InferencePackage& package, c10::Device device,
                            ModelConfig* config) {
   BRAID_ASSIGN_OR_RETURN(const auto runner, package.MakeRunner(device));
   const PackageInterface& interface = package.interface();
-  const bool open = HasOtherOpenDims(interface.inputs);
+  const bool dynamic = HasOtherDynamicDims(interface.inputs);
   const std::vector<at::Tensor> few = RunZeros(*runner, interface, device, {});
   bool batched = MayBeBatched(interface.inputs);
   if (batched) {
     const PackageDim& rows = interface.inputs.front().dims.front();
     const std::vector<at::Tensor> more = RunZeros(*runner, interface, device, {.rows = 1});
-    batched = FollowRows(few, SizeOf(rows, kLeastRows, 0), more, SizeOf(rows, kLeastRows, 1));
+    batched = FollowRows(few, SizeOf(rows, kMinTestRows, 0), more, SizeOf(rows, kMinTestRows, 1));
   }
   const std::vector<at::Tensor> other =
-      batched && !open
+      batched && !dynamic
           ? few
           : RunZeros(*runner, interface, device, {.rows = batched ? 0 : 1, .others = 1});
   config->max_batch_size = batched ? kDefaultMaxBatchSize : 0;
@@ -377,7 +379,8 @@ absl::Status DeriveOutputs(const InferencePackage& package, c10::Device device,
   return absl::OkStatus();
 }
 
-// Whether dim 0 of all is one size, as that of a batch is which was not exported as dynamic.
+// True if dim 0 of all inputs has the same fixed size, like a batch dimension that was not exported
+// as dynamic.
 bool HaveFixedRows(const std::vector<PackageInput>& inputs) {
   return std::all_of(inputs.begin(), inputs.end(), [&inputs](const PackageInput& input) {
     return !input.dims.empty() && input.dims.front().fixed() && !inputs.front().dims.empty() &&

@@ -1,4 +1,4 @@
-// Models in packages that can only be run.
+// Model in an inference-only package.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 
 namespace braid {
 
-// The model `name` of `package`. Without `config` it is derived from what the package says of its
-// inputs, and from what it returns for zeros on `device`; it is batched if dim 0 of every input may
-// be of any size. FAILED_PRECONDITION if they do not fit, or if the package cannot run here.
-// Computes: call it on `device`'s worker; may throw what LibTorch throws.
+// Creates model `name` from `package`. If `config` is nullopt, derives it from the package's inputs
+// and from its outputs for zeros on `device`. The derived model is batched if dim 0 of every input
+// is dynamic. Runs the model, so call it on the worker of `device`. FAILED_PRECONDITION if `config`
+// does not match, or if the package cannot run on `device`. Throws what LibTorch throws.
 absl::StatusOr<std::unique_ptr<Model>> OpenPackage(std::shared_ptr<const InferencePackage> package,
                                                    const std::string& name,
                                                    std::optional<ModelConfig> config,

@@ -28,7 +28,7 @@ std::string Describe(const PairTensor& tensor) {
   return absl::StrCat(DataTypeName(tensor.type), ShapeString(tensor.shape));
 }
 
-// Whether the sizes that the configuration gives, without the batch dimension, are the package's.
+// True if the configured `dims`, without the batch dimension, match the package's tensor.
 bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor) {
   bool agree = dims.size() + 1 == tensor.shape.size();
   for (size_t d = 0; agree && d < dims.size(); ++d) {
@@ -37,23 +37,24 @@ bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor) {
   return agree;
 }
 
-absl::Status Misfit(absl::string_view what, const TensorSpec& spec,
-                    const std::vector<int64_t>& dims, const PairTensor& tensor) {
+absl::Status ShapeMismatch(absl::string_view kind, const TensorSpec& spec,
+                           const std::vector<int64_t>& dims, const PairTensor& tensor) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "the configuration says that ", what, " '", spec.name, "' is ", DataTypeName(spec.type),
-      "[rows", dims.empty() ? "" : ", ", absl::StrJoin(dims, ", "),
-      "]; model.pt2 was exported with ", Describe(tensor), ", -1 for the rows"));
+      kind, " '", spec.name, "' is configured as ", DataTypeName(spec.type), "[rows",
+      dims.empty() ? "" : ", ", absl::StrJoin(dims, ", "), "] (model.pt2 was exported with ",
+      Describe(tensor), ", -1 is the number of rows)"));
 }
 
-absl::Status FitOutput(const PairTensor& output, const TensorSpec& spec) {
+absl::Status CheckOutput(const PairTensor& output, const TensorSpec& spec) {
   const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
-  // One number for each chunk has no rows.
+  // An output that is one number per chunk has no rows.
   const bool fits = output.shape.empty() ? dims.empty() : SizesAgree(dims, output);
-  return fits && spec.type == output.type ? absl::OkStatus() : Misfit("output", spec, dims, output);
+  return fits && spec.type == output.type ? absl::OkStatus()
+                                          : ShapeMismatch("output", spec, dims, output);
 }
 
-// The sizes of `spec` as the module has them, and what the package says of them.
-absl::Status FitInput(const PairTensor& input, bool batched, TensorSpec* spec) {
+// Checks `spec` against the package's input and fills in fixed sizes.
+absl::Status CheckAndFillInput(const PairTensor& input, bool batched, TensorSpec* spec) {
   std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
   if (!batched) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -62,7 +63,7 @@ absl::Status FitInput(const PairTensor& input, bool batched, TensorSpec* spec) {
         "1 or more, or put -1 before all dims)"));
   }
   if (!SizesAgree(dims, input) || spec->type != input.type) {
-    return Misfit("input", *spec, dims, input);
+    return ShapeMismatch("input", *spec, dims, input);
   }
   for (size_t d = 0; d < dims.size() && !spec->reshape; ++d) {
     dims[d] = std::max(dims[d], input.shape[d + 1]);
@@ -77,7 +78,7 @@ absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) 
   BRAID_ASSIGN_OR_RETURN(binding.inputs, BindInputs(config->inputs, NamesOf(part.inputs)));
   for (size_t p = 0; p < part.inputs.size(); ++p) {
     TensorSpec& spec = config->inputs[binding.inputs[p]];
-    BRAID_RETURN_IF_ERROR(FitInput(part.inputs[p], config->has_batch_dim(spec), &spec));
+    BRAID_RETURN_IF_ERROR(CheckAndFillInput(part.inputs[p], config->has_batch_dim(spec), &spec));
     if (!spec.range) {
       spec.range = part.inputs[p].range;
       spec.range_derived = spec.range.has_value();
@@ -86,7 +87,7 @@ absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) 
   BRAID_ASSIGN_OR_RETURN(binding.outputs, BindOutputs(config->outputs, NamesOf(part.outputs)));
   for (size_t o = 0; o < binding.outputs.size(); ++o) {
     const TensorSpec& spec = config->outputs[o];
-    BRAID_RETURN_IF_ERROR(FitOutput(part.outputs[binding.outputs[o]], spec));
+    BRAID_RETURN_IF_ERROR(CheckOutput(part.outputs[binding.outputs[o]], spec));
   }
   return binding;
 }

@@ -1,4 +1,4 @@
-// How a configuration's tensors meet those of an exported pair.
+// Binds the tensors of a configuration to those of an exported pair.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace braid {
 
-// By name, NAME__<number> or order.
+// Tensors are matched by name, NAME__<number> or position.
 struct PairBinding {
-  std::vector<size_t> inputs;   // for each input of the package the configuration's
-  std::vector<size_t> outputs;  // for each output of the configuration the package's
+  std::vector<size_t> inputs;   // index in the configuration of each input of the package
+  std::vector<size_t> outputs;  // index in the package of each output of the configuration
 };
 
-// Fills into `config` what the package knows better: sizes that are fixed, the ranges of indices.
-// FAILED_PRECONDITION if they do not fit each other.
+// Binds `config` to the whole model, `part`, and fills in the package's fixed sizes and ranges of
+// indices. FAILED_PRECONDITION if they do not match.
 absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config);
 
 }  // namespace braid

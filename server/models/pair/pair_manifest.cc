@@ -44,38 +44,38 @@ constexpr std::array kRoles = {
     RoleName{"input_gradient", PairRole::kInputGradient},
 };
 
-// What is known, by name.
+// Indices by name.
 using PairNames = std::map<std::string, size_t>;
 
-// FAILED_PRECONDITION, saying that `field` names something unknown.
+// Returns the index of `name`. FAILED_PRECONDITION if it is unknown.
 absl::StatusOr<size_t> FindPairName(const PairNames& names, const std::string& name,
                                     const JsonField& field) {
   const auto found = names.find(name);
   if (found == names.end()) {
-    return field.Error(absl::StrCat("'", Excerpt(name), "' is not known"));
+    return field.Error(absl::StrCat("'", Excerpt(name), "' is unknown"));
   }
   return found->second;
 }
 
-// With the number of names before it. FAILED_PRECONDITION if it is there already.
+// Adds `name` with the next index. FAILED_PRECONDITION if it exists.
 absl::Status AddPairName(const std::string& name, const JsonField& field, PairNames* names) {
   if (!names->emplace(name, names->size()).second) {
-    return field.Error(absl::StrCat("'", Excerpt(name), "' is there twice"));
+    return field.Error(absl::StrCat("'", Excerpt(name), "' is a duplicate"));
   }
   return absl::OkStatus();
 }
 
-// Of one program, which the errors, FAILED_PRECONDITION all, say the place in.
+// Reads the graphs of one program. Errors are FAILED_PRECONDITION and name the field.
 class PairGraphReader {
  public:
-  // `part`: with its inputs and outputs.
+  // part: its inputs and outputs are set.
   PairGraphReader(const std::vector<PairEntry>& state, const PairPart& part);
 
   absl::StatusOr<PairGraph> Eval(const JsonField& program);
   absl::StatusOr<PairGraph> Forward(const JsonField& program);
-  // After Forward().
+  // Call it after Forward().
   absl::StatusOr<PairGraph> Backward(const JsonField& program);
-  // How many tensors the forward graph saves.
+  // Number of tensors that the forward graph saves.
   size_t saved() const { return saved_.size(); }
 
  private:
@@ -134,24 +134,25 @@ absl::StatusOr<PairGraph> PairGraphReader::Read(const JsonField& program, const 
   BRAID_ASSIGN_OR_RETURN(graph.name, graph_name.String());
   BRAID_ASSIGN_OR_RETURN(graph.inputs, Slots(object, "inputs", in));
   BRAID_ASSIGN_OR_RETURN(graph.outputs, Slots(object, "outputs", out));
-  // What a graph returns it returns once, and all outputs.
+  // Every tensor is returned once, except for gradients of tied parameters, and no output is
+  // missing.
   std::set<std::pair<PairRole, size_t>> returned;
   size_t outputs = 0;
   for (const PairSlot& slot : graph.outputs) {
     const bool tied = slot.role == PairRole::kParameterGradient;
     if (!returned.emplace(slot.role, slot.index).second && !tied) {
-      return object.Error("a tensor is there twice among its outputs");
+      return object.Error("duplicate tensor in its outputs");
     }
     outputs += slot.role == PairRole::kOutput ? 1 : 0;
   }
   if (out.contains(PairRole::kOutput) && outputs != outputs_.size()) {
-    return object.Error(absl::StrCat("has ", outputs, " of the ", outputs_.size(), " outputs"));
+    return object.Error(absl::StrCat(outputs, " outputs (expected ", outputs_.size(), ")"));
   }
   for (const PairSlot& slot : graph.inputs) {
     const bool of_forward = slot.role == PairRole::kNewBuffer;
     if (of_forward && !new_buffers_.contains(slot.index)) {
-      return object.Error(
-          absl::StrCat("takes a buffer '", state_[slot.index].name, "' that forward leaves"));
+      return object.Error(absl::StrCat("takes the new buffer '", state_[slot.index].name,
+                                       "', which the forward graph does not return"));
     }
   }
   return graph;
@@ -179,18 +180,18 @@ absl::StatusOr<PairSlot> PairGraphReader::Slot(const JsonField& item,
                                  [&](const RoleName& known) { return known.name == role_name; });
   if (role == kRoles.end() || !allowed.contains(role->role)) {
     return role_field.Error(
-        absl::StrCat("'", Excerpt(role_name), "' is no role that one of its ", side, " can have"));
+        absl::StrCat("'", Excerpt(role_name), "' is not a valid role for one of its ", side));
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField name_field, item.Get("name"));
   BRAID_ASSIGN_OR_RETURN(const std::string name, name_field.String());
   PairSlot slot;
   slot.role = role->role;
-  const bool made_here = side == "outputs";
-  if (made_here && slot.role == PairRole::kSaved) {
+  const bool returned = side == "outputs";
+  if (returned && slot.role == PairRole::kSaved) {
     BRAID_RETURN_IF_ERROR(AddPairName(name, name_field, &saved_));
   }
   BRAID_ASSIGN_OR_RETURN(slot.index, FindPairName(NamesOf(slot.role), name, name_field));
-  if (made_here && slot.role == PairRole::kNewBuffer) {
+  if (returned && slot.role == PairRole::kNewBuffer) {
     new_buffers_.insert(slot.index);
   }
   if (slot.role == PairRole::kParameterGradient && !state_[slot.index].trainable) {
@@ -200,7 +201,7 @@ absl::StatusOr<PairSlot> PairGraphReader::Slot(const JsonField& item,
     BRAID_ASSIGN_OR_RETURN(const JsonField depends, item.Get("depends_on"));
     BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> outputs, depends.Strings());
     if (outputs.empty()) {
-      return depends.Error("is empty; expected the outputs that the gradient comes from");
+      return depends.Error("empty (expected the outputs that the gradient depends on)");
     }
     for (const std::string& output : outputs) {
       BRAID_ASSIGN_OR_RETURN(slot.depends_on.emplace_back(),
@@ -240,11 +241,11 @@ absl::StatusOr<DataType> ReadType(const JsonField& object) {
   if (const std::optional<DataType> type = DataTypeFromName(name)) {
     return *type;
   }
-  return field.Error(
-      absl::StrCat("'", Excerpt(name), "' is no datatype; expected one of ", AllDataTypeNames()));
+  return field.Error(absl::StrCat("'", Excerpt(name), "' is not a datatype (expected one of ",
+                                  AllDataTypeNames(), ")"));
 }
 
-// -1 for the batch, which comes first where `batched`.
+// Reads a shape. batched: the first dimension is the batch, -1 in the result.
 absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonField& object, bool batched) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("shape"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, field.Items());
@@ -253,14 +254,14 @@ absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonField& object, bool bat
     if (batched && shape.empty()) {
       BRAID_ASSIGN_OR_RETURN(const std::string size, item.String());
       if (size != "batch") {
-        return item.Error(absl::StrCat("'", Excerpt(size), "'; expected \"batch\""));
+        return item.Error(absl::StrCat("'", Excerpt(size), "' (expected \"batch\")"));
       }
       shape.push_back(-1);
       continue;
     }
     BRAID_ASSIGN_OR_RETURN(const int64_t size, item.Integer());
     if (size < 0) {
-      return item.Error(absl::StrCat(size, " is no size"));
+      return item.Error(absl::StrCat(size, " (expected a size of at least 0)"));
     }
     shape.push_back(size);
   }
@@ -276,7 +277,7 @@ absl::StatusOr<PairEntry> ReadEntry(const JsonField& field, const std::vector<Pa
   BRAID_ASSIGN_OR_RETURN(const std::string kind_name, kind.String());
   if (kind_name != "parameter" && kind_name != "buffer") {
     return kind.Error(
-        absl::StrCat("'", Excerpt(kind_name), "'; expected \"parameter\" or \"buffer\""));
+        absl::StrCat("'", Excerpt(kind_name), "' (expected \"parameter\" or \"buffer\")"));
   }
   entry.is_parameter = kind_name == "parameter";
   if (entry.is_parameter) {
@@ -286,10 +287,10 @@ absl::StatusOr<PairEntry> ReadEntry(const JsonField& field, const std::vector<Pa
   BRAID_ASSIGN_OR_RETURN(entry.type, ReadType(field));
   BRAID_ASSIGN_OR_RETURN(entry.shape, ReadShape(field, /*batched=*/false));
   if (!BytesOf(entry.type, entry.shape)) {
-    return field.Error("'shape' is larger than any memory");
+    return field.Error("shape: too many elements");
   }
   if (entry.trainable && !IsFloatingPoint(entry.type)) {
-    return field.Error("is trainable, but holds no floating-point numbers");
+    return field.Error("trainable, but not of a floating-point datatype");
   }
   entry.tensor = before.size();
   if (field.Has("tied_to")) {
@@ -310,16 +311,17 @@ absl::StatusOr<ValueRange> ReadRange(const JsonField& tensor, DataType type) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, tensor.Get("range"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> ends, field.Items());
   if (ends.size() != 2) {
-    return field.Error("expected the least and the largest value");
+    return field.Error(absl::StrCat(ends.size(), " elements (expected minimum and maximum)"));
   }
   ValueRange range;
   BRAID_ASSIGN_OR_RETURN(range.min, ends[0].Integer());
   BRAID_ASSIGN_OR_RETURN(range.max, ends[1].Integer());
   if (range.min > range.max) {
-    return field.Error(absl::StrCat(range.min, " is more than ", range.max));
+    return field.Error(absl::StrCat("minimum ", range.min, " exceeds maximum ", range.max));
   }
   if (IsFloatingPoint(type)) {
-    return field.Error(absl::StrCat("the tensor is ", DataTypeName(type), "; expected integers"));
+    return field.Error(
+        absl::StrCat("range of ", DataTypeName(type), " (expected an integer type)"));
   }
   return range;
 }
@@ -341,7 +343,7 @@ absl::StatusOr<std::vector<PairTensor>> ReadTensors(const JsonField& part, const
     }
   }
   if (tensors.empty()) {
-    return list.Error("is empty");
+    return list.Error("empty (expected at least one tensor)");
   }
   return tensors;
 }
@@ -354,7 +356,9 @@ absl::StatusOr<PairProgram> ReadProgram(const JsonField& field, PairGraphReader 
       std::find_if(kPrecisions.begin(), kPrecisions.end(),
                    [&](const auto& candidate) { return PrecisionName(candidate) == name; });
   if (known == kPrecisions.end()) {
-    return precision.Error(absl::StrCat("'", Excerpt(name), "' is no precision"));
+    return precision.Error(
+        absl::StrCat("'", Excerpt(name),
+                     "' is not a precision (expected \"model\", \"bfloat16\" or \"float16\")"));
   }
   program.autocast = *known;
   BRAID_ASSIGN_OR_RETURN(program.eval, reader.Eval(field));
@@ -375,7 +379,7 @@ absl::StatusOr<int64_t> ReadRows(const JsonField& part, const char* name) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, part.Get(name));
   BRAID_ASSIGN_OR_RETURN(const int64_t rows, field.Integer());
   if (rows < 1) {
-    return field.Error(absl::StrCat(rows, "; expected 1 or more"));
+    return field.Error(absl::StrCat(rows, " (expected at least 1)"));
   }
   return rows;
 }
@@ -400,13 +404,13 @@ absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<Pair
     for (const PairProgram& other : part.programs) {
       if (other.autocast == program.autocast) {
         return item.Error(
-            absl::StrCat("precision \"", PrecisionName(program.autocast), "\" is there twice"));
+            absl::StrCat("duplicate precision \"", PrecisionName(program.autocast), "\""));
       }
     }
     part.programs.push_back(std::move(program));
   }
   if (part.programs.empty() || part.programs.front().autocast) {
-    return programs.Error("the first one is not of precision \"model\"");
+    return programs.Error("the first element is not of precision \"model\"");
   }
   return part;
 }
@@ -419,11 +423,11 @@ absl::StatusOr<std::vector<std::vector<std::string>>> ReadChains(const JsonField
   for (const JsonField& list : lists) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> chain, list.Strings());
     if (chain.empty()) {
-      return list.Error("is empty; expected the paths of parts");
+      return list.Error("empty (expected paths of parts)");
     }
     for (const std::string& path : chain) {
       if (!paths.contains(path)) {
-        return list.Error(absl::StrCat("'", Excerpt(path), "' is no part"));
+        return list.Error(absl::StrCat("'", Excerpt(path), "' is not a part"));
       }
     }
     chains.push_back(chain);
@@ -435,13 +439,13 @@ absl::Status CheckSchema(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const JsonField format, root.Get("format"));
   BRAID_ASSIGN_OR_RETURN(const std::string format_name, format.String());
   if (format_name != kFormat) {
-    return format.Error(absl::StrCat("'", Excerpt(format_name), "'; expected '", kFormat, "'"));
+    return format.Error(absl::StrCat("'", Excerpt(format_name), "' (expected '", kFormat, "')"));
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField schema, root.Get("schema_version"));
   BRAID_ASSIGN_OR_RETURN(const int64_t version, schema.Integer());
   if (version != kSchemaVersion) {
-    return schema.Error(absl::StrCat(version, "; this server reads ", kSchemaVersion,
-                                     ": export the model with this server's braid.export"));
+    return schema.Error(absl::StrCat(version, " (expected ", kSchemaVersion,
+                                     ": export the model with this server's braid.export)"));
   }
   return absl::OkStatus();
 }
@@ -475,7 +479,7 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
   BRAID_ASSIGN_OR_RETURN(manifest.device, device.String());
   if (manifest.device != "cpu" && manifest.device != "cuda") {
     return device.Error(
-        absl::StrCat("'", Excerpt(manifest.device), "'; expected \"cpu\" or \"cuda\""));
+        absl::StrCat("'", Excerpt(manifest.device), "' (expected \"cpu\" or \"cuda\")"));
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField state, root.Get("state"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> entries, state.Items());
@@ -494,7 +498,7 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
     manifest.parts.push_back(std::move(part));
   }
   if (manifest.parts.empty() || !manifest.parts.front().path.empty()) {
-    return parts.Error("the first one is not the whole model");
+    return parts.Error("the first element is not the whole model");
   }
   if (root.Has("chains")) {
     BRAID_ASSIGN_OR_RETURN(manifest.chains, ReadChains(root, paths));

@@ -1,4 +1,4 @@
-// What train.json says of an exported pair: docs/reference/exported-pair.md has its schema.
+// Content of train.json in an exported pair. Its schema is in docs/reference/exported-pair.md.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,20 @@
 
 namespace braid {
 
-// A parameter or buffer, by its name in the module's state_dict.
+// Parameter or buffer, with its name in the module's state_dict.
 struct PairEntry {
   std::string name;
   bool is_parameter = false;
   bool trainable = false;
   DataType type = DataType::kFp32;
   std::vector<int64_t> shape;
-  // The entry that it is the same tensor as; its own index where it is nobody's second name.
+  // Index of the first entry with the same tensor: another index for tied tensors, otherwise its
+  // own.
   size_t tensor = 0;
 };
 
-// An input or output of a part. The first dimension is the batch's; without one an output is one
-// number for each chunk.
+// Input or output of a part. The first dimension is the batch. A 0-dim output is one number per
+// chunk.
 struct PairTensor {
   std::string name;
   DataType type = DataType::kFp32;
@@ -39,9 +40,9 @@ enum class PairRole {
   kParameter,
   kBuffer,
   kInput,
-  kNewBuffer,  // what the forward pass makes of a buffer
+  kNewBuffer,  // value of a buffer after the forward pass
   kOutput,
-  kSaved,  // what the backward pass needs of the forward pass
+  kSaved,  // intermediate tensor that the backward pass needs
   kOutputGradient,
   kParameterGradient,
   kInputGradient,
@@ -50,15 +51,15 @@ enum class PairRole {
 // Returns the role's name in train.json: "parameter_gradient".
 absl::string_view PairRoleName(PairRole role);
 
-// An input or output of a graph. `index`: into PairManifest::state for parameters, buffers and
-// their gradients, of tied ones the first; into the part's inputs or outputs; or among what the
-// forward graph saves.
+// Input or output of a graph.
 struct PairSlot {
   PairRole role = PairRole::kInput;
+  // For parameters, buffers and their gradients: index in PairManifest::state of the first of tied
+  // entries. Otherwise index in the part's inputs or outputs, or in the saved tensors.
   size_t index = 0;
-  // Of a gradient: the outputs whose gradients it depends on.
+  // Gradients: the outputs whose gradients it depends on.
   std::vector<size_t> depends_on = {};
-  // For a gradient: the gradients of a batch's chunks add up to that of the batch.
+  // Gradients: true if the gradients of a batch's chunks add up to the gradient of the batch.
   bool additive = true;
 };
 
@@ -68,24 +69,24 @@ struct PairGraph {
   std::vector<PairSlot> outputs;
 };
 
-// One precision's graphs of a part.
+// Graphs of a part in one precision.
 struct PairProgram {
-  // What it was traced under autocast to; nullopt: the model's own.
+  // Autocast type that it was traced with; nullopt: without autocast.
   std::optional<c10::ScalarType> autocast;
   PairGraph eval;
-  // None: nothing of the model is trainable.
+  // nullopt: the model has no trainable parameters.
   std::optional<PairGraph> forward;
-  // None: nothing has a gradient, as in a stage that has no parameters and comes first.
+  // nullopt: there are no gradients, for example in a first stage without parameters.
   std::optional<PairGraph> backward;
-  size_t saved = 0;  // tensors that the forward graph saves
+  size_t saved = 0;  // number of tensors that the forward graph saves
 };
 
-// The whole model, or a submodule that was exported as a stage.
+// The whole model, or a submodule that was exported as a pipeline stage.
 struct PairPart {
-  std::string path;  // empty: the whole
+  std::string path;  // empty: the whole model
   std::vector<PairTensor> inputs;
   std::vector<PairTensor> outputs;
-  // Fewer rows cannot be normalized: batch norm.
+  // Minimum rows, for example for batch norm in training mode.
   int64_t min_training_rows = 1;
   int64_t min_evaluation_rows = 1;
   std::vector<PairProgram> programs;
@@ -95,15 +96,15 @@ struct PairManifest {
   std::string torch_version;  // PyTorch version of the exporter
   std::string device;         // device type that the graphs run on: "cpu" or "cuda"
   std::vector<PairEntry> state;
-  std::vector<std::vector<std::string>> chains;
-  std::vector<PairPart> parts;  // the whole model first
+  std::vector<std::vector<std::string>> chains;  // lists of stages that make up the model
+  std::vector<PairPart> parts;                   // the whole model first
 };
 
-// What a program that was traced under autocast to `autocast` calls its precision.
+// Returns the name in train.json of the precision of a program that was traced with `autocast`.
 absl::string_view PrecisionName(std::optional<c10::ScalarType> autocast);
 
-// FAILED_PRECONDITION that names the field if `text` is not a valid train.json, is of another
-// schema than this server's, or contradicts itself.
+// Parses train.json. FAILED_PRECONDITION naming the field if `text` is invalid, inconsistent, or
+// has an unsupported schema version.
 absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text);
 
 }  // namespace braid

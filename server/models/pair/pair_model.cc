@@ -33,7 +33,7 @@ std::vector<TensorSpec> Specs(const std::vector<PairTensor>& tensors) {
   std::vector<TensorSpec> specs;
   for (const PairTensor& tensor : tensors) {
     TensorSpec spec{tensor.name, tensor.type, {}};
-    // An output of no dimensions is one number for each chunk.
+    // A 0-dim output is one number per chunk.
     for (size_t d = 1; d < tensor.shape.size(); ++d) {
       spec.dims.push_back(tensor.shape[d]);
     }
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const s
   if (!config) {
     config = Derive(whole, name);
   } else if (!config->batched()) {
-    // A pair has a batch dimension, so each request is a batch. BindPair() refuses other dims.
+    // A pair has a batch dimension, so each request is one batch. BindPair() rejects other dims.
     SeparateBatchDim("max_batch_size is 0", &*config);
   }
   BRAID_ASSIGN_OR_RETURN(PairBinding binding, BindPair(whole, &*config));

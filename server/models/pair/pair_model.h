@@ -1,4 +1,4 @@
-// Models that were exported as a pair of graphs.
+// Model in an exported pair.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace braid {
 
-// Opens the package `path` of model `name`. Without `config` it is derived from what train.json
-// says. device: runs the self-test of a package of another PyTorch; current on the calling thread.
-// FAILED_PRECONDITION if they do not fit, or if the package cannot be used here.
+// Opens the package `path` of model `name`. If `config` is nullopt, derives it from train.json.
+// device: runs the self-test if another PyTorch release exported the package; current on the
+// calling thread. FAILED_PRECONDITION if `config` does not match, or if the package cannot be used.
 absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const std::string& name,
                                                 std::optional<ModelConfig> config,
                                                 c10::Device device);

@@ -26,15 +26,15 @@
 namespace braid {
 namespace {
 
-// What train.json says of a tensor.
-struct Promise {
-  std::optional<DataType> type;  // nullopt: nothing
-  std::vector<int64_t> shape;    // -1: nothing
+// Datatype and shape of a tensor.
+struct TypeAndShape {
+  std::optional<DataType> type;  // nullopt: unknown
+  std::vector<int64_t> shape;    // -1: unknown
 };
 
-// What train.json says of the tensor in `slot`; nullopt where it says nothing.
-std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manifest,
-                                const PairPart& part, bool autocast) {
+// Returns what train.json declares for the tensor in `slot`; nullopt for saved tensors.
+std::optional<TypeAndShape> DeclaredTensor(const PairSlot& slot, const PairManifest& manifest,
+                                           const PairPart& part, bool autocast) {
   switch (slot.role) {
     case PairRole::kParameter:
     case PairRole::kBuffer:
@@ -46,14 +46,14 @@ std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manife
     case PairRole::kInput:
     case PairRole::kInputGradient: {
       const PairTensor& input = part.inputs[slot.index];
-      // Under autocast a stage is given what the one before it computes then.
+      // Under autocast, the datatype of a stage's input is that of the previous stage's output.
       const bool computed = autocast && !part.path.empty();
       return Promise{computed ? std::nullopt : std::optional(input.type), input.shape};
     }
     case PairRole::kOutput:
     case PairRole::kOutputGradient: {
       const PairTensor& output = part.outputs[slot.index];
-      // Under autocast its datatype is another.
+      // Autocast may change the datatype.
       return Promise{autocast ? std::nullopt : std::optional(output.type), output.shape};
     }
     case PairRole::kSaved:
@@ -62,29 +62,30 @@ std::optional<Promise> Promised(const PairSlot& slot, const PairManifest& manife
   return std::nullopt;
 }
 
-bool Agree(const Promise& promised, const GraphTensor& is) {
-  if ((promised.type && promised.type != is.type) || promised.shape.size() != is.shape.size()) {
+bool Agree(const TypeAndShape& declared, const GraphTensor& actual) {
+  if ((declared.type && declared.type != actual.type) ||
+      declared.shape.size() != actual.shape.size()) {
     return false;
   }
-  for (size_t d = 0; d < is.shape.size(); ++d) {
-    if (promised.shape[d] >= 0 && is.shape[d] >= 0 && promised.shape[d] != is.shape[d]) {
+  for (size_t d = 0; d < actual.shape.size(); ++d) {
+    if (declared.shape[d] >= 0 && actual.shape[d] >= 0 && declared.shape[d] != actual.shape[d]) {
       return false;
     }
   }
   return true;
 }
 
-std::string Describe(const Promise& tensor) {
+std::string Describe(const TypeAndShape& tensor) {
   return absl::StrCat(tensor.type ? DataTypeName(*tensor.type) : "of any type",
                       ShapeString(tensor.shape));
 }
 
 using Graphs = std::map<std::string, std::shared_ptr<const ExportedGraph>>;
 
-// Compares what train.json says of a program's graphs with what they are, and loads them.
+// Compares the graphs of a program with train.json and loads them.
 class GraphCheck {
  public:
-  // `path`: of the package that `archive` reads; `graphs`: where they go.
+  // path: file of `archive`. graphs: receives the loaded graphs.
   GraphCheck(std::string path, ModelArchive* archive, const PairManifest& manifest,
              const PairPart& part, bool autocast, Graphs* graphs)
       : path_(std::move(path)),
@@ -97,7 +98,7 @@ class GraphCheck {
   absl::Status Run(const PairGraph& graph) {
     const std::string record = absl::StrCat("models/", graph.name, ".json");
     if (!archive_->Has(record)) {
-      return Wrong(graph, absl::FailedPreconditionError("is not in the package"));
+      return Wrong(graph, absl::FailedPreconditionError("not in the package"));
     }
     BRAID_ASSIGN_OR_RETURN(const std::string text, archive_->Read(record));
     const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -134,22 +135,23 @@ class GraphCheck {
                            const std::vector<PairSlot>& slots, absl::string_view side) {
     if (arguments.size() != slots.size()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("has ", arguments.size(), " ", side, "; train.json names ", slots.size()));
+          absl::StrCat(arguments.size(), " ", side, " (train.json declares ", slots.size(), ")"));
     }
     for (size_t s = 0; s < slots.size(); ++s) {
-      BRAID_ASSIGN_OR_RETURN(const GraphTensor is, ReadGraphTensor(arguments[s], values));
-      const std::optional<Promise> promised = Promised(slots[s], manifest_, part_, autocast_);
-      if (promised && !Agree(*promised, is)) {
-        return arguments[s].Error(absl::StrCat("is ", Describe({is.type, is.shape}),
-                                               "; train.json says ", Describe(*promised)));
+      BRAID_ASSIGN_OR_RETURN(const GraphTensor actual, ReadGraphTensor(arguments[s], values));
+      const auto declared = DeclaredTensor(slots[s], manifest_, part_, autocast_);
+      if (declared && !Agree(*declared, actual)) {
+        return arguments[s].Error(absl::StrCat(Describe({actual.type, actual.shape}),
+                                               " (train.json declares ", Describe(*declared), ")"));
       }
       if (slots[s].role == PairRole::kSaved) {
-        // First the forward graph says what it is. About types traces are wrong now and then.
-        const auto& shape = saved_.try_emplace(slots[s].index, is.shape).first->second;
-        if (shape != is.shape) {
-          return arguments[s].Error(absl::StrCat("has the shape ", ShapeString(is.shape),
-                                                 "; what forward saves of this name has ",
-                                                 ShapeString(shape)));
+        // The forward graph comes first. Datatypes are not compared: traces sometimes record wrong
+        // ones.
+        const auto& shape = saved_.try_emplace(slots[s].index, actual.shape).first->second;
+        if (shape != actual.shape) {
+          return arguments[s].Error(
+              absl::StrCat("saved tensor of shape ", ShapeString(actual.shape),
+                           " (the forward graph returns ", ShapeString(shape), ")"));
         }
       }
     }
@@ -162,7 +164,7 @@ class GraphCheck {
   const PairPart& part_;
   const bool autocast_;
   Graphs* const graphs_;
-  std::map<size_t, std::vector<int64_t>> saved_;  // shapes, by the slots' index
+  std::map<size_t, std::vector<int64_t>> saved_;  // shapes of saved tensors, by index
 };
 
 absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive,
@@ -236,9 +238,9 @@ class PairUnderTest {
   }
 
   PackageInput Input(const PairSlot& slot) const {
-    const Promise promised = *Promised(slot, manifest_, part_, /*autocast=*/false);
-    PackageInput input{NameOf(slot), *promised.type, {}, /*on_cpu=*/false};
-    for (const int64_t size : promised.shape) {
+    const TypeAndShape declared = *DeclaredTensor(slot, manifest_, part_, /*autocast=*/false);
+    PackageInput input{NameOf(slot), *declared.type, {}, /*on_cpu=*/false};
+    for (const int64_t size : declared.shape) {
       input.dims.push_back(size < 0 ? PackageDim{.min = 1, .symbol = "batch"}
                                     : PackageDim{.min = size, .max = size});
     }
@@ -310,12 +312,12 @@ absl::StatusOr<PairPackage::Tensors> PairPackage::ReadWeights() const {
       weights.push_back(weights[entry.tensor]);
     } else if (stored == found.end()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("has no '", Excerpt(entry.name), "', which the model has"));
+          absl::StrCat("no tensor '", Excerpt(entry.name), "' (the model has one)"));
     } else if (stored->second->type != entry.type || stored->second->shape != entry.shape) {
       return absl::FailedPreconditionError(
           absl::StrCat("'", Excerpt(entry.name), "' is ",
-                       Describe({stored->second->type, stored->second->shape}), "; the model's is ",
-                       Describe({entry.type, entry.shape})));
+                       Describe({stored->second->type, stored->second->shape}), " (the model's is ",
+                       Describe({entry.type, entry.shape}), ")"));
     } else {
       weights.push_back(at::empty(entry.shape, ToScalarType(entry.type)));
       BRAID_RETURN_IF_ERROR(file.Read(*stored->second, weights.back().mutable_data_ptr()));
@@ -323,8 +325,8 @@ absl::StatusOr<PairPackage::Tensors> PairPackage::ReadWeights() const {
     found.erase(entry.name);
   }
   if (!found.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("has a '", Excerpt(found.begin()->first), "', which the model has not"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "unknown tensor '", Excerpt(found.begin()->first), "' (the model has no such tensor)"));
   }
   return weights;
 }

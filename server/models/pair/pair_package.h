@@ -1,5 +1,5 @@
-// An exported pair: model.pt2 with the graphs of a model's forward and backward pass, and beside it
-// model.safetensors with its parameters and buffers.
+// Exported pair: model.pt2 with the graphs of a model's forward and backward pass, and
+// model.safetensors in the same folder with its parameters and buffers.
 #pragma once
 
 #include <map>
@@ -18,24 +18,24 @@
 
 namespace braid {
 
-// Thread-safe. What is at `path` is read once: later changes do not matter.
+// Thread-safe. Reads model.pt2 once: later changes of the file have no effect.
 class PairPackage {
  public:
-  // device: runs the self-test of a package of another PyTorch; current on the calling thread.
-  // FAILED_PRECONDITION if the package is damaged or of another schema, if its self-test fails, or
-  // if the manifest does not match the graphs.
+  // device: runs the self-test if another PyTorch release exported the package; current on the
+  // calling thread. FAILED_PRECONDITION if the package is damaged, has an unsupported schema
+  // version, fails its self-test, or if the manifest does not match the graphs.
   static absl::StatusOr<std::shared_ptr<const PairPackage>> Open(const std::string& path,
                                                                  c10::Device device);
 
   const PairManifest& manifest() const { return manifest_; }
   const MemoryFile& file() const { return file_; }
 
-  // A graph of the manifest.
+  // Returns the code of a graph of the manifest.
   const ExportedGraph& graph(const PairGraph& graph) const { return *graphs_.at(graph.name); }
 
-  // One tensor an entry of the manifest's state, tied ones the same, in host memory. Not to be
-  // changed: all that ask while somebody has them get the same. FAILED_PRECONDITION if the file is
-  // not there, damaged, or of another model.
+  // Returns one tensor in host memory per entry of the manifest's state; tied entries share one.
+  // The tensors are shared with other callers: do not modify them. FAILED_PRECONDITION if the file
+  // does not exist, is damaged, or belongs to another model.
   using Tensors = std::vector<at::Tensor>;
   absl::StatusOr<std::shared_ptr<const Tensors>> Weights() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -29,18 +29,19 @@ absl::StatusOr<size_t> FindProgram(const PairPart& part, std::optional<c10::Scal
   const absl::string_view name = PrecisionName(autocast);
   return absl::FailedPreconditionError(
       absl::StrCat("the model was exported without graphs of precision ", name,
-                   ": export it with precisions=[\"", name, "\"]"));
+                   " (export it with precisions=[\"", name, "\"])"));
 }
 
-// INTERNAL, as everything that a model has against its inputs. `why`: it needs more.
-absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t least,
-                       absl::string_view why) {
+// INTERNAL, like all errors that a model raises for its inputs. requirement: reason for the
+// minimum.
+absl::Status CheckRows(const std::vector<at::Tensor>& inputs, int64_t min_rows,
+                       absl::string_view requirement) {
   const int64_t rows = inputs.front().size(0);
-  if (rows >= least) {
+  if (rows >= min_rows) {
     return absl::OkStatus();
   }
   return absl::InternalError(
-      absl::StrCat("Expected ", why, ", so ", least, " rows at least, got ", rows));
+      absl::StrCat("Expected ", requirement, " (at least ", min_rows, " rows), got ", rows));
 }
 
 }  // namespace
@@ -52,13 +53,13 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
   if (device.is_cpu() != (manifest.device == "cpu")) {
     return absl::FailedPreconditionError(absl::StrCat(
         "model.pt2 was exported for ", manifest.device == "cpu" ? "the CPU" : "GPUs",
-        " and cannot run on ", c10::str(device), ": export it from a module on such a device"));
+        " and cannot run on ", c10::str(device), " (export it from a module on such a device)"));
   }
   BRAID_ASSIGN_OR_RETURN(const auto weights, package->Weights());
   Tensors state(weights->size());
   for (size_t i = 0; i < state.size(); ++i) {
     if (manifest.state[i].tensor == i) {
-      // On the CPU the replicas that nobody trains read the same memory.
+      // On the CPU, replicas that are not trained share the memory.
       state[i] = (*weights)[i].to(device);
     }
   }
@@ -90,7 +91,7 @@ PairReplica::PairReplica(Shape shape, Tensors state, c10::Device device)
       buffers_.push_back(tensor);
     } else if (entry.trainable) {
       parameter_of_[tensor] = parameters_.size();
-      // A tensor of its own: what is bound to it, and whether it is trained, is this replica's.
+      // A separate tensor object, so that its storage and requires_grad belong to this replica.
       state_[tensor] = state_[tensor].detach();
       state_[tensor].set_requires_grad(true);
       parameters_.push_back({LocalName(entry), state_[tensor]});
@@ -126,11 +127,11 @@ absl::Status PairReplica::CheckTrainable(std::optional<c10::ScalarType> autocast
   BRAID_ASSIGN_OR_RETURN(const size_t program, FindProgram(*shape_.part, autocast));
   if (!shape_.part->programs[program].forward) {
     return absl::FailedPreconditionError(
-        "nothing of the model is trainable: all its parameters were frozen when it was exported");
+        "the model has no trainable parameters (all were frozen when it was exported)");
   }
   if (!parameters_.empty() && !shape_.part->programs[program].backward) {
     return absl::FailedPreconditionError(
-        "the package has no backward graph, so that no parameter would get a gradient");
+        "the package has no backward graph (no output depends on a trainable parameter)");
   }
   return absl::OkStatus();
 }
@@ -195,14 +196,14 @@ PairReplica::Tensors PairReplica::ToConfig(const Tensors& outputs) const {
 absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) {
   if (mode == Mode::kTrain) {
-    BRAID_ASSIGN_OR_RETURN(const Kept kept, Train(inputs));
-    return ToConfig(kept.outputs);
+    BRAID_ASSIGN_OR_RETURN(const ForwardPass pass, RunForward(inputs));
+    return ToConfig(pass.outputs);
   }
   BRAID_ASSIGN_OR_RETURN(const size_t program, CurrentProgram());
   const PairGraph& eval = shape_.part->programs[program].eval;
   const Tensors given = FromConfig(inputs);
   BRAID_RETURN_IF_ERROR(
-      CheckRows(given, shape_.part->min_evaluation_rows, "what it was exported for"));
+      CheckRows(given, shape_.part->min_evaluation_rows, "the minimum batch of the export"));
   Tensors arguments;
   arguments.reserve(eval.inputs.size());
   for (const PairSlot& slot : eval.inputs) {
@@ -217,93 +218,97 @@ absl::StatusOr<std::vector<at::Tensor>> PairReplica::Forward(const std::vector<a
   return ToConfig(outputs);
 }
 
-absl::StatusOr<PairReplica::Kept> PairReplica::Train(const Tensors& inputs) {
-  Kept kept;
-  BRAID_ASSIGN_OR_RETURN(kept.program, CurrentProgram());
-  const PairProgram& program = shape_.part->programs[kept.program];
+absl::StatusOr<PairReplica::ForwardPass> PairReplica::RunForward(const Tensors& inputs) {
+  ForwardPass pass;
+  BRAID_ASSIGN_OR_RETURN(pass.program, CurrentProgram());
+  const PairProgram& program = shape_.part->programs[pass.program];
   BRAID_RETURN_IF_ERROR(CheckTrainable(program.autocast));
   for (const at::Tensor& input : inputs) {
-    kept.differentiated.push_back(input.requires_grad());
+    pass.requires_grad.push_back(input.requires_grad());
   }
-  kept.inputs = FromConfig(inputs);
+  pass.inputs = FromConfig(inputs);
   if (!shape_.role.sync_batch_norm) {
-    BRAID_RETURN_IF_ERROR(CheckRows(kept.inputs, shape_.part->min_training_rows,
+    BRAID_RETURN_IF_ERROR(CheckRows(pass.inputs, shape_.part->min_training_rows,
                                     "more than 1 value per channel when training"));
   }
-  kept.before = state_;
+  pass.state_before = state_;
   Tensors arguments;
   arguments.reserve(program.forward->inputs.size());
   for (const PairSlot& slot : program.forward->inputs) {
-    arguments.push_back(slot.role == PairRole::kInput ? kept.inputs[slot.index]
+    arguments.push_back(slot.role == PairRole::kInput ? pass.inputs[slot.index]
                                                       : state_[slot.index]);
   }
   const c10::impl::ExcludeDispatchKeyGuard casts_are_in_the_graph(c10::autocast_dispatch_keyset);
   Tensors results =
-      ExecutorOf(*program.forward, &graphs_[kept.program].forward).RunTensors(std::move(arguments));
-  kept.outputs.resize(shape_.part->outputs.size());
-  kept.saved.resize(program.saved);
+      ExecutorOf(*program.forward, &graphs_[pass.program].forward).RunTensors(std::move(arguments));
+  pass.outputs.resize(shape_.part->outputs.size());
+  pass.saved.resize(program.saved);
   for (size_t r = 0; r < results.size(); ++r) {
     const PairSlot& slot = program.forward->outputs[r];
-    at::Tensor& place = slot.role == PairRole::kOutput  ? kept.outputs[slot.index]
-                        : slot.role == PairRole::kSaved ? kept.saved[slot.index]
+    at::Tensor& place = slot.role == PairRole::kOutput  ? pass.outputs[slot.index]
+                        : slot.role == PairRole::kSaved ? pass.saved[slot.index]
                                                         : state_[slot.index];
     place = std::move(results[r]);
   }
-  kept.after = state_;
-  return kept;
+  pass.state_after = state_;
+  return pass;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> PairReplica::ForwardForTraining(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   if (mode != Mode::kTrain) {
     return absl::FailedPreconditionError(
-        "an exported pair has no backward pass in evaluation mode: keep the graph of a forward "
-        "pass in training mode");
+        "an exported pair has no backward pass in evaluation mode (run the forward pass in "
+        "training "
+        "mode)");
   }
-  BRAID_ASSIGN_OR_RETURN(kept_, Train(inputs));
-  return ToConfig(kept_->outputs);
+  BRAID_ASSIGN_OR_RETURN(pass_, RunForward(inputs));
+  return ToConfig(pass_->outputs);
 }
 
-PairReplica::Tensors PairReplica::OutputGradients(const Kept& kept, const Tensors& given) const {
-  Tensors gradients(kept.outputs.size());
-  for (size_t o = 0; o < given.size(); ++o) {
+PairReplica::Tensors PairReplica::OutputGradients(const ForwardPass& pass,
+                                                  const Tensors& gradients) const {
+  Tensors ordered(pass.outputs.size());
+  for (size_t o = 0; o < gradients.size(); ++o) {
     const size_t output = shape_.role.last ? shape_.binding.outputs[o] : o;
-    if (given[o].defined() && kept.outputs[output].is_floating_point()) {
-      gradients[output] = given[o].reshape(kept.outputs[output].sizes()).contiguous();
+    if (gradients[o].defined() && pass.outputs[output].is_floating_point()) {
+      ordered[output] = gradients[o].reshape(pass.outputs[output].sizes()).contiguous();
     }
   }
-  return gradients;
+  return ordered;
 }
 
-at::Tensor PairReplica::BackwardArgument(const PairSlot& slot, const Kept& kept,
-                                         const Tensors& given) const {
+at::Tensor PairReplica::BackwardArgument(const PairSlot& slot, const ForwardPass& pass,
+                                         const Tensors& output_gradients) const {
   switch (slot.role) {
     case PairRole::kInput:
-      return kept.inputs[slot.index];
+      return pass.inputs[slot.index];
     case PairRole::kBuffer:
-      return kept.before[slot.index];
+      return pass.state_before[slot.index];
     case PairRole::kNewBuffer:
-      return kept.after[slot.index];
+      return pass.state_after[slot.index];
     case PairRole::kOutput:
-      return kept.outputs[slot.index];
+      return pass.outputs[slot.index];
     case PairRole::kSaved:
-      return kept.saved[slot.index];
+      return pass.saved[slot.index];
     case PairRole::kOutputGradient:
-      return given[slot.index].defined() ? given[slot.index]
-                                         : at::zeros_like(kept.outputs[slot.index]);
-    default:  // a parameter: the manifest knows no others here
+      return output_gradients[slot.index].defined() ? output_gradients[slot.index]
+                                                    : at::zeros_like(pass.outputs[slot.index]);
+    default:  // A parameter. ParsePairManifest() rejects other roles.
       return state_[slot.index];
   }
 }
 
-std::vector<bool> PairReplica::WantedGradients(const Kept& kept, const Tensors& given) const {
-  const PairGraph& backward = *shape_.part->programs[kept.program].backward;
+std::vector<bool> PairReplica::WantedGradients(const ForwardPass& pass,
+                                               const Tensors& output_gradients) const {
+  const PairGraph& backward = *shape_.part->programs[pass.program].backward;
   std::vector<bool> wanted;
   for (const PairSlot& slot : backward.outputs) {
-    const bool reached = std::any_of(slot.depends_on.begin(), slot.depends_on.end(),
-                                     [&](size_t output) { return given[output].defined(); });
+    const bool reached =
+        std::any_of(slot.depends_on.begin(), slot.depends_on.end(),
+                    [&](size_t output) { return output_gradients[output].defined(); });
     const bool asked = slot.role == PairRole::kInputGradient
-                           ? kept.differentiated[slot.index]
+                           ? pass.requires_grad[slot.index]
                            : parameters_[*parameter_of_[slot.index]].value.requires_grad();
     wanted.push_back(reached && asked);
   }
@@ -312,17 +317,18 @@ std::vector<bool> PairReplica::WantedGradients(const Kept& kept, const Tensors& 
 
 absl::StatusOr<Gradients> PairReplica::Backward(const std::vector<at::Tensor>& output_gradients,
                                                 const OnGradient& on_gradient) {
-  std::optional<Kept> kept = std::exchange(kept_, std::nullopt);
-  const PairProgram& program = shape_.part->programs[kept->program];
+  std::optional<ForwardPass> pass = std::exchange(pass_, std::nullopt);
+  const PairProgram& program = shape_.part->programs[pass->program];
   Gradients gradients;
   gradients.parameters.resize(parameters_.size());
-  gradients.inputs.resize(kept->differentiated.size());
+  gradients.inputs.resize(pass->requires_grad.size());
   if (!program.backward) {
     return gradients;
   }
-  const Tensors given = OutputGradients(*kept, output_gradients);
-  const std::vector<bool> wanted = WantedGradients(*kept, given);
-  std::vector<size_t> missing(parameters_.size());  // a tied one has a gradient under each name
+  const Tensors given = OutputGradients(*pass, output_gradients);
+  const std::vector<bool> wanted = WantedGradients(*pass, given);
+  // Number of gradients to be added up: tied parameters have one for each name.
+  std::vector<size_t> missing(parameters_.size());
   for (size_t r = 0; r < wanted.size(); ++r) {
     const PairSlot& slot = program.backward->outputs[r];
     if (wanted[r] && slot.role != PairRole::kInputGradient) {
@@ -332,13 +338,13 @@ absl::StatusOr<Gradients> PairReplica::Backward(const std::vector<at::Tensor>& o
   if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) {
     return gradients;
   }
-  Executor& backward = BackwardExecutor(kept->program, wanted);
+  Executor& backward = BackwardExecutor(pass->program, wanted);
   std::vector<c10::IValue> arguments;
   arguments.reserve(program.backward->inputs.size());
   for (const PairSlot& slot : program.backward->inputs) {
-    arguments.emplace_back(BackwardArgument(slot, *kept, given));
+    arguments.emplace_back(BackwardArgument(slot, *pass, given));
   }
-  kept.reset();  // what it saved goes when the graph has used it
+  pass.reset();  // The graph frees saved tensors after their last use.
   std::vector<c10::IValue> results =
       backward.Run(std::move(arguments), [&](size_t r, const c10::IValue& value) {
         const PairSlot& slot = program.backward->outputs[r];
@@ -379,7 +385,7 @@ void PairReplica::SetBuffers(const std::vector<at::Tensor>& values) {
   for (size_t b = 0; b < buffers_.size(); ++b) {
     at::Tensor& buffer = state_[buffers_[b]];
     if (!buffer.is_same(values[b])) {
-      // In other memory: a graph that is kept may need what was here.
+      // New memory: a pending backward pass may need the old values.
       buffer = values[b].to(buffer.device(), /*non_blocking=*/false, /*copy=*/true);
     }
   }
@@ -428,7 +434,7 @@ absl::Status PairReplica::CheckStages(const std::vector<std::string>& paths) con
       absl::StrCat("the model was exported with ",
                    known.empty() ? std::string("no stages")
                                  : absl::StrCat("stages ", absl::StrJoin(known, ", ")),
-                   ", not [", absl::StrJoin(paths, ", "), "]: export it with these"));
+                   ", not [", absl::StrJoin(paths, ", "), "] (export it with these stages)"));
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,
@@ -439,7 +445,7 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole
   if (part == parts.end()) {
     return absl::InvalidArgumentError(absl::StrCat("the model was exported without a stage '",
                                                    Excerpt(role.path),
-                                                   "': braid.export takes its stages"));
+                                                   "' (pass the stages to braid.export)"));
   }
   return Copy({shape_.package, shape_.config, shape_.binding, &*part, role}, device);
 }

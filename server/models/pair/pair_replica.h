@@ -1,5 +1,5 @@
-// A Replica that runs an exported pair: forward and backward are two graphs, so there is neither a
-// TorchScript interpreter nor an autograd engine in it.
+// Replica that runs an exported pair. Forward and backward pass are two graphs, so it uses neither
+// the TorchScript interpreter nor the autograd engine.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@
 
 namespace braid {
 
+// Thread-compatible: see Replica.
 class PairReplica final : public Replica {
  public:
-  // The whole model with the package's weights, ready to be run. `config` has been through
-  // BindPair(), which gave `binding`. FAILED_PRECONDITION if the package is for another kind of
-  // device, or its weights or graphs cannot be loaded.
+  // Creates a replica of the whole model with the package's weights. binding: result of BindPair()
+  // for `config`. FAILED_PRECONDITION if the package is for another type of device, or if its
+  // weights cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(std::shared_ptr<const PairPackage> package,
                                                          std::shared_ptr<const ModelConfig> config,
                                                          PairBinding binding, c10::Device device);
@@ -32,7 +33,7 @@ class PairReplica final : public Replica {
                                                              Mode mode) override;
   absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,
                                      const OnGradient& on_gradient) override;
-  void DropGraph() override { kept_.reset(); }
+  void DropGraph() override { pass_.reset(); }
 
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   void Freeze(size_t index) override { parameters_[index].value.set_requires_grad(false); }
@@ -49,7 +50,7 @@ class PairReplica final : public Replica {
  private:
   using Tensors = std::vector<at::Tensor>;
 
-  // What the replica is, whatever its tensors hold.
+  // Everything but the values of tensors.
   struct Shape {
     std::shared_ptr<const PairPackage> package;
     std::shared_ptr<const ModelConfig> config;
@@ -57,57 +58,61 @@ class PairReplica final : public Replica {
     const PairPart* part = nullptr;
     StageRole role;
   };
-  // Executors of one program's graphs, made at their first run.
+  // Executors of one program's graphs, created when they first run.
   struct Graphs {
     std::unique_ptr<Executor> eval;
     std::unique_ptr<Executor> forward;
     std::unique_ptr<Executor> backward;
-    std::vector<bool> backward_outputs;  // those that `backward` computes
+    std::vector<bool> backward_outputs;  // outputs that `backward` computes
   };
-  // Of a forward pass, for its backward pass.
-  struct Kept {
+  // Tensors of a forward pass that its backward pass may need. Inputs and outputs have the
+  // package's order.
+  struct ForwardPass {
     size_t program = 0;
-    std::vector<bool> differentiated;  // the inputs, as ForwardForTraining() got them
-    Tensors inputs;                    // as the package takes them
-    Tensors before;                    // the state before the pass
-    Tensors after;
-    Tensors outputs;  // as the package gives them
+    std::vector<bool> requires_grad;  // of the arguments of ForwardForTraining()
+    Tensors inputs;
+    Tensors state_before;
+    Tensors state_after;
+    Tensors outputs;
     Tensors saved;
   };
 
-  // `state`: on `device`, by the manifest's index; undefined for other parts' and for second names.
+  // state: tensors on `device`, by index in the manifest; undefined for entries of other parts and
+  // for additional names of tied tensors.
   PairReplica(Shape shape, Tensors state, c10::Device device);
 
   const PairManifest& manifest() const { return shape_.package->manifest(); }
-  // The manifest's entries that are of this part, by index.
+  // Returns the indices of the manifest's entries that belong to `part`.
   static std::vector<size_t> EntriesOf(const PairPart& part, const PairManifest& manifest);
   std::string LocalName(const PairEntry& entry) const;
-  // The program of the thread's autocast.
+  // Returns the program for the calling thread's autocast type.
   absl::StatusOr<size_t> CurrentProgram() const;
   Executor& ExecutorOf(const PairGraph& graph, std::unique_ptr<Executor>* made) const;
-  // Executor of the backward graph for the `wanted` outputs only.
+  // Returns an executor of the backward graph that computes only the `wanted` outputs.
   Executor& BackwardExecutor(size_t program, const std::vector<bool>& wanted);
   Tensors FromConfig(const Tensors& inputs) const;
   Tensors ToConfig(const Tensors& outputs) const;
-  absl::StatusOr<Kept> Train(const Tensors& inputs);
-  // The gradients of the package's outputs.
-  Tensors OutputGradients(const Kept& kept, const Tensors& given) const;
-  // What `slot` of the backward graph is; `given`: gradients of the package's outputs.
-  at::Tensor BackwardArgument(const PairSlot& slot, const Kept& kept, const Tensors& given) const;
-  // The outputs of the backward graph that somebody asks for and that depend on those in `given`.
-  std::vector<bool> WantedGradients(const Kept& kept, const Tensors& given) const;
+  // Runs the forward graph in training mode and updates the buffers.
+  absl::StatusOr<ForwardPass> RunForward(const Tensors& inputs);
+  // Returns the gradients of the package's outputs from those of the configuration's.
+  Tensors OutputGradients(const ForwardPass& pass, const Tensors& gradients) const;
+  // Returns the argument of the backward graph for `slot`.
+  at::Tensor BackwardArgument(const PairSlot& slot, const ForwardPass& pass,
+                              const Tensors& output_gradients) const;
+  // Returns the outputs of the backward graph that are requested and depend on a defined gradient.
+  std::vector<bool> WantedGradients(const ForwardPass& pass, const Tensors& output_gradients) const;
   std::unique_ptr<PairReplica> Copy(Shape shape, c10::Device device) const;
 
   const Shape shape_;
   const c10::Device device_;
-  // While the replica has the package's own tensors others may have them too.
+  // Keeps the package's tensors, shared between replicas on the CPU, alive. nullptr: not shared.
   std::shared_ptr<const Tensors> weights_;
   Tensors state_;
   std::vector<Parameter> parameters_;
-  std::vector<std::optional<size_t>> parameter_of_;  // by the state's index
-  std::vector<size_t> buffers_;                      // the state's indices
+  std::vector<std::optional<size_t>> parameter_of_;  // by index in the state
+  std::vector<size_t> buffers_;                      // indices in the state
   std::vector<Graphs> graphs_;                       // by program
-  std::optional<Kept> kept_;
+  std::optional<ForwardPass> pass_;
 };
 
 }  // namespace braid

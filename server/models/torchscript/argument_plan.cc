@@ -21,28 +21,28 @@ namespace {
 
 using Kind = ArgumentPlan::Kind;
 
-// Where the inputs for a value are found. Asked in the order of forward's arguments.
+// Finds the inputs for the values of a call. Called in the order of forward()'s arguments.
 class InputFinder {
  public:
   virtual ~InputFinder() = default;
-  // The input for the tensor or scalar at `path`.
+  // Returns the input for the tensor or scalar at `path`.
   virtual std::optional<size_t> Find(const std::string& path) = 0;
-  // The keys of the parts of a list or dict at `path` that there are inputs for.
+  // Returns the keys of the elements of a list or dict at `path` that have inputs.
   virtual std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) = 0;
-  // Whether to look for what has tensors and may be left out. Asked once for each.
-  virtual bool Optional() = 0;
-  // How many inputs have been found.
+  // True if the next optional value with tensors is given. Called once for each such value.
+  virtual bool TakesOptional() = 0;
+  // Number of inputs found so far.
   virtual size_t used() const = 0;
 };
 
-// By the names of the inputs, which outlive it.
+// Finds inputs by name. `inputs` must outlive it.
 class InputsByName final : public InputFinder {
  public:
   explicit InputsByName(const std::vector<TensorSpec>& inputs) : inputs_(inputs) {}
 
   std::optional<size_t> Find(const std::string& path) override;
   std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) override;
-  bool Optional() override { return true; }
+  bool TakesOptional() override { return true; }
   size_t used() const override { return found_.size(); }
   bool all_found() const { return found_.size() == inputs_.size(); }
   bool found(size_t input) const { return found_.count(input) > 0; }
@@ -52,14 +52,13 @@ class InputsByName final : public InputFinder {
   std::set<size_t> found_;
 };
 
-// How a call takes tensors that it is given one behind the other.
+// Numbers that determine how a call takes a sequence of tensors.
 struct CallForm {
-  size_t optionals = 0;  // so many of the first that may be left out are there
-  size_t elements = 0;   // of its list or dict
+  size_t optionals = 0;  // optional values that are given, the first ones
+  size_t elements = 0;   // elements of its list or dict
 };
 
-// In the order `order` of the tensors among the inputs, which outlive it. Scalars go by their names
-// all the same.
+// Finds tensors by position, in `order`, and scalars by name. `inputs` must outlive it.
 class InputsInOrder final : public InputFinder {
  public:
   InputsInOrder(const std::vector<TensorSpec>& inputs, std::vector<size_t> order, CallForm form)
@@ -67,12 +66,12 @@ class InputsInOrder final : public InputFinder {
 
   std::optional<size_t> Find(const std::string& path) override;
   std::vector<std::string> Keys(const std::string& path, bool list, bool of_tensors) override;
-  bool Optional() override { return optionals_++ < form_.optionals; }
+  bool TakesOptional() override { return optionals_++ < form_.optionals; }
   size_t used() const override { return next_; }
   bool all_found() const { return next_ == order_.size(); }
-  // Whether a tensor was found where its name, or the key that it is, says.
-  bool in_place(size_t input) const { return in_place_.count(input) > 0; }
-  bool all_in_place() const { return in_place_.size() == order_.size(); }
+  // True if the tensor's name, or key, matches the path that it was found for.
+  bool name_matches(size_t input) const { return name_matches_.count(input) > 0; }
+  bool all_names_match() const { return name_matches_.size() == order_.size(); }
 
  private:
   const std::vector<TensorSpec>& inputs_;
@@ -80,7 +79,7 @@ class InputsInOrder final : public InputFinder {
   const CallForm form_;
   size_t next_ = 0;
   size_t optionals_ = 0;
-  std::set<size_t> in_place_;
+  std::set<size_t> name_matches_;
 };
 
 std::optional<size_t> InputsByName::Find(const std::string& path) {
@@ -106,7 +105,7 @@ std::vector<std::string> InputsByName::Keys(const std::string& path, bool list, 
     }
   }
   for (size_t k = 0; list && k < keys.size(); ++k) {
-    keys[k] = absl::StrCat(k);  // one that is missing is not found
+    keys[k] = absl::StrCat(k);  // Find() fails for a missing index.
   }
   return keys;
 }
@@ -123,14 +122,14 @@ std::optional<size_t> InputsInOrder::Find(const std::string& path) {
   const size_t input = order_[next_++];
   const std::string& name = inputs_[input].name;
   if (path == name || absl::EndsWith(path, absl::StrCat(".", name))) {
-    in_place_.insert(input);
+    name_matches_.insert(input);
   }
   return input;
 }
 
 std::vector<std::string> InputsInOrder::Keys(const std::string&, bool list, bool of_tensors) {
   std::vector<std::string> keys;
-  // A name is the key of one tensor.
+  // Elements of a dict with several tensors each cannot be matched by position.
   for (size_t k = 0; k < form_.elements && (list || of_tensors); ++k) {
     keys.push_back(list || next_ + k >= order_.size() ? absl::StrCat(k)
                                                       : inputs_[order_[next_ + k]].name);
@@ -138,7 +137,7 @@ std::vector<std::string> InputsInOrder::Keys(const std::string&, bool list, bool
   return keys;
 }
 
-// Of a number, or of one that may be None.
+// Returns the datatype of an int, bool or float type or of its Optional; nullopt for other types.
 std::optional<DataType> ScalarTypeOf(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::OptionalType:
@@ -171,14 +170,14 @@ bool HoldsTensors(const c10::Type& type) {
   }
 }
 
-// How many tensors a call takes.
-struct Extent {
-  size_t single = 0;     // those that are in no list or dict
-  size_t lists = 0;      // and dicts, those in others included
-  size_t element = 0;    // how many an element of its list has
-  size_t optionals = 0;  // so many that may be left out could be there
+// Counts the tensors that a call takes.
+struct TensorCounts {
+  size_t single = 0;     // tensors outside of lists and dicts
+  size_t lists = 0;      // lists and dicts, including nested ones
+  size_t element = 0;    // tensors in each element of the list or dict
+  size_t optionals = 0;  // optional values with tensors
 
-  // `given` of the first that may be left out are there.
+  // given: number of optional values that are present, the first ones.
   void Add(const c10::TypePtr& type, size_t given) {
     if (const auto optional = type->cast<c10::OptionalType>()) {
       AddOptional(optional->getElementType(), given);
@@ -189,7 +188,7 @@ struct Extent {
     } else if (type->kind() == c10::TypeKind::TensorType) {
       ++single;
     } else if (HoldsTensors(*type)) {
-      Extent inner;
+      TensorCounts inner;
       inner.Add(type->containedTypes().back(), std::numeric_limits<size_t>::max());
       lists += 1 + inner.lists;
       element = inner.single;
@@ -202,34 +201,34 @@ struct Extent {
   }
 };
 
-// Each form in which a call takes `tensors`, one behind the other. A call of several lists has
-// none: the order does not say where one ends.
-std::vector<CallForm> Forms(const c10::FunctionSchema& schema, size_t tensors) {
+// Lists the forms of a call that take `tensors` tensors by position. Empty for a call with several
+// lists: positions do not determine where a list ends.
+std::vector<CallForm> PossibleForms(const c10::FunctionSchema& schema, size_t tensors) {
   std::vector<CallForm> forms;
   for (size_t given = 0;; ++given) {
-    Extent extent;
+    TensorCounts counts;
     for (size_t a = 1; a < schema.arguments().size(); ++a) {
       const c10::Argument& argument = schema.arguments()[a];
       if (argument.default_value() && !argument.type()->cast<c10::OptionalType>()) {
-        extent.AddOptional(argument.type(), given);
+        counts.AddOptional(argument.type(), given);
       } else {
-        extent.Add(argument.type(), given);
+        counts.Add(argument.type(), given);
       }
     }
-    const size_t rest = tensors - std::min(tensors, extent.single);
-    if (extent.lists == 0 && extent.single == tensors) {
+    const size_t rest = tensors - std::min(tensors, counts.single);
+    if (counts.lists == 0 && counts.single == tensors) {
       forms.push_back({given, 0});
-    } else if (extent.lists == 1 && extent.element > 0 && rest > 0 && rest % extent.element == 0) {
-      forms.push_back({given, rest / extent.element});
+    } else if (counts.lists == 1 && counts.element > 0 && rest > 0 && rest % counts.element == 0) {
+      forms.push_back({given, rest / counts.element});
     }
-    if (given >= extent.optionals) {
+    if (given >= counts.optionals) {
       return forms;
     }
   }
 }
 
-// `in_list`: the value is in a list or dict, which has what it has: nothing in it is left out.
-// nullopt: there is no input for it.
+// Returns a plan for the value at `path`; nullopt if it has no input. in_list: the value is in a
+// list or dict, whose elements are all present.
 std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& path, bool in_list,
                                  InputFinder* finder);
 
@@ -255,12 +254,12 @@ std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& pa
                                  InputFinder* finder) {
   if (const auto optional = type->cast<c10::OptionalType>()) {
     const c10::TypePtr& element = optional->getElementType();
-    if (!in_list && HoldsTensors(*element) && !finder->Optional()) {
+    if (!in_list && HoldsTensors(*element) && !finder->TakesOptional()) {
       return ArgumentPlan{};
     }
     const size_t before = finder->used();
     std::optional<ArgumentPlan> plan = Plan(element, path, in_list, finder);
-    // What is there in part is not left out.
+    // A value with some of its inputs is not omitted.
     return plan || finder->used() > before ? std::move(plan) : ArgumentPlan{};
   }
   if (const auto tuple = type->cast<c10::TupleType>()) {
@@ -291,19 +290,19 @@ std::optional<ArgumentPlan> Plan(const c10::TypePtr& type, const std::string& pa
   return std::nullopt;
 }
 
-// nullopt: an argument that has to be there has no input. Those of the arguments behind it are
-// looked for all the same.
+// Returns plans for all arguments; nullopt if a required argument has no input. Finds the inputs of
+// later arguments in either case.
 std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& schema,
                                                  InputFinder* finder) {
   std::vector<ArgumentPlan> plans;
-  bool whole = true;
+  bool complete = true;
   for (size_t a = 1; a < schema.arguments().size(); ++a) {
     const c10::Argument& argument = schema.arguments()[a];
     const size_t before = finder->used();
-    const bool asked = argument.default_value() && HoldsTensors(*argument.type()) &&
-                       !argument.type()->cast<c10::OptionalType>();
+    const bool optional = argument.default_value() && HoldsTensors(*argument.type()) &&
+                          !argument.type()->cast<c10::OptionalType>();
     std::optional<ArgumentPlan> plan;
-    if (!asked || finder->Optional()) {
+    if (!optional || finder->TakesOptional()) {
       plan = Plan(argument.type(), argument.name(), /*in_list=*/false, finder);
     }
     const bool given = plan && plan->kind != Kind::kConstant;
@@ -311,15 +310,15 @@ std::optional<std::vector<ArgumentPlan>> PlanAll(const c10::FunctionSchema& sche
       plan = ArgumentPlan{};
       plan->constant = *argument.default_value();
     }
-    whole = whole && plan;
+    complete = complete && plan;
     plans.push_back(std::move(plan).value_or(ArgumentPlan{}));
   }
-  return whole ? std::optional(std::move(plans)) : std::nullopt;
+  return complete ? std::optional(std::move(plans)) : std::nullopt;
 }
 
-// The tensors among `inputs` by their numbers, or as they come.
-absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
-                                          const c10::FunctionSchema& schema) {
+// Returns the indices of the tensors among `inputs` by position: by number if all are numbered.
+absl::StatusOr<std::vector<size_t>> OrderTensors(const std::vector<TensorSpec>& inputs,
+                                                 const c10::FunctionSchema& schema) {
   std::vector<TensorSpec> tensors;
   std::vector<size_t> places;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -336,8 +335,9 @@ absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
   for (size_t i = 0; i < tensors.size(); ++i) {
     if ((*numbers)[i] >= at.size() || at[(*numbers)[i]]) {
       return absl::FailedPreconditionError(
-          absl::StrCat("input '", tensors[i].name, "' is at no place of its own among the first ",
-                       tensors.size(), " arguments of ", CallText(schema)));
+          absl::StrCat("the number of input '", tensors[i].name,
+                       "' is a duplicate or out of range (expected the numbers 0 to ",
+                       tensors.size() - 1, " for ", CallText(schema), ")"));
     }
     at[(*numbers)[i]] = places[i];
   }
@@ -348,12 +348,12 @@ absl::StatusOr<std::vector<size_t>> Order(const std::vector<TensorSpec>& inputs,
   return order;
 }
 
-absl::Status Misfit(size_t tensors, const c10::FunctionSchema& schema) {
+absl::Status CountMismatch(size_t tensors, const c10::FunctionSchema& schema) {
   return absl::FailedPreconditionError(absl::StrCat("the configuration names ", tensors,
                                                     " inputs; the model takes ", CallText(schema)));
 }
 
-// Whether `name` is of the form ARGUMENT.PART, of an argument that has parts.
+// True if `name` has the form ARGUMENT.PART and the argument is a tuple, list or dict.
 bool NamesPart(const std::string& name, const c10::FunctionSchema& schema) {
   return std::any_of(schema.arguments().begin() + 1, schema.arguments().end(),
                      [&name](const c10::Argument& argument) {
@@ -362,15 +362,15 @@ bool NamesPart(const std::string& name, const c10::FunctionSchema& schema) {
                      });
 }
 
-// The order is for names that say nothing, or nothing else. FAILED_PRECONDITION if by it a tensor
-// is for another argument than its name says, or others have names that say theirs.
-absl::Status CheckOrder(const std::vector<TensorSpec>& inputs, const InputsByName& by_name,
-                        const InputsInOrder& in_order, const c10::FunctionSchema& schema) {
+// FAILED_PRECONDITION if matching by position contradicts a name: a tensor would be passed to
+// another argument than the one it is named after, or only some names match.
+absl::Status CheckPositions(const std::vector<TensorSpec>& inputs, const InputsByName& by_name,
+                            const InputsInOrder& in_order, const c10::FunctionSchema& schema) {
   size_t tensors = 0;
   size_t numbered = 0;
   bool named = false;
   bool agrees = true;
-  const TensorSpec* stranger = nullptr;
+  const TensorSpec* unknown = nullptr;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].scalar) {
       continue;
@@ -379,38 +379,38 @@ absl::Status CheckOrder(const std::vector<TensorSpec>& inputs, const InputsByNam
     ++tensors;
     numbered += number ? 1 : 0;
     named = named || number || by_name.found(i) || NamesPart(inputs[i].name, schema);
-    agrees = agrees && in_order.in_place(i);
-    if (stranger == nullptr && !by_name.found(i) && !in_order.in_place(i)) {
-      stranger = &inputs[i];
+    agrees = agrees && in_order.name_matches(i);
+    if (unknown == nullptr && !by_name.found(i) && !in_order.name_matches(i)) {
+      unknown = &inputs[i];
     }
   }
   if (!named || agrees || numbered == tensors) {
     return absl::OkStatus();
   }
-  if (stranger == nullptr) {
-    return Misfit(tensors, schema);
+  if (unknown == nullptr) {
+    return CountMismatch(tensors, schema);
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("input '", stranger->name, "' is not among what the model takes, while others ",
-                   "are, or are numbered: ", CallText(schema)));
+  return absl::FailedPreconditionError(absl::StrCat("unknown input '", unknown->name,
+                                                    "'; the model takes ", CallText(schema),
+                                                    " (name or number all inputs, or none)"));
 }
 
-// A call that takes the inputs in their order.
+// Call that takes the inputs by position.
 struct OrderedCall {
   InputsInOrder inputs;
   std::vector<ArgumentPlan> plans;
 };
 
-// The one that is meant: where there are several, the one whose parts are all named as the inputs.
-absl::StatusOr<OrderedCall*> OnlyCall(std::vector<OrderedCall>* calls, size_t tensors,
-                                      const c10::FunctionSchema& schema) {
+// Selects the only call, or of several the only one whose values all have the inputs' names.
+absl::StatusOr<OrderedCall*> SelectCall(std::vector<OrderedCall>* calls, size_t tensors,
+                                        const c10::FunctionSchema& schema) {
   if (calls->empty()) {
-    return Misfit(tensors, schema);
+    return CountMismatch(tensors, schema);
   }
   OrderedCall* only = calls->size() == 1 ? &calls->front() : nullptr;
   size_t named = 0;
   for (OrderedCall& call : *calls) {
-    if (call.inputs.all_in_place()) {
+    if (call.inputs.all_names_match()) {
       only = &call;
       ++named;
     }
@@ -419,11 +419,11 @@ absl::StatusOr<OrderedCall*> OnlyCall(std::vector<OrderedCall>* calls, size_t te
     return only;
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "the configuration names ", tensors, " inputs, which ", CallText(schema),
-      " may take in several ways: name them by the arguments and their parts, as in x.0"));
+      "the configuration names ", tensors, " inputs, which are ambiguous for ", CallText(schema),
+      " (name them after the arguments and their elements, for example x.0)"));
 }
 
-// FAILED_PRECONDITION if a dict is given keys that are but places.
+// FAILED_PRECONDITION if a key of a dict is only a position, such as input__0.
 absl::Status CheckKeys(const std::vector<ArgumentPlan>& plans, const c10::FunctionSchema& schema) {
   for (const ArgumentPlan& plan : plans) {
     BRAID_RETURN_IF_ERROR(CheckKeys(plan.parts, schema));
@@ -431,9 +431,9 @@ absl::Status CheckKeys(const std::vector<ArgumentPlan>& plans, const c10::Functi
       if (plan.kind == Kind::kDict && absl::StartsWithIgnoreCase(key, "input__") &&
           NumberedPositions({TensorSpec{key, DataType::kFp32, {}}})) {
         return absl::FailedPreconditionError(
-            absl::StrCat("input '", key, "' has a number for a name, where ", CallText(schema),
-                         " takes a dict: name it by the dict's key, or by its argument and key, as "
-                         "in x.key"));
+            absl::StrCat("input '", key, "' has a number, but ", CallText(schema),
+                         " takes a dict (name the input after the key, or after argument and key, "
+                         "for example x.key)"));
       }
     }
   }
@@ -453,17 +453,17 @@ absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<Tensor
   if (plans && by_name.all_found()) {
     return *std::move(plans);
   }
-  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> order, Order(inputs, schema));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<size_t> order, OrderTensors(inputs, schema));
   std::vector<OrderedCall> calls;
-  for (const CallForm& form : Forms(schema, order.size())) {
+  for (const CallForm& form : PossibleForms(schema, order.size())) {
     InputsInOrder in_order(inputs, order, form);
     plans = PlanAll(schema, &in_order);
     if (plans && in_order.all_found()) {
       calls.push_back({std::move(in_order), *std::move(plans)});
     }
   }
-  BRAID_ASSIGN_OR_RETURN(OrderedCall * call, OnlyCall(&calls, order.size(), schema));
-  BRAID_RETURN_IF_ERROR(CheckOrder(inputs, by_name, call->inputs, schema));
+  BRAID_ASSIGN_OR_RETURN(OrderedCall * call, SelectCall(&calls, order.size(), schema));
+  BRAID_RETURN_IF_ERROR(CheckPositions(inputs, by_name, call->inputs, schema));
   BRAID_RETURN_IF_ERROR(CheckKeys(call->plans, schema));
   return std::move(call->plans);
 }

@@ -1,4 +1,4 @@
-// How the inputs of a configuration become the arguments of a TorchScript forward().
+// Builds the arguments of a TorchScript forward() from the inputs of a configuration.
 #pragma once
 
 #include <cstddef>
@@ -13,35 +13,37 @@
 
 namespace braid {
 
-// An argument, or a part of one.
+// Plan for an argument of forward(), or for a part of a tuple, list or dict. Immutable.
 struct ArgumentPlan {
   enum class Kind { kTensor, kScalar, kTuple, kList, kDict, kConstant };
   Kind kind = Kind::kConstant;
   c10::TypePtr type = nullptr;
-  size_t input = 0;  // of a tensor or scalar: its place among the inputs
-  std::vector<std::string> keys = {};
+  size_t input = 0;                    // kTensor, kScalar: index of the input
+  std::vector<std::string> keys = {};  // names of `parts`
   std::vector<ArgumentPlan> parts = {};
-  c10::IValue constant = {};  // what an argument is that no input is for
+  c10::IValue constant = {};  // kConstant: value of an argument without an input
 };
 
-// A plan for each of forward's arguments, self left out. Names of tensors are the argument's, then
-// keys, fields or indices, joined by '.': "x", "pair.0", "batch.mask". If the names are none of
-// those, the tensors are in the order of the arguments, by NAME__<number> or as they come, and
-// those of a dict have its keys for names. A list is as long as there are inputs for it. An
-// argument that no input is for is its default, or None. FAILED_PRECONDITION if that fits no call.
+// Returns a plan for each argument of forward(), except self.
+//
+// Inputs are matched by name: the argument, then keys, fields or indices, joined by '.', as in "x",
+// "pair.0" and "batch.mask". If no name matches, inputs are matched by position, given by
+// NAME__<number> or their order; then the tensors of a dict are named by its keys. A list has as
+// many elements as there are inputs for it. An argument without an input gets its default value,
+// or None. FAILED_PRECONDITION if no call fits `inputs`, or if several do.
 absl::StatusOr<std::vector<ArgumentPlan>> PlanArguments(const std::vector<TensorSpec>& inputs,
                                                         const c10::FunctionSchema& schema);
 
-// What `plan` makes of `inputs`, which are in the order that it was made for.
+// Builds an argument. inputs: in the order of PlanArguments()' `inputs`.
 c10::IValue MakeArgument(const ArgumentPlan& plan, const std::vector<at::Tensor>& inputs);
 
-// forward's int, bool and float arguments, which a request gives as parameters.
+// Returns the int, bool and float arguments of forward(). Requests pass them as parameters.
 std::vector<TensorSpec> ScalarArguments(const c10::FunctionSchema& schema);
 
-// The name of a tuple's part `index`: a field's where it is a NamedTuple.
+// Returns the name of element `index`: the field of a NamedTuple, otherwise the index.
 std::string PartName(const c10::TupleType& tuple, size_t index);
 
-// "forward(x, y)", for messages.
+// Formats the signature for messages: "forward(x, y)".
 std::string CallText(const c10::FunctionSchema& schema);
 
 }  // namespace braid

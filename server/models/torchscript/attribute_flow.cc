@@ -19,19 +19,20 @@ using torch::jit::Node;
 using torch::jit::Value;
 namespace prim = torch::jit::prim;
 
-// Into a container: which element of a tuple, or any element of what else it is.
+// Path into nested containers: element indices of tuples, kAny for other containers.
 using Path = std::vector<int64_t>;
 constexpr int64_t kAny = -1;
-// Types are no deeper, but for classes that hold themselves.
-constexpr size_t kDeepest = 8;
+// Maximum length of a path. Only recursive classes are deeper.
+constexpr size_t kMaxDepth = 8;
 
-// What lies at `path` within a value.
+// The element at a path in a value.
 using Place = std::pair<const Value*, Path>;
 
+// Returns the path of the element at `path` after its value was put into a container at `element`.
 Path Into(int64_t element, const Path& path) {
   Path longer = {element};
   longer.insert(longer.end(), path.begin(), path.end());
-  longer.resize(std::min(longer.size(), kDeepest));
+  longer.resize(std::min(longer.size(), kMaxDepth));
   return longer;
 }
 
@@ -39,7 +40,7 @@ Path OutOf(const Path& path) { return {path.begin() + 1, path.end()}; }
 
 bool AnyHolds(at::ArrayRef<TypePtr> types, size_t depth);
 
-// Whether a value of `type` can hold something that can be written to, so deep in it.
+// True if a value of `type` can contain a mutable value at nesting level `depth`.
 bool CanHold(const TypePtr& type, size_t depth) {
   switch (type->kind()) {
     case TypeKind::AnyType:
@@ -68,7 +69,7 @@ bool Meet(const std::unordered_set<c10::Symbol>& a, const std::unordered_set<c10
   return std::any_of(a.begin(), a.end(), [&](c10::Symbol set) { return b.contains(set); });
 }
 
-// One search.
+// Backward search through the graph from one value.
 class Search {
  public:
   std::vector<const Node*> Run(const Value* value) {
@@ -118,14 +119,14 @@ class Search {
         open_.emplace_back(node.input(0), Into(IndexOf(node), path));
         return;
       case prim::ListUnpack:
-      case prim::GetAttr:  // of an object that is no module
+      case prim::GetAttr:  // of an object that is not a module
         open_.emplace_back(node.input(0), Into(kAny, path));
         return;
       case prim::TupleConstruct:
       case prim::ListConstruct:
       case prim::DictConstruct:
       case prim::CreateObject:
-        return IntoWhatItHolds(value, path);
+        return IntoContainer(value, path);
       default:
         return ThroughOperator(node, offset, path);
     }
@@ -145,10 +146,10 @@ class Search {
     return !index ? kAny : index->toInt() < 0 ? index->toInt() + size : index->toInt();
   }
 
-  // What a container that the graph makes was made of, and what was put into it later.
-  void IntoWhatItHolds(const Value& made, const Path& path) {
+  // Continues at the values that a new container was created with, and at those inserted later.
+  void IntoContainer(const Value& made, const Path& path) {
     if (path.empty()) {
-      return;  // itself it is new
+      return;  // The container itself is new.
     }
     const Node& node = *made.node();
     if (node.kind() == prim::TupleConstruct && path[0] != kAny) {
@@ -160,11 +161,11 @@ class Search {
     }
     for (const torch::jit::Use& use : made.uses()) {
       const c10::FunctionSchema* schema = use.user->maybeSchema();
-      const bool puts = use.user->kind() == prim::SetAttr ||
-                        (schema != nullptr && use.offset < schema->arguments().size() &&
-                         schema->arguments()[use.offset].alias_info() != nullptr &&
-                         schema->arguments()[use.offset].alias_info()->isWrite());
-      for (size_t i = 0; puts && i < use.user->inputs().size(); ++i) {
+      const bool inserts = use.user->kind() == prim::SetAttr ||
+                           (schema != nullptr && use.offset < schema->arguments().size() &&
+                            schema->arguments()[use.offset].alias_info() != nullptr &&
+                            schema->arguments()[use.offset].alias_info()->isWrite());
+      for (size_t i = 0; inserts && i < use.user->inputs().size(); ++i) {
         if (i != use.offset) {
           open_.emplace_back(use.user->input(i), OutOf(path));
           open_.emplace_back(use.user->input(i), path);  // list.extend()
@@ -173,7 +174,7 @@ class Search {
     }
   }
 
-  // By what the operator's schema says of its output and of each argument.
+  // Continues at the arguments that the output may alias, by the operator's schema.
   void ThroughOperator(const Node& node, size_t offset, const Path& path) {
     const c10::FunctionSchema* schema = node.maybeSchema();
     if (schema == nullptr || offset >= schema->returns().size()) {
@@ -199,12 +200,12 @@ class Search {
     }
     for (const AliasInfo& element : output.containedTypes()) {
       if (!path.empty() && Meet(element.beforeSets(), argument.beforeSets())) {
-        open_.emplace_back(input, OutOf(path));  // split, unbind: a list of views
+        open_.emplace_back(input, OutOf(path));  // split and unbind return lists of views
       }
     }
   }
 
-  // The output is an element of `input`, if that is a container, or has elements of it.
+  // Handles an output that is an element of the container `input`, or has elements of it.
   void ThroughContainer(const Value* input, bool element, const Path& path) {
     const TypeKind kind = input->type()->kind();
     if (kind != TypeKind::ListType && kind != TypeKind::DictType && kind != TypeKind::TupleType) {
@@ -217,7 +218,7 @@ class Search {
       open_.emplace_back(input, path);
     }
     if (path.size() > 1) {
-      open_.emplace_back(input, OutOf(path));  // dict.items(): tuples of them
+      open_.emplace_back(input, OutOf(path));  // dict.items() returns tuples
     }
   }
 

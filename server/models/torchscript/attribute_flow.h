@@ -1,4 +1,4 @@
-// Where a value of a TorchScript graph comes from: the attributes of modules that it may be.
+// Data flow analysis of TorchScript graphs: the attributes of modules that a value may come from.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,16 @@
 
 namespace braid {
 
-// Whether `node` gets or sets an attribute of a module, not of some other object.
+// True if `node` gets or sets an attribute of a module, false for other objects.
 bool IsOfModule(const torch::jit::Node& node);
 
-// The nodes that get the attributes of modules that `value` may be, be a view of, or be an element
-// of. None for an argument, or for what the graph makes. The graph has no calls.
+// Returns the prim::GetAttr nodes of module attributes that `value` may be, be a view of, or be an
+// element of. Empty for arguments and for values that the graph creates. The graph has no calls.
 std::vector<const torch::jit::Node*> AttributesBehind(const torch::jit::Value* value);
 
-// The constant, or the attribute of `module` or of one in it, that `value` is; where two branches
-// meet, the one that is known of the two. `value` is of a graph of `module` that has no calls.
+// Returns the constant, or the attribute of `module` or its submodules, that `value` is; nullopt if
+// it is unknown. If two branches meet and one is known, returns that one. `value` belongs to a
+// graph of `module` without calls.
 std::optional<c10::IValue> AttributeOf(const torch::jit::Value* value,
                                        const torch::jit::Module& module);
 

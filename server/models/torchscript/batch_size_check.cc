@@ -6,13 +6,13 @@
 namespace braid {
 namespace {
 
-// Loading may have put a number into the name of the Python module.
+// Loading a module may add a number to the name of the Python module.
 bool IsBatchSizeCheck(const c10::QualifiedName& name) {
   return name.name() == "_verify_batch_size" &&
          absl::StartsWith(name.prefix(), "__torch__.torch.nn.functional");
 }
 
-void ReturnNoneAtOnce(torch::jit::Graph& graph) {
+void ReplaceByReturnNone(torch::jit::Graph& graph) {
   graph.block()->removeAllOutputs();
   for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
     node.destroyCurrent();
@@ -26,7 +26,7 @@ void RemoveBatchSizeChecks(const torch::jit::Module& module) {
   for (torch::jit::Function* function : module._ivalue()->compilation_unit()->get_functions()) {
     if (IsBatchSizeCheck(function->qualname())) {
       function->ensure_defined();
-      ReturnNoneAtOnce(*torch::jit::toGraphFunction(*function).graph());
+      ReplaceByReturnNone(*torch::jit::toGraphFunction(*function).graph());
     }
   }
 }

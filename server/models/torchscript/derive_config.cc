@@ -31,20 +31,20 @@ namespace {
 
 using torch::jit::Module;
 
-// What torch.utils.bundled_inputs adds to a module.
+// Method that torch.utils.bundled_inputs adds to a module.
 constexpr char kExampleMethod[] = "get_all_bundled_inputs";
 
 bool IsScalar(const c10::IValue& value) {
   return value.isInt() || value.isBool() || value.isDouble();
 }
 
-// A tensor of it, with the name that PlanArguments() knows it by.
+// Tensor of an example, with its name for PlanArguments().
 struct ExampleLeaf {
   std::string name;
   at::Tensor value;
 };
 
-// The tensors of `value`, an argument of `type` at `path`, or a part of one.
+// Returns the tensors of `value`, which has `type` and is at `path` in the arguments.
 absl::StatusOr<std::vector<ExampleLeaf>> ExampleLeaves(const c10::TypePtr& type,
                                                        const c10::IValue& value,
                                                        const std::string& path) {
@@ -72,9 +72,9 @@ absl::StatusOr<std::vector<ExampleLeaf>> ExampleLeaves(const c10::TypePtr& type,
     }
   } else {
     return absl::FailedPreconditionError(
-        absl::StrCat("'", path, "' of the recorded example is a ", value.tagKind(),
-                     "; expected tensors, or tuples, lists or dicts of them, or an int, bool or "
-                     "float argument"));
+        absl::StrCat("recorded example: '", path, "' is a ", value.tagKind(),
+                     " (expected tensors, or tuples, lists or dicts of tensors, or an int, bool or "
+                     "float argument)"));
   }
   std::vector<ExampleLeaf> leaves;
   for (size_t k = 0; k < parts.size(); ++k) {
@@ -88,17 +88,16 @@ absl::StatusOr<std::vector<ExampleLeaf>> ExampleLeaves(const c10::TypePtr& type,
   return leaves;
 }
 
-// The arguments of the first recorded call; fewer than `schema` has where they have defaults.
-// FAILED_PRECONDITION if there is none, or one that is no call.
+// Returns the arguments of the first recorded call. Arguments with defaults may be omitted.
+// FAILED_PRECONDITION if no call is recorded, or if it does not fit `schema`.
 absl::StatusOr<std::vector<c10::IValue>> RecordedExample(Module& module,
                                                          const c10::FunctionSchema& schema) {
   const auto method = module.find_method(kExampleMethod);
   if (!method) {
     return absl::FailedPreconditionError(
-        absl::StrCat("there is neither a config.pbtxt nor a recorded example to derive inputs and "
-                     "outputs of ",
-                     CallText(schema),
-                     " from: write config.pbtxt, or record one with torch.utils.bundled_inputs"));
+        absl::StrCat("inputs and outputs of ", CallText(schema),
+                     " are unknown (expected a config.pbtxt, or an example recorded with "
+                     "torch.utils.bundled_inputs)"));
   }
   const c10::IValue examples = (*method)({});
   std::vector<c10::IValue> values;
@@ -109,15 +108,15 @@ absl::StatusOr<std::vector<c10::IValue>> RecordedExample(Module& module,
   const bool enough = values.size() + 1 >= arguments.size() ||
                       arguments[values.size() + 1].default_value().has_value();
   if (!enough || values.size() + 1 > arguments.size()) {
-    return absl::FailedPreconditionError(absl::StrCat("the recorded example holds ", values.size(),
-                                                      " arguments; the model takes ",
-                                                      CallText(schema)));
+    return absl::FailedPreconditionError(absl::StrCat("recorded example: ", values.size(),
+                                                      " arguments (expected those of ",
+                                                      CallText(schema), ")"));
   }
   return values;
 }
 
-// The tensors of `example`. FAILED_PRECONDITION if there is none, or if it holds anything else, but
-// for None and for int, bool and float arguments.
+// Returns the tensors of `example`, which may also have None, int, bool and float arguments.
+// FAILED_PRECONDITION if it has no tensor, or other values.
 absl::StatusOr<std::vector<ExampleLeaf>> TensorsOf(const std::vector<c10::IValue>& example,
                                                    const c10::FunctionSchema& schema) {
   std::vector<ExampleLeaf> leaves;
@@ -132,18 +131,18 @@ absl::StatusOr<std::vector<ExampleLeaf>> TensorsOf(const std::vector<c10::IValue
   }
   if (leaves.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(CallText(schema), " takes no tensor: there is nothing to send it"));
+        absl::StrCat(CallText(schema), " takes no tensor (expected at least one)"));
   }
   return leaves;
 }
 
-// forward() with the tensors of an example in the place of `tensors`.
+// Calls forward() with tensors in place of those of the example.
 class ExampleCall {
  public:
   ExampleCall(Module& module, std::vector<ArgumentPlan> plans, std::vector<at::Tensor> scalars)
       : module_(module), plans_(std::move(plans)), scalars_(std::move(scalars)) {}
 
-  // The tensors that it returns: what is None is no output.
+  // Returns the tensors of the result, without None.
   absl::StatusOr<std::vector<OutputLeaf>> Run(std::vector<at::Tensor> tensors) const {
     tensors.insert(tensors.end(), scalars_.begin(), scalars_.end());
     std::vector<c10::IValue> arguments;
@@ -162,8 +161,8 @@ class ExampleCall {
   const std::vector<at::Tensor> scalars_;
 };
 
-// Outputs for twice the rows. None if dim 0 of the inputs is not one size, or if the model fails or
-// returns other tensors for another size.
+// Runs the model on inputs with twice the rows. Returns nullopt if dim 0 differs between inputs, or
+// if the model fails or returns a different number of tensors.
 std::optional<std::vector<OutputLeaf>> RunDoubled(const ExampleCall& call,
                                                   const std::vector<at::Tensor>& inputs,
                                                   size_t outputs) {
@@ -186,8 +185,8 @@ std::optional<std::vector<OutputLeaf>> RunDoubled(const ExampleCall& call,
   return *std::move(doubled);
 }
 
-// True if `doubled` has the shape of `once` but twice the rows. A number has no rows: there is one
-// for each chunk.
+// True if `doubled` has the shape of `once` with twice the rows. A 0-dim output is one number per
+// chunk and has no rows.
 bool HasTwiceTheRows(const at::Tensor& once, const at::Tensor& doubled, int64_t rows) {
   if (once.dim() == 0 || doubled.dim() == 0) {
     return once.dim() == doubled.dim();
@@ -207,7 +206,7 @@ bool IsBatched(const std::vector<OutputLeaf>& outputs, const std::vector<OutputL
                      [](const OutputLeaf& output) { return output.value.dim() > 0; });
 }
 
-// Marks the sizes of `spec`, of `once`, that differ in `doubled` as any size.
+// Sets the dims of `spec` that differ between `once` and `doubled` to -1.
 void OpenSizes(const at::Tensor& once, const at::Tensor& doubled, TensorSpec* spec) {
   for (size_t d = 0; once.dim() == doubled.dim() && d < spec->dims.size(); ++d) {
     if (once.size(static_cast<int64_t>(d)) != doubled.size(static_cast<int64_t>(d))) {
@@ -238,9 +237,8 @@ absl::StatusOr<TensorSpec> SpecOf(std::string name, const at::Tensor& tensor, bo
   TensorSpec spec;
   spec.name = std::move(name);
   if (!FromScalarType(tensor.scalar_type(), &spec.type)) {
-    return absl::FailedPreconditionError(absl::StrCat("'", spec.name, "' is a ",
-                                                      c10::toString(tensor.scalar_type()),
-                                                      ", a type that cannot be sent"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", spec.name, "' has the unsupported datatype ", c10::toString(tensor.scalar_type())));
   }
   spec.dims.assign(tensor.sizes().begin() + (batched && tensor.dim() > 0 ? 1 : 0),
                    tensor.sizes().end());
@@ -272,7 +270,7 @@ absl::StatusOr<ModelConfig> DeriveConfig(Module& module, const std::string& name
   const ExampleCall call(module, std::move(plans), std::move(scalars));
   BRAID_ASSIGN_OR_RETURN(const std::vector<OutputLeaf> outputs, call.Run(tensors));
   if (outputs.empty()) {
-    return absl::FailedPreconditionError("the model returns no tensor");
+    return absl::FailedPreconditionError("the model returned no tensor");
   }
   for (const OutputLeaf& output : outputs) {
     BRAID_RETURN_IF_ERROR(CheckDense(output.path, output.value));

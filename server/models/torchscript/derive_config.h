@@ -1,4 +1,4 @@
-// A model's configuration from the model itself.
+// Derives the configuration of a TorchScript model that has no config.pbtxt.
 #pragma once
 
 #include <string>
@@ -9,10 +9,11 @@
 
 namespace braid {
 
-// Inputs by the names that PlanArguments() gives them, with the datatypes and shapes of the
-// recorded example, and forward's int, bool and float arguments; outputs by running it: by key for
-// a dict, else output__0, output__1, …, counted without what is None. The model is batched if twice
-// the rows give twice the rows in every output. FAILED_PRECONDITION if no example is recorded.
+// Runs the example that torch.utils.bundled_inputs recorded in `module`. Inputs have the names of
+// PlanArguments() and the datatypes and shapes of the example; int, bool and float arguments are
+// scalar inputs. Outputs are named by the keys of a dict, otherwise output__0, output__1, …, not
+// counting None. The model is batched if inputs with twice the rows give outputs with twice the
+// rows. FAILED_PRECONDITION if no example is recorded or its result cannot be served.
 absl::StatusOr<ModelConfig> DeriveConfig(torch::jit::Module& module, const std::string& name);
 
 }  // namespace braid

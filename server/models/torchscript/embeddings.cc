@@ -40,22 +40,22 @@ const ArgumentPlan* PartFor(const ArgumentPlan& whole, const c10::IValue& key) {
                                    : PartAt(whole, std::distance(whole.keys.begin(), found));
 }
 
-// What LibTorch knows of which values share memory and which are written to. Attributes count as
-// made by the call, and so as nothing that a request sent.
+// Analyses which values share memory and which are modified. Treats attributes as created by the
+// call, so that they never alias a request's tensors.
 torch::jit::AliasDb AliasesIn(const std::shared_ptr<torch::jit::Graph>& graph) {
   return torch::jit::AliasDb(graph, /*isFrozen=*/true);
 }
 
-// Gives each tensor of a graph's arguments one value of its own there, for AliasDb takes each
-// argument, and each element of one, for what any other may be. An element of a list or dict that
-// is written to is left as it is.
+// Gives each tensor of a graph's arguments its own value in the graph, because AliasDb assumes that
+// arguments and their elements may alias each other. Elements of modified lists and dicts are not
+// changed.
 class ArgumentTensors {
  public:
-  // `arguments`: the graph's, self left out. They must outlive this.
+  // arguments: plans of the graph's arguments, without self. They must outlive this object.
   ArgumentTensors(const std::shared_ptr<torch::jit::Graph>& graph,
                   const std::vector<ArgumentPlan>& arguments);
 
-  // What `value` is; null if it is none of them.
+  // Returns the plan of `value`; nullptr if it is not a tensor of the arguments.
   const ArgumentPlan* At(const torch::jit::Value* value) const;
 
  private:
@@ -63,7 +63,7 @@ class ArgumentTensors {
   void SeparateFrom(const torch::jit::Use& use, const ArgumentPlan& whole);
 
   torch::jit::Graph& graph_;
-  const torch::jit::AliasDb aliases_;  // of the graph as it came
+  const torch::jit::AliasDb aliases_;  // of the original graph
   std::map<const ArgumentPlan*, torch::jit::Value*> values_;
   std::map<const torch::jit::Value*, const ArgumentPlan*> plans_;
 };
@@ -81,7 +81,7 @@ const ArgumentPlan* ArgumentTensors::At(const Value* value) const {
   return found == plans_.end() ? nullptr : found->second;
 }
 
-// `value` is what `plan` is of.
+// Replaces the tensors of `value`, whose plan is `plan`.
 void ArgumentTensors::Separate(Value* value, const ArgumentPlan* plan) {
   if (plan == nullptr) {
     return;
@@ -102,7 +102,7 @@ void ArgumentTensors::Separate(Value* value, const ArgumentPlan* plan) {
   }
 }
 
-// What the node at `use` takes out of `whole`.
+// Replaces the tensors that the node at `use` takes out of a value with plan `whole`.
 void ArgumentTensors::SeparateFrom(const torch::jit::Use& use, const ArgumentPlan& whole) {
   Node* node = use.user;
   const std::string kind = node->kind().toQualString();
@@ -119,7 +119,7 @@ void ArgumentTensors::SeparateFrom(const torch::jit::Use& use, const ArgumentPla
   }
 }
 
-// Whether `node` makes its input a type that cannot hold each index, such as bool.
+// True if `node` converts its input to a type that cannot represent all indices, such as bool.
 bool Narrows(const Node* node) {
   const auto type =
       node->hasNamedInput("dtype") ? torch::jit::toIValue(node->namedInput("dtype")) : std::nullopt;
@@ -127,8 +127,8 @@ bool Narrows(const Node* node) {
          type->toInt() != static_cast<int64_t>(at::kLong);
 }
 
-// Whether `node` gives all values of its first input and no others. Not one that takes a part of
-// it: what is true of the part need not be of the rest.
+// True if the result of `node` has exactly the values of its first input. False for slices: a range
+// of a slice need not be a range of the whole tensor.
 bool KeepsValues(const Node* node) {
   static const auto* const kKinds = new std::set<std::string>(
       {"aten::to",         "aten::long",      "aten::int",           "aten::type_as",
@@ -140,15 +140,15 @@ bool KeepsValues(const Node* node) {
   return kKinds->contains(node->kind().toQualString()) && !node->inputs().empty() && !Narrows(node);
 }
 
-// Where in the module or the arguments a value is from.
+// Traces values back to arguments and attributes of the module.
 class Origins {
  public:
   Origins(const torch::jit::Module& module, const std::shared_ptr<Graph>& graph,
           const std::vector<ArgumentPlan>& arguments)
       : module_(module), tensors_(graph, arguments), aliases_(AliasesIn(graph)) {}
 
-  // The tensor of the arguments whose values `value` has. Null if there is none, or if anything
-  // that holds them on the way is written to, wherever that is.
+  // Returns the plan of the argument tensor with the values of `value`; nullptr if there is none,
+  // or if any value in between is modified anywhere.
   const ArgumentPlan* PlanOf(const Value* value) const {
     if (aliases_.hasWriters(value)) {
       return nullptr;
@@ -160,7 +160,7 @@ class Origins {
     if (node->kind() == torch::jit::prim::If) {
       const Value* then = node->blocks()[0]->outputs()[value->offset()];
       const Value* other = node->blocks()[1]->outputs()[value->offset()];
-      // functional.embedding_bag swaps the two if the index is none.
+      // functional.embedding_bag swaps weight and indices if needed.
       if (IsWeight(then) || IsWeight(other)) {
         return PlanOf(IsWeight(then) ? other : then);
       }
@@ -178,7 +178,7 @@ class Origins {
 
   const torch::jit::Module& module_;
   const ArgumentTensors tensors_;
-  const torch::jit::AliasDb aliases_;  // with the tensors in their places
+  const torch::jit::AliasDb aliases_;  // after `tensors_` has changed the graph
 };
 
 bool IsInteger(DataType type) { return !IsFloatingPoint(type) && type != DataType::kBool; }
@@ -203,7 +203,7 @@ void FindEmbeddingRanges(const torch::jit::Module& module,
   const auto graph = InlinedForward(module);
   const Origins origins(module, graph, arguments);
   std::vector<std::optional<ValueRange>> found(inputs->size());
-  // Not what is in the branches of the program, which may be there for inputs of another kind.
+  // Skips branches: they may be for other kinds of inputs.
   for (const Node* node : graph->nodes()) {
     if (node->kind() != torch::jit::aten::embedding &&
         node->kind() != torch::jit::aten::embedding_bag) {

@@ -1,4 +1,5 @@
-// What integer inputs may hold because of the embeddings that they index.
+// Analyses the embeddings that forward() looks up: the ranges of indices, and weights whose
+// gradients are scaled by frequency.
 #pragma once
 
 #include <vector>
@@ -10,15 +11,16 @@
 
 namespace braid {
 
-// Sets the range of each integer input that has none and that forward() always looks up in an
-// embedding, whole, as it came or in another shape or integer type. What forward() writes to in
-// place has none: the writing may be what puts its values in the range. `arguments`: forward's,
-// from `inputs`.
+// Sets the range of each integer input without one that forward() always uses as indices of an
+// embedding. All of the input must be used, possibly in another shape or integer type. Inputs that
+// forward() modifies in place get no range: the modification may move values into the range.
+// arguments: the plans for `inputs`.
 void FindEmbeddingRanges(const torch::jit::Module& module,
                          const std::vector<ArgumentPlan>& arguments,
                          std::vector<TensorSpec>* inputs);
-// The weights of the embeddings with scale_grad_by_freq that forward() may look up, those with a
-// flag that is known only as it runs included. Undefined: a weight that forward() computes.
+// Returns the weights of the embeddings with scale_grad_by_freq that forward() may look up,
+// including those whose flag is known only at run time. Their gradient is divided by how often an
+// index occurs in the batch. An undefined tensor stands for a weight that forward() computes.
 std::vector<at::Tensor> FrequencyScaledWeights(const torch::jit::Module& module);
 
 }  // namespace braid

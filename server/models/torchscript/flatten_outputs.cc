@@ -49,7 +49,8 @@ absl::Status FlattenInto(const c10::IValue& value, const std::string& path,
   if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) {
       if (!entry.key().isString()) {
-        return absl::FailedPreconditionError("the model returns a dict whose keys are no strings");
+        return absl::FailedPreconditionError(
+            "the model returned a dict whose keys are not strings (expected string keys)");
       }
       BRAID_RETURN_IF_ERROR(
           FlattenElement(entry.value(), Join(path, entry.key().toStringRef()), leaves));
@@ -57,8 +58,8 @@ absl::Status FlattenInto(const c10::IValue& value, const std::string& path,
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("the model returns a ", value.tagKind(),
-                   "; expected tensors, or tuples, lists or dicts of them"));
+      absl::StrCat("the model returned a ", value.tagKind(),
+                   " (expected tensors, or tuples, lists or dicts of tensors)"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From a TorchScript module's result to its tensors.
+// Flattens the result of a TorchScript module into its tensors.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace braid {
 
-// All tensors of `result`, in order, and each None that is an element of a tuple, list or dict, as
-// an undefined one. FAILED_PRECONDITION if it holds anything else.
+// Returns all tensors of `result`, in order. A None in a tuple, list or dict becomes an undefined
+// tensor. FAILED_PRECONDITION if `result` has any other value.
 absl::StatusOr<std::vector<OutputLeaf>> Flatten(const c10::IValue& result);
 
 }  // namespace braid

@@ -41,9 +41,9 @@ void CollectNodes(Block* block, std::vector<Node*>* nodes) {
 std::shared_ptr<torch::jit::Graph> InlinedForward(const torch::jit::Module& module) {
   std::shared_ptr<torch::jit::Graph> graph =
       torch::jit::toGraphFunction(module.get_method("forward").function()).graph()->copy();
-  // Without the optimizer, as on workers, each round inlines one level of calls.
-  constexpr int kDeepest = 100;
-  for (int depth = 0; depth < kDeepest; ++depth) {
+  // Workers disable the optimizer, so that each round inlines one level of calls.
+  constexpr int kMaxDepth = 100;
+  for (int depth = 0; depth < kMaxDepth; ++depth) {
     torch::jit::Inline(*graph);
     torch::jit::InlineForkWait(graph);
     if (!HasCalls(graph->block())) {

@@ -1,4 +1,4 @@
-// What a module's forward does, in one graph.
+// A module's forward() as one graph, for analysis.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace braid {
 
-// A copy of forward's graph with all that it calls, and forks, in place of the calls. What cannot
-// be told before it runs, a method of an interface, stays a call. To be looked at, not to be run.
+// Returns a copy of the graph of forward() with calls and forks inlined. Calls whose target is
+// known only at run time, methods of interfaces, stay calls. Do not run the graph.
 std::shared_ptr<torch::jit::Graph> InlinedForward(const torch::jit::Module& module);
 
-// The nodes of `graph` in their order, those of inner blocks included.
+// Returns the nodes of `graph` in order, including those of inner blocks.
 std::vector<torch::jit::Node*> AllNodes(torch::jit::Graph* graph);
 
 }  // namespace braid

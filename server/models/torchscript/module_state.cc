@@ -21,7 +21,7 @@ using torch::jit::Value;
 namespace aten = torch::jit::aten;
 namespace prim = torch::jit::prim;
 
-// Leaves out what only runs in training mode.
+// Removes code that runs only in training mode.
 void KeepEvaluation(std::shared_ptr<Graph> graph) {
   for (Node* node : AllNodes(graph.get())) {
     if (node->kind() == prim::GetAttr && IsOfModule(*node) &&
@@ -39,7 +39,8 @@ bool IsFalse(const Value* value) {
   return constant && constant->isBool() && !constant->toBool();
 }
 
-// Batch norm in training mode writes to its running statistics, of which its schema says nothing.
+// True if a batch norm in training mode updates `argument`, a running statistic. Its schema does
+// not declare the mutation.
 bool UpdatesStatistics(const Node& node, const c10::Argument& argument) {
   const bool normalizes = node.kind() == aten::batch_norm || node.kind() == aten::instance_norm;
   constexpr size_t kTraining = 5;  // use_input_stats of instance_norm
@@ -47,25 +48,25 @@ bool UpdatesStatistics(const Node& node, const c10::Argument& argument) {
          !IsFalse(node.input(kTraining));
 }
 
-std::vector<const Value*> WrittenTo(const Node& node) {
+std::vector<const Value*> MutatedValues(const Node& node) {
   if (node.kind() == prim::SetAttr) {
     return {node.input(0)};
   }
-  std::vector<const Value*> written;
+  std::vector<const Value*> mutated;
   if (const c10::FunctionSchema* schema = node.maybeSchema()) {
     const size_t arguments = std::min(schema->arguments().size(), node.inputs().size());
     for (size_t i = 0; i < arguments; ++i) {
       const c10::Argument& argument = schema->arguments()[i];
       if ((argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
           UpdatesStatistics(node, argument)) {
-        written.push_back(node.input(i));
+        mutated.push_back(node.input(i));
       }
     }
   }
-  return written;
+  return mutated;
 }
 
-// A module in another, by its path.
+// Submodule and its path.
 struct Owner {
   std::string prefix;  // "encoder."
   std::optional<Module> module;
@@ -74,7 +75,7 @@ struct Owner {
 Owner OwnerOf(const Value* value, const Module& root) {
   const Node* node = value->node();
   if (node->kind() != prim::GetAttr) {
-    // The argument of forward; else one that is chosen as it runs.
+    // The self argument of forward(), or a module that is chosen at run time.
     return value == value->owningGraph()->inputs()[0] ? Owner{"", root} : Owner{"", std::nullopt};
   }
   const Owner outer = OwnerOf(node->input(), root);
@@ -86,7 +87,7 @@ Owner OwnerOf(const Value* value, const Module& root) {
   return owner;
 }
 
-// Of the attribute that `node` gets or sets.
+// Describes a change of the attribute that `node` gets or sets.
 StateChange ChangeOf(const Node& node, const Module& root, std::string how) {
   const Owner owner = OwnerOf(node.input(0), root);
   const std::string& name = node.s(c10::attr::name);
@@ -108,8 +109,8 @@ std::vector<StateChange> ChangesIn(const std::vector<Node*>& nodes, const Module
       changes.push_back(ChangeOf(*node, module, "assigns"));
       continue;
     }
-    for (const Value* written : WrittenTo(*node)) {
-      for (const Node* attribute : AttributesBehind(written)) {
+    for (const Value* mutated : MutatedValues(*node)) {
+      for (const Node* attribute : AttributesBehind(mutated)) {
         changes.push_back(
             ChangeOf(*attribute, module,
                      absl::StrCat("changes in place (", node->kind().toQualString(), ")")));
@@ -119,10 +120,9 @@ std::vector<StateChange> ChangesIn(const std::vector<Node*>& nodes, const Module
   return changes;
 }
 
-// The nodes belong to it.
-std::shared_ptr<Graph> GraphOf(const Module& module, Reach reach) {
+std::shared_ptr<Graph> GraphFor(const Module& module, Modes modes) {
   std::shared_ptr<Graph> graph = InlinedForward(module);
-  if (reach == Reach::kEvaluation) {
+  if (modes == Modes::kEval) {
     KeepEvaluation(graph);
   }
   return graph;
@@ -130,41 +130,40 @@ std::shared_ptr<Graph> GraphOf(const Module& module, Reach reach) {
 
 }  // namespace
 
-std::vector<StateChange> FindStateChanges(const Module& module, Reach reach) {
-  const std::shared_ptr<Graph> graph = GraphOf(module, reach);
+std::vector<StateChange> FindStateChanges(const Module& module, Modes modes) {
+  const std::shared_ptr<Graph> graph = GraphFor(module, modes);
   return ChangesIn(AllNodes(graph.get()), module);
 }
 
 bool MayChangeStateInEval(const Module& module) {
-  const std::shared_ptr<Graph> graph = GraphOf(module, Reach::kEvaluation);
+  const std::shared_ptr<Graph> graph = GraphFor(module, Modes::kEval);
   const std::vector<Node*> nodes = AllNodes(graph.get());
-  // A call that is left could not be inlined: its callee is an interface's, or a C++ class's.
-  const bool unseen = std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
+  // Calls that could not be inlined are methods of interfaces and C++ classes.
+  const bool unknown = std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
     return node->kind() == prim::CallMethod || node->kind() == prim::CallFunction;
   });
-  return unseen || !ChangesIn(nodes, module).empty();
+  return unknown || !ChangesIn(nodes, module).empty();
 }
 
 std::string Describe(const StateChange& change) {
   return absl::StrCat(change.how, " '", change.attribute, "', ",
                       change.kind == StateChange::Kind::kParameter ? "a parameter"
                       : change.kind == StateChange::Kind::kBuffer  ? "a buffer"
-                                                                   : "which is no buffer");
+                                                                   : "which is not a buffer");
 }
 
 absl::Status CheckOnlyBuffersChange(const Module& module) {
-  for (const StateChange& change : FindStateChanges(module, Reach::kBothModes)) {
+  for (const StateChange& change : FindStateChanges(module, Modes::kTrainAndEval)) {
     if (change.kind == StateChange::Kind::kParameter) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the model's forward ", Describe(change),
-          ", which only the optimizer may change; expected it to be a buffer, or a copy to be "
-          "changed"));
+          "forward() ", Describe(change),
+          ", which only the optimizer may change (make it a buffer, or change a copy)"));
     }
     if (change.kind == StateChange::Kind::kOther) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the model's forward ", Describe(change),
-          ": it would be neither saved, nor put back after a failure, nor kept alike on replicas; "
-          "expected a tensor that is registered with register_buffer(), or a local variable"));
+          "forward() ", Describe(change),
+          ": it would not be saved, restored or synchronized between replicas (register the tensor "
+          "with register_buffer(), or use a local variable)"));
     }
   }
   return absl::OkStatus();

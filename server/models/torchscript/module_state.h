@@ -1,4 +1,4 @@
-// What a module's forward changes of the module, and so has the next call find.
+// Finds the state of a module that forward() changes.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace braid {
 
-// A change of an attribute of the module or of one in it.
+// Change of an attribute of the module or of a submodule.
 struct StateChange {
   enum class Kind { kParameter, kBuffer, kOther };
 
@@ -18,22 +18,23 @@ struct StateChange {
   std::string how;  // "assigns", or "changes in place (aten::add_)"
 };
 
-// In which mode forward is run.
-enum class Reach { kBothModes, kEvaluation };
+// Modes in which forward() runs.
+enum class Modes { kTrainAndEval, kEval };
 
-// What forward may change, whichever way it goes. What it changes of its arguments, or of what it
-// made itself, does not count. A buffer that is None is kOther: there is no tensor to be kept.
-std::vector<StateChange> FindStateChanges(const torch::jit::Module& module, Reach reach);
+// Returns the changes that forward() may make in `modes`, on any branch. Changes of arguments, and
+// of values that forward() creates, do not count. A buffer that is None is kOther, because it has
+// no tensor to save.
+std::vector<StateChange> FindStateChanges(const torch::jit::Module& module, Modes modes);
 
-// False if a forward pass in evaluation mode leaves the module as it was, whatever it is given.
-// True too where that cannot be told: a method is called of what is chosen as it runs.
+// False if no forward pass in evaluation mode changes the module. True if one may, or if that is
+// unknown because forward() calls a method that is chosen at run time.
 bool MayChangeStateInEval(const torch::jit::Module& module);
 
-// "assigns 'encoder.calls', which is no buffer".
+// Describes a change: "assigns 'encoder.calls', which is not a buffer".
 std::string Describe(const StateChange& change);
 
-// Whether training keeps all that forward changes: FAILED_PRECONDITION, naming the attribute and
-// what would be right, if that is more than buffers.
+// FAILED_PRECONDITION, naming the attribute and a remedy, if forward() changes anything but
+// buffers. Training saves and restores only buffers.
 absl::Status CheckOnlyBuffersChange(const torch::jit::Module& module);
 
 }  // namespace braid

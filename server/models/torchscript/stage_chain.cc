@@ -19,11 +19,12 @@ using torch::jit::Module;
 using torch::jit::Node;
 using torch::jit::Value;
 
-// Tensors, each by a number of its own: what a value of the graph, a tensor or a tuple, holds.
+// IDs of the tensors in a value of the graph, which is a tensor or a container.
 using Flow = std::vector<int64_t>;
-constexpr int64_t kForeign = -1;
+// ID of constants and of the module's own tensors.
+constexpr int64_t kUntracked = -1;
 
-// Follows the tensors through forward(), as far as the stages.
+// Follows tensors through forward() and through the submodules that contain stages.
 class ChainCheck {
  public:
   explicit ChainCheck(const std::vector<std::string>& paths) : paths_(paths) {}
@@ -42,19 +43,19 @@ class ChainCheck {
                        stage_ == 0 ? "'" : absl::StrCat("' after '", paths_[stage_ - 1], "'")));
     }
     if (returned != current_) {
-      return absl::InvalidArgumentError(absl::StrCat("the model does not return what '",
-                                                     paths_.back(), "' returns, in that order"));
+      return absl::InvalidArgumentError(absl::StrCat("the model does not return the results of '",
+                                                     paths_.back(), "', in that order"));
     }
     return absl::OkStatus();
   }
 
  private:
-  // `inputs`: of each argument.
+  // inputs: one for each argument. Sets `*returned` to the tensors that forward() returns.
   absl::Status Follow(const Module& module, const std::string& path,
                       const std::vector<Flow>& inputs, Flow* returned) {
     const auto graph = module.get_method("forward").graph();
     std::map<const Value*, Flow> flows;
-    // Submodules, and the module itself, by their paths.
+    // The module and its submodules, with their paths.
     std::map<const Value*, std::pair<std::string, Module>> modules;
     modules.emplace(graph->inputs()[0], std::make_pair(path, module));
     for (size_t i = 1; i < graph->inputs().size(); ++i) {
@@ -80,7 +81,7 @@ class ChainCheck {
         case c10::prim::CallMethod: {
           const auto callee = modules.find(node->input(0));
           if (callee == modules.end() || node->s(c10::attr::name) != "forward") {
-            return Refuse(*node, path);
+            return Unsupported(*node, path);
           }
           BRAID_RETURN_IF_ERROR(Call(*node, path, callee->second, &flows));
           break;
@@ -95,7 +96,7 @@ class ChainCheck {
         case c10::prim::ListUnpack: {
           const Flow all = flows[node->input()];
           if (all.size() != node->outputs().size()) {
-            return Refuse(*node, path);
+            return Unsupported(*node, path);
           }
           for (size_t i = 0; i < all.size(); ++i) {
             flows[node->outputs()[i]] = {all[i]};
@@ -103,7 +104,7 @@ class ChainCheck {
           break;
         }
         default:
-          return Refuse(*node, path);
+          return Unsupported(*node, path);
       }
     }
     *returned = Join(FlowsOf(graph->outputs(), 0, flows));
@@ -115,11 +116,11 @@ class ChainCheck {
                     std::map<const Value*, Flow>* flows) {
     const auto& [path, module] = callee;
     if (stage_ < paths_.size() && path == paths_[stage_]) {
-      const std::vector<const Value*> given = GivenTo(module, node);
+      const std::vector<const Value*> given = ExplicitArguments(module, node);
       if (Join(FlowsOf(given, 0, *flows)) != current_) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "the model does not give '", path, "' what ",
-            stage_ == 0 ? "it is given" : absl::StrCat("'", paths_[stage_ - 1], "' returned"),
+            "the model does not pass '", path, "' the ",
+            stage_ == 0 ? "model's inputs" : absl::StrCat("results of '", paths_[stage_ - 1], "'"),
             ", in that order"));
       }
       ++stage_;
@@ -146,30 +147,30 @@ class ChainCheck {
         caller.empty() ? "" : absl::StrCat(" (in '", caller, "')")));
   }
 
-  // The arguments of a call but for defaults, which the graph spells out and which a stage that is
-  // called by itself takes, too.
-  static std::vector<const Value*> GivenTo(const Module& module, const Node& call) {
-    const auto& parameters = module.get_method("forward").function().getSchema().arguments();
+  // Returns the arguments of a call, without default values. The graph lists default values, and a
+  // stage that runs alone has them, too.
+  static std::vector<const Value*> ExplicitArguments(const Module& module, const Node& call) {
+    const auto& declared = module.get_method("forward").function().getSchema().arguments();
     std::vector<const Value*> given;
     for (size_t i = 1; i < call.inputs().size(); ++i) {
       const std::optional<c10::IValue> constant = torch::jit::toIValue(call.input(i));
-      const std::optional<c10::IValue>& by_default = parameters[i].default_value();
-      if (!constant || !by_default || constant->isTensor() || *constant != *by_default) {
+      const std::optional<c10::IValue>& default_value = declared[i].default_value();
+      if (!constant || !default_value || constant->isTensor() || *constant != *default_value) {
         given.push_back(call.input(i));
       }
     }
     return given;
   }
 
-  // Of each value from the `first` on. What is no tensor that came in or out of a stage, a constant
-  // or one of the module's own, is a tensor that nobody else has.
+  // Returns the tensors of each value, starting at `first`. Values that are not inputs or results
+  // of stages are kUntracked.
   template <typename Values>
   static std::vector<Flow> FlowsOf(const Values& values, size_t first,
                                    const std::map<const Value*, Flow>& flows) {
     std::vector<Flow> each;
     for (size_t i = first; i < values.size(); ++i) {
       const auto found = flows.find(values[i]);
-      each.push_back(found != flows.end() ? found->second : Flow{kForeign});
+      each.push_back(found != flows.end() ? found->second : Flow{kUntracked});
     }
     return each;
   }
@@ -182,16 +183,16 @@ class ChainCheck {
     return all;
   }
 
-  static absl::Status Refuse(const Node& node, const std::string& path) {
+  static absl::Status Unsupported(const Node& node, const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the forward method of ", path.empty() ? "the model" : absl::StrCat("'", path, "'"),
         " does more than call its stages: ", node.kind().toQualString(),
-        "; expected it in a submodule that is, or is in, a stage"));
+        " (move it into a submodule that is a stage, or part of one)"));
   }
 
   const std::vector<std::string>& paths_;
-  size_t stage_ = 0;  // the next to be called
-  Flow current_;      // what it is to be given
+  size_t stage_ = 0;  // index of the next stage to be called
+  Flow current_;      // the tensors that it must be given
   int64_t next_tensor_ = 0;
 };
 

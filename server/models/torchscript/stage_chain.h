@@ -1,4 +1,4 @@
-// Whether a module is what its submodules are, one after the other.
+// Checks that a module is the sequential composition of submodules, its pipeline stages.
 #pragma once
 
 #include <string>
@@ -9,9 +9,8 @@
 
 namespace braid {
 
-// Stages run the submodules at `paths`, each given what the one before returned. INVALID_ARGUMENT
-// that says what else forward() does, or in which order, where that is not what the module's own
-// forward() computes.
+// Checks that forward() of `module` computes the same as the submodules at `paths`, run in order,
+// each on the results of the previous one. INVALID_ARGUMENT with the difference if it does not.
 absl::Status CheckChain(const torch::jit::Module& module, const std::vector<std::string>& paths);
 
 }  // namespace braid

@@ -20,7 +20,7 @@
 namespace braid {
 namespace {
 
-// What the file holds is anybody's guess, so what LibTorch says of it is the user's to know.
+// Loads the file. Errors quote LibTorch: the file's content is the user's.
 absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Device device) {
   try {
     return torch::jit::load(path, device, /*load_debug_files=*/false);
@@ -31,7 +31,7 @@ absl::StatusOr<torch::jit::Module> LoadModule(const std::string& path, c10::Devi
   }
 }
 
-// A configuration names the tensors; the other arguments tell of themselves.
+// Adds the scalar arguments of forward() to `config`, which lists only the tensors.
 absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) {
   for (TensorSpec& scalar : ScalarArguments(schema)) {
     const auto known =
@@ -41,8 +41,8 @@ absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) 
       config->inputs.push_back(std::move(scalar));
     } else {
       return absl::FailedPreconditionError(
-          absl::StrCat("input '", scalar.name, "' is no tensor but a number in ", CallText(schema),
-                       ": remove it from config.pbtxt; requests give it as a parameter"));
+          absl::StrCat("input '", scalar.name, "' is a number in ", CallText(schema),
+                       " (remove it from config.pbtxt; requests pass it as a parameter)"));
     }
   }
   return absl::OkStatus();
@@ -50,21 +50,22 @@ absl::Status AddScalars(const c10::FunctionSchema& schema, ModelConfig* config) 
 
 class TorchScriptModel final : public Model {
  public:
-  TorchScriptModel(std::string path, ModelConfig config, bool keeps)
-      : path_(std::move(path)), config_(std::move(config)), keeps_(keeps) {}
+  TorchScriptModel(std::string path, ModelConfig config, bool stateful)
+      : path_(std::move(path)), config_(std::move(config)), stateful_(stateful) {}
 
   const ModelConfig& config() const override { return config_; }
-  bool stateful() const override { return keeps_; }
+  bool stateful() const override { return stateful_; }
 
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
     BRAID_ASSIGN_OR_RETURN(torch::jit::Module module, LoadModule(path_, device));
-    return TorchScriptReplica::Create(std::move(module), config_.inputs, config_.outputs, keeps_);
+    return TorchScriptReplica::Create(std::move(module), config_.inputs, config_.outputs,
+                                      stateful_);
   }
 
  private:
   const std::string path_;
   const ModelConfig config_;
-  const bool keeps_;
+  const bool stateful_;
 };
 
 }  // namespace
@@ -72,7 +73,7 @@ class TorchScriptModel final : public Model {
 absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
                                                        const std::string& name,
                                                        std::optional<ModelConfig> config) {
-  // Once, not for each replica: it reads all of the file.
+  // Reads the whole file, so it runs once and not for each replica.
   BRAID_RETURN_IF_ERROR(CheckTorchScriptArchive(path));
   BRAID_ASSIGN_OR_RETURN(torch::jit::Module module, LoadModule(path, c10::kCPU));
   if (!module.find_method("forward")) {

@@ -1,4 +1,4 @@
-// Models in TorchScript files.
+// Model in a TorchScript file.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace braid {
 
-// Opens the file `path` of model `name`. Without `config` it is derived from forward's signature
-// and the example that torch.utils.bundled_inputs recorded in the file, which is run.
-// FAILED_PRECONDITION if there is neither, or if they do not fit. Computes: call it on a worker;
-// may throw what LibTorch throws.
+// Opens the file `path` of model `name`. If `config` is nullopt, runs the example that
+// torch.utils.bundled_inputs recorded in the file and derives the configuration from it. Runs the
+// model, so call it on a worker. FAILED_PRECONDITION if the file is not a valid TorchScript module,
+// does not match `config`, or has no example and `config` is nullopt. Throws what LibTorch throws.
 absl::StatusOr<std::unique_ptr<Model>> OpenTorchScript(const std::string& path,
                                                        const std::string& name,
                                                        std::optional<ModelConfig> config);

@@ -28,7 +28,7 @@ namespace {
 
 using torch::jit::Module;
 
-// A module's own entries first, then its children's: the order of a state_dict.
+// Appends the entries of a module and then of its children, in the order of a state_dict.
 void CollectState(const Module& module, const std::string& prefix,
                   std::vector<StateEntry>* entries) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
@@ -56,7 +56,7 @@ std::vector<Parameter> DistinctTrainable(const Module& module) {
   return distinct;
 }
 
-// The submodule at `path`, as in "layers.0"; the module itself for an empty one.
+// Finds the submodule at `path`, for example "layers.0". The empty path is the module itself.
 absl::StatusOr<Module> Submodule(const Module& module, const std::string& path) {
   if (path.empty()) {
     return module;
@@ -72,9 +72,9 @@ absl::StatusOr<Module> Submodule(const Module& module, const std::string& path) 
       }
     }
     if (!next) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no submodule '", Excerpt(path),
-                                                     "': '", name, "' is not among ",
-                                                     absl::StrJoin(names, ", ")));
+      return absl::InvalidArgumentError(
+          absl::StrCat("submodule '", Excerpt(path), "' does not exist: no '", name,
+                       "' (expected one of ", absl::StrJoin(names, ", "), ")"));
     }
     found = *next;
   }
@@ -84,11 +84,11 @@ absl::StatusOr<Module> Submodule(const Module& module, const std::string& path) 
   return found;
 }
 
-// In eval mode, if the module is in it.
+// Writes the module in its current mode.
 absl::Status Export(const Module& module, ByteSink* sink) {
   absl::Status status;
-  // Says that it wrote everything whatever becomes of it: the exporter's destructor would throw,
-  // and end the process, at a write that came short.
+  // Reports success even after an error: on a short write the exporter's destructor would throw,
+  // which ends the process.
   const auto writer = [&](const void* data, size_t bytes) -> size_t {
     if (status.ok()) {
       status = sink->Write(absl::string_view(static_cast<const char*>(data), bytes));
@@ -103,8 +103,8 @@ absl::Status Export(const Module& module, ByteSink* sink) {
   return status;
 }
 
-// Which parameters require a gradient.
-void CopyRequirements(const Module& from, const Module& to) {
+// Copies requires_grad of all parameters.
+void CopyRequiresGrad(const Module& from, const Module& to) {
   auto original = from.parameters().begin();
   for (at::Tensor parameter : to.parameters()) {
     parameter.set_requires_grad((*original).requires_grad());
@@ -112,32 +112,34 @@ void CopyRequirements(const Module& from, const Module& to) {
   }
 }
 
-// On `device`, or where it is. Its parameters are leaves that require what the original's require.
+// Copies a module to `device`, or on its own device. Parameters are leaves with the same
+// requires_grad.
 Module DeepCopy(const Module& module, std::optional<c10::Device> device) {
-  const c10::AutoGradMode no_grad(false);  // else the copies would hang on the originals' graph
-  // With a device LibTorch's deepcopy shares what is there already.
-  bool there = true;
+  // Otherwise the copies would not be leaves.
+  const c10::AutoGradMode no_grad(false);
+  // Given a device, LibTorch's deepcopy shares tensors that are already on it.
+  bool on_device = true;
   for (const at::Tensor& parameter : module.parameters()) {
-    there = there && (!device || parameter.device() == *device);
+    on_device = on_device && (!device || parameter.device() == *device);
   }
-  Module copy = module.deepcopy(there ? std::nullopt : device);
-  CopyRequirements(module, copy);
+  Module copy = module.deepcopy(on_device ? std::nullopt : device);
+  CopyRequiresGrad(module, copy);
   return copy;
 }
 
-// For its scope: the backward pass tells `on_gradient`, if there is one, of every parameter's
-// gradient.
+// Calls `on_gradient`, if set, with each parameter's gradient during backward passes in its scope.
 class GradientHooks {
  public:
   GradientHooks(const std::vector<Parameter>& parameters, const Replica::OnGradient& on_gradient) {
     for (size_t p = 0; on_gradient && p < parameters.size(); ++p) {
       const at::Tensor& value = parameters[p].value;
       if (value.requires_grad()) {
-        hooks_.emplace_back(value, value.register_hook([&on_gradient, p](const at::Tensor& whole) {
-          if (whole.defined()) {
-            on_gradient(p, whole);
-          }
-        }));
+        hooks_.emplace_back(value,
+                            value.register_hook([&on_gradient, p](const at::Tensor& gradient) {
+                              if (gradient.defined()) {
+                                on_gradient(p, gradient);
+                              }
+                            }));
       }
     }
   }
@@ -166,25 +168,26 @@ std::vector<at::Tensor> Copies(const std::vector<at::Tensor>& tensors) {
 
 absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::Create(
     Module module, std::optional<std::vector<TensorSpec>> inputs,
-    std::optional<std::vector<TensorSpec>> outputs, bool keeps) {
+    std::optional<std::vector<TensorSpec>> outputs, bool stateful) {
   std::optional<std::vector<ArgumentPlan>> arguments;
   if (inputs) {
     const auto& schema = module.get_method("forward").function().getSchema();
     BRAID_ASSIGN_OR_RETURN(arguments, PlanArguments(*inputs, schema));
   }
   return std::unique_ptr<Replica>(new TorchScriptReplica(
-      std::move(module), std::move(inputs), std::move(arguments), std::move(outputs), keeps));
+      std::move(module), std::move(inputs), std::move(arguments), std::move(outputs), stateful));
 }
 
 TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<TensorSpec>> inputs,
                                        std::optional<std::vector<ArgumentPlan>> arguments,
-                                       std::optional<std::vector<TensorSpec>> outputs, bool keeps)
+                                       std::optional<std::vector<TensorSpec>> outputs,
+                                       bool stateful)
     : module_(std::move(module)),
       forward_(module_.get_method("forward")),
       inputs_(std::move(inputs)),
       arguments_(std::move(arguments)),
       outputs_(std::move(outputs)),
-      keeps_(keeps),
+      stateful_(stateful),
       mode_(Mode::kEval),
       parameters_(DistinctTrainable(module_)) {
   module_.eval();
@@ -199,10 +202,10 @@ TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<
 absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Forward(
     const std::vector<at::Tensor>& inputs, Mode mode) {
   const c10::AutoGradMode no_grad(false);
-  if (!keeps_ || mode == Mode::kTrain) {
+  if (!stateful_ || mode == Mode::kTrain) {
     return Call(inputs, mode);
   }
-  // The memory of the inputs is the request's, and the next call may change what this one returns.
+  // The inputs' memory belongs to the request, and the next call may change these outputs.
   auto outputs = Call(Copies(inputs), mode);
   ReclaimBuffers();
   return outputs.ok() ? Copies(*outputs) : std::move(outputs);
@@ -215,7 +218,7 @@ absl::Status TorchScriptReplica::CheckTrainable(std::optional<c10::ScalarType> /
 std::optional<std::string> TorchScriptReplica::NonAdditiveParameter() const {
   for (const at::Tensor& weight : FrequencyScaledWeights(module_)) {
     if (!weight.defined()) {
-      return "an embedding whose weight forward computes";
+      return "an embedding whose weight forward() computes";
     }
     for (const Parameter& parameter : parameters_) {
       if (parameter.value.is_same(weight) && parameter.value.requires_grad()) {
@@ -231,7 +234,8 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::ForwardForTraining(
   const c10::AutoGradMode grad(true);
   std::vector<at::Tensor> passed;
   for (const at::Tensor& input : inputs) {
-    // The module may work in place, which a leaf forbids, and another stage may need its output.
+    // The module may modify its input in place. That is an error for a leaf, and another stage may
+    // need the values.
     passed.push_back(input.requires_grad() ? input.clone() : input);
   }
   BRAID_ASSIGN_OR_RETURN(graph_outputs_, Call(passed, mode));
@@ -259,17 +263,17 @@ absl::StatusOr<Gradients> TorchScriptReplica::Backward(
   }
   std::vector<at::Tensor> leaves;
   std::vector<at::Tensor*> places;
-  const auto ask = [&](const at::Tensor& leaf, at::Tensor* place) {
+  const auto request = [&](const at::Tensor& leaf, at::Tensor* place) {
     if (leaf.requires_grad()) {
       leaves.push_back(leaf);
       places.push_back(place);
     }
   };
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    ask(parameters_[p].value, &gradients.parameters[p]);
+    request(parameters_[p].value, &gradients.parameters[p]);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    ask(inputs[i], &gradients.inputs[i]);
+    request(inputs[i], &gradients.inputs[i]);
   }
   if (roots.empty() || leaves.empty()) {
     return gradients;
@@ -294,7 +298,7 @@ absl::StatusOr<std::vector<at::Tensor>> TorchScriptReplica::Call(
     for (const OutputLeaf& leaf : leaves) {
       if (!leaf.value.defined()) {
         return absl::FailedPreconditionError(
-            "a stage returns a None; expected tensors, or tuples, lists or dicts of them");
+            "a stage returned None (expected tensors, or tuples, lists or dicts of tensors)");
       }
       outputs.push_back(leaf.value);
     }
@@ -348,7 +352,7 @@ void TorchScriptReplica::SetBuffers(const std::vector<at::Tensor>& values) {
   for (size_t b = 0; b < buffers_.size(); ++b) {
     BufferSlot& buffer = buffers_[b];
     if (!buffer.own.is_same(values[b])) {
-      // A graph that is kept may need what it holds: written to, it would be lost.
+      // A backward pass may still need the old values, so use new memory then.
       buffer.own = graph_outputs_.empty() ? buffer.own : at::empty_like(buffer.own);
       buffer.own.copy_(values[b]);
     }
@@ -375,7 +379,7 @@ std::vector<StateEntry> TorchScriptReplica::state() const {
 
 std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
   return std::unique_ptr<Replica>(new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_,
-                                                         arguments_, outputs_, keeps_));
+                                                         arguments_, outputs_, stateful_));
 }
 
 absl::Status TorchScriptReplica::CheckStages(const std::vector<std::string>& paths) const {
@@ -386,17 +390,17 @@ absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const St
                                                                         c10::Device device) const {
   BRAID_ASSIGN_OR_RETURN(Module part, Submodule(module_, role.path));
   if (role.sync_batch_norm) {
-    // Copies share their code, clones the functions that it calls; what is loaded has its own, to
-    // be changed here.
+    // Copies share their code, and clones share the functions that it calls. A loaded module has
+    // its own code, which RemoveBatchSizeChecks() may change.
     std::stringstream file;
     part.save(file);
     Module own = torch::jit::load(file, std::nullopt, /*load_debug_files=*/false);
-    CopyRequirements(part, own);
+    CopyRequiresGrad(part, own);
     RemoveBatchSizeChecks(own);
     part = own;
   }
   return Create(DeepCopy(part, device), role.first ? inputs_ : std::nullopt,
-                role.last ? outputs_ : std::nullopt, keeps_);
+                role.last ? outputs_ : std::nullopt, stateful_);
 }
 
 std::vector<NewFile> TorchScriptReplica::Files() const {

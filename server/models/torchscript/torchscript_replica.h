@@ -1,4 +1,4 @@
-// A Replica that runs a TorchScript module.
+// Replica that runs a TorchScript module.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,20 @@
 
 namespace braid {
 
+// Thread-compatible: see Replica.
 class TorchScriptReplica final : public Replica {
  public:
-  // `inputs`: the model's, which forward's arguments are bound to; `outputs`: the model's, which
-  // what it returns is bound to. nullopt: as they come. `keeps`: whether a forward pass in
-  // evaluation may leave something of it in the module, or return what the next one changes:
-  // MayChangeStateInEval(). FAILED_PRECONDITION if `inputs` do not fit.
+  // inputs, outputs: tensors of the model's configuration. nullopt: inputs are passed to forward(),
+  // and outputs returned, in their order. stateful: MayChangeStateInEval(); true if a forward pass
+  // in evaluation mode may change the module or return tensors that a later pass changes.
+  // FAILED_PRECONDITION if `inputs` do not match forward().
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
-      std::optional<std::vector<TensorSpec>> outputs, bool keeps);
+      std::optional<std::vector<TensorSpec>> outputs, bool stateful);
 
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
-  // A model may change its buffers: nothing else of it is kept as training wants it.
+  // FAILED_PRECONDITION if forward() changes state other than buffers.
   absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
   std::optional<std::string> NonAdditiveParameter() const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
@@ -52,32 +53,32 @@ class TorchScriptReplica final : public Replica {
  private:
   TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
                      std::optional<std::vector<ArgumentPlan>> arguments,
-                     std::optional<std::vector<TensorSpec>> outputs, bool keeps);
+                     std::optional<std::vector<TensorSpec>> outputs, bool stateful);
 
-  // A buffer's place in its module: a forward pass may put another tensor there.
+  // Attribute of a module that holds a buffer. A forward pass may assign another tensor to it.
   struct BufferSlot {
     c10::intrusive_ptr<c10::ivalue::Object> owner;
     size_t slot;
-    // What was there at first, and is whenever no forward pass has just run.
+    // The replica's own tensor, which ReclaimBuffers() and SetBuffers() assign again.
     at::Tensor own;
   };
 
   absl::StatusOr<std::vector<at::Tensor>> Call(const std::vector<at::Tensor>& inputs, Mode mode);
   std::vector<c10::IValue> Arguments(const std::vector<at::Tensor>& inputs) const;
   void SetMode(Mode mode);
-  // Puts the replica's own buffers back where a forward pass has put others.
+  // Assigns the replica's own tensors to buffers that a forward pass has replaced.
   void ReclaimBuffers();
 
   torch::jit::Module module_;
   torch::jit::Method forward_;
   const std::optional<std::vector<TensorSpec>> inputs_;
-  const std::optional<std::vector<ArgumentPlan>> arguments_;  // forward's, from inputs_
+  const std::optional<std::vector<ArgumentPlan>> arguments_;  // built from inputs_
   const std::optional<std::vector<TensorSpec>> outputs_;
-  const bool keeps_;
+  const bool stateful_;
   Mode mode_;
   std::vector<Parameter> parameters_;
   std::vector<BufferSlot> buffers_;
-  // Of the last ForwardForTraining(): the outputs with their graph, and the inputs.
+  // Outputs, with their autograd graph, and inputs of the last ForwardForTraining().
   std::vector<at::Tensor> graph_outputs_;
   std::vector<at::Tensor> graph_inputs_;
 };

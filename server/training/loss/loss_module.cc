@@ -63,7 +63,7 @@ absl::Status CheckForward(const torch::jit::Module& module, const std::string& f
 absl::Status CheckStateless(const torch::jit::Module& module, const std::string& field) {
   std::vector<StateChange> changes;
   const absl::Status status = CatchTorch([&] {
-    changes = FindStateChanges(module, Reach::kEvaluation);
+    changes = FindStateChanges(module, Modes::kEval);
     return absl::OkStatus();
   });
   BRAID_RETURN_IF_ERROR(Named(field, "cannot be followed: ", status));

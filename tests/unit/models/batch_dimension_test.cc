@@ -15,7 +15,7 @@ ModelConfig Unbatched() {
                     {{"y", DataType::kFp32, {-1}}});
 }
 
-TEST(BatchDimensionTest, SeparatesTheBatchFromDims) {
+TEST(BatchDimensionTest, SeparatesTheBatchDimension) {
   ModelConfig config = Unbatched();
   config.warmups = {{"w", 0, {{"x", {DataType::kFp32, {5, 6}}}}}};
   ASSERT_TRUE(SeparateBatchDim("rows mix", &config));
@@ -29,7 +29,7 @@ TEST(BatchDimensionTest, SeparatesTheBatchFromDims) {
   EXPECT_EQ(config.row_independence_reason, "rows mix");
 }
 
-TEST(BatchDimensionTest, JoinsWhatItSeparates) {
+TEST(BatchDimensionTest, JoinIsTheInverseOfSeparate) {
   ModelConfig config = Unbatched();
   config.warmups = {{"w", 0, {{"x", {DataType::kFp32, {5, 6}}}}}};
   ASSERT_TRUE(SeparateBatchDim("rows mix", &config));
@@ -42,7 +42,7 @@ TEST(BatchDimensionTest, JoinsWhatItSeparates) {
   EXPECT_THAT(joined.warmups[0].inputs.at("x").dims, ElementsAre(5, 6));
 }
 
-TEST(BatchDimensionTest, LeavesAModelWhoseOutputHasNoBatch) {
+TEST(BatchDimensionTest, DoesNotChangeModelWithUnbatchedOutput) {
   ModelConfig config = Unbatched();
   config.outputs[0].dims = {6};
   EXPECT_FALSE(SeparateBatchDim("rows mix", &config));
@@ -50,7 +50,7 @@ TEST(BatchDimensionTest, LeavesAModelWhoseOutputHasNoBatch) {
   EXPECT_EQ(config.max_batch_size, 0);
 }
 
-TEST(BatchDimensionTest, LeavesModelsThatMergeRequests) {
+TEST(BatchDimensionTest, DoesNotChangeModelsThatMergeRequests) {
   const ModelConfig config = MakeConfig(8, {{"x", DataType::kFp32, {6}}}, {{"y"}});
   EXPECT_EQ(JoinBatchDim(config).max_batch_size, 8);
   EXPECT_THAT(JoinBatchDim(config).inputs[0].dims, ElementsAre(6));

@@ -53,7 +53,7 @@ TEST_F(ScanRepositoryTest, ListsModelsByName) {
   EXPECT_EQ(entries[1].config_path, "");
 }
 
-TEST_F(ScanRepositoryTest, VersionsAreInTheOrderOfTheirNumbers) {
+TEST_F(ScanRepositoryTest, SortsVersionsByNumber) {
   for (const char* version : {"9", "10", "2"}) {
     dir_.Write(std::string("m/") + version + "/model.pt", "");
   }
@@ -62,7 +62,7 @@ TEST_F(ScanRepositoryTest, VersionsAreInTheOrderOfTheirNumbers) {
   EXPECT_THAT(Numbers(entries[0]), ElementsAre(2, 9, 10));
 }
 
-TEST_F(ScanRepositoryTest, FoldersThatAreNoNumberFromOneAreNoVersions) {
+TEST_F(ScanRepositoryTest, SkipsFoldersThatAreNotVersions) {
   for (const char* folder :
        {"0", "-1", "01", "+7", "8x", "best", "9.5", " 9", ".9", "99999999999999999999"}) {
     dir_.Write(std::string("m/") + folder + "/model.pt", "");
@@ -73,7 +73,7 @@ TEST_F(ScanRepositoryTest, FoldersThatAreNoNumberFromOneAreNoVersions) {
   EXPECT_THAT(Numbers(entries[0]), ElementsAre(3));
 }
 
-TEST_F(ScanRepositoryTest, AFileWithANumberForItsNameIsNoVersion) {
+TEST_F(ScanRepositoryTest, SkipsFilesNamedLikeVersions) {
   dir_.Write("m/1/model.pt", "");
   dir_.Write("m/2", "notes");
   const std::vector<RepositoryEntry> entries = Scan();
@@ -81,7 +81,7 @@ TEST_F(ScanRepositoryTest, AFileWithANumberForItsNameIsNoVersion) {
   EXPECT_THAT(Numbers(entries[0]), ElementsAre(1));
 }
 
-TEST_F(ScanRepositoryTest, TheModelsFileIsTheConfiguredOrOneOfTwo) {
+TEST_F(ScanRepositoryTest, FindsConfiguredOrDefaultModelFile) {
   dir_.Write("m/1/model.pt", "");
   dir_.Write("m/1/model.pt2", "");
   dir_.Write("m/2/model.pt2", "");
@@ -90,14 +90,14 @@ TEST_F(ScanRepositoryTest, TheModelsFileIsTheConfiguredOrOneOfTwo) {
   EXPECT_EQ(*FindModelFile(versions[0], ""), dir_.path() / "m/1/model.pt");
   EXPECT_EQ(*FindModelFile(versions[1], ""), dir_.path() / "m/2/model.pt2");
   EXPECT_EQ(*FindModelFile(versions[2], "net.pt"), dir_.path() / "m/3/net.pt");
-  EXPECT_THAT(FindModelFile(versions[2], ""),
-              StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("version 3 has neither model.pt nor model.pt2")));
+  EXPECT_THAT(
+      FindModelFile(versions[2], ""),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 3 has no model.pt or model.pt2")));
   EXPECT_THAT(FindModelFile(versions[0], "net.pt"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 1 has no net.pt")));
 }
 
-TEST_F(ScanRepositoryTest, OneModelIsFoundByItsName) {
+TEST_F(ScanRepositoryTest, FindsOneModelByName) {
   dir_.Write("m/1/model.pt", "");
   EXPECT_THAT(Numbers(*ScanModel(dir_.path(), "m")), ElementsAre(1));
   EXPECT_THAT(ScanModel(dir_.path(), "other"),
@@ -110,7 +110,7 @@ TEST_F(ScanRepositoryTest, OneModelIsFoundByItsName) {
   }
 }
 
-TEST_F(ScanRepositoryTest, AChangeOfAFileChangesWhatFilesOfSays) {
+TEST_F(ScanRepositoryTest, ModelFingerprintChangesWithFiles) {
   std::vector<std::string> seen;
   const auto changed = [&] {
     seen.push_back(ModelFingerprint(Scan()[0]));
@@ -130,13 +130,13 @@ TEST_F(ScanRepositoryTest, AChangeOfAFileChangesWhatFilesOfSays) {
   EXPECT_TRUE(changed());
 }
 
-TEST_F(ScanRepositoryTest, HiddenFoldersAndFilesArePassedOver) {
+TEST_F(ScanRepositoryTest, SkipsHiddenFilesAndFolders) {
   dir_.Write(".git/1/model.pt", "");
   dir_.Write("README.md", "");
   EXPECT_THAT(Scan(), IsEmpty());
 }
 
-TEST_F(ScanRepositoryTest, WhatIsNoFolderIsRefused) {
+TEST_F(ScanRepositoryTest, RejectsPathThatIsNotAFolder) {
   EXPECT_THAT(ScanRepository(dir_.path() / "missing"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
   dir_.Write("file", "");

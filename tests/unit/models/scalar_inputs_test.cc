@@ -20,7 +20,7 @@ TensorSpec Number(DataType type, std::optional<ScalarValue> value) {
   return spec;
 }
 
-TEST(ScalarTextTest, TypeAndDefault) {
+TEST(ScalarInputsTest, DescribesTypeAndDefault) {
   EXPECT_EQ(DescribeScalar(Number(DataType::kInt64, std::nullopt)), "INT64");
   EXPECT_EQ(DescribeScalar(Number(DataType::kInt64, ScalarValue(int64_t{3}))), "INT64, default 3");
   EXPECT_EQ(DescribeScalar(Number(DataType::kFp64, ScalarValue(0.5))), "FP64, default 0.5");
@@ -28,7 +28,7 @@ TEST(ScalarTextTest, TypeAndDefault) {
   EXPECT_EQ(DescribeScalar(Number(DataType::kFp64, ScalarValue())), "FP64, default None");
 }
 
-TEST(ScalarTextTest, AConfigurationAgreesWithTheModel) {
+TEST(ScalarInputsTest, RejectsDescriptionsThatDifferFromTheModel) {
   ModelConfig config =
       MakeConfig(8, {{"x", DataType::kFp32, {4}}, Number(DataType::kInt64, std::nullopt)}, {});
   EXPECT_THAT(CheckScalars(config), IsOk());
@@ -37,11 +37,12 @@ TEST(ScalarTextTest, AConfigurationAgreesWithTheModel) {
   config.scalars = {{"power", "INT64, default 2"}};
   EXPECT_THAT(CheckScalars(config),
               RefusesField("parameters[\"scalar.power\"]",
-                           HasSubstr("'INT64, default 2'; expected 'INT64', as the model has it")));
+                           HasSubstr("'INT64, default 2' does not match the model's 'INT64'")));
   for (const std::string name : {"scale", "x"}) {
     config.scalars = {{name, "INT64"}};
-    EXPECT_THAT(CheckScalars(config), RefusesField("parameters[\"scalar." + name + "\"]",
-                                                   HasSubstr("takes no number '" + name + "'")));
+    EXPECT_THAT(CheckScalars(config),
+                RefusesField("parameters[\"scalar." + name + "\"]",
+                             HasSubstr("has no scalar argument '" + name + "'")));
   }
 }
 

@@ -39,9 +39,9 @@ absl::Status Check(const json& graph) {
   return CheckGraph(JsonField(graph, "graph"), JsonField(signature, "signature"));
 }
 
-TEST(GraphFormTest, WhatTorchExportWritesIsWell) { EXPECT_THAT(Check(Graph()), IsOk()); }
+TEST(GraphCheckTest, AcceptsGraphsOfTorchExport) { EXPECT_THAT(Check(Graph()), IsOk()); }
 
-TEST(GraphFormTest, WhatWouldEndTheInterpreterIsRefused) {
+TEST(GraphCheckTest, RejectsInvalidStructure) {
   const std::vector<std::pair<std::string, json>> broken = {
       {"/inputs", nullptr},
       {"/nodes", 1},
@@ -67,7 +67,7 @@ TEST(GraphFormTest, WhatWouldEndTheInterpreterIsRefused) {
   }
 }
 
-TEST(GraphFormTest, ATensorComesFromSomewhere) {
+TEST(GraphCheckTest, RejectsUndefinedTensors) {
   for (const std::string where : {"/nodes/0/inputs/1/arg", "/nodes/1/inputs/0/arg", "/outputs/0"}) {
     json graph = Graph();
     graph[json::json_pointer(where)] = Tensor("nowhere");

@@ -30,7 +30,7 @@ std::string Base64(const std::vector<T>& values) {
       absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
 }
 
-// Takes `type` of any sizes, as many as `dims`.
+// Input of `type` with `dims` dynamic dimensions.
 PackageInput Any(DataType type, size_t dims = 1) {
   return {"input/x", type, std::vector<PackageDim>(dims)};
 }
@@ -45,8 +45,8 @@ at::Tensor Make(const json& said, DataType type) {
   return given->Make();
 }
 
-// The literals are what braid.exporter.checks.self_test_tensors makes in Python.
-TEST(SelfTestTensorsTest, NumbersAreThoseOfThePythonExporter) {
+// The literals are results of braid.exporter.generated.
+TEST(SelfTestTensorsTest, NumbersMatchThePythonExporter) {
   EXPECT_EQ(SelfTestNumber(1, 0), 0x1.8858b43547040p-1);
   EXPECT_EQ(SelfTestNumber(1, 1), 0x1.021c8d37eacc8p-3);
   EXPECT_EQ(SelfTestNumber(1, 4096), 0x1.bc67617efb233p-1);
@@ -55,7 +55,7 @@ TEST(SelfTestTensorsTest, NumbersAreThoseOfThePythonExporter) {
   EXPECT_EQ(SelfTestNumber(123456789, 5), 0x1.ad886d30a5691p-1);
 }
 
-TEST(SelfTestTensorsTest, GeneratesTensorsOfThePythonExporter) {
+TEST(SelfTestTensorsTest, TensorsMatchThePythonExporter) {
   const json floats = {{"seed", 3}, {"mean", 0.25}, {"scale", 2.0}, {"min", -1.0}, {"max", 1.5}};
   EXPECT_TRUE(
       at::equal(Make(Generated("FP32", {5}, floats), DataType::kFp32),
@@ -77,16 +77,16 @@ TEST(SelfTestTensorsTest, GeneratesTensorsOfThePythonExporter) {
                         at::tensor({0, 1, 1, 0, 1}).to(at::kBool)));
 }
 
-TEST(SelfTestTensorsTest, ElementsDependOnTheirIndexAlone) {
+TEST(SelfTestTensorsTest, ElementsDependOnlyOnTheirIndex) {
   const json how = {{"seed", 1}, {"mean", 0}, {"scale", 1}, {"min", -1}, {"max", 1}};
-  const int64_t count = (int64_t{1} << 20) + 3;  // more than is generated at once
+  const int64_t count = (int64_t{1} << 20) + 3;  // more than one chunk
   const at::Tensor made = Make(Generated("FP64", {count}, how), DataType::kFp64);
   for (const int64_t i : {int64_t{0}, int64_t{32768}, count - 3, count - 1}) {
     EXPECT_EQ(made[i].item<double>(), 2 * SelfTestNumber(1, i) - 1) << i;
   }
 }
 
-TEST(SelfTestTensorsTest, StoredTensorsAreTheirBytes) {
+TEST(SelfTestTensorsTest, ReadsStoredBytes) {
   const json said = {
       {"dtype", "FP32"}, {"shape", {1, 2}}, {"data", Base64<float>({0.5F, -INFINITY})}};
   EXPECT_TRUE(at::equal(Make(said, DataType::kFp32), at::tensor({0.5F, -INFINITY}).view({1, 2})));
@@ -102,7 +102,7 @@ struct Damage {
 
 class DamagedGivenTensorTest : public ::testing::TestWithParam<Damage> {};
 
-TEST_P(DamagedGivenTensorTest, IsRefusedByPlaceAndValue) {
+TEST_P(DamagedGivenTensorTest, IsRejectedByFieldAndValue) {
   json said = Generated("INT64", {2, 3}, {{"seed", 1}, {"min", 0}, {"max", 9}});
   PackageInput input{"input/x", DataType::kInt64, {{.min = 1}, {.min = 3, .max = 3}}};
   input.range = ValueRange{0, 9};
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"Backwards", [](json& s) { s["generated"]["min"] = 10; }, "x.generated: "},
         Damage{"OutOfRange", [](json& s) { s["generated"]["max"] = 10; },
                "x.generated: values from 0 to 10 (expected 0 to 9)"},
-        Damage{"NoBase64", [](json& s) { Store(s, "?"); }, "x.data: is not base64"},
+        Damage{"NoBase64", [](json& s) { Store(s, "?"); }, "x.data: invalid base64"},
         Damage{"FewBytes",
                [](json& s) {
                  Store(s, Base64<int64_t>({1, 2}));
@@ -160,17 +160,17 @@ INSTANTIATE_TEST_SUITE_P(
                "x.data: values from -1 to 5"}),
     [](const auto& test) { return test.param.name; });
 
-TEST(SelfTestTensorsTest, FloatsThatAreNotFiniteAreNotGenerated) {
+TEST(SelfTestTensorsTest, RejectsNonFiniteGenerators) {
   const json said =
       Generated("FP32", {2}, {{"seed", 3}, {"mean", "NaN"}, {"scale", 2}, {"min", 0}, {"max", 1}});
   EXPECT_THAT(GivenTensor::Read(JsonField(said, "x"), Any(DataType::kFp32)),
               StatusIs(kRefused, HasSubstr("x.generated.mean: expected a finite number")));
 }
 
-TEST(SelfTestTensorsTest, BooleansAreZeroOrOne) {
+TEST(SelfTestTensorsTest, RejectsBooleansOtherThanZeroAndOne) {
   const json said = {{"dtype", "BOOL"}, {"shape", {2}}, {"data", Base64<char>({1, 2})}};
   EXPECT_THAT(GivenTensor::Read(JsonField(said, "x"), Any(DataType::kBool)),
-              StatusIs(kRefused, HasSubstr("x.data: has bytes other than 0 and 1")));
+              StatusIs(kRefused, HasSubstr("x.data: bytes other than 0 and 1")));
 }
 
 json Sample(std::vector<double> elements, std::vector<int64_t> shape, int64_t stride = 1) {
@@ -194,13 +194,13 @@ TEST(ExpectedSampleTest, AcceptsDifferencesWithinTheTolerance) {
             "differs by up to 0.75 (tolerance 0.01)");
 }
 
-TEST(ExpectedSampleTest, ComparesEveryElementThatTheStrideNames) {
+TEST(ExpectedSampleTest, ComparesElementsAtTheStride) {
   const json said = Sample({0, 2, 4}, {5}, 2);
   EXPECT_EQ(Difference(said, at::tensor({0.0F, 7.0F, 2.0F, 7.0F, 4.0F})), std::nullopt);
   EXPECT_NE(Difference(said, at::tensor({0.0F, 7.0F, 2.0F, 7.0F, 4.5F})), std::nullopt);
 }
 
-TEST(ExpectedSampleTest, NansAndInfinitiesEqualThemselvesOnly) {
+TEST(ExpectedSampleTest, NansAndInfinitiesEqualOnlyThemselves) {
   const float nan = std::nanf("");
   const json said = Sample({kNan, kInfinity, 1}, {3});
   EXPECT_EQ(Difference(said, at::tensor({nan, INFINITY, 1.0F})), std::nullopt);
@@ -210,7 +210,7 @@ TEST(ExpectedSampleTest, NansAndInfinitiesEqualThemselvesOnly) {
   }
 }
 
-TEST(ExpectedSampleTest, AnotherShapeOrDatatypeDiffers) {
+TEST(ExpectedSampleTest, ReportsWrongShapeOrDatatype) {
   const json said = Sample({1, 2}, {2});
   EXPECT_EQ(Difference(said, at::ones({2}, at::kDouble)), "is Double[2] (expected FP32[2])");
   EXPECT_EQ(Difference(said, at::ones({2, 1})), "is Float[2, 1] (expected FP32[2])");
@@ -218,7 +218,7 @@ TEST(ExpectedSampleTest, AnotherShapeOrDatatypeDiffers) {
 
 class DamagedSampleTest : public ::testing::TestWithParam<Damage> {};
 
-TEST_P(DamagedSampleTest, IsRefusedByPlaceAndValue) {
+TEST_P(DamagedSampleTest, IsRejectedByFieldAndValue) {
   json said = Sample({0, 2, 4}, {5}, 2);
   GetParam().make(said);
   EXPECT_THAT(ExpectedSample::Read(JsonField(said, "y")),
@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NegativeStride", [](json& s) { s["stride"] = -1; }, "y: stride -1"},
         Damage{"OtherStride", [](json& s) { s["stride"] = 1; }, "y.data: 24 bytes (expected 40)"},
         Damage{"HugeShape", [](json& s) { s["shape"][0] = int64_t{1} << 50; }, "y.data: 24 bytes"},
-        Damage{"NoBase64", [](json& s) { s["data"] = "?"; }, "y.data: is not base64"},
+        Damage{"NoBase64", [](json& s) { s["data"] = "?"; }, "y.data: invalid base64"},
         Damage{"HalfANumber",
                [](json& s) {
                  s["data"] = Base64<float>({1, 2, 3});

@@ -49,8 +49,8 @@ json Times(const json& a, const json& b, const char* result) {
   return Aten("mul.Tensor", {{"self", a}, {"other", b}}, {Tensor(result)});
 }
 
-// y = x * w in evaluation; for training the same with what it saves, and the gradient of w, which
-// the graph gives in two parts, as that of a tied weight.
+// y = x * w in evaluation mode. For training, the same with saved tensors, and the gradient of w in
+// two parts, like that of a tied weight.
 TestedModel Model() {
   const PackageDim batch{.min = 1, .symbol = "batch"};
   TestedModel model;
@@ -101,7 +101,7 @@ absl::Status RunRecord(const json& record) {
   return test.ok() ? test->Run(c10::kCPU) : test.status();
 }
 
-TEST(SelfTestTest, PassesWhereTheGraphsGiveWhatIsExpected) {
+TEST(SelfTestTest, PassesIfGraphsReturnExpectedResults) {
   EXPECT_THAT(RunRecord(Record()), IsOk());
 }
 
@@ -113,14 +113,14 @@ TEST(SelfTestTest, NamesGraphTensorAndDifference) {
                                           "0.5 (tolerance 0.01)"));
 }
 
-TEST(SelfTestTest, NamesTheGraphThatCannotBeRun) {
+TEST(SelfTestTest, NamesTheGraphThatCannotRun) {
   json record = Record();
   record["given"].erase("output_gradient/y");
   EXPECT_THAT(RunRecord(record), StatusIs(absl::StatusCode::kInternal,
                                           "graph 'bw': the self-test has no output_gradient 'y'"));
 }
 
-TEST(SelfTestTest, ErrorsOfAnOperatorAreReturned) {
+TEST(SelfTestTest, ReturnsErrorsOfOperators) {
   TestedModel model = Model();
   model.inputs[0].dims = {{.min = 3, .max = 3}};
   json record = Record();
@@ -131,7 +131,7 @@ TEST(SelfTestTest, ErrorsOfAnOperatorAreReturned) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("graph 'eval': The size of tensor")));
 }
 
-TEST(SelfTestTest, RandomNumbersFollowFromTheSeed) {
+TEST(SelfTestTest, UsesTheRecordedSeed) {
   TestedModel model = Model();
   model.graphs.resize(1);
   model.graphs[0].graph =
@@ -158,7 +158,7 @@ struct Damage {
 
 class DamagedSelfTestTest : public ::testing::TestWithParam<Damage> {};
 
-TEST_P(DamagedSelfTestTest, IsRefusedByPlaceAndValue) {
+TEST_P(DamagedSelfTestTest, IsRejectedByFieldAndValue) {
   json record = Record();
   GetParam().make(record);
   EXPECT_THAT(SelfTest::Parse(record.dump(), Model()),
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NoSeed", [](json& r) { r.erase("seed"); }, "has no \"seed\""},
         Damage{"NothingGiven", [](json& r) { r.erase("given"); }, "has no \"given\""},
         Damage{"UnknownTensor", [](json& r) { r["given"]["parameter/v"] = Given({1}, {1}); },
-               "given.parameter/v: no graph takes such a tensor"},
+               "given.parameter/v: no graph has this input"},
         Damage{"HugeTensor",
                [](json& r) {
                  r["given"]["input/x"] = {
@@ -201,13 +201,13 @@ INSTANTIATE_TEST_SUITE_P(
                "graphs[0].expected: is empty"},
         Damage{"UnknownOutput",
                [](json& r) { r["graphs"][0]["expected"]["output/z"] = Sample({1}, {1}); },
-               "graphs[0].expected.output/z: the graph gives no such tensor"},
+               "graphs[0].expected.output/z: the graph has no such output"},
         Damage{"DamagedSample",
                [](json& r) { r["graphs"][0]["expected"]["output/y"]["stride"] = 0; },
                "graphs[0].expected.output/y: stride 0"}),
     [](const auto& test) { return test.param.name; });
 
-TEST(SelfTestTest, TextThatIsNoJsonIsRefused) {
+TEST(SelfTestTest, RejectsInvalidJson) {
   for (const char* text : {"", "{", "\xff\xfe", "[1,", "nul"}) {
     EXPECT_THAT(SelfTest::Parse(text, Model()), StatusIs(kRefused, HasSubstr("not a JSON object")));
   }

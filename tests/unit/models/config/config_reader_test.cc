@@ -28,12 +28,12 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 5 ] } ]
 )";
 
 absl::StatusOr<ModelConfig> Parse(const std::string& text) { return ParseConfig(text, "m"); }
-// A configuration that is right, but for `text`.
+// Parses a configuration that is valid except for `text`.
 absl::StatusOr<ModelConfig> ParseWith(const std::string& text) {
   return Parse(absl::StrCat(text, "\n", kTensors));
 }
 
-TEST(ParseConfigTest, AByteOrderMarkBeforeTheTextIsNoPartOfIt) {
+TEST(ParseConfigTest, IgnoresByteOrderMark) {
   EXPECT_THAT(Parse(absl::StrCat("\xEF\xBB\xBF", kTensors)), IsOk());
   EXPECT_THAT(Parse(absl::StrCat("\xEF\xBB\xBF\xEF\xBB\xBF", kTensors)),
               StatusIs(kInvalid, HasSubstr("line 1")));
@@ -67,14 +67,14 @@ output { name: "y" data_type: TYPE_BOOL dims: 2 dims: 3 }
   EXPECT_THAT(config.outputs[0].dims, ElementsAre(2, 3));
 }
 
-TEST(ParseConfigTest, LeftOutMeansNotBatchedAndNoDelay) {
+TEST(ParseConfigTest, DefaultsToUnbatchedWithoutDelay) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, Parse(kTensors));
   EXPECT_EQ(config.name, "m");
   EXPECT_FALSE(config.batched());
   EXPECT_EQ(config.max_queue_delay, absl::ZeroDuration());
 }
 
-TEST(ParseConfigTest, ReadsHowRequestsWait) {
+TEST(ParseConfigTest, ReadsDynamicBatching) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, ParseWith(R"(
 max_batch_size: 64
 dynamic_batching {
@@ -100,7 +100,7 @@ dynamic_batching {
   EXPECT_TRUE(ordered.preserve_ordering);
 }
 
-TEST(ParseConfigTest, ReadsWhatIsServedAndWhere) {
+TEST(ParseConfigTest, ReadsVersionPolicyAndInstanceGroups) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, ParseWith(R"(
 version_policy { specific { versions: [ 2, 5 ] } }
 instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] }, { kind: KIND_CPU } ])"));
@@ -161,11 +161,11 @@ TEST(ParseConfigTest, ReadsWarmups) {
        }) {
     EXPECT_THAT(with(text), StatusIs(kInvalid, HasSubstr(field))) << text;
   }
-  // As Triton, which passes over a request of no rows.
+  // Triton also skips requests without rows.
   EXPECT_THAT(with(input + "zero_data: true } }")->warmups, IsEmpty());
 }
 
-TEST(ParseConfigTest, WarmsUpAModelThatIsNotBatched) {
+TEST(ParseConfigTest, ReadsWarmupsOfUnbatchedModel) {
   for (const auto& [batch_size, good] : {std::pair{0, true}, {1, true}, {2, false}}) {
     const auto config = ParseWith(absl::StrCat(
         "model_warmup { batch_size: ", batch_size,
@@ -174,14 +174,14 @@ TEST(ParseConfigTest, WarmsUpAModelThatIsNotBatched) {
   }
 }
 
-TEST(ParseConfigTest, ReadsItsOwnParametersAndTritons) {
+TEST(ParseConfigTest, ReadsParameters) {
   const auto with = [](const std::string& key, const std::string& value) {
     return ParseWith(
         absl::StrCat("max_batch_size: 8 ", "input { name: \"ids\" data_type: TYPE_INT32 dims: 3 } ",
                      "parameters { key: \"", key, "\" value { string_value: \"", value, "\" } }"));
   };
   EXPECT_EQ(with("weight", "2.5")->weight, 2.5);
-  // As ModelConfig tells it, which may come back.
+  // Reported by ModelConfig, so clients may send it back.
   EXPECT_EQ(with("scalar.power", "INT64, default 1")->scalars.at("power"), "INT64, default 1");
   EXPECT_THAT(with("origin.trainer", "t"), IsOk());
   EXPECT_EQ(with("preferred_chunk_rows", "4")->preferred_chunk_rows, 4);
@@ -212,7 +212,7 @@ TEST(ParseConfigTest, ReadsItsOwnParametersAndTritons) {
   }
 }
 
-TEST(ParseConfigTest, SettingsThatAreNotImplementedAreRefusedByName) {
+TEST(ParseConfigTest, RejectsUnsupportedSettingsByName) {
   for (const auto& [text, name] : {
            std::pair{"instance_group { rate_limiter { priority: 1 } }",
                      "instance_group[0].rate_limiter.priority"},
@@ -229,7 +229,8 @@ TEST(ParseConfigTest, SettingsThatAreNotImplementedAreRefusedByName) {
            {"model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"},
            {"optimization { cuda { graphs: true } }", "optimization.cuda.graphs"},
            {"optimization { graph { level: 1 } }", "optimization.graph.level"},
-           {"optimization { input_pinned_memory { enable: false } }", "optimization: pinned"},
+           {"optimization { input_pinned_memory { enable: false } }",
+            "optimization: disabled pinned memory"},
            {"batch_input { }", "batch_input"},
        }) {
     EXPECT_THAT(ParseWith(text), StatusIs(absl::StatusCode::kUnimplemented,
@@ -239,7 +240,7 @@ TEST(ParseConfigTest, SettingsThatAreNotImplementedAreRefusedByName) {
   }
 }
 
-TEST(ParseConfigTest, WhatSaysTheDefaultIsFine) {
+TEST(ParseConfigTest, AcceptsDefaultsOfUnsupportedSettings) {
   for (const char* text : {
            "response_cache { enable: false }",
            "model_transaction_policy { decoupled: false }",
@@ -253,7 +254,7 @@ TEST(ParseConfigTest, WhatSaysTheDefaultIsFine) {
   EXPECT_EQ(ParseWith("default_model_filename: \"net.pt\"")->model_filename, "net.pt");
 }
 
-TEST(ParseConfigTest, HostileTextIsRefused) {
+TEST(ParseConfigTest, RejectsHostileText) {
   EXPECT_THAT(Parse(std::string(100 << 20, ' ')), StatusIs(kInvalid, HasSubstr("104857600 bytes")));
   std::string junk;
   for (int i = 0; i < 4096; ++i) {
@@ -271,26 +272,26 @@ TEST(ParseConfigTest, HostileTextIsRefused) {
               StatusIs(kInvalid, HasSubstr("line 1")));
 }
 
-TEST(ParseConfigTest, TextThatIsWrongSaysWhere) {
+TEST(ParseConfigTest, ReportsLineAndColumnOfSyntaxErrors) {
   EXPECT_THAT(ParseWith("max_batch_size: 8\nmax_batch_sise: 8"),
               StatusIs(kInvalid, AllOf(HasSubstr("line 2"), HasSubstr("max_batch_sise"))));
   EXPECT_THAT(Parse("input [ {"), StatusIs(kInvalid, HasSubstr("line 1")));
   EXPECT_THAT(ParseWith("max_batch_size: \"many\""), StatusIs(kInvalid, HasSubstr("line 1")));
 }
 
-TEST(ParseConfigTest, ValuesThatMakeNoSenseNameTheirField) {
+TEST(ParseConfigTest, RejectsInvalidValuesByField) {
   for (const auto& [text, message] : {
-           std::pair{"name: \"other\"", "name: 'other'; expected the folder's name, 'm'"},
-           {"platform: \"onnxruntime_onnx\"", "platform: 'onnxruntime_onnx'; expected"},
-           {"backend: \"python\"", "backend: 'python'; expected 'pytorch'"},
-           {"default_model_filename: \"../m.pt\"", "default_model_filename: '../m.pt'; expected"},
+           std::pair{"name: \"other\"", "name: 'other' (expected the folder's name, 'm'"},
+           {"platform: \"onnxruntime_onnx\"", "platform: 'onnxruntime_onnx' (expected"},
+           {"backend: \"python\"", "backend: 'python' (expected 'pytorch'"},
+           {"default_model_filename: \"../m.pt\"", "default_model_filename: '../m.pt' (expected"},
            {"dynamic_batching { preferred_batch_size: 1 }",
-            "dynamic_batching.preferred_batch_size: 1; expected 1 to max_batch_size"},
+            "dynamic_batching.preferred_batch_size: 1 (expected 1 to max_batch_size"},
            {"dynamic_batching { priority_levels: 2 }",
-            "dynamic_batching.default_priority_level: 0; expected 1 to priority_levels"},
+            "dynamic_batching.default_priority_level: 0 (expected 1 to priority_levels"},
            {"dynamic_batching { default_priority_level: 2 }", "dynamic_batching.priority_levels"},
            {"dynamic_batching { priority_levels: 18446744073709551615 default_priority_level: 1 }",
-            "dynamic_batching.priority_levels: 18446744073709551615; expected at most"},
+            "dynamic_batching.priority_levels: 18446744073709551615 (expected at most"},
            {"dynamic_batching { priority_levels: 1 default_priority_level: 1 "
             "priority_queue_policy { key: 2 value { } } }",
             "dynamic_batching.priority_queue_policy[2]"},
@@ -301,26 +302,30 @@ TEST(ParseConfigTest, ValuesThatMakeNoSenseNameTheirField) {
             "DELAY default_timeout_microseconds: 1 } }",
             "dynamic_batching.default_queue_policy.timeout_action: DELAY"},
            {"version_policy { latest { } }", "version_policy.latest.num_versions: 0"},
-           {"version_policy { specific { } }", "version_policy.specific.versions: is empty"},
+           {"version_policy { specific { } }", "version_policy.specific.versions: no versions"},
            {"version_policy { specific { versions: 0 } }", "version_policy.specific.versions: 0"},
            {"instance_group { count: -1 }", "instance_group[0].count: -1"},
-           {"instance_group { kind: KIND_CPU gpus: 0 }", "instance_group[0].gpus: are there"},
-           {"instance_group { gpus: [ 1, 1 ] }", "instance_group[0].gpus: 1 is twice"},
+           {"instance_group { kind: KIND_CPU gpus: 0 }",
+            "instance_group[0].gpus: GPUs with KIND_CPU"},
+           {"instance_group { gpus: [ 1, 1 ] }", "instance_group[0].gpus: duplicate GPU 1"},
            {"output { name: \"z\" data_type: TYPE_FP32 dims: 1 label_filename: \"/etc/passwd\" }",
-            "output[0].label_filename: '/etc/passwd'; expected"},
+            "output[0].label_filename: '/etc/passwd' (expected"},
            {"output { name: \"z\" data_type: TYPE_FP32 dims: 1 label_filename: \"none.txt\" }",
-            "output[0].label_filename: 'none.txt' cannot be read"},
-           {"max_batch_size: -1", "max_batch_size: -1; expected 0 (not batched) or more"},
+            "output[0].label_filename: cannot read 'none.txt'"},
+           {"max_batch_size: -1", "max_batch_size: -1 (expected 0, not batched, or more)"},
            {"dynamic_batching { max_queue_delay_microseconds: 60000001 }",
-            "dynamic_batching.max_queue_delay_microseconds: 60000001; expected at most 60000000"},
-           {"input { data_type: TYPE_FP32 dims: 1 }", "input[0].name: is empty"},
-           {"input { name: \"x\" data_type: TYPE_FP32 dims: 1 }", "input[1].name: 'x' is there"},
-           {"input { name: \"z\" dims: 1 }", "input[0].data_type: TYPE_INVALID is no tensor type"},
+            "dynamic_batching.max_queue_delay_microseconds: 60000001 (expected at most 60000000"},
+           {"input { data_type: TYPE_FP32 dims: 1 }", "input[0].name: the name is empty"},
+           {"input { name: \"x\" data_type: TYPE_FP32 dims: 1 }",
+            "input[1].name: duplicate name 'x'"},
+           {"input { name: \"z\" dims: 1 }",
+            "input[0].data_type: unsupported datatype TYPE_INVALID"},
            {"output { name: \"z\" data_type: TYPE_STRING dims: 1 }",
-            "output[0].data_type: TYPE_STRING is no tensor type"},
-           {"output { name: \"z\" data_type: TYPE_FP32 dims: 0 }", "output[0].dims: 0 is no size"},
+            "output[0].data_type: unsupported datatype TYPE_STRING"},
+           {"output { name: \"z\" data_type: TYPE_FP32 dims: 0 }",
+            "output[0].dims: 0 (expected a size"},
            {"output { name: \"z\" data_type: TYPE_FP32 dims: -2 }",
-            "output[0].dims: -2 is no size"},
+            "output[0].dims: -2 (expected a size"},
        }) {
     EXPECT_THAT(ParseWith(text),
                 StatusIs(kInvalid, HasSubstr(absl::StrCat("config.pbtxt: ", message))))
@@ -328,7 +333,7 @@ TEST(ParseConfigTest, ValuesThatMakeNoSenseNameTheirField) {
   }
 }
 
-TEST(ParseConfigTest, BroadcastInputsAreNamedInAParameter) {
+TEST(ParseConfigTest, ReadsBroadcastInputs) {
   const auto with = [](const std::string& names) {
     return ParseWith(absl::StrCat(
         "max_batch_size: 8\n", "input { name: \"mask\" data_type: TYPE_BOOL dims: 3 }\n",
@@ -338,11 +343,11 @@ TEST(ParseConfigTest, BroadcastInputsAreNamedInAParameter) {
   EXPECT_TRUE(config.inputs[0].broadcast);
   EXPECT_FALSE(config.inputs[1].broadcast);
   EXPECT_THAT(with("other"), StatusIs(kInvalid, AllOf(HasSubstr("parameters[\"broadcast\"]"),
-                                                      HasSubstr("'other' is no input"))));
+                                                      HasSubstr("unknown input 'other'"))));
 }
 
-TEST(ParseConfigTest, InputsAndOutputsAreRequired) {
-  EXPECT_THAT(Parse(""), StatusIs(kInvalid, HasSubstr("input: is empty")));
+TEST(ParseConfigTest, RequiresInputsAndOutputs) {
+  EXPECT_THAT(Parse(""), StatusIs(kInvalid, HasSubstr("input: no tensors")));
   EXPECT_THAT(Parse("input { name: \"x\" data_type: TYPE_FP32 dims: 1 }"),
               StatusIs(kInvalid, HasSubstr("output: is empty")));
 }
@@ -355,7 +360,7 @@ TEST(ReadConfigFileTest, ReadsTheFile) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
 }
 
-TEST(ReadConfigFileTest, LabelsAreInTheModelsFolder) {
+TEST(ReadConfigFileTest, ReadsLabelsFromTheModelsFolder) {
   const TempDir dir;
   dir.Write("labels.txt", "cat\r\ndog\n");
   dir.Write("config.pbtxt", R"(
@@ -366,7 +371,7 @@ output { name: "y" data_type: TYPE_FP32 dims: 2 label_filename: "labels.txt" })"
   EXPECT_THAT(config.outputs[0].labels, ElementsAre("cat", "dog"));
 }
 
-TEST(ReadConfigFileTest, APipeIsNotWaitedFor) {
+TEST(ReadConfigFileTest, DoesNotBlockOnAPipe) {
   const TempDir dir;
   SilentPipe pipe(dir.path() / "config.pbtxt");
   EXPECT_THAT(ReadConfigFile(dir.path() / "config.pbtxt", "m"),
@@ -374,14 +379,14 @@ TEST(ReadConfigFileTest, APipeIsNotWaitedFor) {
   EXPECT_FALSE(pipe.WasWaitedFor());
 }
 
-TEST(ReadConfigFileTest, AFolderIsNoFile) {
+TEST(ReadConfigFileTest, RejectsAFolder) {
   const TempDir dir;
   std::filesystem::create_directories(dir.path() / "config.pbtxt");
   EXPECT_THAT(ReadConfigFile(dir.path() / "config.pbtxt", "m"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("config.pbtxt")));
 }
 
-TEST(ParseConfigJsonTest, IsTheSameConfiguration) {
+TEST(ParseConfigJsonTest, MatchesTextFormat) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, ParseConfigJson(R"({
     "max_batch_size": 8, "dynamicBatching": {"preferredBatchSize": [4]},
     "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": ["3"]}],
@@ -396,11 +401,11 @@ TEST(ParseConfigJsonTest, IsTheSameConfiguration) {
   }
 }
 
-TEST(ReadConfigFileTest, AnEmptyFileIsReadToo) {
+TEST(ReadConfigFileTest, ReadsAnEmptyFile) {
   const TempDir dir;
   dir.Write("config.pbtxt", "");
   EXPECT_THAT(ReadConfigFile(dir.path() / "config.pbtxt", "m"),
-              StatusIs(kInvalid, HasSubstr("input: is empty")));
+              StatusIs(kInvalid, HasSubstr("input: no tensors")));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TensorSpec Number(const std::string& name) {
   return spec;
 }
 
-// Words of an embedding of `words`, and whether its range is the configuration's.
+// Model with an embedding of `words` rows. declared: the range is configured.
 ModelConfig Words(int64_t words, bool declared = false) {
   ModelConfig config = MakeConfig(8, {{"ids", DataType::kInt64, {3}}, {"x", DataType::kFp32, {4}}},
                                   {{"y", DataType::kFp32, {2}}});
@@ -33,7 +33,7 @@ ModelConfig Words(int64_t words, bool declared = false) {
   return config;
 }
 
-TEST(VersionConfigTest, WhatTheModuleToldIsLeftOut) {
+TEST(VersionConfigTest, DeclaredConfigOmitsDerivedFields) {
   const ModelConfig found = DeclaredConfig(Words(10));
   EXPECT_THAT(found.inputs,
               ElementsAre(Field(&TensorSpec::name, "ids"), Field(&TensorSpec::name, "x")));
@@ -43,27 +43,28 @@ TEST(VersionConfigTest, WhatTheModuleToldIsLeftOut) {
   EXPECT_EQ(DeclaredConfig(Words(10, /*declared=*/true)).inputs[0].range->max, 9);
 }
 
-TEST(VersionConfigTest, WhatIsConfiguredComesFromTheNewOne) {
+TEST(VersionConfigTest, AppliesCurrentSettings) {
   ModelConfig current = Words(20);
   current.max_batch_size = 64;
   current.inputs.back() = Number("scale");
   const auto config = ApplyCurrentConfig(Words(10), current);
   ASSERT_THAT(config, IsOk());
   EXPECT_EQ(config->max_batch_size, 64);
-  EXPECT_EQ(config->inputs[0].range->max, 9);  // of its own embedding
+  EXPECT_EQ(config->inputs[0].range->max, 9);  // range of its embedding
   EXPECT_TRUE(config->inputs[0].range_derived);
   EXPECT_EQ(config->inputs[2].name, "power");
   EXPECT_EQ(ApplyCurrentConfig(Words(10), Words(7, /*declared=*/true))->inputs[0].range->max, 6);
   EXPECT_FALSE(ApplyCurrentConfig(Words(10, /*declared=*/true), Words(7))->inputs[0].range);
 }
 
-TEST(VersionConfigTest, OtherTensorsDoNotFit) {
+TEST(VersionConfigTest, RejectsOtherTensors) {
   const auto refused = [](auto change, const std::string& what) {
     ModelConfig current = Words(10);
     change(&current);
-    EXPECT_THAT(ApplyCurrentConfig(Words(10), current),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("loaded with another configuration"), HasSubstr(what))));
+    EXPECT_THAT(
+        ApplyCurrentConfig(Words(10), current),
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 AllOf(HasSubstr("reloaded with an incompatible configuration"), HasSubstr(what))));
   };
   refused([](ModelConfig* c) { c->inputs[1].dims = {5}; },
           "input[1] was 'x' FP32[4], is 'x' FP32[5]");
@@ -78,7 +79,7 @@ TEST(VersionConfigTest, OtherTensorsDoNotFit) {
   refused([](ModelConfig* c) { c->inputs.erase(c->inputs.begin() + 1); }, "is none");
   refused([](ModelConfig* c) { c->outputs.push_back(c->outputs[0]); },
           "output[1] was none, is 'y' FP32[2]");
-  refused([](ModelConfig* c) { c->max_batch_size = 0; }, "max_batch_size was 8, is 0");
+  refused([](ModelConfig* c) { c->max_batch_size = 0; }, "max_batch_size is 0 (expected 8");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// As PyTorch's code generator writes it.
+// Source in the format of PyTorch's code generator.
 std::string Says(int input, const std::string& what, const std::string& expected) {
   return absl::StrCat("        ss << \"input_handles[", input, "]: ", what,
                       ", \"\n           << \"", expected,
@@ -69,7 +69,7 @@ TEST(ParseAotiInterfaceTest, FindsTypesAndSizes) {
   EXPECT_EQ(interface.inputs[1].name, "input__1");
 }
 
-TEST(ParseAotiInterfaceTest, ASizeWithoutBoundsMayBeAny) {
+TEST(ParseAotiInterfaceTest, TreatsSizeWithoutBoundsAsDynamic) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const PackageInterface interface,
       ParseAotiInterface(Type(0, "Half") + Fixed(0, 1, 3) + Stride(0, 1, 1)));
@@ -78,7 +78,7 @@ TEST(ParseAotiInterfaceTest, ASizeWithoutBoundsMayBeAny) {
   EXPECT_EQ(rows.max, std::numeric_limits<int64_t>::max());
 }
 
-TEST(ParseAotiInterfaceTest, NamesComeFromTheTrees) {
+TEST(ParseAotiInterfaceTest, ReadsNamesFromTrees) {
   const std::string arguments = Node(
       "tuple", "null", Node("tuple", "null", Leaf()) + ", " + Node("dict", R"([\"ids\"])", Leaf()));
   const std::string results = Node("dict", R"([\"a\", \"b\"])",
@@ -91,20 +91,20 @@ TEST(ParseAotiInterfaceTest, NamesComeFromTheTrees) {
   EXPECT_THAT(interface.output_paths, ElementsAre("a", "b.0", "b.1"));
 }
 
-TEST(ParseAotiInterfaceTest, WhatSaysTooLittleOrIsNotContiguousIsRefused) {
+TEST(ParseAotiInterfaceTest, RejectsIncompleteOrNonContiguousInputs) {
   constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
   EXPECT_THAT(ParseAotiInterface("int main() {}"),
-              StatusIs(kFailed, HasSubstr("does not say which inputs")));
+              StatusIs(kFailed, HasSubstr("does not describe its inputs")));
   EXPECT_THAT(ParseAotiInterface(Type(0, "Float") + Fixed(0, 0, 4) + Fixed(0, 1, 3) +
                                  Stride(0, 0, 1) + Stride(0, 1, 4)),
-              StatusIs(kFailed, HasSubstr("not contiguous")));
+              StatusIs(kFailed, HasSubstr("non-contiguous")));
   EXPECT_THAT(ParseAotiInterface(Type(0, "ComplexFloat")),
-              StatusIs(kFailed, HasSubstr("cannot be sent")));
+              StatusIs(kFailed, HasSubstr("unsupported datatype")));
   EXPECT_THAT(ParseAotiInterface(Type(0, "Float") + Fixed(3, 0, 4)),
-              StatusIs(kFailed, HasSubstr("contradicts itself")));
+              StatusIs(kFailed, HasSubstr("inconsistent")));
 }
 
-TEST(CheckPackageShapeTest, OnlyRowsMayBeFewer) {
+TEST(CheckPackageShapeTest, AllowsFewerRowsOnly) {
   BRAID_ASSERT_OK_AND_ASSIGN(const PackageInterface interface, ParseAotiInterface(TwoInputs()));
   const PackageInput& x = interface.inputs[0];
   EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {32, 10}, true), IsOk());
@@ -117,7 +117,7 @@ TEST(CheckPackageShapeTest, OnlyRowsMayBeFewer) {
   EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4}, true), Not(IsOk()));
 }
 
-TEST(AotiKernelsTest, WhatMayThrowWhereSeveralThreadsRunIsRefused) {
+TEST(AotiKernelsTest, RejectsIndexChecksInParallelRegions) {
   const std::string threads = "extern \"C\" void one() {\n#pragma omp parallel num_threads(2)\n}\n";
   const std::string check = "extern \"C\" void two() { AOTI_TORCH_CHECK(i < 9, \"index\"); }\n";
   EXPECT_THAT(CheckNoParallelIndexChecks(threads + check + threads), IsOk());

@@ -23,7 +23,7 @@ extern "C" void cpp_fused_embedding_0(const int64_t* in_ptr0,
     cpp_fused_embedding_0((const int64_t*)(arg4_1.data_ptr()), (const float*)(e_weight.data_ptr()), (float*)(buf0.data_ptr()), s77);
 )";
 
-// A kernel as PyTorch's code generator writes it, with `body` in its loops.
+// Returns a kernel in the format of PyTorch's code generator, with `body` in its loops.
 std::string Kernel(const std::string& rows, const std::string& body) {
   return absl::StrCat(R"(
 extern "C"  void  cpp_fused_embedding_0(const int64_t* in_ptr0,
@@ -40,7 +40,8 @@ extern "C"  void  cpp_fused_embedding_0(const int64_t* in_ptr0,
                       body, "\n}\n}\n}\n");
 }
 
-// Looks the element up in a table of `size` rows; the code's values are numbered from `first`.
+// Returns code that looks up an element in an embedding of `size` rows. Values are numbered from
+// `first`.
 std::string Lookup(const std::string& element, int size, int first = 0) {
   const auto tmp = [first](int n) { return absl::StrCat("tmp", first + n); };
   return absl::StrReplaceAll(R"(
@@ -71,7 +72,7 @@ std::string Lookup(const std::string& element, int size, int first = 0) {
 PackageDim Any() { return {2, 1000}; }
 PackageDim Of(int64_t size) { return {size, size}; }
 
-// The largest index that is taken of an input of `dims`, and whether negative ones may be, too.
+// Returns the maximum index of an input of `dims`, and true if negative ones are accepted.
 std::pair<std::optional<int64_t>, bool> Found(const std::vector<PackageDim>& dims,
                                               const std::string& kernels,
                                               const std::string& wrapper = kWrapper,
@@ -86,28 +87,28 @@ std::pair<std::optional<int64_t>, bool> Found(const std::vector<PackageDim>& dim
 using Result = std::pair<std::optional<int64_t>, bool>;
 const Result kUnchecked = {std::nullopt, true};
 
-TEST(AotiRangesTest, AnInputThatIsLookedUpWholeHasARange) {
+TEST(AotiRangesTest, FindsRangeOfInputThatIsUsedWhole) {
   EXPECT_EQ(Found({Any(), Of(5)}, Kernel("5L*ks0", Lookup("x0", 20))), Result(19, false));
   EXPECT_EQ(Found({Any()}, Kernel("ks0", Lookup("x0", 20))), Result(19, false));
   EXPECT_EQ(Found({Any(), Any()}, Kernel("ks0*ks1", Lookup("x0", 20))), Result(19, false));
   EXPECT_EQ(Found({Of(4)}, Kernel("4L", Lookup("x0", 20))), Result(19, false));
   EXPECT_EQ(Found({Any(), Of(3)}, Kernel("ks0", Lookup("x1 + 3L*x0", 20))), Result(19, false));
-  // The loop over columns written out.
+  // The loop over columns is unrolled.
   EXPECT_EQ(
       Found({Any(), Of(2)}, Kernel("ks0", Lookup("2L*x0", 20) + Lookup("1L + 2L*x0", 20, 10))),
       Result(19, false));
 }
 
-TEST(AotiRangesTest, TheSmallestTableOfAllElementsCounts) {
+TEST(AotiRangesTest, UsesTheSmallestEmbedding) {
   EXPECT_EQ(Found({Any()}, Kernel("ks0", Lookup("x0", 20) + Lookup("x0", 7, 10))),
             Result(6, false));
-  // A part of it in a smaller one, which PyTorch's words are for.
+  // A slice is used with a smaller embedding, which the kernel itself checks.
   EXPECT_EQ(Found({Any(), Of(2)}, Kernel("ks0", Lookup("2L*x0", 5) + Lookup("2L*x0", 20, 10) +
                                                     Lookup("1L + 2L*x0", 20, 20))),
             Result(19, false));
 }
 
-TEST(AotiRangesTest, APartThatIsLookedUpSaysNothingOfTheRest) {
+TEST(AotiRangesTest, IgnoresSlices) {
   EXPECT_EQ(Found({Any(), Of(5)}, Kernel("ks0", Lookup("5L*x0", 20))), kUnchecked);
   EXPECT_EQ(Found({Any(), Of(5)}, Kernel("ks0", Lookup("x1 + 5L*x0", 20))), kUnchecked);
   EXPECT_EQ(
@@ -117,7 +118,7 @@ TEST(AotiRangesTest, APartThatIsLookedUpSaysNothingOfTheRest) {
   EXPECT_EQ(Found({Any(), Any()}, Kernel("ks0", Lookup("x0", 20))), kUnchecked);
 }
 
-TEST(AotiRangesTest, WhatIsComputedIsNoInput) {
+TEST(AotiRangesTest, IgnoresComputedIndices) {
   const std::string padded = absl::StrReplaceAll(
       Lookup("x0", 20), {{"auto tmp3 = int64_t(tmp0 + tmp2);",
                           "auto tmp30 = tmp0 == tmp1;\nauto tmp0 = tmp30 ? tmp1 : tmp0;\n"
@@ -125,7 +126,7 @@ TEST(AotiRangesTest, WhatIsComputedIsNoInput) {
   EXPECT_EQ(Found({Any()}, Kernel("ks0", padded)).first, std::nullopt);
 }
 
-TEST(AotiRangesTest, AnInputThatIsWrittenToHasNone) {
+TEST(AotiRangesTest, IgnoresModifiedInputs) {
   const std::string written =
       absl::StrCat(kWrapper, "    cpp_fused_eq_1((int64_t*)(arg4_1.data_ptr()), s77);\n");
   EXPECT_EQ(Found({Any()}, Kernel("ks0", Lookup("x0", 20)), written), kUnchecked);
@@ -134,7 +135,7 @@ TEST(AotiRangesTest, AnInputThatIsWrittenToHasNone) {
   EXPECT_EQ(Found({Any()}, Kernel("ks0", Lookup("x0", 20)), by_operator), kUnchecked);
 }
 
-TEST(AotiRangesTest, OtherIndicesThanEmbeddingsMayBeNegative) {
+TEST(AotiRangesTest, AllowsNegativeIndicesOutsideOfEmbeddings) {
   const auto other = [](const std::string& source) {
     return absl::StrReplaceAll(source, {{"cpp_fused_embedding_0", "cpp_fused_index_0"}});
   };
@@ -142,7 +143,7 @@ TEST(AotiRangesTest, OtherIndicesThanEmbeddingsMayBeNegative) {
             Result(std::nullopt, false));
 }
 
-TEST(AotiRangesTest, AnotherIntegerTypeHasTheSameIndices) {
+TEST(AotiRangesTest, FollowsConversionsOfIntegers) {
   const std::string converted =
       absl::StrReplaceAll(Lookup("x0", 20), {{"auto tmp0 = in_ptr0[static_cast<int64_t>(x0)];",
                                               "auto tmp40 = in_ptr0[static_cast<int64_t>(x0)];\n"
@@ -152,8 +153,8 @@ TEST(AotiRangesTest, AnotherIntegerTypeHasTheSameIndices) {
   EXPECT_EQ(Found({Any()}, Kernel("ks0", converted), wrapper, DataType::kInt32), Result(19, false));
 }
 
-// Sixteen indices at once, as for an embedding of one column.
-TEST(AotiRangesTest, VectorsOfIndicesAreFollowed) {
+// 16 indices at once, as for an embedding with one column.
+TEST(AotiRangesTest, FollowsVectorizedIndices) {
   constexpr char kVectors[] = R"(
                     auto tmp0 = at::vec::VectorizedN<int64_t,2>::loadu(in_ptr0 + static_cast<int64_t>(x0), static_cast<int64_t>(16));
                     auto tmp1 = 50L;
@@ -188,8 +189,8 @@ TEST(AotiRangesTest, VectorsOfIndicesAreFollowed) {
   EXPECT_EQ(Found({Any(), Of(5)}, Kernel("5L*ks0", kVectors)), Result(49, false));
 }
 
-// As braid.export compiles embeddings.
-TEST(AotiRangesTest, IndicesThatAreNotCountedFromTheEndAreCheckedByTheKernel) {
+// Code that braid.export generates for embeddings.
+TEST(AotiRangesTest, ReportsOnlyWrappedIndicesAsUnchecked) {
   constexpr char kPlain[] = R"(
                         auto tmp0 = in_ptr0[static_cast<int64_t>(5L*x0)];
                         auto tmp1 = tmp0;
@@ -199,7 +200,7 @@ TEST(AotiRangesTest, IndicesThatAreNotCountedFromTheEndAreCheckedByTheKernel) {
   EXPECT_EQ(Found({Any(), Of(5)}, Kernel("ks0", kPlain)), Result(std::nullopt, false));
 }
 
-TEST(AotiRangesTest, OtherTextIsNoKernel) {
+TEST(AotiRangesTest, IgnoresOtherText) {
   for (const char* text : {"", "extern \"C\"", "extern \"C\" void cpp_fused_embedding_0(",
                            "extern \"C\" void cpp_fused_embedding_0()\n\"index out of bounds: 0 <= "
                            "tmp1 < 3L\""}) {

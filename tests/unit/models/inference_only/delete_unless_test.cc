@@ -7,7 +7,7 @@
 namespace braid {
 namespace {
 
-// What compiled code is: its destructor may call CUDA.
+// Stands for compiled code, whose destructor may call CUDA.
 class Compiled {
  public:
   explicit Compiled(int* destroyed) : destroyed_(destroyed) {}
@@ -19,7 +19,7 @@ class Compiled {
   int* const destroyed_;
 };
 
-TEST(DeleteUnlessTest, DeletesAnObjectWhoseDeviceIsThere) {
+TEST(DeleteUnlessTest, DeletesObject) {
   int destroyed = 0;
   {
     const std::unique_ptr<Compiled, DeleteUnless<Compiled>> owner(
@@ -28,7 +28,7 @@ TEST(DeleteUnlessTest, DeletesAnObjectWhoseDeviceIsThere) {
   EXPECT_EQ(destroyed, 1);
 }
 
-TEST(DeleteUnlessTest, KeepsAnObjectWhoseDeviceIsLost) {
+TEST(DeleteUnlessTest, KeepsObjectOfLostDevice) {
   int destroyed = 0;
   auto* const compiled = new Compiled(&destroyed);
   bool lost = false;

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 json Tensor(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }
 
-// `arguments`: the operator's names for them, and the tensors.
+// arguments: names of the operator's arguments, with their tensors.
 json Node(const std::string& target,
           const std::vector<std::pair<std::string, std::string>>& arguments,
           const std::string& result) {
@@ -34,7 +34,7 @@ json Node(const std::string& target,
           {"outputs", json::array({Tensor(result)})}};
 }
 
-// Of a buffer and x, with `nodes`; "half" is of another type than all others.
+// Analyses a graph with a buffer, x and `nodes`. "half" has a different datatype than all others.
 json Graph(json::array_t nodes, const std::string& result = "x") {
   const auto value = [](int type) { return json{{"dtype", type}}; };
   return {{"inputs", json::array({Tensor("buffer"), Tensor("x")})},
@@ -51,7 +51,7 @@ absl::StatusOr<std::set<std::string>> Written(json::array_t nodes) {
 
 json Add(const std::string& tensor) { return Node("aten.add_.Scalar", {{"self", tensor}}, "sum"); }
 
-TEST(WrittenTensorsTest, WhatIsMadeInARunMayBeWrittenTo) {
+TEST(MutatedInputsTest, AllowsModificationOfIntermediateTensors) {
   EXPECT_THAT(*Written({}), IsEmpty());
   EXPECT_THAT(*Written({Node("aten.clone.default", {{"self", "buffer"}}, "copy"),
                         Node("aten.view.default", {{"self", "copy"}}, "view"), Add("view")}),
@@ -61,7 +61,7 @@ TEST(WrittenTensorsTest, WhatIsMadeInARunMayBeWrittenTo) {
               IsEmpty());
 }
 
-TEST(WrittenTensorsTest, AnInputIsToldOfThroughItsViewsToo) {
+TEST(MutatedInputsTest, FindsInputsModifiedThroughViews) {
   EXPECT_THAT(*Written({Add("x")}), ElementsAre("x"));
   EXPECT_THAT(*Written({Node("aten.flatten.using_ints", {{"self", "x"}}, "flat"), Add("flat")}),
               ElementsAre("x"));
@@ -69,7 +69,7 @@ TEST(WrittenTensorsTest, AnInputIsToldOfThroughItsViewsToo) {
               ElementsAre("x"));
 }
 
-TEST(WrittenTensorsTest, ABufferThatIsWrittenToIsRefused) {
+TEST(MutatedInputsTest, RejectsModifiedBuffers) {
   const auto refused = [](json::array_t nodes) { return Written(std::move(nodes)).status(); };
   const auto changes =
       StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -85,14 +85,14 @@ TEST(WrittenTensorsTest, ABufferThatIsWrittenToIsRefused) {
   EXPECT_THAT(refused({Node("unknown.add_.default", {{"to", "buffer"}}, "sum")}), changes);
 }
 
-TEST(WrittenTensorsTest, PartsOfAChunkAreViews) {
+TEST(MutatedInputsTest, TreatsChunksAsViews) {
   json chunk = Node("aten.chunk.default", {{"self", "buffer"}}, "unused");
   chunk["outputs"] = json::array({{{"as_tensors", {{{"name", "first"}}, {{"name", "second"}}}}}});
   EXPECT_THAT(Written({chunk, Add("second")}).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'buffer'")));
 }
 
-TEST(WrittenTensorsTest, AConversionToAnotherTypeIsACopy) {
+TEST(MutatedInputsTest, TreatsTypeConversionsAsCopies) {
   const auto convert = [](const std::string& result) {
     return Node("aten.to.dtype", {{"self", "buffer"}}, result);
   };
@@ -101,7 +101,7 @@ TEST(WrittenTensorsTest, AConversionToAnotherTypeIsACopy) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'buffer'")));
 }
 
-TEST(WrittenTensorsTest, AGraphInTheGraphIsFollowed) {
+TEST(MutatedInputsTest, FollowsNestedGraphs) {
   const auto region = [](const std::string& passed, json::array_t nodes,
                          const std::string& result) {
     json inner = Graph(std::move(nodes), result);

@@ -25,7 +25,7 @@ json Gradient(const char* role, const char* name) {
   return {{"role", role}, {"name", name}, {"depends_on", {"y"}}};
 }
 
-// Of y = batch_norm(x) @ weight, with the weight under two names.
+// Manifest of y = batch_norm(x) @ weight, with a tied weight.
 json Manifest() {
   const json program = {
       {"precision", "model"},
@@ -72,9 +72,9 @@ json Manifest() {
           {"parts", {part}}};
 }
 
-TEST(PairManifestTest, ReadsWhatEverySlotIs) {
+TEST(PairManifestTest, ReadsAllSlots) {
   BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest manifest, ParsePairManifest(Manifest().dump()));
-  EXPECT_EQ(manifest.torch_version, "2.10.1");  // another than this server's is no error here
+  EXPECT_EQ(manifest.torch_version, "2.10.1");  // other versions are not rejected here
   EXPECT_EQ(manifest.device, "cpu");
   ASSERT_THAT(manifest.state, SizeIs(3));
   EXPECT_EQ(manifest.state[1].tensor, 0);  // tied
@@ -90,14 +90,14 @@ TEST(PairManifestTest, ReadsWhatEverySlotIs) {
   const PairProgram& program = part.programs[0];
   EXPECT_EQ(program.autocast, std::nullopt);
   EXPECT_EQ(program.saved, 2);
-  EXPECT_EQ(program.forward->inputs[0].index, 0);  // the first of the tied
+  EXPECT_EQ(program.forward->inputs[0].index, 0);  // the first of the tied entries
   EXPECT_EQ(program.backward->inputs[0].role, PairRole::kSaved);
   EXPECT_EQ(program.backward->inputs[0].index, 1);
   EXPECT_EQ(program.backward->outputs[1].index, 0);
   EXPECT_THAT(program.backward->outputs[0].depends_on, ElementsAre(0));
 }
 
-TEST(PairManifestTest, AModelThatIsNotTrainedHasNoForwardAndBackward) {
+TEST(PairManifestTest, AcceptsModelWithoutTrainingGraphs) {
   json manifest = Manifest();
   json& program = manifest["parts"][0]["programs"][0];
   program.erase("backward");
@@ -115,7 +115,7 @@ struct Damage {
 
 class DamagedManifestTest : public ::testing::TestWithParam<Damage> {};
 
-TEST_P(DamagedManifestTest, IsRefusedByPlaceAndValue) {
+TEST_P(DamagedManifestTest, IsRejectedByFieldAndValue) {
   json manifest = Manifest();
   GetParam().make(manifest);
   const auto read = ParsePairManifest(manifest.dump());
@@ -133,13 +133,13 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"OtherFormat", [](json& m) { m["format"] = "x"; }, {"format: 'x'", "braid-pair"}},
         Damage{"NoRowsToTrain",
                [](json& m) { m["parts"][0]["min_training_rows"] = 0; },
-               {"parts[0].min_training_rows: 0", "1 or more"}},
+               {"parts[0].min_training_rows: 0", "at least 1"}},
         Damage{"ChainOfNoParts",
                [](json& m) { m["chains"] = {{"third"}}; },
-               {"chains[0]: 'third' is no part"}},
+               {"chains[0]: 'third' is not a part"}},
         Damage{"OtherSchema",
                [](json& m) { m["schema_version"] = 7; },
-               {"schema_version: 7", "this server reads 1"}},
+               {"schema_version: 7", "expected 1"}},
         Damage{"NoTorch", [](json& m) { m.erase("torch_version"); }, {"has no \"torch_version\""}},
         Damage{"NoState", [](json& m) { m.erase("state"); }, {"has no \"state\""}},
         Damage{"OtherDevice", [](json& m) { m["device"] = "tpu"; }, {"device: 'tpu'", "\"cuda\""}},
@@ -154,16 +154,16 @@ INSTANTIATE_TEST_SUITE_P(
                [](json& m) {
                  m["state"][2]["shape"] = {int64_t{1} << 62, 8};
                },
-               {"state[2]", "larger than any memory"}},
+               {"state[2]", "too many elements"}},
         Damage{"TrainableIntegers",
                [](json& m) { m["state"][0]["dtype"] = "INT64"; },
                {"state[0]", "trainable"}},
         Damage{"NameTwice",
                [](json& m) { m["state"][2]["name"] = "weight"; },
-               {"state[2]", "'weight' is there twice"}},
+               {"state[2]", "'weight' is a duplicate"}},
         Damage{"TiedToNobody",
                [](json& m) { m["state"][1]["tied_to"] = "x"; },
-               {"state[1].tied_to: 'x' is not known"}},
+               {"state[1].tied_to: 'x' is unknown"}},
         Damage{"TiedToAnotherShape",
                [](json& m) {
                  m["state"][1]["shape"] = {2, 3};
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
                {"parts", "whole model"}},
         Damage{"NoInputs",
                [](json& m) { m["parts"][0]["inputs"] = json::array(); },
-               {"parts[0].inputs: is empty"}},
+               {"parts[0].inputs: empty"}},
         Damage{"NoBatch",
                [](json& m) { m["parts"][0]["inputs"][0]["shape"] = json::array(); },
                {"parts[0]", "'x' has no batch dimension"}},
@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
                {"parts[0].inputs[0].shape[0]"}},
         Damage{"BatchByAnotherName",
                [](json& m) { m["parts"][0]["inputs"][0]["shape"][0] = "2*batch"; },
-               {"parts[0].inputs[0].shape[0]: '2*batch'; expected \"batch\""}},
+               {"parts[0].inputs[0].shape[0]: '2*batch' (expected \"batch\""}},
         Damage{"BatchTwice",
                [](json& m) { m["parts"][0]["outputs"][0]["shape"][1] = "batch"; },
                {"parts[0].outputs[0].shape[1]"}},
@@ -192,21 +192,20 @@ INSTANTIATE_TEST_SUITE_P(
                [](json& m) {
                  m["parts"][0]["inputs"][0]["range"] = {5, 1};
                },
-               {"parts[0].inputs[0].range: 5 is more than 1"}},
+               {"parts[0].inputs[0].range: minimum 5 exceeds maximum 1"}},
         Damage{"RangeOfFloats",
                [](json& m) { m["parts"][0]["inputs"][0]["dtype"] = "FP32"; },
                {"parts[0].inputs[0].range", "FP32"}},
         Damage{"PartTwice",
                [](json& m) { m["parts"].push_back(m["parts"][0]); },
-               {"parts[1]", "'' is there twice"}},
+               {"parts[1]", "'' is a duplicate"}},
         Damage{"PrecisionTwice",
                [](json& m) { m["parts"][0]["programs"].push_back(Program(m)); },
-               {"parts[0].programs[1]", "\"model\" is there twice"}},
-        Damage{
-            "EmptyChain", [](json& m) { m["chains"] = {json::array()}; }, {"chains[0]: is empty"}},
+               {"parts[0].programs[1]", "duplicate precision \"model\""}},
+        Damage{"EmptyChain", [](json& m) { m["chains"] = {json::array()}; }, {"chains[0]: empty"}},
         Damage{"GradientOfNoOutput",
                [](json& m) { Program(m)["backward"]["outputs"][0]["depends_on"] = json::array(); },
-               {"programs[0].backward.outputs[0].depends_on: is empty"}},
+               {"programs[0].backward.outputs[0].depends_on: empty"}},
         Damage{"NoPrograms",
                [](json& m) { m["parts"][0]["programs"] = json::array(); },
                {"parts[0].programs", "\"model\""}},
@@ -218,28 +217,28 @@ INSTANTIATE_TEST_SUITE_P(
                {"\"backward\" without a \"forward\""}},
         Damage{"UnknownRole",
                [](json& m) { Program(m)["eval"]["inputs"][0]["role"] = "weights"; },
-               {"programs[0].eval.inputs[0].role: 'weights' is no role"}},
+               {"programs[0].eval.inputs[0].role: 'weights' is not a valid role"}},
         Damage{"RoleOfAnotherGraph",
                [](json& m) { Program(m)["eval"]["inputs"][0] = Slot("saved", "s"); },
                {"programs[0].eval.inputs[0].role: 'saved'"}},
         Damage{"UnknownParameter",
                [](json& m) { Program(m)["eval"]["inputs"][0]["name"] = "w"; },
-               {"programs[0].eval.inputs[0].name: 'w' is not known"}},
+               {"programs[0].eval.inputs[0].name: 'w' is unknown"}},
         Damage{"ParameterAsABuffer",
                [](json& m) { Program(m)["eval"]["inputs"][0]["role"] = "buffer"; },
-               {"'weight' is not known"}},
+               {"'weight' is unknown"}},
         Damage{"AnOutputTooFew",
                [](json& m) { Program(m)["eval"]["outputs"] = json::array(); },
-               {"programs[0].eval: has 0 of the 1 outputs"}},
+               {"programs[0].eval: 0 outputs (expected 1)"}},
         Damage{"AnOutputTwice",
                [](json& m) { Program(m)["eval"]["outputs"].push_back(Slot("output", "y")); },
-               {"programs[0].eval", "twice"}},
+               {"programs[0].eval", "duplicate"}},
         Damage{"SavedTwice",
                [](json& m) { Program(m)["forward"]["outputs"][3]["name"] = "s"; },
-               {"programs[0].forward.outputs[3].name: 's' is there twice"}},
+               {"programs[0].forward.outputs[3].name: 's' is a duplicate"}},
         Damage{"SavedByNobody",
                [](json& m) { Program(m)["backward"]["inputs"][0]["name"] = "u"; },
-               {"programs[0].backward.inputs[0].name: 'u' is not known"}},
+               {"programs[0].backward.inputs[0].name: 'u' is unknown"}},
         Damage{"BufferThatForwardLeaves",
                [](json& m) { Program(m)["forward"]["outputs"].erase(0); },
                {"programs[0].backward", "'mean'"}},
@@ -251,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(
                {"programs[0].backward.outputs[0]: has no \"depends_on\""}}),
     [](const auto& test) { return test.param.name; });
 
-TEST(PairManifestTest, TextThatIsNoJsonIsRefused) {
+TEST(PairManifestTest, RejectsInvalidJson) {
   for (const char* text : {"", "{", "\xff\xfe", "[1,", "nul"}) {
     EXPECT_THAT(ParsePairManifest(text), StatusIs(kRefused, HasSubstr("not a JSON object")));
   }

@@ -37,8 +37,8 @@ std::vector<TensorSpec> Specs(const std::vector<std::string>& names) {
   return specs;
 }
 
-// The values that a forward(`arguments`), returning `result`, is given for inputs of `names`, whose
-// values are 0, 1, 2, … in the order of the names.
+// Runs forward(`arguments`), which returns `result`, on inputs `names` with the values 0, 1, 2, …
+// in the order of the names.
 absl::StatusOr<std::vector<int>> Given(const std::vector<std::string>& names,
                                        const std::string& arguments, const std::string& result) {
   torch::jit::Module module = ModuleOf(arguments, result);
@@ -61,21 +61,21 @@ absl::StatusOr<std::vector<int>> Given(const std::vector<std::string>& names,
   return given;
 }
 
-TEST(PlanArgumentsTest, ByName) {
+TEST(PlanArgumentsTest, MatchesByName) {
   EXPECT_THAT(*Given({"y", "x"}, ", x, y", "(x, y)"), ElementsAre(1, 0));
 }
 
-TEST(PlanArgumentsTest, ByNumber) {
+TEST(PlanArgumentsTest, MatchesByNumber) {
   EXPECT_THAT(*Given({"INPUT__1", "INPUT__0"}, ", x, y", "(x, y)"), ElementsAre(1, 0));
   EXPECT_THAT(*Given({"mask__1", "ids__0"}, ", x, y", "(x, y)"), ElementsAre(1, 0));
 }
 
-TEST(PlanArgumentsTest, ByOrder) {
+TEST(PlanArgumentsTest, MatchesByPosition) {
   EXPECT_THAT(*Given({"a", "b"}, ", x, y", "(x, y)"), ElementsAre(0, 1));
   EXPECT_THAT(*Given({"input.1", "input.2"}, ", input, x", "(input, x)"), ElementsAre(0, 1));
 }
 
-TEST(PlanArgumentsTest, ANameThatIsNoArgumentsIsNotTakenForAnother) {
+TEST(PlanArgumentsTest, RejectsUnknownNameAmongArgumentNames) {
   const auto refused = [](const std::vector<std::string>& names, const std::string& arguments) {
     return PlanArguments(Specs(names), Schema(arguments)).status();
   };
@@ -95,7 +95,7 @@ TEST(PlanArgumentsTest, ANameThatIsNoArgumentsIsNotTakenForAnother) {
               StatusIs(kFailed, HasSubstr("input 'x.1'")));
 }
 
-TEST(PlanArgumentsTest, NumbersAndOtherNamesDoNotMix) {
+TEST(PlanArgumentsTest, RejectsMixOfNumbersAndNames) {
   EXPECT_THAT(PlanArguments(Specs({"INPUT__1", "a"}), Schema(", a, b")).status(),
               StatusIs(kFailed, HasSubstr("input 'INPUT__1'")));
   EXPECT_THAT(PlanArguments(Specs({"a", "INPUT__0"}), Schema(", a, b")).status(),
@@ -104,19 +104,19 @@ TEST(PlanArgumentsTest, NumbersAndOtherNamesDoNotMix) {
               StatusIs(kFailed, HasSubstr("input 'a'")));
 }
 
-TEST(PlanArgumentsTest, Tuples) {
+TEST(PlanArgumentsTest, BuildsTuples) {
   const std::string pair = ", x: Tuple[Tensor, Tensor], y";
   EXPECT_THAT(*Given({"y", "x.1", "x.0"}, pair, "(x, y)"), ElementsAre(2, 1, 0));
   EXPECT_THAT(*Given({"INPUT__2", "INPUT__0", "INPUT__1"}, pair, "(x, y)"), ElementsAre(1, 2, 0));
   EXPECT_THAT(*Given({"a", "b", "c"}, pair, "(x, y)"), ElementsAre(0, 1, 2));
 }
 
-TEST(PlanArgumentsTest, ListsAreAsLongAsThereAreInputs) {
+TEST(PlanArgumentsTest, BuildsListsWithOneElementPerInput) {
   EXPECT_THAT(*Given({"x.1", "x.0", "x.2"}, ", x: List[Tensor]", "x"), ElementsAre(1, 0, 2));
   EXPECT_THAT(*Given({"a", "b", "c"}, ", x: List[Tensor], y", "(x, y)"), ElementsAre(0, 1, 2));
 }
 
-TEST(PlanArgumentsTest, DictsByPathOrByTheirKeys) {
+TEST(PlanArgumentsTest, MatchesDictElementsByPathOrKey) {
   const std::string arguments = ", d: Dict[str, Tensor]";
   EXPECT_THAT(*Given({"d.b", "d.a"}, arguments, "(d['a'], d['b'])"), ElementsAre(1, 0));
   EXPECT_THAT(*Given({"b", "a"}, arguments, "(d['a'], d['b'])"), ElementsAre(1, 0));
@@ -125,20 +125,20 @@ TEST(PlanArgumentsTest, DictsByPathOrByTheirKeys) {
               ElementsAre(1, 0, 2));
 }
 
-TEST(PlanArgumentsTest, Nested) {
+TEST(PlanArgumentsTest, BuildsNestedContainers) {
   const std::string arguments = ", d: Dict[str, Tuple[Tensor, List[Tensor]]], y";
   EXPECT_THAT(*Given({"y", "d.k.1.1", "d.k.1.0", "d.k.0"}, arguments, "(d['k'], y)"),
               ElementsAre(3, 2, 1, 0));
 }
 
-TEST(PlanArgumentsTest, OptionalArgumentsMayBeLeftOut) {
+TEST(PlanArgumentsTest, OmitsOptionalArgumentsWithoutInputs) {
   const std::string arguments = ", x, y: Optional[Tensor] = None, z: Optional[Tensor] = None";
   EXPECT_THAT(*Given({"x"}, arguments, "x"), ElementsAre(0));
   EXPECT_THAT(*Given({"z", "x"}, arguments, "(x, torch._unwrap_optional(z))"), ElementsAre(1, 0));
   EXPECT_THAT(*Given({"x", "y"}, arguments, "(x, torch._unwrap_optional(y))"), ElementsAre(0, 1));
 }
 
-TEST(PlanArgumentsTest, OptionalPartsTakeTheirShareOfTheOrder) {
+TEST(PlanArgumentsTest, MatchesOptionalElementsByPosition) {
   const std::vector<std::string> numbers = {"INPUT__0", "INPUT__1", "INPUT__2"};
   EXPECT_THAT(*Given(numbers, ", x, more: Optional[Tuple[Tensor, List[Tensor]]] = None",
                      "(x, torch._unwrap_optional(more))"),
@@ -152,41 +152,41 @@ TEST(PlanArgumentsTest, OptionalPartsTakeTheirShareOfTheOrder) {
   EXPECT_THAT(*Given(numbers, ", x: List[Optional[Tensor]]",
                      "[torch._unwrap_optional(x[0]), torch._unwrap_optional(x[2])]"),
               ElementsAre(0, 2));
-  // The order cannot say which is whose in a call of two lists, so that it is of one.
+  // Positions do not determine where the first of two lists ends.
   EXPECT_THAT(*Given(numbers, ", x: List[Tensor], y: Optional[List[Tensor]] = None", "x"),
               ElementsAre(0, 1, 2));
 }
 
-TEST(PlanArgumentsTest, AnOrderThatFitsSeveralCallsIsRefused) {
+TEST(PlanArgumentsTest, RejectsAmbiguousPositions) {
   const std::string arguments = ", x: List[Tensor], y: Optional[Tensor] = None";
   EXPECT_THAT(PlanArguments(Specs({"INPUT__0", "INPUT__1"}), Schema(arguments)).status(),
-              StatusIs(kFailed, HasSubstr("may take in several ways")));
+              StatusIs(kFailed, HasSubstr("are ambiguous")));
   EXPECT_THAT(*Given({"INPUT__0"}, arguments, "x"), ElementsAre(0));
   EXPECT_THAT(*Given({"y", "x.0"}, arguments, "(x, torch._unwrap_optional(y))"), ElementsAre(1, 0));
-  // The keys say that all are the dict's.
+  // The keys show that all inputs belong to the dict.
   EXPECT_THAT(
       *Given({"a", "b"}, ", d: Dict[str, Tensor], y: Optional[Tensor] = None", "(d['a'], d['b'])"),
       ElementsAre(0, 1));
 }
 
-TEST(PlanArgumentsTest, WhatIsThereInPartIsRefused) {
+TEST(PlanArgumentsTest, RejectsPartlyGivenArguments) {
   EXPECT_THAT(PlanArguments(Specs({"x", "more.0"}),
                             Schema(", x, more: Optional[Tuple[Tensor, Tensor]] = None"))
                   .status(),
               StatusIs(kFailed, HasSubstr("names 2 inputs")));
 }
 
-TEST(PlanArgumentsTest, ANumberIsNoKeyOfADict) {
+TEST(PlanArgumentsTest, RejectsNumbersAsDictKeys) {
   const std::string arguments = ", d: Dict[str, Tensor]";
   EXPECT_THAT(PlanArguments(Specs({"INPUT__0", "INPUT__1"}), Schema(arguments)).status(),
-              StatusIs(kFailed, AllOf(HasSubstr("'INPUT__0' has a number for a name"),
-                                      HasSubstr("name it by the dict's key"))));
+              StatusIs(kFailed, AllOf(HasSubstr("'INPUT__0' has a number"),
+                                      HasSubstr("name the input after the key"))));
   EXPECT_THAT(*Given({"d.INPUT__0"}, arguments, "d['INPUT__0']"), ElementsAre(0));
   EXPECT_THAT(*Given({"place__1", "place__0"}, arguments, "(d['place__0'], d['place__1'])"),
               ElementsAre(1, 0));
 }
 
-TEST(PlanArgumentsTest, WhatFitsNoCallIsRefused) {
+TEST(PlanArgumentsTest, RejectsInputsThatFitNoCall) {
   EXPECT_THAT(PlanArguments(Specs({"x"}), Schema(", x, y")).status(),
               StatusIs(kFailed, AllOf(HasSubstr("names 1 inputs"), HasSubstr("forward(x, y)"))));
   EXPECT_THAT(PlanArguments(Specs({"a", "b", "c"}), Schema(", x, y")).status(),
@@ -194,7 +194,7 @@ TEST(PlanArgumentsTest, WhatFitsNoCallIsRefused) {
   EXPECT_THAT(PlanArguments(Specs({"a__0", "b__2"}), Schema(", x, y")).status(),
               StatusIs(kFailed, HasSubstr("'b__2'")));
   EXPECT_THAT(PlanArguments(Specs({"a__1", "b__1"}), Schema(", x, y")).status(),
-              StatusIs(kFailed, HasSubstr("'b__1' is at no place of its own")));
+              StatusIs(kFailed, HasSubstr("'b__1' is a duplicate or out of range")));
   EXPECT_THAT(PlanArguments(Specs({"x"}), Schema(", x, s: str")).status(),
               StatusIs(kFailed, HasSubstr("forward(x, s: str)")));
   EXPECT_THAT(
@@ -202,7 +202,7 @@ TEST(PlanArgumentsTest, WhatFitsNoCallIsRefused) {
       StatusIs(kFailed, HasSubstr("names 2 inputs")));
 }
 
-TEST(ScalarArgumentsTest, HaveTheirDefaults) {
+TEST(ScalarArgumentsTest, ReturnsDefaultValues) {
   const std::vector<TensorSpec> scalars =
       ScalarArguments(Schema(", x, n: int, flag: bool = True, f: float = 0.5, k: int = 3"));
   ASSERT_EQ(scalars.size(), 4);
@@ -214,7 +214,7 @@ TEST(ScalarArgumentsTest, HaveTheirDefaults) {
   EXPECT_EQ(scalars[3].default_value, ScalarValue(int64_t{3}));
 }
 
-TEST(ScalarArgumentsTest, MayBeNone) {
+TEST(ScalarArgumentsTest, SupportsOptionalScalars) {
   const std::string arguments = ", x, m: Optional[float] = None, n: Optional[int] = 3";
   torch::jit::Module module = ModuleOf(arguments, "x if m is None else x * m");
   const c10::FunctionSchema schema = module.get_method("forward").function().getSchema();
@@ -238,7 +238,7 @@ TEST(ScalarArgumentsTest, MayBeNone) {
   EXPECT_EQ(value(at::scalar_tensor(2.5, at::kDouble)), 12.5);
 }
 
-TEST(ScalarArgumentsTest, AreGivenAsNumbers) {
+TEST(ScalarArgumentsTest, PassesTensorsAsNumbers) {
   torch::jit::Module module =
       ModuleOf(", x, n: int, flag: bool = False", "x * n if flag else x + n");
   const c10::FunctionSchema schema = module.get_method("forward").function().getSchema();

@@ -10,7 +10,7 @@
 namespace braid {
 namespace {
 
-// What TorchScript has of nn.functional when a batch norm is compiled.
+// Function of nn.functional that TorchScript compiles into batch norms.
 constexpr char kSource[] = R"(
 def _verify_batch_size(size: List[int]) -> None:
   values = size[0]
@@ -23,7 +23,7 @@ def batch_norm(x: Tensor) -> Tensor:
   return 2 * x
 )";
 
-// A module whose code has kSource as `python_module`.
+// Creates a module that has kSource in its `python_module`.
 torch::jit::Module ModuleWith(const std::string& python_module) {
   torch::jit::Module module("Made");
   module._ivalue()->compilation_unit()->define(c10::QualifiedName(python_module), kSource,
@@ -36,7 +36,7 @@ at::Tensor BatchNormOfOneRow(const torch::jit::Module& module, const std::string
   return code->get_function(python_module + ".batch_norm")({at::ones({1, 4})}).toTensor();
 }
 
-TEST(DropBatchSizeChecksTest, OneRowIsRefusedWithTheCheckAndTakenWithoutIt) {
+TEST(RemoveBatchSizeChecksTest, AllowsOneRow) {
   for (const std::string name :
        {"__torch__.torch.nn.functional", "__torch__.torch.nn.functional.___torch_mangle_3"}) {
     EXPECT_ANY_THROW(BatchNormOfOneRow(ModuleWith(name), name));
@@ -46,7 +46,7 @@ TEST(DropBatchSizeChecksTest, OneRowIsRefusedWithTheCheckAndTakenWithoutIt) {
   }
 }
 
-TEST(DropBatchSizeChecksTest, AModelsOwnCheckStays) {
+TEST(RemoveBatchSizeChecksTest, KeepsChecksOfTheModel) {
   const std::string name = "__torch__.my_model";
   const torch::jit::Module module = ModuleWith(name);
   RemoveBatchSizeChecks(module);

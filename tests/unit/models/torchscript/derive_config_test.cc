@@ -18,7 +18,8 @@ using ::testing::IsEmpty;
 
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
-// Of a model with this forward and, as torch.utils.bundled_inputs records it, this example.
+// Derives the configuration of a model with this forward() and this example, which is recorded as
+// by torch.utils.bundled_inputs.
 absl::StatusOr<ModelConfig> Derive(const std::string& arguments, const std::string& body,
                                    const std::string& types, const std::string& example) {
   torch::jit::Module module = NewModule();
@@ -34,7 +35,7 @@ absl::StatusOr<ModelConfig> DeriveFrom(const std::string& body, const std::strin
   return Derive("x", body, "Tensor", example);
 }
 
-TEST(DeriveConfigTest, InputsByArgumentAndOutputsByNumber) {
+TEST(DeriveConfigTest, NamesInputsByArgumentAndOutputsByNumber) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                              Derive("x, ids", "return x.sum(1), ids", "Tensor, Tensor",
                                     "torch.zeros([2, 3]).double(), torch.zeros([2]).long()"));
@@ -54,7 +55,7 @@ TEST(DeriveConfigTest, InputsByArgumentAndOutputsByNumber) {
   EXPECT_EQ(config.outputs[1].name, "output__1");
 }
 
-TEST(DeriveConfigTest, OutputsByKeyForADict) {
+TEST(DeriveConfigTest, NamesOutputsByDictKey) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const ModelConfig config,
       DeriveFrom("return {'logits': x, 'sum': x.sum(1)}", "torch.zeros([2, 3])"));
@@ -64,7 +65,7 @@ TEST(DeriveConfigTest, OutputsByKeyForADict) {
   EXPECT_EQ(config.outputs[1].name, "sum");
 }
 
-TEST(DeriveConfigTest, NoneIsNoOutput) {
+TEST(DeriveConfigTest, SkipsNone) {
   const std::string example = "torch.zeros([2, 3])";
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig sequence,
                              DeriveFrom("return None, x.sum(1), None, x", example));
@@ -84,7 +85,7 @@ TEST(DeriveConfigTest, NoneIsNoOutput) {
   EXPECT_EQ(dict.outputs[0].name, "logits");
 }
 
-TEST(DeriveConfigTest, AModelIsBatchedIfTwiceTheRowsGiveTwiceTheRows) {
+TEST(DeriveConfigTest, IsBatchedIfOutputsFollowTheRows) {
   const std::string example = "torch.zeros([1, 3])";
   EXPECT_TRUE(DeriveFrom("return x * 2", example)->batched());
   for (const char* body :
@@ -94,14 +95,14 @@ TEST(DeriveConfigTest, AModelIsBatchedIfTwiceTheRowsGiveTwiceTheRows) {
   }
 }
 
-TEST(DeriveConfigTest, AZeroDimOutputBesideABatchedOneIsOneNumberAChunk) {
+TEST(DeriveConfigTest, IsBatchedWithAZeroDimOutput) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                              DeriveFrom("return x, x.mean()", "torch.zeros([1, 3])"));
   EXPECT_TRUE(config.batched());
   EXPECT_THAT(config.outputs[1].dims, IsEmpty());
 }
 
-TEST(DeriveConfigTest, DimsThatMayDifferAreOpenWhereItIsNotBatched) {
+TEST(DeriveConfigTest, MarksDynamicDimsOfUnbatchedModel) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig sum,
                              DeriveFrom("return x.sum(0)", "torch.zeros([2, 3])"));
   EXPECT_THAT(sum.inputs[0].dims, ElementsAre(-1, 3));
@@ -113,45 +114,45 @@ TEST(DeriveConfigTest, DimsThatMayDifferAreOpenWhereItIsNotBatched) {
   EXPECT_THAT(square.outputs[0].dims, ElementsAre(-1, -1));
 }
 
-TEST(DeriveConfigTest, WholeShapesWhereItTakesOneNumberOfRows) {
+TEST(DeriveConfigTest, UsesWholeShapesForFixedRows) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                              DeriveFrom("return x.view([2, 3]).sum(0)", "torch.zeros([2, 3])"));
   EXPECT_THAT(config.inputs[0].dims, ElementsAre(2, 3));
   EXPECT_THAT(config.outputs[0].dims, ElementsAre(3));
 }
 
-TEST(DeriveConfigTest, InputsThatDifferInRowsAreNotBatched) {
+TEST(DeriveConfigTest, IsNotBatchedIfInputsDifferInRows) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                              Derive("x, y", "return x + y.sum()", "Tensor, Tensor",
                                     "torch.zeros([2, 3]), torch.zeros([4])"));
   EXPECT_FALSE(config.batched());
 }
 
-TEST(DeriveConfigTest, WithoutAnExampleItSaysWhatToDo) {
+TEST(DeriveConfigTest, RejectsModelWithoutExample) {
   EXPECT_THAT(Derive("x", "return x", "", ""),
-              StatusIs(kFailed, AllOf(HasSubstr("forward(x)"), HasSubstr("write config.pbtxt"),
+              StatusIs(kFailed, AllOf(HasSubstr("forward(x)"), HasSubstr("expected a config.pbtxt"),
                                       HasSubstr("torch.utils.bundled_inputs"))));
 }
 
-TEST(DeriveConfigTest, AnExampleOfOtherArgumentsIsRefused) {
+TEST(DeriveConfigTest, RejectsExampleThatDoesNotFitForward) {
   EXPECT_THAT(Derive("x, y", "return x + y", "Tensor", "torch.zeros([2, 3])"),
-              StatusIs(kFailed, AllOf(HasSubstr("holds 1 arguments"), HasSubstr("forward("))));
+              StatusIs(kFailed, AllOf(HasSubstr("1 arguments"), HasSubstr("forward("))));
 }
 
-TEST(DeriveConfigTest, AModelThatReturnsNoTensorIsRefused) {
+TEST(DeriveConfigTest, RejectsModelThatReturnsNoTensor) {
   EXPECT_THAT(DeriveFrom("xs: List[Tensor] = []\n  return xs", "torch.zeros([2, 3])"),
-              StatusIs(kFailed, HasSubstr("returns no tensor")));
+              StatusIs(kFailed, HasSubstr("returned no tensor")));
   EXPECT_THAT(DeriveFrom("return None, None", "torch.zeros([2, 3])"),
-              StatusIs(kFailed, HasSubstr("returns no tensor")));
+              StatusIs(kFailed, HasSubstr("returned no tensor")));
 }
 
-TEST(DeriveConfigTest, AsManyOutputsAsRowsAreNotBatched) {
+TEST(DeriveConfigTest, IsNotBatchedIfNumberOfOutputsFollowsTheRows) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                              DeriveFrom("return x.unbind(0)", "torch.zeros([2, 2])"));
   EXPECT_FALSE(config.batched());
 }
 
-TEST(DeriveConfigTest, AnOutputThatCannotBeSentIsRefused) {
+TEST(DeriveConfigTest, RejectsOutputOfUnsupportedDatatype) {
   EXPECT_THAT(DeriveFrom("return torch.complex(x, x)", "torch.zeros([2, 3])"),
               StatusIs(kFailed, AllOf(HasSubstr("output__0"), HasSubstr("ComplexFloat"))));
 }

@@ -15,8 +15,8 @@
 namespace braid {
 namespace {
 
-// The greatest value that is found for input `name` of a module with a table of 10 rows and one of
-// 4, whose forward(`arguments`) returns `result`.
+// Returns the maximum that is found for input `name` of a module with embeddings of 10 and 4 rows
+// whose forward(`arguments`) returns `result`.
 std::optional<int64_t> MostOf(const std::string& name, const std::string& arguments,
                               const std::string& body) {
   torch::jit::Module inner("Inner");
@@ -39,13 +39,13 @@ std::optional<int64_t> MostOf(const std::string& name, const std::string& argume
   return inputs[0].range ? std::optional(inputs[0].range->max) : std::nullopt;
 }
 
-TEST(FindRangesTest, OfWhatIsLookedUp) {
+TEST(FindEmbeddingRangesTest, FindsIndicesOfEmbeddings) {
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids)"), 9);
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids.long().view(-1))"), 9);
   EXPECT_EQ(MostOf("ids", "ids", "  return self.inner.forward(ids.flatten(1))"), 3);
 }
 
-TEST(FindRangesTest, WhereScriptedBagsSwapTheTableAndTheIndex) {
+TEST(FindEmbeddingRangesTest, SupportsScriptedEmbeddingBags) {
   EXPECT_EQ(MostOf("ids", "ids",
                    "  table = self.table\n"
                    "  if table.dtype == 4 and torch.is_floating_point(ids):\n"
@@ -56,7 +56,7 @@ TEST(FindRangesTest, WhereScriptedBagsSwapTheTableAndTheIndex) {
             9);
 }
 
-TEST(FindRangesTest, ThroughCallsWithoutTheOptimizerToo) {
+TEST(FindEmbeddingRangesTest, FollowsCallsWithoutTheOptimizer) {
   const torch::jit::GraphOptimizerEnabledGuard as_on_workers(false);
   torch::jit::Module module = NewModule();
   torch::jit::Module middle("Middle");
@@ -67,7 +67,7 @@ TEST(FindRangesTest, ThroughCallsWithoutTheOptimizerToo) {
   middle.define("def forward(self, ids):\n  return self.inner.forward(ids)\n");
   module.register_module("middle", middle);
   module.define("def forward(self, ids):\n  return self.middle.forward(ids)\n");
-  module.forward({at::zeros({2}, at::kLong)});  // makes what is inlined, unoptimized
+  module.forward({at::zeros({2}, at::kLong)});  // creates the inlined graph, without the optimizer
   std::vector<TensorSpec> inputs = {{"ids", DataType::kInt64, {}}};
   const auto plans = PlanArguments(inputs, module.get_method("forward").function().getSchema());
   FindEmbeddingRanges(module, *plans, &inputs);
@@ -75,13 +75,13 @@ TEST(FindRangesTest, ThroughCallsWithoutTheOptimizerToo) {
   EXPECT_EQ(inputs[0].range->max, 3);
 }
 
-TEST(FindRangesTest, TheSmallestTableCounts) {
+TEST(FindEmbeddingRangesTest, UsesTheSmallestEmbedding) {
   EXPECT_EQ(MostOf("ids", "ids",
                    "  a = torch.embedding(self.table, ids)\n  return self.inner.forward(ids)"),
             3);
 }
 
-TEST(FindRangesTest, ThroughWhatHoldsIt) {
+TEST(FindEmbeddingRangesTest, FollowsContainers) {
   EXPECT_EQ(
       MostOf("d.ids", "d: Dict[str, Tensor]", "  return torch.embedding(self.table, d['ids'])"), 9);
   EXPECT_EQ(MostOf("t.0", "t: Tuple[Tensor]", "  return torch.embedding(self.table, t[0])"), 9);
@@ -90,7 +90,7 @@ TEST(FindRangesTest, ThroughWhatHoldsIt) {
             9);
 }
 
-TEST(FindRangesTest, NotOfWhatIsLookedUpInPart) {
+TEST(FindEmbeddingRangesTest, IgnoresSlices) {
   for (const char* part : {"ids[:, 0]", "ids[:, 0:1]", "ids[0]", "ids.narrow(1, 0, 1)",
                            "ids[ids > 3]", "ids.select(1, 0).long()"}) {
     EXPECT_EQ(
@@ -100,15 +100,15 @@ TEST(FindRangesTest, NotOfWhatIsLookedUpInPart) {
   }
 }
 
-TEST(FindRangesTest, APartAsksNothingOfWhatIsAlsoLookedUpWhole) {
+TEST(FindEmbeddingRangesTest, IgnoresSlicesOfInputsThatAreAlsoUsedWhole) {
   EXPECT_EQ(MostOf("ids", "ids",
                    "  part = self.inner.forward(ids[:, 0])\n"
                    "  return torch.embedding(self.table, ids)"),
             9);
 }
 
-TEST(FindRangesTest, NotOfWhatIsNoWideInteger) {
-  // As TorchScript writes them: bool and uint8.
+TEST(FindEmbeddingRangesTest, IgnoresNarrowTypes) {
+  // TorchScript's numbers for bool and uint8.
   for (const char* type : {"11", "0"}) {
     EXPECT_EQ(
         MostOf("ids", "ids",
@@ -119,14 +119,14 @@ TEST(FindRangesTest, NotOfWhatIsNoWideInteger) {
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids.to(3).to(4))"), 9);
 }
 
-// What MostOf() finds where a statement goes before the lookup of `index`.
+// Returns MostOf() for a statement followed by a lookup of `index`.
 std::optional<int64_t> MostAfter(const std::string& statement, const std::string& index = "ids") {
   return MostOf(
       "ids", "ids, other",
       absl::StrCat("  ", statement, "\n  return torch.embedding(self.table, ", index, ")"));
 }
 
-TEST(FindRangesTest, NotOfWhatIsWrittenInPlace) {
+TEST(FindEmbeddingRangesTest, IgnoresInputsModifiedInPlace) {
   for (const char* statement :
        {"ids[ids == -100] = 0", "ids.clamp_(0, 9)", "ids += 1", "ids[:, 0] = 0",
         "torch.clamp(ids, 0, 9, out=ids)", "ids.view(-1).t().clamp_(0, 9)",
@@ -136,13 +136,13 @@ TEST(FindRangesTest, NotOfWhatIsWrittenInPlace) {
   EXPECT_EQ(MostAfter("shape = ids.long().view(-1)\n  shape.clamp_(0, 9)", "shape"), std::nullopt);
 }
 
-TEST(FindRangesTest, ACopyThatIsWrittenInPlaceIsAnother) {
+TEST(FindEmbeddingRangesTest, AllowsModifiedCopies) {
   EXPECT_EQ(MostAfter("copy = ids.clone()\n  copy[copy == -100] = 0"), 9);
   EXPECT_EQ(MostAfter("copy = ids.clone()\n  copy[copy == -100] = 0", "copy"), std::nullopt);
   EXPECT_EQ(MostAfter("ids.clamp_(0, 9)\n  copy = ids.clone()", "copy"), std::nullopt);
 }
 
-TEST(FindRangesTest, OtherThingsMayBeWrittenInPlace) {
+TEST(FindEmbeddingRangesTest, AllowsModificationOfOtherTensors) {
   EXPECT_EQ(MostAfter("other.sub_(1)"), 9);
   EXPECT_EQ(MostAfter("self.calls.add_(1)"), 9);
   EXPECT_EQ(MostAfter("h = torch.zeros([1])\n  hs = [h]\n  hs.append(ids)\n  h.relu_()"), 9);
@@ -153,7 +153,7 @@ TEST(FindRangesTest, OtherThingsMayBeWrittenInPlace) {
             9);
 }
 
-TEST(FindRangesTest, NotOfAPartThatIsWrittenInPlaceOrExchanged) {
+TEST(FindEmbeddingRangesTest, IgnoresModifiedContainers) {
   for (const char* statement : {"d['ids'].clamp_(0, 9)", "ids = d['ids']\n  ids[ids == -100] = 0",
                                 "d['ids'] = d['ids'].clamp(0, 9)"}) {
     EXPECT_EQ(
@@ -164,19 +164,19 @@ TEST(FindRangesTest, NotOfAPartThatIsWrittenInPlaceOrExchanged) {
   }
 }
 
-TEST(FindRangesTest, NotOfWhatIsComputed) {
+TEST(FindEmbeddingRangesTest, IgnoresComputedIndices) {
   EXPECT_EQ(MostOf("ids", "ids", "  return torch.embedding(self.table, ids % 10)"), std::nullopt);
   EXPECT_EQ(MostOf("ids", "ids", "  return ids + 1"), std::nullopt);
 }
 
-TEST(FindRangesTest, NotOfWhatSomeBranchLooksUp) {
+TEST(FindEmbeddingRangesTest, IgnoresLookupsInBranches) {
   EXPECT_EQ(MostOf("ids", "ids",
                    "  if bool(ids.sum() > 0):\n    return torch.embedding(self.table, ids)\n"
                    "  return torch.zeros([1])"),
             std::nullopt);
 }
 
-TEST(FindRangesTest, ADeclaredRangeStays) {
+TEST(FindEmbeddingRangesTest, KeepsConfiguredRanges) {
   torch::jit::Module module = NewModule();
   module.register_parameter("table", at::zeros({10, 3}), /*is_buffer=*/false);
   module.define("def forward(self, ids):\n  return torch.embedding(self.table, ids)\n");

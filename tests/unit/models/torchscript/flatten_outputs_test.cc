@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
-// The paths of what a module whose forward() is `body` returns; after that of a None an "=None".
+// Returns the paths of the results of a forward() with `body`, with "=None" after the path of a
+// None.
 absl::StatusOr<std::vector<std::string>> Paths(const std::string& body) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self):\n  x = torch.zeros([1])\n  return " + body + "\n");
@@ -40,24 +41,24 @@ TEST(FlattenTest, TensorsTuplesAndListsHaveNoPath) {
   EXPECT_THAT(*Paths("[[x], [x]]"), ElementsAre("", ""));
 }
 
-TEST(FlattenTest, DictsGiveTheirKeys) {
+TEST(FlattenTest, UsesDictKeysAsPaths) {
   EXPECT_THAT(*Paths("{'logits': x, 'a': x}"), ElementsAre("logits", "a"));
   EXPECT_THAT(*Paths("{'a': {'b': x}, 'c': {'b': x}}"), ElementsAre("a.b", "c.b"));
   EXPECT_THAT(*Paths("{'a': (x, x)}"), ElementsAre("a.0", "a.1"));
   EXPECT_THAT(*Paths("(x, {'a': x})"), ElementsAre("", "a"));
 }
 
-TEST(FlattenTest, NoneKeepsItsPlaceAmongOthers) {
+TEST(FlattenTest, KeepsNoneInContainers) {
   EXPECT_THAT(*Paths("(x, None, x)"), ElementsAre("", "=None", ""));
   EXPECT_THAT(*Paths("([x, None], x)"), ElementsAre("", "=None", ""));
   EXPECT_THAT(*Paths("{'a': (x, None, x)}"), ElementsAre("a.0", "a.1=None", "a.2"));
 }
 
-TEST(FlattenTest, WhatIsNoTensorIsRefused) {
-  EXPECT_THAT(Paths("1"), StatusIs(kFailed, HasSubstr("returns a Int; expected tensors")));
+TEST(FlattenTest, RejectsOtherValues) {
+  EXPECT_THAT(Paths("1"), StatusIs(kFailed, HasSubstr("returned a Int (expected tensors")));
   EXPECT_THAT(Paths("(x, 'text')"), StatusIs(kFailed, HasSubstr("String")));
   EXPECT_THAT(Paths("None"), StatusIs(kFailed, HasSubstr("None")));
-  EXPECT_THAT(Paths("{1: x}"), StatusIs(kFailed, HasSubstr("keys are no strings")));
+  EXPECT_THAT(Paths("{1: x}"), StatusIs(kFailed, HasSubstr("keys are not strings")));
 }
 
 }  // namespace

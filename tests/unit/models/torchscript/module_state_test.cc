@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-// With a parameter `w`, a buffer `b`, and attributes of each kind: an int `n`, a tensor `t`, a list
-// `l` and a dict `d` of tensors, and an int list `sizes`.
+// Module with a parameter `w`, a buffer `b`, and attributes of each kind: an int `n`, a tensor `t`,
+// a list `l` and a dict `d` of tensors, and an int list `sizes`.
 torch::jit::Module WithAttributes() {
   torch::jit::Module module = NewModule();
   module.register_parameter("w", at::ones({2, 2}), /*is_buffer=*/false);
@@ -33,22 +33,22 @@ torch::jit::Module WithAttributes() {
   return module;
 }
 
-std::vector<std::string> Described(const torch::jit::Module& module, Reach reach) {
+std::vector<std::string> Described(const torch::jit::Module& module, Modes modes) {
   std::vector<std::string> described;
-  for (const StateChange& change : FindStateChanges(module, reach)) {
+  for (const StateChange& change : FindStateChanges(module, modes)) {
     described.push_back(Describe(change));
   }
   return described;
 }
 
-// What forward(x) of these lines changes.
-std::vector<std::string> Changes(const std::string& lines, Reach reach = Reach::kBothModes) {
+// Describes the changes by a forward(x) with these lines.
+std::vector<std::string> Changes(const std::string& lines, Modes modes = Modes::kTrainAndEval) {
   torch::jit::Module module = WithAttributes();
   module.define("def forward(self, x):\n" + lines + "\n  return x\n");
-  return Described(module, reach);
+  return Described(module, modes);
 }
 
-TEST(StateChangesTest, NoneOfWhatForwardIsGivenOrMakes) {
+TEST(StateChangesTest, IgnoresArgumentsAndLocalValues) {
   EXPECT_THAT(Changes("  x.add_(1)\n  x[0].mul_(2)"), IsEmpty());
   EXPECT_THAT(Changes("  y = self.w * 2\n  y.relu_()\n  y[0] = 1\n  self.w.clone().zero_()"),
               IsEmpty());
@@ -62,26 +62,26 @@ TEST(StateChangesTest, NoneOfWhatForwardIsGivenOrMakes) {
               IsEmpty());
 }
 
-TEST(StateChangesTest, AssignedAttributes) {
-  EXPECT_THAT(Changes("  self.n += 1"), ElementsAre("assigns 'n', which is no buffer"));
-  EXPECT_THAT(Changes("  self.t = self.t + 1"), ElementsAre("assigns 't', which is no buffer"));
-  EXPECT_THAT(Changes("  self.l = [x]"), ElementsAre("assigns 'l', which is no buffer"));
+TEST(StateChangesTest, FindsAssignedAttributes) {
+  EXPECT_THAT(Changes("  self.n += 1"), ElementsAre("assigns 'n', which is not a buffer"));
+  EXPECT_THAT(Changes("  self.t = self.t + 1"), ElementsAre("assigns 't', which is not a buffer"));
+  EXPECT_THAT(Changes("  self.l = [x]"), ElementsAre("assigns 'l', which is not a buffer"));
   EXPECT_THAT(Changes("  self.w = x"), ElementsAre("assigns 'w', a parameter"));
   EXPECT_THAT(Changes("  self.b = x"), ElementsAre("assigns 'b', a buffer"));
 }
 
-TEST(StateChangesTest, TensorsThatAreChangedInPlace) {
+TEST(StateChangesTest, FindsInPlaceChanges) {
   EXPECT_THAT(Changes("  self.w.mul_(0.9)"),
               ElementsAre("changes in place (aten::mul_) 'w', a parameter"));
   EXPECT_THAT(Changes("  self.t.add_(x)"),
-              ElementsAre("changes in place (aten::add_) 't', which is no buffer"));
+              ElementsAre("changes in place (aten::add_) 't', which is not a buffer"));
   EXPECT_THAT(Changes("  self.b.add_(x)"),
               ElementsAre("changes in place (aten::add_) 'b', a buffer"));
   EXPECT_THAT(Changes("  torch.add(x, 1, out=self.t)"),
-              ElementsAre("changes in place (aten::add) 't', which is no buffer"));
+              ElementsAre("changes in place (aten::add) 't', which is not a buffer"));
 }
 
-TEST(StateChangesTest, ViewsAreWhatTheyShow) {
+TEST(StateChangesTest, FindsChangesThroughViews) {
   for (const char* line : {"self.w[0].mul_(2)", "self.w.view(-1).mul_(2)", "self.w.t().mul_(2)",
                            "self.w.detach()[:, 1].mul_(2)", "self.w.chunk(2)[1].mul_(2)",
                            "self.w.data.mul_(2)", "self.w.mul_(2)[0]"}) {
@@ -95,23 +95,23 @@ TEST(StateChangesTest, ViewsAreWhatTheyShow) {
               ElementsAre("changes in place (aten::zero_) 'w', a parameter"));
 }
 
-TEST(StateChangesTest, ListsAndDicts) {
+TEST(StateChangesTest, FindsChangesOfListsAndDicts) {
   EXPECT_THAT(Changes("  self.l.append(x)"),
-              ElementsAre("changes in place (aten::append) 'l', which is no buffer"));
+              ElementsAre("changes in place (aten::append) 'l', which is not a buffer"));
   EXPECT_THAT(Changes("  self.l[0] = x"),
-              ElementsAre("changes in place (aten::_set_item) 'l', which is no buffer"));
+              ElementsAre("changes in place (aten::_set_item) 'l', which is not a buffer"));
   EXPECT_THAT(Changes("  self.d['a'] = x"),
-              ElementsAre("changes in place (aten::_set_item) 'd', which is no buffer"));
+              ElementsAre("changes in place (aten::_set_item) 'd', which is not a buffer"));
   EXPECT_THAT(Changes("  self.sizes.pop()"),
-              ElementsAre("changes in place (aten::pop) 'sizes', which is no buffer"));
-  // What they hold is a part of them.
+              ElementsAre("changes in place (aten::pop) 'sizes', which is not a buffer"));
+  // Changes of their elements are changes of the attribute.
   EXPECT_THAT(Changes("  self.l[0].add_(x)"),
-              ElementsAre("changes in place (aten::add_) 'l', which is no buffer"));
+              ElementsAre("changes in place (aten::add_) 'l', which is not a buffer"));
   EXPECT_THAT(Changes("  for key, value in self.d.items():\n    value.add_(x)"),
-              ElementsAre("changes in place (aten::add_) 'd', which is no buffer"));
+              ElementsAre("changes in place (aten::add_) 'd', which is not a buffer"));
 }
 
-TEST(StateChangesTest, ThroughWhatHoldsThemForATime) {
+TEST(StateChangesTest, FindsChangesThroughContainers) {
   const auto writes_to_w = ElementsAre("changes in place (aten::zero_) 'w', a parameter");
   EXPECT_THAT(Changes("  l = [self.w, x]\n  l[0].zero_()"), writes_to_w);
   EXPECT_THAT(Changes("  l = [x]\n  l.append(self.w)\n  l[1].zero_()"), writes_to_w);
@@ -119,12 +119,12 @@ TEST(StateChangesTest, ThroughWhatHoldsThemForATime) {
   EXPECT_THAT(Changes("  d = {'a': self.w}\n  for k, v in d.items():\n    v.zero_()"), writes_to_w);
   EXPECT_THAT(Changes("  y = x\n  if bool(x.any()):\n    y = self.w\n  y.zero_()"), writes_to_w);
   EXPECT_THAT(Changes("  y = x\n  for i in range(2):\n    y.zero_()\n    y = self.w"), writes_to_w);
-  // Of a tuple only the element.
+  // Only the selected element of a tuple counts.
   EXPECT_THAT(Changes("  t = (self.w, x + 1)\n  a, b = t\n  a.zero_()"), writes_to_w);
   EXPECT_THAT(Changes("  t = (self.w, x + 1)\n  a, b = t\n  b.zero_()\n  t[1].zero_()"), IsEmpty());
 }
 
-TEST(StateChangesTest, OnlyWhatForwardReaches) {
+TEST(StateChangesTest, IgnoresMethodsThatForwardDoesNotCall) {
   torch::jit::Module module = WithAttributes();
   module.define(R"(
 def reset(self):
@@ -136,10 +136,11 @@ def forward(self, x):
     self.count()
   return x
 )");
-  EXPECT_THAT(Described(module, Reach::kBothModes), ElementsAre("assigns 'n', which is no buffer"));
+  EXPECT_THAT(Described(module, Modes::kTrainAndEval),
+              ElementsAre("assigns 'n', which is not a buffer"));
 }
 
-TEST(StateChangesTest, OfSubmodulesByTheirPaths) {
+TEST(StateChangesTest, NamesAttributesOfSubmodulesByPath) {
   torch::jit::Module inner = WithAttributes();
   inner.define("def forward(self, x):\n  self.n += 1\n  self.b.add_(x)\n  return x.add_(1)\n");
   torch::jit::Module middle("Middle");
@@ -148,33 +149,33 @@ TEST(StateChangesTest, OfSubmodulesByTheirPaths) {
   torch::jit::Module module = WithAttributes();
   module.register_module("middle", middle);
   module.define("def forward(self, x):\n  return self.middle.forward(self.t)\n");
-  EXPECT_THAT(Described(module, Reach::kBothModes),
+  EXPECT_THAT(Described(module, Modes::kTrainAndEval),
               UnorderedElementsAre("changes in place (aten::add_) 'middle.inner.w', a parameter",
-                                   "assigns 'middle.inner.n', which is no buffer",
+                                   "assigns 'middle.inner.n', which is not a buffer",
                                    "changes in place (aten::add_) 'middle.inner.b', a buffer",
-                                   // What the outer one gives it
-                                   "changes in place (aten::add_) 't', which is no buffer"));
+                                   // The outer module's argument
+                                   "changes in place (aten::add_) 't', which is not a buffer"));
 }
 
-TEST(StateChangesTest, ABufferThatIsNoneKeepsNothing) {
+TEST(StateChangesTest, TreatsBufferThatIsNoneAsOther) {
   torch::jit::Module module = NewModule();
   module.type()->addAttribute("cache", c10::OptionalType::ofTensor(), /*is_parameter=*/false,
                               /*is_buffer=*/true);
   module.setattr("cache", c10::IValue());
   module.define("def forward(self, x):\n  self.cache = x\n  return x\n");
-  EXPECT_THAT(Described(module, Reach::kBothModes),
-              ElementsAre("assigns 'cache', which is no buffer"));
+  EXPECT_THAT(Described(module, Modes::kTrainAndEval),
+              ElementsAre("assigns 'cache', which is not a buffer"));
 }
 
-TEST(StateChangesTest, InEvaluationAlone) {
+TEST(StateChangesTest, IgnoresTrainingCodeInEvaluationMode) {
   const std::string lines = "  if self.training and x.dim() > 1:\n    self.n += 1";
-  EXPECT_THAT(Changes(lines), ElementsAre("assigns 'n', which is no buffer"));
-  EXPECT_THAT(Changes(lines, Reach::kEvaluation), IsEmpty());
-  EXPECT_THAT(Changes("  if not self.training:\n    self.n += 1", Reach::kEvaluation),
-              ElementsAre("assigns 'n', which is no buffer"));
+  EXPECT_THAT(Changes(lines), ElementsAre("assigns 'n', which is not a buffer"));
+  EXPECT_THAT(Changes(lines, Modes::kEval), IsEmpty());
+  EXPECT_THAT(Changes("  if not self.training:\n    self.n += 1", Modes::kEval),
+              ElementsAre("assigns 'n', which is not a buffer"));
 }
 
-TEST(MayChangeInEvaluationTest, OnlyWhatEvaluationReaches) {
+TEST(MayChangeStateInEvalTest, IgnoresTrainingCode) {
   const auto may = [](const std::string& lines) {
     torch::jit::Module module = WithAttributes();
     module.define("def forward(self, x):\n" + lines + "\n  return x\n");
@@ -191,21 +192,21 @@ TEST(MayChangeInEvaluationTest, OnlyWhatEvaluationReaches) {
   EXPECT_TRUE(may("  torch.mul(x, 2, out=self.t[:1])"));
 }
 
-// Its schema does not say so.
-TEST(StateChangesTest, BatchNormUpdatesItsStatistics) {
+// The operator's schema does not declare it.
+TEST(StateChangesTest, FindsRunningStatisticsOfBatchNorm) {
   const auto lines = [](const std::string& training) {
     return "  y = torch.batch_norm(x, None, None, self.t[0], self.b[0], " + training +
            ", 0.1, 1e-5, False)";
   };
-  const auto both = ElementsAre("changes in place (aten::batch_norm) 't', which is no buffer",
+  const auto both = ElementsAre("changes in place (aten::batch_norm) 't', which is not a buffer",
                                 "changes in place (aten::batch_norm) 'b', a buffer");
   EXPECT_THAT(Changes(lines("True")), both);
   EXPECT_THAT(Changes(lines("self.training")), both);
-  EXPECT_THAT(Changes(lines("self.training"), Reach::kEvaluation), IsEmpty());
+  EXPECT_THAT(Changes(lines("self.training"), Modes::kEval), IsEmpty());
   EXPECT_THAT(Changes(lines("False")), IsEmpty());
   EXPECT_THAT(Changes("  y = torch.instance_norm(x, None, None, self.t[0], None, True, 0.1, "
                       "1e-5, False)"),
-              ElementsAre("changes in place (aten::instance_norm) 't', which is no buffer"));
+              ElementsAre("changes in place (aten::instance_norm) 't', which is not a buffer"));
 }
 
 }  // namespace

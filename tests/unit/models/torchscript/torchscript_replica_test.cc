@@ -51,7 +51,7 @@ def forward(self, x):
   return MakeReplica(module, Config());
 }
 
-TEST(TorchScriptReplicaTest, TheModeIsThatOfTheCall) {
+TEST(TorchScriptReplicaTest, UsesTheModeOfEachCall) {
   const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor x = at::full({1, 2}, 2.0);
   for (int i = 0; i < 2; ++i) {
@@ -60,16 +60,16 @@ TEST(TorchScriptReplicaTest, TheModeIsThatOfTheCall) {
   }
 }
 
-TEST(TorchScriptReplicaTest, ForwardRecordsNoGraphWhateverTheThreadsMode) {
+TEST(TorchScriptReplicaTest, ForwardNeverRecordsAGraph) {
   const std::unique_ptr<Replica> replica = Affine();
   const c10::AutoGradMode grad(true);
   EXPECT_FALSE((*replica->Forward({at::ones({1, 2})}, Mode::kTrain))[0].requires_grad());
 }
 
-TEST(TorchScriptReplicaTest, BackwardGivesTheParametersGradients) {
+TEST(TorchScriptReplicaTest, BackwardReturnsParameterGradients) {
   const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor x = at::arange(6, at::kFloat).view({3, 2});
-  const c10::AutoGradMode no_grad(false);  // as it is on a worker that serves
+  const c10::AutoGradMode no_grad(false);  // as on a worker that serves requests
   BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs, replica->ForwardForTraining({x}, Mode::kTrain));
   EXPECT_FALSE(outputs[0].requires_grad());
   BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
@@ -78,10 +78,10 @@ TEST(TorchScriptReplicaTest, BackwardGivesTheParametersGradients) {
   EXPECT_TRUE(at::equal(gradients.parameters[0], x.sum(0)));
   EXPECT_TRUE(at::equal(gradients.parameters[1], at::full({2}, 3.0)));
   ASSERT_EQ(gradients.inputs.size(), 1);
-  EXPECT_FALSE(gradients.inputs[0].defined());  // it required none
+  EXPECT_FALSE(gradients.inputs[0].defined());  // does not require a gradient
 }
 
-TEST(TorchScriptReplicaTest, AParameterThatIsNotReachedHasNoGradient) {
+TEST(TorchScriptReplicaTest, UnreachedParameterHasNoGradient) {
   const std::unique_ptr<Replica> replica = Affine();
   ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kEval), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients,
@@ -90,7 +90,7 @@ TEST(TorchScriptReplicaTest, AParameterThatIsNotReachedHasNoGradient) {
   EXPECT_FALSE(gradients.parameters[1].defined());
 }
 
-TEST(TorchScriptReplicaTest, WithoutAnOutputGradientNothingIsReached) {
+TEST(TorchScriptReplicaTest, NoOutputGradientGivesNoGradients) {
   const std::unique_ptr<Replica> replica = Affine();
   ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kTrain), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const Gradients gradients, replica->Backward({at::Tensor()}, nullptr));
@@ -98,7 +98,7 @@ TEST(TorchScriptReplicaTest, WithoutAnOutputGradientNothingIsReached) {
   EXPECT_FALSE(gradients.parameters[0].defined() || gradients.parameters[1].defined());
 }
 
-TEST(TorchScriptReplicaTest, ABoundParameterLivesInItsStorage) {
+TEST(TorchScriptReplicaTest, BoundParameterUsesGivenStorage) {
   const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor storage = at::full({2}, 3.0);
   replica->BindParameter(0, storage);
@@ -109,7 +109,7 @@ TEST(TorchScriptReplicaTest, ABoundParameterLivesInItsStorage) {
   EXPECT_TRUE(replica->Backward({at::ones({1, 2})}, nullptr)->parameters[0].defined());
 }
 
-TEST(TorchScriptReplicaTest, AnInputThatRequiresAGradientGetsOne) {
+TEST(TorchScriptReplicaTest, ReturnsGradientsOfInputsThatRequireThem) {
   const std::unique_ptr<Replica> replica = Affine();
   const at::Tensor x = at::ones({1, 2}).requires_grad_(true);
   ASSERT_THAT(replica->ForwardForTraining({x}, Mode::kTrain), IsOk());
@@ -118,7 +118,7 @@ TEST(TorchScriptReplicaTest, AnInputThatRequiresAGradientGetsOne) {
   EXPECT_TRUE(at::equal(gradients.inputs[0], at::full({1, 2}, 3.0)));
 }
 
-TEST(TorchScriptReplicaTest, AFrozenParameterGetsNoGradient) {
+TEST(TorchScriptReplicaTest, FrozenParameterHasNoGradient) {
   const std::unique_ptr<Replica> replica = Affine();
   replica->Freeze(0);
   ASSERT_THAT(replica->ForwardForTraining({at::ones({1, 2})}, Mode::kTrain), IsOk());
@@ -128,8 +128,9 @@ TEST(TorchScriptReplicaTest, AFrozenParameterGetsNoGradient) {
   EXPECT_TRUE(gradients.parameters[1].defined());
 }
 
-// y = tanh(x · first) · second · tied · tied, with tied weights; `unused` and `frozen` get nothing.
-TEST(TorchScriptReplicaTest, TellsOfEachGradientOnceAsItComes) {
+// y = tanh(x · first) · second · tied · tied, with tied weights; `unused` and `frozen` get no
+// gradient.
+TEST(TorchScriptReplicaTest, CallsOnGradientOncePerParameter) {
   torch::jit::Module module = NewModule();
   for (const char* name : {"first", "second", "tied", "unused"}) {
     module.register_parameter(name, Trainable(3), /*is_buffer=*/false);
@@ -158,21 +159,21 @@ def forward(self, x):
     }
     EXPECT_FALSE(gradients.parameters[3].defined());
   }
-  // Who does not ask is not told.
+  // Without a callback.
   order.clear();
   ASSERT_THAT(replica->ForwardForTraining({at::ones({3, 2})}, Mode::kTrain), IsOk());
   ASSERT_THAT(replica->Backward({at::ones({3, 2})}, nullptr), IsOk());
   EXPECT_THAT(order, ElementsAre());
 }
 
-TEST(TorchScriptReplicaTest, BuffersAreThoseOfNow) {
+TEST(TorchScriptReplicaTest, ReturnsCurrentBuffers) {
   const std::unique_ptr<Replica> replica = Affine();
   ASSERT_EQ(replica->buffers().size(), 1);
   ASSERT_THAT(replica->Forward({at::ones({1, 2})}, Mode::kTrain), IsOk());
-  EXPECT_EQ(replica->buffers()[0].item<float>(), 1);  // the forward pass put another tensor there
+  EXPECT_EQ(replica->buffers()[0].item<float>(), 1);  // the forward pass assigned another tensor
 }
 
-TEST(TorchScriptReplicaTest, BuffersThatAreSetAreItsOwn) {
+TEST(TorchScriptReplicaTest, SetBuffersCopiesValues) {
   const std::unique_ptr<Replica> replica = Affine();
   ASSERT_THAT(replica->Forward({at::ones({1, 2})}, Mode::kTrain), IsOk());
   const at::Tensor five = at::full({}, 5.0);
@@ -181,8 +182,8 @@ TEST(TorchScriptReplicaTest, BuffersThatAreSetAreItsOwn) {
   EXPECT_EQ(replica->buffers()[0].item<float>(), 5);
 }
 
-// What the graph has of a buffer is still what it was.
-TEST(TorchScriptReplicaTest, SettingTheBuffersThatItHasLeavesTheGraphWhole) {
+// The pending graph still has the old value of the buffer.
+TEST(TorchScriptReplicaTest, SettingCurrentBuffersKeepsThePendingGraph) {
   torch::jit::Module module = NewModule();
   module.register_parameter("w", Trainable(3), /*is_buffer=*/false);
   module.register_buffer("scale", at::full({2}, 2.0));
@@ -195,8 +196,8 @@ TEST(TorchScriptReplicaTest, SettingTheBuffersThatItHasLeavesTheGraphWhole) {
   EXPECT_TRUE(at::equal(gradients.parameters[0], at::full({2}, 2.0)));
 }
 
-// The input's memory is the request's, which is gone by then.
-TEST(TorchScriptReplicaTest, WhatItKeepsOfAnInputIsItsOwn) {
+// The input's memory belongs to the request, which has ended by then.
+TEST(TorchScriptReplicaTest, StatefulModelDoesNotKeepRequestMemory) {
   torch::jit::Module module = NewModule();
   module.register_parameter("w", Trainable(1), /*is_buffer=*/false);
   const auto optional = c10::OptionalType::create(c10::TensorType::get());
@@ -219,7 +220,7 @@ def forward(self, x):
   EXPECT_TRUE(at::equal(second[0], at::tensor({32.0f, 34.0f}).view({1, 2})));
 }
 
-TEST(TorchScriptReplicaTest, WhatItReturnedStaysAsItIs) {
+TEST(TorchScriptReplicaTest, StatefulModelDoesNotChangeEarlierOutputs) {
   torch::jit::Module module = NewModule();
   module.register_parameter("w", Trainable(2), /*is_buffer=*/false);
   module.register_buffer("place", at::zeros({4, 2}));
@@ -262,12 +263,12 @@ std::vector<std::string> ParameterNames(const Replica& replica) {
   return names;
 }
 
-TEST(TorchScriptReplicaTest, TrainsWhatRequiresAGradientOnce) {
+TEST(TorchScriptReplicaTest, ListsTiedParametersOnce) {
   const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
   EXPECT_THAT(ParameterNames(*replica), ElementsAre("a", "child.w"));
 }
 
-TEST(TorchScriptReplicaTest, StateIsTheStateDict) {
+TEST(TorchScriptReplicaTest, StateMatchesStateDict) {
   const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
   std::vector<std::pair<std::string, bool>> entries;
   for (const StateEntry& entry : replica->state()) {
@@ -278,10 +279,10 @@ TEST(TorchScriptReplicaTest, StateIsTheStateDict) {
                                    Pair("child.w", true), Pair("child.mean", false)));
 }
 
-TEST(TorchScriptReplicaTest, ACloneIsACopyOfItsOwn) {
+TEST(TorchScriptReplicaTest, CloneIsIndependent) {
   const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
   const std::unique_ptr<Replica> clone = replica->Clone();
-  EXPECT_EQ(ParameterNames(*clone), ParameterNames(*replica));  // ties and frozen ones kept
+  EXPECT_EQ(ParameterNames(*clone), ParameterNames(*replica));  // keeps ties and frozen parameters
   const at::Tensor x = at::ones({1, 2});
   EXPECT_TRUE(at::equal((*clone->Forward({x}, Mode::kEval))[0], at::full({1, 2}, 4.0)));
   const at::Tensor storage = at::full({2}, 5.0);
@@ -293,7 +294,7 @@ TEST(TorchScriptReplicaTest, ACloneIsACopyOfItsOwn) {
   EXPECT_TRUE(clone->Backward({at::ones({1, 2})}, nullptr)->parameters[1].defined());
 }
 
-TEST(TorchScriptReplicaTest, InputsAndOutputsGoByTheirOrder) {
+TEST(TorchScriptReplicaTest, MatchesInputsAndOutputsByPosition) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self, a, b):\n  return a - b, b\n");
   ModelConfig config;
@@ -307,7 +308,7 @@ TEST(TorchScriptReplicaTest, InputsAndOutputsGoByTheirOrder) {
   EXPECT_EQ(outputs[1].item<float>(), 3);
 }
 
-TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
+TEST(TorchScriptReplicaTest, RejectsOutputOfWrongDatatype) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self, x):\n  return x.double()\n");
   const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
@@ -315,7 +316,7 @@ TEST(TorchScriptReplicaTest, AnOutputOfAnotherDatatypeIsRefused) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'y'")));
 }
 
-// The module's forward has `line` before it computes x · w.
+// Creates a module whose forward() runs `line` and then computes x · w.
 absl::Status CheckTrainable(const std::string& line) {
   torch::jit::Module module = NewModule();
   module.register_parameter("w", Trainable(3), /*is_buffer=*/false);
@@ -327,20 +328,19 @@ absl::Status CheckTrainable(const std::string& line) {
   return replica->CheckTrainable(std::nullopt);
 }
 
-TEST(CheckTrainableTest, WhatAForwardPassMayChange) {
+TEST(CheckTrainableTest, AcceptsOnlyChangesOfBuffers) {
   EXPECT_THAT(CheckTrainable("self.count = self.count + 1"), IsOk());
   EXPECT_THAT(CheckTrainable("self.count.add_(self.n)"), IsOk());
   EXPECT_THAT(CheckTrainable("x.add_(1)"), IsOk());
   EXPECT_THAT(CheckTrainable("self.n += 1"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("assigns 'n', which is no buffer"),
-                             HasSubstr("expected a tensor that is registered with "
-                                       "register_buffer(), or a local variable"))));
+                       AllOf(HasSubstr("assigns 'n', which is not a buffer"),
+                             HasSubstr("register the tensor with register_buffer()"))));
   EXPECT_THAT(CheckTrainable("self.w.detach().mul_(0.9)"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("changes in place (aten::mul_) 'w', a parameter"),
                              HasSubstr("only the optimizer may change"))));
-  // The buffer before it is no reason to look no further.
+  // The search continues after an allowed change of a buffer.
   EXPECT_THAT(CheckTrainable("self.count.add_(1)\n  self.n = 0"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("assigns 'n'")));
 }
@@ -353,7 +353,7 @@ struct TextSink final : ByteSink {
   std::string text;
 };
 
-TEST(TorchScriptReplicaTest, AFileOfItHoldsItsWeights) {
+TEST(TorchScriptReplicaTest, WritesFileWithCurrentWeights) {
   const std::unique_ptr<Replica> replica = Affine();
   replica->BindParameter(0, at::full({2}, 7.0));
   const std::vector<NewFile> files = replica->Files();
@@ -367,7 +367,7 @@ TEST(TorchScriptReplicaTest, AFileOfItHoldsItsWeights) {
       at::equal(loaded.forward({at::ones({1, 2})}).toTensor().detach(), at::full({1, 2}, 7.0)));
 }
 
-TEST(TorchScriptReplicaTest, AFileThatCannotBeWrittenIsTold) {
+TEST(TorchScriptReplicaTest, ReturnsWriteErrors) {
   struct FullDisk final : ByteSink {
     absl::Status Write(absl::string_view) override {
       return absl::ResourceExhaustedError("the disk is full");
@@ -378,7 +378,7 @@ TEST(TorchScriptReplicaTest, AFileThatCannotBeWrittenIsTold) {
               StatusIs(absl::StatusCode::kResourceExhausted, StrEq("the disk is full")));
 }
 
-TEST(TorchScriptReplicaTest, NoneAmongWhatItReturnsIsPassedOver) {
+TEST(TorchScriptReplicaTest, SkipsNoneInResults) {
   torch::jit::Module module = NewModule();
   module.define("def forward(self, x):\n  return None, x * 2, None\n");
   const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
@@ -388,7 +388,7 @@ TEST(TorchScriptReplicaTest, NoneAmongWhatItReturnsIsPassedOver) {
   EXPECT_TRUE(at::equal(outputs[0], at::full({1, 2}, 2.0)));
 }
 
-// A module of two parts: x → (x · w, x) → the product of both.
+// Module with two submodules: x → (x · w, x) → the product of both.
 torch::jit::Module InParts() {
   torch::jit::Module first("First");
   first.register_attribute("training", c10::BoolType::get(), true);
@@ -413,7 +413,7 @@ def forward(self, x):
   return module;
 }
 
-TEST(CloneStageTest, PartsTakeAndGiveTensorsInTheirOrder) {
+TEST(CloneStageTest, StagesPassTensorsInOrder) {
   const std::unique_ptr<Replica> replica = MakeReplica(InParts(), Config());
   BRAID_ASSERT_OK_AND_ASSIGN(const auto first,
                              replica->CloneStage({"first", true, false}, c10::kCPU));
@@ -427,12 +427,12 @@ TEST(CloneStageTest, PartsTakeAndGiveTensorsInTheirOrder) {
   BRAID_ASSERT_OK_AND_ASSIGN(const Tensors outputs, second->Forward(between, Mode::kTrain));
   BRAID_ASSERT_OK_AND_ASSIGN(const Tensors whole, replica->Forward({x}, Mode::kTrain));
   EXPECT_TRUE(at::equal(outputs[0], whole[0]));
-  first->BindParameter(0, at::zeros({2}));  // a copy's own
+  first->BindParameter(0, at::zeros({2}));  // changes only the copy
   EXPECT_TRUE(at::equal((*replica->Forward({x}, Mode::kTrain))[0], whole[0]));
 }
 
-// Without it the next stage's arguments would be others.
-TEST(CloneStageTest, NoneBetweenStagesIsRefused) {
+// Skipping None would shift the arguments of the next stage.
+TEST(CloneStageTest, RejectsNoneBetweenStages) {
   torch::jit::Module module = NewModule();
   torch::jit::Module first = NewModule();
   first.define("def forward(self, x):\n  return None, x\n");
@@ -442,10 +442,10 @@ TEST(CloneStageTest, NoneBetweenStagesIsRefused) {
       const auto stage,
       MakeReplica(module, Config())->CloneStage({"first", true, false}, c10::kCPU));
   EXPECT_THAT(stage->Forward({at::ones({1, 2})}, Mode::kTrain),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("returns a None")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("returned None")));
 }
 
-TEST(CloneStageTest, WhatIsNoPartIsRefused) {
+TEST(CloneStageTest, RejectsUnknownSubmodule) {
   const std::unique_ptr<Replica> replica = MakeReplica(InParts(), Config());
   EXPECT_THAT(replica->CloneStage({"third"}, c10::kCPU),
               StatusIs(absl::StatusCode::kInvalidArgument,

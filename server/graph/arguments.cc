@@ -25,7 +25,7 @@ Value Constant(IValue constant, ValueType type = ValueType::kOther) {
   return value;
 }
 
-// The kind of the elements of a list of `kind`; empty if it is no list.
+// Returns the kind of the elements of a list kind; empty if `kind` is not a list.
 absl::string_view ElementKind(absl::string_view kind) {
   static constexpr std::pair<absl::string_view, absl::string_view> kLists[] = {
       {"as_bools", "as_bool"},
@@ -48,7 +48,7 @@ absl::string_view ElementKind(absl::string_view kind) {
   return "";
 }
 
-// A kind of argument and its value: {"as_int": 1} is ("as_int", 1).
+// Kind and value of an argument: {"as_int": 1} is ("as_int", 1).
 struct Argument {
   std::string kind;
   JsonField value;
@@ -60,7 +60,7 @@ absl::StatusOr<Argument> Open(const JsonField& field) {
   return Argument{std::move(kind), std::move(value)};
 }
 
-// `argument` is a list.
+// Reads the elements of `argument`, a list.
 absl::StatusOr<std::vector<Argument>> ElementsOf(const Argument& argument) {
   const std::string kind(ElementKind(argument.kind));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, argument.value.Items());
@@ -115,7 +115,7 @@ absl::StatusOr<Value> FindIn(const JsonField& field, const char* name, const Val
 
 absl::StatusOr<Value> ReadSingle(const Argument& argument, const Values& values);
 
-// {"as_name": …}, or a constant under `constant`.
+// Reads {"as_name": …}, or a constant with the key `constant`.
 absl::StatusOr<Value> ReadSymbol(const JsonField& field, const char* constant,
                                  const Values& values) {
   if (field.Has("as_name")) {
@@ -180,10 +180,10 @@ absl::StatusOr<Value> ReadSingle(const Argument& argument, const Values& values)
   if (kind == "as_complex") {
     return ReadComplex(value);
   }
-  return value.Error("cannot be run: it is not a tensor, a number or a list of them");
+  return value.Error("unsupported argument (expected a tensor, a number, or a list of them)");
 }
 
-// Error for an argument that is not `wanted`.
+// Returns the error for an argument that does not have the type `wanted`.
 absl::Status WrongType(const JsonField& field, const TypePtr& wanted) {
   return field.Error(absl::StrCat("wrong type of argument (expected ", wanted->str(), ")"));
 }
@@ -198,14 +198,14 @@ double AsDouble(const IValue& number) {
                            : static_cast<double>(number.toInt());
 }
 
-// A number that takes part in an operator without deciding its type.
+// Returns a number as a tensor that does not take part in type promotion.
 IValue AsTensor(const IValue& number) {
   at::Tensor tensor = at::scalar_to_tensor(number.toScalar());
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
 
-// The register of `value`, as an instruction that reads it in another way.
+// Returns an operand that converts the register of `value`.
 Operand Converted(const Value& value, Operand::Kind kind) {
   Operand operand = value.operand;
   operand.kind = kind;
@@ -257,7 +257,7 @@ absl::StatusOr<Operand> ToInt(const JsonField& field, const Value& value, const 
              : Converted(value, Operand::Kind::kRegisterAsInt);
 }
 
-// Accepts numbers of enumerators that are below `count`.
+// Accepts enumerator numbers below `count`.
 absl::StatusOr<Operand> ToEnumerator(const JsonField& field, const Value& value,
                                      const TypePtr& wanted, int64_t count) {
   if (value.type != ValueType::kInt || value.operand.kind != Operand::Kind::kConstant ||
@@ -319,7 +319,7 @@ absl::StatusOr<Operand> Convert(const JsonField& field, const Value& value, cons
 
 absl::StatusOr<Operand> Read(const Argument& argument, const TypePtr& wanted, const Values& values);
 
-// A list that is the same in each run is made once.
+// Creates constant lists once instead of in each run.
 Operand MakeList(TypePtr element, std::vector<Operand> items) {
   Operand list;
   c10::impl::GenericList constant(element);
@@ -368,7 +368,7 @@ absl::StatusOr<Operand> Read(const Argument& argument, const TypePtr& wanted,
   return Convert(argument.value, value, wanted);
 }
 
-// True for types that a schema's plain type may call an int.
+// True for types that appear as int in a schema.
 bool IsEnumerator(const TypePtr& type) {
   const auto* optional = type->castRaw<c10::OptionalType>();
   const TypeKind kind = (optional != nullptr ? optional->getElementType() : type)->kind();
@@ -376,7 +376,7 @@ bool IsEnumerator(const TypePtr& type) {
          kind == TypeKind::MemoryFormatType;
 }
 
-// The element of a list that may be given as one number for all: int[2], or int[2]?.
+// Returns the element type of a list that accepts one number for all elements: int[2] or int[2]?.
 TypePtr RepeatedElement(const c10::Argument& wanted) {
   TypePtr type = wanted.type();
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {

@@ -1,4 +1,4 @@
-// The arguments of an exported graph's nodes, in JSON, as operands of instructions.
+// Converts arguments of an exported graph's nodes, in JSON, to operands of instructions.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,35 @@ namespace braid {
 // Static type of a value in a graph.
 enum class ValueType : uint8_t { kTensor, kInt, kFloat, kBool, kOther };
 
-// A register, or a constant, and what it holds.
+// Register or constant, with its type.
 struct Value {
   Operand operand;
   ValueType type = ValueType::kOther;
 };
 
-// The values that a graph has defined so far, by their names.
+// Values that a graph has defined so far, by name.
 class Values {
  public:
-  // FAILED_PRECONDITION if there is one of that name.
+  // FAILED_PRECONDITION if the name exists.
   absl::Status Define(const JsonField& field, const std::string& name, Value value);
-  // FAILED_PRECONDITION if there is none: it is misspelled, or used before its definition.
+  // FAILED_PRECONDITION if the name is undefined: misspelled, or used before its definition.
   absl::StatusOr<Value> Find(const JsonField& field, const std::string& name) const;
 
  private:
   std::map<std::string, Value> values_;
 };
 
-// The argument in `field`, such as {"as_int": 1}, without conversion. FAILED_PRECONDITION for a
-// list, and for what cannot be run: graphs, classes and other operators.
+// Reads the argument in `field`, such as {"as_int": 1}, without conversion. FAILED_PRECONDITION for
+// lists, graphs, classes and operators.
 absl::StatusOr<Value> ReadValue(const JsonField& field, const Values& values);
 
-// The argument in `field` as an operator takes it for `wanted`: an integer for a float becomes one,
-// a number for a tensor a tensor of no dimensions, one number for a list of N a list, as in Python.
-// FAILED_PRECONDITION if it is of another type.
+// Reads the argument in `field` and converts it to the declared argument `wanted`, as Python does:
+// an integer to a float, a number to a 0-dim tensor, and one number to a list of fixed size.
+// FAILED_PRECONDITION for another type.
 absl::StatusOr<Operand> ReadArgument(const JsonField& field, const c10::Argument& wanted,
                                      const Values& values);
 
-// One argument, or a list of them, one by one and without conversion.
+// Reads one argument, or each element of a list, without conversion.
 absl::StatusOr<std::vector<Value>> ReadValues(const JsonField& field, const Values& values);
 
 }  // namespace braid

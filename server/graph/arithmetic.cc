@@ -30,7 +30,7 @@ bool AreWhole(const IValue* a) { return IsWhole(a[0]) && IsWhole(a[1]); }
 
 bool IsTrue(const IValue& value) { return Real(value) != 0; }
 
-// `overflows`: what a __builtin_…_overflow() returned.
+// overflows: result of a __builtin_…_overflow() function.
 void CheckFits(bool overflows) { TORCH_CHECK(!overflows, "a size needs more than 64 bits"); }
 
 int64_t Multiply(int64_t a, int64_t b) {
@@ -68,7 +68,7 @@ IValue Neg(const IValue* a) {
 
 IValue Pos(const IValue* a) { return IsWhole(*a) ? IValue(Whole(*a)) : IValue(Real(*a)); }
 
-// The divisor of a[0] / a[1].
+// Returns the divisor of a[0] / a[1], checked for zero.
 int64_t Divisor(const IValue* a) {
   const int64_t divisor = Whole(a[1]);
   TORCH_CHECK(divisor != 0, "division of a size by zero");
@@ -81,7 +81,7 @@ double RealDivisor(const IValue* a) {
   return divisor;
 }
 
-// Has the sign of the divisor.
+// The result has the sign of the divisor.
 double FloorMod(double value, double divisor) {
   const double rest = std::fmod(value, divisor);
   if (rest != 0 && (rest < 0) != (divisor < 0)) {
@@ -96,7 +96,7 @@ IValue Mod(const IValue* a) {
   }
   const int64_t divisor = Divisor(a);
   if (divisor == -1) {
-    return int64_t{0};  // the hardware overflows on the least integer
+    return int64_t{0};  // The hardware overflows for the smallest integer.
   }
   const int64_t rest = Whole(a[0]) % divisor;
   return rest != 0 && (rest < 0) != (divisor < 0) ? rest + divisor : rest;
@@ -104,7 +104,7 @@ IValue Mod(const IValue* a) {
 
 IValue FloorDiv(const IValue* a) {
   if (!AreWhole(a)) {
-    // CPython's algorithm: it keeps the last digit of a large quotient.
+    // CPython's algorithm, which is exact for large quotients.
     const double divisor = RealDivisor(a);
     const double rest = std::fmod(Real(a[0]), divisor);
     const double quotient = (Real(a[0]) - rest) / divisor;
@@ -123,7 +123,7 @@ IValue TrueDiv(const IValue* a) {
   if (!AreWhole(a)) {
     return Real(a[0]) / RealDivisor(a);
   }
-  // Integers of 64 bits are exact in it, and their quotient is rounded as Python rounds it.
+  // 64-bit integers are exact in it, and the quotient is rounded like Python's.
   const long double divisor = static_cast<long double>(Divisor(a));
   return static_cast<double>(static_cast<long double>(Whole(a[0])) / divisor);
 }
@@ -146,11 +146,11 @@ IValue Pow(const IValue* a) {
   const double exponent = Real(a[1]);
   TORCH_CHECK(base != 0 || exponent >= 0, "division of a size by zero");
   TORCH_CHECK(base >= 0 || std::floor(exponent) == exponent,
-              "a power of a negative number is not a real one");
+              "a power of a negative number is not real");
   return std::pow(base, exponent);
 }
 
-// Integers of 64 bits and doubles are exact in it.
+// Type that represents 64-bit integers and doubles exactly.
 long double Exact(const IValue& value) {
   return value.isDouble() ? static_cast<long double>(value.toDouble())
                           : static_cast<long double>(Whole(value));
@@ -217,7 +217,7 @@ IValue Min(const IValue* a) {
 IValue Choose(const IValue* a) { return IsTrue(a[0]) ? a[1] : a[2]; }
 
 IValue ToWhole(double value) {
-  // The least double that is too large for an integer is a power of two.
+  // The smallest double that is too large for an integer is a power of two.
   TORCH_CHECK(std::abs(value) < std::ldexp(1.0, 63), "a size needs more than 64 bits: ", value);
   return static_cast<int64_t>(value);
 }

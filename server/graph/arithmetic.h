@@ -1,4 +1,4 @@
-// Python's arithmetic of numbers, as exported graphs compute sizes with it.
+// Python's arithmetic of numbers, with which exported graphs compute sizes.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace braid {
 
-// An operator of integers, floats and booleans. Integers have 64 bits: a result that needs more is
-// an error, as is a division by zero.
+// Operator on integers, floats and booleans. Integers have 64 bits; overflow and division by zero
+// are errors.
 struct Arithmetic {
   absl::string_view target;  // "_operator.floordiv"
   size_t arity;

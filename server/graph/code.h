@@ -1,6 +1,6 @@
-// A graph as a list of instructions over registers: what Compile() makes and Executor runs.
+// Compiled graph: a list of instructions over registers. Compile() creates it and Executor runs it.
 //
-// Plain data without locks. Once compiled it is constant, so that any number of threads may run it.
+// Plain data. Constant after compilation, so that several threads may run it.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,18 @@
 
 namespace braid {
 
-// A register, which is written once and holds a value up to its last use.
+// Index of a register. It is written once and holds a value until its last use.
 using Slot = uint32_t;
 inline constexpr Slot kNowhere = UINT32_MAX;
 
-// An argument of an instruction, or an output of a graph.
+// Argument of an instruction, or output of a graph.
 struct Operand {
   enum class Kind : uint8_t {
     kConstant,
     kRegister,
-    kRegisterAsFloat,   // an integer where the operator wants a float
-    kRegisterAsInt,     // a boolean where it wants an integer
-    kRegisterAsTensor,  // a number where it wants a tensor
+    kRegisterAsFloat,   // converts an integer to a float
+    kRegisterAsInt,     // converts a boolean to an integer
+    kRegisterAsTensor,  // converts a number to a tensor
     kDevice,            // the device that the graph runs on
     kList,
   };
@@ -60,11 +60,11 @@ struct Instruction {
 
   std::vector<Operand> operands;
   std::vector<Result> results;
-  // Does more than return its results, so that it must run even if nobody reads them.
+  // Has side effects, so that it must run even if its results are unused.
   bool has_effects = false;
   // Writes to one of its arguments.
   bool writes = false;
-  // The graph's outputs that are final once it has run.
+  // Outputs of the graph that are final after it has run.
   std::vector<size_t> final_outputs;
 
   // For messages.
@@ -74,18 +74,18 @@ struct Instruction {
 };
 
 struct Code {
-  std::vector<Slot> inputs;  // kNowhere: nobody reads it
+  std::vector<Slot> inputs;  // kNowhere: unused
   std::vector<Instruction> instructions;
   std::vector<Operand> outputs;
-  // The outputs that are inputs.
+  // Outputs that are inputs of the graph.
   std::vector<size_t> given_outputs;
   Slot registers = 0;
 };
 
-// Control flow: an instruction whose operands go into graphs of its own.
+// Control flow: an instruction that runs nested graphs on its operands.
 struct Region {
   enum class Kind : uint8_t {
-    kCond,      // operands: predicate, then what goes into bodies[0] if it is true, else bodies[1]
+    kCond,      // operands: predicate and arguments; runs bodies[0] if true, else bodies[1]
     kWhile,     // runs bodies[1] while bodies[0] is true; the first `carried` operands change
     kMap,       // runs bodies[0] for each slice of the first `carried` operands, stacks the results
     kAutocast,  // runs bodies[0] under autocast

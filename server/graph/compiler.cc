@@ -19,7 +19,7 @@
 namespace braid {
 namespace {
 
-// A graph in a graph, such as a branch, is not nested deeper in what somebody writes.
+// Maximum nesting of graphs, such as branches. No real model is deeper.
 constexpr int kMaxDepth = 16;
 
 using Fields = std::vector<JsonField>;
@@ -34,7 +34,7 @@ absl::StatusOr<std::string> TextOf(const JsonField& object, const char* name) {
   return field.String();
 }
 
-// "aten::linear" and "default" of "torch.ops.aten.linear.default".
+// Parses "torch.ops.aten.linear.default" to "aten::linear" and its overload.
 absl::StatusOr<c10::OperatorName> ReadOperatorName(const JsonField& field,
                                                    absl::string_view target) {
   const size_t overload = target.rfind('.');
@@ -72,7 +72,7 @@ absl::StatusOr<c10::OperatorHandle> FindOperator(const JsonField& field,
   return *found;
 }
 
-// Type of a value that a kind of argument names; kOther for constants.
+// Returns the type of values of an argument kind; kOther for constants.
 ValueType TypeOf(absl::string_view kind) {
   return kind == "as_tensor"      ? ValueType::kTensor
          : kind == "as_sym_int"   ? ValueType::kInt
@@ -117,7 +117,7 @@ std::vector<Operand> OperandsOf(const std::vector<Value>& values) {
   return operands;
 }
 
-// Types of a node's outputs, one by one.
+// Returns the type of each output of a node.
 absl::StatusOr<Types> OutputTypes(const JsonField& node) {
   BRAID_ASSIGN_OR_RETURN(const Fields outputs, ItemsOf(node, "outputs"));
   Types types;
@@ -136,7 +136,7 @@ absl::StatusOr<Types> OutputTypes(const JsonField& node) {
   return types;
 }
 
-// Checks a graph's inputs or outputs; `expected`: kOther is any type.
+// Checks the types of a graph's inputs or outputs. expected: kOther matches any type.
 absl::Status CheckTypes(const JsonField& graph, const char* side, const Types& types,
                         const Types& expected) {
   if (types.size() != expected.size()) {
@@ -151,14 +151,14 @@ absl::Status CheckTypes(const JsonField& graph, const char* side, const Types& t
   return absl::OkStatus();
 }
 
-// Compiles one graph into `code`: the whole of it, or a graph of a node that runs where it stands.
+// Compiles one graph into `code`: the whole graph, or a node's graph that is inlined.
 class GraphCompiler {
  public:
   GraphCompiler(Code* code, int depth) : code_(code), depth_(depth) {}
 
-  // The inputs get registers of their own.
+  // Compiles a graph whose inputs get new registers.
   absl::Status DefineInputs(const JsonField& graph, const ConstantNames& constants);
-  // The inputs are values of the graph that this one stands in.
+  // Compiles an inlined graph, whose inputs are values of the enclosing graph.
   absl::Status BindInputs(const JsonField& graph, const std::vector<Value>& given);
   absl::Status AddNodes(const JsonField& graph);
   absl::StatusOr<std::vector<Value>> ReadOutputs(const JsonField& graph) const;
@@ -176,10 +176,10 @@ class GraphCompiler {
   absl::Status AddOperator(const JsonField& node, Instruction instruction);
   absl::Status AddHigherOrder(const JsonField& node, const std::string& name,
                               Instruction instruction);
-  // Compiles `graph` where `node` stands.
+  // Inlines `graph` in place of `node`.
   absl::Status Inline(const JsonField& node, const JsonField& graph,
                       const std::vector<Value>& given);
-  // A graph that runs in a region; `given`: kOther is any type.
+  // Compiles a graph that runs in a region. given: kOther matches any type.
   absl::StatusOr<Code> CompileBody(const JsonField& graph, const Types& taken,
                                    const Types& given) const;
 
@@ -341,7 +341,7 @@ absl::Status GraphCompiler::AddArithmetic(const JsonField& node, Instruction ins
   BRAID_ASSIGN_OR_RETURN(const Types results, OutputTypes(node));
   if (results.size() != 1 || results[0] == ValueType::kTensor || results[0] == ValueType::kOther) {
     return node.Error(
-        absl::StrCat("wrong type of what ", instruction.target, " returns (expected a number)"));
+        absl::StrCat("wrong result type of ", instruction.target, " (expected a number)"));
   }
   if (std::all_of(instruction.operands.begin(), instruction.operands.end(),
                   [](const Operand& each) { return each.kind == Operand::Kind::kConstant; })) {
@@ -420,8 +420,7 @@ absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instr
     const auto index = static_cast<size_t>(*found);
     std::optional<Operand>& place = given[index];
     if (place) {
-      return input.Error(
-          absl::StrCat("argument '", name, "' of ", instruction.target, " is given twice"));
+      return input.Error(absl::StrCat("duplicate argument '", name, "' of ", instruction.target));
     }
     absl::StatusOr<Operand> operand = ReadArgument(argument, wanted[index], values_);
     if (!operand.ok()) {
@@ -449,13 +448,12 @@ absl::Status GraphCompiler::AddOperator(const JsonField& node, Instruction instr
   }
   for (size_t r = 0; r < outputs.size(); ++r) {
     if (!Returns(schema.returns()[r].type(), instruction.results[r], outputs[r])) {
-      return outputs[r].Error(absl::StrCat("wrong type of what ", instruction.target,
-                                           " returns (expected ", schema.returns()[r].type()->str(),
-                                           ")"));
+      return outputs[r].Error(absl::StrCat("wrong result type of ", instruction.target,
+                                           " (expected ", schema.returns()[r].type()->str(), ")"));
     }
   }
   instruction.writes = schema.is_mutable();
-  // A draw advances the generator, so it cannot be removed.
+  // Random operators advance the generator, so they cannot be removed.
   instruction.has_effects = instruction.writes || outputs.empty() ||
                             instruction.op->hasTag(at::Tag::nondeterministic_seeded);
   code_->instructions.push_back(std::move(instruction));
@@ -512,7 +510,7 @@ absl::StatusOr<Code> GraphCompiler::CompileBody(const JsonField& graph, const Ty
   return body;
 }
 
-// The arguments of a higher-order operator: graphs, and what goes into them.
+// Arguments of a higher-order operator: graphs and their operands.
 struct HigherOrderArguments {
   std::vector<JsonField> graphs;
   std::vector<std::vector<Value>> groups;  // each argument that is not a graph
@@ -533,7 +531,7 @@ absl::StatusOr<HigherOrderArguments> ReadHigherOrder(const JsonField& node, cons
   return arguments;
 }
 
-// Values of `groups` from `first` on, one after the other.
+// Concatenates `groups` from `first` on.
 std::vector<Value> Flatten(const std::vector<std::vector<Value>>& groups, size_t first) {
   std::vector<Value> all;
   for (size_t g = first; g < groups.size(); ++g) {
@@ -547,7 +545,7 @@ const c10::IValue& ConstantOf(const std::vector<Value>& group) {
   return group.size() == 1 ? group.front().operand.constant : *kNone;
 }
 
-// Reads what torch.autocast was given: device, type, whether it is on, and whether it caches.
+// Reads the arguments of torch.autocast: device, type, enabled and cache_enabled.
 absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<Value>>& groups,
                           Region* region) {
   if (groups.size() < 4 || !ConstantOf(groups[0]).isString() || !ConstantOf(groups[2]).isBool()) {
@@ -555,13 +553,14 @@ absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<V
   }
   const std::string& device = ConstantOf(groups[0]).toStringRef();
   if (device != "cpu" && device != "cuda") {
-    return node.Error(absl::StrCat("autocast of an unknown device '", Excerpt(device), "'"));
+    return node.Error(
+        absl::StrCat("autocast on unknown device '", Excerpt(device), "' (expected cpu or cuda)"));
   }
   region->autocast_device = device == "cpu" ? c10::kCPU : c10::kCUDA;
   if (ConstantOf(groups[1]).isInt()) {
     const int64_t type = ConstantOf(groups[1]).toInt();
     if (type < 0 || type >= static_cast<int64_t>(c10::ScalarType::NumOptions)) {
-      return node.Error(absl::StrCat("autocast to an unknown type ", type));
+      return node.Error(absl::StrCat("autocast to unknown type code ", type));
     }
     region->autocast_type = static_cast<c10::ScalarType>(type);
   }
@@ -569,7 +568,7 @@ absl::Status ReadAutocast(const JsonField& node, const std::vector<std::vector<V
   return absl::OkStatus();
 }
 
-// Checks what a region's first operands, `carried`, and its results are.
+// Checks a region's first operands, `carried`, and its results.
 absl::Status CheckRegion(const JsonField& node, const Region& region, const Types& carried,
                          const Types& results) {
   switch (region.kind) {
@@ -619,13 +618,13 @@ absl::Status GraphCompiler::AddHigherOrder(const JsonField& node, const std::str
   if (arguments.graphs.size() != known->second || groups.empty()) {
     return node.Error(absl::StrCat("wrong arguments of ", instruction.target));
   }
-  // Nothing records gradients here, whatever the model asks for; a subgraph's name is a cache's
+  // Gradients are never recorded here, so the setting has no effect. A subgraph's name is a cache
   // key.
   if (name == "wrap_with_set_grad_enabled" || name == "invoke_subgraph") {
     return Inline(node, arguments.graphs.front(), Flatten(groups, 1));
   }
   Region region;
-  size_t settings = 0;  // groups that go into no body
+  size_t settings = 0;  // number of groups that are not operands of a body
   if (name == "wrap_with_autocast") {
     region.kind = Region::Kind::kAutocast;
     BRAID_RETURN_IF_ERROR(ReadAutocast(node, groups, &region));

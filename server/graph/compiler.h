@@ -1,4 +1,4 @@
-// From the graph of a torch.export program, in JSON, to code.
+// Compiles the graph of a torch.export program, in JSON, to code.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace braid {
 
-// Names of the graph's inputs that are constants, by their index; of the others: empty. The graph
-// itself has no names for them.
+// Names of the graph's inputs that are constants, by index; empty for other inputs. The graph
+// itself does not name them.
 using ConstantNames = std::vector<std::string>;
 
-// Resolves each operator once, with its overload, and fits arguments to its schema.
-// FAILED_PRECONDITION that says where, and names the operator and the model's line, if the graph
-// names operators or values that do not exist, or fits no schema. Thread-safe.
+// Compiles `graph`. Resolves each operator once, with its overload, and converts arguments to its
+// schema. FAILED_PRECONDITION naming the node, the operator and the model's source line if an
+// operator or value does not exist, or if arguments do not fit the schema. Thread-safe.
 absl::StatusOr<Code> Compile(const JsonField& graph, const ConstantNames& constants = {});
 
 }  // namespace braid

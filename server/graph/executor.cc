@@ -43,7 +43,8 @@ std::string Describe(const IValue& value) {
                             : std::string("...");
 }
 
-// "node 'linear', aten::linear(Float[2, 3], Float[4, 5], None), model.py, line 12, in forward".
+// Describes a call: "node 'linear', aten::linear(Float[2, 3], Float[4, 5], None), model.py, line
+// 12, in forward".
 std::string Context(const Instruction& instruction, c10::ArrayRef<IValue> arguments) {
   std::vector<std::string> described;
   for (const IValue& argument : arguments) {
@@ -56,7 +57,7 @@ std::string Context(const Instruction& instruction, c10::ArrayRef<IValue> argume
                       ")", line);
 }
 
-// For its scope, on the calling thread, what a model's `with torch.autocast(...)` set.
+// Applies the settings of a model's torch.autocast to the calling thread within its scope.
 class AutocastRegion {
  public:
   explicit AutocastRegion(const Region& region)
@@ -66,7 +67,7 @@ class AutocastRegion {
         had_cache_(at::autocast::is_autocast_cache_enabled()) {
     at::autocast::set_autocast_enabled(device_, region.autocast_enabled);
     at::autocast::set_autocast_dtype(device_, region.autocast_type.value_or(had_type_));
-    // The cache is one for all threads, who would empty it under each other.
+    // All threads share one cache and would clear it while others use it.
     at::autocast::set_autocast_cache_enabled(false);
   }
   ~AutocastRegion() {
@@ -84,7 +85,7 @@ class AutocastRegion {
   const bool had_cache_;
 };
 
-// A predicate: a boolean, or a tensor of one element.
+// Returns the value of a predicate: a boolean, or a tensor with one element.
 bool IsTrue(const IValue& value) {
   return value.isTensor() ? value.toTensor().item().toBool() : value.toScalar().toBool();
 }
@@ -108,7 +109,7 @@ IValue ToTensor(const IValue& number) {
 
 }  // namespace
 
-// The registers of one run of `code`.
+// Registers of one run of `code`.
 class Executor::Frame {
  public:
   Frame(const Code& code, c10::Device device)
@@ -206,7 +207,7 @@ class Executor::Frame {
     return list;
   }
 
-  // Moves what the stack holds, the results of an instruction, to where they go.
+  // Moves an instruction's results from the stack to their registers.
   void Store(const std::vector<Result>& results) {
     TORCH_INTERNAL_ASSERT(stack_.size() == results.size());
     for (size_t r = 0; r < results.size(); ++r) {
@@ -311,7 +312,7 @@ Executor::Executor(std::shared_ptr<const Program> program, std::vector<at::Tenso
 Executor::~Executor() = default;
 
 std::vector<IValue> Executor::Run(std::vector<IValue> inputs, const OnOutput& on_output) {
-  // Backward passes are graphs of their own, so nothing is recorded.
+  // Backward passes are separate graphs, so autograd is disabled.
   const c10::AutoGradMode no_grad(false);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   size_t given = 0;

@@ -1,4 +1,4 @@
-// Runs the code of an exported program.
+// Interpreter for the code of an exported program.
 #pragma once
 
 #include <cstddef>
@@ -13,29 +13,29 @@
 
 namespace braid {
 
-// One replica's registers for one program. Used by one thread at a time; the program is shared.
+// Runs one program for one replica. Thread-compatible; the program is shared between executors.
 //
-// Operators are called through LibTorch's dispatcher, below autograd, so that kernels that the
-// thread has installed take part. Each value is freed by the instruction that reads it last.
+// Calls operators through LibTorch's dispatcher, below autograd, so that the thread's kernels
+// (devices/thread_kernels.h) apply. Each value is freed after its last use.
 class Executor {
  public:
-  // `bound`: one per input of the program, on `device` or where the program wants it; undefined
-  // for those that Run() is given.
+  // bound: one tensor per input of the program, on `device` or on the device that the program
+  // requires; undefined for the arguments of Run().
   Executor(std::shared_ptr<const Program> program, std::vector<at::Tensor> bound,
            c10::Device device);
   ~Executor();
 
-  // Called with an output as soon as it is final, in the order of the program's instructions.
+  // Called with each output as soon as it is final, in the order of the instructions.
   using OnOutput = std::function<void(size_t output, const c10::IValue& value)>;
 
-  // `inputs`: the program's inputs of kind kUser, in their order; those that only this call holds
-  // are freed when they are read last. A number may be given as a tensor of one element. Returns
-  // the program's outputs: tensors that may be written to and may require gradients, numbers, or
-  // None. Throws c10::Error that says which operator failed, on what shapes and at which line of
-  // the model; for memory that cannot be had, c10::OutOfMemoryError or std::bad_alloc.
+  // Runs the program. inputs: its inputs of kind kUser, in order; an input without other owners is
+  // freed after its last use. A number may be passed as a tensor with one element. Returns the
+  // program's outputs: numbers, None, and tensors that may be modified and may require gradients.
+  // Throws c10::Error naming operator, shapes and source line; c10::OutOfMemoryError or
+  // std::bad_alloc if memory is exhausted.
   std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, const OnOutput& on_output = {});
 
-  // Run() for a program whose inputs and outputs are all tensors; None is an undefined one.
+  // Runs a program whose inputs and outputs are all tensors. None is an undefined tensor.
   std::vector<at::Tensor> RunTensors(std::vector<at::Tensor> inputs);
 
   const Program& program() const { return *program_; }

@@ -1,4 +1,4 @@
-// One graph of an archive that torch.export wrote, with the tensors that it holds.
+// Graph in an archive of torch.export, with its tensors.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,19 @@
 
 namespace braid {
 
-// Immutable and thread-safe; the replicas of a model share one. What is at the archive's path is
-// read once.
+// Immutable and thread-safe; shared by the replicas of a model. Reads the archive once.
 class ExportedGraph {
  public:
-  // Graph `name` of the archive at `path`; `program`: its models/<name>.json. FAILED_PRECONDITION
-  // if it cannot be run.
+  // Loads graph `name` of the archive at `path`. program: its models/<name>.json.
+  // FAILED_PRECONDITION if it cannot be run.
   static absl::StatusOr<std::shared_ptr<const ExportedGraph>> Load(const std::string& path,
                                                                    const std::string& name,
                                                                    const JsonField& program);
 
   const Program& program() const { return *program_; }
-  // For one thread, on `device`.
+  // Creates an executor on `device`.
   std::unique_ptr<Executor> MakeExecutor(c10::Device device) const;
-  // One that computes no more than the `wanted` outputs; the others are None.
+  // Creates an executor that computes only the `wanted` outputs. Other outputs are None.
   std::unique_ptr<Executor> MakeExecutor(c10::Device device, const std::vector<bool>& wanted) const;
 
  private:

@@ -7,14 +7,14 @@
 namespace braid {
 namespace {
 
-// The registers that what comes later reads.
+// Registers that later instructions read.
 class ReadLater {
  public:
   explicit ReadLater(Slot registers) : read_(registers, false) {}
 
   bool operator[](Slot slot) const { return slot != kNowhere && read_[slot]; }
 
-  // Adds what `operands` read; they are read in their order.
+  // Adds the registers that `operands` read, in order.
   void Add(std::vector<Operand>* operands) {
     for (size_t i = operands->size(); i-- > 0;) {
       Operand& operand = (*operands)[i];

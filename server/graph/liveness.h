@@ -1,4 +1,4 @@
-// When each register of a graph's code is read for the last time.
+// Liveness analysis and dead code elimination.
 #pragma once
 
 #include <vector>
@@ -7,13 +7,12 @@
 
 namespace braid {
 
-// Marks the last use of each register and the outputs that each instruction completes, and drops
-// results and inputs that nobody reads. Outputs of code that writes to its values are final at its
-// end.
+// Marks the last use of each register and the outputs that are final after each instruction. Drops
+// unused results and inputs. If the code modifies values, outputs are final only at the end.
 void MarkLastUses(Code* code);
 
-// Removes the outputs that are not `wanted`, which become None, and the instructions that only they
-// need. Instructions with effects stay.
+// Replaces outputs that are not `wanted` by None and removes instructions that only they need,
+// except for instructions with side effects.
 void RemoveOutputs(const std::vector<bool>& wanted, Code* code);
 
 }  // namespace braid

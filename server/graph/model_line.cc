@@ -11,7 +11,8 @@
 namespace braid {
 namespace {
 
-// "path, line 12, in forward" of `File "path", line 12, in forward`; empty of another line.
+// Returns "path, line 12, in forward" for `File "path", line 12, in forward`; empty for other
+// lines.
 std::string Place(absl::string_view line) {
   line = absl::StripAsciiWhitespace(line);
   if (!absl::ConsumePrefix(&line, "File \"")) {
@@ -27,7 +28,8 @@ std::string TextOf(const JsonField& metadata, const char* name) {
   return field.ok() ? field->String().value_or("") : "";
 }
 
-// "encoder.0 (Linear)" of "L__self__,,pkg.Model;L__self___encoder_0,encoder.0,torch.nn.Linear".
+// Returns "encoder.0 (Linear)" for
+// "L__self__,,pkg.Model;L__self___encoder_0,encoder.0,torch.nn.Linear".
 std::string InnermostModule(const std::string& modules) {
   const std::vector<absl::string_view> stack = absl::StrSplit(modules, ';');
   const std::vector<absl::string_view> parts = absl::StrSplit(stack.back(), ',');

@@ -1,4 +1,4 @@
-// The line of a model's source that a node of an exported graph came from.
+// Finds the line of a model's source code for a node of an exported graph.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace braid {
 
-// The innermost line of `stack_trace`, Python's text, that is not generated code, as in
-// "model.py, line 12, in forward: x = self.linear(x)"; empty if there is none.
+// Returns the innermost frame of `stack_trace`, in Python's format, that is not generated code, for
+// example "model.py, line 12, in forward: x = self.linear(x)". Empty if there is none.
 std::string InnermostLine(absl::string_view stack_trace);
 
-// The model's line of a node by its metadata, else the submodule that made it, as in "encoder.0
-// (Linear)"; empty if the metadata has neither.
+// Returns the source line in a node's metadata, or else the submodule, for example
+// "encoder.0 (Linear)". Empty if the metadata has neither.
 std::string ModelLine(const JsonField& node);
 
 }  // namespace braid

@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(const JsonField& meta, const char
   return sizes;
 }
 
-// Elements of storage up to the tensor's last one; nullopt: more than can be counted.
+// Returns the number of elements of storage up to the tensor's last one; nullopt on overflow.
 std::optional<int64_t> Extent(const std::vector<int64_t>& sizes,
                               const std::vector<int64_t>& strides, int64_t offset) {
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) {
@@ -59,8 +59,7 @@ std::optional<int64_t> Extent(const std::vector<int64_t>& sizes,
   return last < INT64_MAX ? std::optional(last + 1) : std::nullopt;
 }
 
-// One folder of the archive, data/weights/ or data/constants/, with the graph's list of what it
-// uses there.
+// Folder of the archive, data/weights/ or data/constants/, with the graph's index of it.
 class Folder {
  public:
   static absl::StatusOr<Folder> Open(Reader* reader, const std::string& folder,
@@ -88,7 +87,7 @@ class Folder {
     BRAID_ASSIGN_OR_RETURN(const JsonField pickle, payload.Get("use_pickle"));
     BRAID_ASSIGN_OR_RETURN(const bool is_pickled, pickle.Boolean());
     if (is_pickled) {
-      return payload.Error("it is a tensor of a class of its own, or an object (a plain tensor)");
+      return payload.Error("a tensor subclass or another object (expected a plain tensor)");
     }
     BRAID_ASSIGN_OR_RETURN(const JsonField path, payload.Get("path_name"));
     BRAID_ASSIGN_OR_RETURN(const std::string file, path.String());
@@ -121,7 +120,7 @@ class Folder {
     BRAID_ASSIGN_OR_RETURN(const JsonField layout_field, meta.Get("layout"));
     BRAID_ASSIGN_OR_RETURN(const int64_t layout, layout_field.Integer());
     if (!type || layout != kStrided) {
-      return meta.Error("is not a strided tensor of a known type");
+      return meta.Error("not a strided tensor of a known datatype");
     }
     BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadSizes(meta, "sizes"));
     BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> strides, ReadSizes(meta, "strides"));
@@ -131,13 +130,13 @@ class Folder {
     BRAID_ASSIGN_OR_RETURN(const JsonField kind_field, device_field.Get("type"));
     BRAID_ASSIGN_OR_RETURN(const std::string device, kind_field.String());
     if (strides.size() != sizes.size()) {
-      return meta.Error("has another number of strides than of sizes");
+      return meta.Error("different numbers of strides and sizes");
     }
     const auto element = static_cast<int64_t>(c10::elementSize(*type));
     const std::optional<int64_t> extent = Extent(sizes, strides, offset);
     if (!extent || *extent > static_cast<int64_t>(storage.nbytes()) / element) {
       return meta.Error(
-          absl::StrCat("does not fit into the ", storage.nbytes(), " bytes that are stored"));
+          absl::StrCat("the tensor exceeds its storage of ", storage.nbytes(), " bytes"));
     }
     StoredTensor stored;
     stored.on_gpu = device != "cpu";
@@ -152,7 +151,7 @@ class Folder {
 
   Reader* const reader_;
   const std::string folder_;
-  std::unique_ptr<nlohmann::json> json_;  // nullptr: the archive has none
+  std::unique_ptr<nlohmann::json> json_;  // nullptr: not in the archive
   std::map<std::string, c10::Storage> storages_;
 };
 

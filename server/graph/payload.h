@@ -1,4 +1,4 @@
-// The tensors that an archive of torch.export holds beside its graphs: weights and constants.
+// Reads the tensors in an archive of torch.export: weights and constants.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@
 namespace braid {
 
 struct StoredTensor {
-  at::Tensor value;     // in host memory; undefined: the archive has none for this input
-  bool on_gpu = false;  // when it was exported
+  at::Tensor value;     // in host memory; undefined: not in the archive
+  bool on_gpu = false;  // was on a GPU at export
 };
 
-// One per input of `program`, which is graph `graph` of the archive at `path`. Tensors that shared
-// memory do so here. Not to be changed: replicas share them. FAILED_PRECONDITION if one is missing,
-// is stored as a pickle, or does not fit what the archive says of it.
+// Reads one tensor per input of `program`, graph `graph` of the archive at `path`. Tensors that
+// shared memory at export share it again. Replicas share the tensors, so do not modify them.
+// FAILED_PRECONDITION if one is missing, stored as a pickle, or does not match its description.
 absl::StatusOr<std::vector<StoredTensor>> ReadStoredTensors(const std::string& path,
                                                             const std::string& graph,
                                                             const Program& program);
 
-// The tensors where a program that runs on `device` wants them. Those that were exported on a GPU
-// are copied to `device`, shared memory once; the others stay the same tensors.
+// Returns the tensors for a program on `device`. Tensors that were on a GPU at export are copied to
+// `device`, shared memory once. Others are returned unchanged.
 std::vector<at::Tensor> PlaceTensors(const std::vector<StoredTensor>& tensors, c10::Device device);
 
 }  // namespace braid

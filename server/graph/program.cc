@@ -11,12 +11,12 @@
 namespace braid {
 namespace {
 
-// Its minor versions add what older readers may leave out.
+// Minor versions add only what older readers may ignore.
 constexpr int64_t kSchemaMajor = 8;
 
 struct NamedInput {
   Program::Input input;
-  std::string constant;  // the name of a literal in the graph
+  std::string constant;  // name of a literal in the graph
 };
 
 absl::StatusOr<NamedInput> ReadInput(const JsonField& spec) {
@@ -53,7 +53,8 @@ absl::Status CheckCount(const JsonField& signature, const char* specs, const cha
   BRAID_ASSIGN_OR_RETURN(const JsonField field, signature.Get(specs));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> list, field.Items());
   if (list.size() != count) {
-    return field.Error(absl::StrCat("has ", list.size(), " entries for ", count, " ", side));
+    return field.Error(
+        absl::StrCat(list.size(), " entries (expected ", count, ", the number of ", side, ")"));
   }
   return absl::OkStatus();
 }

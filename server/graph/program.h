@@ -1,4 +1,4 @@
-// A program that torch.export wrote: its code, and what its inputs are.
+// Program of torch.export: its code and the kinds of its inputs.
 #pragma once
 
 #include <map>
@@ -16,31 +16,31 @@
 
 namespace braid {
 
-// FAILED_PRECONDITION if `program`, an archive's models/<name>.json, is of an unsupported major
-// version of torch.export's schema.
+// FAILED_PRECONDITION if the major schema version of `program`, an archive's models/<name>.json, is
+// not supported.
 absl::Status CheckProgramSchema(const JsonField& program);
 
-// Immutable and thread-safe; the replicas of a model share one.
+// Immutable and thread-safe; shared by the replicas of a model.
 class Program {
  public:
   struct Input {
     enum class Kind : uint8_t { kUser, kParameter, kBuffer, kConstant, kLiteral };
     Kind kind = Kind::kUser;
-    // Name of a parameter, buffer or constant in the archive. Else empty.
+    // Name of a parameter, buffer or constant in the archive. Otherwise empty.
     std::string name;
-    // A user's input that is an integer, a float or a boolean.
+    // True for a kUser input that is an integer, a float or a boolean.
     bool number = false;
   };
 
-  // `program`: what the archive has in models/<name>.json. FAILED_PRECONDITION if it is of an
-  // unsupported major version of the schema, or if its graph cannot be compiled.
+  // Compiles `program`, an archive's models/<name>.json. FAILED_PRECONDITION if its major schema
+  // version is not supported, or if its graph cannot be compiled.
   static absl::StatusOr<std::shared_ptr<const Program>> Read(const JsonField& program);
 
   const std::vector<Input>& inputs() const { return inputs_; }
   const Code& code() const { return code_; }
 
-  // The program without what only the outputs that are not `wanted` need: they become None. It is
-  // made once and shared while somebody has it.
+  // Returns a program that computes only the `wanted` outputs; other outputs are None. Compiled
+  // once and shared while in use.
   std::shared_ptr<const Program> Select(const std::vector<bool>& wanted) const
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,4 +1,4 @@
-// The numbers by which torch.export's schema names types. They are not LibTorch's own.
+// Type numbers of torch.export's schema, which differ from LibTorch's.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ void ExpectFails(const std::string& target, const std::vector<IValue>& arguments
   }
 }
 
-TEST(ArithmeticTest, DividesAndRoundsDownAsPython) {
+TEST(ArithmeticTest, DividesAndRoundsLikePython) {
   for (const int64_t a : {-7, -6, -1, 0, 1, 6, 7}) {
     for (const int64_t b : {-3, -2, -1, 1, 2, 3}) {
       const double quotient = std::floor(static_cast<double>(a) / static_cast<double>(b));
@@ -99,7 +99,7 @@ TEST(ArithmeticTest, ComparesLargeIntegersExactly) {
   EXPECT_FALSE(Truth("_operator.gt", {int64_t{2}, int64_t{2}}));
 }
 
-TEST(ArithmeticTest, DecidesAndShifts) {
+TEST(ArithmeticTest, SelectsAndShifts) {
   EXPECT_TRUE(Truth("_operator.or_", {true, false}));
   EXPECT_FALSE(Truth("_operator.and_", {true, false}));
   EXPECT_EQ(Whole("_operator.and_", {int64_t{6}, int64_t{3}}), 2);
@@ -122,7 +122,7 @@ TEST(ArithmeticTest, RoundsFloatsToIntegers) {
   ExpectFails("math.floor", {std::numeric_limits<double>::infinity()}, "64 bits");
 }
 
-TEST(ArithmeticTest, RefusesResultsOfMoreThan64Bits) {
+TEST(ArithmeticTest, RejectsResultsOfMoreThan64Bits) {
   ExpectFails("_operator.add", {kMax, int64_t{1}}, "64 bits");
   ExpectFails("_operator.sub", {kMin, int64_t{1}}, "64 bits");
   ExpectFails("_operator.mul", {kMax, int64_t{2}}, "64 bits");
@@ -133,18 +133,18 @@ TEST(ArithmeticTest, RefusesResultsOfMoreThan64Bits) {
   EXPECT_EQ(Whole("_operator.mod", {kMin, int64_t{-1}}), 0);
 }
 
-TEST(ArithmeticTest, RefusesDivisionsByZero) {
+TEST(ArithmeticTest, RejectsDivisionsByZero) {
   for (const char* target : {"_operator.floordiv", "_operator.mod", "_operator.truediv"}) {
     ExpectFails(target, {int64_t{1}, int64_t{0}}, "by zero");
     ExpectFails(target, {1.0, 0.0}, "by zero");
   }
 }
 
-TEST(ArithmeticTest, RefusesWhatIsNoNumber) {
+TEST(ArithmeticTest, RejectsOtherTypes) {
   ExpectFails("_operator.add", {int64_t{1}, "text"}, "integer");
 }
 
-TEST(ArithmeticTest, KnowsNoOtherFunctions) {
+TEST(ArithmeticTest, RejectsOtherFunctions) {
   EXPECT_EQ(FindArithmetic("_operator.matmul"), nullptr);
   EXPECT_EQ(FindArithmetic(""), nullptr);
 }

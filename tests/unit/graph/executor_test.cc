@@ -23,7 +23,7 @@ using c10::IValue;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-// The storage of what the operator below was given is gone once it is read for the last time.
+// Checks that the storage of the operator's argument is freed after its last use.
 c10::Storage* probed = nullptr;
 int64_t references_left = 0;
 
@@ -73,7 +73,7 @@ TEST(ExecutorTest, CallsOperatorsWithDefaultsAndKeywords) {
   const json graph = Graph(
       {Tensor("x"), Tensor("w")},
       {Aten("linear.default", {{"input", Tensor("x")}, {"weight", Tensor("w")}}, {Tensor("y")}),
-       // `alpha` comes after the `*` of the schema, and the schema's order is kept.
+       // `alpha` is keyword-only in the schema. The order of the schema is kept.
        Aten("add.Tensor", {{"alpha", Int(2)}, {"other", Tensor("y")}, {"self", Tensor("y")}},
             {Tensor("z")}),
        Aten("softmax.int",
@@ -86,7 +86,7 @@ TEST(ExecutorTest, CallsOperatorsWithDefaultsAndKeywords) {
   ExpectEqual(RunGraph(graph, {x, w}).front(), (y + 2 * y).softmax(1, at::kDouble));
 }
 
-TEST(ExecutorTest, GivesNumbersToOperatorsOfTensors) {
+TEST(ExecutorTest, ConvertsNumbersToTensors) {
   const json graph =
       Graph({Tensor("x"), SymInt("n")},
             {Aten("mul.Tensor", {{"self", Tensor("x")}, {"other", Int(3)}}, {Tensor("a")}),
@@ -100,7 +100,7 @@ TEST(ExecutorTest, GivesNumbersToOperatorsOfTensors) {
   ExpectEqual(result, at::ones_like(b) / b);
 }
 
-TEST(ExecutorTest, GivesIntegersToOperatorsOfFloats) {
+TEST(ExecutorTest, ConvertsIntegersToFloats) {
   const json graph =
       Graph({Tensor("x"), SymInt("n")},
             {Aten("upsample_nearest1d.vec",
@@ -115,7 +115,7 @@ TEST(ExecutorTest, GivesIntegersToOperatorsOfFloats) {
   ExpectEqual(results[1], at::full({1, 2, 6}, 7.0F));
 }
 
-TEST(ExecutorTest, ComputesSizesAsPython) {
+TEST(ExecutorTest, ComputesSizesLikePython) {
   const json graph = Graph(
       {Tensor("x")},
       {Aten("sym_size.int", {{"self", Tensor("x")}, {"dim", Int(0)}}, {SymInt("n")}),
@@ -138,7 +138,7 @@ TEST(ExecutorTest, ComputesSizesAsPython) {
   EXPECT_EQ(results[4].toInt(), 9);
 }
 
-TEST(ExecutorTest, TakesListsAndReturnsThem) {
+TEST(ExecutorTest, TakesAndReturnsLists) {
   const json optional = {
       {"as_optional_tensors", {{{"as_none", true}}, {{"as_tensor", Named("i")}}}}};
   const json graph = Graph(
@@ -168,7 +168,7 @@ TEST(ExecutorTest, RepeatsOneNumberForAList) {
   ExpectEqual(RunGraph(graph, {x}).front(), at::avg_pool2d(x, {2, 2}));
 }
 
-TEST(ExecutorTest, SkipsResultsThatNobodyReads) {
+TEST(ExecutorTest, SkipsUnusedResults) {
   const json graph = Graph({Tensor("x")},
                            {Aten("max.dim", {{"self", Tensor("x")}, {"dim", Int(1)}},
                                  {Tensor("values"), Tensor("unused")})},
@@ -189,11 +189,11 @@ TEST(ExecutorTest, FreesTensorsAtTheirLastUse) {
   std::vector<IValue> inputs;
   inputs.emplace_back(std::move(x));
   RunGraph(graph, std::move(inputs));
-  EXPECT_EQ(references_left, 1);  // in the second call nobody else has the input's memory
+  EXPECT_EQ(references_left, 1);  // in the second call the input has no other owner
   probed = nullptr;
 }
 
-TEST(ExecutorTest, ReturnsTensorsThatMayBeTrainedAndWritten) {
+TEST(ExecutorTest, ReturnsTensorsThatMayBeTrainedAndModified) {
   const json graph = Graph(
       {Tensor("x")}, {Aten("relu.default", {{"self", Tensor("x")}}, {Tensor("y")})}, {Tensor("y")});
   at::Tensor weight = Rows().set_requires_grad(true);
@@ -225,7 +225,7 @@ TEST(ExecutorTest, NamesTheOperatorThatFailed) {
       executor->Run({Rows()});
       ADD_FAILURE() << "multiplied";
     } catch (const c10::Error& error) {
-      // PyTorch's own words begin with the operator's name since 2.15.
+      // Since PyTorch 2.15 its message begins with the operator's name.
       EXPECT_THAT(
           error.what_without_backtrace(),
           testing::EndsWith(
@@ -233,10 +233,11 @@ TEST(ExecutorTest, NamesTheOperatorThatFailed) {
               "aten::mm(Float[3, 4], Float[3, 4]), /m/model.py, line 9, in forward: y = x @ x)"));
     }
   }
-  ExpectEqual(executor->Run({at::eye(3)}).front(), at::eye(3));  // nothing is left of the failure
+  ExpectEqual(executor->Run({at::eye(3)}).front(),
+              at::eye(3));  // the failure leaves no state behind
 }
 
-TEST(ExecutorTest, LeavesErrorsOfMemoryAsTheyAre) {
+TEST(ExecutorTest, PropagatesOutOfMemoryErrors) {
   const auto graph = [](bool of_host) {
     return Graph({Tensor("x")},
                  {Node("torch.ops.executor_test.run_out_of_memory.default",
@@ -247,8 +248,8 @@ TEST(ExecutorTest, LeavesErrorsOfMemoryAsTheyAre) {
   EXPECT_THROW(RunGraph(graph(true), {Rows()}), std::bad_alloc);
 }
 
-// The meta device stands for the replica's GPU, which is not the exporter's.
-TEST(ExecutorTest, WhatAGraphMakesOnTheExportersGpuIsOnTheReplicasDevice) {
+// The meta device stands for a GPU of the replica other than the exporter's.
+TEST(ExecutorTest, CreatesTensorsOnTheReplicasDevice) {
   const json gpu = {{"as_device", {{"type", "cuda"}, {"index", 1}}}};
   const json cpu = {{"as_device", {{"type", "cpu"}, {"index", nullptr}}}};
   const auto program = Read(
@@ -291,7 +292,7 @@ TEST(ExecutorTest, RunsOneProgramOnManyThreads) {
   }
 }
 
-TEST(ExecutorTest, TellsOfOutputsAsSoonAsTheyAreFinal) {
+TEST(ExecutorTest, ReportsOutputsAsSoonAsTheyAreFinal) {
   const json graph = Graph({Tensor("x")},
                            {Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("a")}),
                             Aten("cos.default", {{"self", Tensor("a")}}, {Tensor("b")}),
@@ -305,7 +306,7 @@ TEST(ExecutorTest, TellsOfOutputsAsSoonAsTheyAreFinal) {
   EXPECT_THAT(order, ElementsAre(1, 3, 0, 2));
 }
 
-TEST(ExecutorTest, TellsOfOutputsThatAreWrittenToAtTheEnd) {
+TEST(ExecutorTest, ReportsModifiedOutputsAtTheEnd) {
   const json graph =
       Graph({Tensor("x")},
             {Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("a")}),
@@ -319,7 +320,7 @@ TEST(ExecutorTest, TellsOfOutputsThatAreWrittenToAtTheEnd) {
   });
 }
 
-TEST(ExecutorTest, ComputesNoMoreThanTheOutputsThatAreWanted) {
+TEST(ExecutorTest, ComputesOnlyWantedOutputs) {
   const auto program =
       Read(Graph({Tensor("x")},
                  {Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("a")}),
@@ -329,7 +330,7 @@ TEST(ExecutorTest, ComputesNoMoreThanTheOutputsThatAreWanted) {
                  {Tensor("a"), Tensor("b"), Tensor("c")}));
   const auto selection = program->Select({false, false, true});
   EXPECT_EQ(selection, program->Select({false, false, true}));
-  // Without it the random numbers after it would be others.
+  // Removing it would change the random numbers after it.
   ASSERT_THAT(selection->code().instructions, SizeIs(3));
   const std::vector<IValue> results = MakeExecutor(selection)->Run({Rows()});
   EXPECT_TRUE(results[0].isNone());
@@ -350,7 +351,7 @@ json HigherOrder(const std::string& name, std::vector<json> arguments, std::vect
   return Node("torch.ops.higher_order." + name, named, std::move(outputs));
 }
 
-TEST(ExecutorTest, TakesNumbersAlsoAsTensors) {
+TEST(ExecutorTest, AcceptsNumbersAsTensors) {
   const json graph =
       Graph({Tensor("x"), SymInt("n")},
             {Aten("mul.Scalar", {{"self", Tensor("x")}, {"other", SymInt("n")}}, {Tensor("y")})},
@@ -408,7 +409,7 @@ TEST(ExecutorTest, MapsOverRows) {
   ExpectEqual(RunGraph(graph, {Rows(), w}).front(), Rows() * w);
 }
 
-TEST(ExecutorTest, RunsRegionsWhereTheyStand) {
+TEST(ExecutorTest, RunsInlineRegions) {
   const json graph =
       Graph({Tensor("x")},
             {HigherOrder("wrap_with_set_grad_enabled",

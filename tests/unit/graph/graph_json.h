@@ -1,4 +1,4 @@
-// Graphs as torch.export writes them.
+// Builds graphs in the JSON format of torch.export.
 #pragma once
 
 #include <string>
@@ -59,7 +59,7 @@ inline json Graph(std::vector<json> inputs, std::vector<json> nodes, std::vector
               {"sym_int_values", json::object()}, {"sym_bool_values", json::object()}};
 }
 
-// A program all of whose inputs are the user's.
+// Program with user inputs only.
 inline json ProgramOf(json graph) {
   json inputs = json::array();
   for (const json& input : graph["inputs"]) {

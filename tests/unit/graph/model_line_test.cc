@@ -10,26 +10,26 @@ namespace {
 
 std::string LineOf(const nlohmann::json& node) { return ModelLine(JsonField(node, "node")); }
 
-TEST(ModelLineTest, IsTheInnermostOfTheStack) {
+TEST(ModelLineTest, ReturnsTheInnermostFrame) {
   EXPECT_EQ(InnermostLine("File \"/m/model.py\", line 9, in forward\n    y = self.inner(x)\n"
                           "  File \"/m/inner.py\", line 3, in forward\n    return x + 1"),
             "/m/inner.py, line 3, in forward: return x + 1");
 }
 
-TEST(ModelLineTest, IsNotOfGeneratedCode) {
+TEST(ModelLineTest, SkipsGeneratedCode) {
   EXPECT_EQ(InnermostLine("File \"/m/model.py\", line 9, in forward\n    cond(x)\n"
                           "  File \"<eval_with_key>.5\", line 1, in forward\n    sin = x.sin()"),
             "/m/model.py, line 9, in forward: cond(x)");
 }
 
-TEST(ModelLineTest, MayHaveNoCode) {
+TEST(ModelLineTest, SupportsFramesWithoutCode) {
   EXPECT_EQ(InnermostLine("File \"/m/model.py\", line 9, in forward"),
             "/m/model.py, line 9, in forward");
   EXPECT_EQ(InnermostLine(""), "");
   EXPECT_EQ(InnermostLine("File \"/m/model.py"), "");
 }
 
-TEST(ModelLineTest, IsElseTheSubmodule) {
+TEST(ModelLineTest, FallsBackToTheSubmodule) {
   EXPECT_EQ(LineOf({{"metadata",
                      {{"nn_module_stack",
                        "L__self__,,pkg.Model;L__self___encoder,encoder,torch.nn.Linear"}}}}),

@@ -92,32 +92,32 @@ TEST_F(PayloadTest, ReadsTensorsThatShareMemory) {
   EXPECT_TRUE(tensors[0].is_alias_of(tensors[1]));
 }
 
-TEST_F(PayloadTest, NamesWhatIsMissing) {
+TEST_F(PayloadTest, NamesMissingTensors) {
   const auto read = ReadNames({"v"});
   EXPECT_THAT(std::string(read.status().message()), HasSubstr("'v' is not in the archive"));
   config_["config"]["w"]["path_name"] = "weight_7";
   ExpectRefused("'data/weights/weight_7' is not in the archive");
 }
 
-TEST_F(PayloadTest, RefusesTensorsOutsideOfTheirMemory) {
+TEST_F(PayloadTest, RejectsTensorsOutsideOfTheirMemory) {
   config_["config"]["w"] = Payload("weight_0", {2, 4}, {3, 1});
-  ExpectRefused("does not fit into the 24 bytes");
+  ExpectRefused("exceeds its storage of 24 bytes");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {3, 1}, 1);
-  ExpectRefused("does not fit");
+  ExpectRefused("exceeds its storage");
   config_["config"]["w"] = Payload("weight_0", {INT64_MAX, 2}, {INT64_MAX, 1});
-  ExpectRefused("does not fit");
+  ExpectRefused("exceeds its storage");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {-3, 1});
   ExpectRefused("is negative");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {3});
-  ExpectRefused("number of strides");
+  ExpectRefused("numbers of strides");
 }
 
-TEST_F(PayloadTest, RefusesPicklesAndUnknownTypes) {
+TEST_F(PayloadTest, RejectsPicklesAndUnknownTypes) {
   config_["config"]["w"]["use_pickle"] = true;
-  ExpectRefused("a tensor of a class of its own");
+  ExpectRefused("a tensor subclass");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {3, 1});
   config_["config"]["w"]["tensor_meta"]["dtype"] = 99;
-  ExpectRefused("known type");
+  ExpectRefused("known datatype");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {3, 1});
   config_["config"]["w"]["tensor_meta"]["layout"] = 1;
   ExpectRefused("strided");
@@ -125,8 +125,8 @@ TEST_F(PayloadTest, RefusesPicklesAndUnknownTypes) {
   ExpectRefused("expected an object");
 }
 
-// The meta device stands for the replica's GPU, which is not the exporter's.
-TEST_F(PayloadTest, WeightsOfTheExportersGpuGoToTheReplicasDevice) {
+// The meta device stands for a GPU of the replica other than the exporter's.
+TEST_F(PayloadTest, CopiesGpuWeightsToTheReplicasDevice) {
   for (const char* name : {"w", "t"}) {
     config_["config"][name]["tensor_meta"]["device"] = {{"type", "cuda"}, {"index", 1}};
   }

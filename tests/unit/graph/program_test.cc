@@ -22,7 +22,7 @@ json Sine() {
                {Tensor("y")});
 }
 
-// A program with `change` at `pointer`.
+// Returns the program with `change` at `pointer`.
 json Changed(const std::string& pointer, json change) {
   json program = ProgramOf(Sine());
   program[json::json_pointer(pointer)] = std::move(change);
@@ -39,9 +39,9 @@ void ExpectNodeRefused(const json& node, const std::string& words) {
   ExpectRefused(ProgramOf(Graph({Tensor("x"), SymInt("n")}, {node}, {Tensor("y")})), words);
 }
 
-TEST(ProgramTest, IsReadFromWhatTorchExportWrites) { EXPECT_THAT(Read(ProgramOf(Sine())), IsOk()); }
+TEST(ProgramTest, ReadsProgramsOfTorchExport) { EXPECT_THAT(Read(ProgramOf(Sine())), IsOk()); }
 
-TEST(ProgramTest, KnowsNoOtherMajorVersion) {
+TEST(ProgramTest, RejectsOtherMajorVersions) {
   ExpectRefused(
       Changed("/schema_version/major", 9),
       "schema_version.major: unsupported version 9 of torch.export's schema (expected 8)");
@@ -64,18 +64,18 @@ TEST(ProgramTest, NamesOperatorsThatDoNotExist) {
                     "operator torch.ops.higher_order.scan is not supported");
 }
 
-TEST(ProgramTest, RefusesOperatorsWithEffectsOnTheServer) {
+TEST(ProgramTest, RejectsOperatorsWithEffectsOnTheServer) {
   ExpectNodeRefused(Aten("from_file.default", {}, {Tensor("y")}), "not allowed");
   ExpectNodeRefused(Aten("_print.default", {{"s", {{"as_string", "hello"}}}}, {}), "not allowed");
 }
 
-TEST(ProgramTest, NamesTheModelsLine) {
+TEST(ProgramTest, NamesTheSourceLine) {
   json node = Aten("sinus.default", {{"self", Tensor("x")}}, {Tensor("y")});
   node["metadata"]["stack_trace"] = "File \"/m/model.py\", line 9, in forward\n    y = sinus(x)";
   ExpectNodeRefused(node, "[/m/model.py, line 9, in forward: y = sinus(x)]");
 }
 
-TEST(ProgramTest, RefusesValuesThatAreNotDefinedBefore) {
+TEST(ProgramTest, RejectsValuesThatAreNotDefinedBefore) {
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("y")}}, {Tensor("y")}),
                     "nodes[0].inputs[0].arg.as_tensor: 'y' is undefined");
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("x")}),
@@ -89,7 +89,7 @@ TEST(ProgramTest, FitsArgumentsToTheSchema) {
                     "aten::sin has no argument 'input'");
   ExpectNodeRefused(
       Aten("sin.default", {{"self", Tensor("x")}, {"self", Tensor("x")}}, {Tensor("y")}),
-      "argument 'self' of aten::sin is given twice");
+      "duplicate argument 'self' of aten::sin");
   const auto reshape = [](json size) {
     return Aten("view.default", {{"self", Tensor("x")}, {"size", std::move(size)}}, {Tensor("y")});
   };
@@ -106,7 +106,7 @@ TEST(ProgramTest, FitsArgumentsToTheSchema) {
   }
 }
 
-TEST(ProgramTest, RefusesTypesThatTheSchemaDoesNotNumber) {
+TEST(ProgramTest, RejectsTypesThatTheSchemaDoesNotNumber) {
   const auto cast = [](int64_t type) {
     return Aten("_to_copy.default", {{"self", Tensor("x")}, {"dtype", {{"as_scalar_type", type}}}},
                 {Tensor("y")});
@@ -130,25 +130,25 @@ TEST(ProgramTest, RefusesTypesThatTheSchemaDoesNotNumber) {
 TEST(ProgramTest, FitsResultsToTheSchema) {
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("y"), Tensor("z")}),
                     "aten::sin has 2 outputs (expected 1)");
-  ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {SymInt("y")}), "wrong type");
+  ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {SymInt("y")}), "wrong result type");
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {TensorList({"y"})}),
-                    "wrong type");
+                    "wrong result type");
   ExpectNodeRefused(
       Aten("split.Tensor", {{"self", Tensor("x")}, {"split_size", Int(1)}}, {Tensor("y")}),
-      "wrong type");
+      "wrong result type");
 }
 
-TEST(ProgramTest, RefusesArithmeticOfTensors) {
+TEST(ProgramTest, RejectsArithmeticOfTensors) {
   ExpectNodeRefused(Node("_operator.add", {{"a", Tensor("x")}, {"b", Int(1)}}, {SymInt("m")}),
                     "wrong type of argument of _operator.add");
   ExpectNodeRefused(Node("_operator.add", {{"a", SymInt("n")}}, {SymInt("m")}),
                     "has 1 arguments (expected 2)");
 }
 
-TEST(ProgramTest, RefusesNumbersOfAnotherTypeThanTheOperatorReturns) {
+TEST(ProgramTest, RejectsNumbersOfAnotherTypeThanTheOperatorReturns) {
   const NamedArguments size = {{"self", Tensor("x")}, {"dim", Int(0)}};
-  ExpectNodeRefused(Aten("sym_size.int", size, {SymFloat("y")}), "wrong type");
-  ExpectNodeRefused(Aten("sym_size.int", size, {SymBool("y")}), "wrong type");
+  ExpectNodeRefused(Aten("sym_size.int", size, {SymFloat("y")}), "wrong result type");
+  ExpectNodeRefused(Aten("sym_size.int", size, {SymBool("y")}), "wrong result type");
   ExpectNodeRefused(Node("_operator.add", {{"a", Int(1)}, {"b", Int(2)}}, {SymFloat("y")}),
                     "outputs[0]: int (expected float)");
 }
@@ -169,7 +169,7 @@ TEST(ProgramTest, ComputesConstantsWhenItIsRead) {
                 "nodes[1]: _operator.mod: division");
 }
 
-TEST(ProgramTest, RefusesDamagedGraphs) {
+TEST(ProgramTest, RejectsDamagedGraphs) {
   for (const char* field :
        {"/graph_module", "/graph_module/graph", "/graph_module/signature",
         "/graph_module/graph/nodes", "/graph_module/graph/nodes/0",
@@ -183,11 +183,11 @@ TEST(ProgramTest, RefusesDamagedGraphs) {
       EXPECT_EQ(Read(Changed(field, wrong)).code(), absl::StatusCode::kFailedPrecondition) << field;
     }
   }
-  ExpectRefused(Changed("/graph_module/signature/input_specs", json::array()), "for 1 inputs");
-  ExpectRefused(Changed("/graph_module/signature/output_specs", json::array()), "for 1 outputs");
+  ExpectRefused(Changed("/graph_module/signature/input_specs", json::array()), "expected 1, the number of inputs");
+  ExpectRefused(Changed("/graph_module/signature/output_specs", json::array()), "expected 1, the number of outputs");
 }
 
-TEST(ProgramTest, RefusesBodiesThatDoNotFit) {
+TEST(ProgramTest, RejectsBodiesThatDoNotFit) {
   const auto cond = [](json body, json operands) {
     return Node(
         "torch.ops.higher_order.cond",
@@ -202,7 +202,7 @@ TEST(ProgramTest, RefusesBodiesThatDoNotFit) {
                     "wrong arguments");
 }
 
-TEST(ProgramTest, RefusesBodiesOfOtherTypes) {
+TEST(ProgramTest, RejectsBodiesOfOtherTypes) {
   const json number =
       Graph({Tensor("x")},
             {Aten("sym_size.int", {{"self", Tensor("x")}, {"dim", Int(0)}}, {SymInt("size")})},
@@ -230,7 +230,7 @@ TEST(ProgramTest, RefusesBodiesOfOtherTypes) {
       "cond has no predicate");
 }
 
-TEST(ProgramTest, RefusesRegionsWithoutOperands) {
+TEST(ProgramTest, RejectsRegionsWithoutOperands) {
   const json nothing = Graph({}, {}, {});
   ExpectNodeRefused(
       Node("torch.ops.higher_order.map_impl", {{"", Subgraph(nothing)}, {"", TensorList({})}}, {}),
@@ -241,7 +241,7 @@ TEST(ProgramTest, RefusesRegionsWithoutOperands) {
       "cond has no predicate (expected a tensor or a number)");
 }
 
-TEST(ProgramTest, RefusesAutocastToUnknownTypes) {
+TEST(ProgramTest, RejectsAutocastToUnknownTypes) {
   for (const int64_t wrong : {-1, 999}) {
     ExpectNodeRefused(Node("torch.ops.higher_order.wrap_with_autocast",
                            {{"", {{"as_string", "cpu"}}},
@@ -251,11 +251,11 @@ TEST(ProgramTest, RefusesAutocastToUnknownTypes) {
                             {"", Subgraph(Sine())},
                             {"", Tensor("x")}},
                            {Tensor("y")}),
-                      "autocast to an unknown type");
+                      "autocast to unknown type");
   }
 }
 
-TEST(ProgramTest, RefusesGraphsThatAreNestedTooDeep) {
+TEST(ProgramTest, RejectsGraphsThatAreNestedTooDeep) {
   json body = Sine();
   for (int depth = 0; depth < 40; ++depth) {
     body =
@@ -267,7 +267,7 @@ TEST(ProgramTest, RefusesGraphsThatAreNestedTooDeep) {
   ExpectRefused(ProgramOf(body), "nested too deep");
 }
 
-TEST(ProgramTest, KnowsWhatItsInputsAre) {
+TEST(ProgramTest, ReadsKindsOfInputs) {
   json program = ProgramOf(
       Graph({Tensor("p"), Tensor("x"), Int(3)},
             {Aten("mul.Tensor", {{"self", Tensor("x")}, {"other", Tensor("k")}}, {Tensor("y")})},

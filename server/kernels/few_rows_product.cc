@@ -10,7 +10,7 @@
 namespace braid {
 namespace {
 
-// Multiplications that are worth another thread.
+// Multiplications per thread at least.
 constexpr int64_t kGrain = int64_t{1} << 15;
 
 struct Product {
@@ -19,12 +19,13 @@ struct Product {
   const float* bias;  // may be null
   float* y;
   int64_t in;
-  int64_t out;  // between two rows of y
+  int64_t out;  // also the stride of y's rows
 };
 
 #define BRAID_INLINE inline __attribute__((always_inline))
 
-// Of kRows rows and the kColumns numbers of each from `column` on, in sums of kWidth lanes each.
+// Computes kColumns results of each of kRows rows, starting at `column`, with vectors of kWidth
+// lanes.
 template <int kWidth, int kRows, int kColumns>
 BRAID_INLINE void Block(const Product& p, int64_t column) {
   typedef float Lanes __attribute__((vector_size(kWidth * sizeof(float))));
@@ -58,7 +59,7 @@ BRAID_INLINE void Block(const Product& p, int64_t column) {
   }
 }
 
-// Sums that the registers of a processor hold.
+// Number of vector sums that fit in registers.
 constexpr int kSums = 8;
 
 template <int kWidth, int kRows>
@@ -121,7 +122,7 @@ Kernel KernelOf(VectorWidth width) {
   return Width4;
 }
 
-// 0: not so few.
+// Returns the number of rows; 0 if FewRowsLinear() does not support it.
 int64_t RowsOf(const at::Tensor& input, int64_t in) {
   if (input.dim() == 0 || input.size(-1) != in || in == 0 || input.numel() > kMaxFewRows * in) {
     return 0;

@@ -15,12 +15,12 @@
 namespace braid {
 namespace {
 
-// Of fewer multiplications MKL's product is the faster one, for some sizes.
-constexpr int64_t kLeastMultiplications = int64_t{1} << 25;
+// For fewer multiplications MKL is faster for some sizes.
+constexpr int64_t kMinMultiplications = int64_t{1} << 25;
 
 thread_local bool products_of_thread = false;
 
-// Laid out by rows or by columns.
+// True for row-major and column-major matrices.
 bool IsPlainMatrix(const at::Tensor& tensor) {
   return IsPlainFloat(tensor) && tensor.dim() == 2 &&
          (tensor.is_contiguous() || tensor.t().is_contiguous());
@@ -28,7 +28,7 @@ bool IsPlainMatrix(const at::Tensor& tensor) {
 
 bool IsLargeProduct(const at::Tensor& left, const at::Tensor& right) {
   return products_of_thread && IsFreeOfModes() && IsPlainMatrix(left) && IsPlainMatrix(right) &&
-         left.size(1) == right.size(0) && left.numel() * right.size(1) >= kLeastMultiplications;
+         left.size(1) == right.size(0) && left.numel() * right.size(1) >= kMinMultiplications;
 }
 
 at::Tensor Mm(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {

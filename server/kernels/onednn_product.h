@@ -1,4 +1,4 @@
-// Products of matrices by oneDNN.
+// Matrix products by oneDNN.
 #pragma once
 
 #include <optional>
@@ -8,24 +8,24 @@
 
 namespace braid {
 
-// Whether LibTorch has oneDNN in it, and may use it.
+// True if LibTorch was built with oneDNN and may use it.
 bool HasOneDnn();
 
-// Float32 numbers in plain memory of the host, with any strides.
+// True for dense float32 tensors in host memory, with any strides and nothing pending.
 bool IsPlainFloat(const at::Tensor& tensor);
-// Whether there is no bias, or one that oneDNN, which does not look at its strides, reads right.
+// True if there is no bias, or a contiguous one. oneDNN ignores the strides of a bias.
 bool FitsAsBias(const std::optional<at::Tensor>& bias, int64_t outputs);
-// Whether neither gradients are recorded nor anything is cast on the calling thread.
+// True if neither autograd nor autocast is enabled on the calling thread.
 bool IsFreeOfModes();
 
-// `input` times the transpose of `weight`, plus `bias` if there is one: float32, on the CPU,
-// without a gradient. `weight`: a matrix in any layout, or one that oneDNN has laid out for itself.
+// Returns `input` times the transpose of `weight` plus `bias`: float32 on the CPU, without a
+// gradient. weight: a matrix with any strides, or one that oneDNN has packed.
 at::Tensor OneDnnLinear(const at::Tensor& input, const at::Tensor& weight,
                         const std::optional<at::Tensor>& bias);
 
-// Large products of float32 matrices that have no gradient of their own, which are those of
-// exported graphs and of backward passes, are oneDNN's on the calling thread, for its scope: they
-// take 0.85 to 0.95 of the time that MKL takes. The last bits are others.
+// Within its scope, oneDNN computes large float32 matrix products on the calling thread if autograd
+// does not record them, as in exported graphs and backward passes. They take 85 to 95 % of the time
+// of MKL. Results differ in the last bits.
 class OneDnnProductsGuard {
  public:
   OneDnnProductsGuard();

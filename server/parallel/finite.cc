@@ -12,24 +12,24 @@
 namespace braid {
 namespace {
 
-double LargestOf(at::ScalarType type) {
-  return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "LargestOf", [] {
+double MaxOf(at::ScalarType type) {
+  return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "MaxOf", [] {
     return static_cast<double>(std::numeric_limits<scalar_t>::max());
   });
 }
 
 struct Range {
-  double least;
-  double most;
+  double min;
+  double max;
 };
 
-// Not numbers, if an element is none. One transfer from a GPU.
+// Returns NaN if an element is NaN. Needs one transfer from a GPU.
 Range RangeOf(const at::Tensor& values) {
-  const auto [least, most] = at::aminmax(values);
+  const auto [min, max] = at::aminmax(values);
   if (values.is_cpu()) {
-    return {least.item<double>(), most.item<double>()};
+    return {min.item<double>(), max.item<double>()};
   }
-  const at::Tensor both = at::stack({least, most}).cpu();
+  const at::Tensor both = at::stack({min, max}).cpu();
   return {both[0].item<double>(), both[1].item<double>()};
 }
 
@@ -40,11 +40,10 @@ double RangeShare(const at::Tensor& tensor) {
   if (values.numel() == 0) {
     return 0;
   }
-  const auto [least, most] = RangeOf(values);
-  const double magnitude = std::max(std::abs(least), std::abs(most));
-  return std::isfinite(magnitude) && std::isfinite(least)
-             ? magnitude / LargestOf(values.scalar_type())
-             : std::numeric_limits<double>::infinity();
+  const auto [min, max] = RangeOf(values);
+  const double magnitude = std::max(std::abs(min), std::abs(max));
+  return std::isfinite(magnitude) && std::isfinite(min) ? magnitude / MaxOf(values.scalar_type())
+                                                        : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace braid

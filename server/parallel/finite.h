@@ -1,13 +1,13 @@
-// Whether tensors, and their sums, hold numbers only.
+// Detects non-finite values in tensors and in their sums.
 #pragma once
 
 #include "ATen/core/Tensor.h"
 
 namespace braid {
 
-// The largest magnitude of an element, as a share of the largest that the datatype has: infinity if
-// one is not finite, 0 if there is none. The sum of tensors whose shares add up to less than 1 is
-// finite. One pass that only reads.
+// Returns the largest magnitude in `tensor` divided by the largest value of its datatype. Infinity
+// if an element is not finite, 0 if there are no elements. The sum of tensors is finite if their
+// shares add up to less than 1. Reads the tensor once.
 double RangeShare(const at::Tensor& tensor);
 
 }  // namespace braid

@@ -10,7 +10,7 @@
 namespace braid {
 namespace {
 
-// Vectorised kernels and transfers want aligned addresses.
+// Bytes. Vectorized kernels and transfers need aligned addresses.
 constexpr int64_t kAlignment = 64;
 
 int64_t Padded(int64_t numel, size_t element_size) {
@@ -68,7 +68,7 @@ void FlatParameters::Accumulate(const std::vector<at::Tensor>& gradients, bool f
   if (first) {
     std::fill(reached_.begin(), reached_.end(), false);
   }
-  // On a GPU the dense ones are a few kernels, not one for each parameter.
+  // On a GPU, dense gradients need a few kernels in all instead of one per parameter.
   std::vector<at::Tensor> dense_views;
   std::vector<at::Tensor> dense;
   for (size_t p = 0; p < gradients.size(); ++p) {

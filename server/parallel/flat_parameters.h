@@ -1,5 +1,5 @@
-// A replica's parameters, and their gradients, as views of one contiguous buffer for each dtype, so
-// that reduce, update and broadcast are one call each.
+// Parameters and gradients of a replica as views of one contiguous buffer per dtype, so that
+// reduce, update and broadcast are one call each.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace braid {
 
-// A parameter's place: `buffer` and elements [offset, offset + numel), padded to 64 bytes.
+// Location of a parameter: elements [offset, offset + numel) of `buffer`, padded to 64 bytes.
 struct FlatSlot {
   size_t buffer = 0;
   int64_t offset = 0;
@@ -18,41 +18,44 @@ struct FlatSlot {
   int64_t padded = 0;
 };
 
+// Copy of accumulated gradients.
 struct SavedGradients {
   std::vector<at::Tensor> flat;
   std::vector<bool> reached;
 };
 
-// Used by the replica's worker, and by whoever synchronizes with it.
+// Thread-compatible: used by the replica's worker and by threads that synchronize with it.
 class FlatParameters {
  public:
   // Moves `replica`'s parameters into flat buffers on their device.
   explicit FlatParameters(Replica& replica);
-  // The same, but `replica`, which has the same parameters as `primary`'s, has them where the
-  // primary has: what changes one changes both. The gradients are its own.
+  // Binds `replica`'s parameters to the buffers of `primary`, whose replica has the same
+  // parameters. Both replicas then share their values. Gradients are not shared.
   FlatParameters(Replica& replica, const FlatParameters& primary);
 
-  // One a dtype, in the order in which the parameters first use it.
+  // One buffer per dtype, in the order in which parameters first use it.
   const std::vector<at::Tensor>& values() const { return values_; }
   const std::vector<at::Tensor>& gradients() const { return gradients_; }
-  // One a parameter, in the replica's order.
+  // One slot per parameter, in the replica's order.
   const std::vector<FlatSlot>& slots() const { return slots_; }
 
-  // Adds `gradients`, one a parameter, undefined for one that was not reached; `first`: whatever
-  // the flat gradient holds is overwritten instead.
+  // Adds `gradients`, one per parameter, undefined for parameters that were not reached. first:
+  // overwrites the flat gradients instead.
   void Accumulate(const std::vector<at::Tensor>& gradients, bool first);
-  // The same one by one, as a backward pass makes them: none has been reached ...
+  // Sets all gradients to zero and marks all parameters as not reached. Put() calls follow.
   void Clear();
-  // ... then parameter `p`, once.
+  // Adds the gradient of parameter `p`. At most once per parameter after Clear().
   void Put(size_t p, const at::Tensor& gradient);
-  // `gradients` are the first, but kept elsewhere: the flat gradient counts for nothing.
+  // Marks the parameters with defined `gradients` as reached, and no others. The gradients are
+  // stored elsewhere; the flat gradients are not used.
   void MarkReached(const std::vector<at::Tensor>& gradients);
-  // Which parameters have been reached since the last first one.
+  // Returns the parameters that were reached since the last call with `first`, Clear() or
+  // MarkReached().
   const std::vector<bool>& reached() const { return reached_; }
-  // The gradient of parameter `p`, of its shape: a view.
+  // Returns a view of the gradient of parameter `p` with the parameter's shape.
   const at::Tensor& gradient(size_t p) const { return gradient_views_[p]; }
 
-  // A copy of the accumulated gradients, to go back to.
+  // Copies the accumulated gradients.
   SavedGradients SaveGradients() const;
   void RestoreGradients(const SavedGradients& saved);
 

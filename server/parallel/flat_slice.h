@@ -1,4 +1,4 @@
-// Cuts a flat buffer into parts that several threads, or devices, work on.
+// Divides a flat buffer into slices for several threads or devices.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ struct Slice {
   int64_t size() const { return end - begin; }
 };
 
-// Part `part` of `parts` of a flat buffer, at most 64 bytes longer than another. Its borders are
-// multiples of 64 bytes, or the buffer's end; it may be empty.
+// Returns slice `part` of `parts` slices of a flat buffer. Borders are multiples of 64 bytes or the
+// end of the buffer. Sizes differ by at most 64 bytes; a slice may be empty.
 inline Slice SliceOf(const at::Tensor& flat, size_t part, size_t parts) {
   const int64_t step = 64 / static_cast<int64_t>(flat.element_size());
   const int64_t steps = (flat.numel() + step - 1) / step;

@@ -42,7 +42,7 @@ bool FromScalarType(c10::ScalarType scalar, DataType* type) {
 }
 
 at::Tensor View(const HostTensor& host) {
-  // from_blob wants a mutable pointer; nothing writes through it.
+  // from_blob() takes a mutable pointer, but the view is only read.
   return at::from_blob(const_cast<void*>(host.data), host.shape,
                        at::TensorOptions().dtype(ToScalarType(host.type)));
 }

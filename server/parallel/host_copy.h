@@ -1,4 +1,4 @@
-// Between host memory as the wire has it and tensors on a device.
+// Converts between tensors in host memory, as requests have them, and LibTorch tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,21 @@
 namespace braid {
 
 c10::ScalarType ToScalarType(DataType type);
-// False for a type that the wire has no name for.
+// Returns false for a type that the protocol does not support.
 bool FromScalarType(c10::ScalarType scalar, DataType* type);
 
-// A view of `host`'s bytes, which it does not keep alive, of rows [start, start + rows); all of it
-// if it is broadcast.
+// Returns a view of rows [start, start + rows) of `host`, or of all of it if it is broadcast. The
+// view does not keep the memory alive.
 at::Tensor ViewRows(const HostTensor& host, int64_t start, int64_t rows);
-// A view of all of it; also for a 0-dim tensor.
+// Returns a view of all of `host`, which may be 0-dim. Does not keep the memory alive.
 at::Tensor View(const HostTensor& host);
 
-// Writes out what LibTorch has only marked on `tensor`: a negation, a conjugation, or zeros without
-// memory. Required before its memory is read other than by LibTorch's operators. Returns `tensor`
-// itself if nothing is pending.
+// Resolves a pending negation or conjugation, or zeros without memory. Required before anything but
+// LibTorch's operators reads the memory. Returns `tensor` itself if nothing is pending.
 at::Tensor Materialize(const at::Tensor& tensor);
 
-// The tensor's bytes in host memory, kept alive by it; copies only what is not there yet,
-// contiguous. The caller synchronizes the device before it reads them.
+// Returns `tensor` as a contiguous HostTensor that owns its memory. Copies only if the tensor is on
+// another device or not contiguous. Synchronize the device before reading the bytes.
 HostTensor ToHost(const at::Tensor& tensor, std::string name);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// How a forward pass runs.
+// Mode of a forward pass.
 #pragma once
 
 namespace braid {

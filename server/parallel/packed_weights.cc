@@ -18,13 +18,13 @@
 namespace braid {
 namespace {
 
-// Of fewer numbers a matrix is multiplied by before oneDNN has looked up how.
-constexpr int64_t kLeastNumbers = int64_t{1} << 18;
+// Minimum number of elements. For smaller matrices the overhead of oneDNN exceeds its gain.
+constexpr int64_t kMinElements = int64_t{1} << 18;
 thread_local const PackedWeights* weights_of_thread = nullptr;
 
 bool CanBePacked(const at::Tensor& weight) {
   return IsPlainFloat(weight) && weight.dim() == 2 && weight.is_contiguous() &&
-         weight.numel() >= kLeastNumbers && !weight.is_inference();
+         weight.numel() >= kMinElements && !weight.is_inference();
 }
 
 at::Tensor Pack(const at::Tensor& weight) {
@@ -36,7 +36,7 @@ at::Tensor Pack(const at::Tensor& weight) {
   return stack.front().toTensor();
 }
 
-// Whether oneDNN's product is the same, and faster.
+// True if oneDNN's product supports the arguments and is faster.
 bool IsWorthwhile(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   return CanBePacked(weight) && IsPlainFloat(input) && input.dim() >= 2 &&
@@ -66,7 +66,7 @@ PackedWeights::PackedWeights(const ReplicaSet& replicas) {
   if (!HasOneDnn()) {
     return;
   }
-  // By the place in a replica's state.
+  // By index in the replica's state.
   std::vector<std::shared_ptr<Packed>> shared;
   for (size_t r = 0; r < replicas.size(); ++r) {
     const std::vector<StateEntry> state = replicas.replica(r).state();
@@ -98,9 +98,9 @@ const at::Tensor* PackedWeights::Find(const at::Tensor& weight) const {
     try {
       entry.packed->value = Pack(entry.weight);
     } catch (const std::exception& failure) {
-      // Nothing may be thrown here: who comes next would wait for ever.
+      // An exception must not leave call_once(): the next caller would block forever.
       Log(LogModule::kModels)
-          .warn("a matrix of {} bytes is used as it is: {}", entry.weight.nbytes(),
+          .warn("linear layers: a matrix of {} bytes is not packed ({})", entry.weight.nbytes(),
                 std::string(Excerpt(failure.what())));
     }
   });

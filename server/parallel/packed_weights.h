@@ -1,8 +1,8 @@
-// Linear layers on a CPU whose weights do not change, faster.
+// Prepacked weights for faster linear layers on CPUs.
 //
-// oneDNN multiplies by a matrix that it has laid out for itself once. Of a batch of a dozen rows
-// this takes about half the time that LibTorch's own product takes, of hundreds nine tenths; by a
-// small matrix it takes longer. Of a few rows it is FewRowsLinear(), by the matrix as it is.
+// oneDNN packs a weight matrix once into its own layout. A product with a dozen rows then takes
+// about half the time of LibTorch's product, and with hundreds of rows 90 %. For small matrices it
+// is slower. Inputs with a few rows use FewRowsLinear() on the original matrix.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace braid {
 
-// The weights of replicas, each laid out when it is first of use, once for all replicas, which hold
-// the same values. That takes as much memory again as the matrices of one replica. Thread-safe.
+// Packed weights of a set of replicas. Each matrix is packed at its first use, once for all
+// replicas, which have equal values. Uses as much memory as the matrices of one replica.
+// Thread-safe.
 class PackedWeights {
  public:
-  // Keeps the memory of the replicas' weights, and looks at what is written to them: a matrix that
-  // has changed since is not taken any more. What is written through Tensor.data LibTorch does not
-  // count, and it is not seen.
+  // Keeps the replicas' weights alive. A matrix that is modified later is not used any more, by
+  // LibTorch's version counter. Writes through Tensor.data are not counted and not noticed.
   explicit PackedWeights(const ReplicaSet& replicas);
 
-  // The linear layers of the calling thread take `weights`, which outlive it, for its scope, where
-  // they are and where that is faster; those of few rows take FewRowsLinear().
+  // Within its scope, linear layers on the calling thread use `weights`, which must outlive it, or
+  // FewRowsLinear(), if that is faster.
   class Use {
    public:
     explicit Use(const PackedWeights& weights);
@@ -40,21 +40,21 @@ class PackedWeights {
     const ThreadKernelsGuard kernels_;
   };
 
-  // What is multiplied by in place of `weight`; nullptr where it is not one of the replicas'.
+  // Returns the packed form of `weight`; nullptr if it is not a matrix of the replicas.
   const at::Tensor* Find(const at::Tensor& weight) const;
 
  private:
   struct Packed {
     absl::once_flag once;
-    at::Tensor value;  // undefined before, and if there was no memory
+    at::Tensor value;  // undefined before packing, and after an error
   };
   struct Entry {
     at::Tensor weight;
-    int64_t version;  // as LibTorch counts what is written to it
+    int64_t version;  // LibTorch's version counter
     std::shared_ptr<Packed> packed;
   };
 
-  absl::flat_hash_map<const void*, Entry> entries_;  // by the address of the numbers
+  absl::flat_hash_map<const void*, Entry> entries_;  // by data pointer
 };
 
 }  // namespace braid

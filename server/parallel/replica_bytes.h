@@ -1,4 +1,4 @@
-// The memory of a replica.
+// Memory of a replica.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace braid {
 
-// What the parameters and buffers of `replica` take, each memory once. By its worker, or before it
-// has one.
+// Returns the bytes of all parameters and buffers; shared storage counts once. Call it on the
+// replica's worker, or before it has one.
 int64_t BytesOf(const Replica& replica);
 
 }  // namespace braid

@@ -1,5 +1,5 @@
-// All replicas of one set of weights, each with the worker that it runs on; the first is the
-// primary.
+// All replicas with the same weights, each with the worker that it runs on. The first replica is
+// the primary.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace braid {
 
-// Immutable after construction, but for what the replicas hold.
+// Immutable after construction, except for the replicas themselves.
 class ReplicaSet {
  public:
-  // `replicas[r]` belongs to `workers[r]`; the workers outlive the set.
+  // `replicas[r]` runs on `workers[r]`. The workers must outlive the set.
   ReplicaSet(std::vector<Worker*> workers, std::vector<std::unique_ptr<Replica>> replicas)
       : workers_(std::move(workers)), replicas_(std::move(replicas)) {}
 
@@ -23,7 +23,7 @@ class ReplicaSet {
   Replica& replica(size_t r) const { return *replicas_[r]; }
   Worker& worker(size_t r) const { return *workers_[r]; }
   const std::vector<Worker*>& workers() const { return workers_; }
-  // The workers of the first `n` replicas.
+  // Returns the workers of the first `n` replicas.
   std::vector<Worker*> first_workers(size_t n) const {
     return {workers_.begin(), workers_.begin() + static_cast<std::ptrdiff_t>(n)};
   }

@@ -12,7 +12,7 @@
 namespace braid {
 namespace {
 
-// Elements that are still in the first cache when they are looked at.
+// Elements per block, so that IsFinite() reads from the L1 cache.
 constexpr int64_t kBlock = 2048;
 
 template <typename T>
@@ -34,7 +34,7 @@ void SumBlock(const std::vector<const T*>& terms, int64_t begin, int64_t size, T
   }
 }
 
-// By the exponent's bits, which no processor needs an order of operations for.
+// Compares the bits of the exponent: integer operations vectorize without reordering floats.
 template <typename T>
 bool IsFinite(const T* values, int64_t size) {
   using Bits = std::conditional_t<sizeof(T) == sizeof(uint32_t), uint32_t, uint64_t>;

@@ -1,4 +1,4 @@
-// Sums gradients where they are into a flat buffer, without flattening each replica's first.
+// Sums the gradients of replicas into a flat buffer without flattening each replica's gradients.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace braid {
 
-// Writes Σ_r gradients[r][p], in the order of r, of every parameter p into the part of `slice` of
-// flat gradient buffer `buffer` of `flat` that is p's. The gradients are dense and contiguous, in
-// memory that the calling thread reaches; undefined: zero. Returns whether all sums are finite, so
-// that nobody need read the gradients for that alone.
+// Writes Σ_r gradients[r][p] for every parameter p to flat gradient buffer `buffer` of `flat`,
+// within `slice`. Adds in the order of r. Gradients are dense, contiguous and accessible from the
+// calling thread; undefined means zero. Returns true if all sums are finite, which saves another
+// pass over the gradients.
 bool SumGradients(const std::vector<std::vector<at::Tensor>>& gradients, const FlatParameters& flat,
                   size_t buffer, const Slice& slice);
 

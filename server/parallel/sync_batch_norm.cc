@@ -36,7 +36,7 @@ using MaybeTensor = std::optional<at::Tensor>;
 
 thread_local const BatchNormSeat* seat_of_thread = nullptr;
 
-// A kernel answers by throwing.
+// Throws errors: kernels cannot return a Status.
 std::vector<Part> AllGather(const Part& part) {
   TORCH_CHECK(seat_of_thread != nullptr,
               "the gradient of a synchronized batch norm outside of its step");
@@ -62,7 +62,7 @@ Part LocalStatistics(const at::Tensor& input) {
   return {count, at::stack({mean, variance * count})};
 }
 
-// By Chan's formula, in the order of the members: each comes to the same bits.
+// Merges statistics by Chan's formula, in the order of the members, so that all get the same bits.
 Statistics Merge(const std::vector<Part>& parts) {
   const at::Tensor zeros = at::zeros_like(parts.front().values[0]);
   Statistics whole{0, zeros, zeros};
@@ -96,8 +96,8 @@ void UpdateRunning(const at::Tensor& running, const at::Tensor& now, double mome
   }
 }
 
-// The whole batch's gradient in each of the local inputs, in the type of the statistics. `sums`:
-// over all members, of the output's gradient and of its product with the normalized input.
+// Returns the gradient of the local inputs, in the datatype of the statistics. sums: sums over all
+// members of the output's gradient and of its product with the normalized input.
 at::Tensor InputGradient(const at::Tensor& gradient, const at::Tensor& input,
                          const at::Tensor& weight, const at::Tensor& mean, const at::Tensor& invstd,
                          const at::Tensor& sums, int64_t count) {
@@ -111,7 +111,7 @@ at::Tensor InputGradient(const at::Tensor& gradient, const at::Tensor& input,
   return result.sub_(of_channel(scale * sums[0] / count));
 }
 
-// By given statistics, as in evaluation.
+// Normalizes by given statistics, as in evaluation mode.
 at::Tensor Normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                      const at::Tensor& mean, const at::Tensor& variance, double eps) {
   if (input.numel() == 0) {
@@ -122,8 +122,8 @@ at::Tensor Normalize(const at::Tensor& input, const at::Tensor& weight, const at
                                            /*training=*/false, /*momentum=*/0, eps));
 }
 
-// Of the input, the weight and the bias; of the input only if `with_input`,
-// which meets the other members.
+// Returns the gradients of input, weight and bias. with_input: computes the input's gradient, which
+// needs an exchange with the other members.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
     const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight_of_any_type,
     const at::Tensor& mean, const at::Tensor& variance, double eps, bool with_input) {
@@ -132,7 +132,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
   at::Tensor bias_gradient = at::zeros_like(mean);
   const at::Tensor invstd = (variance + eps).rsqrt();
   if (input.numel() > 0) {
-    // The kernel for GPUs requires the saved statistics in evaluation, too; that for CPUs does not.
+    // The GPU kernel requires the saved statistics also in evaluation mode.
     std::tie(std::ignore, weight_gradient, bias_gradient) =
         at::native_batch_norm_backward(gradient, input, weight, mean, variance, mean, invstd,
                                        /*train=*/false, eps, /*output_mask=*/{false, true, true});
@@ -152,8 +152,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
   return {input_gradient, weight_gradient, bias_gradient};
 }
 
-// Normalizes by statistics that depend on the inputs of all members. LibTorch's kernels do what
-// concerns the local rows: with given statistics, as in evaluation.
+// Autograd function for statistics that depend on the inputs of all members. LibTorch's kernels for
+// evaluation mode compute the part of the local rows.
 struct Normalization : torch::autograd::Function<Normalization> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
@@ -173,7 +173,7 @@ struct Normalization : torch::autograd::Function<Normalization> {
   }
 };
 
-// The tensor, if it has as many elements as there are channels; undefined if there is none.
+// Returns the tensor, or an undefined one. Throws unless it has one element per channel.
 at::Tensor OfChannels(const char* name, const MaybeTensor& tensor, int64_t channels) {
   at::Tensor given = tensor.value_or(at::Tensor());
   TORCH_CHECK(!given.defined() || given.numel() == channels, name, " should contain ", channels,
@@ -181,7 +181,7 @@ at::Tensor OfChannels(const char* name, const MaybeTensor& tensor, int64_t chann
   return given;
 }
 
-// What a batch norm without parameters has in their place.
+// Defaults for a batch norm without parameters.
 at::Tensor ScaleOr(const MaybeTensor& weight, const at::Tensor& mean) {
   return weight && weight->defined() ? *weight : at::ones_like(mean);
 }
@@ -210,12 +210,11 @@ at::Tensor BatchNorm(c10::DispatchKeySet keys, const at::Tensor& input, const Ma
                               whole.mean, whole.deviation / whole.count, eps);
 }
 
-at::Tensor Moved(const at::Tensor& running, const at::Tensor& now, double momentum) {
+at::Tensor UpdatedRunning(const at::Tensor& running, const at::Tensor& now, double momentum) {
   return (running * (1 - momentum) + now * momentum).to(running.scalar_type());
 }
 
-// What an exported graph has of a batch norm: no tensor is written to, and what the gradient needs
-// is given back.
+// Batch norm of exported graphs: modifies no tensor, and returns what the gradient needs.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ExportedBatchNorm(
     c10::DispatchKeySet keys, const at::Tensor& input, const MaybeTensor& weight,
     const MaybeTensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var,
@@ -229,8 +228,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ExportedB
   const at::Tensor variance = whole.deviation / whole.count;
   return {Normalize(input, ScaleOr(weight, whole.mean), ShiftOr(bias, whole.mean), whole.mean,
                     variance, eps),
-          whole.mean, (variance + eps).rsqrt(), Moved(running_mean, whole.mean, momentum),
-          Moved(running_var, whole.deviation / (whole.count - 1), momentum)};
+          whole.mean, (variance + eps).rsqrt(), UpdatedRunning(running_mean, whole.mean, momentum),
+          UpdatedRunning(running_var, whole.deviation / (whole.count - 1), momentum)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> ExportedBatchNormWithoutRunning(
@@ -262,7 +261,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ExportedBatchNormBackward(
                                 invstd->pow(-2) - eps, eps, output_mask[0]);
 }
 
-// LibTorch makes it of batch_norm, over channels of single rows: not to be synchronized.
+// LibTorch implements instance norm by batch_norm over channels of single rows. It must not be
+// synchronized.
 at::Tensor InstanceNorm(c10::DispatchKeySet keys, const at::Tensor& input,
                         const MaybeTensor& weight, const MaybeTensor& bias,
                         const MaybeTensor& running_mean, const MaybeTensor& running_var,
@@ -292,7 +292,7 @@ absl::StatusOr<std::vector<BatchNormExchange::Part>> BatchNormExchange::AllGathe
     const absl::MutexLock lock(&mu_);
     for (const Slot& slot : slots_[round % 2]) {
       if (slot.round != round || slot.part.values.sizes() != part.values.sizes()) {
-        return absl::FailedPreconditionError("the replicas came to different batch norms");
+        return absl::FailedPreconditionError("replicas are at different batch norm layers");
       }
       parts.push_back(slot.part);
     }

@@ -1,5 +1,5 @@
-// Batch norm over the rows of several ranks of a worker group: normalization, running statistics
-// and gradients are those of their whole batch.
+// Synchronized batch norm over several ranks of a worker group. Normalization, running statistics
+// and gradients are those of the whole batch.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ namespace braid {
 
 class BatchNormExchange;
 
-// One rank's place at an exchange: `worker_group` is met as `rank` in `group`, of which it is
-// `member`.
+// Position of one rank in an exchange. `rank` waits at the barriers of `group` in `worker_group`;
+// `member` is its index in the group.
 struct BatchNormSeat {
   WorkerGroup& worker_group;
   size_t group;
@@ -28,43 +28,44 @@ struct BatchNormSeat {
   BatchNormExchange& exchange;
 };
 
-// What the ranks of one group exchange during one forward and backward. One object per step and
-// stage, shared by its ranks. Thread-safe.
+// All-gather between the ranks of one group during a forward and backward pass. There is one object
+// per step and stage, shared by its ranks. Thread-safe.
 class BatchNormExchange {
  public:
   struct Part {
-    int64_t count = 0;  // values a channel
-    at::Tensor values;  // numbers of each channel, [k, channels]
+    int64_t count = 0;  // values per channel
+    at::Tensor values;  // [k, channels]
   };
 
   explicit BatchNormExchange(size_t members);
 
-  // The parts of all members in their order, on the device of this one's. Meets the others, once.
-  // CANCELLED if one of them has failed, FAILED_PRECONDITION if one is somewhere else in its model.
+  // Returns the parts of all members in order, on the device of `part`. Blocks at one barrier.
+  // CANCELLED if another member failed, FAILED_PRECONDITION if one is at another layer of the
+  // model.
   absl::StatusOr<std::vector<Part>> AllGather(const BatchNormSeat& seat, const Part& part)
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Slot {
-    uint64_t round = 0;  // the exchange that it was filled for, from 1; 0: none
+    uint64_t round = 0;  // exchange that it was filled for, from 1; 0: none
     Part part;
   };
 
   absl::Mutex mu_;
-  // Two sets by turns, so that one meeting an exchange is enough: a member fills a set again after
-  // the meeting over the other, and each came to that one after it had read this set.
+  // Exchanges alternate between two sets, so that each needs only one barrier. A member refills a
+  // set after the barrier of the other set, which every member reaches after reading this set.
   std::array<std::vector<Slot>, 2> slots_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint64_t> rounds_ ABSL_GUARDED_BY(mu_);  // exchanges that a member has begun
+  std::vector<uint64_t> rounds_ ABSL_GUARDED_BY(mu_);  // exchanges that each member has started
 };
 
-// For its scope, on the calling thread, aten::batch_norm in training mode, and what an exported
-// graph has in its place, normalizes by the statistics of all members' rows, forward and backward:
-// to be held in both, and not when the model is evaluated. All members run the same model, so meet
-// at the same layers in the same order. A member may have a single row, or none, as long as the
-// group has two values a channel.
+// Within its scope, on the calling thread, batch norm in training mode uses the statistics of the
+// rows of all members. Covers aten::batch_norm and the operators of exported graphs. Hold it during
+// the forward and the backward pass of training, not during evaluation. All members run the same
+// model, so that they exchange at the same layers in the same order. A member may have one row or
+// none if the group has at least two values per channel.
 class SyncBatchNormGuard {
  public:
-  // `member`: the rank's index within the group.
+  // member: index of the rank in the group.
   SyncBatchNormGuard(WorkerGroup& worker_group, size_t group, size_t rank, size_t member,
                      BatchNormExchange& exchange);
   ~SyncBatchNormGuard();

@@ -1,4 +1,4 @@
-// A Communicator over replicas in host memory, which says what it was asked for.
+// Fake Communicator over replicas in host memory that records its calls.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace braid {
 
 class HostCommunicator final : public Communicator {
  public:
-  // What has been asked of it; outlives it.
+  // Record of the calls. Must outlive the communicator.
   struct Calls {
     int reduces = 0;
-    std::vector<size_t> sums;  // in the order in which they began
-    absl::Status fail;         // what sums, if it is an error, end with
+    std::vector<size_t> sums;  // in the order in which they started
+    absl::Status fail;         // result of all sums, if it is an error
   };
 
   HostCommunicator(size_t ranks, Calls* calls) : ready_(ranks), calls_(calls) {}
@@ -67,7 +67,7 @@ class HostCommunicator final : public Communicator {
   }
 
  private:
-  // By rank. Under the lock of whoever sums.
+  // By rank. Guarded by the caller's lock.
   std::vector<std::vector<size_t>> ready_;
   Calls* const calls_;
 };

@@ -1,4 +1,4 @@
-// Configurations that no file was read for.
+// Model configurations for tests.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace braid {
 
-// Of model "m".
+// Configuration of model "m".
 inline ModelConfig MakeConfig(int64_t max_batch_size, std::vector<TensorSpec> inputs,
                               std::vector<TensorSpec> outputs) {
   ModelConfig config;

@@ -1,4 +1,4 @@
-// Counts the calls of one operator of LibTorch.
+// Counts calls of one LibTorch operator.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace braid {
 
-// For its scope, on the calling thread. One at a time.
+// Counts within its scope, on the calling thread. Only one object at a time.
 class OperatorCounter {
  public:
   explicit OperatorCounter(std::string name)

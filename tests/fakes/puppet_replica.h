@@ -1,4 +1,4 @@
-// A replica whose forward pass is a function of the test's.
+// Fake replica whose forward pass is a function of the test.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace braid {
 
-// It has the parameters that it is given, no buffers, and no backward pass.
+// Has the given parameters, no buffers and no backward pass.
 class PuppetReplica final : public Replica {
  public:
   using Tensors = std::vector<at::Tensor>;

@@ -1,4 +1,4 @@
-// TorchScript modules that are made in the test instead of being read from a file.
+// TorchScript modules that tests define from source.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@
 
 namespace braid {
 
-// An empty module that can be put in training and evaluation mode.
+// Creates an empty module with a training mode.
 inline torch::jit::Module NewModule() {
   torch::jit::Module module("Made");
   module.register_attribute("training", c10::BoolType::get(), true);
   return module;
 }
 
-// A replica of `module`, which takes and returns what `config` says.
+// Creates a replica of `module` with the inputs and outputs of `config`.
 inline std::unique_ptr<Replica> MakeReplica(const torch::jit::Module& module,
                                             const ModelConfig& config) {
   auto replica = TorchScriptReplica::Create(module, config.inputs, config.outputs,
@@ -31,7 +31,7 @@ inline std::unique_ptr<Replica> MakeReplica(const torch::jit::Module& module,
   return replica.ok() ? *std::move(replica) : nullptr;
 }
 
-// Several, each a copy of its own.
+// Creates several replicas of copies of `module`.
 inline std::vector<std::unique_ptr<Replica>> MakeReplicas(const torch::jit::Module& module,
                                                           const ModelConfig& config, size_t count) {
   const std::unique_ptr<Replica> original = MakeReplica(module, config);

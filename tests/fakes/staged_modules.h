@@ -1,4 +1,4 @@
-// TorchScript modules of parts that can be stages: TrainedConfig()'s inputs and outputs.
+// TorchScript modules with pipeline stages. They fit TrainedConfig().
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace braid {
 
-// A part with parameters w [in, out] and b [out]. forward() is for the test to define.
+// Creates a part with parameters w [in, out] and b [out]. The test defines forward().
 inline torch::jit::Module Part(const std::string& name, int64_t in, int64_t out) {
   torch::jit::Module part(name);
   part.register_attribute("training", c10::BoolType::get(), true);
@@ -20,14 +20,14 @@ inline torch::jit::Module Part(const std::string& name, int64_t in, int64_t out)
   return part;
 }
 
-// One whose forward(x) is tanh of a linear layer.
+// Creates a part whose forward(x) is tanh of a linear layer.
 inline torch::jit::Module TanhPart(const std::string& name, int64_t in, int64_t out) {
   torch::jit::Module part = Part(name, in, out);
   part.define("def forward(self, x):\n  return torch.tanh(x @ self.w + self.b)\n");
   return part;
 }
 
-// `parts`, by their names, one after the other.
+// Creates a module that runs `parts` in sequence.
 inline torch::jit::Module Chain(
     const std::vector<std::pair<std::string, torch::jit::Module>>& parts) {
   torch::jit::Module module = NewModule();

@@ -21,7 +21,7 @@ at::Tensor Multiply(VectorWidth width, const at::Tensor& x, const at::Tensor& w,
   return y;
 }
 
-TEST(FewRowsProductTest, GivesWhatLinearGivesWhateverTheSizesAndTheProcessor) {
+TEST(FewRowsProductTest, MatchesLinearForAllSizesAndWidths) {
   at::manual_seed(0);
   for (const VectorWidth width : VectorWidths()) {
     for (int64_t rows = 1; rows <= kMaxFewRows; ++rows) {
@@ -42,7 +42,7 @@ TEST(FewRowsProductTest, GivesWhatLinearGivesWhateverTheSizesAndTheProcessor) {
   }
 }
 
-TEST(FewRowsProductTest, ARowHasTheSameBitsAloneAndAmongOthersAndOnAnyNumberOfThreads) {
+TEST(FewRowsProductTest, ResultsDoNotDependOnOtherRowsOrThreads) {
   const int threads = at::get_num_threads();
   const absl::Cleanup restore = [threads] { at::set_num_threads(threads); };
   const at::Tensor x = at::randn({kMaxFewRows, 1003});
@@ -59,7 +59,7 @@ TEST(FewRowsProductTest, ARowHasTheSameBitsAloneAndAmongOthersAndOnAnyNumberOfTh
   }
 }
 
-TEST(FewRowsProductTest, WhatIsNotFiniteStaysSo) {
+TEST(FewRowsProductTest, KeepsNonFiniteValues) {
   at::Tensor x = at::ones({2, 20});
   x[0][3] = std::numeric_limits<float>::infinity();
   x[1][19] = std::numeric_limits<float>::quiet_NaN();
@@ -68,7 +68,7 @@ TEST(FewRowsProductTest, WhatIsNotFiniteStaysSo) {
   EXPECT_TRUE(at::isnan(y[1]).all().item<bool>());
 }
 
-TEST(FewRowsProductTest, InputsOfAnyRank) {
+TEST(FewRowsProductTest, SupportsInputsOfAnyRank) {
   const at::Tensor w = at::randn({6, 5});
   const at::Tensor bias = at::randn({6});
   for (const at::Tensor& x : {at::randn({5}), at::randn({2, 2, 5}), at::randn({1, 1, 3, 5})}) {
@@ -80,7 +80,7 @@ TEST(FewRowsProductTest, InputsOfAnyRank) {
   }
 }
 
-TEST(FewRowsProductTest, TakesWhatItCanReadAsItLies) {
+TEST(FewRowsProductTest, AcceptsOnlyContiguousFloats) {
   const at::Tensor w = at::randn({6, 5});
   const at::Tensor bias = at::randn({6});
   EXPECT_TRUE(AreFewRows(at::randn({kMaxFewRows, 5}), w, bias));

@@ -31,7 +31,7 @@ class OneDnnProductsTest : public ::testing::Test {
   at::Tensor bias_;
 };
 
-TEST_F(OneDnnProductsTest, AreThoseOfAnExportedGraph) {
+TEST_F(OneDnnProductsTest, AreUsedByExportedGraphs) {
   const c10::AutoGradMode no_grad(false);
   const at::Tensor gradient = at::randn({128, 512});
   const at::Tensor output = at::addmm(bias_, input_, weight_.t());
@@ -45,7 +45,7 @@ TEST_F(OneDnnProductsTest, AreThoseOfAnExportedGraph) {
   EXPECT_EQ(counter.count(), 3);
 }
 
-TEST_F(OneDnnProductsTest, PendingNegationsCount) {
+TEST_F(OneDnnProductsTest, RespectPendingNegations) {
   const c10::AutoGradMode no_grad(false);
   const at::Tensor output = at::mm(input_, weight_.t());
   const at::Tensor negated = at::_neg_view(input_);
@@ -54,7 +54,7 @@ TEST_F(OneDnnProductsTest, PendingNegationsCount) {
   ExpectClose(at::addmm(at::_neg_view(bias_), negated, weight_.t()), -(output + bias_));
 }
 
-TEST_F(OneDnnProductsTest, AreThoseOfABackwardPass) {
+TEST_F(OneDnnProductsTest, AreUsedByBackwardPasses) {
   weight_.requires_grad_(true);
   input_.requires_grad_(true);
   at::linear(input_, weight_, bias_).square().sum().backward();
@@ -70,7 +70,7 @@ TEST_F(OneDnnProductsTest, AreThoseOfABackwardPass) {
   EXPECT_EQ(counter.count(), 2);
 }
 
-TEST_F(OneDnnProductsTest, OthersStayAsTheyAre) {
+TEST_F(OneDnnProductsTest, AreNotUsedForOtherProducts) {
   const c10::AutoGradMode no_grad(false);
   const OperatorCounter counter(kProduct);
   at::mm(input_, weight_.t());

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(RangeShareTest, OneElementThatIsNotFiniteIsFound) {
+TEST(RangeShareTest, FindsASingleNonFiniteElement) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
     const at::Tensor tensor = at::ones({1000}, type);
     EXPECT_LT(RangeShare(tensor), 1e-4) << type;
@@ -23,23 +23,23 @@ TEST(RangeShareTest, OneElementThatIsNotFiniteIsFound) {
   }
 }
 
-TEST(RangeShareTest, IsOfTheDatatypesRange) {
+TEST(RangeShareTest, IsRelativeToTheRangeOfTheDatatype) {
   EXPECT_DOUBLE_EQ(RangeShare(at::full({100}, 65504, at::kHalf)), 1);
   EXPECT_DOUBLE_EQ(RangeShare(at::tensor({1.0, -32752.0}).to(at::kHalf)), 0.5);
   const double most = std::numeric_limits<float>::max();
   EXPECT_DOUBLE_EQ(RangeShare(at::tensor({most, -most}).to(at::kFloat)), 1);
 }
 
-TEST(RangeShareTest, ReadsEachBoundOnce) {
+TEST(RangeShareTest, ReadsTheTensorOnce) {
   const at::Tensor tensor = at::ones({100});
   const OperatorCounter reads("aten::_local_scalar_dense");
   EXPECT_LT(RangeShare(tensor), 1e-30);
   EXPECT_EQ(reads.count(), 2);
 }
 
-TEST(RangeShareTest, OfNothingIsNone) { EXPECT_EQ(RangeShare(at::ones({0})), 0); }
+TEST(RangeShareTest, IsZeroForNoElements) { EXPECT_EQ(RangeShare(at::ones({0})), 0); }
 
-TEST(RangeShareTest, OfASparseTensorTheValuesCount) {
+TEST(RangeShareTest, UsesValuesOfSparseTensors) {
   const at::Tensor indices = at::tensor({0, 2}, at::kLong).view({1, 2});
   const at::Tensor good = at::sparse_coo_tensor(indices, at::ones({2, 3}), {4, 3});
   EXPECT_LT(RangeShare(good), 1e-30);

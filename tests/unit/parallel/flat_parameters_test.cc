@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using Tensors = std::vector<at::Tensor>;
 
-// Parameters of both floating-point types, mixed, of sizes that are no multiple of the padding.
+// Parameters of two floating-point types, with sizes that are not multiples of the padding.
 PuppetReplica MixedReplica() {
   return PuppetReplica(nullptr, {{"a", at::arange(6, at::kFloat).view({2, 3})},
                                  {"b", at::arange(3, at::kDouble)},
@@ -24,7 +24,7 @@ PuppetReplica MixedReplica() {
                                  {"d", at::arange(20, at::kDouble).view({4, 5})}});
 }
 
-TEST(FlatParametersTest, OneBufferADtypeInTheOrderOfFirstUse) {
+TEST(FlatParametersTest, HasOneBufferPerDtypeInOrderOfFirstUse) {
   PuppetReplica replica = MixedReplica();
   const FlatParameters flat(replica);
   ASSERT_EQ(flat.values().size(), 2);
@@ -37,13 +37,13 @@ TEST(FlatParametersTest, OneBufferADtypeInTheOrderOfFirstUse) {
   EXPECT_THAT(buffers, ElementsAre(0, 1, 0, 1));
 }
 
-TEST(FlatParametersTest, EverySlotIsAlignedAndPaddedTo64Bytes) {
+TEST(FlatParametersTest, AlignsAndPadsSlotsTo64Bytes) {
   PuppetReplica replica = MixedReplica();
   const FlatParameters flat(replica);
   std::vector<int64_t> ends(flat.values().size(), 0);
   for (const FlatSlot& slot : flat.slots()) {
     const at::Tensor& buffer = flat.values()[slot.buffer];
-    EXPECT_EQ(slot.offset, ends[slot.buffer]);  // no gap, no overlap
+    EXPECT_EQ(slot.offset, ends[slot.buffer]);  // no gaps, no overlaps
     EXPECT_EQ(slot.offset * buffer.element_size() % 64, 0);
     EXPECT_EQ(slot.padded * buffer.element_size() % 64, 0);
     EXPECT_LE(slot.numel, slot.padded);
@@ -71,12 +71,12 @@ TEST(FlatParametersTest, ParametersKeepTheirValuesAndBecomeViews) {
 
 class AccumulateTest : public ::testing::Test {
  protected:
-  // What the flat gradient holds for parameter `p`.
+  // Flat gradient of parameter `p`.
   at::Tensor Gradient(size_t p) const {
     const FlatSlot& slot = flat_.slots()[p];
     return flat_.gradients()[slot.buffer].narrow(0, slot.offset, slot.numel);
   }
-  // A gradient of `value` for the parameters in `reached`.
+  // Gradients with `value` for the parameters in `reached`.
   Tensors Gradients(double value, const std::vector<bool>& reached) const {
     Tensors gradients;
     for (size_t p = 0; p < reached.size(); ++p) {
@@ -91,7 +91,7 @@ class AccumulateTest : public ::testing::Test {
   FlatParameters flat_{replica_};
 };
 
-TEST_F(AccumulateTest, OneByOneAfterClearing) {
+TEST_F(AccumulateTest, PutAddsSingleGradientsAfterClear) {
   flat_.Accumulate(Gradients(1, {true, true, true, true}), /*first=*/true);
   flat_.Clear();
   const Tensors gradients = Gradients(2, {true, false, true, false});
@@ -101,7 +101,7 @@ TEST_F(AccumulateTest, OneByOneAfterClearing) {
   EXPECT_TRUE(IsAll(0, 2) && IsAll(1, 0) && IsAll(2, 2) && IsAll(3, 0));
 }
 
-TEST_F(AccumulateTest, AddsUpAndRemembersWhatWasReached) {
+TEST_F(AccumulateTest, AddsGradientsAndRecordsReachedParameters) {
   flat_.Accumulate(Gradients(1, {true, true, false, false}), /*first=*/true);
   EXPECT_THAT(flat_.reached(), ElementsAre(true, true, false, false));
   flat_.Accumulate(Gradients(2, {true, false, true, false}), /*first=*/false);
@@ -112,7 +112,7 @@ TEST_F(AccumulateTest, AddsUpAndRemembersWhatWasReached) {
   EXPECT_TRUE(IsAll(3, 0));
 }
 
-TEST_F(AccumulateTest, TheFirstOverwritesWhatWasThere) {
+TEST_F(AccumulateTest, FirstOverwritesGradients) {
   flat_.Accumulate(Gradients(1, {true, true, true, true}), /*first=*/true);
   flat_.Accumulate(Gradients(5, {true, false, false, false}), /*first=*/true);
   EXPECT_THAT(flat_.reached(), ElementsAre(true, false, false, false));
@@ -122,7 +122,7 @@ TEST_F(AccumulateTest, TheFirstOverwritesWhatWasThere) {
   }
 }
 
-TEST_F(AccumulateTest, AllParametersAreOneCall) {
+TEST_F(AccumulateTest, CallsOneOperatorForAllParameters) {
   {
     const OperatorCounter copies("aten::_foreach_copy_");
     flat_.Accumulate(Gradients(1, {true, true, false, true}), /*first=*/true);
@@ -133,7 +133,7 @@ TEST_F(AccumulateTest, AllParametersAreOneCall) {
   EXPECT_EQ(sums.count(), 1);
 }
 
-TEST_F(AccumulateTest, SparseGradientsAddUpToo) {
+TEST_F(AccumulateTest, AddsSparseGradients) {
   Tensors gradients = Gradients(1, {true, true, true, true});
   gradients[0] = gradients[0].to_sparse();
   flat_.Accumulate(gradients, /*first=*/true);
@@ -141,7 +141,7 @@ TEST_F(AccumulateTest, SparseGradientsAddUpToo) {
   EXPECT_TRUE(IsAll(0, 2) && IsAll(1, 2));
 }
 
-TEST_F(AccumulateTest, ThePaddingStaysZero) {
+TEST_F(AccumulateTest, KeepsPaddingZero) {
   flat_.Accumulate(Gradients(1, {true, true, true, true}), /*first=*/true);
   flat_.Accumulate(Gradients(1, {true, true, true, true}), /*first=*/false);
   for (size_t b = 0; b < flat_.gradients().size(); ++b) {
@@ -153,7 +153,7 @@ TEST_F(AccumulateTest, ThePaddingStaysZero) {
   }
 }
 
-TEST(FlatParametersTest, AReplicaWithoutParametersHasNoBuffers) {
+TEST(FlatParametersTest, HasNoBuffersWithoutParameters) {
   PuppetReplica replica(nullptr);
   const FlatParameters flat(replica);
   EXPECT_TRUE(flat.values().empty());

@@ -6,7 +6,7 @@
 namespace braid {
 namespace {
 
-TEST(SliceOfTest, PartsFollowEachOtherAtBordersOf64Bytes) {
+TEST(SliceOfTest, SlicesAreAdjacentAt64ByteBorders) {
   for (const auto type : {at::kDouble, at::kFloat, at::kHalf}) {
     for (const int64_t numel : {0, 64, 96, 6400}) {
       const at::Tensor flat = at::zeros({numel}, type);
@@ -25,14 +25,14 @@ TEST(SliceOfTest, PartsFollowEachOtherAtBordersOf64Bytes) {
   }
 }
 
-TEST(SliceOfTest, PartsAreEvenUpTo64Bytes) {
+TEST(SliceOfTest, SliceSizesDifferByAtMost64Bytes) {
   const at::Tensor flat = at::zeros({160}, at::kFloat);
   EXPECT_EQ(SliceOf(flat, 0, 3).size(), 48);
   EXPECT_EQ(SliceOf(flat, 1, 3).size(), 48);
   EXPECT_EQ(SliceOf(flat, 2, 3).size(), 64);
 }
 
-TEST(SliceOfTest, TheLastPartEndsWithABufferThatIsNotPadded) {
+TEST(SliceOfTest, LastSliceEndsAtUnpaddedBufferEnd) {
   const at::Tensor flat = at::zeros({21}, at::kDouble);
   EXPECT_EQ(SliceOf(flat, 0, 2).end, 8);
   EXPECT_EQ(SliceOf(flat, 1, 2).end, 21);

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Four parameters of 16 floats, 64 bytes, each; the third of another type.
+// Four parameters of 16 floats, 64 bytes, each. The third has another datatype.
 PuppetReplica FourParameters() {
   return PuppetReplica(nullptr, {{"a", at::zeros({16})},
                                  {"b", at::zeros({4, 4})},
@@ -25,7 +25,7 @@ PuppetReplica FourParameters() {
                                  {"d", at::zeros({16})}});
 }
 
-TEST(GradientBucketsTest, TheLastParametersComeFirst) {
+TEST(GradientBucketsTest, StartsWithTheLastParameters) {
   PuppetReplica replica = FourParameters();
   const FlatParameters flat(replica);
   const std::vector<GradientBucket> buckets = MakeBuckets(flat, {.first = 1, .others = 100});
@@ -40,7 +40,7 @@ TEST(GradientBucketsTest, TheLastParametersComeFirst) {
   EXPECT_EQ(buckets[2].slice.end, 32);
 }
 
-TEST(GradientBucketsTest, ASmallModelIsOneBucketADatatype) {
+TEST(GradientBucketsTest, SmallModelHasOneBucketPerDatatype) {
   PuppetReplica replica = FourParameters();
   EXPECT_EQ(MakeBuckets(FlatParameters(replica)).size(), 2);
 }
@@ -53,7 +53,7 @@ class OverlappedReduceTest : public ::testing::Test {
     for (size_t r = 0; r < kRanks; ++r) {
       replicas_.push_back(FourParameters());
       flat_.push_back(std::make_unique<FlatParameters>(replicas_.back()));
-      flat_.back()->gradients()[0].fill_(100);  // of before: it counts for nothing
+      flat_.back()->gradients()[0].fill_(100);  // old values, which are overwritten
     }
   }
   OverlappedReduce Make(bool all, const std::vector<bool>& frozen = std::vector<bool>(4)) {
@@ -61,15 +61,15 @@ class OverlappedReduceTest : public ::testing::Test {
     for (const auto& parameters : flat_) {
       flat.push_back(parameters.get());
     }
-    // Each parameter is a bucket.
+    // Every parameter has its own bucket.
     return OverlappedReduce(communicator_, flat, frozen, all, {.first = 1, .others = 1});
   }
-  // What rank `rank` makes of parameter `p`.
+  // Gradient of parameter `p` on rank `rank`.
   static double Value(size_t rank, size_t p) { return static_cast<double>(1 + 10 * rank + p); }
   void Add(OverlappedReduce* reduce, size_t rank, size_t p) {
     reduce->Add(rank, p, at::full_like(replicas_[rank].parameters()[p].value, Value(rank, p)));
   }
-  // The gradient of parameter `p` that rank `rank` has in the end.
+  // Final gradient of parameter `p` on rank `rank`.
   double Gradient(size_t rank, size_t p) {
     const at::Tensor& gradient = flat_[rank]->gradient(p);
     EXPECT_TRUE(at::equal(gradient, gradient.flatten()[0].expand_as(gradient)));
@@ -82,7 +82,7 @@ class OverlappedReduceTest : public ::testing::Test {
   HostCommunicator communicator_{kRanks, &calls_};
 };
 
-TEST_F(OverlappedReduceTest, ASumBeginsWhenTheLastRankHasIt) {
+TEST_F(OverlappedReduceTest, StartsSumWhenTheLastRankFinishesTheBucket) {
   OverlappedReduce reduce = Make(/*all=*/false);
   for (size_t r = 0; r < kRanks; ++r) {
     reduce.Begin(r);
@@ -95,7 +95,7 @@ TEST_F(OverlappedReduceTest, ASumBeginsWhenTheLastRankHasIt) {
   EXPECT_EQ(Gradient(0, 3), Value(0, 3) + Value(1, 3) + Value(2, 3));
 }
 
-TEST_F(OverlappedReduceTest, SumsBeginInOneOrderWhateverTheRanksDo) {
+TEST_F(OverlappedReduceTest, StartsSumsInOneOrder) {
   OverlappedReduce reduce = Make(/*all=*/false);
   for (size_t r = 0; r < kRanks; ++r) {
     reduce.Begin(r);
@@ -110,13 +110,13 @@ TEST_F(OverlappedReduceTest, SumsBeginInOneOrderWhateverTheRanksDo) {
   EXPECT_THAT(calls_.sums, ElementsAre(0, 1, 2, 3));
 }
 
-TEST_F(OverlappedReduceTest, WhatDoesNotComeIsZero) {
+TEST_F(OverlappedReduceTest, MissingGradientsAreZero) {
   for (const bool all : {false, true}) {
     OverlappedReduce reduce = Make(all);
     for (size_t r = 0; r < kRanks; ++r) {
       reduce.Begin(r);
       if (r != 1) {
-        Add(&reduce, r, 2);  // rank 1 had no rows; nobody reached the others
+        Add(&reduce, r, 2);  // rank 1 has no rows; the others are not reached
       }
       EXPECT_THAT(reduce.End(r), IsOk());
     }
@@ -134,7 +134,7 @@ TEST_F(OverlappedReduceTest, WhatDoesNotComeIsZero) {
   }
 }
 
-TEST_F(OverlappedReduceTest, NobodyWaitsForFrozenParameters) {
+TEST_F(OverlappedReduceTest, DoesNotWaitForFrozenParameters) {
   OverlappedReduce reduce = Make(/*all=*/false, {false, false, false, true});
   for (size_t r = 0; r < kRanks; ++r) {
     reduce.Begin(r);
@@ -143,7 +143,7 @@ TEST_F(OverlappedReduceTest, NobodyWaitsForFrozenParameters) {
   EXPECT_THAT(calls_.sums, ElementsAre(0));
 }
 
-TEST_F(OverlappedReduceTest, ASumThatFailsIsToldAndEndsTheRest) {
+TEST_F(OverlappedReduceTest, ReturnsErrorOfASumAndSkipsTheOthers) {
   OverlappedReduce reduce = Make(/*all=*/false);
   calls_.fail = absl::InternalError("NCCL: unhandled");
   for (size_t r = 0; r < kRanks; ++r) {
@@ -156,7 +156,7 @@ TEST_F(OverlappedReduceTest, ASumThatFailsIsToldAndEndsTheRest) {
   }
 }
 
-TEST_F(OverlappedReduceTest, RanksOnThreadsOfTheirOwn) {
+TEST_F(OverlappedReduceTest, SupportsConcurrentRanks) {
   for (int round = 0; round < 50; ++round) {
     OverlappedReduce reduce = Make(/*all=*/true);
     std::vector<std::thread> threads;

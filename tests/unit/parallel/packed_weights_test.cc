@@ -28,7 +28,7 @@ class PackedWeightsTest : public ::testing::Test {
     bias_ = at::randn({512});
   }
 
-  // A replica for each of `weights`, which are equal.
+  // Creates a replica for each of `weights`, which have equal values.
   ReplicaSet Replicas(const std::vector<at::Tensor>& weights) {
     std::vector<std::unique_ptr<Replica>> replicas;
     for (const at::Tensor& weight : weights) {
@@ -43,7 +43,7 @@ class PackedWeightsTest : public ::testing::Test {
   const c10::AutoGradMode no_grad_{false};
 };
 
-TEST_F(PackedWeightsTest, GiveWhatLinearGives) {
+TEST_F(PackedWeightsTest, MatchLinear) {
   const PackedWeights weights(Replicas({weight_}));
   for (const int64_t rows : {5, 7, 33, 256}) {
     const at::Tensor input = at::randn({rows, 768});
@@ -57,7 +57,7 @@ TEST_F(PackedWeightsTest, GiveWhatLinearGives) {
   }
 }
 
-TEST_F(PackedWeightsTest, TakeInputsOfAnyRankAndLayout) {
+TEST_F(PackedWeightsTest, SupportInputsOfAnyRankAndLayout) {
   const PackedWeights weights(Replicas({weight_}));
   const at::Tensor input = at::randn({768, 5, 4}).permute({2, 1, 0});
   const at::Tensor expected = at::linear(input, weight_, bias_);
@@ -69,7 +69,7 @@ TEST_F(PackedWeightsTest, TakeInputsOfAnyRankAndLayout) {
   EXPECT_EQ(counter.count(), 1);
 }
 
-TEST_F(PackedWeightsTest, ABiasIsReadAsItLies) {
+TEST_F(PackedWeightsTest, SupportStridedBias) {
   const PackedWeights weights(Replicas({weight_}));
   const at::Tensor input = at::randn({8, 768});
   const at::Tensor column = at::randn({512, 2}).select(1, 1);
@@ -81,14 +81,14 @@ TEST_F(PackedWeightsTest, ABiasIsReadAsItLies) {
   }
 }
 
-TEST_F(PackedWeightsTest, AreLeftToAutocast) {
+TEST_F(PackedWeightsTest, AreNotUsedUnderAutocast) {
   const PackedWeights weights(Replicas({weight_}));
   const AutocastGuard autocast(c10::kCPU, c10::kBFloat16);
   const PackedWeights::Use use(weights);
   EXPECT_EQ(at::linear(at::randn({8, 768}), weight_).scalar_type(), at::kBFloat16);
 }
 
-TEST_F(PackedWeightsTest, PendingNegationsCount) {
+TEST_F(PackedWeightsTest, RespectPendingNegations) {
   const at::Tensor negated = at::_neg_view(weight_);
   const PackedWeights weights(Replicas({weight_}));
   const PackedWeights of_negated(Replicas({negated}));
@@ -111,7 +111,7 @@ TEST_F(PackedWeightsTest, PendingNegationsCount) {
   }
 }
 
-TEST_F(PackedWeightsTest, AreLeftToNestedTensors) {
+TEST_F(PackedWeightsTest, AreNotUsedForNestedTensors) {
   const PackedWeights weights(Replicas({weight_}));
   const at::Tensor nested =
       at::_nested_tensor_from_mask(at::randn({4, 6, 768}), at::ones({4, 6}, at::kBool));
@@ -119,7 +119,7 @@ TEST_F(PackedWeightsTest, AreLeftToNestedTensors) {
   EXPECT_TRUE(at::linear(nested, weight_).is_nested());
 }
 
-TEST_F(PackedWeightsTest, AreLeftWhereTheyAreOfNoUse) {
+TEST_F(PackedWeightsTest, AreNotUsedForSmallProducts) {
   const at::Tensor small = at::randn({16, 768});
   const PackedWeights weights(Replicas({weight_, small}));
   const at::Tensor input = at::randn({8, 768});
@@ -140,7 +140,7 @@ TEST_F(PackedWeightsTest, AreLeftWhereTheyAreOfNoUse) {
   EXPECT_EQ(counter.count(), 0);
 }
 
-TEST_F(PackedWeightsTest, AreNotTakenOnceTheyHaveChanged) {
+TEST_F(PackedWeightsTest, AreNotUsedAfterChanges) {
   const PackedWeights weights(Replicas({weight_}));
   const at::Tensor input = at::randn({8, 768});
   const PackedWeights::Use use(weights);
@@ -151,7 +151,7 @@ TEST_F(PackedWeightsTest, AreNotTakenOnceTheyHaveChanged) {
   EXPECT_EQ(counter.count(), 0);
 }
 
-TEST_F(PackedWeightsTest, AreNotTakenForGradients) {
+TEST_F(PackedWeightsTest, AreNotUsedWithAutograd) {
   const PackedWeights weights(Replicas({weight_}));
   const c10::AutoGradMode grad(true);
   const at::Tensor input = at::randn({8, 768}).requires_grad_(true);
@@ -160,7 +160,7 @@ TEST_F(PackedWeightsTest, AreNotTakenForGradients) {
   EXPECT_TRUE(at::allclose(input.grad(), weight_.sum(0).expand({8, 768}), 1e-4, 1e-4));
 }
 
-TEST_F(PackedWeightsTest, AreLaidOutOnceForAllReplicas) {
+TEST_F(PackedWeightsTest, ArePackedOnceForAllReplicas) {
   const at::Tensor other = weight_.clone();
   const PackedWeights weights(Replicas({weight_, other}));
   std::vector<const at::Tensor*> found(4);
@@ -179,7 +179,7 @@ TEST_F(PackedWeightsTest, AreLaidOutOnceForAllReplicas) {
   }
 }
 
-TEST_F(PackedWeightsTest, AreTheInnermostScopes) {
+TEST_F(PackedWeightsTest, InnermostScopeWins) {
   const PackedWeights weights(Replicas({weight_}));
   const PackedWeights none(Replicas({}));
   const at::Tensor input = at::randn({8, 768});

@@ -7,14 +7,14 @@
 namespace braid {
 namespace {
 
-TEST(ReplicaBytesTest, EveryMemoryCountsOnce) {
+TEST(ReplicaBytesTest, CountsSharedStorageOnce) {
   const at::Tensor tied = at::zeros({4, 3});
   const PuppetReplica replica(
       nullptr, {{"encoder", tied}, {"decoder", tied.t()}, {"bias", at::zeros({5}, at::kDouble)}});
   EXPECT_EQ(BytesOf(replica), 4 * 3 * 4 + 5 * 8);
 }
 
-TEST(ReplicaBytesTest, NothingTakesNothing) { EXPECT_EQ(BytesOf(PuppetReplica(nullptr)), 0); }
+TEST(ReplicaBytesTest, IsZeroWithoutTensors) { EXPECT_EQ(BytesOf(PuppetReplica(nullptr)), 0); }
 
 }  // namespace
 }  // namespace braid

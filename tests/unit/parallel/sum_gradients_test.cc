@@ -12,7 +12,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Sizes that are no multiple of the padding, of two types.
+// Parameters of two types, with sizes that are not multiples of the padding.
 PuppetReplica FourParameters() {
   return PuppetReplica(nullptr, {{"a", at::zeros({5, 7})},
                                  {"b", at::zeros({3}, at::kDouble)},
@@ -24,10 +24,10 @@ class SumGradientsTest : public ::testing::TestWithParam<size_t> {
  protected:
   SumGradientsTest() {
     for (const at::Tensor& flat : flat_.gradients()) {
-      flat.fill_(100);  // of before
+      flat.fill_(100);  // old values
     }
   }
-  // Random ones of each replica, without those that nobody reached or some did not.
+  // Random gradients of each replica. Some parameters are not reached by all, or by any replica.
   std::vector<Tensors> Gradients(size_t replicas) const {
     std::vector<Tensors> gradients(replicas);
     for (size_t r = 0; r < replicas; ++r) {
@@ -45,7 +45,7 @@ class SumGradientsTest : public ::testing::TestWithParam<size_t> {
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, SumGradientsTest, ::testing::Values(1, 2, 3, 4));
 
-TEST_P(SumGradientsTest, EverySliceInTheOrderOfReplicas) {
+TEST_P(SumGradientsTest, AddsEachSliceInTheOrderOfReplicas) {
   const std::vector<Tensors> gradients = Gradients(GetParam());
   for (size_t b = 0; b < flat_.gradients().size(); ++b) {
     for (size_t part = 0; part < 3; ++part) {
@@ -63,7 +63,7 @@ TEST_P(SumGradientsTest, EverySliceInTheOrderOfReplicas) {
   }
 }
 
-TEST_P(SumGradientsTest, NothingOutsideTheSlice) {
+TEST_P(SumGradientsTest, DoesNotWriteOutsideOfTheSlice) {
   const Slice slice{8, 24};
   EXPECT_TRUE(SumGradients(Gradients(GetParam()), flat_, 0, slice));
   const at::Tensor& flat = flat_.gradients()[0];
@@ -73,8 +73,8 @@ TEST_P(SumGradientsTest, NothingOutsideTheSlice) {
   EXPECT_TRUE(flat_.gradients()[1].eq(100).all().item<bool>());
 }
 
-// Of every datatype, wherever the element is: also behind whole vectors and blocks.
-TEST(SumGradientsFiniteTest, WhatIsNotFiniteIsToldOfItsSliceAlone) {
+// For each datatype and position, including elements after the last vector or block.
+TEST(SumGradientsFiniteTest, DetectsNonFiniteValuesInTheirSlice) {
   constexpr int64_t kSize = 5003;
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     PuppetReplica replica(nullptr, {{"w", at::zeros({kSize}, type)}});
@@ -94,8 +94,8 @@ TEST(SumGradientsFiniteTest, WhatIsNotFiniteIsToldOfItsSliceAlone) {
   }
 }
 
-// No gradient is infinite.
-TEST(SumGradientsFiniteTest, ASumThatIsTooLargeIsTold) {
+// Every gradient is finite.
+TEST(SumGradientsFiniteTest, DetectsOverflowOfTheSum) {
   PuppetReplica replica(nullptr, {{"w", at::zeros({40})}});
   const FlatParameters flat(replica);
   const std::vector<Tensors> gradients(2, {at::full({40}, 3e38)});

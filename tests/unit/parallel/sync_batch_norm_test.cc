@@ -27,13 +27,13 @@ using ::testing::HasSubstr;
 
 using Rows = std::vector<int64_t>;
 
-// Numbers without a pattern that a wrong reduction would keep.
+// Irregular values, so that a wrong reduction shows.
 at::Tensor Numbers(at::IntArrayRef shape, double step) {
   const int64_t count = c10::multiply_integers(shape);
   return (at::arange(count, at::kDouble) * step).sin().view(shape);
 }
 
-// One rank of a group of all: its worker holds a guard while it runs `work(rank)`.
+// Runs `work(rank)` on the worker of each rank, with a guard, in one group of all ranks.
 absl::Status RunSynchronized(size_t ranks, absl::FunctionRef<void(size_t)> work) {
   const WorkerFleet fleet(static_cast<int>(ranks));
   RankGroup all(ranks);
@@ -74,11 +74,11 @@ Layer MakeLayer(int64_t channels, at::ScalarType type = at::kDouble) {
 struct Outcome {
   at::Tensor output;
   at::Tensor input_gradient;
-  std::vector<at::Tensor> gradients;  // of weight and bias, if there are any
-  Layer layer;                        // afterwards
+  std::vector<at::Tensor> gradients;  // of weight and bias, if they exist
+  Layer layer;                        // after the pass
 };
 
-// Forward and backward of a copy of `layer`.
+// Runs a forward and backward pass of a copy of `layer`.
 Outcome Step(const Layer& layer, const at::Tensor& input, const at::Tensor& output_gradient) {
   Outcome outcome;
   outcome.layer = layer.Clone();
@@ -97,7 +97,8 @@ Outcome Step(const Layer& layer, const at::Tensor& input, const at::Tensor& outp
   return outcome;
 }
 
-// The same on ranks with `rows` each, put together; all come to the same running statistics.
+// Runs it on ranks with `rows` rows each and concatenates the results. Checks that all ranks have
+// the same running statistics.
 Outcome SynchronizedStep(const Layer& layer, const at::Tensor& input,
                          const at::Tensor& output_gradient, const Rows& rows) {
   const auto inputs = input.split_with_sizes(rows);
@@ -148,7 +149,7 @@ void ExpectClose(const Outcome& a, const Outcome& b, double tolerance) {
   ExpectClose("running variance", a.layer.variance, b.layer.variance, tolerance);
 }
 
-// With `rows` ranks' rows, each of `shape` less its first dimension.
+// rows: rows of each rank. shape: shape of the input; its first dimension is ignored.
 void ExpectTheWholeBatchs(const Layer& layer, const Rows& rows, std::vector<int64_t> shape) {
   shape[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const at::Tensor input = Numbers(shape, 0.9) * 3 + 1;
@@ -156,26 +157,26 @@ void ExpectTheWholeBatchs(const Layer& layer, const Rows& rows, std::vector<int6
   ExpectClose(SynchronizedStep(layer, input, gradient, rows), Step(layer, input, gradient), 1e-12);
 }
 
-TEST(SyncBatchNormTest, IsThatOfTheWholeBatchForEveryNumberOfRanks) {
+TEST(SyncBatchNormTest, MatchesWholeBatchForAnyNumberOfRanks) {
   for (const Rows& rows : {Rows{6}, Rows{3, 3}, Rows{5, 2}, Rows{4, 4, 1}, Rows{2, 2, 2, 1}}) {
     ExpectTheWholeBatchs(MakeLayer(4), rows, {0, 4, 3, 5});
   }
 }
 
-TEST(SyncBatchNormTest, TakesTwoToFiveDimensions) {
+TEST(SyncBatchNormTest, SupportsTwoToFiveDimensions) {
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{0, 4}, {0, 4, 6}, {0, 4, 3, 2}, {0, 4, 3, 2, 2}}) {
     ExpectTheWholeBatchs(MakeLayer(4), {3, 2}, shape);
   }
 }
 
-TEST(SyncBatchNormTest, OneRowOrNoneMayBeAMembersShare) {
+TEST(SyncBatchNormTest, SupportsMembersWithOneRowOrNone) {
   ExpectTheWholeBatchs(MakeLayer(4), {1, 1}, {0, 4});
   ExpectTheWholeBatchs(MakeLayer(4), {3, 0, 2}, {0, 4});
   ExpectTheWholeBatchs(MakeLayer(4), {0, 3}, {0, 4, 3, 5});
 }
 
-TEST(SyncBatchNormTest, ParametersAndRunningStatisticsMayBeMissing) {
+TEST(SyncBatchNormTest, SupportsMissingParametersAndStatistics) {
   Layer layer = MakeLayer(4);
   layer.weight = at::Tensor();
   ExpectTheWholeBatchs(layer, {3, 2}, {0, 4, 3});
@@ -186,7 +187,7 @@ TEST(SyncBatchNormTest, ParametersAndRunningStatisticsMayBeMissing) {
   ExpectTheWholeBatchs(layer, {3, 2}, {0, 4, 3});
 }
 
-TEST(SyncBatchNormTest, TakesAMomentum) {
+TEST(SyncBatchNormTest, AppliesMomentum) {
   Layer layer = MakeLayer(4);
   layer.momentum = 1;
   ExpectTheWholeBatchs(layer, {3, 2}, {0, 4, 3});
@@ -205,7 +206,7 @@ TEST(SyncBatchNormTest, KeepsChannelsLast) {
   ExpectClose(outcome, Step(layer, input, gradient), 1e-12);
 }
 
-TEST(SyncBatchNormTest, AMeanFarFromZeroCostsNoPrecision) {
+TEST(SyncBatchNormTest, KeepsPrecisionForLargeMeans) {
   const Layer layer = MakeLayer(4, at::kFloat);
   const at::Tensor input = (Numbers({40, 4}, 0.9) + 1000).to(at::kFloat);
   const at::Tensor gradient = Numbers({40, 4}, 1.9).to(at::kFloat);
@@ -216,7 +217,7 @@ TEST(SyncBatchNormTest, AMeanFarFromZeroCostsNoPrecision) {
       at::allclose(outcome.input_gradient.to(at::kDouble), expected.input_gradient, 1e-3, 1e-3));
 }
 
-TEST(SyncBatchNormTest, ShortTypesHaveFloatStatistics) {
+TEST(SyncBatchNormTest, UsesFloatStatisticsForHalfPrecision) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     const Layer layer = MakeLayer(4, at::kFloat);
     const at::Tensor input = Numbers({7, 4, 5}, 0.9).to(type);
@@ -229,7 +230,7 @@ TEST(SyncBatchNormTest, ShortTypesHaveFloatStatistics) {
   }
 }
 
-TEST(SyncBatchNormTest, OneValueAChannelInAllIsRefused) {
+TEST(SyncBatchNormTest, RejectsOneValuePerChannel) {
   EXPECT_THAT(RunSynchronized(2,
                               [](size_t rank) {
                                 MakeLayer(4)(Numbers({rank == 0 ? 1 : 0, 4}, 0.9));
@@ -238,7 +239,7 @@ TEST(SyncBatchNormTest, OneValueAChannelInAllIsRefused) {
                        HasSubstr("Expected more than 1 value per channel when training")));
 }
 
-TEST(SyncBatchNormTest, OtherChannelsThanTheLayersAreRefused) {
+TEST(SyncBatchNormTest, RejectsWrongNumberOfChannels) {
   EXPECT_THAT(
       RunSynchronized(2,
                       [](size_t) {
@@ -247,13 +248,13 @@ TEST(SyncBatchNormTest, OtherChannelsThanTheLayersAreRefused) {
       StatusIs(absl::StatusCode::kInternal, HasSubstr("weight should contain 5 elements not 4")));
 }
 
-TEST(SyncBatchNormTest, EvaluationIsLibTorchsOwn) {
+TEST(SyncBatchNormTest, DoesNotChangeEvaluation) {
   const Layer layer = MakeLayer(4);
   const at::Tensor input = Numbers({6, 4, 3}, 0.9);
   const at::Tensor expected = layer(input, /*training=*/false);
   EXPECT_THAT(RunSynchronized(2,
                               [&](size_t rank) {
-                                // As often as it likes: nobody meets.
+                                // Any number of times: it does not wait for other ranks.
                                 for (size_t run = 0; run <= rank; ++run) {
                                   EXPECT_TRUE(at::equal(layer(input, false), expected));
                                 }
@@ -261,7 +262,7 @@ TEST(SyncBatchNormTest, EvaluationIsLibTorchsOwn) {
               IsOk());
 }
 
-TEST(SyncBatchNormTest, WithoutAGuardItIsLibTorchsOwn) {
+TEST(SyncBatchNormTest, DoesNotSynchronizeWithoutGuard) {
   const Layer layer = MakeLayer(4);
   const at::Tensor input = Numbers({6, 4, 3}, 0.9);
   const at::Tensor gradient = Numbers({6, 4, 3}, 1.9);
@@ -275,7 +276,7 @@ TEST(SyncBatchNormTest, WithoutAGuardItIsLibTorchsOwn) {
   EXPECT_TRUE(at::equal(outcome.layer.variance, expected.variance));
 }
 
-TEST(SyncBatchNormTest, InstanceNormIsOfEachRowAlone) {
+TEST(SyncBatchNormTest, DoesNotSynchronizeInstanceNorm) {
   const at::Tensor input = Numbers({6, 4, 3}, 0.9);
   const auto instance_norm = [&] {
     return at::instance_norm(input, {}, {}, {}, {}, /*use_input_stats=*/true, 0.1, 1e-5, false);
@@ -286,7 +287,7 @@ TEST(SyncBatchNormTest, InstanceNormIsOfEachRowAlone) {
       IsOk());
 }
 
-TEST(SyncBatchNormTest, TheGradientOfAnInstanceNormIsOfEachRowAlone) {
+TEST(SyncBatchNormTest, DoesNotSynchronizeGradientOfInstanceNorm) {
   const at::Tensor gradient = Numbers({6, 4, 3}, 1.9);
   const auto input_gradient = [&](double offset) {
     const at::Tensor input = Numbers({6, 4, 3}, 0.9 + offset).requires_grad_(true);
@@ -303,7 +304,7 @@ TEST(SyncBatchNormTest, TheGradientOfAnInstanceNormIsOfEachRowAlone) {
               IsOk());
 }
 
-TEST(SyncBatchNormTest, ARankThatFailsBetweenLayersEndsTheOthers) {
+TEST(SyncBatchNormTest, FailureOfARankEndsTheOthers) {
   const Layer layer = MakeLayer(4);
   EXPECT_THAT(RunSynchronized(3,
                               [&](size_t rank) {
@@ -316,7 +317,7 @@ TEST(SyncBatchNormTest, ARankThatFailsBetweenLayersEndsTheOthers) {
               StatusIs(absl::StatusCode::kInternal, ::testing::StrEq("out of luck")));
 }
 
-TEST(SyncBatchNormTest, ARankThatComesToOtherLayersIsFoundOut) {
+TEST(SyncBatchNormTest, DetectsRankAtAnotherLayer) {
   const Layer layer = MakeLayer(4);
   EXPECT_THAT(RunSynchronized(2,
                               [&](size_t rank) {
@@ -324,16 +325,16 @@ TEST(SyncBatchNormTest, ARankThatComesToOtherLayersIsFoundOut) {
                                   layer.Clone()(Numbers({3, 4}, 0.9));
                                 }
                               }),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("different batch norms")));
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("different batch norm layers")));
   EXPECT_THAT(RunSynchronized(2,
                               [&](size_t rank) {
                                 const auto channels = static_cast<int64_t>(rank + 1);
                                 MakeLayer(channels)(Numbers({3, channels}, 0.9));
                               }),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("different batch norms")));
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("different batch norm layers")));
 }
 
-TEST(SyncBatchNormTest, AGradientOutsideOfTheGuardIsRefused) {
+TEST(SyncBatchNormTest, RejectsGradientOutsideOfTheGuard) {
   const Layer layer = MakeLayer(4);
   at::Tensor y;
   EXPECT_THAT(RunSynchronized(1,
@@ -345,7 +346,7 @@ TEST(SyncBatchNormTest, AGradientOutsideOfTheGuardIsRefused) {
               ::testing::ThrowsMessage<c10::Error>(HasSubstr("synchronized batch norm")));
 }
 
-TEST(SyncBatchNormTest, ASecondDerivativeIsRefused) {
+TEST(SyncBatchNormTest, RejectsSecondDerivative) {
   const Layer layer = MakeLayer(4);
   EXPECT_THAT(RunSynchronized(1,
                               [&](size_t) {
@@ -359,7 +360,7 @@ TEST(SyncBatchNormTest, ASecondDerivativeIsRefused) {
 
 constexpr c10::DispatchKey kGpuRules = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Requires what LibTorch's kernel for GPUs requires, and calls the one for CPUs.
+// Checks the requirements of LibTorch's GPU kernel and calls the CPU kernel.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> BackwardByGpuRules(
     c10::DispatchKeySet keys, const at::Tensor& gradient, const at::Tensor& input,
     const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& running_mean,
@@ -368,7 +369,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BackwardByGpuRules(
     std::array<bool, 3> output_mask) {
   TORCH_CHECK(save_mean && save_mean->defined(), "save_mean should always be defined");
   TORCH_CHECK(save_invstd && save_invstd->defined(), "save_invstd should always be defined");
-  // It computes with these, and the other kernel with the running ones.
+  // The GPU kernel uses these statistics, the CPU kernel the running ones.
   TORCH_CHECK(at::allclose(*save_mean, *running_mean));
   TORCH_CHECK(at::allclose(*save_invstd, (*running_var + eps).rsqrt()));
   return at::_ops::native_batch_norm_backward::redispatch(
@@ -376,7 +377,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BackwardByGpuRules(
       weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask);
 }
 
-TEST(SyncBatchNormTest, BackwardGivesTheKernelWhatAGpuRequires) {
+TEST(SyncBatchNormTest, PassesSavedStatisticsToBackwardKernel) {
   const Layer layer = MakeLayer(4);
   const at::Tensor input = Numbers({3, 4, 5}, 0.9);
   const at::Tensor gradient = Numbers({3, 4, 5}, 1.9);
@@ -413,7 +414,7 @@ def forward(self, x):
   return module;
 }
 
-TEST(SyncBatchNormTest, AScriptOfTwoLayersTrainsAsOnTheWholeBatch) {
+TEST(SyncBatchNormTest, ScriptWithTwoLayersTrainsAsOnTheWholeBatch) {
   const at::Tensor input = Numbers({7, 2, 6, 6}, 0.9);
   const auto step = [](torch::jit::Module& module, const at::Tensor& x) {
     const at::Tensor y = module.forward({x}).toTensor();

@@ -109,15 +109,15 @@ class Keeps(Base):
 
 # Each with what its refusal says.
 REFUSED: list[tuple[type[nn.Module], str]] = [
-    (CountsInANumber, "assigns 'calls', which is no buffer"),
-    (AssignsATensor, "assigns 'mean', which is no buffer"),
-    (CountsWhileItEvaluates, "assigns 'calls', which is no buffer"),
+    (CountsInANumber, "assigns 'calls', which is not a buffer"),
+    (AssignsATensor, "assigns 'mean', which is not a buffer"),
+    (CountsWhileItEvaluates, "assigns 'calls', which is not a buffer"),
     (DecaysItsWeight, r"changes in place \(aten::mul_\) 'weight', a parameter"),
     (DecaysARow, r"changes in place \(aten::mul_\) 'weight', a parameter"),
-    (Remembers, r"changes in place \(aten::append\) 'history', which is no buffer"),
-    (RemembersByName, r"changes in place \(aten::_set_item\) 'named', which is no buffer"),
-    (CountsBeside, "assigns 'calls', which is no buffer"),
-    (InPart, "assigns 'part.mean', which is no buffer"),
+    (Remembers, r"changes in place \(aten::append\) 'history', which is not a buffer"),
+    (RemembersByName, r"changes in place \(aten::_set_item\) 'named', which is not a buffer"),
+    (CountsBeside, "assigns 'calls', which is not a buffer"),
+    (InPart, "assigns 'part.mean', which is not a buffer"),
 ]
 NAMES = [module.__name__ for module, _ in REFUSED]
 

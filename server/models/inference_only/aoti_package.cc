@@ -163,8 +163,8 @@ absl::Status CheckCapability(const std::string& required_text, int gpu) {
   return absl::OkStatus();
 }
 
-// Loads libtorch.so, which compiled code links to. The server finds it by its RPATH; the unpacked
-// library has no RPATH.
+// Loads libtorch.so, which compiled code links to. The server knows its path; the unpacked library
+// does not.
 absl::Status LoadLibTorch() {
   static void* const kLibrary = dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
   return kLibrary != nullptr ? absl::OkStatus()

@@ -160,7 +160,7 @@ class Origins {
     if (node->kind() == torch::jit::prim::If) {
       const Value* then = node->blocks()[0]->outputs()[value->offset()];
       const Value* other = node->blocks()[1]->outputs()[value->offset()];
-      // functional.embedding_bag swaps weight and indices if needed.
+      // functional.embedding_bag swaps weight and indices if they are in the old order.
       if (IsWeight(then) || IsWeight(other)) {
         return PlanOf(IsWeight(then) ? other : then);
       }

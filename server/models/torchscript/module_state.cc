@@ -157,13 +157,13 @@ absl::Status CheckOnlyBuffersChange(const Module& module) {
     if (change.kind == StateChange::Kind::kParameter) {
       return absl::FailedPreconditionError(absl::StrCat(
           "forward() ", Describe(change),
-          ", which only the optimizer may change (make it a buffer, or change a copy)"));
+          ", which only the optimizer may change (expected a buffer, or a change of a copy)"));
     }
     if (change.kind == StateChange::Kind::kOther) {
       return absl::FailedPreconditionError(absl::StrCat(
           "forward() ", Describe(change),
-          ": it would not be saved, restored or synchronized between replicas (register the tensor "
-          "with register_buffer(), or use a local variable)"));
+          ": it would not be saved, restored or synchronized between replicas (expected a tensor "
+          "that is registered with register_buffer(), or a local variable)"));
     }
   }
   return absl::OkStatus();

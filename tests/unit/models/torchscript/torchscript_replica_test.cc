@@ -335,7 +335,7 @@ TEST(CheckTrainableTest, AcceptsOnlyChangesOfBuffers) {
   EXPECT_THAT(CheckTrainable("self.n += 1"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("assigns 'n', which is not a buffer"),
-                             HasSubstr("register the tensor with register_buffer()"))));
+                             HasSubstr("registered with register_buffer()"))));
   EXPECT_THAT(CheckTrainable("self.w.detach().mul_(0.9)"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("changes in place (aten::mul_) 'w', a parameter"),

@@ -161,7 +161,7 @@ TEST(StagesTest, AreAllThatTheModelIs) {
     if (inner == "self.a.forward(x)") {
       EXPECT_THAT(nested.status(), IsOk());
     } else {
-      EXPECT_THAT(nested.status(), RefusesField("stages", HasSubstr("does not give 'around.a'")));
+      EXPECT_THAT(nested.status(), RefusesField("stages", HasSubstr("does not pass 'around.a'")));
     }
   }
   const torch::jit::Module module =

@@ -45,7 +45,7 @@ at::Tensor Make(const json& said, DataType type) {
   return given->Make();
 }
 
-// The literals are results of braid.exporter.generated.
+// The literals are results of braid.exporter.checks.self_test_tensors.
 TEST(SelfTestTensorsTest, NumbersMatchThePythonExporter) {
   EXPECT_EQ(SelfTestNumber(1, 0), 0x1.8858b43547040p-1);
   EXPECT_EQ(SelfTestNumber(1, 1), 0x1.021c8d37eacc8p-3);

@@ -18,8 +18,8 @@ def run(
 ) -> float:
     """Runs the named parts, or all.
 
-    make(folder, short) creates the benchmark. folder is temporary, and short is whether `--short` was
-    given. Returns the duration in seconds.
+    make(folder, short) creates the benchmark. folder is temporary, and short is whether `--short`
+    was given. Returns the duration in seconds.
     """
     # Raises SystemExit, so that servers and other child processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))

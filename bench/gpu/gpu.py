@@ -205,7 +205,8 @@ class Bench:
 
     def _export_pairs(self, repository: Path) -> None:
         names = [point.model for point in self.plan.training]
-        # Exporting uses one core, so runs in parallel. Spawned, because CUDA does not survive a fork.
+        # Exporting uses one core, so runs in parallel. Spawned, because CUDA does not survive a
+        # fork.
         with ProcessPoolExecutor(len(names), get_context("spawn")) as pool:
             jobs = [
                 pool.submit(_export_pair, self.models[name], repository, str(self.device))
@@ -278,8 +279,8 @@ def _parallel_rate(call: gpu_loops.Call, seconds: float) -> float:
 
 
 class BusyMeter:
-    """Mean GPU utilization (NVML) while the context is open, from the server's metrics; None without a
-    GPU."""
+    """Mean GPU utilization (NVML) while the context is open, from the server's metrics; None
+    without a GPU."""
 
     def __init__(self, server: Server) -> None:
         self._url = server.metrics_url
@@ -512,7 +513,10 @@ def gaps(bench: Bench) -> None:
         case = f"{point.model}, {point.precision}, batch {point.rows}"
         for measure, value in (
             ("GPU busy in steps", lambda each: each.busy),
-            ("gaps between kernels, ms per step", lambda each: each.total_gap / 1e3 / PROFILED_STEPS),
+            (
+                "gaps between kernels, ms per step",
+                lambda each: each.total_gap / 1e3 / PROFILED_STEPS,
+            ),
             ("gaps between kernels, number per step", lambda each: each.gaps / PROFILED_STEPS),
             ("gap between kernels, median, µs", lambda each: each.median_gap),
         ):
@@ -547,10 +551,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all except export)"
     )
-    parser.add_argument("--devices", default="cuda:0", help="devices of the server (default: cuda:0)")
+    parser.add_argument("--devices", default="cuda:0", help="devices (default: cuda:0)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--short", action="store_true", help="fewer cases and shorter rounds")
-    size.add_argument("--small", action="store_true", help="use small models, to test the benchmark itself")
+    size.add_argument(
+        "--small", action="store_true", help="use small models, to test the benchmark itself"
+    )
     parser.add_argument("--no_compile", action="store_true", help="skip torch.compile")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument(

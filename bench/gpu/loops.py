@@ -31,8 +31,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def _compile(module: nn.Module, device: torch.device) -> nn.Module:
-    """Compiles for fixed shapes, which is fastest, after clearing the compile cache. On a CPU (dry runs)
-    only traces, because compiling takes minutes there."""
+    """Compiles for fixed shapes, which is fastest, after clearing the compile cache. On a CPU (dry
+    runs) only traces, because compiling takes minutes there."""
     torch.compiler.reset()
     backend = "inductor" if device.type == "cuda" else "eager"
     return torch.compile(module, dynamic=False, backend=backend)
@@ -58,8 +58,8 @@ def inference(
 
 
 class Training:
-    """Training steps under bfloat16 autocast. Each step reads its loss, which each reply of Braid also
-    has."""
+    """Training steps under bfloat16 autocast. Each step reads its loss, which each reply of Braid
+    also has."""
 
     def __init__(
         self, model: Model, optimizer: dict, rows: int, device: torch.device, compiled: bool

@@ -15,8 +15,8 @@ ON_CPU = {"cpu_op"}
 
 @dataclass(frozen=True)
 class Occupancy:
-    """busy: fraction of the time, from the first kernel's start to the last one's end, in which a kernel
-    or copy ran. Gaps are the times between them, in microseconds."""
+    """busy: fraction of the time, from the first kernel's start to the last one's end, in which a
+    kernel or copy ran. Gaps are the times between them, in microseconds."""
 
     busy: float
     gaps: int

@@ -21,7 +21,8 @@ _EXTRA_SECONDS = 120
 
 @dataclass(frozen=True)
 class Point:
-    """Result of perf_analyzer at one setting. Rate in rows per second, latencies in milliseconds."""
+    """Result of perf_analyzer at one setting. Rate in rows per second, latencies in
+    milliseconds."""
 
     rate: float
     p50: float

@@ -55,7 +55,7 @@ class Bench:
 
 def peers(bench: Bench) -> None:
     if not PYTRITON_PYTHON.exists():
-        print("\npeers: skipped, PyTriton is not installed (see the output of bench/inference/inference.sh)")
+        print("\npeers: skipped, PyTriton is not installed (see bench/inference/inference.sh)")
         return
     # (batch, clients) → minimum throughput, as a multiple of PyTriton's.
     targets = {(1, 1): None, (1, 8): 8, (1, 32): None, (32, 8): 4.5, (256, 4): None}
@@ -178,7 +178,8 @@ def split(bench: Bench) -> None:
             return lambda: bare_cpu_seconds(bench.mlp, batch, threads, bench.seconds)
 
         results = bench.alternate(
-            run(one.address), run(two.address), run(grpc_alone.address), bare(4096, 1), bare(2048, 2)
+            *(run(server.address) for server in (one, two, grpc_alone)),
+            *(bare(4096, 1), bare(2048, 2)),
         )
     row("1 worker, ms", [o for o, _, _, _, _ in results])
     row("2 workers, ms", [t for _, t, _, _, _ in results])
@@ -208,8 +209,8 @@ def transport(bench: Bench) -> None:
 
 
 def overload(bench: Bench) -> None:
-    # Rejections and their clients take CPU time from the model. The longer the model's requests take,
-    # the fewer rejections there are.
+    # Rejections and their clients take CPU time from the model. The longer the model's requests
+    # take, the fewer rejections there are.
     for model in ("linears", "convolutions"):
         with (
             closing(bench.server(flags=("--max_requests=32",))) as braid,

@@ -54,7 +54,11 @@ def export(repository: Path) -> Path:
         ("identity", Identity(), _CONFIG.format(max_batch=0, columns=-1, columns_out=-1)),
         # Batch size 1: the server's capacity does not grow with the length of its queue.
         ("linears", Linears(), _CONFIG.format(max_batch=1, columns=1024, columns_out=1024)),
-        ("convolutions", Convolutions(), _CONFIG.format(max_batch=1, columns=1024, columns_out=1024)),
+        (
+            "convolutions",
+            Convolutions(),
+            _CONFIG.format(max_batch=1, columns=1024, columns_out=1024),
+        ),
     ):
         models.export(repository / name, module, config=config)
     return repository / "mlp/1/model.pt"

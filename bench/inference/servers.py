@@ -22,7 +22,8 @@ PYTRITON_PYTHON = ROOT / "build/pytriton/bin/python"
 
 
 class BraidServer:
-    """braid-server with `workers` CPU workers of one intra-op thread. folder: new, for its files."""
+    """braid-server with `workers` CPU workers of one intra-op thread. folder: new, for its
+    files."""
 
     def __init__(self, models: Path, folder: Path, workers: int = 2, flags: tuple = ()) -> None:
         self._server = Server(
@@ -49,8 +50,8 @@ class BraidServer:
 
 
 class ReadyFileServer:
-    """Server that creates a file when it is ready and stops on SIGTERM. Its child processes are in its
-    process group and are stopped with it."""
+    """Server that creates a file when it is ready and stops on SIGTERM. Its child processes are in
+    its process group and are stopped with it."""
 
     def __init__(self, command: list, ready: Path, environment: dict | None = None) -> None:
         self._log_path = ready.with_suffix(".log")
@@ -94,8 +95,8 @@ class EchoServer(ReadyFileServer):
 
 
 class MinimalServer(ReadyFileServer):
-    """Server that runs a model's forward pass on gRPC's threads. Without a model, it replies with zeros.
-    folder: new, for its files."""
+    """Server that runs a model's forward pass on gRPC's threads. Without a model, it replies with
+    zeros. folder: new, for its files."""
 
     def __init__(self, folder: Path, model: Path | None = None) -> None:
         port = folder / "port"
@@ -122,8 +123,8 @@ class PyTritonServer(ReadyFileServer):
 
 
 def start_pytriton(model: Path, max_batch: int, new_folder: Callable[[], Path]) -> PyTritonServer:
-    """Starts PyTriton. Retries after a race in PyTriton 0.7.0: its second worker connects to a socket of
-    the first one, which may not listen yet."""
+    """Starts PyTriton. Retries after a race in PyTriton 0.7.0: its second worker connects to a
+    socket of the first one, which may not listen yet."""
     for _ in range(PYTRITON_STARTS - 1):
         try:
             return PyTritonServer(model, max_batch, new_folder())

@@ -1,4 +1,5 @@
-"""Measures what TLS, tokens and the access log cost inference, with alternating requests to servers.
+"""Measures what TLS, tokens and the access log cost inference, with alternating requests to
+servers.
 
 .venv/bin/python bench/overhead/security.py prints a table for bench/RESULTS.md (medians and
 quartiles). Takes about four minutes.
@@ -45,7 +46,8 @@ def measure(server: Server, in_flight: int, *flags: str) -> Measured:
     before = server.cpu_seconds()
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     completed = report["completed"]["count"]
-    return Measured(1e6 * (server.cpu_seconds() - before) / completed, completed / report["seconds"])
+    cpu = 1e6 * (server.cpu_seconds() - before) / completed
+    return Measured(cpu, completed / report["seconds"])
 
 
 def main() -> None:
@@ -93,14 +95,18 @@ def main() -> None:
 
 
 def print_table(in_flight: int, measured: dict[str, list[Measured]]) -> None:
-    print(f"\n| {in_flight} in flight | requests/s | ratio | target | server's CPU per request | ratio |")
+    print(
+        f"\n| {in_flight} in flight | requests/s | ratio | target "
+        "| server's CPU per request | ratio |"
+    )
     print("|---|---|---|---|---|---|")
     both = list(zip(*(measured[kind] for kind in PLAINTEXT)))
     for kind, rounds in measured.items():
         rate = statistics.median(one.rate for one in rounds)
         cpu = statistics.median(one.cpu for one in rounds)
-        rates = [one.rate / statistics.mean(p.rate for p in base) for one, base in zip(rounds, both)]
-        cpus = [one.cpu / statistics.mean(p.cpu for p in base) for one, base in zip(rounds, both)]
+        pairs = list(zip(rounds, both))
+        rates = [one.rate / statistics.mean(p.rate for p in base) for one, base in pairs]
+        cpus = [one.cpu / statistics.mean(p.cpu for p in base) for one, base in pairs]
         target = f"≥ {TARGETS[kind]}" if kind in TARGETS else ""
         print(
             f"| {kind} | {rate:,.0f} | {quartiles(rates)} | {target} | {cpu:,.1f} µs "

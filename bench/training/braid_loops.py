@@ -50,8 +50,8 @@ class BraidLoop:
             loss="cross_entropy",
             optimizer=workload.optimizer,
         )
-        # From the last run: seconds per step by phase, with "rest" for time in no phase except "queue",
-        # and the fraction of the wall time outside COMPUTING.
+        # From the last run: seconds per step by phase, with "rest" for time in no phase except
+        # "queue", and the fraction of the wall time outside COMPUTING.
         self.phases: dict[str, float] = {}
         self.overhead = 0.0
 

@@ -25,8 +25,8 @@ class PyTorchLoop:
     DistributedDataParallel over Gloo, each with its share of every batch.
 
     folder: new, for the process group's file store.
-    alone: run only forward, loss and backward of each share, without all-reduce and optimizer. This is
-    an upper bound for replicas on this machine.
+    alone: run only forward, loss and backward of each share, without all-reduce and optimizer. This
+    is an upper bound for replicas on this machine.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
     bench/training/training.sh [convnet] [mlp]
 
-Every round runs all loops in turn. A ratio is the median of the rounds' ratios. Environment: ROUNDS,
-and SECONDS_EACH for the duration of a run.
+Every round runs all loops in turn. A ratio is the median of the rounds' ratios. Environment:
+ROUNDS, and SECONDS_EACH for the duration of a run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WARM_UP_STEPS = 10
 
 PLAIN = "PyTorch, 2 intra-op threads"
 DDP = "PyTorch DDP, 2 Gloo processes"
-# Upper bounds for two replicas on this machine: HALVES relative to PLAIN, and relative to WHOLE for the
-# speed-up over one replica.
+# Upper bounds for two replicas on this machine: HALVES relative to PLAIN, and relative to WHOLE for
+# the speed-up over one replica.
 HALVES = "PyTorch, halves of the batch in 2 processes, no update"
 WHOLE = "PyTorch, the batch in 1 process, 1 thread, no update"
 # API → names of the loops with two replicas and with one.
@@ -119,7 +119,10 @@ def print_ratios(workload: Workload, figures: Figures) -> None:
             ratios = figures.speed_ups(two, other)
             limit = f"{statistics.median(figures.speed_ups(HALVES, base)):.2f}" if base else ""
             result = _result(statistics.median(ratios), target, "≥", ".2f")
-            print(f"| {api} | steps/s relative to {other} | {spread(ratios, '.2f')} | {limit} | {result} |")
+            print(
+                f"| {api} | steps/s relative to {other} | {spread(ratios, '.2f')} | {limit} "
+                f"| {result} |"
+            )
         overheads = figures.overheads[two]
         result = _result(statistics.median(overheads), targets.overhead, "≤", ".0%")
         print(

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints a CycloneDX SBOM of the image that it runs in: Braid, Debian's packages, and the components
-# of a file, one a line.
+# Prints a CycloneDX SBOM of the image in which it runs: Braid, Debian's packages, and the components in a
+# file with one component per line.
 set -eu
 version=$1
 components=$2

@@ -1,4 +1,4 @@
-"""The image that scripts/container.sh has made, BRAID_IMAGE, mounted where tests can see it."""
+"""Fixture with the image BRAID_IMAGE of scripts/container.sh, mounted in a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 class Image(NamedTuple):
     name: str
     root: Path
-    # As the image's specification has it: Entrypoint, User…
+    # Configuration of the image: Entrypoint, User and so on.
     config: dict
 
 

@@ -1,5 +1,5 @@
-"""Runs the image's server as Kubernetes would: not as root, as process 1, on a root filesystem that
-nobody writes to."""
+"""Runs the image's server like Kubernetes: as process 1, not as root, on a read-only root
+filesystem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from container.conftest import Image
 
 STOP_SECONDS = 60
 
-# In namespaces of its own: what it mounts goes with the process.
+# Runs in new namespaces, so that its mounts disappear with the process.
 _ENTER = r"""
 set -e
 root=$1 models=$2 user=$3
@@ -30,7 +30,8 @@ _UNSHARE = ["unshare", "--mount", "--pid", "--fork"]
 
 
 class Container:
-    """A process of the image, with the network of this machine. As a context it ends in the end."""
+    """Process of the image on this machine's network. As a context manager, it is stopped at the
+    end."""
 
     def __init__(self, image: Image, models: Path, *flags: str, log: Path) -> None:
         self._image = image
@@ -51,7 +52,7 @@ class Container:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The server, not its parent, with which it would not go: it is another user's.
+        # Kills the server itself: as another user's process, it does not end with its parent.
         if self._parent.poll() is None:
             os.kill(self._pid(), signal.SIGKILL)
         self._parent.wait(STOP_SECONDS)
@@ -61,16 +62,16 @@ class Container:
         return self._log.read_text()
 
     def wait(self) -> int:
-        """The exit code, once the server has ended."""
+        """Waits until the server has exited and returns its exit code."""
         return self._parent.wait(STOP_SECONDS)
 
     @property
     def process(self) -> Path:
-        """What the kernel says of the server's process."""
+        """Returns the folder of the server's process in /proc."""
         return Path("/proc") / str(self._pid())
 
     def stop(self) -> int:
-        """Asks the server to end, as an orchestrator does; its exit code."""
+        """Sends SIGTERM, like an orchestrator, and returns the exit code."""
         os.kill(self._pid(), signal.SIGTERM)
         return self.wait()
 

@@ -1,4 +1,4 @@
-"""The container image: what is in it, and that its server serves and ends."""
+"""Tests of the container image: its contents, serving and shutdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from e2e.support.server import ROOT
 from container.conftest import Image
 from container.running import Container
 
-# Of the CPU's; the other holds CUDA.
+# Limit for the CPU image; the other one includes CUDA.
 MOST_BYTES = {"cpu": 800e6, "cuda": 4e9}
 
 
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an AOTInductor model."""
+    """Returns the folder of an AOTInductor model."""
     folder = tmp_path_factory.mktemp("compiled") / "mixed"
     aoti_models.compile_mixed(folder / "1/model.pt2")
     return folder
@@ -42,7 +42,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def models(repository: Path, compiled: Path, tmp_path: Path) -> Path:
-    """A TorchScript and an AOTInductor model, readable for the server's user."""
+    """Returns a repository with a TorchScript and an AOTInductor model, readable for the server's
+    user."""
     for folder in (repository / "mlp", compiled):
         subprocess.run(["cp", "-r", folder, tmp_path / folder.name], check=True)
     for path in (tmp_path, *tmp_path.rglob("*")):
@@ -71,7 +72,7 @@ def container(
         yield running
 
 
-def test_it_serves_and_ends(container: Container, ports: tuple[int, int], models: Path) -> None:
+def test_serves_and_exits(container: Container, ports: tuple[int, int], models: Path) -> None:
     x = np.random.default_rng(7).random((100, 784), np.float32)
     with braid.connect(f"127.0.0.1:{ports[0]}") as client:
         client.wait_ready(timeout=60)
@@ -87,7 +88,7 @@ def test_it_serves_and_ends(container: Container, ports: tuple[int, int], models
     assert container.stop() == 0, container.log
 
 
-def test_it_serves_aotinductor_packages(container: Container, ports: tuple[int, int]) -> None:
+def test_serves_aotinductor_packages(container: Container, ports: tuple[int, int]) -> None:
     random = np.random.default_rng(7)
     x, words = random.random((33, 10), np.float32), random.integers(0, 20, 33)
     with braid.connect(f"127.0.0.1:{ports[0]}") as client:
@@ -97,20 +98,20 @@ def test_it_serves_aotinductor_packages(container: Container, ports: tuple[int, 
         assert_close(outputs[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_process_1_and_not_root(container: Container, ports: tuple[int, int]) -> None:
+def test_runs_as_process_1_without_root(container: Container, ports: tuple[int, int]) -> None:
     with braid.connect(f"127.0.0.1:{ports[0]}") as client:
         client.wait_ready(timeout=60)
     status = (container.process / "status").read_text()
     assert re.search(r"^Uid:\t10001\t10001\t10001\t10001$", status, re.MULTILINE)
     assert re.search(r"^NSpid:\t\d+\t1$", status, re.MULTILINE)
     assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
-    # It has brought its own libraries, not those of the machine.
+    # Uses the image's libraries instead of the machine's.
     maps = (container.process / "maps").read_text()
     assert "/opt/braid/lib/libtorch_cpu.so" in maps
     assert "site-packages" not in maps
 
 
-def test_a_wrong_flag_ends_it_with_a_sentence(
+def test_invalid_flag_exits_with_an_error(
     image: Image, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     log = tmp_path_factory.mktemp("container") / "log"
@@ -120,7 +121,7 @@ def test_a_wrong_flag_ends_it_with_a_sentence(
         assert "tpu" in running.log
 
 
-def test_the_configuration(image: Image) -> None:
+def test_image_configuration(image: Image) -> None:
     assert image.config["Entrypoint"] == ["/opt/braid/bin/braid-server"]
     assert image.config["User"] == "10001:10001"
     assert set(image.config["ExposedPorts"]) == {"8001/tcp", "8002/tcp"}
@@ -130,7 +131,7 @@ def test_the_configuration(image: Image) -> None:
     assert image.config["Labels"]["org.opencontainers.image.version"] == version
 
 
-def test_only_its_own_data_is_its_own(image: Image) -> None:
+def test_user_owns_only_data_and_models(image: Image) -> None:
     owned = subprocess.run(
         ["find", image.root, "-xdev", "-user", "10001"], capture_output=True, text=True, check=True
     )
@@ -138,23 +139,23 @@ def test_only_its_own_data_is_its_own(image: Image) -> None:
     assert set(owned.stdout.split()) == data
 
 
-def test_every_library_is_there(image: Image) -> None:
+def test_all_libraries_are_found(image: Image) -> None:
     files = [*image.root.glob("opt/braid/bin/*"), *image.root.glob("opt/braid/lib/*")]
     inside = [f"/{file.relative_to(image.root)}" for file in files]
     done = subprocess.run(
         ["chroot", image.root, "ldd", *inside], capture_output=True, text=True, check=True
     )
     missing = set(re.findall(r"(\S+) => not found", done.stdout))
-    # NVIDIA's runtime brings the driver's.
+    # NVIDIA's runtime provides the driver's libraries.
     assert missing <= {"libcuda.so.1"}
 
 
-def test_it_is_small(image: Image) -> None:
+def test_image_size(image: Image) -> None:
     size = subprocess.run(["du", "-sbx", image.root], capture_output=True, text=True, check=True)
     assert int(size.stdout.split()[0]) < MOST_BYTES[image.name.rpartition(":")[2]]
 
 
-def test_the_sbom(image: Image) -> None:
+def test_sbom_lists_the_components(image: Image) -> None:
     sbom = json.loads((image.root / "opt/braid/sbom.cdx.json").read_text())
     assert sbom["metadata"]["component"]["name"] == "braid"
     purls = {component["purl"] for component in sbom["components"]}

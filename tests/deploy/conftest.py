@@ -1,4 +1,4 @@
-"""The tests here need helm and kustomize; none needs a cluster."""
+"""Skips the tests of this folder without helm and kustomize. No test needs a cluster."""
 
 from __future__ import annotations
 

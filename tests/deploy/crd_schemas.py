@@ -1,7 +1,7 @@
-"""Schemas of the custom resources that the chart makes, as far as it uses them.
+"""Schemas of the custom resources that the chart creates, limited to the fields that it uses.
 
-Kubernetes's own schemas do not have them. What is not listed here is refused, so that a misspelt
-field is; a field that the chart begins to use is added here after a look at the operator's API.
+Kubernetes's own schemas do not include them. Unlisted fields are rejected, to catch misspelt ones.
+Before the chart uses another field, check the operator's API and add the field here.
 """
 
 from __future__ import annotations

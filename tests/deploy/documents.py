@@ -1,4 +1,4 @@
-"""What stands in the code blocks of a Markdown file."""
+"""Extracts code blocks from Markdown files."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def fenced(path: Path, language: str) -> list[str]:
-    """The blocks of a language, in their order."""
+    """Returns the blocks of a language in order."""
     return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What helm and kustomize make of deploy/."""
+"""Renders deploy/ with helm and kustomize."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ HELM = ROOT / "build/tools/helm"
 KUSTOMIZE = ROOT / "build/tools/kustomize"
 CHART = ROOT / "deploy/helm/braid"
 BASE = ROOT / "deploy/kustomize/base"
-# Values that belong together, each a way to use the chart.
+# Sets of values, each for one use of the chart.
 MATRIX = sorted(CHART.glob("ci/*-values.yaml"))
-# The least that has to be said.
+# Minimal values.
 MINIMAL = {
     "models": {"claimName": "braid-models"},
     "auth": {"tokensSecret": "braid-tokens"},
     "tls": {"secretName": "braid-tls"},
 }
 
-KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")  # The oldest that the chart takes, to the newest.
+KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")  # From the oldest supported version to the newest.
 
 
 class Refused(Exception):
-    """helm or kustomize ended with an error, which is the message."""
+    """helm or kustomize failed. The message is its error output."""
 
 
 def run(*command: str | Path, stdin: str = "", cwd: Path = ROOT) -> str:
@@ -37,10 +37,10 @@ def run(*command: str | Path, stdin: str = "", cwd: Path = ROOT) -> str:
 
 
 class Manifests(list):
-    """Manifests, found by kind and name."""
+    """List of manifests with lookup by kind and name."""
 
     def of(self, kind: str, name: str | None = None) -> dict:
-        """The only one of a kind, or the one of that name. LookupError if there is none."""
+        """Returns the only manifest of a kind, or the one with that name. Otherwise LookupError."""
         found = [
             manifest
             for manifest in self
@@ -57,11 +57,11 @@ class Manifests(list):
         return self.of("StatefulSet" if "StatefulSet" in self.kinds() else "Deployment")
 
     def pod(self) -> dict:
-        """The server's pod."""
+        """Returns the server's pod spec."""
         return self.workload()["spec"]["template"]["spec"]
 
     def server(self) -> dict:
-        """The server's container."""
+        """Returns the server's container."""
         return self.pod()["containers"][0]
 
 
@@ -70,7 +70,7 @@ def parse(text: str) -> Manifests:
 
 
 def merge(values: dict, more: dict) -> dict:
-    """`values` with `more` laid over, as helm does."""
+    """Merges `more` over `values`, like helm."""
     merged = dict(values)
     for key, value in more.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -84,14 +84,14 @@ def render(
     release: str = "braid",
     kubernetes: str = KUBERNETES_VERSIONS[-1],
 ) -> Manifests:
-    """What a release is made of, its tests included. Refused if the values are."""
+    """Renders a release, including its tests. Raises Refused if helm rejects the values."""
     source = values.read_text() if isinstance(values, Path) else json.dumps(values)
     command = (HELM, "template", release, chart, "--namespace=models", "--values=-")
     return parse(run(*command, f"--kube-version={kubernetes}", stdin=source))
 
 
 def render_minimal(more: dict | None = None, **options) -> Manifests:
-    """`render` of the least values with `more` laid over."""
+    """Renders the minimal values with `more` merged over them."""
     return render(merge(MINIMAL, more or {}), **options)
 
 

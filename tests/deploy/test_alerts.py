@@ -1,4 +1,4 @@
-"""Each alert fires when it should, says what is wrong, and is quiet when nothing is."""
+"""Tests with promtool when each alert fires, and its text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LATER, LONG = "20m", "80m"
 
 @dataclass
 class Case:
-    """Series, each a sample an `every` in promtool's notation, and what fires of them `at` a time.
+    """Input series in promtool's notation, with a sample every `every`, and the alert `at` a time.
 
-    fires: the labels of the alert beside those of the server; none: it does not fire.
+    fires: labels of the alert in addition to the server's; None if it must not fire.
     """
 
     alert: str
@@ -74,11 +74,11 @@ QUEUE = f"braid_queue_rows{{{SERVER},model='m'}}"
 DENIED = f"braid_access_denied_total{{{SERVER},reason='bad_credentials'}}"
 HEALTHY = f"braid_device_healthy{{{SERVER},device='cuda:0'}}"
 LOST_DEVICE = (
-    "Its context was gone within the last ten minutes, "
-    "and stays so until the server is started again."
+    "Its CUDA context was lost within the last ten minutes. "
+    "Only a restart of the server restores it."
 )
-# Lost four times, half an hour apart: each time the container is ended after four scrapes, and one
-# with a context of its own follows it a minute later.
+# Four losses, half an hour apart. Each time the container ends after four scrapes, and a new one
+# follows a minute later.
 LOSSES = "1x39 " + "0 0 0 0 stale _x3 1x111 " * 4
 FAILED = f"braid_trainers{{{SERVER},state='failed'}}"
 WRITTEN = "checkpoint_last_written_timestamp_seconds"
@@ -88,61 +88,61 @@ OF_TRAINER = {"trainer": "t"}
 
 CASES = [
     Case("BraidServerDown", {**BUILD, UP: "1x4 0x200"}, LATER, {},
-         "Braid server a:1 is down", "Prometheus has not reached it for two minutes."),
+         "Braid server a:1 is down", "Prometheus could not scrape it for two minutes."),
     Case("BraidServerDown", {**BUILD, UP: "1x4 0 1x200"}, LATER),
-    # What is down is no server of ours.
+    # The target was never a Braid server.
     Case("BraidServerDown", {UP: "0x200"}, LATER),
     Case("BraidAbsent", {UP: "0x200"}, LATER, {},
-         "There is no Braid server", "Prometheus has not scraped any for ten minutes.",
+         "There is no Braid server", "Prometheus has not scraped a Braid server for ten minutes.",
          server=False),
     Case("BraidAbsent", BUILD, LATER),
     Case("BraidServesNoModel", {**BUILD, READY: "0x200"}, LATER, {},
          "Braid server a:1 serves no model",
-         "It runs, but has had no model that is ready for ten minutes."),
+         "It runs, but no model has been ready for ten minutes."),
     Case("BraidServesNoModel", {**BUILD, READY: "1x200"}, LATER),
     Case("BraidRestarts", {**BUILD, START: "1x5 2x5 3x5 4x200"}, LATER, {},
-         "Braid server a:1 restarts again and again", "It was started 3 times in the last hour."),
+         "Braid server a:1 restarts repeatedly", "It restarted 3 times in the last hour."),
     Case("BraidRestarts", {**BUILD, START: "1x5 2x200"}, LATER),
-    # Another program.
+    # Not a Braid server.
     Case("BraidRestarts", {START: "1x5 2x5 3x5 4x200"}, LATER),
     Case("BraidFileDescriptors", {**BUILD, OPEN: "90x200", MAY_OPEN: "100x200"}, LATER, {},
-         "Braid server a:1 runs out of file descriptors",
-         "90% of those that it may open are open."),
+         "Braid server a:1 is running out of file descriptors",
+         "90% of its limit are in use."),
     Case("BraidFileDescriptors", {**BUILD, OPEN: "70x200", MAY_OPEN: "100x200"}, LATER),
     Case("BraidFaults", requests("0+80x200", "0+20x200", "INTERNAL"), LATER, {},
          "Requests fail on Braid server a:1",
-         "20% of the requests of the last five minutes ended with a code that blames the server."),
+         "20% of the requests of the last five minutes ended with a server error."),
     Case("BraidFaults", requests("0+80x200", "0+20x200", "INVALID_ARGUMENT"), LATER),
     Case("BraidFaults", requests("0+999x200", "0+1x200", "INTERNAL"), LATER),
     Case("BraidOverloaded", requests("0+80x200", "0+20x200", "RESOURCE_EXHAUSTED"), LATER, {},
-         "Braid server a:1 has too much to do",
-         "20% of the requests of the last five minutes were refused or not answered in time."),
+         "Braid server a:1 is overloaded",
+         "20% of the requests of the last five minutes were rejected or exceeded their deadline."),
     Case("BraidOverloaded", requests("0+99x200", "0+1x200", "RESOURCE_EXHAUSTED"), LATER),
     Case("BraidSlowInference", durations("0+50x200", "0+100x200"), LATER, {"model": "m"},
          "Inference of m is slow on Braid server a:1",
-         "One request in a hundred takes longer than 1.98s."),
+         "The p99 latency is 1.98s."),
     Case("BraidSlowInference", durations("0+100x200", "0+100x200"), LATER),
-    # Nobody calls ModelInfer.
+    # Only streamed requests.
     Case("BraidSlowInference", durations("0+50x200", "0+100x200", "ModelStreamInfer"), LATER,
          {"model": "m"}, "Inference of m is slow on Braid server a:1",
-         "One request in a hundred takes longer than 1.98s."),
+         "The p99 latency is 1.98s."),
     Case("BraidSlowInference", durations("0+100x200", "0+100x200", "ModelStreamInfer"), LATER),
-    # Of both together, one request in three.
+    # Unary and streamed requests together: one in three is slow.
     Case("BraidSlowInference",
          {**durations("0+100x200", "0+100x200"),
           **durations("0x200", "0+50x200", "ModelStreamInfer")}, LATER,
          {"model": "m"}, "Inference of m is slow on Braid server a:1",
-         "One request in a hundred takes longer than 1.97s."),
-    # What is not inference may take its time.
+         "The p99 latency is 1.97s."),
+    # Training operations do not count.
     Case("BraidSlowInference", durations("0x200", "0+100x200", "Step"), LATER),
     Case("BraidQueueGrows", {QUEUE: "10+10x200"}, LATER, {"model": "m"},
          "The queue of m grows on Braid server a:1",
-         "It has 100 rows more than ten minutes ago."),
+         "It has 100 more rows than ten minutes ago."),
     Case("BraidQueueGrows", {QUEUE: "500 510 500 505 500x200"}, LATER),
     Case("BraidQueueGrows", {QUEUE: "0x10 10 20 0 30 40 0 50 60 0 70 80x0"}, LATER),
     Case("BraidBadCredentials", {DENIED: "0+60x200"}, LATER, {"reason": "bad_credentials"},
-         "Wrong credentials are shown to Braid server a:1",
-         "1 calls a second, for five minutes."),
+         "Calls with invalid credentials to Braid server a:1",
+         "1 calls per second for five minutes."),
     Case("BraidBadCredentials", {DENIED: "0+1x200"}, LATER),
     Case("BraidDeviceLost", {HEALTHY: "1x5 0x200"}, LATER, {"device": "cuda:0"},
          "Braid server a:1 has lost its device cuda:0",
@@ -157,23 +157,23 @@ CASES = [
         Case("BraidDeviceLost", {HEALTHY: LOSSES}, f"{loss + 15}m", every="15s"))),
     Case("BraidGpuXid", gpu("xid_errors_total", "_x15 1x200", ',xid="79"'), LATER,
          {**OF_GPU, "xid": "79"}, "GPU 0 of a:1 reports XID 79",
-         "The driver told of a critical error of GPU-a."),
-    # Once more, of a number that there was before.
+         "The driver reported a critical error on GPU-a."),
+    # Another error with a known number.
     Case("BraidGpuXid", gpu("xid_errors_total", "1x60 2x200", ',xid="79"'), "65m",
          {**OF_GPU, "xid": "79"}, "GPU 0 of a:1 reports XID 79",
-         "The driver told of a critical error of GPU-a."),
+         "The driver reported a critical error on GPU-a."),
     Case("BraidGpuXid", gpu("xid_errors_total", "1x200", ',xid="79"'), LATER),
     Case("BraidGpuMemoryErrors", gpu("ecc_errors_total", "3x10 4x200", ',type="uncorrected"'),
          LATER, {**OF_GPU, "type": "uncorrected"}, "GPU 0 of a:1 has memory errors",
-         "ECC could not correct what was read from the memory of GPU-a."),
+         "ECC could not correct memory errors of GPU-a."),
     Case("BraidGpuMemoryErrors", gpu("ecc_errors_total", "0+1x200", ',type="corrected"'), LATER),
     Case("BraidGpuHot", gpu("temperature_celsius", "91x200"), LATER, OF_GPU,
-         "GPU 0 of a:1 is hot", "It has had 91 °C or so for five minutes."),
+         "GPU 0 of a:1 is hot", "It has been above 87 °C for five minutes, now 91 °C."),
     Case("BraidGpuHot", gpu("temperature_celsius", "80x200"), LATER),
     Case("BraidGpuThrottled", gpu("throttled", "1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0",
                                   ',reason="hardware_thermal"'), LATER,
          {**OF_GPU, "reason": "hardware_thermal"}, "GPU 0 of a:1 is throttled",
-         "Its clocks are held down 54.55% of the time: hardware_thermal."),
+         "Its clocks are reduced 54.55% of the time because of hardware_thermal."),
     Case("BraidGpuThrottled", gpu("throttled", "1x200", ',reason="power_cap"'), LATER),
     Case("BraidGpuMemoryNearlyFull",
          {**gpu("memory_used_bytes", "96x200"), **gpu("memory_total_bytes", "100x200")}, LATER,
@@ -182,33 +182,33 @@ CASES = [
          {**gpu("memory_used_bytes", "90x200"), **gpu("memory_total_bytes", "100x200")}, LATER),
     Case("BraidGpuSensorFails", gpu("sensor_errors_total", "0+1x200", SENSOR), "40m",
          {**OF_GPU, "sensor": "braid_gpu_power_watts"}, "A sensor of GPU 0 of a:1 fails",
-         "braid_gpu_power_watts has gaps: alerts that need it do not fire."),
+         "braid_gpu_power_watts has gaps, so alerts that use it may not fire."),
     Case("BraidGpuSensorFails", gpu("sensor_errors_total", "3x200", SENSOR), "40m"),
     Case("BraidTrainerFailed", {FAILED: "0x5 2x200"}, LATER, {"state": "failed"},
          "2 trainers of Braid server a:1 have failed",
-         "An update failed halfway. They take nothing but RestoreCheckpoint and Delete."),
+         "An update was interrupted. They accept only RestoreCheckpoint and DeleteTrainer."),
     Case("BraidTrainerFailed", {FAILED: "0x200"}, LATER),
     Case("BraidCheckpointFailed", trainer("checkpoints_total", "0x10 1x200", ',outcome="failed"'),
          LATER, {**OF_TRAINER, "outcome": "failed"}, "Checkpoints of trainer t fail on a:1",
-         "A crash would lose what it has learnt since the last one that was written."),
+         "A crash would lose all progress since the last successful checkpoint."),
     Case("BraidCheckpointFailed", trainer("checkpoints_total", "0+1x200", ',outcome="written"'),
          LATER),
     Case("BraidCheckpointOld",
          {**trainer(WRITTEN, "0x200"), **trainer("training_steps_total", "0+9x200")}, LONG,
          OF_TRAINER, "Trainer t of a:1 has no recent checkpoint",
-         "The last is 1h 20m 0s old, and it has learnt since."),
+         "The last one is 1h 20m 0s old, and there were updates since."),
     Case("BraidCheckpointOld",
          {**trainer(WRITTEN, "0x200"), **trainer("training_steps_total", "9x200")}, LONG),
     Case("BraidCheckpointOld",
          {**trainer(WRITTEN, "0+60x200"), **trainer("training_steps_total", "0+9x200")}, LONG),
     Case("BraidStepsSkipped", trainer("training_skipped_steps_total", "0x5 0+1x200"), LATER,
          OF_TRAINER, "Trainer t of a:1 skips batches",
-         "14 batches of the last quarter of an hour had a loss or gradients that were not finite."),
+         "14 batches in the last 15 minutes had a non-finite loss or non-finite gradients."),
     Case("BraidStepsSkipped", trainer("training_skipped_steps_total", "0x5 1x200"), LATER),
     Case("BraidLossStuck",
          {**trainer("training_loss", "0.7x200"), **trainer("training_steps_total", "0+60x200")},
-         LONG, OF_TRAINER, "The loss of trainer t of a:1 does not move",
-         "In an hour of more than a thousand updates it stayed as it is."),
+         LONG, OF_TRAINER, "The loss of trainer t of a:1 does not change",
+         "It stayed constant over more than a thousand updates in the last hour."),
     Case("BraidLossStuck",
          {**trainer("training_loss", "0.7-0.001x200"),
           **trainer("training_steps_total", "0+60x200")}, LONG),
@@ -219,7 +219,7 @@ CASES = [
          {**trainer("replica_imbalance_ratio_sum", "0+4x200"),
           **trainer("replica_imbalance_ratio_count", "0+10x200")}, "40m",
          OF_TRAINER, "Replicas of trainer t of a:1 are uneven",
-         "Its devices wait 40% of the time for the slowest of them."),
+         "Its devices wait for the slowest one 40% of the time."),
     Case("BraidReplicasUneven",
          {**trainer("replica_imbalance_ratio_sum", "0+1x200"),
           **trainer("replica_imbalance_ratio_count", "0+10x200")}, "40m"),
@@ -257,7 +257,7 @@ def test_alert(case: Case, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_tested_both_ways() -> None:
+def test_every_alert_has_a_firing_and_a_quiet_case() -> None:
     for quiet in (True, False):
         assert {case.alert for case in CASES if (case.fires is None) is quiet} == set(RULES)
 
@@ -271,7 +271,7 @@ def test_every_alert_has_a_section_of_the_runbook() -> None:
         assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
 
 
-def test_the_scrape_configuration() -> None:
+def test_scrape_configuration_is_valid() -> None:
     command = [PROMTOOL, "check", "config", PROMETHEUS / "prometheus.yaml"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""compose.yaml, as Docker Compose's own reader takes it."""
+"""Tests of compose.yaml with Docker Compose's own parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ each = pytest.mark.parametrize("files", FILES.values(), ids=FILES.keys())
 
 
 def read(files: list[str | Path]) -> dict:
-    """What the files come to. It leaves variables as they are."""
+    """Returns the merged files, with variables not expanded."""
     command = [READER, "-no-interpolation", "-format", "json", *files]
     done = subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -29,11 +29,11 @@ def read(files: list[str | Path]) -> dict:
 
 
 @each
-def test_compose_takes_it(files: list[str]) -> None:
+def test_compose_accepts_the_files(files: list[str]) -> None:
     assert set(read(files)["services"]) == {"braid", "prometheus", "grafana"}
 
 
-def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
+def test_misspelt_key_is_rejected(tmp_path: Path) -> None:
     text = (DEPLOY / "compose.yaml").read_text().replace("cap_drop", "cap_drops")
     (tmp_path / "compose.yaml").write_text(text)
     with pytest.raises(AssertionError, match="cap_drops"):
@@ -41,7 +41,7 @@ def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
 
 
 @each
-def test_what_is_mounted_is_there(files: list[str]) -> None:
+def test_mounted_files_exist(files: list[str]) -> None:
     for service in read(files)["services"].values():
         for mount in service["volumes"]:
             if mount["type"] == "bind" and "$" not in mount["source"]:
@@ -49,7 +49,7 @@ def test_what_is_mounted_is_there(files: list[str]) -> None:
                 assert mount["read_only"]
 
 
-def test_images_of_others_are_pinned_by_digest() -> None:
+def test_third_party_images_are_pinned_by_digest() -> None:
     services = read(FILES["gpu"])["services"]
     images = {name: service["image"] for name, service in services.items() if name != "braid"}
     base = re.search("^ARG BASE=(.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.MULTILINE)
@@ -59,20 +59,20 @@ def test_images_of_others_are_pinned_by_digest() -> None:
 
 
 @each
-def test_nothing_is_reached_from_elsewhere(files: list[str]) -> None:
+def test_ports_are_published_on_loopback_only(files: list[str]) -> None:
     for service in read(files)["services"].values():
         assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
 
 
 @each
-def test_the_servers_flags_are_flags(files: list[str]) -> None:
+def test_server_flags_exist(files: list[str]) -> None:
     command = read(files)["services"]["braid"]["command"]
     known = subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=True).stdout
     for flag in command:
         assert re.search(rf"{flag.split('=')[0]}\b", known)
 
 
-def test_the_addresses_fit_together() -> None:
+def test_addresses_match() -> None:
     services = read(["compose.yaml"])["services"]
     flags = dict(flag.partition("=")[::2] for flag in services["braid"]["command"])
     scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
@@ -92,18 +92,18 @@ def test_the_addresses_fit_together() -> None:
     assert (DEPLOY / "grafana/dashboards/fleet.json").exists()
 
 
-def test_it_runs_the_charts_version() -> None:
+def test_version_matches_the_chart() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     for name, image, variant in (
         ("cpu", f"braid:{version}-cpu", "cpu"),
-        # The chart's, which asks for GPUs unless it is told otherwise.
+        # The chart's version, which uses GPUs by default.
         ("gpu", f"braid:{version}", "cuda"),
     ):
         service = read(FILES[name])["services"]["braid"]
         assert (service["image"], service["build"]["args"]) == (image, [f"VARIANT={variant}"])
 
 
-def test_the_image_is_made_of_this_checkout() -> None:
+def test_image_is_built_from_this_checkout() -> None:
     build = read(["compose.yaml"])["services"]["braid"]["build"]
     assert Path(build["context"]) == ROOT
     assert (ROOT / build["dockerfile"]).exists()

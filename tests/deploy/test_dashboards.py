@@ -1,4 +1,4 @@
-"""The dashboards are what their modules make, whole, and tell a reader what they show."""
+"""Tests that the dashboards match their modules and are complete and valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.rendering import ROOT
 GRAFANA = ROOT / "deploy/grafana"
 PROMTOOL = ROOT / "build/tools/promtool"
 FILES = sorted((GRAFANA / "dashboards").glob("*.json"))
-# What Grafana fills in by itself.
+# Variables that Grafana provides.
 BUILT_IN = {"__rate_interval", "__range"}
 
 each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -33,13 +33,13 @@ def queries(dashboard: dict) -> list[str]:
     return [target["expr"] for panel in panels(dashboard) for target in panel["targets"]]
 
 
-def test_they_are_what_the_modules_make(tmp_path: Path) -> None:
+def test_json_matches_the_modules(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts/dashboards.sh", tmp_path], check=True)
     made = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_text() for path in FILES}
 
 
-def test_there_are_four() -> None:
+def test_there_are_four_dashboards() -> None:
     assert [path.stem for path in FILES] == ["fleet", "gpus", "inference", "training"]
     dashboards = [read(path) for path in FILES]
     assert len({dashboard["uid"] for dashboard in dashboards}) == 4
@@ -48,7 +48,7 @@ def test_there_are_four() -> None:
 
 
 @each
-def test_every_panel_says_what_it_shows(path: Path) -> None:
+def test_every_panel_has_a_description(path: Path) -> None:
     dashboard = read(path)
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert numbers == list(dict.fromkeys(numbers))
@@ -62,7 +62,7 @@ def test_every_panel_says_what_it_shows(path: Path) -> None:
 
 
 @each
-def test_several_series_are_told_apart(path: Path) -> None:
+def test_series_of_a_panel_have_distinct_legends(path: Path) -> None:
     for panel in panels(read(path)):
         if panel["type"] in ("timeseries", "bargauge", "state-timeline"):
             for target in panel["targets"]:
@@ -87,19 +87,19 @@ def test_panels_do_not_overlap(path: Path) -> None:
 
 
 @each
-def test_variables_are_there(path: Path) -> None:
+def test_used_variables_are_defined(path: Path) -> None:
     dashboard = read(path)
     variables = dashboard["templating"]["list"]
     names = {variable["name"] for variable in variables}
     assert {"datasource", "job", "instance"} <= names
     used = set(re.findall(r"\$(\w+)", " ".join(queries(dashboard))))
     assert used <= names | BUILT_IN
-    # Each is there because something depends on it.
+    # Every variable is used.
     assert names - used == {"datasource"}
 
 
 @each
-def test_queries_are_promql(path: Path, tmp_path: Path) -> None:
+def test_queries_are_valid_promql(path: Path, tmp_path: Path) -> None:
     rules = [
         {"record": f"r{number}", "expr": re.sub(r"\[\$\w+\]", "[1m]", query)}
         for number, query in enumerate(queries(read(path)))
@@ -110,15 +110,15 @@ def test_queries_are_promql(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_gpus_begin_with_their_utilization() -> None:
+def test_gpu_dashboard_starts_with_utilization() -> None:
     first = panels(read(GRAFANA / "dashboards/gpus.json"))[0]
     assert "braid_gpu_utilization_ratio" in first["targets"][0]["expr"]
     assert "by (instance, gpu)" in first["targets"][0]["expr"]
 
 
 @each
-def test_inference_is_streamed_inference_too(path: Path) -> None:
-    """Whose clients use only one of the methods has graphs, too."""
+def test_inference_queries_include_streamed_requests(path: Path) -> None:
+    """Checks that graphs have data if clients use only one of the methods."""
     for query in queries(read(path)):
         for method in re.findall(r'method=~?"([^"]*)"', query):
             assert re.fullmatch(method, "ModelInfer"), query
@@ -131,7 +131,7 @@ def test_provisioning() -> None:
     )["datasources"]
     scrape = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yaml").read_text())["global"]
     assert datasource["type"] == "prometheus"
-    # Grafana takes rates over four times this; over less than two scrapes there is no rate.
+    # Grafana computes rates over four times this interval, which must cover at least two scrapes.
     assert datasource["jsonData"]["timeInterval"] == scrape["scrape_interval"]
     [provider] = yaml.safe_load((GRAFANA / "provisioning/dashboards/braid.yaml").read_text())[
         "providers"

@@ -1,4 +1,4 @@
-"""`helm test` runs a model: the files that it makes, and its command against a real server."""
+"""Tests of `helm test`: its input files, and its command on a real server."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def test_inputs_are_zeros(datatype: str, dtype: str, shape: list[int]) -> None:
     assert not array.any()
 
 
-def test_an_image_fits() -> None:
+def test_image_sized_input_fits() -> None:
     shape = [1, 3, 224, 224]
     manifests = render_test("m", [{"name": "x", "datatype": "FP32", "shape": shape}])
     assert np.load(io.BytesIO(files(manifests)["x.npy"])).shape == tuple(shape)
 
 
-def test_no_model_no_test() -> None:
+def test_no_test_without_a_model() -> None:
     manifests = render_minimal()
     assert "Pod" not in manifests.kinds()
     assert "braid-test" not in {manifest["metadata"]["name"] for manifest in manifests}
 
 
-def test_hooks_and_the_way_through_the_network_policy() -> None:
+def test_pod_is_a_hook_that_the_network_policy_admits() -> None:
     manifests = render_test("m", [{"name": "x", "datatype": "FP32", "shape": [1]}])
     pod = manifests.of("Pod")
     for manifest in (pod, manifests.of("ConfigMap", "braid-test")):
@@ -67,7 +67,7 @@ def test_hooks_and_the_way_through_the_network_policy() -> None:
     assert wanted <= pod["metadata"]["labels"].items()
 
 
-def test_it_shows_what_the_server_asks_for() -> None:
+def test_pod_has_the_credentials_that_the_server_requires() -> None:
     access = {
         "tls": {"clientCASecret": "clients"},
         "test": {"certificateSecret": "client", "caSecret": "authority"},
@@ -84,7 +84,7 @@ def test_it_shows_what_the_server_asks_for() -> None:
         if "secret" in volume
     }
     assert secrets == {
-        # Not the key that may lie beside it.
+        # Excludes the private key that the Secret may hold.
         "ca": ("authority", [{"key": "ca.crt", "path": "ca.crt"}]),
         "certificate": ("client", None),
         "token": ("test-token", None),
@@ -93,7 +93,7 @@ def test_it_shows_what_the_server_asks_for() -> None:
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """What the Secrets hold that the values of `ACCESS` name."""
+    """Contents of the Secrets named in `ACCESS`."""
     authority = Authority(tmp_path_factory.mktemp("authority") / "ca")
     ca = authority.certificate.read_bytes()
 
@@ -111,7 +111,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, byt
 
 
 def mount(pod: dict, secrets: dict[str, dict[str, bytes]], root: Path) -> None:
-    """Writes under `root` what the Secrets of a pod's first container would be."""
+    """Writes the mounted Secrets of a pod's first container to folders below `root`."""
     sources = {volume["name"]: volume.get("secret") for volume in pod["volumes"]}
     for mounted in pod["containers"][0]["volumeMounts"]:
         if source := sources.get(mounted["name"]):
@@ -140,7 +140,7 @@ ACCESS = {
 
 
 @pytest.mark.parametrize("access", ACCESS.values(), ids=ACCESS.keys())
-def test_it_infers(
+def test_command_runs_the_model(
     access: dict,
     start_server: Callable[..., Server],
     secrets: dict[str, dict[str, bytes]],

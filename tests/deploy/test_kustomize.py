@@ -1,4 +1,4 @@
-"""The Kustomize base is what the chart makes of its least values, and overlays change it."""
+"""Tests that the Kustomize base equals the chart's minimal values, and that overlays apply."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def without_chart_labels(manifests: Manifests) -> dict[tuple[str, str], dict]:
     return found
 
 
-def test_the_base_is_the_charts() -> None:
+def test_base_equals_the_chart() -> None:
     chart = render_minimal({"metrics": {"dashboards": {"enabled": False}}})
     assert without_chart_labels(kustomize(BASE)) == without_chart_labels(chart)
 
 
-def test_the_overlay_of_the_readme(tmp_path: Path) -> None:
+def test_overlay_of_the_readme_applies(tmp_path: Path) -> None:
     shutil.copytree(BASE, tmp_path / "base")
     (tmp_path / "overlay").mkdir()
     [text] = fenced(BASE.parent / "README.md", "yaml")

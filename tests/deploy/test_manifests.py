@@ -1,4 +1,4 @@
-"""Every way to use the chart makes manifests that Kubernetes takes, and pods that are restricted."""
+"""Tests that all sets of values give valid manifests and restricted pods."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ matrix = pytest.mark.parametrize("values", MATRIX, ids=name)
 
 
 @matrix
-def test_lint(values: Path) -> None:
+def test_helm_lint_passes(values: Path) -> None:
     run(HELM, "lint", "--strict", CHART, "--values", values)
 
 
-def test_lint_without_values() -> None:
+def test_helm_lint_fails_without_values() -> None:
     run(HELM, "lint", "--strict", CHART)
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 @matrix
-def test_kubernetes_takes_the_chart(values: Path, version: str) -> None:
+def test_chart_is_valid_for_kubernetes(values: Path, version: str) -> None:
     for manifest in render(values, kubernetes=version):
         validate(manifest, version)
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_kubernetes_takes_the_kustomize_base(version: str) -> None:
+def test_kustomize_base_is_valid_for_kubernetes(version: str) -> None:
     for manifest in kustomize(BASE):
         validate(manifest, version)
 
 
-def test_a_misspelt_field_is_found() -> None:
+def test_misspelt_field_is_rejected() -> None:
     deployment = render_minimal().of("Deployment")
     deployment["spec"]["template"]["spec"]["tolerationz"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
         validate(deployment, KUBERNETES_VERSIONS[0])
 
 
-def test_older_kubernetes_is_refused() -> None:
+def test_older_kubernetes_is_rejected() -> None:
     with pytest.raises(Refused, match="incompatible with Kubernetes"):
         render_minimal(kubernetes="1.29")
 
@@ -76,7 +76,7 @@ def pods(manifests: Manifests) -> list[dict]:
 
 
 @matrix
-def test_pods_are_restricted(values: Path) -> None:
+def test_pods_meet_the_restricted_standard(values: Path) -> None:
     for pod in pods(render(values)):
         assert pod["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
@@ -95,7 +95,7 @@ def test_pods_are_restricted(values: Path) -> None:
 
 
 @matrix
-def test_what_is_mounted_is_a_volume(values: Path) -> None:
+def test_mounts_have_volumes(values: Path) -> None:
     manifests = render(values)
     claims = manifests.workload()["spec"].get("volumeClaimTemplates", [])
     names = {claim["metadata"]["name"] for claim in claims}
@@ -109,7 +109,7 @@ def test_what_is_mounted_is_a_volume(values: Path) -> None:
 
 
 @matrix
-def test_selectors_select_the_servers_pods_and_no_others(values: Path) -> None:
+def test_selectors_match_only_the_servers_pods(values: Path) -> None:
     manifests = render(values)
     workload = manifests.workload()
     labels = workload["spec"]["selector"]["matchLabels"]
@@ -124,5 +124,5 @@ def test_selectors_select_the_servers_pods_and_no_others(values: Path) -> None:
 
 
 @matrix
-def test_nothing_is_asked_of_the_cluster_as_a_whole(values: Path) -> None:
+def test_all_objects_are_namespaced(values: Path) -> None:
     assert not [kind for kind in render(values).kinds() if re.match("Cluster|Role", kind)]

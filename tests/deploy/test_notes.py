@@ -1,4 +1,4 @@
-"""What `helm install` says."""
+"""Tests of the notes that `helm install` prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deploy.rendering import CHART, MATRIX, MINIMAL, merge, render
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart, with a ConfigMap that holds the notes: `helm template` leaves them out."""
+    """Returns a chart with the notes in a ConfigMap, because `helm template` omits them."""
     copy = tmp_path_factory.mktemp("notes") / "braid"
     shutil.copytree(CHART, copy)
     notes = (copy / "templates/NOTES.txt").read_text()
@@ -34,43 +34,43 @@ def minimal(chart: Path, more: dict) -> str:
 
 
 @pytest.mark.parametrize("values", MATRIX, ids=lambda path: path.name)
-def test_they_are_there(chart: Path, values: Path) -> None:
+def test_notes_render_for_all_values(chart: Path, values: Path) -> None:
     assert "-headless.models.svc:8001" in notes(chart, values)
 
 
-def test_addresses(chart: Path) -> None:
+def test_notes_list_addresses(chart: Path) -> None:
     text = minimal(chart, {})
     assert "gRPC with TLS" in text
     assert "dns:///braid-headless.models.svc:8001" in text
     trainers = minimal(chart, {"replicas": 3, "training": {"enabled": True}})
     assert "braid-0.braid-headless.models.svc:8001" in trainers
-    assert "with 0 to 2" in trainers
+    assert "numbered 0 to 2" in trainers
 
 
-def test_the_ingress(chart: Path) -> None:
+def test_notes_list_the_ingress(chart: Path) -> None:
     ingress = {"enabled": True, "hosts": [{"host": "braid.example.com"}]}
     plaintext = minimal(chart, {"ingress": ingress})
-    assert "  braid.example.com\n      from outside, through the Ingress (which has no TLS" in plaintext
+    assert "  braid.example.com\n      from outside, through the Ingress (without TLS" in plaintext
     encrypted = minimal(chart, {"ingress": {**ingress, "tls": [{"secretName": "a"}]}})
     assert "from outside, through the Ingress\n" in encrypted
     assert "Ingress" not in minimal(chart, {})
 
 
-def test_warnings(chart: Path) -> None:
+def test_notes_warn_about_open_access(chart: Path) -> None:
     protected = minimal(chart, {})
     assert "WARNING" not in protected
-    assert "only what networkPolicy.clients selects" in protected
+    assert "only clients that networkPolicy.clients selects" in protected
     consent = {
         "auth": {"tokensSecret": "", "allowUnauthenticated": True},
         "networkPolicy": {"enabled": False},
     }
     exposed = minimal(chart, {**consent, "tls": {"secretName": ""}})
     assert "gRPC in plaintext" in exposed
-    assert "WARNING: whoever reaches port 8001 may use and train models" in exposed
-    assert "No network policy keeps anybody from it" in exposed
+    assert "WARNING: any client that reaches port 8001 may use and train models" in exposed
+    assert "No network policy limits access" in exposed
     mutual = minimal(chart, {**consent, "tls": {"clientCASecret": "ca"}})
-    assert "WARNING: whoever has a certificate of tls.clientCASecret may" in mutual
+    assert "WARNING: any client with a certificate of tls.clientCASecret may" in mutual
     meshed = minimal(chart, {"tls": {"secretName": "", "terminatedInFront": True}})
-    assert "WARNING: the server takes tokens in plaintext" in meshed
+    assert "WARNING: the server accepts tokens in plaintext" in meshed
     containers = {"claimName": "", "initContainers": [{"name": "a", "image": "b"}]}
-    assert "nothing but DNS" in minimal(chart, {"models": containers})
+    assert "connect only to DNS" in minimal(chart, {"models": containers})

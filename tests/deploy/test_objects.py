@@ -1,4 +1,4 @@
-"""What values do to the objects around the pods."""
+"""Tests of the chart's objects other than the pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.validation import validate
 TRAINING = {"training": {"enabled": True, "data": {"size": "7Gi", "storageClassName": "fast"}}}
 
 
-def test_trainers_stick_to_pods_with_volumes() -> None:
+def test_training_uses_a_stateful_set_with_volumes() -> None:
     manifests = render_minimal({**TRAINING, "replicas": 3})
     assert "Deployment" not in manifests.kinds()
     spec = manifests.of("StatefulSet")["spec"]
@@ -31,14 +31,14 @@ def test_trainers_stick_to_pods_with_volumes() -> None:
     assert "--data_dir=/data" in manifests.server()["args"]
 
 
-def test_a_claim_that_is_there() -> None:
+def test_existing_claim() -> None:
     manifests = render_minimal({"training": {"enabled": True, "data": {"existingClaim": "old"}}})
     assert "volumeClaimTemplates" not in manifests.of("StatefulSet")["spec"]
     claims = {"name": "data", "persistentVolumeClaim": {"claimName": "old"}}
     assert claims in manifests.pod()["volumes"]
 
 
-def test_names_that_look_like_something_else() -> None:
+def test_names_that_look_like_numbers_or_booleans_stay_strings() -> None:
     names = {
         "models": {"claimName": "1"},
         "auth": {"tokensSecret": "true"},
@@ -50,13 +50,13 @@ def test_names_that_look_like_something_else() -> None:
         validate(manifest, KUBERNETES_VERSIONS[0])
 
 
-def test_the_version_is_the_projects() -> None:
+def test_version_matches_the_project() -> None:
     cmake = (ROOT / "CMakeLists.txt").read_text()
     [version] = re.findall(r"^project\(braid VERSION (\S+)", cmake, re.MULTILINE)
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
 
 
-def test_services() -> None:
+def test_services_select_the_servers_pods() -> None:
     manifests = render_minimal({"service": {"type": "NodePort", "annotations": {"a": "b"}}})
     service = manifests.of("Service", "braid")
     assert service["spec"]["type"] == "NodePort"
@@ -70,7 +70,7 @@ def test_services() -> None:
     }
 
 
-def test_who_reaches_the_load_balancer() -> None:
+def test_load_balancer_source_ranges() -> None:
     ranges = ["10.0.0.0/8", "fd00::/8"]
     service = {"type": "LoadBalancer", "loadBalancerSourceRanges": ranges}
     manifests = render_minimal({"service": service})
@@ -80,7 +80,7 @@ def test_who_reaches_the_load_balancer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
-def test_the_node_port_can_be_chosen(kind: str) -> None:
+def test_node_port(kind: str) -> None:
     def ports(service: dict) -> list[dict]:
         return render_minimal({"service": service}).of("Service", "braid")["spec"]["ports"]
 
@@ -95,12 +95,12 @@ def test_the_node_port_can_be_chosen(kind: str) -> None:
 HOSTS = {"enabled": True, "hosts": [{"host": "braid.example.com"}]}
 
 
-def test_there_is_no_ingress_by_default() -> None:
+def test_no_ingress_by_default() -> None:
     assert "Ingress" not in render_minimal().kinds()
     assert 8001 in ingress(render_minimal().of("NetworkPolicy"))
 
 
-def test_an_ingress_sends_grpc_to_the_service() -> None:
+def test_ingress_sends_grpc_to_the_service() -> None:
     tls = [{"secretName": "braid-ingress-tls"}]
     manifests = render_minimal({"ingress": {**HOSTS, "className": "nginx", "tls": tls}})
     found = manifests.of("Ingress", "braid")
@@ -120,11 +120,11 @@ def test_an_ingress_sends_grpc_to_the_service() -> None:
     }
 
 
-def test_an_ingress_without_tls_or_class() -> None:
+def test_ingress_without_tls_or_class() -> None:
     assert render_minimal({"ingress": HOSTS}).of("Ingress")["spec"].keys() == {"rules"}
 
 
-def test_an_ingress_lets_only_some_services_through() -> None:
+def test_ingress_with_paths_exposes_only_those() -> None:
     path = {"path": "/inference.GRPCInferenceService", "pathType": "Prefix"}
     hosts = [{"host": "a.example.com", "paths": [path]}, {"host": "*.b.example.com"}]
     tls = [{"secretName": "a", "hosts": ["a.example.com"]}, {"secretName": "b"}]
@@ -142,7 +142,7 @@ def test_an_ingress_lets_only_some_services_through() -> None:
 PROTOCOL = "nginx.ingress.kubernetes.io/backend-protocol"
 
 
-def test_the_ingress_speaks_what_the_server_does() -> None:
+def test_ingress_protocol_matches_the_server() -> None:
     def annotations(values: dict) -> dict:
         return render_minimal(values).of("Ingress")["metadata"]["annotations"]
 
@@ -153,7 +153,7 @@ def test_the_ingress_speaks_what_the_server_does() -> None:
     assert annotations({"ingress": {**HOSTS, "annotations": own}}) == own
 
 
-def test_the_network_policy_lets_the_ingress_controller_in() -> None:
+def test_network_policy_admits_the_ingress_controller() -> None:
     controllers = [{"podSelector": {"matchLabels": {"app": "traefik"}}}]
     for values, expected in (
         ({}, [{"namespaceSelector": {"matchLabels": {
@@ -166,22 +166,22 @@ def test_the_network_policy_lets_the_ingress_controller_in() -> None:
         assert 8001 not in ingress(render_minimal(policy).of("NetworkPolicy"))
 
 
-def test_pods_are_replaced_in_a_way_that_kubernetes_takes() -> None:
+def test_update_strategy_is_valid() -> None:
     def strategy(values: dict) -> dict:
         return render_minimal({"strategy": values}).of("Deployment")["spec"]["strategy"]
 
     default = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     assert strategy({}) == default
-    # What the chart has for the other type would be refused beside this one.
+    # Kubernetes rejects rollingUpdate with the type Recreate.
     assert strategy({"type": "Recreate"}) == {"type": "Recreate"}
     surge = {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
     assert strategy(surge) == {"type": "RollingUpdate", **surge}
-    # Of pods of a StatefulSet it says nothing.
+    # The strategy does not apply to a StatefulSet.
     still = {"rollingUpdate": {"maxUnavailable": 0}}
     assert render_minimal({"strategy": still, "training": {"enabled": True}}).of("StatefulSet")
 
 
-def test_numbers_are_written_out() -> None:
+def test_large_numbers_are_written_in_full() -> None:
     large = {
         "replicas": 3000000,
         "drain": {"preStopSeconds": 5000000, "marginSeconds": 2000000},
@@ -201,11 +201,11 @@ def test_numbers_are_written_out() -> None:
 
 
 def ingress(policy: dict) -> dict[int, list]:
-    """Who reaches which port."""
+    """Returns the admitted peers by port."""
     return {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"] or []}
 
 
-def test_the_network_policy_lets_in_clients_and_monitoring() -> None:
+def test_network_policy_admits_clients_and_monitoring() -> None:
     peer = {"ipBlock": {"cidr": "10.0.0.0/8"}}
     egress = {"ports": [{"port": 443}]}
     values = {"clients": [peer], "monitoring": [], "extraEgress": [egress]}
@@ -217,8 +217,8 @@ def test_the_network_policy_lets_in_clients_and_monitoring() -> None:
     assert extra == egress
 
 
-def test_by_default_only_labelled_pods_of_the_namespace_are_let_in() -> None:
-    # A peer without a namespaceSelector is of the policy's namespace.
+def test_network_policy_admits_only_labelled_pods_of_the_namespace_by_default() -> None:
+    # A peer without a namespaceSelector means the policy's namespace.
     monitoring = {"kubernetes.io/metadata.name": "monitoring"}
     assert ingress(render_minimal().of("NetworkPolicy")) == {
         8001: [{"podSelector": {"matchLabels": {"braid-client": "true"}}}],
@@ -226,20 +226,20 @@ def test_by_default_only_labelled_pods_of_the_namespace_are_let_in() -> None:
     }
 
 
-def test_no_peers_is_nobody() -> None:
-    # A rule without peers would be everybody.
+def test_network_policy_without_peers_admits_nobody() -> None:
+    # A rule without peers would admit all clients.
     values = {"clients": [], "monitoring": []}
     assert ingress(render_minimal({"networkPolicy": values}).of("NetworkPolicy")) == {}
 
 
-def test_the_disruption_budget() -> None:
+def test_disruption_budget() -> None:
     values = {"podDisruptionBudget": {"maxUnavailable": "25%"}}
     assert render_minimal(values).of("PodDisruptionBudget")["spec"]["maxUnavailable"] == "25%"
     disabled = render_minimal({"podDisruptionBudget": {"enabled": False}})
     assert "PodDisruptionBudget" not in disabled.kinds()
 
 
-def test_the_service_account() -> None:
+def test_service_account() -> None:
     own = render_minimal({"serviceAccount": {"annotations": {"a": "b"}}})
     account = own.of("ServiceAccount")
     assert account["automountServiceAccountToken"] is False
@@ -260,7 +260,7 @@ def test_horizontal_pod_autoscaler() -> None:
         "metric": {"name": "braid_queue_seconds"},
         "target": {"type": "AverageValue", "averageValue": "12m"},
     }
-    # Or every upgrade would set them back.
+    # Otherwise every upgrade would reset the number of replicas.
     assert "replicas" not in manifests.of("Deployment")["spec"]
 
 
@@ -272,7 +272,7 @@ def test_scaled_object() -> None:
     assert pods_asked_for(trigger["metadata"]["query"])
 
 
-def pods_asked_for(query: str) -> str:
+def queried_pods(query: str) -> str:
     [pattern] = set(re.findall(r'{namespace="models",pod=~"([^"]*)"}', query))
     return pattern
 
@@ -282,16 +282,16 @@ def pods_asked_for(query: str) -> str:
     [
         ("braid", "braid-7d9f8b6c5d-x2x4x", True),
         ("braid", "braid-84b7-bcdfg", True),
-        # A StatefulSet's and a Deployment's, each of another release.
+        # Pods of a StatefulSet and of a Deployment of other releases.
         ("braid", "braid-train-0", False),
         ("braid", "braid-train-7d9f8b6c5d-x2x4x", False),
         ("braid", "braid-2-7d9f8b6c5d-x2x4x", False),
         ("braid-train", "braid-train-7d9f8b6c5d-x2x4x", True),
-        # Kubernetes cuts off what is beyond 58 characters before it adds the last five.
+        # Kubernetes truncates names to 58 characters before it adds the last five.
         ("braid" * 10, "braid" * 10 + "-7d9f8b6x2x4x", True),
     ],
 )
-def test_a_scaled_object_asks_for_its_own_pods(release: str, pod: str, scaled: bool) -> None:
+def test_scaled_object_queries_its_own_pods(release: str, pod: str, scaled: bool) -> None:
     values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090"}
     manifests = render_minimal({"autoscaling": values}, release=release)
     [trigger] = manifests.of("ScaledObject")["spec"]["triggers"]
@@ -299,7 +299,7 @@ def test_a_scaled_object_asks_for_its_own_pods(release: str, pod: str, scaled: b
     assert (re.fullmatch(pattern, pod) is not None) is scaled
 
 
-def test_autoscaling_asks_for_metrics_that_the_server_has() -> None:
+def test_autoscaling_queries_existing_metrics() -> None:
     values = {"kind": "ScaledObject", "prometheusAddress": "http://p:9090"}
     [trigger] = render_minimal({"autoscaling": values}).of("ScaledObject")["spec"]["triggers"]
     names = set(re.findall(r"braid_\w+", trigger["metadata"]["query"]))
@@ -309,7 +309,7 @@ def test_autoscaling_asks_for_metrics_that_the_server_has() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor"])
-def test_monitors_find_the_metrics(kind: str) -> None:
+def test_monitors_select_the_metrics_port(kind: str) -> None:
     values = {"monitor": kind, "interval": "7s", "labels": {"release": "p"}}
     manifests = render_minimal({"metrics": values})
     monitor = manifests.of(kind)
@@ -333,7 +333,7 @@ def test_monitors_find_the_metrics(kind: str) -> None:
 
 @pytest.fixture
 def chart(tmp_path: Path) -> Path:
-    """A copy of the chart without dashboards and rules."""
+    """Returns a copy of the chart without dashboards and rules."""
     copy = tmp_path / "braid"
     shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("*.json", "*.rules.yaml"))
     shutil.copy(CHART / "values.schema.json", copy)
@@ -343,11 +343,11 @@ def chart(tmp_path: Path) -> Path:
 RULES = {"metrics": {"rules": {"enabled": True}, "labels": {"release": "p"}}}
 
 
-def test_no_dashboards_and_no_rules(chart: Path) -> None:
+def test_chart_renders_without_dashboards_and_rules(chart: Path) -> None:
     assert not {"ConfigMap", "PrometheusRule"} & render_minimal(RULES, chart=chart).kinds()
 
 
-def test_dashboards_come_through_as_they_are(chart: Path) -> None:
+def test_dashboards_are_not_changed(chart: Path) -> None:
     dashboards = {"Braid_GPU.json": '{"a": "{{device}}"}\n', "braid.json": '{"b":\n  [1]\n}'}
     for name, text in dashboards.items():
         (chart / "dashboards" / name).write_text(text)
@@ -370,7 +370,7 @@ def test_dashboards_come_through_as_they_are(chart: Path) -> None:
     assert "ConfigMap" not in render_minimal(off, chart=chart).kinds()
 
 
-def test_rules_come_through_as_they_are(chart: Path) -> None:
+def test_rules_are_not_changed(chart: Path) -> None:
     def group(name: str) -> dict:
         annotations = {"summary": "{{ $labels.pod }} waits for {{ $value }} s"}
         rule = {"alert": "A", "expr": "up == 0", "for": "5m", "annotations": annotations}
@@ -390,7 +390,7 @@ def test_rules_come_through_as_they_are(chart: Path) -> None:
     "source, pattern, copy",
     [("grafana/dashboards", "*.json", "dashboards"), ("prometheus", "*.rules.yaml", "rules")],
 )
-def test_the_chart_has_the_dashboards_and_rules(source: str, pattern: str, copy: str) -> None:
+def test_chart_has_copies_of_dashboards_and_rules(source: str, pattern: str, copy: str) -> None:
     def read(directory: Path) -> dict[str, str]:
         return {path.name: path.read_text() for path in directory.glob(pattern)}
 

@@ -1,4 +1,4 @@
-"""What values do to the server's pod."""
+"""Tests of the server's pod in the chart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mount(container: dict, path: str) -> dict:
     return next(mount for mount in container["volumeMounts"] if mount["mountPath"] == path)
 
 
-def test_the_server_has_the_flags() -> None:
+def test_args_are_flags_of_the_server() -> None:
     if not BINARY.exists():
         pytest.skip(f"no {BINARY}: run scripts/setup.sh")
     described = subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout
@@ -35,7 +35,7 @@ def test_the_server_has_the_flags() -> None:
         assert used <= known
 
 
-def test_the_least_values_serve_with_tokens_over_tls_on_one_gpu() -> None:
+def test_minimal_values_use_tokens_tls_and_one_gpu() -> None:
     manifests = render_minimal()
     server = manifests.server()
     assert {"--listen=0.0.0.0", "--devices=cuda"} <= set(server["args"])
@@ -48,7 +48,7 @@ def test_the_least_values_serve_with_tokens_over_tls_on_one_gpu() -> None:
     assert manifests.workload()["kind"] == "Deployment"
 
 
-def test_names_follow_the_release() -> None:
+def test_names_include_the_release() -> None:
     assert render_minimal(release="braid-eu").workload()["metadata"]["name"] == "braid-eu"
     assert render_minimal(release="prod").workload()["metadata"]["name"] == "prod-braid"
     named = render_minimal({"fullnameOverride": "x"}, release="prod")
@@ -58,7 +58,7 @@ def test_names_follow_the_release() -> None:
 @pytest.mark.parametrize(
     "seconds, failures", [(600, 120), (601, 121), (1, 1), (5000000, 1000000)]
 )
-def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
+def test_startup_probe_covers_loading(seconds: int, failures: int) -> None:
     manifests = render_minimal({"startup": {"seconds": seconds}})
     probe = manifests.server()["startupProbe"]
     assert (probe["periodSeconds"], probe["failureThreshold"]) == (5, failures)
@@ -67,7 +67,7 @@ def test_the_startup_probe_covers_loading(seconds: int, failures: int) -> None:
 
 
 @pytest.mark.parametrize("values", MATRIX, ids=lambda path: path.name)
-def test_probes_ask_the_plaintext_port(values: Path) -> None:
+def test_probes_use_the_plaintext_port(values: Path) -> None:
     server = render(values).server()
     assert "--health_port=8003" in server["args"]
     for probe, service in (
@@ -78,7 +78,7 @@ def test_probes_ask_the_plaintext_port(values: Path) -> None:
         assert server[probe]["grpc"] == {"port": 8003, "service": service}
 
 
-def test_grace_is_what_leaving_takes() -> None:
+def test_grace_period_is_the_sum_of_the_drain_values() -> None:
     drain = {"preStopSeconds": 1, "delaySeconds": 20, "timeoutSeconds": 300, "marginSeconds": 4000}
     manifests = render_minimal({"drain": drain})
     assert manifests.pod()["terminationGracePeriodSeconds"] == 4321
@@ -87,12 +87,12 @@ def test_grace_is_what_leaving_takes() -> None:
     assert {"--drain_delay=20", "--drain_timeout=300"} <= set(server["args"])
 
 
-def test_a_sleep_of_nothing_is_left_out() -> None:
-    # Older versions of Kubernetes refuse it.
+def test_pre_stop_hook_is_omitted_for_zero_seconds() -> None:
+    # Older versions of Kubernetes reject a sleep of 0 seconds.
     assert "lifecycle" not in render_minimal({"drain": {"preStopSeconds": 0}}).server()
 
 
-def test_gpus_are_limits() -> None:
+def test_gpus_are_added_to_the_limits() -> None:
     gpu = {"count": 4, "resource": "nvidia.com/mig-3g.40gb", "runtimeClassName": "nvidia"}
     manifests = render_minimal({"gpu": gpu, "resources": {"limits": {"memory": "64Gi"}}})
     resources = manifests.server()["resources"]
@@ -101,13 +101,13 @@ def test_gpus_are_limits() -> None:
     assert manifests.pod()["runtimeClassName"] == "nvidia"
 
 
-def test_no_gpu_no_limit() -> None:
+def test_no_gpu_limit_without_gpus() -> None:
     server = render_minimal({"gpu": {"count": 0}}).server()
     assert server["resources"]["limits"] == {"memory": "16Gi"}
     assert "--devices=cpu*2" in server["args"]
 
 
-def test_shared_memory_is_memory() -> None:
+def test_shared_memory_is_a_memory_volume() -> None:
     manifests = render_minimal({"sharedMemory": {"sizeLimit": "4Gi"}})
     assert volume(manifests.pod(), "shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
     assert mount(manifests.server(), "/dev/shm")["name"] == "shm"
@@ -145,7 +145,7 @@ def test_models_from_init_containers() -> None:
     assert mount(manifests.server(), "/models")["readOnly"] is True
 
 
-def test_secrets_are_mounted_whole_to_be_reloaded() -> None:
+def test_secrets_are_mounted_as_folders() -> None:
     access = {
         "tls": {"secretName": "server", "clientCASecret": "ca"},
         "auth": {"tokensSecret": "tokens", "certificatesSecret": "certificates"},
@@ -164,22 +164,22 @@ def test_secrets_are_mounted_whole_to_be_reloaded() -> None:
         assert mounted["readOnly"] is True
         assert "subPath" not in mounted
         source = volume(manifests.pod(), mounted["name"])["secret"]
-        # Read by the group alone, which is the pods' fsGroup.
+        # Readable only for the group, the pods' fsGroup.
         assert (source["secretName"], source["defaultMode"]) == (secret, 0o440)
     assert volume(manifests.pod(), "client-ca")["secret"]["items"] == [
         {"key": "ca.crt", "path": "ca.crt"}
     ]
-    # Nothing that would replace the pods for what they take up by themselves.
+    # No checksum annotation, because the server reloads changed Secrets without a restart.
     assert "annotations" not in manifests.workload()["spec"]["template"]["metadata"]
 
 
-def test_only_who_says_so_serves_everybody() -> None:
+def test_allow_unauthenticated_is_off_by_default() -> None:
     for values in MATRIX:
         consents = yaml.safe_load(values.read_text())["auth"].get("allowUnauthenticated", False)
         assert ("--allow_unauthenticated" in render(values).server()["args"]) is consents
 
 
-def test_tokens_behind_what_has_tls() -> None:
+def test_tokens_behind_a_tls_proxy() -> None:
     manifests = render_minimal({"tls": {"secretName": "", "terminatedInFront": True}})
     flags = manifests.server()["args"]
     assert {"--tls_terminated_in_front", "--auth_tokens=/etc/braid/tokens/tokens"} <= set(flags)
@@ -188,7 +188,7 @@ def test_tokens_behind_what_has_tls() -> None:
     assert secrets == ["tokens"]
 
 
-def test_the_log_is_json_unless_told_otherwise() -> None:
+def test_log_format_defaults_to_json() -> None:
     assert {"--log_format=json", "--log_level=info"} <= set(args())
     log = {"logFormat": "text", "logLevel": "warning,training=debug,access=info"}
     told = args({"server": log})
@@ -196,7 +196,7 @@ def test_the_log_is_json_unless_told_otherwise() -> None:
     assert "--log_level=warning,training=debug,access=info" in told
 
 
-def test_server_flags() -> None:
+def test_server_values_become_flags() -> None:
     server = {"devices": "cuda:0*2", "modelControlMode": "explicit", "loadModels": ["a", "b"]}
     flags = args({"server": {**server, "extraArgs": ["--tf32"], "maxConnectionAge": 86400}})
     assert {"--devices=cuda:0*2", "--model_control_mode=explicit", "--load_model=a",
@@ -209,7 +209,7 @@ def test_server_flags() -> None:
     assert "--repository_poll_seconds=0.5" in polled
 
 
-def test_what_is_added_comes_through() -> None:
+def test_additions_to_the_pod_are_rendered() -> None:
     added = {
         "extraEnv": [{"name": "A", "value": "b"}],
         "extraVolumes": [{"name": "v", "emptyDir": {}}],
@@ -264,13 +264,13 @@ def test_environment_variables_are_strings(value: object, text: str) -> None:
     validate(manifests.workload(), KUBERNETES_VERSIONS[0])
 
 
-def test_environment_variables_from_elsewhere_come_through() -> None:
+def test_environment_variables_with_value_from_are_rendered() -> None:
     source = {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}
     env = [{"name": "A", "valueFrom": source}, {"name": "B"}]
     assert render_minimal({"extraEnv": env}).server()["env"][1:] == env
 
 
-def test_the_file_group_can_be_set() -> None:
+def test_fs_group() -> None:
     def context(values: dict) -> dict:
         return render_minimal({"podSecurityContext": values}).pod()["securityContext"]
 
@@ -280,17 +280,17 @@ def test_the_file_group_can_be_set() -> None:
     own = {"fsGroup": 1000650000, "fsGroupChangePolicy": "Always", "supplementalGroups": [2000000]}
     assert context(own) == {**default, **own}
     assert context({"fsGroup": 0})["fsGroup"] == 0
-    # Null removes the default: for clusters that assign a group themselves.
+    # Null removes the default, for clusters that assign a group.
     assert not {"fsGroup", "fsGroupChangePolicy"} & context({"fsGroup": None}).keys()
 
 
-def test_the_tests_pod_has_the_file_group_too() -> None:
+def test_test_pod_has_the_fs_group() -> None:
     test = {"model": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
     values = {"test": {**test, "tokenSecret": "token"}, "podSecurityContext": {"fsGroup": 7}}
     assert render_minimal(values).of("Pod")["spec"]["securityContext"]["fsGroup"] == 7
 
 
-def test_mounts_of_volumes_that_the_pod_has() -> None:
+def test_extra_mounts_of_existing_volumes() -> None:
     mounts = [
         {"name": "tokens", "mountPath": "/tokens", "subPath": "tokens"},
         {"name": "models", "mountPath": "/other/models"},
@@ -306,7 +306,7 @@ def test_mounts_of_volumes_that_the_pod_has() -> None:
         assert mount(manifests.server(), "/d")["name"] == "data"
 
 
-def test_what_a_mesh_or_a_scheduler_looks_at() -> None:
+def test_pod_labels_annotations_and_scheduling() -> None:
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     selector = {"matchLabels": {"team": "vision"}}
     added = {
@@ -331,7 +331,7 @@ def test_what_a_mesh_or_a_scheduler_looks_at() -> None:
             validate(manifest, KUBERNETES_VERSIONS[0])
 
 
-def test_an_image_by_its_digest() -> None:
+def test_image_digest_replaces_the_tag() -> None:
     digest = f"sha256:{'0123456789abcdef' * 4}"
     image = {"repository": "r/b", "tag": "7", "digest": digest}
     test = {"model": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
@@ -341,7 +341,7 @@ def test_an_image_by_its_digest() -> None:
     assert manifests.of("Pod")["spec"]["containers"][0]["image"] == f"r/b@{digest}"
 
 
-def test_a_newer_chart_does_not_replace_the_pods(tmp_path) -> None:
+def test_new_chart_version_does_not_change_the_pod_template(tmp_path) -> None:
     newer = tmp_path / "braid"
     newer.mkdir()
     for path in CHART.iterdir():
@@ -353,5 +353,5 @@ def test_a_newer_chart_does_not_replace_the_pods(tmp_path) -> None:
     assert pods[0] == pods[1]
 
 
-def test_merge_is_helms() -> None:
+def test_merge_works_like_helm() -> None:
     assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}

@@ -1,4 +1,4 @@
-"""The examples of the chart's README and of the Kubernetes tutorial work."""
+"""Tests of the examples in the chart's README and in the Kubernetes tutorial."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def commands(page: Path) -> list[str]:
 
 
 def write_files(page: Path, directory: Path) -> None:
-    """Writes the files that YAML blocks name in their first line."""
+    """Writes YAML blocks to the files named in their first lines."""
     for text in fenced(page, "yaml"):
         if name := re.match(r"# (\S+)\n", text):
             (directory / name[1]).write_text(text)
@@ -35,7 +35,7 @@ def write_files(page: Path, directory: Path) -> None:
     [(page, command) for page in (README, TUTORIAL) for command in commands(page)],
     ids=lambda value: value.name if isinstance(value, Path) else value,
 )
-def test_examples(page: Path, command: str, tmp_path: Path) -> None:
+def test_examples_render(page: Path, command: str, tmp_path: Path) -> None:
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     write_files(page, tmp_path)
     path = f"{HELM.parent}:{os.environ['PATH']}"
@@ -53,12 +53,12 @@ def test_examples(page: Path, command: str, tmp_path: Path) -> None:
         validate(manifest, KUBERNETES_VERSIONS[-1])
 
 
-def test_there_are_examples() -> None:
+def test_pages_have_examples() -> None:
     assert len(commands(README)) >= 8
     assert len(commands(TUTORIAL)) >= 4
 
 
-def test_the_adapters_rule_makes_the_metric_that_is_asked_for() -> None:
+def test_adapter_rule_provides_the_metric_of_the_autoscaler() -> None:
     [text] = [text for text in fenced(README, "yaml") if text.startswith("rules:")]
     [rule] = yaml.safe_load(text)["rules"]
     values = {"autoscaling": {"kind": "HorizontalPodAutoscaler"}}
@@ -66,7 +66,7 @@ def test_the_adapters_rule_makes_the_metric_that_is_asked_for() -> None:
     assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
 
 
-def test_the_table_of_leaving_has_the_defaults() -> None:
+def test_drain_table_has_the_defaults() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())["drain"]
     row = r"^\| (?:at most )?(\d+) \|.*\| `(\w+)` \|$"
     rows = re.findall(row, README.read_text(), re.MULTILINE)

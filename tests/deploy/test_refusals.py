@@ -1,4 +1,4 @@
-"""Values that contradict each other, or are none, end with a sentence and not with manifests."""
+"""Tests that invalid and contradictory values end with an error message."""
 
 from __future__ import annotations
 
@@ -17,57 +17,63 @@ TEST = {
 }
 
 CONTRADICTIONS = [
-    ({"models": {"claimName": ""}}, "there are no models"),
+    ({"models": {"claimName": ""}}, "models: no source is set"),
     (
         {"models": {"configMap": {"name": "small"}}},
-        "leave all but one of models.claimName, models.configMap.name empty",
+        "several sources are set (models.claimName, models.configMap.name)",
     ),
     (
         {"models": {"claimName": "", "configMap": {"name": "small"}, "claimSubPath": "a"}},
-        "models.claimSubPath is a folder of models.claimName, which is empty",
+        "models.claimSubPath: needs models.claimName, which is empty",
     ),
-    ({"auth": {"tokensSecret": ""}}, "nobody may call: set auth.tokensSecret or"),
-    ({"auth": {"allowUnauthenticated": True}}, "auth.allowUnauthenticated contradicts"),
-    ({"tls": {"secretName": ""}}, "tokens would travel in plaintext: set tls.secretName, or"),
+    ({"auth": {"tokensSecret": ""}}, "auth: no client has access: set auth.tokensSecret or"),
+    ({"auth": {"allowUnauthenticated": True}}, "auth.allowUnauthenticated: conflicts with"),
+    ({"tls": {"secretName": ""}}, "tokens would be sent in plaintext: set tls.secretName, or"),
     (
         {"tls": {"secretName": "", "clientCASecret": "ca", "terminatedInFront": True}},
         "needs the server's certificate: set tls.secretName",
     ),
-    ({"auth": {"certificatesSecret": "who"}}, "nobody asks: set tls.clientCASecret"),
-    ({"tls": {"terminatedInFront": True}}, "tls.terminatedInFront contradicts tls.secretName"),
+    (
+        {"auth": {"certificatesSecret": "who"}},
+        "auth.certificatesSecret: needs mutual TLS: set tls.clientCASecret",
+    ),
+    ({"tls": {"terminatedInFront": True}}, "tls.terminatedInFront: conflicts with tls.secretName"),
     ({"test": {**TEST, "tokenSecret": ""}}, "set test.tokenSecret"),
     ({"tls": {"clientCASecret": "ca"}, "test": TEST}, "set test.certificateSecret"),
     (
         {"tls": {"secretName": "", "terminatedInFront": True}, "test": {"caSecret": "ca"}},
-        "are for tls.secretName, which is empty",
+        "need tls.secretName, which is empty",
     ),
     (
         {
             "auth": {"tokensSecret": "", "allowUnauthenticated": True},
             "test": {"tokenSecret": "token"},
         },
-        "is for auth.tokensSecret, which is empty",
+        "needs auth.tokensSecret, which is empty",
     ),
-    ({"server": {"loadModels": ["a"]}}, "is for server.modelControlMode explicit"),
-    ({"server": {"extraArgs": ["--listen=::"]}}, "may not have --listen=::"),
-    ({"server": {"extraArgs": ["--drain_delay=1"]}}, "may not have --drain_delay=1"),
+    ({"server": {"loadModels": ["a"]}}, "needs server.modelControlMode=explicit"),
+    ({"server": {"extraArgs": ["--listen=::"]}}, "--listen=:: is not allowed"),
+    ({"server": {"extraArgs": ["--drain_delay=1"]}}, "--drain_delay=1 is not allowed"),
     ({"server": {"devices": "cuda:0"}, "gpu": {"count": 0}}, "needs GPUs, but gpu.count is 0"),
-    ({"server": {"devices": "cpu*4"}}, "would leave the pod's GPUs idle"),
-    ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "leave it out of resources"),
-    ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, "leave it out of resources"),
+    ({"server": {"devices": "cpu*4"}}, "leaves the pod's GPUs idle"),
+    ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "remove it from resources"),
+    ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, "remove it from resources"),
     (
         {"resources": {"limits": {"memory": "1Gi"}}},
-        "resources.requests.memory 8Gi is more than resources.limits.memory 1Gi",
+        "resources.requests.memory: 8Gi exceeds resources.limits.memory 1Gi",
     ),
     ({"resources": {"limits": {"memory": 8589934591}}}, "resources.limits.memory 8589934591:"),
-    ({"resources": {"limits": {"cpu": "1999m"}}}, "resources.requests.cpu 2 is more than"),
+    ({"resources": {"limits": {"cpu": "1999m"}}}, "resources.requests.cpu: 2 exceeds"),
     (
         {"strategy": {"rollingUpdate": {"maxUnavailable": 0}}},
-        "strategy.rollingUpdate.maxSurge and maxUnavailable are both 0",
+        "strategy.rollingUpdate: maxSurge and maxUnavailable are both 0",
     ),
     ({"strategy": {"rollingUpdate": {"maxUnavailable": "0%"}}}, "are both 0"),
     *(
-        ({"extraVolumeMounts": [{"name": "v", "mountPath": path}]}, f"extraVolumeMounts has {path}")
+        (
+            {"extraVolumeMounts": [{"name": "v", "mountPath": path}]},
+            f"extraVolumeMounts: {path} is already",
+        )
         for path in ("/models", "/tmp", "/tmp/", "/dev/shm", "/etc/braid/tls", "/etc/braid/tokens")
     ),
     (
@@ -75,9 +81,12 @@ CONTRADICTIONS = [
             "training": {"enabled": True},
             "extraVolumeMounts": [{"name": "v", "mountPath": "/data"}],
         },
-        "extraVolumeMounts has /data",
+        "extraVolumeMounts: /data is already",
     ),
-    ({"extraVolumeMounts": [{"name": "v", "mountPath": "/v"}] * 2}, "extraVolumeMounts has /v"),
+    (
+        {"extraVolumeMounts": [{"name": "v", "mountPath": "/v"}] * 2},
+        "extraVolumeMounts: /v is already",
+    ),
     (
         {
             "models": {
@@ -91,12 +100,12 @@ CONTRADICTIONS = [
                 ],
             }
         },
-        "models.initContainers[0].volumeMounts has /models",
+        "models.initContainers[0].volumeMounts: /models is already",
     ),
     (
         {"extraVolumeMounts": [{"name": "cache", "mountPath": "/cache"}]},
-        "extraVolumeMounts mounts volume cache at /cache, but the pod has no such volume: "
-        "add it to extraVolumes (volumes: models, tmp, shm, tls, tokens)",
+        "extraVolumeMounts: volume cache for /cache does not exist: "
+        "add it to extraVolumes (existing volumes: models, tmp, shm, tls, tokens)",
     ),
     (
         {
@@ -106,13 +115,13 @@ CONTRADICTIONS = [
                 {"name": "cahce", "mountPath": "/other"},
             ],
         },
-        "extraVolumeMounts mounts volume cahce at /other",
+        "extraVolumeMounts: volume cahce for /other",
     ),
-    # Without trainers there is no volume for them.
-    ({"extraVolumeMounts": [{"name": "data", "mountPath": "/d"}]}, "mounts volume data at /d"),
+    # The volume data exists only with training.enabled.
+    ({"extraVolumeMounts": [{"name": "data", "mountPath": "/d"}]}, "volume data for /d"),
     (
         {"extraVolumeMounts": [{"name": "client-ca", "mountPath": "/ca"}]},
-        "mounts volume client-ca at /ca",
+        "volume client-ca for /ca",
     ),
     (
         {
@@ -128,33 +137,33 @@ CONTRADICTIONS = [
                 ],
             }
         },
-        "models.initContainers[1].volumeMounts mounts volume keys at /keys",
+        "models.initContainers[1].volumeMounts: volume keys for /keys",
     ),
-    ({"extraEnv": [{"name": "A", "value": 1 << 60}]}, "is too large to keep its digits"),
+    ({"extraEnv": [{"name": "A", "value": 1 << 60}]}, "too large to be exact"),
     ({"service": {"nodePort": 30001}}, "service.nodePort: 30001 needs service.type NodePort or"),
     ({"ingress": {"enabled": True}}, "ingress.hosts: empty, but ingress.enabled is true"),
-    ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes has tmp"),
-    ({"extraVolumes": [{"name": "tokens", "emptyDir": {}}]}, "extraVolumes has tokens"),
+    ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes: tmp is already"),
+    ({"extraVolumes": [{"name": "tokens", "emptyDir": {}}]}, "extraVolumes: tokens is already"),
     (
         {"podLabels": {"app.kubernetes.io/instance": "mine"}},
-        "podLabels may not have app.kubernetes.io/instance",
+        "podLabels: app.kubernetes.io/instance is not allowed",
     ),
     (
         {"service": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}},
-        "service.loadBalancerSourceRanges is for service.type LoadBalancer",
+        "service.loadBalancerSourceRanges: needs service.type LoadBalancer",
     ),
-    ({"training": {"data": {"existingClaim": "a"}}}, "is for training.enabled"),
+    ({"training": {"data": {"existingClaim": "a"}}}, "needs training.enabled"),
     (
         {"replicas": 2, "training": {"enabled": True, "data": {"existingClaim": "a"}}},
-        "training.data.existingClaim is one pod's",
+        "training.data.existingClaim: supports a single pod",
     ),
     (
         {"training": {"enabled": True}, "autoscaling": {"kind": "HorizontalPodAutoscaler"}},
-        "autoscaling would end pods that hold trainers",
+        "autoscaling: would terminate pods with trainers",
     ),
     (
         {"autoscaling": {"kind": "HorizontalPodAutoscaler", "minReplicas": 9}},
-        "autoscaling.minReplicas is more than autoscaling.maxReplicas",
+        "autoscaling.minReplicas: is greater than autoscaling.maxReplicas",
     ),
     ({"autoscaling": {"kind": "ScaledObject"}}, "set autoscaling.prometheusAddress"),
     (
@@ -164,12 +173,12 @@ CONTRADICTIONS = [
                 "inputs": [{"name": "x", "datatype": "FP32", "shape": [500, 500]}],
             }
         },
-        "x takes 1000000 bytes, but a ConfigMap holds 700000",
+        "x has 1000000 bytes (at most 700000 fit in a ConfigMap)",
     ),
 ]
 
-# What the schema refuses: values, and the key that the message names.
-NO_VALUES = [
+# Values that the schema rejects, and the key in the message.
+INVALID = [
     ({"replica": 2}, "'replica'"),
     ({"models": {"claim": "a"}}, "'claim'"),
     ({"replicas": "2"}, "/replicas"),
@@ -281,23 +290,23 @@ NO_VALUES = [
 
 
 @pytest.mark.parametrize("values, sentence", CONTRADICTIONS)
-def test_contradictions(values: dict, sentence: str) -> None:
+def test_contradictory_values_are_rejected(values: dict, sentence: str) -> None:
     with pytest.raises(Refused) as refused:
         render_minimal(values)
     assert sentence in str(refused.value)
 
 
 @pytest.mark.parametrize("release", ["1rel", "my.release"])
-def test_a_release_whose_name_is_none_of_a_service(release: str) -> None:
+def test_invalid_service_name_is_rejected(release: str) -> None:
     with pytest.raises(Refused) as refused:
         render_minimal(release=release)
-    assert f"no Service can be called '{release}-braid'" in str(refused.value)
+    assert f"invalid Service name '{release}-braid'" in str(refused.value)
     named = render_minimal({"fullnameOverride": "mine"}, release=release)
     assert named.workload()["metadata"]["name"] == "mine"
 
 
-@pytest.mark.parametrize("values, key", NO_VALUES)
-def test_the_schema(values: dict, key: str) -> None:
+@pytest.mark.parametrize("values, key", INVALID)
+def test_schema_rejects_invalid_values(values: dict, key: str) -> None:
     with pytest.raises(Refused) as refused:
         render_minimal(values)
     assert "don't meet the specifications of the schema" in str(refused.value)
@@ -307,7 +316,7 @@ def test_the_schema(values: dict, key: str) -> None:
 @pytest.mark.parametrize(
     "limits", [{"memory": "8Gi"}, {"memory": 8589934592}, {"memory": "8.6G", "cpu": "2000m"}]
 )
-def test_a_limit_may_be_what_is_requested(limits: dict) -> None:
+def test_limit_may_equal_request(limits: dict) -> None:
     resources = render_minimal({"resources": {"limits": limits}}).server()["resources"]
     assert resources["limits"].items() >= limits.items()
 
@@ -326,8 +335,8 @@ FLAGS = (ROOT / "server/flags.cc").read_text()
         ("drain_timeout", "drain.timeoutSeconds"),
     ],
 )
-def test_ranges_are_the_servers(flag: str, path: str) -> None:
-    [(least, most)] = re.findall(
+def test_ranges_match_the_server(flag: str, path: str) -> None:
+    [(low, high)] = re.findall(
         rf'"--{flag}".*?->check\((?:Between|CLI::Range)\(([^,]+), (.+?)\)\)', FLAGS, re.DOTALL
     )
     value = json.loads((CHART / "values.schema.json").read_text())
@@ -338,47 +347,47 @@ def test_ranges_are_the_servers(flag: str, path: str) -> None:
         base, _, shift = re.sub(r"int64_t\{(\d+)\}", r"\1", text).partition(" << ")
         return float(base) * 2 ** int(shift or 0)
 
-    assert (value["minimum"], value["maximum"]) == (number(least), number(most))
+    assert (value["minimum"], value["maximum"]) == (number(low), number(high))
 
 
-def test_modules_of_the_log_are_the_servers() -> None:
+def test_log_modules_match_the_server() -> None:
     log = (ROOT / "server/telemetry/log.cc").read_text()
     [names] = re.findall(r"kModuleNames = \{(.*?)\};", log, re.DOTALL)
     *modules, audit = re.findall(r'"(\w+)"', names)
-    assert audit == "audit"  # which has no level
+    assert audit == "audit"  # has no level
     schema = json.loads((CHART / "values.schema.json").read_text())
     pattern = schema["properties"]["server"]["properties"]["logLevel"]["pattern"]
     assert pattern.startswith(f"^(({'|'.join(modules)})=)?(")
 
 
-def test_nothing_said_is_refused() -> None:
-    with pytest.raises(Refused, match="there are no models"):
+def test_required_values_have_no_default() -> None:
+    with pytest.raises(Refused, match="models: no source is set"):
         render({})
-    with pytest.raises(Refused, match="nobody may call"):
+    with pytest.raises(Refused, match="auth: no client has access"):
         render({"models": MINIMAL["models"]})
 
 
-def test_flags_of_the_chart_cannot_be_given_twice() -> None:
+def test_flags_set_by_the_chart_are_rejected_in_extra_args() -> None:
     for flags in {tuple(render(values).server()["args"]) for values in MATRIX}:
         for flag in set(flags) - {"--tf32", "--training_share=0"}:
-            with pytest.raises(Refused, match="other values of the chart set it"):
+            with pytest.raises(Refused, match="another value of the chart sets it"):
                 render_minimal({"server": {"extraArgs": [flag]}})
 
 
-def described(schema: dict, path: str = "") -> list[str]:
-    """The paths of a schema's properties that have no description."""
+def undescribed(schema: dict, path: str = "") -> list[str]:
+    """Returns the paths of properties without a description."""
     missing = [] if "description" in schema or not path or path.endswith("]") else [path]
     for key, value in schema.get("properties", {}).items():
-        missing += described(value, f"{path}.{key}")
+        missing += undescribed(value, f"{path}.{key}")
     return missing
 
 
 def test_every_value_is_described() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert described(schema) == []
+    assert undescribed(schema) == []
 
 
-def test_the_values_are_those_of_the_schema() -> None:
+def test_values_and_schema_have_the_same_keys() -> None:
     def keys(node: object, path: str = "") -> set[str]:
         if not isinstance(node, dict) or path.endswith("matchLabels"):
             return {path}

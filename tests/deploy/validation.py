@@ -1,4 +1,4 @@
-"""Whether an API server would take a manifest, by the schemas of its kind."""
+"""Validates manifests with the schemas of their kinds, like an API server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kubernetes_validate import utils
 
 from deploy.crd_schemas import SCHEMAS
 
-# It reads a megabyte of definitions anew for every manifest.
+# Caches the definitions, a megabyte that would be read again for every manifest.
 utils.schema_contents = functools.cache(utils.schema_contents)
 
 
 def validate(manifest: dict, version: str) -> None:
-    """ValidationError if there is a field that is wrong, or that this version does not know."""
+    """Raises ValidationError for an invalid field or one that this version does not have."""
     if manifest["kind"] in SCHEMAS:
         jsonschema.validate(manifest, SCHEMAS[manifest["kind"]])
     else:

@@ -1,4 +1,4 @@
-"""Writes the dashboards' JSON: python -m braid_dashboards DIRECTORY."""
+"""Writes the dashboards as JSON: python -m braid_dashboards DIRECTORY."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All servers at a glance: is anything down, failing, full or slow, and where."""
+"""Dashboard of all servers: availability, errors, capacity and latency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from braid_dashboards.panels import (
 
 SERVER = ("job", "instance")
 
-# Targets of a job that has, or had, a Braid server.
+# Targets of jobs that have or had a Braid server.
 _DOWN = (
     'up{job=~"$job",instance=~"$instance"} == 0 and on (job) '
     f"group by (job) (last_over_time({q.select('braid_build_info')}[$__range]))"
@@ -25,7 +25,7 @@ def dashboard() -> Dashboard:
     return build(
         "braid-fleet",
         "Braid / Fleet",
-        "All Braid servers: what is down, failing, full or slow, and where.",
+        "All Braid servers: availability, errors, capacity and latency.",
         {
             "Now": now(),
             "Requests": requests(),
@@ -42,24 +42,24 @@ def now() -> list:
     p99 = q.quantile(0.99, "braid_request_duration_seconds", q.INFERENCE, by=())
     any_is_bad = ((1, RED),)
     return [
-        number("Servers", PLAIN, "Servers that answer Prometheus.",
+        number("Servers", PLAIN, "Servers that Prometheus can scrape.",
                Query(q.count(q.select("braid_build_info"))), width=3),
-        number("Servers down", PLAIN, "Targets that do not answer, of jobs that have servers.",
+        number("Servers down", PLAIN, "Unreachable targets of jobs with Braid servers.",
                Query(f"count({_DOWN}) or vector(0)"), limits=any_is_bad, width=3),
-        number("Models", PLAIN, "Different models that some server serves.",
+        number("Models", PLAIN, "Distinct models with a ready version on any server.",
                Query(q.count(q.total(q.select("braid_model_ready"), "model"))), width=3),
         number("Unhealthy devices", PLAIN,
-               "Devices whose context is lost. Their server is not ready until it is restarted.",
+               "Devices with a lost CUDA context. Their server is not ready until it is restarted.",
                Query(unhealthy), limits=any_is_bad, width=3),
         number("Failed trainers", PLAIN,
-               "Trainers that take nothing but RestoreCheckpoint and Delete.",
+               "Trainers that accept only RestoreCheckpoint and DeleteTrainer.",
                Query(failed), limits=any_is_bad, width=3),
-        number("Requests", PER_SECOND, "RPCs that ended, of all methods.",
+        number("Requests", PER_SECOND, "Completed RPCs of all methods.",
                Query(q.total(_REQUESTS)), width=3),
-        number("Faults", RATIO,
-               "RPCs that ended with a code that blames the server, or its load, over all.",
+        number("Server errors", RATIO,
+               "Fraction of RPCs that ended with a server or overload error.",
                Query(fault_ratio), limits=((0.001, YELLOW), (0.01, RED)), width=3),
-        number("Inference p99", SECONDS, "What 99 % of the inference requests did not exceed.",
+        number("Inference p99", SECONDS, "99th percentile of the latency of inference requests.",
                Query(p99), width=3),
     ]  # fmt: skip
 
@@ -68,29 +68,28 @@ def requests() -> list:
     duration = "braid_request_duration_seconds"
     by_server = "{{instance}}"
     return [
-        graph("Requests by method", PER_SECOND, "RPCs that ended.",
+        graph("Requests by method", PER_SECOND, "Completed RPCs.",
               Query(q.total(_REQUESTS, "method"), "{{method}}"), stacked=True),
         graph("Errors by code", PER_SECOND,
-              "RPCs that did not end with OK. INVALID_ARGUMENT and NOT_FOUND are clients' "
-              "mistakes; RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED tell of too much to do.",
+              "RPCs that did not end with OK. INVALID_ARGUMENT and NOT_FOUND are client errors; "
+              "RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED indicate overload.",
               Query(q.total(q.rate("braid_requests_total", 'code!="OK"'), "code"), "{{code}}"),
               stacked=True),
-        graph("Faults by server", RATIO,
-              "RPCs that ended with a code that blames the server, or its load, over all.",
+        graph("Server errors by server", RATIO,
+              "Fraction of RPCs that ended with a server or overload error.",
               Query(q.ratio(_FAULTS, _REQUESTS, SERVER) + f" or 0 * {q.total(_REQUESTS, *SERVER)}",
                     by_server), limits=((0.01, RED),)),
-        graph("Inference by server", SECONDS,
-              "Inference requests, also streamed ones, from arrival to reply: p50 and p99.",
+        graph("Inference latency by server", SECONDS,
+              "Inference requests, unary and streamed, from arrival to reply: p50 and p99.",
               Query(q.quantile(0.5, duration, q.INFERENCE, by=SERVER), "{{instance}} p50"),
               Query(q.quantile(0.99, duration, q.INFERENCE, by=SERVER), "{{instance}} p99")),
-        graph("In flight", PLAIN, "Requests not answered yet. --max_requests is the limit.",
+        graph("In flight", PLAIN, "Requests without a reply yet. The limit is --max_requests.",
               Query(q.total(q.select("braid_requests_in_flight"), *SERVER), by_server)),
         graph("Bytes in flight", BYTES,
-              "Of all requests not answered yet. --max_request_bytes is the limit.",
+              "Bytes of all requests without a reply yet. The limit is --max_request_bytes.",
               Query(q.total(q.select("braid_request_bytes_in_flight"), *SERVER), by_server)),
-        graph("Refused by reason", PER_SECOND,
-              "Calls whose client showed no credentials, wrong ones, or those of a role that may "
-              "not do it.",
+        graph("Access denied by reason", PER_SECOND,
+              "Calls with missing or invalid credentials, or without the required role.",
               Query(q.total(q.rate("braid_access_denied_total"), "reason"), "{{reason}}"),
               width=24),
     ]  # fmt: skip
@@ -103,13 +102,13 @@ def devices() -> list:
     by_server = "{{instance}}"
     return [
         graph("Devices busy", RATIO,
-              "The part of the time that workers spent working, over all devices of a server.",
+              "Fraction of the time that workers are busy, averaged over a server's devices.",
               Query(f"{busy} / {devices}", by_server), most=1),
-        graph("GPUs utilized", RATIO,
-              "The part of the time in which a kernel ran, by the driver, over all GPUs of a "
-              "server, whoever's kernels they are.",
+        graph("GPU utilization", RATIO,
+              "Fraction of the time in which a kernel of any process ran (NVML), averaged over a "
+              "server's GPUs.",
               Query(q.mean(q.select("braid_gpu_utilization_ratio"), *SERVER), by_server), most=1),
-        graph("GPU memory", RATIO, "Memory in use, of all processes, over all GPUs of a server.",
+        graph("GPU memory", RATIO, "Memory in use by all processes, averaged over a server's GPUs.",
               Query(q.ratio(q.select(used), q.select(all_of_it), SERVER), by_server),
               most=1, limits=((0.95, RED),)),
     ]  # fmt: skip
@@ -123,23 +122,23 @@ def servers() -> list:
         "job": ("Job", "string"),
         "instance": ("Server", "string"),
         "version": ("Version", "string"),
-        "Value #B": ("Up for", SECONDS),
+        "Value #B": ("Uptime", SECONDS),
         "Value #C": ("Memory", BYTES),
         "Value #D": ("CPUs busy", PLAIN),
         "Value #E": ("Trainers", PLAIN),
     }
     files = q.ratio(q.select("process_open_fds"), q.select("process_max_fds"), SERVER)
     return [
-        listing("Servers", "What runs where, and since when.", columns,
+        listing("Servers", "Versions and uptimes of all servers.", columns,
                 Query(q.highest(q.select("braid_build_info"), *SERVER, "version")),
                 Query(f"time() - {started}"),
                 Query(memory),
                 Query(cpu),
                 Query(q.total(q.select("braid_trainers"), *SERVER)), width=12),
-        graph("CPUs busy", PLAIN, "CPU time a second, of the whole process: 1 is one core.",
+        graph("CPUs busy", PLAIN, "CPU time per second of the process; 1 is one core.",
               Query(cpu, "{{instance}}"), width=4),
         graph("Memory", BYTES, "Resident memory of the process.",
               Query(memory, "{{instance}}"), width=4),
-        graph("File descriptors", RATIO, "Open ones over those that the process may open.",
+        graph("File descriptors", RATIO, "Open file descriptors as a fraction of the limit.",
               Query(files, "{{instance}}"), width=4, limits=((0.8, RED),)),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Each GPU: what it does, by the driver and by our own workers, and how it is."""
+"""Dashboard of the GPUs: utilization, memory, power, temperature and errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def dashboard() -> Dashboard:
     return build(
         "braid-gpus",
         "Braid / GPUs",
-        "Each GPU: utilization by the driver beside what Braid's workers were busy with, memory, "
-        "power, heat, errors.",
+        "Each GPU: utilization by the driver and by Braid's workers, memory, power, temperature "
+        "and errors.",
         {
             "Utilization": utilization(),
-            "What the devices do": work(),
+            "Work of the devices": work(),
             "Memory": memory(),
-            "Power and heat": power(),
+            "Power and temperature": power(),
             "Errors": errors(),
             "Traffic": traffic(),
         },
@@ -37,29 +37,29 @@ def dashboard() -> Dashboard:
 
 
 def of_each(metric: str, *matchers: str, name: str = NAME, by: tuple[str, ...] = ()) -> Query:
-    """A gauge of each GPU."""
+    """Query of a gauge for each GPU."""
     return Query(q.highest(q.select(metric, q.GPU, *matchers), *EACH, *by), name)
 
 
 def busy(*by: str) -> str:
-    """The part of the time that a device's worker worked."""
+    """Fraction of the time that a device's worker is busy."""
     return q.with_gpu(q.total(q.rate("braid_device_busy_seconds_total"), *DEVICE, *by))
 
 
 def utilization() -> list:
     return [
         graph("GPU utilization", RATIO,
-              "The part of the time in which at least one kernel ran, by the driver (NVML). It "
-              "says nothing of how much of the GPU they used, and counts other processes' too.",
+              "Fraction of the time in which at least one kernel of any process ran (NVML). It "
+              "does not show how much of the GPU the kernels used.",
               Query(UTILIZATION, NAME), most=1, width=16),
-        bars("GPU utilization now", RATIO, "The same, last seen.",
+        bars("GPU utilization now", RATIO, "Latest value of the GPU utilization.",
              Query(UTILIZATION, NAME), most=1),
         graph("Workers busy", RATIO,
-              "The part of the time that the worker of each device spent working, copies and waits "
-              "for its GPU included. Idle here and utilized above: another process uses the GPU. "
-              "Busy here and idle above: the worker waits for the host, as with small kernels.",
+              "Fraction of the time that the worker of each device is busy, including copies and "
+              "waits for its GPU. Idle workers on a utilized GPU: another process uses the GPU. "
+              "Busy workers on an idle GPU: the host is the bottleneck, as with small kernels.",
               Query(busy(), DEVICE_NAME), most=1, width=16),
-        listing("GPUs", "What they are.",
+        listing("GPUs", "Names and drivers of all GPUs.",
                 {
                     "instance": ("Server", "string"),
                     "gpu": ("GPU", "string"),
@@ -79,28 +79,28 @@ def work() -> list:
     rows = q.total(q.rate("braid_device_samples_total"), *DEVICE, "work")
     return [
         graph("Busy by phase", RATIO,
-              "What workers spent their time with, over all chosen devices; 1 is one device. Much "
-              "copy_in or copy_out: batches are too small for their bytes. Much reduce or "
-              "broadcast: gradients and weights travel more than is computed.",
+              "Busy time of the workers by phase, over all selected devices; 1 is one device. High "
+              "copy_in or copy_out: batches compute too little for their bytes. High reduce or "
+              "broadcast: communication of gradients and weights dominates.",
               Query(q.total(busy("phase"), "phase"), "{{phase}}"), stacked=True),
         graph("Spread between devices", RATIO,
-              "The busiest device less the idlest, of each server. It is high where batches are "
-              "too small to be split, or one GPU is slower than the others.",
+              "Difference between a server's busiest and idlest device. High if batches are too "
+              "small to be split, or if one GPU is slower than the others.",
               Query(uneven, "{{instance}}"), most=1),
-        graph("Rows", ROWS_PER_SECOND, "Rows that each device worked on.",
+        graph("Rows", ROWS_PER_SECOND, "Rows processed by each device.",
               Query(q.with_gpu(rows), DEVICE_NAME + " {{work}}"), stacked=True),
-        graph("Rows at once", PLAIN,
-              "The mean chunk that a device took at once. GPUs want large ones.",
+        graph("Chunk size", PLAIN,
+              "Mean number of rows that a device processes at once. GPUs need large chunks.",
               Query(q.average("braid_device_chunk_size_rows", by=("instance", "device", "work")),
                     DEVICE_NAME + " {{work}}")),
         graph("Wait for a device", SECONDS,
-              "How long 99 of 100 batches and training operations had waited when the device took "
-              "them. Devices that are waited for are too few.",
+              "p99 of the time that batches and training operations wait for a device. Long waits "
+              "mean that there are too few devices.",
               Query(q.quantile(0.99, "braid_device_queue_duration_seconds",
                                by=("instance", "device", "work")), DEVICE_NAME + " {{work}}")),
         states("Healthy devices",
-               "A device is lost when its GPU's context is: its server is not ready any more and "
-               "has to be restarted.",
+               "A device is lost if its CUDA context is lost. Its server is then not ready and "
+               "must be restarted.",
                Query(q.lowest(q.select("braid_device_healthy"), "instance", "device"), DEVICE_NAME),
                zero="lost", one="healthy", bad=0, width=8),
     ]  # fmt: skip
@@ -112,19 +112,21 @@ def memory() -> list:
     mig = (*EACH, "mig")
     owners = q.total(q.select("braid_device_memory_bytes"), *DEVICE, "owner")
     return [
-        graph("Memory in use", RATIO, "Of all processes, over all that the GPU has.",
+        graph("Memory in use", RATIO,
+              "Memory in use by all processes, as a fraction of the GPU's memory.",
               Query(q.ratio(q.select(used, q.GPU), q.select(all_of_it, q.GPU), EACH), NAME),
               most=1, limits=((0.95, RED),)),
-        graph("Bytes in use", BYTES, "Of all processes.", of_each(used)),
+        graph("Bytes in use", BYTES, "Memory in use by all processes.", of_each(used)),
         graph("Braid's memory by owner", BYTES,
-              "What models and trainers keep on each device. Of a GPU, at its first worker, also "
-              "allocator, all that LibTorch's tensors take, and cache, what its allocator keeps "
-              "free for the next ones.",
+              "Memory of models and trainers on each device. A GPU's first worker also reports "
+              "allocator (all LibTorch tensors) and cache (free memory that LibTorch's allocator "
+              "keeps).",
               Query(q.with_gpu(owners), DEVICE_NAME + " {{owner}}")),
-        graph("Memory's bandwidth in use", RATIO,
-              "The part of the time in which memory was read or written, by the driver.",
+        graph("Memory bandwidth", RATIO,
+              "Fraction of the time in which memory was read or written (NVML).",
               of_each("braid_gpu_memory_utilization_ratio"), most=1),
-        graph("MIG instances", RATIO, "Memory in use of each MIG instance, over what it has.",
+        graph("MIG instances", RATIO,
+              "Memory in use of each MIG instance, as a fraction of its memory.",
               Query(q.ratio(q.select(mig_used, q.GPU), q.select(mig_all, q.GPU), mig),
                     NAME + " MIG {{mig}}"), most=1),
     ]  # fmt: skip
@@ -132,13 +134,13 @@ def memory() -> list:
 
 def power() -> list:
     return [
-        graph("Power", WATTS, "What each GPU draws, and what it may draw.",
+        graph("Power", WATTS, "Power draw and power limit of each GPU.",
               of_each("braid_gpu_power_watts"),
               of_each("braid_gpu_power_limit_watts", name=NAME + " limit")),
         graph("Power by energy", WATTS,
-              "The mean power, from the counter of the energy: it misses no peak between scrapes.",
+              "Mean power from the energy counter; includes peaks between scrapes.",
               Query(q.total(q.rate("braid_gpu_energy_joules_total", q.GPU), *EACH), NAME)),
-        graph("Temperature", CELSIUS, "Of the die.",
+        graph("Temperature", CELSIUS, "Temperature of the die.",
               of_each("braid_gpu_temperature_celsius"), limits=((85, YELLOW), (90, RED))),
         graph("Clocks", HERTZ, "Of the multiprocessors (sm) and of the memory.",
               of_each("braid_gpu_clock_hertz", name=NAME + " {{clock}}", by=("clock",))),
@@ -156,14 +158,14 @@ def errors() -> list:
     xids = q.select("braid_gpu_xid_errors_total", q.GPU)
     return [
         graph("Memory errors", PLAIN,
-              "ECC errors. Corrected ones are harmless in small numbers; an uncorrected one has "
-              "ended what ran on the GPU.",
+              "ECC errors. A few corrected errors are harmless. An uncorrected error aborts the "
+              "work on the GPU.",
               Query(ecc, NAME + " {{type}}")),
         graph("XID errors", PLAIN,
-              "Errors that the driver told of since the server's start, by their number in "
-              "NVIDIA's catalogue.",
+              "Errors reported by the driver since the server's start, by their number in NVIDIA's "
+              "catalogue.",
               Query(q.highest(xids, *EACH, "xid"), NAME + " XID {{xid}}")),
-        graph("Sensors that fail", PLAIN, "Readings that failed. Their graphs have gaps.",
+        graph("Sensor errors", PLAIN, "Failed readings, which leave gaps in the graphs.",
               Query(failed, NAME + " {{sensor}}")),
     ]  # fmt: skip
 

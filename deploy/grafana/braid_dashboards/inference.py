@@ -1,4 +1,4 @@
-"""Each model: how fast it answers, how it is batched, and what keeps it waiting."""
+"""Dashboard of inference: latency, batching and queues of each model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL = ("model",)
 NAME = "{{model}}"
 DURATION = "braid_request_duration_seconds"
 WAIT = "braid_queue_duration_seconds"
-# Not those that named no model that is served.
+# Excludes requests for unknown models.
 REQUESTS = (q.MODEL, 'model!=""', q.INFERENCE)
 
 
@@ -23,7 +23,7 @@ def dashboard() -> Dashboard:
     return build(
         "braid-inference",
         "Braid / Inference",
-        "Each model: how fast it answers, how it is batched, what keeps it waiting.",
+        "Each model: latency, batching and queue.",
         {
             "Now": now(),
             "Replies": replies(),
@@ -39,19 +39,19 @@ def now() -> list:
     requests = q.total(q.rate("braid_requests_total", *REQUESTS))
     return [
         number("Requests", PER_SECOND,
-               "Inference requests that ended: ModelInfer calls, and each request of a stream.",
+               "Completed inference requests: ModelInfer calls and each request of a stream.",
                Query(requests)),
-        number("Rows", ROWS_PER_SECOND, "Rows that went through models.",
+        number("Rows", ROWS_PER_SECOND, "Rows processed by all selected models.",
                Query(q.total(q.rate("braid_inference_samples_total", q.MODEL)))),
-        number("p50", SECONDS, "What half of the requests did not exceed.",
+        number("p50", SECONDS, "Median latency of the requests.",
                Query(q.quantile(0.5, DURATION, *REQUESTS, by=()))),
-        number("p99", SECONDS, "What 99 % of the requests did not exceed.",
+        number("p99", SECONDS, "99th percentile of the latency of the requests.",
                Query(q.quantile(0.99, DURATION, *REQUESTS, by=()))),
-        number("Faults", RATIO,
-               "Requests that ended with a code that blames the server, or its load, over all.",
+        number("Server errors", RATIO,
+               "Fraction of requests that ended with a server or overload error.",
                Query(f"({faults} or vector(0)) / {requests}"),
                limits=((0.001, YELLOW), (0.01, RED))),
-        number("Rows that wait", PLAIN, "In the queues of all chosen models.",
+        number("Queued rows", PLAIN, "Rows in the queues of all selected models.",
                Query(q.total(q.select("braid_queue_rows", q.MODEL)))),
     ]  # fmt: skip
 
@@ -59,20 +59,20 @@ def now() -> list:
 def replies() -> list:
     codes = q.rate("braid_requests_total", q.MODEL, q.INFERENCE, 'code!="OK"')
     return [
-        graph("Duration", SECONDS,
-              "From arrival to reply: p50 and p99. A streamed request is answered after those "
-              "before it on its stream.",
+        graph("Latency", SECONDS,
+              "From arrival to reply: p50 and p99. Replies on a stream keep the order of its "
+              "requests.",
               Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME + " p50"),
               Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME + " p99")),
         graph("Requests", PER_SECOND,
-              "Inference requests that ended: ModelInfer calls, and each request of a stream.",
+              "Completed inference requests: ModelInfer calls and each request of a stream.",
               Query(q.total(q.rate("braid_requests_total", *REQUESTS), *MODEL), NAME),
               stacked=True),
         graph("Errors by code", PER_SECOND,
-              "Inference that did not end with OK. A model without a name: the request was "
-              "refused before its model was found.",
+              "Inference requests that did not end with OK. Without a model name, the request was "
+              "rejected before its model was known.",
               Query(q.total(codes, *MODEL, "code"), NAME + " {{code}}"), stacked=True),
-        spread("Durations", SECONDS, "How many requests took how long.",
+        spread("Latency distribution", SECONDS, "Number of requests by latency.",
                Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=24),
     ]  # fmt: skip
 
@@ -82,26 +82,26 @@ def queue() -> list:
     took = q.total(q.rate(f"{DURATION}_sum", *REQUESTS), *MODEL)
     sizes = "braid_batch_size_rows"
     return [
-        graph("Rows that wait", PLAIN,
-              "In the queue of each model. One that only grows means that more is asked than the "
-              "devices can do.",
+        graph("Queued rows", PLAIN,
+              "Rows in the queue of each model. A growing queue means that the load exceeds the "
+              "devices' capacity.",
               Query(q.total(q.select("braid_queue_rows", q.MODEL), *MODEL), NAME)),
         graph("Wait in the queue", SECONDS,
-              "From arrival in the queue until a worker took the first of a request's rows: p50 "
-              "and p99.",
+              "From arrival in the queue until a worker takes the first row of a request: p50 and "
+              "p99.",
               Query(q.quantile(0.5, WAIT, q.MODEL, by=MODEL), NAME + " p50"),
               Query(q.quantile(0.99, WAIT, q.MODEL, by=MODEL), NAME + " p99")),
-        graph("Part of the time spent waiting", RATIO,
-              "The time in the queue over the time of the whole request. Near 1: more devices "
-              "would help. Near 0: only a faster model would.",
+        graph("Fraction of time in the queue", RATIO,
+              "Time in the queue as a fraction of a request's latency. Near 1: more devices help. "
+              "Near 0: only a faster model helps.",
               Query(f"{waited} / {took}", NAME), most=1),
-        graph("Rows of a batch", PLAIN,
-              "The mean of the batches that were run, and what 99 % of them did not exceed.",
+        graph("Batch size", PLAIN,
+              "Rows per batch: mean and p99.",
               Query(q.average(sizes, q.MODEL, by=MODEL), NAME + " mean"),
               Query(q.quantile(0.99, sizes, q.MODEL, by=MODEL), NAME + " p99")),
-        graph("Batches", "suffix: batches/s", "Batches that were run.",
+        graph("Batches", "suffix: batches/s", "Batches executed.",
               Query(q.total(q.rate(f"{sizes}_count", q.MODEL), *MODEL), NAME)),
-        graph("Rows", ROWS_PER_SECOND, "Rows that went through each model.",
+        graph("Rows", ROWS_PER_SECOND, "Rows processed by each model.",
               Query(q.total(q.rate("braid_inference_samples_total", q.MODEL), *MODEL), NAME),
               stacked=True),
     ]  # fmt: skip
@@ -116,9 +116,9 @@ def models() -> list:
     }
     share = q.total(q.rate("braid_device_samples_total"), "work")
     return [
-        listing("Versions that are served", "What is served where.", columns, Query(versions)),
+        listing("Ready versions", "Models and versions on each server.", columns, Query(versions)),
         graph("Inference and training", ROWS_PER_SECOND,
-              "What the devices work on. --training_share says how much of a device training "
-              "gets while inference wants all of it.",
+              "Rows by kind of work. --training_share is the share of a device for training under "
+              "full inference load.",
               Query(share, "{{work}}"), stacked=True, width=12),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What makes panels a dashboard: rows, variables, links to the others."""
+"""Builds dashboards from panels: rows, variables and links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from braid_dashboards.queries import select
 
 TAG = "braid"
 
-# By title.
+# Panels by the title of their row.
 Rows = dict[str, list[Any]]
 
 
@@ -23,7 +23,7 @@ def build(
     rows: Rows,
     variables: tuple[dashboard.QueryVariable, ...] = (),
 ) -> model.Dashboard:
-    """uid: what links to the dashboard are made of; not to be changed."""
+    """Builds a dashboard. uid: part of the dashboard's URL; must not change."""
     board = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).editable()
     board.time("now-1h", "now").refresh("30s").timezone("browser")
     board.tooltip(model.DashboardCursorSync.CROSSHAIR).link(_others())
@@ -40,7 +40,7 @@ def build(
 
 
 def choice(name: str, label: str, metric: str) -> dashboard.QueryVariable:
-    """A variable: the values that the label `name` has in `metric`, of the chosen servers."""
+    """Makes a variable with the values of label `name` in `metric`, for the selected servers."""
     return _values(name, label, select(metric))
 
 
@@ -60,7 +60,7 @@ def _values(name: str, label: str, selector: str) -> dashboard.QueryVariable:
     variable = dashboard.QueryVariable(name).label(label).datasource(DATASOURCE)
     variable.query(f"label_values({selector}, {name})").sort(model.VariableSort.NATURAL_ASC)
     variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-    # Not the list of all values, from which series without the label would be missing.
+    # A pattern instead of the list of all values, so that series without the label match.
     return variable.multi(True).include_all(True).all_value(".*").current(everything)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of panels that the dashboards have."""
+"""Panels of the dashboards."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STEPS_PER_SECOND, DATE = "suffix: steps/s", "dateTimeAsIso"
 GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
 FULL_WIDTH = 24
 
-# Where a value begins to have a colour. Below the first it is green.
+# Thresholds and their colours. Values below the first are green.
 Limits = tuple[tuple[float, str], ...]
 
 
 class Query(NamedTuple):
     expression: str
-    # Of Grafana's form, "{{model}}".
+    # In Grafana's syntax, for example "{{model}}".
     legend: str = ""
 
 
@@ -43,17 +43,17 @@ def graph(
     limits: Limits = (),
     signed: bool = False,
 ) -> timeseries.Panel:
-    """Values over time.
+    """Makes a graph of values over time.
 
-    most: the axis goes to at least that.
+    most: the axis extends to at least this value.
     limits: drawn as dashed lines.
-    signed: the axis may go below zero.
+    signed: the axis may extend below zero.
     """
     legend = common.VizLegendOptions().show_legend(True).calcs(["mean", "max", "lastNotNull"])
     legend.display_mode(looks.LegendDisplayMode.TABLE).placement(looks.LegendPlacement.BOTTOM)
     order = looks.SortOrder.DESCENDING
     tooltip = common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(order)
-    panel = _start(timeseries.Panel(), title, unit, description, width, height=9)
+    panel = _configure(timeseries.Panel(), title, unit, description, width, height=9)
     panel.legend(legend).tooltip(tooltip).line_width(1)
     panel.show_points(looks.VisibilityMode.NEVER).fill_opacity(30 if stacked else 8)
     if not signed:
@@ -66,7 +66,7 @@ def graph(
         style = looks.GraphThresholdsStyleMode.DASHED
         panel.thresholds(_thresholds(limits))
         panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(style))
-    return _ask(panel, queries)
+    return _query(panel, queries)
 
 
 def number(
@@ -79,11 +79,11 @@ def number(
     none: str = "-",
     width: int = 4,
 ) -> stat.Panel:
-    """One value, the last, with the graph of how it came about. none: shown if there is none."""
-    panel = _start(stat.Panel(), title, unit, description, width, height=4)
+    """Shows the last value and a small graph. none: text if there is no value."""
+    panel = _configure(stat.Panel(), title, unit, description, width, height=4)
     panel.graph_mode(looks.BigValueGraphMode.AREA).color_mode(looks.BigValueColorMode.VALUE)
     panel.reduce_options(_last()).thresholds(_thresholds(limits)).no_value(none)
-    return _ask(panel, (query,))
+    return _query(panel, (query,))
 
 
 def bars(
@@ -95,37 +95,37 @@ def bars(
     limits: Limits = (),
     width: int = 8,
 ) -> bargauge.Panel:
-    """The last value of each series as a bar, of which `most` is the whole."""
-    panel = _start(bargauge.Panel(), title, unit, description, width, height=9)
+    """Shows the last value of each series as a bar; `most` is the full length."""
+    panel = _configure(bargauge.Panel(), title, unit, description, width, height=9)
     panel.display_mode(looks.BarGaugeDisplayMode.GRADIENT).reduce_options(_last())
     panel.orientation(looks.VizOrientation.HORIZONTAL).min(0).max(most)
     panel.thresholds(_thresholds(limits))
-    return _ask(panel, queries)
+    return _query(panel, queries)
 
 
 def states(
     title: str, description: str, query: Query, *, zero: str, one: str, bad: int, width: int = 12
 ) -> statetimeline.Panel:
-    """Of each series when it was 0 and when 1, in words; `bad` is the one that is red."""
+    """Shows 0 and 1 of each series over time as words; `bad` is red."""
     words = {
         str(value): model.ValueMappingResult(text=text, color=RED if value == bad else GREEN)
         for value, text in enumerate((zero, one))
     }
-    panel = _start(statetimeline.Panel(), title, PLAIN, description, width, height=9)
+    panel = _configure(statetimeline.Panel(), title, PLAIN, description, width, height=9)
     panel.mappings([model.ValueMap(words)]).show_value(looks.VisibilityMode.NEVER)
     panel.thresholds(_thresholds(())).merge_values(True)
-    return _ask(panel, (query,))
+    return _query(panel, (query,))
 
 
 def spread(
     title: str, unit: str, description: str, query: Query, *, width: int = 8
 ) -> heatmap.Panel:
-    """How a histogram's observations are spread over its buckets, `query` by `le`."""
+    """Makes a heatmap of a histogram's buckets. `query` groups by `le`."""
     scheme = heatmap.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME)
-    panel = _start(heatmap.Panel(), title, unit, description, width, height=9)
+    panel = _configure(heatmap.Panel(), title, unit, description, width, height=9)
     panel.color(scheme.scheme("Blues").steps(64)).calculate(False)
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
-    return _ask(panel, (query,), PromQueryFormat.HEATMAP)
+    return _query(panel, (query,), PromQueryFormat.HEATMAP)
 
 
 def listing(
@@ -135,32 +135,32 @@ def listing(
     *queries: Query,
     width: int = 12,
 ) -> table.Panel:
-    """A row for each set of labels, a column for each query.
+    """Makes a table with a row per set of labels and a column per query.
 
-    columns: the labels and values to show, in order, to heading and unit. The values are
-    called "Value #A", "Value #B"… by query, or "Value" if there is only one.
+    columns: labels and values to show, in order, mapped to heading and unit. Values are named
+    "Value #A", "Value #B" and so on by query, or "Value" for a single query.
     """
-    panel = _start(table.Panel(), title, PLAIN, description, width, height=9)
+    panel = _configure(table.Panel(), title, PLAIN, description, width, height=9)
     panel.show_header(True).frame_index(0).align(looks.FieldTextAlignment.AUTO).inspect(False)
     panel.cell_options(looks.TableAutoCellOptions())
     panel.with_transformation(model.DataTransformerConfig("merge", options={}))
     shown = {
         "includeByName": {name: True for name in columns},
-        "indexByName": {name: place for place, name in enumerate(columns)},
+        "indexByName": {name: index for index, name in enumerate(columns)},
         "renameByName": {name: heading for name, (heading, _) in columns.items()},
     }
     panel.with_transformation(model.DataTransformerConfig("organize", options=shown))
     for heading, unit in columns.values():
         panel.override_by_name(heading, [model.DynamicConfigValue("unit", unit)])
-    return _ask(panel, queries, PromQueryFormat.TABLE)
+    return _query(panel, queries, PromQueryFormat.TABLE)
 
 
-def _start(panel: Any, title: str, unit: str, text: str, width: int, *, height: int) -> Any:
+def _configure(panel: Any, title: str, unit: str, text: str, width: int, *, height: int) -> Any:
     panel.title(title).description(text).unit(unit).datasource(DATASOURCE)
     return panel.span(width).height(height)
 
 
-def _ask(
+def _query(
     panel: Any, queries: tuple[Query, ...], form: PromQueryFormat = PromQueryFormat.TIME_SERIES
 ) -> Any:
     for letter, (expression, legend) in zip("ABCDEFGH", queries, strict=False):

@@ -1,33 +1,33 @@
-"""PromQL, in the forms that the dashboards use."""
+"""PromQL expressions of the dashboards."""
 
 from __future__ import annotations
 
-# Of every selector: the servers that are chosen at the top of the dashboard.
+# Part of every selector: the servers selected at the top of the dashboard.
 _SERVERS = ('job=~"$job"', 'instance=~"$instance"')
 
 MODEL = 'model=~"$model"'
 TRAINER = 'trainer=~"$trainer"'
 GPU = 'gpu=~"$gpu"'
-# Of a stream each request is counted, as a call by itself is.
+# Each request of a stream counts like a unary call.
 INFERENCE = 'method=~"ModelInfer|ModelStreamInfer"'
-# Codes that say that the server is at fault or overloaded, not the client.
+# Codes for errors or overload of the server, as opposed to client errors.
 FAULTS = 'code=~"DATA_LOSS|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED|UNAVAILABLE|UNKNOWN"'
 
 _INTERVAL = "[$__rate_interval]"
 
 
 def select(metric: str, *matchers: str) -> str:
-    """The metric's series of the chosen servers."""
+    """Selects the metric's series of the selected servers."""
     return f"{metric}{{{','.join((*_SERVERS, *matchers))}}}"
 
 
 def rate(counter: str, *matchers: str) -> str:
-    """How much a counter rises a second, each series by itself."""
+    """Rate of a counter per second, for each series."""
     return f"rate({select(counter, *matchers)}{_INTERVAL})"
 
 
 def rise(counter: str, *matchers: str) -> str:
-    """How much a counter rises from one point of the graph to the next."""
+    """Increase of a counter from one point of the graph to the next."""
     return f"increase({select(counter, *matchers)}{_INTERVAL})"
 
 
@@ -52,13 +52,13 @@ def count(expression: str, *by: str) -> str:
 
 
 def quantile(q: float, histogram: str, *matchers: str, by: tuple[str, ...]) -> str:
-    """What part `q` of a histogram's observations did not exceed."""
+    """Quantile `q` of a histogram."""
     buckets = total(rate(f"{histogram}_bucket", *matchers), "le", *by)
     return f"histogram_quantile({q}, {buckets})"
 
 
 def average(histogram: str, *matchers: str, by: tuple[str, ...]) -> str:
-    """The mean of a histogram's observations."""
+    """Mean of a histogram's observations."""
     return ratio(rate(f"{histogram}_sum", *matchers), rate(f"{histogram}_count", *matchers), by)
 
 
@@ -67,8 +67,8 @@ def ratio(part: str, whole: str, by: tuple[str, ...]) -> str:
 
 
 def with_gpu(expression: str) -> str:
-    """Of the devices on the chosen GPUs; adds the labels `gpu` and `uuid` to `device`'s. The GPU
-    of a CPU device is empty."""
+    """Keeps the devices on the selected GPUs and adds the labels `gpu` and `uuid`. The GPU of a CPU
+    device is empty."""
     gpus = select("braid_device_info", GPU)
     return f"{expression} * on (job, instance, device) group_left (gpu, uuid) {gpus}"
 

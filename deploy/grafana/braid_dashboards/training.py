@@ -1,4 +1,4 @@
-"""Each trainer: does it learn, how fast, where do steps spend time, what would a crash lose."""
+"""Dashboard of training: loss, speed and checkpoints of each trainer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def dashboard() -> Dashboard:
     return build(
         "braid-training",
         "Braid / Training",
-        "Each trainer: whether it learns, how fast, where its steps spend their time, and what a "
-        "crash would lose.",
+        "Each trainer: loss, speed, time per phase and checkpoints.",
         {
             "Now": now(),
             "Learning": learning(),
@@ -34,7 +33,7 @@ def dashboard() -> Dashboard:
 
 
 def latest(metric: str, *by: str) -> str:
-    """A gauge of each trainer."""
+    """Expression of a gauge for each trainer."""
     return q.highest(q.select(metric, q.TRAINER), *TRAINER, *by)
 
 
@@ -45,39 +44,39 @@ def risen(counter: str, *by: str) -> str:
 def now() -> list:
     failures = q.select("braid_checkpoints_total", q.TRAINER, 'outcome="failed"')
     return [
-        number("Running", PLAIN, "Trainers that take operations.",
+        number("Running", PLAIN, "Trainers that accept operations.",
                Query(q.total(q.select("braid_trainers", 'state="running"')))),
-        number("Failed", PLAIN, "Trainers that take nothing but RestoreCheckpoint and Delete.",
+        number("Failed", PLAIN, "Trainers that accept only RestoreCheckpoint and DeleteTrainer.",
                Query(q.total(q.select("braid_trainers", 'state="failed"'))), limits=((1, RED),)),
-        number("Steps", STEPS_PER_SECOND, "Updates of all chosen trainers.",
+        number("Steps", STEPS_PER_SECOND, "Updates of all selected trainers.",
                Query(q.total(q.rate("braid_training_steps_total", q.TRAINER)))),
-        number("Rows", ROWS_PER_SECOND, "Rows that a loss was computed over.",
+        number("Rows", ROWS_PER_SECOND, "Rows with a computed loss.",
                Query(q.total(q.rate("braid_training_samples_total", q.TRAINER)))),
         number("Oldest checkpoint", SECONDS,
-               "How long ago the trainer that has waited longest wrote one.",
+               "Age of the least recent checkpoint of any trainer.",
                Query(f"time() - {q.lowest(q.select(WRITTEN, q.TRAINER))}"),
                limits=((3600, YELLOW),)),
-        number("Failed checkpoints", PLAIN, "In the last hour.",
+        number("Failed checkpoints", PLAIN, "Checkpoints that failed in the last hour.",
                Query(q.total(f"increase({failures}[1h])")), limits=((1, RED),)),
     ]  # fmt: skip
 
 
 def learning() -> list:
     return [
-        graph("Loss", PLAIN, "The loss that was computed last.",
+        graph("Loss", PLAIN, "Latest loss.",
               Query(latest("braid_training_loss"), NAME), width=12, signed=True),
         graph("Gradient norm", PLAIN,
-              "Of all gradients together, before they are clipped: of trainers that clip by norm. "
-              "It leaps before a loss that is not finite; near zero nothing is learnt any more.",
+              "Norm of all gradients before clipping, for trainers that clip by norm. It often "
+              "jumps before the loss becomes non-finite. Near zero, training has stalled.",
               Query(latest("braid_training_gradient_norm"), NAME), width=6),
-        graph("Learning rate", "sci", "Of the first group of parameters.",
+        graph("Learning rate", "sci", "Learning rate of the first parameter group.",
               Query(latest("braid_training_learning_rate"), NAME), width=6),
         graph("Steps skipped", PLAIN,
-              "Batches whose loss or gradients were not finite, and that so changed nothing.",
+              "Batches with a non-finite loss or non-finite gradients, which cause no update.",
               Query(risen("braid_training_skipped_steps_total"), NAME), width=12),
         graph("Steps replayed", PLAIN,
-              "Operations that were sent again and answered from memory: a reply was lost on the "
-              "way, or a client was restarted.",
+              "Retried operations that the server answered with the stored reply, because the "
+              "first reply was lost or the client restarted.",
               Query(risen("braid_training_replayed_steps_total"), NAME), width=12),
     ]  # fmt: skip
 
@@ -88,23 +87,22 @@ def speed() -> list:
     imbalance = "braid_replica_imbalance_ratio"
     return [
         graph("Step time", SECONDS,
-              "The time of the operations that made an update, without waits for the client: p50 "
-              "and p99.",
+              "Duration of operations with an update, without waits for the client: p50 and p99.",
               Query(q.quantile(0.5, STEP, q.TRAINER, by=TRAINER), NAME + " p50"),
               Query(q.quantile(0.99, STEP, q.TRAINER, by=TRAINER), NAME + " p99")),
-        graph("Where a step's time goes", SECONDS,
-              "Seconds of each phase for each update, of the worker that took longest.",
+        graph("Step time by phase", SECONDS,
+              "Seconds per update in each phase, for the slowest worker.",
               Query(f"{phases} / on (instance, trainer) group_left {steps}", NAME + " {{phase}}"),
               stacked=True),
         graph("Imbalance of replicas", RATIO,
-              "1 - mean / max of the workers' time for the same batch: the part of the devices "
-              "that waits for the slowest. Mean, and what 99 % of the batches did not exceed.",
+              "1 - mean / max of the workers' time for the same batch: the fraction of device time "
+              "spent waiting for the slowest one. Mean and p99.",
               Query(q.average(imbalance, q.TRAINER, by=TRAINER), NAME + " mean"),
               Query(q.quantile(0.99, imbalance, q.TRAINER, by=TRAINER), NAME + " p99")),
         graph("Steps", STEPS_PER_SECOND, "Updates.", Query(steps, NAME)),
-        graph("Rows", ROWS_PER_SECOND, "Rows that a loss was computed over.",
+        graph("Rows", ROWS_PER_SECOND, "Rows with a computed loss.",
               Query(q.total(q.rate("braid_training_samples_total", q.TRAINER), *TRAINER), NAME)),
-        graph("Rows of a step", PLAIN, "Rows for each update.",
+        graph("Rows per step", PLAIN, "Rows per update.",
               Query(q.total(q.rate("braid_training_samples_total", q.TRAINER), *TRAINER)
                     + f" / {steps}", NAME)),
     ]  # fmt: skip
@@ -121,17 +119,18 @@ def checkpoints() -> list:
     }
     return [
         graph("Age of the last checkpoint", SECONDS,
-              "What a crash would lose, unless the client sends it again. It also grows while a "
-              "trainer has nothing to do.",
+              "Training time that a crash would lose, unless the client sends the operations "
+              "again. Also grows while a trainer is idle.",
               Query(f"time() - {latest(WRITTEN)}", NAME), limits=((3600, YELLOW),)),
-        graph("Checkpoints", PLAIN, "Written, or failed.",
+        graph("Checkpoints", PLAIN, "Checkpoints by outcome: written or failed.",
               Query(risen("braid_checkpoints_total", "outcome"), NAME + " {{outcome}}")),
-        graph("Time to write", SECONDS, "Until a checkpoint was durable: p99. Training goes on.",
+        graph("Time to write", SECONDS,
+              "Time until a checkpoint is durable: p99. Training continues during it.",
               Query(q.quantile(0.99, duration, q.TRAINER, by=TRAINER), NAME)),
         graph("Pause", SECONDS,
-              "For how long operations waited while the state was copied for a checkpoint: p99.",
+              "Time that operations wait while the state is copied for a checkpoint: p99.",
               Query(q.quantile(0.99, pause, q.TRAINER, by=TRAINER), NAME)),
-        listing("Trainers", "What is trained where.", columns,
+        listing("Trainers", "Trainers of each server.", columns,
                 Query(f"{latest(WRITTEN)} * 1000"),
                 Query(latest("braid_training_steps_total")),
                 Query(latest("braid_training_loss")), width=16),

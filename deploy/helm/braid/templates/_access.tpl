@@ -1,4 +1,4 @@
-{{/* Who may call, and TLS: flags, and the files that they name. */}}
+{{/* Flags for authentication and TLS. */}}
 {{- define "braid.accessArgs" -}}
 {{- with .Values.tls }}
 {{- if .secretName }}
@@ -25,7 +25,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The Secrets, by the folder of /etc/braid that each is mounted at. */}}
+{{/* Secrets by their folder in /etc/braid. */}}
 {{- define "braid.secrets" -}}
 {{- with .Values.tls.secretName }}
 tls: {{ . | quote }}
@@ -41,8 +41,8 @@ certificates: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Folders: a subPath would not follow what changes, which the server takes up while it runs. So
-     nothing has to replace the pods. */}}
+{{/* Mounts folders, because a subPath mount does not receive changes. The server reloads changed files, so
+     the pods need no restart. */}}
 {{- define "braid.secretMounts" -}}
 {{- range $name, $_ := include "braid.secrets" . | fromYaml }}
 - name: {{ $name }}
@@ -57,13 +57,13 @@ certificates: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Takes {name, secret, authority}. Read by the group, which is the pod's fsGroup. */}}
+{{/* Takes {name, secret, authority}. The pod's fsGroup can read the files. */}}
 {{- define "braid.secretVolume" -}}
 - name: {{ .name }}
   secret:
     secretName: {{ .secret | quote }}
     defaultMode: 0440
-    {{- /* A Secret for TLS holds a private key beside the authority. */}}
+    {{- /* Mounts only the authority, because the Secret may also hold a private key. */}}
     {{- if .authority }}
     items:
       - key: ca.crt

@@ -1,11 +1,11 @@
-{{/* Short enough for what StatefulSets append and for "-headless". */}}
+{{/* Truncated to leave room for the suffixes of StatefulSets and "-headless". */}}
 {{- define "braid.fullname" -}}
 {{- $name := .Release.Name -}}
 {{- if not (contains "braid" $name) }}{{ $name = printf "%s-braid" $name }}{{ end -}}
 {{- .Values.fullnameOverride | default $name | trunc 50 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* What tells this release's pods from others, whatever they do. */}}
+{{/* Labels that select this release's pods. */}}
 {{- define "braid.instanceLabels" -}}
 app.kubernetes.io/name: braid
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.serviceAccount.name | default (include "braid.fullname" .) }}
 {{- end }}
 
-{{/* Both as the restricted pod security standard wants them. */}}
+{{/* Security contexts for the restricted pod security standard. */}}
 {{- define "braid.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -70,7 +70,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Without what the values have for another type by default, which Kubernetes refuses. */}}
+{{/* Omits the defaults of the other strategy type, which Kubernetes rejects. */}}
 {{- define "braid.strategy" -}}
 {{- toYaml (eq .type "Recreate" | ternary (dict "type" .type) .) }}
 {{- end }}
@@ -80,7 +80,7 @@ capabilities:
 {{- if not (kindIs "float64" .) -}}
 {{ toString . }}
 {{- else if gt (max . (mulf . -1) | float64) 1e15 -}}
-{{ fail (printf "the number %v is too large to keep its digits: write it in quotes" .) }}
+{{ fail (printf "number %v: too large to be exact: write it in quotes" .) }}
 {{- else if eq . (floor .) -}}
 {{ printf "%.0f" . }}
 {{- else -}}
@@ -102,7 +102,7 @@ capabilities:
 {{- end }}
 {{- end }}
 
-{{/* Seconds from the decision to end a pod to SIGKILL. */}}
+{{/* Termination grace period in seconds. */}}
 {{- define "braid.gracePeriod" -}}
 {{- with .Values.drain -}}
 {{ add .preStopSeconds .delaySeconds .timeoutSeconds .marginSeconds }}

@@ -1,7 +1,7 @@
-{{/* The flags of braid-server. */}}
+{{/* Flags of braid-server. */}}
 {{- define "braid.args" -}}
 - --model_repository=/models
-{{- /* Not auto, which would do without the GPUs that it cannot use. */}}
+{{- /* Never auto, which silently skips unusable GPUs. */}}
 - --devices={{ .Values.server.devices | default (gt (int .Values.gpu.count) 0 | ternary "cuda" "cpu*2") }}
 - --model_control_mode={{ .Values.server.modelControlMode }}
 {{- if eq .Values.server.modelControlMode "poll" }}
@@ -36,13 +36,13 @@
 {{- end }}
 {{- end }}
 
-{{/* What the server and the init containers mount alike. */}}
+{{/* Mounts of both the server and the init containers. */}}
 {{- define "braid.tmpMount" -}}
 - name: tmp
   mountPath: /tmp
 {{- end }}
 
-{{/* Those of the chart itself, beside which users have theirs. */}}
+{{/* The chart's own volumes, without extraVolumes. */}}
 {{- define "braid.ownVolumeMounts" -}}
 - name: models
   mountPath: /models
@@ -135,7 +135,7 @@
 {{- toYaml $resources }}
 {{- end }}
 
-{{/* Pods to spread are the release's, unless a constraint says which. */}}
+{{/* Adds a selector for the release's pods to constraints without one. */}}
 {{- define "braid.topologySpreadConstraints" -}}
 {{- $ours := dict "matchLabels" (include "braid.selectorLabels" . | fromYaml) }}
 {{- range .Values.topologySpreadConstraints }}
@@ -143,10 +143,10 @@
 {{- end }}
 {{- end }}
 
-{{/* The template of the pods that a Deployment or StatefulSet makes. */}}
+{{/* Pod template of the Deployment or StatefulSet. */}}
 {{- define "braid.podTemplate" -}}
 metadata:
-  # None that changes with the chart's version: it would replace the pods.
+  # Excludes labels that change with the chart's version, because they would replace the pods.
   labels:
     {{- include "braid.selectorLabels" . | nindent 4 }}
     {{- with .Values.podLabels }}
@@ -184,7 +184,7 @@ spec:
       args:
         {{- include "braid.args" . | nindent 8 }}
       env:
-        # All that is written outside the volumes is under /tmp.
+        # Writes outside the volumes go to /tmp.
         - name: HOME
           value: /tmp
         {{- with .Values.extraEnv }}
@@ -197,7 +197,7 @@ spec:
           containerPort: 8002
         - name: health
           containerPort: 8003
-      # Plaintext, on a port of its own: a kubelet's probes speak no TLS.
+      # A separate plaintext port, because the kubelet's probes do not support TLS.
       startupProbe:
         grpc:
           port: 8003

@@ -1,4 +1,4 @@
-{{/* Ends with one sentence where values contradict each other, which the schema cannot tell. */}}
+{{/* Fails with a message if values contradict each other, which the schema cannot express. */}}
 {{- define "braid.validate" -}}
 {{- include "braid.validateName" . }}
 {{- include "braid.validateModels" .Values.models }}
@@ -15,11 +15,11 @@
 {{- include "braid.validateIngress" .Values.ingress }}
 {{- end }}
 
-{{/* A release may be called what no Service may. */}}
+{{/* Release names allow characters that names of Services do not. */}}
 {{- define "braid.validateName" -}}
 {{- $name := include "braid.fullname" . }}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
-{{- fail (printf "no Service can be called '%s', which has to begin with a letter and to have no dot: set fullnameOverride" $name) }}
+{{- fail (printf "invalid Service name '%s' (must start with a letter and contain no dot): set fullnameOverride" $name) }}
 {{- end }}
 {{- end }}
 
@@ -29,63 +29,63 @@
 {{- if .configMap.name }}{{ $sources = append $sources "models.configMap.name" }}{{ end }}
 {{- if .initContainers }}{{ $sources = append $sources "models.initContainers" }}{{ end }}
 {{- if not $sources }}
-{{- fail "there are no models: set one of models.claimName, models.configMap.name and models.initContainers" }}
+{{- fail "models: no source is set: set one of models.claimName, models.configMap.name and models.initContainers" }}
 {{- else if gt (len $sources) 1 }}
-{{- fail (printf "models come from one place: leave all but one of %s empty" (join ", " $sources)) }}
+{{- fail (printf "models: several sources are set (%s): keep one of them" (join ", " $sources)) }}
 {{- end }}
 {{- if and .claimSubPath (not .claimName) }}
-{{- fail "models.claimSubPath is a folder of models.claimName, which is empty" }}
+{{- fail "models.claimSubPath: needs models.claimName, which is empty" }}
 {{- end }}
 {{- end }}
 
-{{/* What the server would end with exit code 2 for, and what would not be meant. */}}
+{{/* Rejects settings with which the server would not start, and likely mistakes. */}}
 {{- define "braid.validateAccess" -}}
 {{- $authenticated := or .auth.tokensSecret .auth.certificatesSecret }}
 {{- if and $authenticated .auth.allowUnauthenticated }}
-{{- fail "auth.allowUnauthenticated contradicts auth.tokensSecret and auth.certificatesSecret: set one or the other" }}
+{{- fail "auth.allowUnauthenticated: conflicts with auth.tokensSecret and auth.certificatesSecret: set one or the other" }}
 {{- else if not (or $authenticated .auth.allowUnauthenticated) }}
-{{- fail "nobody may call: set auth.tokensSecret or auth.certificatesSecret, or auth.allowUnauthenticated=true to serve everybody who reaches the port" }}
+{{- fail "auth: no client has access: set auth.tokensSecret or auth.certificatesSecret, or auth.allowUnauthenticated=true to serve any client that reaches the port" }}
 {{- end }}
 {{- if and .tls.clientCASecret (not .tls.secretName) }}
-{{- fail "tls.clientCASecret asks for mutual TLS, which needs the server's certificate: set tls.secretName" }}
+{{- fail "tls.clientCASecret: mutual TLS needs the server's certificate: set tls.secretName" }}
 {{- end }}
 {{- if and .auth.certificatesSecret (not .tls.clientCASecret) }}
-{{- fail "auth.certificatesSecret gives roles to clients' certificates, for which nobody asks: set tls.clientCASecret" }}
+{{- fail "auth.certificatesSecret: needs mutual TLS: set tls.clientCASecret" }}
 {{- end }}
 {{- if and .tls.terminatedInFront .tls.secretName }}
-{{- fail "tls.terminatedInFront contradicts tls.secretName: set one or the other" }}
+{{- fail "tls.terminatedInFront: conflicts with tls.secretName: set one or the other" }}
 {{- end }}
 {{- if and .auth.tokensSecret (not (or .tls.secretName .tls.terminatedInFront)) }}
-{{- fail "tokens would travel in plaintext: set tls.secretName, or tls.terminatedInFront=true where something in front of the server has TLS" }}
+{{- fail "auth.tokensSecret: tokens would be sent in plaintext: set tls.secretName, or tls.terminatedInFront=true if a proxy in front of the server terminates TLS" }}
 {{- end }}
 {{- end }}
 
-{{/* A test that could only be refused. */}}
+{{/* Rejects tests that would always fail. */}}
 {{- define "braid.validateTest" -}}
 {{- if .test.model }}
 {{- if and .tls.clientCASecret (not .test.certificateSecret) }}
-{{- fail "tls.clientCASecret asks the test for a certificate, too: set test.certificateSecret" }}
+{{- fail "test: tls.clientCASecret requires a client certificate: set test.certificateSecret" }}
 {{- end }}
 {{- if and .auth.tokensSecret (not (or .auth.certificatesSecret .test.tokenSecret)) }}
-{{- fail "auth.tokensSecret asks the test for a token, too: set test.tokenSecret" }}
+{{- fail "test: auth.tokensSecret requires a token: set test.tokenSecret" }}
 {{- end }}
 {{- end }}
 {{- if and (or .test.certificateSecret .test.caSecret) (not .tls.secretName) }}
-{{- fail "test.certificateSecret and test.caSecret are for tls.secretName, which is empty" }}
+{{- fail "test.certificateSecret and test.caSecret: need tls.secretName, which is empty" }}
 {{- end }}
 {{- if and .test.tokenSecret (not .auth.tokensSecret) }}
-{{- fail "test.tokenSecret is for auth.tokensSecret, which is empty" }}
+{{- fail "test.tokenSecret: needs auth.tokensSecret, which is empty" }}
 {{- end }}
 {{- end }}
 
 {{- define "braid.validateServer" -}}
 {{- if and .loadModels (ne .modelControlMode "explicit") }}
-{{- fail "server.loadModels is for server.modelControlMode explicit: the other modes load all models" }}
+{{- fail "server.loadModels: needs server.modelControlMode=explicit; the other modes load all models" }}
 {{- end }}
 {{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" "--max_connection_age" "--max_client_requests" "--max_client_request_bytes" "--tls_cert" "--tls_key" "--tls_client_ca" "--tls_terminated_in_front" "--auth_tokens" "--auth_certificates" "--allow_unauthenticated" "--log_format" "--log_level" }}
 {{- range .extraArgs }}
 {{- if has (splitList "=" . | first) $managed }}
-{{- fail (printf "server.extraArgs may not have %s: other values of the chart set it" .) }}
+{{- fail (printf "server.extraArgs: %s is not allowed, because another value of the chart sets it" .) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -93,32 +93,32 @@
 {{- define "braid.validateGpus" -}}
 {{- $cuda := contains "cuda" .server.devices }}
 {{- if and $cuda (not .gpu.count) }}
-{{- fail (printf "server.devices %s needs GPUs, but gpu.count is 0" .server.devices) }}
+{{- fail (printf "server.devices: %s needs GPUs, but gpu.count is 0" .server.devices) }}
 {{- else if and .gpu.count .server.devices (not $cuda) }}
-{{- fail (printf "server.devices %s would leave the pod's GPUs idle: set gpu.count to 0" .server.devices) }}
+{{- fail (printf "server.devices: %s leaves the pod's GPUs idle: set gpu.count to 0" .server.devices) }}
 {{- end }}
 {{- if or (hasKey (.resources.limits | default dict) .gpu.resource) (hasKey (.resources.requests | default dict) .gpu.resource) }}
-{{- fail (printf "gpu.count says how many %s a pod has: leave it out of resources" .gpu.resource) }}
+{{- fail (printf "resources: %s is set by gpu.count: remove it from resources" .gpu.resource) }}
 {{- end }}
 {{- end }}
 
 {{- define "braid.validateReplicas" -}}
 {{- if and .training.data.existingClaim (not .training.enabled) }}
-{{- fail "training.data.existingClaim is for training.enabled" }}
+{{- fail "training.data.existingClaim: needs training.enabled=true" }}
 {{- end }}
 {{- if and .training.data.existingClaim (gt (int .replicas) 1) }}
-{{- fail "training.data.existingClaim is one pod's: set replicas to 1, or leave it empty for a claim a pod" }}
+{{- fail "training.data.existingClaim: supports a single pod: set replicas to 1, or leave it empty for one claim per pod" }}
 {{- end }}
 {{- with .autoscaling }}
 {{- if .kind }}
 {{- if $.training.enabled }}
-{{- fail "autoscaling would end pods that hold trainers: it is for training.enabled=false" }}
+{{- fail "autoscaling: would terminate pods with trainers (needs training.enabled=false)" }}
 {{- end }}
 {{- if gt (int .minReplicas) (int .maxReplicas) }}
-{{- fail "autoscaling.minReplicas is more than autoscaling.maxReplicas" }}
+{{- fail "autoscaling.minReplicas: is greater than autoscaling.maxReplicas" }}
 {{- end }}
 {{- if and (eq .kind "ScaledObject") (not .prometheusAddress) }}
-{{- fail "autoscaling.kind ScaledObject asks Prometheus: set autoscaling.prometheusAddress" }}
+{{- fail "autoscaling.kind: ScaledObject needs Prometheus: set autoscaling.prometheusAddress" }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,9 +1,9 @@
-{{/* What Kubernetes would refuse of the pods, or what would never replace or start them. */}}
+{{/* Rejects pod settings that Kubernetes would reject or that would block updates. */}}
 {{- define "braid.validateStrategy" -}}
 {{- with .strategy.rollingUpdate }}
 {{- $none := list "0" "0%" }}
 {{- if and (eq $.strategy.type "RollingUpdate") (not $.training.enabled) (has (toString .maxSurge) $none) (has (toString .maxUnavailable) $none) }}
-{{- fail "strategy.rollingUpdate.maxSurge and maxUnavailable are both 0, so no pod could be replaced: set one of them to 1 or more" }}
+{{- fail "strategy.rollingUpdate: maxSurge and maxUnavailable are both 0, so no pod can be replaced: set one of them to 1 or more" }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -11,7 +11,7 @@
 {{- define "braid.validatePod" -}}
 {{- range $label, $_ := include "braid.selectorLabels" . | fromYaml }}
 {{- if hasKey $.Values.podLabels $label }}
-{{- fail (printf "podLabels may not have %s, by which the release's pods are told from others" $label) }}
+{{- fail (printf "podLabels: %s is not allowed, because it selects the release's pods" $label) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -21,11 +21,11 @@
 {{- range include "braid.ownVolumes" . | fromYamlArray }}
 {{- $names = append $names .name }}
 {{- end }}
-{{- /* Of a claim a pod, which is no volume of the template. */}}
+{{- /* Comes from a volume claim template, which is not a volume of the pod template. */}}
 {{- if .Values.training.enabled }}{{ $names = append $names "data" }}{{ end }}
 {{- range .Values.extraVolumes }}
 {{- if has .name $names }}
-{{- fail (printf "extraVolumes has %s, which is there already: give it another name" .name) }}
+{{- fail (printf "extraVolumes: %s is already a volume of the pod: use another name" .name) }}
 {{- end }}
 {{- $names = append $names .name }}
 {{- end }}
@@ -38,7 +38,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Takes {own, more, field, volumes}: a container's mounts of the chart, those of field `field`, and the pod's volumes. */}}
+{{/* Takes {own, more, field, volumes}: the chart's mounts of a container, the mounts in value `field`, and the pod's volumes. */}}
 {{- define "braid.validateMountsOf" -}}
 {{- $paths := list }}
 {{- range .own }}
@@ -47,13 +47,13 @@
 {{- range .more }}
 {{- $path := clean .mountPath }}
 {{- if has $path $paths }}
-{{- fail (printf "%s has %s, where something is mounted already: mount it elsewhere" $.field .mountPath) }}
+{{- fail (printf "%s: %s is already a mount path: use another path" $.field .mountPath) }}
 {{- end }}
 {{- $paths = append $paths $path }}
 {{- end }}
 {{- range .more }}
 {{- if not (has .name $.volumes) }}
-{{- fail (printf "%s mounts volume %s at %s, but the pod has no such volume: add it to extraVolumes (volumes: %s)" $.field .name .mountPath (join ", " $.volumes)) }}
+{{- fail (printf "%s: volume %s for %s does not exist: add it to extraVolumes (existing volumes: %s)" $.field .name .mountPath (join ", " $.volumes)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -64,18 +64,18 @@
 {{- if hasKey $limits $name }}
 {{- $limit := get $limits $name }}
 {{- if gt (include "braid.amount" $request | float64) (include "braid.amount" $limit | float64) }}
-{{- fail (printf "resources.requests.%s %s is more than resources.limits.%s %s: lower the one or raise the other" $name (include "braid.quantity" $request) $name (include "braid.quantity" $limit)) }}
+{{- fail (printf "resources.requests.%s: %s exceeds resources.limits.%s %s: lower the request or raise the limit" $name (include "braid.quantity" $request) $name (include "braid.quantity" $limit)) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* A quantity as its writer has it. */}}
+{{/* Returns a quantity as text. */}}
 {{- define "braid.quantity" -}}
 {{ kindIs "string" . | ternary . (printf "%d" (int64 .)) }}
 {{- end }}
 
-{{/* The number that a quantity is. */}}
+{{/* Returns the number of a quantity. */}}
 {{- define "braid.amount" -}}
 {{- $factors := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 }}
 {{- $text := include "braid.quantity" . }}
@@ -88,7 +88,7 @@
 {{- fail (printf "service.nodePort: %d needs service.type NodePort or LoadBalancer (service.type is ClusterIP)" (int .nodePort)) }}
 {{- end }}
 {{- if and .loadBalancerSourceRanges (ne .type "LoadBalancer") }}
-{{- fail "service.loadBalancerSourceRanges is for service.type LoadBalancer" }}
+{{- fail "service.loadBalancerSourceRanges: needs service.type LoadBalancer" }}
 {{- end }}
 {{- end }}
 

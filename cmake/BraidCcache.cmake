@@ -1,5 +1,5 @@
-# ccache where it is installed. The sloppiness is what it needs to cache precompiled headers; paths
-# below the source are hashed as relative ones, so that one checkout finds what another compiled.
+# Uses ccache if it is installed. The sloppiness settings are required for precompiled headers. Paths below
+# the source are hashed as relative ones, so that checkouts share the cache.
 find_program(BRAID_CCACHE ccache)
 mark_as_advanced(BRAID_CCACHE)
 if(BRAID_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -1,4 +1,4 @@
-# clang-tidy on each file as it is compiled, so that only what changed is looked at again.
+# Runs clang-tidy on each file as it is compiled, so that only changed files are checked again.
 if(NOT BRAID_CLANG_TIDY)
   return()
 endif()
@@ -7,7 +7,8 @@ find_program(BRAID_CLANG_TIDY_PROGRAM clang-tidy
 mark_as_advanced(BRAID_CLANG_TIDY_PROGRAM)
 set(CMAKE_CXX_CLANG_TIDY ${BRAID_CLANG_TIDY_PROGRAM} --quiet)
 
-# A macro that nobody reads: with other checks it is another command, and all is looked at again.
+# An unused macro with the hash of the checks: changed checks change the command, so that all files are
+# checked again.
 set(checks "")
 foreach(file IN ITEMS .clang-tidy tests/.clang-tidy)
   set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})

@@ -1,4 +1,4 @@
-# Everything but LibTorch: the distribution's packages, or what CMAKE_PREFIX_PATH holds.
+# Finds all dependencies except LibTorch, from the distribution's packages or CMAKE_PREFIX_PATH.
 find_package(Threads REQUIRED)
 
 if(BRAID_ABSEIL_SOURCE)
@@ -16,16 +16,16 @@ find_package(ZLIB REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(prometheus-cpp CONFIG REQUIRED)
-# prometheus-cpp's own HTTP server is made of it, and so is ours.
+# HTTP server for metrics and health; prometheus-cpp also depends on it.
 find_package(civetweb CONFIG REQUIRED)
-# Before its 2022 releases re2 comes with a pkg-config file alone.
+# Before its 2022 releases, re2 has only a pkg-config file.
 find_package(PkgConfig REQUIRED)
 find_package(re2 CONFIG QUIET)
 if(NOT TARGET re2::re2)
   pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)
   add_library(re2::re2 ALIAS PkgConfig::RE2)
 endif()
-# Its CMake files name tools that come in packages of their own.
+# Its CMake files refer to tools from separate packages.
 pkg_check_modules(LIBZIP REQUIRED IMPORTED_TARGET libzip)
 find_package(spdlog CONFIG REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)

@@ -1,9 +1,9 @@
-# braid::torch (torch_cpu and c10) and braid::torch_cuda (with the CUDA runtime and NCCL), from
-# CMAKE_PREFIX_PATH, or else from the wheels in BRAID_VENV that scripts/setup.sh installs.
+# Defines braid::torch (torch_cpu and c10) and braid::torch_cuda (with the CUDA runtime and NCCL), from
+# CMAKE_PREFIX_PATH or from the wheels in BRAID_VENV that scripts/setup.sh installs.
 #
 # TorchConfig.cmake is not used: it fails without an installed CUDA toolkit and defines targets that
-# shadow protobuf's. The headers come behind all others (-idirafter), because torch/include holds an
-# old copy of protobuf's.
+# shadow protobuf's. LibTorch's headers come last (-idirafter), because torch/include contains an old copy
+# of protobuf's headers.
 set(BRAID_VENV ${PROJECT_SOURCE_DIR}/.venv CACHE PATH
     "Python virtual environment with the wheels that scripts/setup.sh installs")
 file(GLOB site_packages ${BRAID_VENV}/lib/python3*/site-packages)
@@ -12,7 +12,7 @@ find_path(TORCH_INCLUDE_DIR ATen/ATen.h HINTS ${site_packages}/torch PATH_SUFFIX
 find_library(TORCH_CPU_LIBRARY torch_cpu HINTS ${site_packages}/torch/lib)
 find_library(TORCH_C10_LIBRARY c10 HINTS ${site_packages}/torch/lib)
 if(NOT TORCH_INCLUDE_DIR OR NOT TORCH_CPU_LIBRARY OR NOT TORCH_C10_LIBRARY)
-  message(FATAL_ERROR "LibTorch not found: run scripts/setup.sh, or point CMAKE_PREFIX_PATH at one")
+  message(FATAL_ERROR "LibTorch not found: run scripts/setup.sh, or set CMAKE_PREFIX_PATH")
 endif()
 cmake_path(GET TORCH_CPU_LIBRARY PARENT_PATH torch_lib)
 
@@ -22,7 +22,7 @@ target_compile_options(
   braid_torch INTERFACE "SHELL:-idirafter ${TORCH_INCLUDE_DIR}"
                         "SHELL:-idirafter ${TORCH_INCLUDE_DIR}/torch/csrc/api/include")
 target_link_libraries(braid_torch INTERFACE ${TORCH_CPU_LIBRARY} ${TORCH_C10_LIBRARY})
-# torch_cpu itself wants libraries of the CUDA wheels, which it finds by its own rpath.
+# torch_cpu depends on libraries of the CUDA wheels, which it finds by its own rpath.
 target_link_options(braid_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${torch_lib})
 
 find_library(TORCH_CUDA_LIBRARY torch_cuda HINTS ${torch_lib})
@@ -52,5 +52,5 @@ if(TORCH_CUDA_LIBRARY AND C10_CUDA_LIBRARY AND CUDA_INCLUDE_DIR AND NCCL_INCLUDE
   target_link_options(braid_torch_cuda INTERFACE -Wl,-rpath,${cudart_lib} -Wl,-rpath,${nccl_lib})
 else()
   set(BRAID_WITH_CUDA OFF)
-  message(STATUS "No CUDA build of LibTorch with CUDA and NCCL headers: CPU replicas only")
+  message(STATUS "LibTorch has no CUDA build, or CUDA or NCCL headers are missing: building for CPUs only")
 endif()

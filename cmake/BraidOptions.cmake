@@ -1,4 +1,4 @@
-# braid::options: language level, warnings and sanitizers of our own targets. Link it PRIVATE.
+# braid::options: language level, warnings and sanitizers for Braid's targets. Link it PRIVATE.
 add_library(braid_options INTERFACE)
 add_library(braid::options ALIAS braid_options)
 target_compile_features(braid_options INTERFACE cxx_std_20)
@@ -8,16 +8,16 @@ target_compile_options(
 
 if(BRAID_SANITIZE)
   if("thread" IN_LIST BRAID_SANITIZE AND "address" IN_LIST BRAID_SANITIZE)
-    message(FATAL_ERROR "BRAID_SANITIZE: thread and address exclude each other")
+    message(FATAL_ERROR "BRAID_SANITIZE: thread and address cannot be combined")
   endif()
   list(JOIN BRAID_SANITIZE "," sanitizers)
-  # Everywhere, the vendored Abseil included: a half-instrumented program gives false reports.
-  # g++ sees variables without a value where there are none, in what it has instrumented.
+  # Applies to all targets, including the vendored Abseil: a partly instrumented program gives false reports.
+  # g++ reports false positives of -Wmaybe-uninitialized in instrumented code.
   add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer
                       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${sanitizers})
   if("undefined" IN_LIST BRAID_SANITIZE)
-    # LibTorch is built without the type information that vptr needs.
+    # LibTorch is built without the type information that vptr requires.
     add_compile_options(-fno-sanitize=vptr)
     add_link_options(-fno-sanitize=vptr)
   endif()

@@ -1,7 +1,7 @@
 find_package(GTest REQUIRED)
 
-# braid_test(<name> SOURCES … LIBS … [LABEL unit]): a GoogleTest program, whole one test in ctest:
-# its cases take milliseconds, and loading LibTorch for each takes longer than all of them.
+# braid_test(<name> SOURCES … LIBS … [LABEL unit]): a GoogleTest program. The whole program is one test in
+# ctest, because its cases take milliseconds and loading LibTorch for each case would take longer.
 function(braid_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LIBS")
   if(NOT arg_LABEL)

@@ -3,9 +3,9 @@
 
 usage: dataset.py OUTPUT [SOURCE]
 
-SOURCE is a directory with the four .gz files of the data set; the default is where Debian's and
-Ubuntu's package dataset-fashion-mnist puts them. In OUTPUT: train_images.npy and test_images.npy,
-uint8 [N, 1, 28, 28]; train_labels.npy and test_labels.npy, int64 [N] in [0, 10).
+SOURCE is a directory with the four .gz files of the data set. Default: the directory of Debian's and
+Ubuntu's package dataset-fashion-mnist. Writes to OUTPUT: train_images.npy and test_images.npy, uint8
+[N, 1, 28, 28], and train_labels.npy and test_labels.npy, int64 [N] in [0, 10).
 """
 
 import gzip
@@ -15,21 +15,21 @@ import sys
 import numpy as np
 
 PACKAGED = pathlib.Path("/usr/share/datasets/fashion-mnist")
-MISSING = """error: no Fashion-MNIST: {path} does not exist.
+MISSING = """error: Fashion-MNIST: {path} does not exist.
 On Debian and Ubuntu: sudo apt-get install dataset-fashion-mnist
 Elsewhere: put the four .gz files of https://github.com/zalandoresearch/fashion-mnist
-in a directory and name it: FASHION_MNIST=DIRECTORY scripts/demo.sh"""
+in a directory and run: FASHION_MNIST=DIRECTORY scripts/demo.sh"""
 
 
 def read_idx(path, dimensions):
-    """The uint8 array of an IDX file: magic number, a big-endian size a dimension, bytes."""
+    """Reads an IDX file (magic number, big-endian sizes, bytes) as a uint8 array."""
     try:
         data = gzip.decompress(path.read_bytes())
     except FileNotFoundError:
         sys.exit(MISSING.format(path=path))
     magic, *shape = np.frombuffer(data, ">u4", 1 + dimensions).tolist()
     if magic != 0x800 + dimensions:
-        sys.exit(f"error: {path} is no IDX file of {dimensions} dimensions")
+        sys.exit(f"error: {path}: not an IDX file of {dimensions} dimensions")
     return np.frombuffer(data, np.uint8, offset=4 * (1 + dimensions)).reshape(shape)
 
 

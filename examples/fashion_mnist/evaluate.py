@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Classifies Fashion-MNIST's test images with the served model, through stock tritonclient.
+"""Classifies Fashion-MNIST's test images with the served model, using tritonclient.
 
 usage: evaluate.py ADDRESS DATA MIN_ACCURACY
 
 ADDRESS is the server's HOST:PORT, DATA the directory that dataset.py wrote. Prints accuracy and
-throughput; exits with 1 if the accuracy is below MIN_ACCURACY (0.88: 88 %).
+throughput. Exits with status 1 if the accuracy is below MIN_ACCURACY (for example 0.88).
 """
 
 import pathlib
@@ -27,7 +27,7 @@ def make_request(images):
 
 
 def classify(client, output, images):
-    """The class of each image, int64 [N]. All batches are on their way at once."""
+    """Returns the class of each image, int64 [N]. Keeps all batches in flight."""
     replies = queue.SimpleQueue()
     starts = range(0, len(images), BATCH)
 

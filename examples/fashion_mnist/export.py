@@ -3,9 +3,9 @@
 
 usage: export.py REPOSITORY
 
-Writes REPOSITORY/fashion: config.pbtxt, and in the folder 1 an exported pair, the graphs of forward
-and backward in model.pt2 with the weights beside it. A package runs on the kind of device that it
-was exported on: GPUs where there are any, as the server takes them by itself.
+Writes REPOSITORY/fashion with config.pbtxt and version 1, an exported pair: the forward and backward
+graphs in model.pt2, and the weights in a separate file. A package runs only on the kind of device on
+which it was exported, so this script uses a GPU if there is one, like the server.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ MODEL = "fashion"
 
 
 class FashionNet(torch.nn.Module):
-    """x: uint8 [B, 1, 28, 28], grey values as they are in the data set → logits [B, 10]."""
+    """Convnet from uint8 images [B, 1, 28, 28], with the data set's grey values, to logits [B, 10]."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ class FashionNet(torch.nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Bytes travel and are normalized here: a quarter of what floats would take.
+        # Normalizes here, so that clients send bytes, a quarter of the size of floats.
         x = (x.to(torch.float32) - 73.0) / 90.0
         return self.classifier(self.features(x).flatten(1))
 

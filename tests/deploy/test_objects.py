@@ -304,7 +304,7 @@ def test_autoscaling_queries_existing_metrics() -> None:
     [trigger] = render_minimal({"autoscaling": values}).of("ScaledObject")["spec"]["triggers"]
     names = set(re.findall(r"braid_\w+", trigger["metadata"]["query"]))
     assert names == {"braid_queue_rows", "braid_inference_samples_total"}
-    tables = "".join(path.read_text() for path in (ROOT / "server/telemetry").rglob("*.cc"))
+    tables = "".join(path.read_text() for path in (ROOT / "server/telemetry").rglob("*.h"))
     assert all(f'"{name}"' in tables for name in names)
 
 

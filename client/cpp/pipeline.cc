@@ -164,8 +164,8 @@ StreamCall::Next Pipeline::NextToSend() {
   if (!open_ && pending_.empty()) return {nullptr, true};
   if (next_reply_ <= barrier_ || next_send_ > log_->last()) return {};
   OperationLog::Operation operation = log_->Get(next_send_);
-  // Only the reply has the version, and the server keeps only its last reply. Sending no operation until
-  // the reply arrives keeps it available after a broken connection.
+  // Only the reply has the version, and the server keeps only its last reply. Sending no operation
+  // until the reply arrives keeps it available after a broken connection.
   if (operation->has_publish()) barrier_ = next_send_;
   last_sent_ = std::max(last_sent_, next_send_);
   ++next_send_;

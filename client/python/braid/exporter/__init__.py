@@ -1,5 +1,9 @@
-"""Implementation of `braid.export`. Most of what it calls, except torch.export, is private to
-PyTorch: `torch_versions` has what differs between versions."""
+"""Implementation of `braid.export`.
+
+checks/ verifies models and packages, formats/ writes them, model/ handles a module's state, trace/
+records graphs, and passes/ rewrites graphs. Most PyTorch functions used here, except torch.export,
+are private; `torch_versions` holds what differs between versions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def export_model(
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
 ) -> ExportResult:
-    """Exports `module`, as `braid.export` documents."""
+    """Exports `module`; see `braid.export`."""
     note = torch_versions.check()
     from braid.exporter.export import export_checked
 

@@ -1,4 +1,4 @@
-"""Chooses the format, and takes a module from its arguments to a version's folder."""
+"""Export of a module: checks arguments, chooses the format, and publishes the version."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from braid.exporter.model.state import contiguous_copy, device_of, state_entries
 from braid.exporter.trace.stages import StageMismatch, check_paths
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
-# Each takes as long to export as the model's own. Nobody computes in float16 on a CPU.
+# Each precision multiplies the export time. CPUs have no fast float16.
 _DEFAULT_PRECISIONS = {"cpu": ["bfloat16"], "cuda": ["bfloat16", "float16"]}
 
 
-_TRAINED = (
-    "in training, a model that looks across rows is what data parallel makes of it: each replica "
-    "sees only its chunk"
+_TRAINING_NOTE = (
+    "in training, a model whose rows depend on each other sees only one chunk of the batch on each "
+    "replica"
 )
 
 
 @dataclass(frozen=True)
 class _Request:
-    """notes: on batching."""
+    """Validated arguments of an export, and the role of dim 0. notes: on batching."""
 
     module: nn.Module
     inputs: dict[str, torch.Tensor]
@@ -51,7 +51,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Written:
-    """What a config.pbtxt says of it. platform: empty for the pair."""
+    """Written package, as config.pbtxt describes it. platform: empty for a pair."""
 
     platform: str
     inputs: list[config.Tensor]
@@ -68,11 +68,13 @@ def export_checked(
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
 ) -> ExportResult:
-    """As `braid.export`."""
+    """Exports the module; see `braid.export`."""
     if not isinstance(module, nn.Module):
-        raise TypeError(f"module must be a torch.nn.Module; got {type(module).__name__}")
+        raise TypeError(
+            f"module: {export_errors.type_with_article(module)} (expected a torch.nn.Module)"
+        )
     if format not in _FORMATS:
-        raise ValueError(f"format is '{format}'; expected one of {', '.join(_FORMATS)}")
+        raise ValueError(f"format: '{format}' (expected one of {', '.join(_FORMATS)})")
     _check_is_not_wrapped(module)
     inputs = named_inputs(module, example_inputs)
     chains = _chains(module, stages)
@@ -80,7 +82,7 @@ def export_checked(
     for name, tensor in inputs.items():
         if tensor.device != device:
             raise ExportError(
-                f"the module lies on {device}, but the input '{name}' on {tensor.device}"
+                f"input '{name}' is on {tensor.device}, but the module is on {device}"
             )
     wanted = _precisions(precisions, module)
     if format != "aot":
@@ -95,9 +97,9 @@ def export_checked(
 
 
 def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list[str]]:
-    """The role of dim 0, and notes on it for the user. path: of the config.pbtxt.
+    """Returns the role of dim 0, and notes for the user. path: of config.pbtxt.
 
-    ExportError if that file declares batches of rows that depend on each other.
+    Raises ExportError if that file declares batches although rows depend on each other.
     """
     declared = config.read_declared(path)
     evidence = independence.evidence
@@ -112,19 +114,19 @@ def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list
     if independence.holds or declared.row_independence == config.DEPENDENT:
         return Batching.MERGED, []
     if independence.failed:
-        return Batching.MERGED, []  # The format says why, with the line.
+        return Batching.MERGED, []  # The format's own check reports the error with its line.
     if independence.one_number:
-        return Batching.MERGED, [f"{evidence}, so a batch that is split gives several"]
+        return Batching.MERGED, [f"{evidence}, so a split batch returns several"]
     if independence.approximate:
-        return Batching.MERGED, [f"batched, though rows change each other slightly: {evidence}"]
+        return Batching.MERGED, [f"batched, although rows affect each other slightly: {evidence}"]
     if declared.row_independence == config.ASSUMED and not independence.by_shape:
-        return Batching.MERGED, [f"batched, as {path} assumes independent rows: {evidence}"]
+        return Batching.MERGED, [f"batched, because {path} assumes independent rows: {evidence}"]
     assume = (
-        f', or to assume it all the same: parameters {{ key: "{config.ROW_INDEPENDENCE}" value '
+        f', or to assume independence: parameters {{ key: "{config.ROW_INDEPENDENCE}" value '
         f'{{ string_value: "{config.ASSUMED}" }} }}'
     )
     raise ExportError(
-        f"{path}: max_batch_size: {declared.max_batch_size}, but a batch's rows "
+        f"{path}: max_batch_size: {declared.max_batch_size}, but the rows of a batch "
         + ("depend on each other" if independence.result == DEPENDENT else "may not be independent")
         + f": {evidence} (expected max_batch_size: 0"
         + ("" if independence.by_shape else assume)
@@ -137,8 +139,8 @@ def _check_is_not_wrapped(module: nn.Module) -> None:
         if isinstance(each, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             said = f"the submodule '{path}'" if path else "the module"
             raise ExportError(
-                f"{said} is a {type(each).__name__}: export what it wraps, its `module`; the "
-                f"server spreads a batch over its devices itself"
+                f"{said} is a {type(each).__name__} (expected the wrapped module: export its "
+                f"`module` attribute; the server distributes batches itself)"
             )
 
 
@@ -146,7 +148,8 @@ def _chains(module: nn.Module, stages: Sequence[Sequence[str]]) -> list[list[str
     chains = [[chain] if isinstance(chain, str) else list(chain) for chain in stages]
     if isinstance(stages, str) or (stages and any(isinstance(each, str) for each in stages)):
         raise TypeError(
-            f"stages must be a list of chains, as in [['features', 'classifier']]; got {stages!r}"
+            f"stages: {stages!r} (expected a list of chains, for example "
+            f"[['features', 'classifier']])"
         )
     check_paths(module, chains)
     return chains
@@ -160,8 +163,8 @@ def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> Precisio
     for name in precisions:
         if name not in DTYPES:
             raise ValueError(
-                f"precisions has '{name}'; expected some of {', '.join(DTYPES)}: "
-                f"the model's own is always there"
+                f"precisions: '{name}' (expected some of {', '.join(DTYPES)}; the model's own is "
+                f"always included)"
             )
     return Precisions(list(dict.fromkeys(precisions)), by_name=True)
 
@@ -169,7 +172,7 @@ def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> Precisio
 def _export(request: _Request, path: Path, format: str) -> ExportResult:
     model = path.absolute()
     if model.exists() and not model.is_dir():
-        raise ExportError(f"{path} is a file; expected the model's folder, or nothing")
+        raise ExportError(f"path: '{path}' is a file (expected the model's folder)")
     if format != "auto":
         return _write(format, _WRITERS[format], request, path)
     try:
@@ -213,7 +216,9 @@ def _write(
         place = package.publish(version, model, text)
     notes = [each for each in (reason, *request.notes, written.reason) if each]
     trained = format != "aot" and any(each.requires_grad for each in request.module.parameters())
-    about_training = [_TRAINED] if trained and request.independence.result == DEPENDENT else []
+    about_training = (
+        [_TRAINING_NOTE] if trained and request.independence.result == DEPENDENT else []
+    )
     return ExportResult(
         format,
         path / place.name,
@@ -236,14 +241,14 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
         made, reader = _write_checked(folder, request.module, made, request.precisions)
         notes = _add_self_test(folder, made, reader)
     whole = made.train_json()["parts"][0]
-    # A pair has a batch, whatever a configuration makes of it.
+    # Dim 0 of a pair is always a batch.
     merged = request.batching == Batching.MERGED
     batching = Batching.MERGED if merged else Batching.WHOLE
     inputs, outputs = (
         [_tensor_of_pair(each, batching) for each in whole[field]]
         for field in ("inputs", "outputs")
     )
-    reasons = [_about_device(made.device), request.precisions.reason()]
+    reasons = [_device_note(made.device), request.precisions.reason()]
     return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes() + notes)
 
 
@@ -255,31 +260,31 @@ def _tensor_of_pair(record: dict[str, Any], batching: Batching) -> config.Tensor
 def _write_checked(
     folder: Path, module: nn.Module, made: pair.Pair, precisions: Precisions
 ) -> tuple[pair.Pair, PackageReader]:
-    """Returns the part of the pair that could be written, and its reader."""
+    """Writes and compares the pair without the precisions that fail. Returns it and its reader."""
     while True:
         try:
             package.write_pair(folder, made)
             with restored(module):
                 reader = compare_pair(folder, made)
         except PrecisionError as error:
-            precisions.leave_out(error)
+            precisions.skip(error)
             made = made.without(error.name)
         else:
             return made, reader
 
 
 def _add_self_test(folder: Path, made: pair.Pair, reader: PackageReader) -> list[str]:
-    """Returns a note if the graphs do not take generated weights."""
+    """Adds a self-test. Returns a note if the graphs reject generated weights."""
     try:
         self_test.add_to_pair(folder / "model.pt2", made, reader)
     except self_test.NoSelfTest as error:
-        return [f"no self-test, which servers with another version of PyTorch run: {error}"]
+        return [f"no self-test for servers with other versions of PyTorch: {error}"]
     return []
 
 
-def _about_device(device: torch.device) -> str:
+def _device_note(device: torch.device) -> str:
     if device.type == "cpu" and torch.cuda.is_available():
-        return "the module lies on the CPU, so the package serves on CPUs only"
+        return "the module is on the CPU, so the package serves on CPUs only"
     return ""
 
 

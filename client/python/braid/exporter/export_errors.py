@@ -1,4 +1,4 @@
-"""Messages of ExportError, made from errors of PyTorch and of models."""
+"""Conversion of errors of PyTorch and of models into ExportError messages."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=[^<]*>)")
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, without addresses of objects."""
     lines = str(error).strip().splitlines()
-    # TorchScript's interpreter begins with a traceback.
+    # Messages of TorchScript's interpreter begin with a traceback.
     line = lines[-1 if isinstance(error, torch.jit.Error) else 0] if lines else ""
     return _ADDRESS.sub("", line)
 
 
 def describe(error: BaseException) -> str:
-    """Returns an error's type and the first line of its message, as in "KeyError: 'x'"."""
+    """Returns an error's type and the first line of its message, for example "KeyError: 'x'"."""
     if isinstance(error, torch.jit.Error):
         return first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def describe_data_error(error: BaseException) -> str:
-    """Returns what is wrong with data that could not be read, in one sentence."""
+    """Describes in one sentence why data could not be read."""
     while error.__cause__ is not None and not isinstance(error, ExportError):
         error = error.__cause__
     if isinstance(error, ExportError):
@@ -62,7 +62,7 @@ def describe_data_error(error: BaseException) -> str:
 
 @contextmanager
 def wrap_errors(what: str) -> Iterator[None]:
-    """Raises ExportError, which begins with `what`, for any error that damaged data causes."""
+    """Converts any error into an ExportError whose message begins with `what`."""
     try:
         yield
     except Exception as error:
@@ -70,18 +70,18 @@ def wrap_errors(what: str) -> Iterator[None]:
 
 
 def type_with_article(value: Any) -> str:
-    """Returns the type of a value with its article, as in "an int"."""
+    """Returns the type of a value with an article, for example "an int"."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 _NUMBER_OF_VALUES = (DataDependentOutputException, GuardOnDataDependentSymNode)
 
-# Messages of PyTorch that do not say what to do.
+# Replacements for PyTorch messages that name no remedy.
 _KNOWN = {
     "use_reentrant=True, torch.utils.checkpoint is incompatible with .grad()": (
-        "torch.utils.checkpoint with use_reentrant=True cannot be traced: give it "
-        "use_reentrant=False"
+        "torch.utils.checkpoint with use_reentrant=True cannot be traced (expected "
+        "use_reentrant=False)"
     ),
 }
 # Functions that users call, by operator name. AOTInductor and the server run these operators.
@@ -96,21 +96,24 @@ _WITHOUT_RULE = "Cannot call numel() on tensor with symbolic sizes"
 
 
 def to_export_error(error: Exception) -> ExportError:
-    """What PyTorch raised where nobody expected it to, and the model's line."""
+    """Converts an unexpected error of PyTorch, and adds the model's line."""
     if isinstance(error, ExportError):
         return error
     return ExportError(describe(error) + source.as_suffix(source.line_of_error(error)))
 
 
 def model_error(where: str, error: Exception) -> ExportError:
-    """Refusal for an error of the model, with the model's line."""
+    """Returns an ExportError for an error of the model, with the model's line."""
     return ExportError(
         f"{where}: {describe(error)}" + source.as_suffix(source.line_of_error(error))
     )
 
 
 def higher_order_error(operator: HigherOrderOperator, formats_do: str, line: str) -> ExportError:
-    """Refusal for an operator that runs functions of Python. formats_do: as in "pairs do"."""
+    """Returns an ExportError for an operator that takes Python functions.
+
+    formats_do: start of the phrase "... not support", for example "exported pairs do".
+    """
     name = _CONTROL_FLOW.get(operator.name())
     instead = "; for inference, use format='aot' or torch.export.save" if name else ""
     called = name or f"torch.ops.higher_order.{operator.name()}"
@@ -118,11 +121,14 @@ def higher_order_error(operator: HigherOrderOperator, formats_do: str, line: str
 
 
 def trace_error(error: Exception, function: str = "") -> ExportError:
-    """function: the name of the one that failed, if it is known."""
+    """Returns an ExportError for an error during tracing.
+
+    function: name of the PyTorch function that failed, if known.
+    """
     reason = _reason(error)
     if lacks_operator_name(error):
-        said = f"the operator {function}" if function else "an operator"
-        reason = f"{said} has no rule for batches of any number of rows"
+        operator = f"the operator {function}" if function else "an operator"
+        reason = f"{operator} has no shape rule for a dynamic batch size"
     return ExportError(reason + source.as_suffix(source.line_of_error(error)))
 
 
@@ -132,15 +138,15 @@ def lacks_operator_name(error: Exception) -> bool:
 
 
 def caught_error(error: Exception) -> ExportError:
-    """What the model did not let out of forward."""
+    """Returns an ExportError for a tracing error that the model catches."""
     return ExportError(
-        f"{_reason(error)}; forward catches the error and goes on otherwise than with values"
+        f"{_reason(error)}; forward() catches the error, so the trace would differ from eager mode"
         + source.as_suffix(source.line_of_error(error))
     )
 
 
 def depends_on_values(error: Exception) -> bool:
-    """Of a trace, which does not have a tensor's values."""
+    """Returns True for an error raised because a trace has no tensor values."""
     kinds = (*_NUMBER_OF_VALUES, DynamicOutputShapeException)
     return any(isinstance(cause, kinds) for cause in _causes(error))
 
@@ -149,50 +155,48 @@ def _reason(error: Exception) -> str:
     causes = _causes(error)
     for cause in causes:
         if isinstance(cause, _NUMBER_OF_VALUES):
-            return _in_pytorch(error) or (
-                "forward makes a Python number of a tensor's values, on which its course depends"
-            )
+            return _in_pytorch(error) or ("forward() converts a tensor's values to a Python number")
         if isinstance(cause, DynamicOutputShapeException):
-            return f"the shape of what {cause.func} gives depends on a tensor's values"
+            return f"the output shape of {cause.func} depends on a tensor's values"
         if isinstance(cause, UnsupportedOperatorException):
             return f"the operator {cause.func} cannot be traced"
     for pytorchs, ours in _KNOWN.items():
         if pytorchs in first_line(causes[-1]):
             return ours
-    return f"forward cannot be traced: {describe(causes[-1])}"
+    return f"forward() cannot be traced: {describe(causes[-1])}"
 
 
 def _in_pytorch(error: Exception) -> str:
-    """What PyTorch's own modules make a number of, and what to do about it."""
+    """Explains a value-dependent conversion inside PyTorch's own modules, with a remedy."""
     for cause in _causes(error):
         for frame in traceback.extract_tb(cause.__traceback__):
             place = (Path(frame.filename).parts[-3:], frame.name)
             if place[0][1:] == ("distributions", "distribution.py"):
                 return (
-                    "torch.distributions looks at values, to find out whether a distribution can "
-                    "have them: leave validate_args=True away"
+                    "torch.distributions validates values, which a trace does not have: "
+                    "remove validate_args=True"
                 )
             if place == (("torch", "nn", "functional.py"), "gaussian_nll_loss"):
                 return (
-                    "gaussian_nll_loss looks at the variances, to find out whether one is "
-                    "negative: write the formula out in forward"
+                    "gaussian_nll_loss checks that no variance is negative, which needs values: "
+                    "write the formula in forward()"
                 )
             if place == (("nn", "modules", "transformer.py"), "_detect_is_causal_mask"):
                 return (
-                    "PyTorch looks at the mask's values, to find out whether it is causal: say "
-                    "so by is_causal=True or False (tgt_is_causal of a TransformerDecoder, both "
-                    "src_is_causal and tgt_is_causal of a Transformer)"
+                    "PyTorch reads the mask's values to detect a causal mask: set is_causal=True "
+                    "or False (tgt_is_causal of a TransformerDecoder, both src_is_causal and "
+                    "tgt_is_causal of a Transformer)"
                 )
             if place == (("nn", "modules", "batchnorm.py"), "forward"):
                 return (
-                    "a batch norm with momentum=None makes a Python number of how many batches "
-                    "it has seen: give it a momentum, or take TorchScript"
+                    "a batch norm with momentum=None converts its batch count to a Python number: "
+                    "set momentum, or use format='torchscript'"
                 )
     return ""
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error, what it was raised from, and so on to the first."""
+    """Returns the error and its causes, the original one last."""
     causes: list[BaseException] = []
     while error is not None and error not in causes:
         causes.append(error)

@@ -1,4 +1,4 @@
-"""Where in the model's own source something happened."""
+"""Locations in the model's source code, for error messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _NOT_THE_MODELS = (*_LIBRARIES, _EXPORTERS, "<")
 
 
 def innermost_line(frames: Iterable[traceback.FrameSummary]) -> str:
-    """The innermost that is not PyTorch's, Python's or the exporter's; empty if none is."""
+    """Returns the innermost location in the model's code, or an empty string.
+
+    Skips frames of PyTorch, the standard library and the exporter.
+    """
     inwards = list(frames)
     for is_wanted in (_is_file_of_the_model, is_model_code):
         for frame in reversed(inwards):
@@ -46,7 +49,7 @@ def _is_library(filename: str) -> bool:
 
 @cache
 def is_model_code(filename: str) -> bool:
-    """Also where it has no lines to show: typed in, or made by exec."""
+    """Returns True for files of the model, and for code from a prompt or exec()."""
     generated = filename.startswith("<")
     pythons = filename.startswith(("<frozen", "<eval_with_key"))
     return not pythons if generated else not _is_library(filename)
@@ -61,12 +64,12 @@ def current_line() -> str:
 
 
 def line_of_frame(frame: FrameType) -> str:
-    """Of what is being run in `frame`."""
+    """Returns the innermost model line on the stack that ends with `frame`."""
     return innermost_line(traceback.extract_stack(frame))
 
 
 def model_frame(frame: FrameType | None, outermost: str) -> traceback.FrameSummary | None:
-    """The model's innermost frame, from `frame` outwards to the file `outermost`."""
+    """Returns the model's innermost frame between `frame` and the file `outermost`."""
     typed = None
     while frame is not None and frame.f_code.co_filename != outermost:
         filename = frame.f_code.co_filename
@@ -84,7 +87,7 @@ def _summary(frame: FrameType) -> traceback.FrameSummary:
 
 
 def line_of_error(error: BaseException) -> str:
-    """Of an error and what it was raised from: the innermost line of the model."""
+    """Returns the innermost model line of an error and its causes."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -96,5 +99,5 @@ def line_of_error(error: BaseException) -> str:
 
 
 def as_suffix(line: str) -> str:
-    """To end a message with."""
+    """Formats a line as the end of a message."""
     return f"\n  {line}" if line else ""

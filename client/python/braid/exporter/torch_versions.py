@@ -38,7 +38,7 @@ def check() -> str:
         f"torch {torch.__version__} is newer than the versions that braid.export is tested with "
         f"({supported})"
     )
-    warnings.warn(f"{note}; the package is compared with the module as always", stacklevel=4)
+    warnings.warn(f"{note}; the export still compares the package with the module", stacklevel=4)
     return note
 
 

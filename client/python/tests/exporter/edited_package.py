@@ -1,4 +1,4 @@
-"""Changes packages as another version of PyTorch, or a damaged disk, might."""
+"""Edits of packages that imitate another version of PyTorch or a damaged file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SELF_TEST = "extra/self_test.json"
 
 
 def edit(package: Path, record: str, change: Callable[[str], str | None]) -> None:
-    """Replaces the text of a record by what `change` returns, and removes it for None."""
+    """Replaces the text of a record by the result of `change`; removes the record for None."""
     with zipfile.ZipFile(package) as file:
         contents = {name: file.read(name) for name in file.namelist()}
     (name,) = (each for each in contents if each.partition("/")[2] == record)

@@ -1,4 +1,4 @@
-"""Modules with what an exporter may stumble over, and examples of their inputs."""
+"""Modules that are difficult to export, with example inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Staged(nn.Module):
-    """features, with batch norm and dropout, then a classifier."""
+    """Features with batch norm and dropout, then a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Convolutional(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two layers with dropout in between, which PyTorch's own trace leaves out."""
+    """Two layers with dropout in between, which PyTorch's own trace omits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Recurrent(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Words and numbers in; nested outputs; tied, frozen and unused parameters; a counter."""
+    """Integer and float inputs; nested outputs; tied, frozen and unused parameters; a counter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Mixed(nn.Module):
 
 
 class Reassigned(nn.Module):
-    """A buffer that is set anew, as are those of many moving averages."""
+    """Assigns a new tensor to a buffer, like many moving averages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Reassigned(nn.Module):
 
 
 class Views(nn.Module):
-    """Outputs that are inputs, parameters, each other, and views."""
+    """Outputs that share memory with inputs, parameters and each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Views(nn.Module):
 
 
 class Separate(nn.Module):
-    """Two outputs, each of its own parameters."""
+    """Two outputs with separate parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Separate(nn.Module):
 
 
 class Sizes(nn.Module):
-    """The backward pass needs the number of rows, and a multiple of it."""
+    """Uses the number of rows, and a multiple of it, in backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Sizes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if 3 * x.shape[0] < 2:
-            raise ValueError("never so")
+            raise ValueError("unreachable")
         tokens = self.layer(x).reshape(x.shape[0] * 3, 4)
         kept = tokens.expand(2, x.shape[0] * 3, 4).mean(0)
         position = torch.arange(x.shape[0]).to(x.dtype)
@@ -126,7 +126,7 @@ class Sizes(nn.Module):
 
 
 class Noisy(nn.Module):
-    """Draws with an operator that has an argument named as a word of Python's."""
+    """Uses a random operator with an argument named like a Python keyword."""
 
     def __init__(self) -> None:
         super().__init__()

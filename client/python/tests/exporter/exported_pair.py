@@ -1,4 +1,4 @@
-"""Reads an exported pair as a server would, by train.json alone, and runs it in Python."""
+"""Reader of an exported pair that uses only train.json, like a server, and runs it in Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExportedPair:
         return found[kind]
 
     def state(self) -> dict[Key, torch.Tensor]:
-        """Each name's tensor; the same one for names that are tied."""
+        """Returns the tensor of each name; tied names share one."""
         return {
             (entry["kind"], entry["name"]): self.tensors[entry.get("tied_to", entry["name"])]
             for entry in self.json["state"]

@@ -1,4 +1,4 @@
-"""PyTorch's own argument checks on the number of rows do not restrict a package."""
+"""Argument checks of PyTorch do not restrict the batch size of a package."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 
 
 class Apply(nn.Module):
-    """What it is given to do with a linear layer's result, the input, and two constants."""
+    """Applies `function` to itself, the input, and the output of a linear layer."""
 
     def __init__(self, function, width=4, wide=4):
         super().__init__()
@@ -25,7 +25,7 @@ class Apply(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Turns and moves images, by grids of a size of its own."""
+    """Spatial transformer with a grid of fixed size."""
 
     def __init__(self, space, corners=False):
         super().__init__()
@@ -71,7 +71,7 @@ MATRICES = {
     "einsum": lambda m, x, y: torch.einsum("bij,bjk,kl->bil", y, x, m.right),
     "baddbmm": lambda m, x, y: torch.baddbmm(m.square, y, x),
     "bilinear": lambda m, x, y: F.bilinear(y, x, m.square[None]),
-    "the same either way": lambda m, x, y: y * (2 if x.shape[0] > 3 else 2),
+    "equal branches": lambda m, x, y: y * (2 if x.shape[0] > 3 else 2),
 }
 IMAGES = {
     "affine_grid": lambda: Transformer((3, 6, 6)),
@@ -86,12 +86,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("make, shape", CASES.values(), ids=CASES)
-def test_exports_for_any_number_of_rows(tmp_path, make, shape):
+def test_package_accepts_any_number_of_rows(tmp_path, make, shape):
     torch.manual_seed(0)
-    assert_exports_for_any_number_of_rows(tmp_path, make(), shape)
+    assert_any_number_of_rows_works(tmp_path, make(), shape)
 
 
-def assert_exports_for_any_number_of_rows(tmp_path, module, shape):
+def assert_any_number_of_rows_works(tmp_path, module, shape):
     result = braid.export(module, (torch.randn(3, *shape),), tmp_path / "net", "pair",
                           precisions=())
     found = ExportedPair(result.path)
@@ -105,18 +105,18 @@ def assert_exports_for_any_number_of_rows(tmp_path, module, shape):
 
 
 @pytest.mark.parametrize("function, rows", [
-    # PyTorch takes what it solves for as one vector for each of four matrices.
+    # For 4 rows, PyTorch interprets the right-hand side as one vector per matrix.
     (lambda m, x, y: torch.linalg.solve(definite(y), m.square), 4),
-    # PyTorch refuses such a vector for two.
+    # For 2 rows, PyTorch rejects such a vector.
     (lambda m, x, y: torch.linalg.solve(definite(y), m.right.mT, left=False), 2),
     (lambda m, x, y: y * (2 if x.shape[0] > 3 else 1), 2),
     (lambda m, x, y: y * min(x.shape[0], 3), 2),
     (lambda m, x, y: y + x[:50].sum(), 50),
 ])
-def test_another_course_is_refused(tmp_path, function, rows):
-    with pytest.raises(braid.ExportError, match=f"another course for {rows} rows") as refused:
+def test_branch_on_the_number_of_rows_is_rejected(tmp_path, function, rows):
+    with pytest.raises(braid.ExportError, match=f"different branch for {rows} rows") as raised:
         braid.export(Apply(function), (torch.randn(3, 4, 4),), tmp_path / "net", "pair")
-    assert "test_argument_checks.py" in str(refused.value)
+    assert "test_argument_checks.py" in str(raised.value)
 
 
 @pytest.mark.parametrize("name, function", [
@@ -124,12 +124,12 @@ def test_another_course_is_refused(tmp_path, function, rows):
     ("quantile", lambda m, x, y: torch.quantile(y, torch.tensor([0.1, 0.9]), dim=-1)[0]),
     ("nanquantile", lambda m, x, y: torch.nanquantile(y, 0.5, dim=-1)),
 ])
-def test_an_operator_without_a_rule_is_named(tmp_path, name, function):
-    """PyTorch has had rules for these since 2.12."""
+def test_operator_without_a_shape_rule_is_named(tmp_path, name, function):
+    """PyTorch has rules for these operators since 2.12."""
     if torch_versions.installed() >= (2, 12):
-        assert_exports_for_any_number_of_rows(tmp_path, Apply(function), (4, 4))
+        assert_any_number_of_rows_works(tmp_path, Apply(function), (4, 4))
         return
-    reason = f"the operator {name} has no rule for batches of any number of rows"
-    with pytest.raises(braid.ExportError, match=reason) as refused:
+    reason = f"the operator {name} has no shape rule for a dynamic batch size"
+    with pytest.raises(braid.ExportError, match=reason) as raised:
         braid.export(Apply(function), (torch.randn(3, 4, 4),), tmp_path / "net", "pair")
-    assert "test_argument_checks.py" in str(refused.value)
+    assert "test_argument_checks.py" in str(raised.value)

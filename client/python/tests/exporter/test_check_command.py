@@ -1,4 +1,4 @@
-"""`braid check` in a shell."""
+"""Command line of `braid check`."""
 
 import zipfile
 
@@ -24,7 +24,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture
 def model(exported, tmp_path):
-    """Folder of a model with one version, a pair."""
+    """Creates a model folder with one version, a pair."""
     folder = tmp_path / "net" / "1"
     folder.mkdir(parents=True)
     for file in exported.iterdir():
@@ -37,7 +37,7 @@ def made_with(package, version):
 
 
 @pytest.mark.parametrize("place", ["", "1", "1/model.pt2"])
-def test_self_test_passes(model, capsys, place):
+def test_passing_self_test_is_reported(model, capsys, place):
     assert main(["check", str(model / place)]) == 0
     assert capsys.readouterr() == (
         f"{model}/1/model.pt2: exported pair, made with PyTorch {HERE}: "
@@ -47,7 +47,7 @@ def test_self_test_passes(model, capsys, place):
 
 
 @pytest.mark.parametrize("version, than", [("2.12.0", "2.12.0"), (HERE, "expected")])
-def test_self_test_fails(model, capsys, version, than):
+def test_failing_self_test_is_an_error(model, capsys, version, than):
     package = model / "1" / "model.pt2"
     made_with(package, version)
     other = {"as_tensor": {"name": "tangents_1"}}
@@ -96,7 +96,7 @@ def test_self_test_is_added_to_a_program(tmp_path, capsys):
         )
 
 
-def test_formats_without_a_self_test(tmp_path, capsys):
+def test_formats_without_self_test_are_reported(tmp_path, capsys):
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
     torch.jit.script(nn.Linear(3, 2)).save(tmp_path / "1" / "model.pt")
@@ -111,7 +111,7 @@ def test_formats_without_a_self_test(tmp_path, capsys):
     )
 
 
-def test_other_versions_are_checked_after_a_failure(model, capsys):
+def test_remaining_versions_are_checked_after_a_failure(model, capsys):
     (model / "1").rename(model / "10")
     (model / "9").mkdir()
     (model / "9" / "model.pt2").write_bytes(b"nothing")
@@ -126,9 +126,10 @@ def test_other_versions_are_checked_after_a_failure(model, capsys):
     ("extra/self_test.json", lambda text: text[:-9],
      "extra/self_test.json: damaged: not valid JSON ("),
     ("extra/train.json", lambda text: text.replace("torch_version", "torch"), "no torch_version"),
-    ("models/bw.json", lambda text: text.replace("aten.mm", "aten.none"), "cannot read the exported pair ("),
+    ("models/bw.json", lambda text: text.replace("aten.mm", "aten.none"),
+     "cannot read the exported pair ("),
 ])
-def test_damaged_packages(model, capsys, record, change, reason):
+def test_damaged_package_is_an_error(model, capsys, record, change, reason):
     package = model / "1" / "model.pt2"
     edit(package, record, change)
     assert main(["check", str(model)]) == 1
@@ -137,7 +138,7 @@ def test_damaged_packages(model, capsys, record, change, reason):
     assert "Traceback" not in said.err
 
 
-def test_archive_of_another_kind(tmp_path, capsys):
+def test_unknown_archive_is_an_error(tmp_path, capsys):
     torch.save({"weights": torch.ones(2)}, tmp_path / "model.pt2")
     assert main(["check", str(tmp_path)]) == 1
     assert "unknown format (expected an exported pair, " in capsys.readouterr().err
@@ -147,14 +148,14 @@ def test_archive_of_another_kind(tmp_path, capsys):
     ([], "the following arguments are required: PATH"),
     (["none"], "none: no package (expected a model's folder, "),
 ])
-def test_usage(capsys, arguments, reason):
+def test_usage_error_exits_with_status_2(capsys, arguments, reason):
     with pytest.raises(SystemExit) as ended:
         main(["check", *arguments])
     assert ended.value.code == 2
     assert reason in capsys.readouterr().err
 
 
-def test_help(capsys):
+def test_help_describes_usage(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["check", "--help"])
     assert ended.value.code == 0

@@ -1,4 +1,4 @@
-"""What the comparison of a package with plain PyTorch takes for rounding, and what not."""
+"""Tolerances of the comparison of a package with eager mode."""
 
 import pytest
 
@@ -11,8 +11,10 @@ from torch.nn import functional as F  # noqa: E402
 
 
 class Normalized(nn.Module):
-    """The instance norms take the mean away again that a bias before them adds: its gradient is
-    zero but for rounding."""
+    """Network in which the gradient of some biases is zero except for rounding.
+
+    An instance norm subtracts the mean that the bias before it adds.
+    """
 
     def __init__(self):
         super().__init__()
@@ -29,7 +31,7 @@ class Normalized(nn.Module):
 
 
 class Faint(nn.Module):
-    """Of two layers, one with gradients that are far smaller than the other's."""
+    """Two layers, one with much smaller gradients than the other."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +42,7 @@ class Faint(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_rounding_of_a_gradient_that_is_zero(tmp_path, seed):
+def test_rounding_of_a_zero_gradient_is_accepted(tmp_path, seed):
     torch.manual_seed(seed)
     assert braid.export(Normalized(), (torch.randn(8, 3, 16, 16),), tmp_path / "net", "pair",
                         precisions=())
@@ -50,7 +52,7 @@ def test_rounding_of_a_gradient_that_is_zero(tmp_path, seed):
     (Faint, (4, 4), "faint.bias", lambda gradient: 1.5 * gradient),
     (Normalized, (8, 3, 16, 16), "rest.5.bias", lambda gradient: gradient + 0.1),
 ])
-def test_small_gradient_that_is_wrong(tmp_path, monkeypatch, make, shape, name, wrong):
+def test_wrong_small_gradient_is_detected(tmp_path, monkeypatch, make, shape, name, wrong):
     run = PackageReader.run
 
     def run_wrong(*args):

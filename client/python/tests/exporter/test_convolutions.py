@@ -1,4 +1,4 @@
-"""Convolutions that are compiled ahead of time take any number of rows."""
+"""Compiled convolutions accept any number of rows."""
 
 import pytest
 
@@ -17,10 +17,10 @@ nn = torch.nn
         (nn.Sequential(nn.ConvTranspose2d(3, 8, 3, stride=2), nn.ReLU()), (3, 9, 9)),
         (nn.Sequential(nn.Conv3d(3, 8, 3), nn.ReLU(), nn.Conv3d(8, 4, 1)), (3, 9, 9, 9)),
     ],
-    ids=["one dimension", "two", "two, transposed", "three"],
+    ids=["one dimension", "two dimensions", "two dimensions, transposed", "three dimensions"],
 )
-def test_a_compiled_convolution_takes_any_number_of_rows(tmp_path, monkeypatch, module, row):
-    # Else what is outside of the package's bounds is run all the same.
+def test_compiled_convolution_accepts_any_number_of_rows(tmp_path, monkeypatch, module, row):
+    # Without this, the package does not check the bounds of its sizes.
     monkeypatch.setenv("AOTI_RUNTIME_CHECK_INPUTS", "1")
     export = braid.export(module.eval(), (torch.randn(3, *row),), tmp_path / "m", "aot")
     compiled = torch._inductor.aoti_load_package(str(export.path / "model.pt2"))

@@ -1,4 +1,4 @@
-"""A process whose default dtype is another than the server's, as where one works in float64."""
+"""Export from a process whose default dtype differs from the server's, for example float64."""
 
 import shutil
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def dtype(request):
 
 
 class Adds(nn.Module):
-    """Adds what a function makes of the input to a layer of it."""
+    """Adds the result of a function of the input to a linear layer of it."""
 
     def __init__(self, function):
         super().__init__()
@@ -41,7 +41,7 @@ class Adds(nn.Module):
 
 
 class Positions(nn.Module):
-    """What TorchScript can say, too."""
+    """Uses the default dtype in a way that TorchScript supports."""
 
     def forward(self, x):
         return x + torch.sin(torch.arange(6) / 7)
@@ -59,7 +59,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_graphs_say_the_dtypes(tmp_path, dtype, name):
+def test_graphs_contain_explicit_dtypes(tmp_path, dtype, name):
     torch.manual_seed(0)
     module, x = Adds(FUNCTIONS[name]), torch.randn(4, 6)
     pair = ExportedPair(braid.export(module, (x,), tmp_path / "net", "pair", precisions=()).path)
@@ -74,13 +74,13 @@ def test_the_graphs_say_the_dtypes(tmp_path, dtype, name):
         torch.testing.assert_close(got, expected.detach(), rtol=0, atol=0)
 
 
-def test_what_a_graph_cannot_say_is_refused(tmp_path, dtype):
+def test_implicit_dtypes_that_remain_are_rejected(tmp_path, dtype):
     module = Adds(lambda x: torch.where(x > 0, 0.1, 0.2))
     with pytest.raises(braid.ExportError, match=f"the default dtype is {dtype} here and torch.flo"):
         braid.export(module, (torch.randn(4, 6),), tmp_path / "net", "pair", precisions=())
 
 
-def test_torchscript_that_would_ask_the_server(tmp_path, dtype):
+def test_torchscript_that_depends_on_the_default_dtype_is_rejected(tmp_path, dtype):
     x = torch.randn(4, 6)
     with pytest.raises(braid.ExportError, match=f"the default dtype is {dtype} here and torch.flo"):
         braid.export(Positions(), (x,), tmp_path / "net", "torchscript")
@@ -88,7 +88,7 @@ def test_torchscript_that_would_ask_the_server(tmp_path, dtype):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_compiled_code_has_its_dtypes(tmp_path):
+def test_compiled_code_keeps_its_dtypes(tmp_path):
     with default(torch.float64):
         module, x = Positions(), torch.randn(4, 6)
         path = braid.export(module, (x,), tmp_path / "net", "aot").path / "model.pt2"

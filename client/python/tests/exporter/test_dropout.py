@@ -1,4 +1,4 @@
-"""Dropout draws what PyTorch draws from the same seed, and backward uses the same factors."""
+"""Dropout draws the same numbers as eager mode, and backward reuses its factors."""
 
 import pytest
 
@@ -11,7 +11,7 @@ _FUSED = torch.ops.aten.native_dropout.default
 
 
 class Arranged(torch.nn.Module):
-    """Dropout of what `arrange` makes of a linear layer's output."""
+    """Applies dropout to a rearranged output of a linear layer."""
 
     def __init__(self, arrange):
         super().__init__()
@@ -24,7 +24,7 @@ class Arranged(torch.nn.Module):
 
 
 def export(path, module, x):
-    """The exporter compares outputs and gradients with PyTorch's for the same seed."""
+    """Exports the module, which compares outputs and gradients for the same seed."""
     pair = ExportedPair(braid.export(module, (x,), path, "pair", precisions=()).path)
     return {
         kind: [node.target for node in pair.programs[kind].graph.nodes] for kind in ("fw", "bw")
@@ -41,20 +41,20 @@ def test_factors_are_drawn_once(tmp_path, last):
     assert torch.ops.aten.bernoulli.p not in graphs["bw"]
 
 
-def test_what_is_not_laid_out_row_by_row_is_drawn_in_the_order_of_memory(tmp_path):
+def test_factors_of_permuted_tensors_are_drawn_in_memory_order(tmp_path):
     module = Arranged(lambda y: y.view(-1, 2, 3, 4).permute(0, 3, 1, 2))
     graphs = export(tmp_path / "m", module, torch.randn(5, 6, 4))
     assert graphs["fw"].count(torch.ops.aten.bernoulli.p) == 1
     assert _FUSED not in graphs["fw"]
 
 
-def test_what_has_gaps_in_memory_is_drawn_as_it_was(tmp_path):
+def test_dropout_of_a_tensor_with_gaps_stays_fused(tmp_path):
     graphs = export(tmp_path / "m", Arranged(lambda y: y[:, 1:]), torch.randn(5, 3, 4))
     assert graphs["fw"].count(_FUSED) == 1
     assert _FUSED not in graphs["bw"]
 
 
-def test_everything_dropped(tmp_path):
+def test_probability_1_draws_nothing(tmp_path):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(1.0))
     graphs = export(tmp_path / "m", module, torch.randn(5, 4))
     assert torch.ops.aten.bernoulli.p not in graphs["fw"]

@@ -1,4 +1,4 @@
-"""Encoder layers are one operator in evaluation, and what PyTorch computes with several."""
+"""Encoder layers are one fused operator in evaluation."""
 
 import pytest
 
@@ -33,10 +33,10 @@ def export(path, module, inputs, precisions=()):
     [{}, {"activation": "gelu", "dtype": torch.float64}],
     ids=["plain", "float64 and gelu"],
 )
-def test_a_layer_is_one_operator(tmp_path, options):
+def test_layer_is_one_operator_in_evaluation(tmp_path, options):
     x = torch.randn(5, 6, 8, dtype=options.get("dtype"))
     known = torch.overrides.has_torch_function
-    # PyTorch has had a rule for the operator's shapes since 2.13.
+    # PyTorch has a shape rule for the operator since 2.13.
     has_rule = torch._C._dispatch_has_kernel_for_dispatch_key(_LAYER.name(), "Meta")
     pair = export(tmp_path / "m", Encoder(**options), (x,))
     assert count(pair, "eval") == 1
@@ -47,7 +47,7 @@ def test_a_layer_is_one_operator(tmp_path, options):
 
 
 def test_padding_is_not_dropped(tmp_path):
-    """PyTorch would leave out what is padded, if it may look at the mask."""
+    """Eager mode drops padding according to the values of the mask."""
     padding = torch.zeros(5, 6, dtype=torch.bool)
     padding[:, 4:] = True
     inputs = {"x": torch.randn(5, 6, 8), "padding": padding}
@@ -55,19 +55,19 @@ def test_padding_is_not_dropped(tmp_path):
     assert count(pair, "eval") == 1
 
 
-def test_mixed_precision_takes_operators_that_autocast_knows(tmp_path):
+def test_mixed_precision_uses_separate_operators(tmp_path):
     module = Encoder()
     pair = export(tmp_path / "m", module, (torch.randn(5, 6, 8),), ("bfloat16",))
     assert count(pair, "eval") == 1
     assert count(pair, "eval_bfloat16") == 0
 
 
-def test_a_layer_that_pytorch_runs_one_operator_at_a_time(tmp_path):
+def test_layer_without_a_fast_path_uses_separate_operators(tmp_path):
     module = Encoder(activation=torch.nn.functional.silu)
     assert count(export(tmp_path / "m", module, (torch.randn(5, 6, 8),)), "eval") == 0
 
 
-def test_a_layer_compiled_ahead_of_time_is_for_one_row_too(tmp_path):
+def test_compiled_layer_accepts_one_row(tmp_path):
     export = braid.export(Encoder(), (torch.randn(5, 6, 8),), tmp_path / "m", "aot")
     compiled = torch._inductor.aoti_load_package(str(export.path / "model.pt2"))
     assert compiled(x=torch.randn(1, 6, 8))[0].shape == (1, 6, 8)

@@ -1,4 +1,4 @@
-"""`braid export` in a shell."""
+"""Command line of `braid export`."""
 
 import importlib
 import os
@@ -57,7 +57,7 @@ def models(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_as_a_program(models):
+def test_command_runs_as_a_program(models):
     command = [sys.executable, "-m", "braid", "export", "shell_models:Net", "repository/net"]
     environment = os.environ | {"PYTHONPATH": str(Path(braid.__file__).parents[1])}
     result = subprocess.run([*command, *INPUTS], env=environment, capture_output=True, text=True,
@@ -70,7 +70,7 @@ def test_as_a_program(models):
     ]
 
 
-def test_settings_weights_and_precision(models, monkeypatch):
+def test_options_set_arguments_weights_and_precision(models, monkeypatch):
     monkeypatch.syspath_prepend(models)
     shell_models = importlib.import_module("shell_models")
     torch.manual_seed(9)
@@ -85,17 +85,17 @@ def test_settings_weights_and_precision(models, monkeypatch):
     assert [each["precision"] for each in pair.part()["programs"]] == ["model"]
 
 
-def test_a_module_that_is_there(models, capsys):
+def test_existing_module_is_exported(models, capsys):
     assert main(["export", "shell_models:ready", "net", *INPUTS, "--precision", "none"]) == 0
     assert capsys.readouterr().out == "net/1: pair\n"
     assert ExportedPair(models / "net/1").tensors["features.bias"].shape == (3,)
 
 
-def test_why_it_is_another_format(models, capsys):
+def test_notes_explain_the_format(models, capsys):
     assert main(["export", "shell_models:Decides", "net", *INPUTS, "--precision", "none"]) == 0
     said = capsys.readouterr()
     assert said.out == "net/1: torchscript\n"
-    assert said.err.startswith("note: no pair: forward makes a Python number")
+    assert said.err.startswith("note: no pair: forward() converts a tensor's values")
     assert "shell_models.py, line 19, in forward: if x.sum() > 0:" in said.err
 
 
@@ -110,11 +110,11 @@ def test_why_it_is_another_format(models, capsys):
     (["shell_models:Net", "net", "--input", "x=none.npy", "--input", "words=INT64:2"],
      "none.npy: cannot be read"),
     (["shell_models:Net", "net", "--input", "x=FP32:3", "--input", "words=INT64:2"],
-     "forward fails with a batch of"),
+     "forward() fails for a batch of"),
     (["shell_models:Net", "net", "--input", "x=FP32:4", "--input", "words=INT64:2@60..70"],
-     "forward fails"),
+     "forward() fails"),
 ])
-def test_failures(models, capsys, arguments, reason):
+def test_failure_exits_with_status_1(models, capsys, arguments, reason):
     assert main(["export", *arguments]) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("braid export: ")
@@ -123,7 +123,7 @@ def test_failures(models, capsys, arguments, reason):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu(models, capsys):
+def test_missing_gpu_is_an_error(models, capsys):
     assert main(["export", "shell_models:Net", "net", *INPUTS, "--device", "cuda"]) == 1
     assert "there is no GPU here" in capsys.readouterr().err
 
@@ -138,7 +138,7 @@ def test_no_gpu(models, capsys):
     (["shell_models:Net", "net", "--input", "x=FP32:0"], "expected dims of 1 or more"),
     (["shell_models:Net", "net", "--input", "x=INT64@5..1"], "a range that is not empty"),
     (["shell_models:Net", "net", *INPUTS, "--input", "x=FP32:4"], "names an input twice"),
-    (["shell_models:Net", "net", "--input", "x=FP32:4"], "lacks 'words', which forward needs"),
+    (["shell_models:Net", "net", "--input", "x=FP32:4"], "lacks 'words', which forward() requires"),
     (["shell_models:Net", "net", *INPUTS, "--set", "width"], "expected NAME=VALUE"),
     (["shell_models:Net", "net", *INPUTS, "--rows", "0"], "--rows is 0; expected 1 or more"),
     (["shell_models:Net", "net", *INPUTS, "--device", "abacus"], "--device"),
@@ -151,9 +151,9 @@ def test_no_gpu(models, capsys):
     (["shell_models:Net", "net", "--input", "x=FP32:99999999999999999999"],
      "4 rows cannot be made: "),
     (["shell_models:Net", "net", *INPUTS, "--format", "onnx"], "invalid choice: 'onnx'"),
-    (["shell_models:Net", "net", *INPUTS, "--stages", "features,head"], "names 'head'"),
+    (["shell_models:Net", "net", *INPUTS, "--stages", "features,head"], "no submodule 'head'"),
 ])
-def test_usage(models, capsys, arguments, reason):
+def test_usage_error_exits_with_status_2(models, capsys, arguments, reason):
     with pytest.raises(SystemExit) as ended:
         main(["export", *arguments])
     assert ended.value.code == 2
@@ -161,7 +161,7 @@ def test_usage(models, capsys, arguments, reason):
     assert not (models / "net").exists()
 
 
-def test_help(capsys):
+def test_help_lists_all_options(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["export", "--help"])
     assert ended.value.code == 0

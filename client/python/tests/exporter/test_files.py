@@ -1,4 +1,4 @@
-"""What an export leaves in a repository."""
+"""Files that an export writes into a repository."""
 
 import json
 import os
@@ -31,10 +31,10 @@ output [
 """
 
 
-# The second finds the configuration that the first has written.
+# The second export finds the configuration of the first.
 EXPORTS_TWICE = """
 import sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../.."]
 import braid, torch
 from test_files import Named
 for _ in range(2):
@@ -47,7 +47,7 @@ def export(path, **options):
     return braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), path, "pair", **options)
 
 
-def test_files(tmp_path):
+def test_export_writes_version_and_config(tmp_path):
     path = tmp_path / "models/net"
     result = export(path)
     assert (result.path, result.version, result.format) == (path / "1", 1, "pair")
@@ -58,7 +58,7 @@ def test_files(tmp_path):
 
 
 class Named(nn.Module):
-    """Keys of what it returns: one that is not ASCII, and one that a configuration has to quote."""
+    """Returns a dict with a non-ASCII key and one that needs quoting."""
 
     def __init__(self):
         super().__init__()
@@ -68,10 +68,11 @@ class Named(nn.Module):
         return {"温度 °C": self.layer(größe), 'a "b"\\c': größe}
 
 
-def test_names_in_the_config(tmp_path):
-    """Written and read in UTF-8, whatever the locale is."""
+def test_config_quotes_names_as_utf8(tmp_path):
+    """Uses UTF-8 in any locale."""
     path = tmp_path / "net"
-    command = [sys.executable, "-X", "utf8=0", "-c", EXPORTS_TWICE, str(Path(__file__).parent), path]
+    tests = str(Path(__file__).parent)
+    command = [sys.executable, "-X", "utf8=0", "-c", EXPORTS_TWICE, tests, path]
     environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run(command, check=True, env=environment)
     config = _protocol.message("inference.ModelConfig")()
@@ -80,12 +81,12 @@ def test_names_in_the_config(tmp_path):
     assert [each.name for each in config.output] == ["温度 °C", 'a "b"\\c']
 
 
-def test_torchscript_has_no_such_names(tmp_path):
-    with pytest.raises(braid.ExportError, match="ASCII alone in names; the input is 'größe'"):
+def test_torchscript_rejects_non_ascii_names(tmp_path):
+    with pytest.raises(braid.ExportError, match="input 'größe': not an ASCII name"):
         braid.export(Named(), (torch.randn(3, 4),), tmp_path / "net", "torchscript")
 
 
-def test_next_version(tmp_path):
+def test_export_uses_the_next_version_number(tmp_path):
     export(tmp_path / "net")
     (tmp_path / "net/7").mkdir()
     (tmp_path / "net/notes").mkdir()
@@ -93,13 +94,13 @@ def test_next_version(tmp_path):
     assert (tmp_path / "net/8/model.pt2").is_file()
 
 
-def test_relative_path(tmp_path, monkeypatch):
+def test_relative_path_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert export("net").path == Path("net/1")
     assert (tmp_path / "net/1/model.pt2").is_file()
 
 
-def test_package_has_no_weights_and_no_paths(tmp_path):
+def test_package_contains_no_weights_and_no_paths(tmp_path):
     export(tmp_path / "net")
     with zipfile.ZipFile(tmp_path / "net/1/model.pt2") as archive:
         for name in archive.namelist():
@@ -124,15 +125,15 @@ def test_constants_stay_in_the_package(tmp_path):
 
 
 @pytest.mark.parametrize("change, reason", [
-    (('"input"', '"x"'), "its inputs are x, the model's input"),
-    (('"output__0"', '"y"'), "its outputs are y, the model's output__0"),
-    (("TYPE_FP32", "TYPE_FP16"), "input 'input' has data_type TYPE_FP16, the model TYPE_FP32"),
-    (("dims: [ 2 ]", "dims: [ 3 ]"), r"output 'output__0' has dims \[3\], the model \[2\]"),
-    (("256", "0"), "max_batch_size is 0"),
-    (("max", 'platform: "torch_aoti"\nmax'), "platform is 'torch_aoti'"),
+    (('"input"', '"x"'), "input: names x, but the model has input"),
+    (('"output__0"', '"y"'), "output: names y, but the model has output__0"),
+    (("TYPE_FP32", "TYPE_FP16"), "input 'input': data_type TYPE_FP16, but the model has TYPE_FP32"),
+    (("dims: [ 2 ]", "dims: [ 3 ]"), r"output 'output__0': dims \[3\], but the model has \[2\]"),
+    (("256", "0"), "with max_batch_size 0"),
+    (("max", 'platform: "torch_aoti"\nmax'), "platform: 'torch_aoti'"),
     (("max_batch_size", "max_batch"), "config.pbtxt: 1:1"),
 ])
-def test_config_that_says_something_else(tmp_path, change, reason):
+def test_config_that_contradicts_the_model_is_rejected(tmp_path, change, reason):
     (tmp_path / "net").mkdir()
     text = CONFIG.replace(*change)
     (tmp_path / "net/config.pbtxt").write_text(text)
@@ -142,7 +143,7 @@ def test_config_that_says_something_else(tmp_path, change, reason):
     assert (tmp_path / "net/config.pbtxt").read_text() == text
 
 
-def test_config_that_agrees_stays(tmp_path):
+def test_matching_config_is_kept(tmp_path):
     (tmp_path / "net").mkdir()
     text = CONFIG.replace("256", "32").replace("dims: [ 4 ]", "dims: [ -1 ]")
     (tmp_path / "net/config.pbtxt").write_text(text + "dynamic_batching { }\n")
@@ -150,13 +151,13 @@ def test_config_that_agrees_stays(tmp_path):
     assert (tmp_path / "net/config.pbtxt").read_text() == text + "dynamic_batching { }\n"
 
 
-def test_path_that_is_a_file(tmp_path):
+def test_path_of_a_file_is_rejected(tmp_path):
     (tmp_path / "net").write_text("")
-    with pytest.raises(braid.ExportError, match="is a file; expected the model's folder"):
+    with pytest.raises(braid.ExportError, match="is a file \\(expected the model's folder"):
         export(tmp_path / "net")
 
 
-def test_nothing_is_left_of_an_export_that_fails(tmp_path, monkeypatch):
+def test_failed_export_leaves_no_files(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -166,8 +167,8 @@ def test_nothing_is_left_of_an_export_that_fails(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_package_that_is_wrong_is_not_kept(tmp_path, monkeypatch):
-    """The file is compared, not the trace: one that changes on its way is found."""
+def test_wrong_package_is_detected_and_removed(tmp_path, monkeypatch):
+    """The comparison reads the written file, not the trace."""
     write = package.package_pt2
 
     def with_another_activation(path, exported_programs, extra_files):
@@ -178,13 +179,13 @@ def test_a_package_that_is_wrong_is_not_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(package, "package_pt2", with_another_activation)
     module, inputs = export_models.make("mlp")
-    with pytest.raises(braid.ExportError, match=r"the package is not the model: output "
+    with pytest.raises(braid.ExportError, match=r"the package does not match the model: output "
                        r"'output__0' in training, batch of 2, precision model: differs by up to"):
         braid.export(module, inputs, tmp_path / "net", "pair", precisions=())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_gradient_is_found(tmp_path, monkeypatch):
+def test_wrong_gradient_is_detected(tmp_path, monkeypatch):
     write = package.package_pt2
 
     def with_another_gradient(path, exported_programs, extra_files):
@@ -198,7 +199,7 @@ def test_a_wrong_gradient_is_found(tmp_path, monkeypatch):
         export(tmp_path / "net")
 
 
-def test_safetensors(tmp_path):
+def test_safetensors_round_trip(tmp_path):
     torch.manual_seed(1)
     tensors = {
         "flag": torch.tensor([True, False, True]),
@@ -223,7 +224,7 @@ def test_safetensors(tmp_path):
         assert begin % tensor.element_size() == 0, name
 
 
-def test_braid_alone_does_not_import_torch():
+def test_importing_braid_does_not_import_torch():
     program = "import sys, braid; braid.export; sys.exit('torch' in sys.modules)"
     path = str(Path(braid.__file__).parents[1])
     assert subprocess.run([sys.executable, "-c", program], cwd=path, timeout=60).returncode == 0

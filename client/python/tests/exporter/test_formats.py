@@ -1,4 +1,4 @@
-"""TorchScript, compiled packages, and which format is chosen."""
+"""Choice of the format, TorchScript, and compiled packages."""
 
 import shutil
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 
 
 class Decides(nn.Module):
-    """TorchScript can say it, a pair cannot."""
+    """Branches on values, which TorchScript supports and a pair does not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Decides(nn.Module):
 
 
 class Calls(nn.Module):
-    """Neither a pair nor a script, but a trace: `torch.fft` of a list comprehension over a dict."""
+    """Supported only as a trace: neither a pair nor a script can express forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class Calls(nn.Module):
         return {name: self.layers[name](x, *others) for name in sorted({*self.layers})}
 
 
-def test_the_pair_is_the_first_choice(tmp_path):
+def test_auto_prefers_the_pair(tmp_path):
     module, inputs = export_models.make("linear")
     result = braid.export(module, inputs, tmp_path / "net")
     assert (result.format, result.reason) == ("pair", "")
 
 
 class ReturnsNone(nn.Module):
-    """Returns None for the loss, like models that are given no labels."""
+    """Returns None for the loss, like models without labels."""
 
     def __init__(self, named: bool) -> None:
         super().__init__()
@@ -58,17 +58,17 @@ class ReturnsNone(nn.Module):
 
 
 @pytest.mark.parametrize("named, name", [(True, "logits"), (False, "output__0")])
-def test_none_among_the_outputs_is_left_out(tmp_path, named, name):
+def test_outputs_that_are_none_are_omitted(tmp_path, named, name):
     result = braid.export(ReturnsNone(named), (torch.randn(3, 4),), tmp_path / "net", "pair")
     assert result.format == "pair"
     assert (tmp_path / "net/config.pbtxt").read_text().count(f'name: "{name}"') == 1
 
 
-def test_scripted_where_a_pair_cannot_be(tmp_path):
+def test_auto_scripts_a_module_that_a_pair_cannot_express(tmp_path):
     module = Decides()
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net")
     assert result.format == "torchscript" and result.path == tmp_path / "net/1"
-    assert "no pair: forward makes a Python number of a tensor's values" in result.reason
+    assert "no pair: forward() converts a tensor's values to a Python number" in result.reason
     assert "if bool(x.sum() > 0):" in result.reason
     assert 'platform: "pytorch_libtorch"' in (tmp_path / "net/config.pbtxt").read_text()
     loaded = torch.jit.load(str(tmp_path / "net/1/model.pt"))
@@ -77,12 +77,12 @@ def test_scripted_where_a_pair_cannot_be(tmp_path):
         assert torch.equal(loaded(x), module(x))
 
 
-def test_traced_where_it_cannot_be_scripted(tmp_path):
+def test_auto_traces_a_module_that_cannot_be_scripted(tmp_path):
     module = Calls()
     result = braid.export(module, {"x": torch.randn(3, 4)}, tmp_path / "net")
     assert result.format == "torchscript"
-    assert "it was traced, as it cannot be scripted" in result.reason
-    assert "in training, dropout, batch norm and what else depends on self.training do what" in result.reason
+    assert "traced, because it cannot be scripted" in result.reason
+    assert "in training, code that depends on self.training, such as dropout" in result.reason
     config = (tmp_path / "net/config.pbtxt").read_text()
     assert 'name: "a"' in config and 'name: "b"' in config
     loaded = torch.jit.load(str(tmp_path / "net/1/model.pt"))
@@ -90,7 +90,7 @@ def test_traced_where_it_cannot_be_scripted(tmp_path):
     assert torch.equal(loaded(x)["b"], module(x)["b"])
 
 
-def test_neither(tmp_path):
+def test_auto_reports_why_no_format_works(tmp_path):
     class Hidden(nn.Module):
         def forward(self, x, *rest):
             return x[: int(x.sum())]
@@ -100,11 +100,11 @@ def test_neither(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whatever_fails_is_a_reason_for_the_other_format(tmp_path, monkeypatch):
-    def stumbles(*_):
+def test_auto_falls_back_after_an_internal_error(tmp_path, monkeypatch):
+    def fails_internally(*_):
         raise AssertionError("deep inside")
 
-    monkeypatch.setattr(pair, "trace", stumbles)
+    monkeypatch.setattr(pair, "trace", fails_internally)
     module, inputs = export_models.make("linear")
     result = braid.export(module, inputs, tmp_path / "net")
     assert result.format == "torchscript"
@@ -115,10 +115,10 @@ def test_whatever_fails_is_a_reason_for_the_other_format(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("make", [torch.jit.script, lambda each: torch.jit.trace(
     each, torch.randn(2, 4))], ids=["script", "trace"])
-def test_what_is_torchscript_already(tmp_path, make):
+def test_torchscript_module_is_exported_as_torchscript(tmp_path, make):
     module = make(nn.Linear(4, 2))
     x = torch.randn(3, 4)
-    with pytest.raises(braid.ExportError, match="the module is TorchScript; a pair is made of"):
+    with pytest.raises(braid.ExportError, match=r"is TorchScript \(a pair needs a Python module"):
         braid.export(module, (x,), tmp_path / "pair", "pair")
     assert list(tmp_path.iterdir()) == []
     result = braid.export(module, (x,), tmp_path / "net")
@@ -127,19 +127,19 @@ def test_what_is_torchscript_already(tmp_path, make):
     assert torch.equal(torch.jit.load(str(result.path / "model.pt"))(x), module(x))
 
 
-def test_a_submodule_that_is_torchscript(tmp_path):
+def test_auto_falls_back_for_a_torchscript_submodule(tmp_path):
     module = nn.Sequential(torch.jit.script(nn.Linear(4, 2)), nn.ReLU())
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net")
     assert result.format == "torchscript"
     assert "no pair: the submodule '0' is TorchScript" in result.reason
 
 
-def test_parameters_without_a_shape(tmp_path):
-    with pytest.raises(braid.ExportError, match="'weight' has no shape yet: call the module with"):
+def test_lazy_parameters_are_rejected(tmp_path):
+    with pytest.raises(braid.ExportError, match="'weight' has no shape yet: run the module on"):
         braid.export(nn.LazyLinear(3), (torch.randn(3, 4),), tmp_path / "net")
 
 
-def test_a_script_that_computes_something_else_is_refused(tmp_path):
+def test_script_with_different_results_is_rejected(tmp_path):
     class Asks(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -150,7 +150,7 @@ def test_a_script_that_computes_something_else_is_refused(tmp_path):
                 return self.layer(x) + 1
             return self.layer(x)
 
-    with pytest.raises(braid.ExportError, match="not the model: output 'output__0' in evaluation"):
+    with pytest.raises(braid.ExportError, match="output 'output__0' in evaluation differs"):
         braid.export(Asks(), {"x": torch.ones(3, 4)}, tmp_path / "net", "torchscript")
 
 
@@ -160,7 +160,7 @@ class Turned(nn.Module):
 
 
 @pytest.mark.parametrize("format", ["auto", "torchscript"])
-def test_rows_that_are_not_dim_0_are_not_batched(tmp_path, format):
+def test_module_whose_outputs_have_no_batch_dim_is_not_batched(tmp_path, format):
     result = braid.export(Turned(), {"x": torch.ones(3, 4)}, tmp_path / "net", format)
     assert result.format == "torchscript"
     assert "output 'output__0' has the shape [4, 7] for 7 rows" in result.reason
@@ -170,20 +170,20 @@ def test_rows_that_are_not_dim_0_are_not_batched(tmp_path, format):
     assert 'name: "output__0" data_type: TYPE_FP32 dims: [ 4, -1 ]' in config
 
 
-def test_pair_needs_the_batch_as_dim_0(tmp_path):
+def test_pair_requires_the_batch_as_dim_0(tmp_path):
     with pytest.raises(braid.ExportError, match="expected the batch as dim 0"):
         braid.export(Turned(), {"x": torch.ones(3, 4)}, tmp_path / "net", "pair")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_stages_are_no_reason_for_another_format(tmp_path):
+def test_auto_does_not_fall_back_for_wrong_stages(tmp_path):
     module, inputs = export_models.make("mlp")
-    with pytest.raises(braid.ExportError, match="not the whole model"):
+    with pytest.raises(braid.ExportError, match="does not match the whole model"):
         braid.export(module, inputs, tmp_path / "net", stages=[["classifier", "features"]])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchscript_has_the_pairs_names(tmp_path):
+def test_torchscript_has_the_same_names_as_the_pair(tmp_path):
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -202,7 +202,7 @@ def test_torchscript_has_the_pairs_names(tmp_path):
     assert script == 'platform: "pytorch_libtorch"\n' + pair
 
 
-def test_compiled(tmp_path):
+def test_compiled_package_matches_the_module(tmp_path):
     class Nested(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -215,7 +215,7 @@ def test_compiled(tmp_path):
     module, inputs = Nested(), {"x": torch.randn(3, 4), "scale": torch.rand(3)}
     result = braid.export(module, inputs, tmp_path / "net", "aot")
     assert (result.format, result.path) == ("aot", tmp_path / "net/1")
-    assert "for inference alone" in result.reason
+    assert "inference only" in result.reason
     assert 'platform: "torch_aoti"' in (tmp_path / "net/config.pbtxt").read_text()
     loaded = torch._inductor.aoti_load_package(str(result.path / "model.pt2"))
     for rows in (1, 5):
@@ -226,16 +226,16 @@ def test_compiled(tmp_path):
         torch.testing.assert_close(got["more.1"], expected["more"][1].detach())
 
 
-def test_compiled_with_random_numbers(tmp_path):
+def test_random_numbers_in_evaluation_are_rejected_by_aot(tmp_path):
     class Noisy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return nn.functional.dropout(x, 0.5, training=True)
 
-    with pytest.raises(braid.ExportError, match="forward draws random numbers in evaluation"):
+    with pytest.raises(braid.ExportError, match="draws random numbers in evaluation"):
         braid.export(Noisy(), (torch.randn(3, 64),), tmp_path / "net", "aot")
 
 
-def test_compiled_without_a_compiler(tmp_path, monkeypatch):
+def test_aot_without_a_compiler_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     module, inputs = export_models.make("linear")
     with pytest.raises(braid.ExportError, match="format 'aot' needs a C.. compiler"):

@@ -1,4 +1,4 @@
-"""Embeddings with scale_grad_by_freq: their gradients need the whole batch."""
+"""Embeddings with scale_grad_by_freq, whose gradients need the whole batch."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Lookup(torch.nn.Module):
 
 
 class Computed(Lookup):
-    """Looks up a weight that is computed from a parameter."""
+    """Uses an embedding weight that is computed from a parameter."""
 
     def forward(self, words):
         found = torch.nn.functional.embedding(
@@ -46,17 +46,17 @@ def gradients(result):
 @pytest.mark.parametrize("make", [Lookup, Computed, *(
     lambda mode=mode: Lookup(mode=mode) for mode in ("sum", "mean")
 )])
-def test_the_package_says_whose_gradient_needs_the_whole_batch(make, tmp_path):
+def test_package_marks_gradients_that_need_the_whole_batch(make, tmp_path):
     result = braid.export(make(), WORDS, tmp_path / "m", "pair")
     assert gradients(result) == {
         "table.weight": False, "linear.weight": True, "linear.bias": True
     }
     [note] = result.notes
-    assert "the gradient of 'table.weight' is divided by how often each index occurs" in note
+    assert "the gradient of 'table.weight' depends on index counts" in note
 
 
 @pytest.mark.parametrize("options", [{"scaled": False}, {"frozen": True}])
-def test_nothing_is_said_of_other_embeddings(options, tmp_path):
+def test_other_embeddings_have_no_note(options, tmp_path):
     result = braid.export(Lookup(**options), WORDS, tmp_path / "m", "pair", precisions=())
     assert all(gradients(result).values())
     assert result.notes == ()
@@ -65,13 +65,13 @@ def test_nothing_is_said_of_other_embeddings(options, tmp_path):
 @pytest.mark.parametrize("make, notes", [
     (Lookup, 1), (Computed, 1), (lambda: Lookup(mode="mean"), 1), (lambda: Lookup(scaled=False), 0)
 ])
-def test_torchscript_has_the_note_too(make, notes, tmp_path):
+def test_torchscript_export_returns_the_note(make, notes, tmp_path):
     result = braid.export(make(), WORDS, tmp_path / "m", "torchscript")
     assert len(result.notes) == notes
     assert all("scale_grad_by_freq" in note for note in result.notes)
 
 
-def test_the_command_prints_the_note(tmp_path, capsys, monkeypatch):
+def test_command_prints_the_note(tmp_path, capsys, monkeypatch):
     (tmp_path / "lookups.py").write_text(
         "import torch\n\n\ndef make():\n"
         "    return torch.nn.EmbeddingBag(10, 4, scale_grad_by_freq=True, mode='sum')\n"

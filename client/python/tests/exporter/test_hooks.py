@@ -1,4 +1,4 @@
-"""Hooks of modules see forward's arguments by position, as where a model is called so."""
+"""Module hooks receive the arguments of forward by position."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def with_hooks(module):
     return module
 
 
-def test_pair(tmp_path):
+def test_pair_runs_hooks_with_positional_arguments(tmp_path):
     module = with_hooks(Net())
     result = braid.export(module, INPUTS, tmp_path / "net", "pair", precisions=())
     pair = ExportedPair(result.path)
@@ -42,8 +42,8 @@ def test_pair(tmp_path):
     ("torchscript", {"input": torch.randn(3, 4)}),
     ("aot", (torch.randn(3, 4),)),
 ])
-def test_other_formats(tmp_path, format, examples):
-    """The exporter compares them with the module."""
+def test_other_formats_run_hooks(tmp_path, format, examples):
+    """Relies on the exporter's own comparison with the module."""
     module = nn.Linear(4, 2)
     module.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
     result = braid.export(module, examples, tmp_path / "net", format)

@@ -1,4 +1,4 @@
-"""What a module happens to be in when it is exported: PyTorch's modes, and strides of its state."""
+"""Independence of the export from PyTorch's modes and from strides of the state."""
 
 import pytest
 
@@ -16,7 +16,7 @@ MODES = {
 
 
 def assert_same(version, module, x):
-    """The module's output and gradients, of inputs and state that lie row by row."""
+    """Compares output and gradients with the module for contiguous inputs and state."""
     pair = ExportedPair(version)
     given = pair.state() | {("input", pair.part()["inputs"][0]["name"]): x}
     assert all(each.is_contiguous() for each in given.values())
@@ -32,15 +32,15 @@ def assert_same(version, module, x):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_callers_modes_are_no_part_of_the_model(tmp_path, mode):
+def test_modes_of_the_caller_do_not_affect_the_package(tmp_path, mode):
     module = nn.Linear(4, 2)
     with MODES[mode]():
         result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
     assert_same(result.path, module, torch.randn(5, 4))
 
 
-def test_parameters_made_in_inference_mode(tmp_path):
-    """Plain PyTorch refuses to train them; in a package they are parameters as any."""
+def test_inference_tensors_become_trainable_parameters(tmp_path):
+    """Eager mode cannot train parameters that were created in inference mode."""
     torch.manual_seed(2)
     with torch.inference_mode():
         module = nn.Linear(4, 2)
@@ -51,7 +51,7 @@ def test_parameters_made_in_inference_mode(tmp_path):
 
 
 class ChannelsLast(nn.Module):
-    """Views what a convolution gives as it lies in memory."""
+    """Reshapes a channels-last convolution output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ChannelsLast(nn.Module):
 
 
 class Transposed(nn.Module):
-    """State that lies column by column, and is expanded."""
+    """Module with a transposed parameter and an expanded buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Transposed(nn.Module):
 
 
 @pytest.mark.parametrize("make, shape", [(ChannelsLast, (3, 2, 2)), (Transposed, (4,))])
-def test_state_that_does_not_lie_row_by_row(tmp_path, make, shape):
+def test_non_contiguous_state_is_exported(tmp_path, make, shape):
     module = make()
     strides = [each.stride() for each in module.state_dict().values()]
     x = torch.randn(3, *shape)
@@ -84,7 +84,7 @@ def test_state_that_does_not_lie_row_by_row(tmp_path, make, shape):
     assert [each.stride() for each in module.state_dict().values()] == strides
 
 
-def test_input_that_does_not_lie_row_by_row(tmp_path):
+def test_non_contiguous_example_is_accepted(tmp_path):
     class Viewed(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + x.view(-1, 2, 2).flatten(1)
@@ -95,7 +95,7 @@ def test_input_that_does_not_lie_row_by_row(tmp_path):
     assert_same(result.path, module, torch.randn(5, 4))
 
 
-def test_a_view_that_only_other_strides_allow(tmp_path):
+def test_view_that_fails_for_contiguous_state_is_rejected(tmp_path):
     class Viewed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -104,9 +104,9 @@ def test_a_view_that_only_other_strides_allow(tmp_path):
         def forward(self, x: Tensor) -> Tensor:
             return x @ self.weight.t().view(24).view(4, 6)
 
-    with pytest.raises(braid.ExportError) as refused:
+    with pytest.raises(braid.ExportError) as raised:
         braid.export(Viewed(), (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
-    message = str(refused.value)
-    assert "and 'weight' laid out row by row, as a server has it: RuntimeError: view" in message
+    message = str(raised.value)
+    assert "with 'weight' contiguous, as on a server: RuntimeError: view" in message
     assert message.endswith("in forward: return x @ self.weight.t().view(24).view(4, 6)")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""An export, however it ends, leaves the module as it was, and stores that state."""
+"""Every export restores the module, and stores its original state."""
 
 import copy
 import inspect
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
 class Checkpointed(nn.Module):
-    """A block that backward runs again."""
+    """Contains a checkpointed block, which backward reruns."""
 
     def __init__(self, *layers, **options):
         super().__init__()
@@ -32,7 +32,7 @@ class Checkpointed(nn.Module):
 
 
 class Branches(nn.Module):
-    """Two checkpoints that draw random numbers of the same kind from the same tensor."""
+    """Two checkpoints with the same random operator on the same tensor."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Branches(nn.Module):
 
 
 class Replaced(nn.Module):
-    """Sets a buffer to another tensor in a checkpoint."""
+    """Assigns a new tensor to a buffer in a checkpoint."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ class Replaced(nn.Module):
 
 
 class Stateful(nn.Module):
-    """Does what it is given to do after a linear layer, in evaluation too."""
+    """Applies `function` after a linear layer."""
 
     def __init__(self, function):
         super().__init__()
@@ -179,7 +179,7 @@ EMBEDDINGS = {
 
 
 def everything(module):
-    """The module's tensors, attributes and modes, as values."""
+    """Copies the module's tensors, attributes and modes."""
     tensors = module.state_dict()
     flags = {name: (each.requires_grad, each.grad) for name, each in module.named_parameters()}
     plain = {
@@ -207,7 +207,7 @@ def assert_same(one, other):
 
 
 def export(module, inputs, path, format):
-    """The result, None if it is refused. The module has to be as it was in both cases."""
+    """Returns the result, or None for an error. Checks that the module is restored."""
     before, drawn = everything(module), random.getstate()
     identities = [(name, id(each)) for name, each in module.state_dict(keep_vars=True).items()]
     try:
@@ -229,7 +229,7 @@ def stored_state(result):
 
 
 def assert_is_the_module(result, module, inputs):
-    """In what it stores, and in what it computes first."""
+    """Compares the stored state and the first result."""
     if result.format != "aot":
         stored = stored_state(result)
         for name, tensor in module.state_dict().items():
@@ -251,7 +251,7 @@ def assert_is_the_module(result, module, inputs):
 
 @pytest.mark.parametrize("format", ["auto", "torchscript", "aot"])
 @pytest.mark.parametrize("make", EMBEDDINGS.values(), ids=EMBEDDINGS)
-def test_renormalized_embeddings(tmp_path, make, format):
+def test_renormalized_embeddings_keep_their_state(tmp_path, make, format):
     module, inputs = make(), (torch.randint(0, 7, (5, 3)),)
     result = export(module, inputs, tmp_path / "net", format)
     assert format == "aot" or result.format == "torchscript"
@@ -261,7 +261,7 @@ def test_renormalized_embeddings(tmp_path, make, format):
 
 @pytest.mark.parametrize("format", ["auto", "pair", "torchscript"])
 @pytest.mark.parametrize("function", STATEFUL)
-def test_forward_that_changes_the_module(tmp_path, function, format):
+def test_module_that_forward_changes_is_restored(tmp_path, function, format):
     module, inputs = Stateful(function), (torch.randn(5, 4),)
     result = export(module, inputs, tmp_path / "net", format)
     if result is not None:
@@ -270,7 +270,7 @@ def test_forward_that_changes_the_module(tmp_path, function, format):
 
 @pytest.mark.parametrize("make", [old_spectral_norm, weight_norm])
 @pytest.mark.parametrize("format", ["pair", "torchscript"])
-def test_weights_that_are_computed_anew(tmp_path, make, format):
+def test_parametrized_weights_are_restored(tmp_path, make, format):
     module, inputs = make(), (torch.randn(5, 4),)
     result = export(module, inputs, tmp_path / "net", format)
     if result is not None:
@@ -278,7 +278,7 @@ def test_weights_that_are_computed_anew(tmp_path, make, format):
 
 
 @pytest.mark.parametrize("function", [counts, averages, writes_to_a_parameter, caches])
-def test_forward_that_changes_the_module_compiled(tmp_path, function):
+def test_module_that_forward_changes_is_restored_after_compilation(tmp_path, function):
     module, inputs = Stateful(function), (torch.randn(5, 4),)
     result = export(module, inputs, tmp_path / "net", "aot")
     if result is not None:
@@ -286,7 +286,7 @@ def test_forward_that_changes_the_module_compiled(tmp_path, function):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_densenet_that_saves_memory(tmp_path, training):
+def test_memory_efficient_densenet_is_exported(tmp_path, training):
     torch.manual_seed(0)
     module = densenet().train(training)
     inputs = (torch.randn(3, 3, 32, 32),)
@@ -297,7 +297,7 @@ def test_densenet_that_saves_memory(tmp_path, training):
 
 
 def assert_steps_alike(result, module, x):
-    """Buffers after backward, and gradients."""
+    """Compares a training step: outputs, buffers after backward, and gradients."""
     module, found = copy.deepcopy(module).train(), ExportedPair(result.path)
     torch.manual_seed(7)
     expected = module(x.clone())
@@ -333,7 +333,7 @@ CHECKPOINTED = {
 
 
 @pytest.mark.parametrize("layers", CHECKPOINTED.values(), ids=CHECKPOINTED)
-def test_checkpoints(tmp_path, layers):
+def test_checkpoints_match_eager_mode(tmp_path, layers):
     torch.manual_seed(0)
     module, inputs = Checkpointed(*layers()), (torch.randn(5, 4),)
     result = export(module, inputs, tmp_path / "net", "pair")
@@ -351,10 +351,10 @@ def test_batch_norm_in_a_checkpoint_runs_forward_once(tmp_path):
 
 
 @pytest.mark.parametrize("make, reason", [
-    (Branches, "native_dropout.default draws random numbers there that cannot be distinguished from"),
-    (Replaced, "sets the buffer 'average' to another tensor once more"),
+    (Branches, "native_dropout.default draws random numbers there that cannot be distinguished"),
+    (Replaced, "assigns a new tensor to the buffer 'average'"),
 ])
-def test_checkpoints_that_are_refused(tmp_path, make, reason):
+def test_unsupported_checkpoints_are_rejected(tmp_path, make, reason):
     module = make()
     before = everything(module)
     with pytest.raises(braid.ExportError, match=reason):
@@ -383,7 +383,7 @@ class Scaled(nn.Module):
         return ReadsInBackward.apply(self.layer(x), self)
 
 
-def test_backward_reads_the_state_that_it_is_given(tmp_path):
+def test_backward_reads_the_substituted_state(tmp_path):
     result = braid.export(Scaled(), (torch.randn(5, 4),), tmp_path / "net", "pair", precisions=())
     found = ExportedPair(result.path)
     known = found.state() | {("input", "x"): torch.randn(5, 4)}
@@ -406,9 +406,9 @@ FORMATS = {"script": "torchscript", "compare": "torchscript", "compile": "aot", 
 
 @pytest.mark.parametrize("stage, error", [
     *((stage, RuntimeError) for stage in FAILURES),
-    ("check", KeyboardInterrupt), ("compare", KeyboardInterrupt),
+    ("comparison", KeyboardInterrupt), ("compare", KeyboardInterrupt),
 ])
-def test_a_failure_at_any_stage(tmp_path, monkeypatch, stage, error):
+def test_failure_at_any_stage_restores_the_module(tmp_path, monkeypatch, stage, error):
     module, inputs = normalized(), (torch.randn(3, 4),)
     before = everything(module)
 
@@ -426,8 +426,8 @@ def normalized():
     return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh())
 
 
-def test_the_second_attempt_starts_with_the_modules_state(tmp_path, monkeypatch):
-    """The first one has changed it when it fails."""
+def test_second_format_starts_from_the_original_state(tmp_path, monkeypatch):
+    """The first format changes the module before it fails."""
 
     def changes(module, *_args):
         with torch.no_grad():
@@ -441,7 +441,7 @@ def test_the_second_attempt_starts_with_the_modules_state(tmp_path, monkeypatch)
     assert_is_the_module(result, module, inputs)
 
 
-def test_gradients_are_left_as_they_were(tmp_path):
+def test_gradients_are_restored(tmp_path):
     module, inputs = export_models.make("mlp")
     module(**inputs).sum().backward()
     before = {name: (each.grad, each.grad.clone()) for name, each in module.named_parameters()}

@@ -1,4 +1,4 @@
-"""Numbers in graphs: computed from the number of rows, or given to operators on tensors."""
+"""Python numbers in graphs, computed from the number of rows or passed to operators."""
 
 import pytest
 
@@ -59,7 +59,7 @@ FUNCTIONS |= {
     "bits": lambda y, weight: y * ((y.shape[0] & 5) + (y.shape[0] | 2) + (y.shape[0] << 2 >> 1)),
     "one or the other": lambda y, weight: y * torch.sym_ite(y.shape[0] > 3, 2, 3),
 }
-# Python numbers where the operator takes a tensor, and complex numbers.
+# Python numbers in place of tensors, and complex numbers.
 NUMBERS = {
     "floor of a quotient": lambda y, weight: y * (y.detach() // 3),
     "floor of a number's quotient": lambda y, weight: y * (0.3 // y.detach()),
@@ -90,17 +90,17 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_of_rows(tmp_path, name):
+def test_function_of_the_number_of_rows_matches_eager_mode(tmp_path, name):
     check(tmp_path, Scaled(FUNCTIONS[name]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_number_for_an_operator(tmp_path, name, dtype):
+def test_number_argument_matches_eager_mode(tmp_path, name, dtype):
     check(tmp_path, Scaled(NUMBERS[name]).to(dtype))
 
 
-def test_norms_stay_one_operator(tmp_path):
+def test_norm_stays_one_operator(tmp_path):
     module = Scaled(lambda y, weight: y / torch.linalg.norm(weight))
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
     pair = ExportedPair(result.path)
@@ -108,8 +108,8 @@ def test_norms_stay_one_operator(tmp_path):
     assert torch.ops.aten.linalg_norm.default in [node.target for node in graph.nodes]
 
 
-def test_drawn_around_an_output(tmp_path):
-    """PyTorch's gradient is zero there: the pair has none."""
+def test_random_draw_without_a_gradient_has_no_backward(tmp_path):
+    """The gradient of torch.normal is zero, so the pair has no backward graph."""
     module = Scaled(lambda y, weight: torch.normal(y, torch.ones_like(y)))
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair", precisions=())
     (program,) = ExportedPair(result.path).part()["programs"]

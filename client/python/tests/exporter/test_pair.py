@@ -1,4 +1,4 @@
-"""What is exported as a pair computes what the module does, forward and backward."""
+"""Exported pairs match the module in forward and backward."""
 
 import copy
 
@@ -34,7 +34,7 @@ def exported(request, tmp_path_factory):
 
 
 def rows(inputs, count):
-    """Other values than the exporter checked itself with."""
+    """Returns values that differ from those of the exporter's own comparison."""
     generator = torch.Generator().manual_seed(count)
     made = {}
     for name, example in inputs.items():
@@ -46,7 +46,7 @@ def rows(inputs, count):
 
 
 def leaves(value):
-    """In the order of a depth-first walk."""
+    """Returns the tensors in depth-first order."""
     if isinstance(value, torch.Tensor):
         return [value]
     inner = value.values() if isinstance(value, dict) else value
@@ -81,7 +81,7 @@ def parameters_with_all_names(module):
 
 
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_evaluation(exported, count):
+def test_evaluation_matches_the_module(exported, count):
     module, inputs, pair = exported
     batch = rows(inputs, count)
     with torch.no_grad():
@@ -94,8 +94,8 @@ def test_evaluation(exported, count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 20])
-def test_training_step(exported, count):
-    """Outputs, gradients and buffers, for the same random numbers."""
+def test_training_step_matches_the_module(exported, count):
+    """Compares outputs, gradients and buffers for the same seed."""
     module, inputs, pair = exported
     module, batch = copy.deepcopy(module).train(), rows(inputs, count)
     names = [output["name"] for output in pair.part()["outputs"]]
@@ -127,7 +127,7 @@ def test_training_step(exported, count):
     assert not got
 
 
-def test_state_is_the_modules(exported):
+def test_state_matches_the_module(exported):
     module, _, pair = exported
     entries = {entry["name"]: entry for entry in pair.json["state"]}
     assert [name for name in entries if name in module.state_dict()] == list(module.state_dict())
@@ -141,7 +141,7 @@ def test_state_is_the_modules(exported):
     assert set(pair.tensors) == {n for n, entry in entries.items() if "tied_to" not in entry}
 
 
-def test_the_module_is_left_as_it_was(tmp_path):
+def test_the_module_is_restored(tmp_path):
     module, inputs = export_models.make("mlp")
     module.features.eval()
     before = copy.deepcopy(module.state_dict())
@@ -164,7 +164,7 @@ def test_random_numbers_come_from_the_seed(tmp_path):
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-def test_names_shapes_and_roles(tmp_path):
+def test_manifest_lists_names_shapes_and_roles(tmp_path):
     _, _, pair = export(tmp_path, "mixed")
     part = pair.part()
     assert part["inputs"] == [
@@ -187,7 +187,7 @@ def test_names_shapes_and_roles(tmp_path):
     assert new == ["calls", "mean"]
 
 
-def test_gradients_tell_what_they_depend_on(tmp_path):
+def test_manifest_lists_outputs_that_gradients_depend_on(tmp_path):
     _, _, pair = export(tmp_path, "separate")
     depends = {
         slot["name"]: slot["depends_on"] for slot in pair.program("backward")["outputs"]
@@ -197,7 +197,7 @@ def test_gradients_tell_what_they_depend_on(tmp_path):
     assert depends["both.weight"] == ["left", "right"]
 
 
-def test_numbers_do_not_cross_to_backward(tmp_path):
+def test_backward_receives_only_tensors(tmp_path):
     _, _, pair = export(tmp_path, "sizes")
     graph = pair.programs[pair.program("backward")["graph"]].graph
     inputs = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
@@ -205,8 +205,8 @@ def test_numbers_do_not_cross_to_backward(tmp_path):
     assert any(node.target == torch.ops.aten.sym_size.int for node in graph.nodes)
 
 
-def test_evaluation_is_few_operators(tmp_path):
-    """Those that PyTorch has whole stay whole, and dropout leaves no trace."""
+def test_evaluation_keeps_composite_operators(tmp_path):
+    """Composite operators stay one node, and dropout is removed."""
     _, _, pair = export(tmp_path, "mlp")
     graph = pair.programs["eval"].graph
     names = [node.target._schema.name for node in graph.nodes if hasattr(node.target, "_schema")]
@@ -222,8 +222,8 @@ def test_backward_draws_no_random_numbers(exported):
         assert torch.Tag.nondeterministic_seeded not in tags, node
 
 
-def test_nothing_is_saved_that_is_there_already(tmp_path):
-    """Batch norm's new buffers go to backward as what they are."""
+def test_outputs_are_not_saved_twice_for_backward(tmp_path):
+    """Backward takes batch norm's new buffers as such, not as saved tensors."""
     _, _, pair = export(tmp_path, "mlp")
     forward, backward = pair.program("forward"), pair.program("backward")
     taken = [(slot["role"], slot["name"]) for slot in backward["inputs"]]
@@ -234,7 +234,7 @@ def test_nothing_is_saved_that_is_there_already(tmp_path):
     assert torch.ops.aten.clone.default not in operators
 
 
-def test_batch_norm_wants_two_rows_in_training(tmp_path):
+def test_batch_norm_requires_two_rows_in_training(tmp_path):
     _, _, pair = export(tmp_path, "mlp")
     assert pair.part()["min_training_rows"] == 2
     assert pair.part()["min_evaluation_rows"] == 1
@@ -242,7 +242,7 @@ def test_batch_norm_wants_two_rows_in_training(tmp_path):
     assert pair.part()["min_training_rows"] == 1
 
 
-def test_nothing_to_train(tmp_path):
+def test_frozen_model_has_no_training_programs(tmp_path):
     module, inputs = export_models.make("linear")
     braid.export(module.requires_grad_(False), inputs, tmp_path / "net", "pair", precisions=())
     (program,) = ExportedPair(tmp_path / "net/1").part()["programs"]
@@ -255,7 +255,7 @@ def in_low_precisions(tmp_path_factory):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_mixed_precision(in_low_precisions, precision):
+def test_mixed_precision_matches_autocast(in_low_precisions, precision):
     module, inputs, pair = in_low_precisions
     module = copy.deepcopy(module).train()
     programs = [each["precision"] for each in pair.part()["programs"]]
@@ -285,12 +285,12 @@ def test_mixed_precision(in_low_precisions, precision):
 
 @pytest.mark.parametrize("name, precisions", [("linear", ["model", "bfloat16"]),
                                               ("double", ["model"])])
-def test_default_precisions(tmp_path, name, precisions):
+def test_default_precisions_depend_on_the_dtype(tmp_path, name, precisions):
     _, _, pair = export(tmp_path, name, precisions=None)
     assert [each["precision"] for each in pair.part()["programs"]] == precisions
 
 
-def test_stages_one_after_the_other(tmp_path):
+def test_stages_in_sequence_match_the_module(tmp_path):
     module, inputs, pair = export(tmp_path, "mlp", stages=[["features", "classifier"]])
     assert pair.json["chains"] == [["features", "classifier"]]
     assert [part["path"] for part in pair.json["parts"]] == ["", "features", "classifier"]
@@ -318,7 +318,7 @@ def test_stages_one_after_the_other(tmp_path):
         torch.testing.assert_close(got["parameter_gradient", name], parameter.grad)
 
 
-def test_a_frozen_stage_still_runs_in_training(tmp_path):
+def test_frozen_stage_runs_in_training(tmp_path):
     module, inputs = export_models.make("mlp")
     module.features.requires_grad_(False)
     braid.export(module, inputs, tmp_path / "net", "pair", precisions=(),
@@ -330,12 +330,12 @@ def test_a_frozen_stage_still_runs_in_training(tmp_path):
     assert "features.1.running_mean" in new
 
 
-def test_datatype_that_torch_export_does_not_write_is_refused(tmp_path):
+def test_dtype_that_torch_export_cannot_write_is_rejected(tmp_path):
     class Packed(torch.nn.Module):
         def forward(self, words):
             return words.view(torch.float4_e2m1fn_x2).view(torch.uint8)
 
     words = torch.zeros(2, 4, dtype=torch.uint8)
-    with pytest.raises(braid.ExportError, match="no graph with a tensor of torch.float4_e2m1fn_x2"):
+    with pytest.raises(braid.ExportError, match="graph with a tensor of torch.float4_e2m1fn_x2"):
         braid.export(Packed(), (words,), tmp_path / "words", "pair")
     assert not list(tmp_path.iterdir())

@@ -1,5 +1,4 @@
-"""A precision that cannot be made: left out where it is there by default, refused by its name where
-it was asked for."""
+"""Precisions that cannot be exported: skipped by default, an error if requested."""
 
 import pytest
 
@@ -14,7 +13,7 @@ from torch._export.serde.serialize import SerializeError  # noqa: E402
 
 
 class Cell(nn.Module):
-    """Autocast gives the cell a state of another type than its weights' product."""
+    """Fails under autocast: the cell receives a state of another dtype."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +25,7 @@ class Cell(nn.Module):
 
 
 class Scattered(nn.Module):
-    """Autocast has two types meet where there may be one: said with the line."""
+    """Fails under autocast: scatter_add receives two dtypes. The error names the line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,32 +42,32 @@ def precisions(result):
 @pytest.mark.parametrize("format", ["auto", "pair"])
 @pytest.mark.parametrize("make, reason", [
     (Cell, "without bfloat16: RuntimeError: mat1 and mat2 must have the same dtype"),
-    (Scattered, "without bfloat16: forward fails under autocast: RuntimeError: scatter(): "),
+    (Scattered, "without bfloat16: forward() fails under autocast: RuntimeError: scatter(): "),
 ])
-def test_left_out_where_it_is_the_default(tmp_path, make, reason, format):
+def test_default_precision_that_fails_is_skipped(tmp_path, make, reason, format):
     result = braid.export(make(), (torch.randn(3, 4),), tmp_path / "net", format)
     assert result.format == "pair" and result.reason.startswith(reason)
     assert precisions(result) == ["model"]
 
 
 @pytest.mark.parametrize("make", [Cell, Scattered])
-def test_refused_where_it_was_asked_for(tmp_path, make):
-    with pytest.raises(braid.ExportError, match="^precision bfloat16: ") as refused:
+def test_requested_precision_that_fails_is_an_error(tmp_path, make):
+    with pytest.raises(braid.ExportError, match="^precision bfloat16: ") as raised:
         braid.export(make(), (torch.randn(3, 4),), tmp_path / "net", "pair",
                      precisions=["bfloat16"])
     if make is Scattered:
-        assert "in forward: return torch.zeros(x.shape[0], 4).scatter_add" in str(refused.value)
+        assert "in forward: return torch.zeros(x.shape[0], 4).scatter_add" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_left_out_where_it_computes_something_else(tmp_path, monkeypatch):
+def test_precision_with_wrong_results_is_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "_LOW_TOLERANCE", -1.0)
     result = braid.export(nn.Linear(4, 2), (torch.randn(3, 4),), tmp_path / "net")
-    assert result.reason.startswith("without bfloat16: the package is not the model: output")
+    assert result.reason.startswith("without bfloat16: the package does not match the model: ")
     assert precisions(result) == ["model"]
 
 
-def test_left_out_where_it_cannot_be_written(tmp_path, monkeypatch):
+def test_precision_that_cannot_be_written_is_skipped(tmp_path, monkeypatch):
     write = package.package_pt2
 
     def without_bfloat16(path, exported_programs, **others):
@@ -95,7 +94,7 @@ class Halves(nn.Module):
 
 
 STAGES = {
-    # What autocast computes in half precision, and what it gives back in float32.
+    # Modules with outputs in half precision, and in float32.
     "linear": lambda: Halves(nn.Linear(4, 6), nn.Linear(6, 3)),
     "tanh": lambda: Halves(nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3)),
     "norm": lambda: Halves(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), nn.Linear(6, 3)),
@@ -107,7 +106,7 @@ STAGES = {
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", STAGES)
-def test_stages_take_what_the_one_before_gives(tmp_path, name, precision):
+def test_stages_accept_the_dtype_of_the_previous_stage(tmp_path, name, precision):
     torch.manual_seed(3)
     module = STAGES[name]()
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair",
@@ -144,7 +143,7 @@ def test_stages_take_what_the_one_before_gives(tmp_path, name, precision):
 
 
 def take(known, pair, kind, path, precision, given):
-    """What a stage's graph makes of `given`; `known` takes all that it returns."""
+    """Runs a stage on `given`, adds its outputs to `known`, and returns the main one."""
     known["input", "input"] = given
     known |= pair.run(pair.program(kind, path, precision), known)
     return known["output", "output__0"]

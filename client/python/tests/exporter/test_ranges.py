@@ -1,4 +1,4 @@
-"""Inputs that are looked up in embeddings say which indices there are."""
+"""Ranges of inputs that index embeddings."""
 
 import pytest
 
@@ -43,12 +43,12 @@ WORD = torch.zeros(4, dtype=torch.int64)
 LOOKUPS = {"both": WORD, "bags": WORDS, "shifted": WORD, "plain": WORD}
 
 
-def test_a_part_and_what_is_written_in_place_ask_nothing_of_the_input(tmp_path):
+def test_slices_and_inputs_written_in_place_have_no_range(tmp_path):
     result = braid.export(Parts(), PARTS, tmp_path / "m", "pair", precisions=())
     assert all("range" not in each for each in ExportedPair(result.path).part()["inputs"])
 
 
-def test_the_fewest_rows_count_and_what_is_computed_does_not(tmp_path):
+def test_range_is_that_of_the_smallest_embedding(tmp_path):
     result = braid.export(Lookups(), LOOKUPS, tmp_path / "m", "pair", precisions=())
     said = {each["name"]: each.get("range") for each in ExportedPair(result.path).part()["inputs"]}
     assert said == {"both": [0, 6], "bags": [0, 29], "shifted": None, "plain": None}
@@ -58,7 +58,7 @@ def test_the_fewest_rows_count_and_what_is_computed_does_not(tmp_path):
     ("module", "inputs", "ranges"),
     [(Parts, PARTS, {}), (Lookups, LOOKUPS, {"both": (0, 6), "bags": (0, 29)})],
 )
-def test_a_program_that_is_compiled_has_the_same_ranges(module, inputs, ranges):
+def test_compiled_program_has_the_same_ranges(module, inputs, ranges):
     distinct = {name: each.clone() for name, each in inputs.items()}
     program = torch.export.export(module().eval(), (), distinct, strict=False)
     assert aot._ranges(program, inputs) == ranges

@@ -1,4 +1,4 @@
-"""Recurrent layers whose final states are used, in training and evaluation."""
+"""Recurrent layers whose final states are outputs."""
 
 import pytest
 
@@ -76,8 +76,8 @@ NETS = {
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_final_states(tmp_path, name):
-    """The exporter compares training and gradients itself."""
+def test_final_states_match_the_module(tmp_path, name):
+    """Compares evaluation; the exporter compares training and gradients."""
     module = NETS[name]()
     result = braid.export(module, (torch.randn(3, 2, 3),), tmp_path / "net", "pair",
                           precisions=())

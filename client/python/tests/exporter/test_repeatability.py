@@ -1,4 +1,4 @@
-"""What forward keeps in Python, or draws elsewhere than in PyTorch, is refused and undone."""
+"""State in Python objects and foreign random numbers are rejected, and undone."""
 
 import random
 
@@ -93,11 +93,11 @@ def draws_of_its_own_with_numpy(module, x, y):
     (draws_of_its_own, "numbers"),
     (draws_of_its_own_with_numpy, "more"),
 ])
-def test_an_attribute_that_changes(tmp_path, function, name):
+def test_attribute_that_forward_changes_is_rejected(tmp_path, function, name):
     module = Keeps(function)
     before = module.kept()
     average = module.average
-    with pytest.raises(braid.ExportError, match=f"changes the module's attribute '{name}' each"):
+    with pytest.raises(braid.ExportError, match=f"changes the module's attribute '{name}' in"):
         braid.export(module, (torch.randn(3, 4),), tmp_path / "net", "pair")
     assert module.kept() == before and module.average is average
 
@@ -118,13 +118,13 @@ COUNTED = []
 
 
 @pytest.mark.parametrize("function, reason", [
-    (starts_once, "it has changed the module's attribute 'ready', which a package would not"),
-    (counts_elsewhere, "it has kept something in Python, or drawn random numbers elsewhere"),
+    (starts_once, "it changes the module's attribute 'ready', which a package would not"),
+    (counts_elsewhere, "it keeps state in Python objects, or uses random numbers from outside"),
 ])
-def test_another_result_the_second_time(tmp_path, function, reason):
-    with pytest.raises(braid.ExportError, match="something else when it is run again") as refused:
+def test_different_result_in_a_second_run_is_rejected(tmp_path, function, reason):
+    with pytest.raises(braid.ExportError, match="different result in a second run") as raised:
         braid.export(Keeps(function), (torch.randn(3, 4),), tmp_path / "net", "pair")
-    assert reason in str(refused.value)
+    assert reason in str(raised.value)
 
 
 def draws(module, x, y):
@@ -142,20 +142,20 @@ def draws_in_training(module, x, y):
 @pytest.mark.parametrize("function, library", [
     (draws, "random"), (draws_with_numpy, "numpy.random"), (draws_in_training, "random"),
 ])
-def test_random_numbers_of_others(tmp_path, function, library):
-    with pytest.raises(braid.ExportError, match=f"forward draws from {library}, which") as refused:
+def test_random_numbers_from_outside_pytorch_are_rejected(tmp_path, function, library):
+    with pytest.raises(braid.ExportError, match=f"random numbers from {library}, which") as raised:
         braid.export(Keeps(function), (torch.randn(3, 4),), tmp_path / "net", "pair")
-    assert f", in {function.__name__}: return " in str(refused.value)
+    assert f", in {function.__name__}: return " in str(raised.value)
 
 
 def keeps_the_last(module, x, y):
-    """As those do that somebody looks at afterwards."""
+    """Keeps the last output, for example for inspection."""
     module.last = y
     module.seen.setdefault("first", torch.ones(2))
     return y
 
 
-def test_what_is_the_same_after_each_run_is_no_reason(tmp_path):
+def test_attribute_that_is_equal_after_each_run_is_accepted(tmp_path):
     module = Keeps(keeps_the_last)
     before = module.kept()
     result = braid.export(module, (torch.randn(3, 4),), tmp_path / "net", precisions=())
@@ -172,7 +172,7 @@ def writes(module, x, y):
 
 
 @pytest.mark.parametrize("format", ["auto", "torchscript", "pair"])
-def test_the_module_is_left_as_it_was_found(tmp_path, format):
+def test_the_module_is_restored_after_an_error(tmp_path, format):
     module = Keeps(writes)
     module.layer.weight.data[0, 0] = float("nan")
     tensors = {name: each.clone() for name, each in module.state_dict().items()}

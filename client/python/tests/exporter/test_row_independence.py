@@ -1,4 +1,4 @@
-"""Rows of a batch are proven to be independent of each other, or the package is not batched."""
+"""Test for independence of rows, and its effect on batching."""
 
 import re
 import shutil
@@ -16,14 +16,14 @@ from exported_pair import ExportedPair  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-WAYS_OUT = (
-    r'\(expected max_batch_size: 0, or to assume it all the same: parameters \{ key: '
+REMEDY = (
+    r'\(expected max_batch_size: 0, or to assume independence: parameters \{ key: '
     r'"row_independence" value \{ string_value: "assumed" \} \}\)'
 )
 
 
 class Net(nn.Module):
-    """A function of layers and of an input or two."""
+    """Applies `function` to itself and the inputs."""
 
     def __init__(self, function, **state):
         super().__init__()
@@ -76,7 +76,7 @@ DEPENDENT = {
     "hidden NaN": lambda m, x: x + 1e-2 * x.nan_to_num().clamp(-1, 1).mean(0),
     "hidden large values": lambda m, x: x + torch.where(x.abs() > 9, 0.0, x).nan_to_num().mean(0),
     "only large values": lambda m, x: torch.where(x.nan_to_num().abs().amax() > 99, x / 2, x),
-    "what a row does not have": lambda m, x: torch.where(x.isnan(), x.nanmean(0), x),
+    "missing values": lambda m, x: torch.where(x.isnan(), x.nanmean(0), x),
     "one output of two": lambda m, x: {"a": m.linear(x), "b": x - x.mean(0)},
     "tiny": lambda m, x: x + 1e-9 * x.mean(0),
     "count under random numbers": lambda m, x: F.dropout(x, 0.5, True) / x.shape[0],
@@ -94,24 +94,25 @@ INDEPENDENT = {
     "large sines": lambda m, x: (1e3 * m.linear(x)).sin(),
     "sigmoid of columns": lambda m, x: (100 * x).t().sigmoid().t(),
     "instance norm": lambda m, x: F.instance_norm(x[:, None, :].expand(-1, 8, -1) * 2),
-    "refuses NaN": lambda m, x: m.linear(x) if not x.isnan().any() else 1 / 0,
+    "rejects NaN": lambda m, x: m.linear(x) if not x.isnan().any() else 1 / 0,
 }
 
 
 @pytest.mark.parametrize("function", DEPENDENT.values(), ids=DEPENDENT)
-def test_rows_that_depend_on_each_other(function):
+def test_dependent_rows_are_detected(function):
     result = prove(function)
     assert result.result == "dependent", result
-    assert re.match(r"output '\w+' of row \d in a batch of \d (differs by|becomes)", result.evidence)
+    expected = r"output '\w+' of row \d in a batch of \d (differs by|becomes)"
+    assert re.match(expected, result.evidence)
 
 
 @pytest.mark.parametrize("function", INDEPENDENT.values(), ids=INDEPENDENT)
-def test_rows_that_do_not(function):
+def test_independent_rows_are_accepted(function):
     assert prove(function).result == "independent", prove(function)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_other_datatypes(dtype):
+def test_other_dtypes_are_supported(dtype):
     x = torch.randn(5, 4).to(dtype)
     assert prove(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).to(dtype), x).holds
     assert prove(lambda m, x: x + 1e-2 * x.mean(0), x).result == "dependent"
@@ -129,11 +130,11 @@ def test_dependence_below_the_rounding_of_float32_is_found_in_float64():
     ({"a": parameter(4)}, lambda m, x: x + torch.where(m.a == 0, 0, x.mean(0))),
     ({"a": parameter(4)}, lambda m, x: x * (1 + m.a * x.shape[0])),
     ({"a": parameter()}, lambda m, x: m.words(x) + m.a * m.words(x).mean(0)),
-    # Of a negative number there is no root: random weights are near the module's own then.
+    # sqrt fails for negative weights, so only random weights near the module's own apply.
     ({"a": nn.Parameter(torch.ones(4)), "b": parameter()},
      lambda m, x: x * m.a.sqrt() + m.b * x.nan_to_num().mean(0)),
 ])
-def test_learned_mixing_behind_zeros(state, function):
+def test_dependence_behind_zero_weights_is_detected(state, function):
     x = torch.tensor([1, 5, 2]) if "words" in function.__code__.co_names else None
     before = {name: each.clone() for name, each in state.items()}
     result = prove(function, x, **state)
@@ -147,7 +148,7 @@ def test_learned_mixing_behind_zeros(state, function):
     lambda m, x: x - x.amax(),
 ])
 @pytest.mark.parametrize("x", [torch.tensor([1, 5, 2]), torch.zeros(2, dtype=torch.int64)])
-def test_integers_of_which_the_example_has_few(function, x):
+def test_dependence_is_detected_for_examples_with_few_integers(function, x):
     assert prove(function, x).result == "dependent"
 
 
@@ -155,13 +156,13 @@ def test_integers_of_which_the_example_has_few(function, x):
     torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16,
     torch.int32,
 ], ids=str)
-def test_every_type_of_integers(dtype):
+def test_all_integer_dtypes_are_supported(dtype):
     x = (torch.arange(15).reshape(5, 3) % 2).to(dtype)
     assert prove(lambda m, x: {"same": x, "number": x.double() * 2}, x).holds
     assert prove(lambda m, x: x.flip(0), x).result == "dependent"
 
 
-def test_integers_within_what_the_model_takes():
+def test_integers_stay_in_the_range_that_the_model_accepts():
     assert prove(lambda m, x: m.words(x), torch.zeros(2, dtype=torch.int64)).holds
     assert prove(lambda m, x: m.a[x], torch.ones(2, dtype=torch.int64), a=parameter(3, 4)).holds
     assert prove(lambda m, x: x / 255, torch.randint(256, (2, 3), dtype=torch.uint8)).holds
@@ -177,7 +178,7 @@ def test_integers_within_what_the_model_takes():
     (lambda: torch.jit.script(AboveTwoHundredRows()), True),
     (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)), False),
 ])
-def test_modules(make, across):
+def test_modules_are_classified(make, across):
     module = make()
     x = torch.randn(5, 3, 4) if isinstance(module, nn.TransformerEncoderLayer) else None
     before = {name: each.clone() for name, each in module.state_dict().items()}
@@ -186,25 +187,25 @@ def test_modules(make, across):
 
 
 @pytest.mark.parametrize("function, evidence", [
-    (lambda m, x: x @ x.t(), r"output 'output__0' has the shape \[4, 4\] for 4 rows and \[257, 257\]"),
-    (lambda m, x: x.mean(0), r"output 'output__0' has the shape \[4\] for 7 rows and \[4\] for 257"),
+    (lambda m, x: x @ x.t(), r"'output__0' has the shape \[4, 4\] for 4 rows and \[257, 257\]"),
+    (lambda m, x: x.mean(0), r"'output__0' has the shape \[4\] for 7 rows and \[4\] for 257"),
     (lambda m, x: x[:3], r"has the shape \[3, 4\] for 7 rows and \[3, 4\] for 257"),
     (lambda m, x: x[x[:, 0] > 0.2], r"has the shape \[\d, 4\] for 7 rows and \[\d+, 4\] for 257"),
-    (lambda m, x: x[:, : 1 + int(x.nan_to_num().sum() > 0)], "it depends on what the rows hold"),
+    (lambda m, x: x[:, : 1 + int(x.nan_to_num().sum() > 0)], "which depends on values"),
 ])
-def test_shapes_that_settle_it(function, evidence):
+def test_output_shapes_show_dependence(function, evidence):
     result = prove(function)
     assert result.result == "dependent" and result.by_shape
     assert re.search(evidence, result.evidence), result.evidence
 
 
-def test_one_number_for_all_rows():
+def test_output_without_dims_is_one_number_for_all_rows():
     result = prove(lambda m, x: (m.linear(x), x.sum()))
     assert result.result == "dependent" and result.one_number
     assert result.evidence == "output 'output__1' has no dims: it is one number for all rows"
 
 
-def test_approximate_dependence_of_dynamic_quantization():
+def test_dynamic_quantization_is_an_approximate_dependence():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     module = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
@@ -215,11 +216,11 @@ def test_approximate_dependence_of_dynamic_quantization():
 
 
 @pytest.mark.parametrize("function, reason", [
-    (lambda m, x: m.linear(x) + next(m.counter), "something else when it runs again"),
-    (lambda m, x: m.linear(x) * float("nan"), "output 'output__0' cannot be compared: forward takes no other rows"),
-    (lambda m, x: m.linear(x[:, :3]), "forward fails: RuntimeError: "),
+    (lambda m, x: m.linear(x) + next(m.counter), "a different result for the same batch"),
+    (lambda m, x: m.linear(x) * float("nan"), "output 'output__0' cannot be compared: "),
+    (lambda m, x: m.linear(x[:, :3]), "forward() fails: RuntimeError: "),
 ])
-def test_undecided(function, reason):
+def test_undecided_results_have_a_reason(function, reason):
     result = prove(function, counter=iter(range(10**6)))
     assert result.result == "undecided" and not result.holds
     assert reason in result.evidence
@@ -239,7 +240,7 @@ class Gated(nn.Module):
         return self.linear(x) + self.gate * x.mean(0)
 
 
-def test_the_module_is_left_as_it_was():
+def test_the_module_is_restored():
     module = Gated().train()
     prove(module)
     assert module.training and module.calls == 0 and module.seen == 0 and module.gate == 0
@@ -271,8 +272,8 @@ class Total(nn.Module):
 
 X = (torch.randn(5, 4),)
 TRAINING = (
-    "in training, a model that looks across rows is what data parallel makes of it: each replica "
-    "sees only its chunk"
+    "in training, a model whose rows depend on each other sees only one chunk of the batch on "
+    "each replica"
 )
 UNBATCHED = """\
 max_batch_size: 0
@@ -301,7 +302,7 @@ def export(module, path, format="pair", config=None):
     pytest.param("aot", 'platform: "torch_aoti"\n', marks=pytest.mark.skipif(
         shutil.which("g++") is None, reason="no C++ compiler")),
 ])
-def test_package_that_is_not_batched(tmp_path, format, platform):
+def test_dependent_rows_disable_batching(tmp_path, format, platform):
     result = export(Centered(), tmp_path, format)
     assert (tmp_path / "config.pbtxt").read_text() == platform + WHOLE
     assert result.reason.startswith(
@@ -311,7 +312,7 @@ def test_package_that_is_not_batched(tmp_path, format, platform):
     assert (TRAINING in result.notes) is (format != "aot")
 
 
-def test_package_that_is_batched(tmp_path):
+def test_independent_rows_enable_batching(tmp_path):
     result = export(nn.Linear(4, 2), tmp_path)
     assert (result.reason, result.notes) == ("", ())
     assert "max_batch_size: 256\n" in (tmp_path / "config.pbtxt").read_text()
@@ -320,25 +321,25 @@ def test_package_that_is_batched(tmp_path):
     }
 
 
-def test_pair_says_so(tmp_path):
+def test_pair_records_the_evidence(tmp_path):
     result = export(Centered(), tmp_path)
     said = ExportedPair(result.path).json["row_independence"]
     assert said["result"] == "dependent"
     assert said["evidence"].startswith("output 'output__0' of row 2 in a batch of 4 differs by")
 
 
-def test_output_of_two_batches(tmp_path):
+def test_output_with_two_batch_dims_is_not_batched(tmp_path):
     result = braid.export(Gram(), X, tmp_path / "net")
     assert result.format == "torchscript"
     assert "not batched (max_batch_size: 0): output 'output__0' has the shape" in result.reason
     config = (tmp_path / "net/config.pbtxt").read_text()
     assert "max_batch_size: 0\n" in config and "dims: [ -1, -1 ]" in config
     assert "parameters" not in config  # Dim 0 is no batch.
-    assert TRAINING not in result.notes  # There is nothing to train.
+    assert TRAINING not in result.notes  # The module has no parameters.
 
 
-def test_size_of_zero_is_of_any_size(tmp_path):
-    """A server refuses a configuration with a size of 0."""
+def test_size_of_zero_is_declared_as_any_size(tmp_path):
+    """The server rejects a configuration with a size of 0."""
     export(Net(lambda m, x: (x, x[:, :0])), tmp_path)
     config = (tmp_path / "config.pbtxt").read_text()
     assert '{ name: "output__1" data_type: TYPE_FP32 dims: [ -1 ] }' in config
@@ -348,18 +349,19 @@ def test_number_for_all_rows_is_not_batched(tmp_path):
     result = export(Total(), tmp_path)
     config = (tmp_path / "config.pbtxt").read_text()
     assert "max_batch_size: 0\n" in config
-    # One number for the batch that a request is.
+    # Each request is one batch.
     assert '{ name: "total" data_type: TYPE_FP32 dims: [ -1 ] }' in config
     assert 'value { string_value: "dependent" }' in config
     assert "output 'total' has no dims" in result.reason
 
 
 @pytest.mark.parametrize("format", ["pair", "torchscript", "auto"])
-def test_config_that_declares_batches_is_refused(tmp_path, format):
+def test_config_that_declares_batches_of_dependent_rows_is_rejected(tmp_path, format):
     evidence = r"output 'output__0' of row 2 in a batch of 4 differs by up to [\d.e+-]+ when rows "
     with pytest.raises(braid.ExportError, match=(
-        rf"^{tmp_path}/config.pbtxt: max_batch_size: 8, but a batch's rows depend on each other: "
-        rf"{evidence}.* {WAYS_OUT}$"
+        rf"^{tmp_path}/config.pbtxt: max_batch_size: 8, but the rows of a batch depend on each "
+        rf"other: "
+        rf"{evidence}.* {REMEDY}$"
     )):
         export(Centered(), tmp_path, format, BATCHED)
     assert [each.name for each in tmp_path.iterdir()] == ["config.pbtxt"]
@@ -369,7 +371,7 @@ def test_config_that_declares_no_batches_is_accepted(tmp_path):
     for config in (UNBATCHED, WHOLE):
         assert export(Centered(), tmp_path, config=config).reason == ""
     assert export(nn.Linear(4, 2), tmp_path / "net", config=UNBATCHED.replace('"x"', '"input"'))
-    with pytest.raises(braid.ExportError, match=r"'x' has dims \[4\], the model \[-1, 4\], which "):
+    with pytest.raises(braid.ExportError, match=r"dims \[4\], but the model has \[-1, 4\] \(with "):
         export(Centered(), tmp_path, config=BATCHED.replace("size: 8", "size: 0"))
 
 
@@ -380,11 +382,11 @@ def test_config_that_assumes_independent_rows_is_accepted(tmp_path):
     assert "assumes independent rows: output 'output__0' of row 2" in result.reason
     assert TRAINING in result.notes
     other = assumed.replace("assumed", "maybe")
-    with pytest.raises(braid.ExportError, match=WAYS_OUT):
+    with pytest.raises(braid.ExportError, match=REMEDY):
         export(Centered(), tmp_path, config=BATCHED + other)
 
 
-def test_shape_cannot_be_assumed_away(tmp_path):
+def test_assumed_independence_does_not_override_shapes(tmp_path):
     config = BATCHED.replace("dims: [ 2 ]", "dims: [ -1 ]") + (
         'parameters { key: "row_independence" value { string_value: "assumed" } }\n'
     )
@@ -392,25 +394,25 @@ def test_shape_cannot_be_assumed_away(tmp_path):
         export(Gram(), tmp_path, "torchscript", config)
 
 
-def test_config_that_declares_batches_of_what_depends_slightly(tmp_path):
+def test_config_may_declare_batches_for_an_approximate_dependence(tmp_path):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     module = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
     config = 'platform: "pytorch_libtorch"\n' + BATCHED.replace('"x"', '"input"')
     result = export(module, tmp_path, "torchscript", config)
-    assert "batched, though rows change each other slightly: output" in result.reason
+    assert "batched, although rows affect each other slightly: output" in result.reason
 
 
-def test_config_that_declares_one_number_for_each_chunk(tmp_path):
+def test_config_may_declare_one_number_per_chunk(tmp_path):
     config = BATCHED.replace('"output__0"', '"y"').replace(
         "[ 2 ] }", '[ 2 ] },\n  { name: "total" data_type: TYPE_FP32 dims: [ ] }'
     )
     result = export(Total(), tmp_path, config=config)
-    assert "one number for all rows, so a batch that is split gives several" in result.reason
+    assert "one number for all rows, so a split batch returns several" in result.reason
 
 
-def test_failing_forward_is_said_before_the_config(tmp_path):
-    with pytest.raises(braid.ExportError, match="forward fails with a batch of"):
+def test_failing_forward_is_reported_before_the_config(tmp_path):
+    with pytest.raises(braid.ExportError, match=r"forward\(\) fails for a batch of"):
         export(nn.Linear(3, 2), tmp_path, config=BATCHED.replace('"x"', '"input"'))
 
 
@@ -434,14 +436,14 @@ def test_command_prints_notes(tmp_path, monkeypatch, capsys):
     assert second == f"note: {TRAINING}"
 
 
-def test_a_small_model_takes_less_than_a_second():
+def test_small_model_takes_less_than_a_second():
     module = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
     began = time.process_time()
     assert prove(module, torch.randn(8, 784)).holds
     assert time.process_time() - began < 1
 
 
-def test_a_large_model_takes_few_forwards_of_few_rows():
+def test_large_model_runs_few_small_batches():
     rows = []
     layer = nn.Linear(5100, 5100)
     module = nn.Sequential(layer, nn.ReLU(), nn.Linear(5100, 2))
@@ -450,7 +452,7 @@ def test_a_large_model_takes_few_forwards_of_few_rows():
     assert max(rows) <= 7 and sum(rows) <= 80
 
 
-def test_a_model_that_takes_much_memory_runs_with_few_rows():
+def test_model_that_uses_much_memory_runs_few_small_batches():
     rows = []
 
     def widened(module, x):

@@ -1,4 +1,4 @@
-"""What a package is checked with: values that its model takes, and more than the example's."""
+"""Values of the exporter's comparisons: varied, but within ranges that the model accepts."""
 
 import shutil
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: E402
 
 
 class Ratings(nn.Module):
-    """One column says which of many users, the other which of few films."""
+    """Uses one column as an index of many users, the other as an index of few films."""
 
     def __init__(self):
         super().__init__()
@@ -24,7 +24,7 @@ class Ratings(nn.Module):
 
 
 class Table(nn.Module):
-    """A category beside a large number."""
+    """Input with a category column and a column of large numbers."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Loss(nn.Module):
 
 
 class Drawn(nn.Module):
-    """Of probabilities, and in training alone."""
+    """Requires probabilities as inputs, only in training."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ class Drawn(nn.Module):
 
 
 class Ends(nn.Module):
-    """What a row starts with and its length lie in the table in the example's rows alone."""
+    """Start and length of a span stay in the table only for rows of the example."""
 
     def __init__(self):
         super().__init__()
@@ -96,21 +96,21 @@ def staged_ends():
 
 @pytest.mark.parametrize("format", ["pair", "torchscript"])
 @pytest.mark.parametrize("make", [ratings, table, one_row_of_a_table, loss, drawn, ends])
-def test_checked_with_what_the_model_takes(tmp_path, make, format):
+def test_comparison_uses_values_that_the_model_accepts(tmp_path, make, format):
     assert braid.export(*make(), tmp_path / "net", format, precisions=()).format == format
 
 
-def test_stages_checked_with_what_the_model_takes(tmp_path):
+def test_comparison_of_stages_uses_values_that_the_model_accepts(tmp_path):
     assert braid.export(*staged_ends(), tmp_path / "net", stages=[["0", "1"]], precisions=())
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_compiled_checked_with_what_the_model_takes(tmp_path):
+def test_comparison_of_compiled_code_uses_values_that_the_model_accepts(tmp_path):
     assert braid.export(*ends(), tmp_path / "net", "aot")
 
 
 @pytest.mark.parametrize("format", ["pair", "torchscript"])
-def test_what_fails_with_the_examples_rows_is_said(tmp_path, format):
+def test_failure_for_the_example_itself_is_reported(tmp_path, format):
     module, (spans,) = ends()
     with pytest.raises(braid.ExportError, match="index out of range"):
         braid.export(module, (spans + 1,), tmp_path / "net", format, precisions=())
@@ -121,7 +121,7 @@ def test_what_fails_with_the_examples_rows_is_said(tmp_path, format):
     torch.tensor([[0.0, 50000.0, 0.1], [9.0, 200.0, 0.9], [4.0, 31000.0, 1.0]]),
     torch.tensor([[True, False], [False, False]]),
 ], ids=lambda each: str(each.dtype))
-def test_varied_within_a_column(example):
+def test_varied_values_stay_within_their_column(example):
     varied = rows.vary(example, 50, 3).double()
     assert (varied >= example.double().amin(0)).all() and (varied <= example.double().amax(0)).all()
     assert not torch.equal(varied, rows.repeat_rows(example, 50).double())
@@ -130,12 +130,12 @@ def test_varied_within_a_column(example):
 
 
 @pytest.mark.parametrize("example", [torch.zeros(4, 3), torch.rand(1, 8), torch.arange(8)[None]])
-def test_rows_that_are_alike_are_varied(example):
+def test_equal_rows_are_varied(example):
     varied = rows.vary(example, 7, 0)
     assert not torch.equal(varied[0], varied[1])
 
 
-def test_missing_values_stay_where_they_are():
+def test_non_finite_values_keep_their_places():
     missing = torch.tensor([[float("nan"), 1.0, 2.0], [3.0, float("-inf"), 5.0], [6.0, 7.0, 8.0]])
     varied, repeated = rows.vary(missing, 9, 0), rows.repeat_rows(missing, 9)
     assert torch.equal(varied.isfinite(), repeated.isfinite())

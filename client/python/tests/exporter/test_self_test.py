@@ -1,4 +1,4 @@
-"""Self-tests of packages: the record, its tensors, and what they find."""
+"""Self-tests of packages: the record, its tensors, and detection of differences."""
 
 import base64
 import json
@@ -13,12 +13,13 @@ import braid  # noqa: E402
 import edited_package  # noqa: E402
 import export_models  # noqa: E402
 import numpy as np  # noqa: E402
-from braid.exporter.checks import self_test, self_test_tensors  # noqa: E402
+from braid.exporter.checks import self_test  # noqa: E402
+from braid.exporter.checks import self_test_tensors as tensors  # noqa: E402
 from braid.exporter.formats.archive import Archive  # noqa: E402
 from edited_package import SELF_TEST, edit, edit_json, set_argument  # noqa: E402
 from torch import nn  # noqa: E402
 
-# tests/unit/models has the same numbers for the server.
+# The server's tests in tests/unit/models use the same numbers.
 UNIFORM = {
     (1, 0): float.fromhex("0x1.8858b43547040p-1"),
     (1, 1): float.fromhex("0x1.021c8d37eacc8p-3"),
@@ -64,36 +65,36 @@ def splitmix64(seed, index):
     return ((z ^ (z >> 31)) >> 11) * 2.0**-53
 
 
-def test_uniform_numbers():
+def test_uniform_numbers_match_splitmix64():
     for (seed, index), value in UNIFORM.items():
-        assert self_test_tensors.uniform(seed, index, index + 1)[0] == value == splitmix64(seed, index)
-    numbers = self_test_tensors.uniform(5, 10, 1000)
+        assert tensors.uniform(seed, index, index + 1)[0] == value == splitmix64(seed, index)
+    numbers = tensors.uniform(5, 10, 1000)
     assert numbers.tolist() == [splitmix64(5, index) for index in range(10, 1000)]
 
 
 @pytest.mark.parametrize("dtype, how, values", GENERATED)
-def test_generated_tensors(dtype, how, values):
-    tensor = self_test_tensors.read_tensor({"dtype": dtype, "shape": [len(values)], "generated": how})
-    assert tensor.dtype == self_test_tensors.DTYPES[dtype]
+def test_generated_tensors_have_known_values(dtype, how, values):
+    tensor = tensors.read_tensor({"dtype": dtype, "shape": [len(values)], "generated": how})
+    assert tensor.dtype == tensors.DTYPES[dtype]
     assert tensor.tolist() == values
 
 
 def test_generated_tensor_is_the_same_in_chunks(monkeypatch):
     how = {"seed": 9, "mean": 0.0, "scale": 1.0, "min": -1.0, "max": 1.0}
-    whole = self_test_tensors.generate(torch.float32, [7, 11], **how)
-    monkeypatch.setattr(self_test_tensors, "_CHUNK", 10)
-    assert torch.equal(self_test_tensors.generate(torch.float32, [7, 11], **how), whole)
+    whole = tensors.generate(torch.float32, [7, 11], **how)
+    monkeypatch.setattr(tensors, "_CHUNK", 10)
+    assert torch.equal(tensors.generate(torch.float32, [7, 11], **how), whole)
 
 
 def test_large_tensors_are_generated_with_their_statistics():
     variances = torch.rand(100, 100) + 0.5
-    said = self_test_tensors.describe(variances, seed=6)
-    made = self_test_tensors.read_tensor(said)
+    said = tensors.describe(variances, seed=6)
+    made = tensors.read_tensor(said)
     assert "data" not in said and said["generated"]["seed"] == 6
     assert 0.5 <= made.min() and made.max() <= 1.5
     assert float(made.mean()) == pytest.approx(float(variances.mean()), abs=0.02)
     assert float(made.std()) == pytest.approx(float(variances.std()), abs=0.02)
-    indices = self_test_tensors.read_tensor(self_test_tensors.describe(torch.randint(3, 9, (5000,)), seed=1))
+    indices = tensors.read_tensor(tensors.describe(torch.randint(3, 9, (5000,)), seed=1))
     assert set(indices.tolist()) == set(range(3, 9))
 
 
@@ -104,44 +105,44 @@ def test_large_tensors_are_generated_with_their_statistics():
     torch._efficientzerotensor([3]),
 ], ids=str)
 def test_small_and_special_tensors_are_stored(tensor):
-    said = self_test_tensors.describe(tensor, seed=1)
+    said = tensors.describe(tensor, seed=1)
     assert "generated" not in said
-    made = self_test_tensors.read_tensor(json.loads(json.dumps(said)))
+    made = tensors.read_tensor(json.loads(json.dumps(said)))
     assert made.dtype == tensor.dtype and torch.equal(made, tensor)
 
 
-def test_large_mask_of_infinities_is_generated_of_its_finite_values():
-    said = self_test_tensors.describe(torch.full((200, 200), -math.inf).triu(1), seed=1)
-    assert torch.equal(self_test_tensors.read_tensor(said), torch.zeros(200, 200))
+def test_large_mask_of_infinities_is_generated_from_its_finite_values():
+    said = tensors.describe(torch.full((200, 200), -math.inf).triu(1), seed=1)
+    assert torch.equal(tensors.read_tensor(said), torch.zeros(200, 200))
 
 
 def test_sample_compares_every_kth_element():
     tensor = torch.arange(1000, dtype=torch.float32)
-    said = self_test_tensors.sample(tensor, 0.5)
+    said = tensors.sample(tensor, 0.5)
     assert said["stride"] == 4 and said["shape"] == [1000] and said["tolerance"] == 0.5
     assert struct.unpack("<3d", base64.b64decode(said["data"])[:24]) == (0, 4, 8)
-    assert self_test_tensors.largest_difference(said, tensor) == 0
+    assert tensors.largest_difference(said, tensor) == 0
     tensor[8] += 3
-    assert self_test_tensors.largest_difference(said, tensor) == 3
-    assert self_test_tensors.largest_difference(said, tensor.double()) == math.inf
-    assert self_test_tensors.largest_difference(said, tensor[:-1]) == math.inf
+    assert tensors.largest_difference(said, tensor) == 3
+    assert tensors.largest_difference(said, tensor.double()) == math.inf
+    assert tensors.largest_difference(said, tensor[:-1]) == math.inf
 
 
-def test_sample_of_a_lazily_negated_tensor():
+def test_sample_resolves_lazy_negation():
     negated = torch._neg_view(torch.tensor([1.0, -2.0]).double())
-    said = self_test_tensors.sample(negated, 0.0)
+    said = tensors.sample(negated, 0.0)
     assert np.frombuffer(base64.b64decode(said["data"])).tolist() == [-1.0, 2.0]
-    assert self_test_tensors.largest_difference(said, negated.clone()) == 0.0
+    assert tensors.largest_difference(said, negated.clone()) == 0.0
 
 
-def test_sample_takes_nan_and_infinity_for_themselves():
+def test_nan_and_infinity_equal_themselves():
     tensor = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
-    said = self_test_tensors.sample(tensor, 0.0)
-    assert self_test_tensors.largest_difference(said, tensor) == 0
+    said = tensors.sample(tensor, 0.0)
+    assert tensors.largest_difference(said, tensor) == 0
     for place in range(3):
         other = tensor.clone()
         other[place] = 1.0
-        assert self_test_tensors.largest_difference(said, other) == math.inf
+        assert tensors.largest_difference(said, other) == math.inf
 
 
 def batch_norm():
@@ -152,7 +153,7 @@ def batch_norm():
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
-    """Path of a package, which tests copy before they change it."""
+    """Returns the path of a package, which tests must copy before changing it."""
     torch.manual_seed(1)
     example = {"input": torch.randn(8, 70)}
     return export(batch_norm(), example, tmp_path_factory.mktemp("models") / "mlp")
@@ -165,7 +166,7 @@ def copied(mlp, tmp_path):
     return package
 
 
-def test_record(mlp):
+def test_record_describes_inputs_and_expected_outputs(mlp):
     record = record_of(mlp)
     assert list(record) == ["format", "schema_version", "torch_version", "seed", "given", "graphs"]
     assert record["format"] == "braid-self-test" and record["schema_version"] == 1
@@ -195,24 +196,24 @@ def test_record(mlp):
     assert len(Archive(mlp).self_test()) < 30_000
 
 
-def test_gradients_before_batch_norm_are_far_above_the_tolerance(mlp):
+def test_gradients_before_batch_norm_exceed_the_tolerance(mlp):
     expected = record_of(mlp)["graphs"][2]["expected"]["parameter_gradient/0.weight"]
     values = np.frombuffer(base64.b64decode(expected["data"]))
     assert np.abs(values).max() > 50 * expected["tolerance"]
 
 
-def test_readers_of_pytorch_read_the_archive(mlp):
+def test_pytorch_can_read_the_archive(mlp):
     reader = torch._C.PyTorchFileReader(str(mlp))
     assert SELF_TEST in reader.get_all_records()
     assert json.loads(reader.get_record(SELF_TEST)) == record_of(mlp)
 
 
-def test_batch_norm_and_dropout_pass(mlp):
+def test_self_test_passes_with_batch_norm_and_dropout(mlp):
     assert self_test.run(mlp) == []
 
 
 class Tokens(nn.Module):
-    """Embedding, tied and frozen weights, buffers of integers and of infinities, a closed gate."""
+    """Embedding, tied and frozen weights, integer and infinite buffers, and a zero gate."""
 
     def __init__(self):
         super().__init__()
@@ -242,7 +243,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_pass(tmp_path, name):
+def test_self_test_passes_for_models(tmp_path, name):
     torch.manual_seed(2)
     package = export(*MODELS[name](), tmp_path / "net")
     assert self_test.run(package) == []
@@ -251,7 +252,7 @@ def test_models_pass(tmp_path, name):
             assert np.isfinite(np.frombuffer(base64.b64decode(expected["data"]))).any()
 
 
-def test_record_of_tied_frozen_and_integer_state(tmp_path):
+def test_record_covers_tied_frozen_and_integer_state(tmp_path):
     torch.manual_seed(2)
     record = record_of(export(*MODELS["embedding"](), tmp_path / "net"))
     given = record["given"]
@@ -259,8 +260,8 @@ def test_record_of_tied_frozen_and_integer_state(tmp_path):
     assert given["buffer/order"]["dtype"] == "INT64"
     assert given["buffer/order"]["generated"]["min"] == 0
     assert "data" in given["buffer/mask"] and "data" in given["parameter/frozen.weight"]
-    assert 0 < self_test_tensors.read_tensor(given["parameter/gate"]).abs().max() <= 0.1
-    assert max(self_test_tensors.read_tensor(given["input/words"]).flatten()) < 900
+    assert 0 < tensors.read_tensor(given["parameter/gate"]).abs().max() <= 0.1
+    assert max(tensors.read_tensor(given["input/words"]).flatten()) < 900
     (gradients,) = (each["expected"] for each in record["graphs"] if each["role"] == "backward")
     assert "parameter_gradient/words.weight" in gradients
     assert not any("frozen" in name for name in gradients)
@@ -272,7 +273,7 @@ def test_frozen_model_has_one_graph(tmp_path):
 
 
 class Draws(nn.Module):
-    """Fails for probabilities that are not between 0 and 1."""
+    """Fails for probabilities outside [0, 1]."""
 
     def __init__(self):
         super().__init__()
@@ -287,7 +288,7 @@ def test_generated_probabilities_stay_in_their_range(tmp_path):
     assert self_test.run(export(Draws(), {"x": torch.randn(4, 3)}, tmp_path / "net")) == []
 
 
-def test_export_without_a_self_test_if_no_generated_tensor_fits(tmp_path, monkeypatch):
+def test_export_has_no_self_test_if_graphs_reject_generated_tensors(tmp_path, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("probability out of range\nat line 1")
 
@@ -295,8 +296,8 @@ def test_export_without_a_self_test_if_no_generated_tensor_fits(tmp_path, monkey
     result = braid.export(nn.Linear(3, 2), (torch.randn(4, 3),), tmp_path / "net", "pair",
                           precisions=())
     assert [each for each in result.notes if "self-test" in each] == [
-        "no self-test, which servers with another version of PyTorch run: "
-        "the graphs fail with generated values: probability out of range"
+        "no self-test for servers with other versions of PyTorch: "
+        "the graphs reject generated values: probability out of range"
     ]
     assert not Archive(result.path / "model.pt2").has_self_test
 
@@ -342,7 +343,7 @@ def save_program(path, examples=True):
 
 
 @pytest.mark.parametrize("examples", [True, False])
-def test_program(tmp_path, examples):
+def test_program_passes_its_self_test(tmp_path, examples):
     package = save_program(tmp_path / "model.pt2", examples)
     self_test.add(package)
     assert self_test.run(package) == []
@@ -356,7 +357,7 @@ def test_program(tmp_path, examples):
     torch.export.load(package)
 
 
-def test_program_that_takes_a_number(tmp_path):
+def test_program_with_a_number_input_passes(tmp_path):
     class Scaled(nn.Module):
         def forward(self, x, n):
             torch._check(n >= 3)
@@ -368,7 +369,7 @@ def test_program_that_takes_a_number(tmp_path):
     self_test.add(tmp_path / "model.pt2")
     assert self_test.run(tmp_path / "model.pt2") == []
     record = record_of(tmp_path / "model.pt2")
-    assert self_test_tensors.read_tensor(record["given"]["input/1"]).tolist() == [3]
+    assert tensors.read_tensor(record["given"]["input/1"]).tolist() == [3]
     assert record["graphs"][0]["expected"]["output/0"]["shape"] == [6, 3]
 
 
@@ -387,7 +388,7 @@ def test_changed_program_fails(tmp_path):
     assert str(difference).startswith("graph 'model', output '0' differs by up to ")
 
 
-def test_adding_replaces_the_file_at_once(tmp_path):
+def test_adding_replaces_the_file_atomically(tmp_path):
     package = save_program(tmp_path / "model.pt2")
     package.chmod(0o640)
     with package.open("rb") as before:
@@ -398,7 +399,7 @@ def test_adding_replaces_the_file_at_once(tmp_path):
 
 
 def changed(change):
-    """Changes a record of JSON, for `edit`."""
+    """Returns a text editor for `edit` that changes parsed JSON."""
 
     def edited(text):
         content = json.loads(text)
@@ -430,7 +431,7 @@ def changed(change):
      f"{SELF_TEST}: damaged: 256 bytes (expected 252 for shape [63])"),
     (lambda text: None, "no self-test"),
 ])
-def test_damaged_record(copied, change, reason):
+def test_damaged_record_is_an_error(copied, change, reason):
     edit(copied, SELF_TEST, change)
     with pytest.raises(braid.ExportError) as error:
         self_test.run(copied)
@@ -459,7 +460,7 @@ UNREADABLE = f"PyTorch {HERE} cannot read the exported pair (made with PyTorch {
     ("extra/train.json", lambda text: text[:100], "extra/train.json: no torch_version"),
 ])
 @pytest.mark.parametrize("use", [self_test.run, self_test.add])
-def test_damaged_package(mlp, copied, use, file, change, reason):
+def test_damaged_package_is_an_error(mlp, copied, use, file, change, reason):
     if use is self_test.add:
         edited_package.remove_self_test(copied)
         reason = reason.replace("self-test: ", "no self-test can be added: ")
@@ -472,7 +473,7 @@ def test_damaged_package(mlp, copied, use, file, change, reason):
     assert len(str(error.value)) < len(str(copied)) + 250
 
 
-def test_nothing_is_added_if_no_generated_tensor_fits(tmp_path, monkeypatch):
+def test_nothing_is_added_if_the_graph_rejects_generated_tensors(tmp_path, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("out of range")
 
@@ -483,9 +484,10 @@ def test_nothing_is_added_if_no_generated_tensor_fits(tmp_path, monkeypatch):
     assert not Archive(package).has_self_test
 
 
-def test_weights_are_needed_to_add_a_self_test_to_a_pair(copied):
+def test_adding_a_self_test_to_a_pair_requires_its_weights(copied):
     edited_package.remove_self_test(copied)
-    with pytest.raises(braid.ExportError, match="model.safetensors: cannot be read: No such file or directory$"):
+    reason = "model.safetensors: cannot be read: No such file or directory$"
+    with pytest.raises(braid.ExportError, match=reason):
         self_test.add(copied)
     (copied.parent / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
     with pytest.raises(braid.ExportError, match="model.safetensors: lacks parameter '0.weight'"):

@@ -1,4 +1,4 @@
-"""Gradients of parts that were selected are stacked, not added up."""
+"""Gradients of selected parts are stacked instead of added."""
 
 import pytest
 
@@ -12,7 +12,7 @@ _STACK = torch.ops.aten.stack.default
 
 
 class Parts(torch.nn.Module):
-    """Some of the parts of a projection."""
+    """Selects parts of a projection."""
 
     def __init__(self, chosen, dim):
         super().__init__()
@@ -27,7 +27,7 @@ class Parts(torch.nn.Module):
 
 
 def operators(path, module, x):
-    """Of the backward graph. The exporter compares its gradients with autograd's."""
+    """Returns the operators of the backward graph, whose gradients the exporter compares."""
     result = braid.export(module, (x,), path, "pair", precisions=())
     graph = ExportedPair(result.path).programs["bw"].graph
     return [node.target for node in graph.nodes]
@@ -41,7 +41,7 @@ def test_all_parts_are_stacked(tmp_path, dim):
 
 
 @pytest.mark.parametrize("chosen", [[0, 1], [0, 1, 2, 2]], ids=["too few", "twice"])
-def test_other_selections_are_added_up(tmp_path, chosen):
+def test_incomplete_selections_are_added(tmp_path, chosen):
     targets = operators(tmp_path / "m", Parts(chosen, 1), torch.randn(3, 4))
     assert _STACK not in targets
     assert targets.count(_SELECT) == len(chosen)

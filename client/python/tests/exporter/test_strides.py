@@ -1,4 +1,4 @@
-"""Operators on permuted tensors: a trace has the strides that kernels return."""
+"""Traces of operators on permuted tensors have the strides that kernels return."""
 
 import copy
 
@@ -22,7 +22,7 @@ class Apply(nn.Module):
 
 
 class Permuted(nn.Module):
-    """A layer on a transposed tensor, between linear layers."""
+    """Applies a layer to a transposed tensor, between linear layers."""
 
     def __init__(self, layer):
         super().__init__()
@@ -33,7 +33,7 @@ class Permuted(nn.Module):
 
 
 class PermutedImage(nn.Module):
-    """A layer on an image with its channels last in memory."""
+    """Applies a layer to a channels-last image."""
 
     def __init__(self, layer):
         super().__init__()
@@ -45,7 +45,7 @@ class PermutedImage(nn.Module):
 
 
 class Selective(nn.Module):
-    """A block as Mamba's: a convolution over time, and a scan with weights of the input."""
+    """Block like Mamba's: a convolution over time, and a scan with input-dependent weights."""
 
     def __init__(self, width=8, states=4):
         super().__init__()
@@ -162,7 +162,7 @@ def assert_is_the_module(version, module, batch):
 
 
 @pytest.mark.parametrize("make, example", CASES.values(), ids=CASES)
-def test_trains_and_evaluates_as_in_pytorch(tmp_path, make, example):
+def test_training_and_evaluation_match_eager_mode(tmp_path, make, example):
     torch.manual_seed(0)
     module, inputs = make(), example()
     result = braid.export(module, inputs, tmp_path / "net", "pair", precisions=())
@@ -170,14 +170,14 @@ def test_trains_and_evaluates_as_in_pytorch(tmp_path, make, example):
         assert_is_the_module(result.path, module, torch.randn(count, *inputs[0].shape[1:]))
 
 
-def test_mixed_precision(tmp_path):
+def test_mixed_precision_is_exported(tmp_path):
     module = Permuted(nn.Sequential(nn.BatchNorm1d(6), nn.LayerNorm(5), nn.LogSoftmax(1)))
     result = braid.export(module, series(), tmp_path / "net", "pair", precisions=["bfloat16"])
     assert result.reason == ""
 
 
 @pytest.mark.parametrize("name", ["patches", "mamba"])
-def test_models_of_transformers(tmp_path, name):
+def test_transformers_models_are_exported(tmp_path, name):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     if name == "patches":

@@ -1,4 +1,4 @@
-"""Compares a package, as it was written, with the module in plain PyTorch."""
+"""Comparison of a written package with the module in eager mode."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from braid.exporter.model import run_context
 from braid.exporter.model.signature import DATATYPES
 from braid.exporter.passes import default_dtype
 
-# One row last: what is found then is not so for more.
+# One row comes last: its errors need not apply to larger batches.
 BATCHES = (2, 7, 33, 1)
-# Which batches a graph holds for is not a matter of the precision.
+# The valid batch sizes do not depend on the precision, so two suffice.
 _LOW_BATCHES = (2, 7)
-# Of the largest value. The same operators run in another order at most.
+# Relative to the largest value. Only the order of operators may differ.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 _LOW_TOLERANCE = 3e-2
 
 
 class PackageReader:
-    """The graphs of a package, run by the roles that its train.json gives them."""
+    """Reader of a package that runs its graphs by the roles in train.json."""
 
     def __init__(self, path: Path) -> None:
         archive = load_pt2(str(path))
@@ -47,7 +47,10 @@ class PackageReader:
     def run(
         self, program: Mapping[str, Any], given: Mapping[tuple[str, str], torch.Tensor]
     ) -> dict[tuple[str, str], torch.Tensor]:
-        """Outputs by role and name. Those of shapes or dtypes other than said are an error."""
+        """Returns outputs by role and name.
+
+        Raises ExportError for shapes or dtypes other than declared.
+        """
         exported = self.programs[program["graph"]]
         constants = [
             exported.constants[spec.target]
@@ -56,7 +59,7 @@ class PackageReader:
         ]
         flat = [given[slot["role"], slot["name"]] for slot in program["inputs"]]
         with torch.no_grad(), default_dtype.server_default():
-            # Called itself it would print what is raised, too.
+            # Calling the module itself would also print errors.
             outputs = exported.graph_module.forward(*constants, *flat)
         batch = next(
             (tensor.shape[0] for (role, _), tensor in given.items() if role == "input"), None
@@ -73,9 +76,9 @@ def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch
     shape = [_size(each, batch) for each in slot["shape"]]
     if list(tensor.shape) != shape or DATATYPES.get(tensor.dtype, slot["dtype"]) != slot["dtype"]:
         raise ExportError(
-            f"{graph} gives {slot['role']} '{slot['name']}' as {tensor.dtype} of shape "
-            f"{list(tensor.shape)} for {batch} rows; its shape was to be {slot['shape']} "
-            f"of {slot['dtype']}"
+            f"{graph}: {slot['role']} '{slot['name']}' is {tensor.dtype} of shape "
+            f"{list(tensor.shape)} for {batch} rows (expected {slot['dtype']} of shape "
+            f"{slot['shape']})"
         )
 
 
@@ -84,8 +87,10 @@ def _size(said: int | str, batch: int) -> int:
 
 
 def compare_pair(folder: Path, pair: Pair) -> PackageReader:
-    """Returns the reader of the package. ExportError with the tensor, the batch and the difference
-    if it does not compute what the module does."""
+    """Compares the package with the module, and returns its reader.
+
+    Raises ExportError with the tensor, the batch size and the difference.
+    """
     try:
         reader = PackageReader(folder / "model.pt2")
     except SerializeError as error:
@@ -101,7 +106,7 @@ def compare_pair(folder: Path, pair: Pair) -> PackageReader:
 
 
 class _Comparison:
-    """Of one program with plain PyTorch, at one batch."""
+    """Comparison of one program with eager mode, for one batch."""
 
     def __init__(
         self,
@@ -116,8 +121,8 @@ class _Comparison:
         self._trained = "forward" in program and plain.batch >= exported.min_training_rows
         self._plain = plain
         self._precision = DTYPES.get(program["precision"])
-        # A trace is of two rows or more, and takes it for granted that there are.
-        self._about_one_row = "; forward asks whether there is one row" if plain.batch == 1 else ""
+        # A trace has at least two rows, and may rely on that.
+        self._one_row_note = "; forward() treats one row differently" if plain.batch == 1 else ""
         self._where = f"batch of {plain.batch}, precision {program['precision']}"
 
     def run(self) -> None:
@@ -133,14 +138,14 @@ class _Comparison:
         try:
             got = run()
         except (RuntimeError, IndexError) as error:
-            if isinstance(error, RuntimeError) and not self._about_one_row:
+            if isinstance(error, RuntimeError) and not self._one_row_note:
                 raise
             raise ExportError(
-                f"the package is not the model: {self._where}: it fails: "
+                f"the package does not match the model: {self._where}: it fails: "
                 + export_errors.first_line(error)
-                + self._about_one_row
+                + self._one_row_note
             ) from error
-        # How far rounding alone goes is what the precision changes.
+        # The difference to the model's own precision estimates rounding.
         exact = plain(None) if self._precision is not None else expected
         largest = max((_largest(v) for k, v in expected.items() if "gradient" in k), default=0.0)
         for what, tensor in expected.items():
@@ -148,13 +153,13 @@ class _Comparison:
             if self._precision is not None:
                 allowed += 4 * _difference(tensor, exact[what])
             elif "gradient" in what:
-                # Where a gradient is zero but for rounding, as before a batch norm.
+                # A gradient may be zero except for rounding, for example before a batch norm.
                 most = _tolerance(tensor, None) * largest
                 allowed = max(allowed, 1e-2 * most)
                 if allowed < _difference(tensor, got[what]) <= most:
-                    # As before an instance norm, which sums over more numbers than a batch norm.
+                    # An instance norm sums over more numbers than a batch norm.
                     allowed = max(allowed, 4 * self._plain.rounding(what))
-            _check_same(f"{what}, {self._where}", tensor, got[what], allowed, self._about_one_row)
+            _check_same(f"{what}, {self._where}", tensor, got[what], allowed, self._one_row_note)
 
     def _given(self, training: bool) -> dict[tuple[str, str], torch.Tensor]:
         state = {(entry.kind, entry.name): entry.copy() for entry in self._plain.part.untied}
@@ -192,12 +197,12 @@ class _Comparison:
             value = torch.zeros_like(tensor) if gradient is None else gradient
             values[reference.gradient_key(kind, name)] = value
         if got:
-            raise ExportError(f"the backward graph gives {list(got)}, which nobody asked for")
+            raise ExportError(f"the backward graph returns unexpected gradients: {list(got)}")
         return values
 
 
 def _tolerance(tensor: torch.Tensor, precision: torch.dtype | None) -> float:
-    """Of the largest value."""
+    """Returns the tolerance relative to the largest value."""
     if not tensor.is_floating_point():
         return 0.0
     return _LOW_TOLERANCE if precision else _TOLERANCE.get(tensor.dtype, _LOW_TOLERANCE)
@@ -209,7 +214,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _difference(expected: torch.Tensor, got: torch.Tensor) -> float:
-    """The largest, infinite where one alone is not a number. Zero of tensors without elements."""
+    """Returns the largest difference, infinite if only one value is NaN, 0 for empty tensors."""
     if expected.numel() == 0:
         return 0.0
     wide, mine = expected.to(torch.float64), got.to(torch.float64)
@@ -222,13 +227,13 @@ def _check_same(
 ) -> None:
     if expected.dtype != got.dtype or expected.shape != got.shape:
         raise ExportError(
-            f"the package is not the model: {where}: {got.dtype} of shape {list(got.shape)} in "
-            f"place of {expected.dtype} of shape {list(expected.shape)}" + because
+            f"the package does not match the model: {where}: {got.dtype} of shape "
+            f"{list(got.shape)} (expected {expected.dtype} of shape {list(expected.shape)})"
+            + because
         )
     difference = _difference(expected, got)
     if difference > allowed:
-        how = f"differs by up to {difference:.3g} where the largest value is "
-        how += f"{_largest(expected):.3g}"
+        how = f"differs by up to {difference:.3g} (largest value {_largest(expected):.3g})"
         if difference >= torch.finfo(torch.float64).max:
-            how = "is finite where the other is not"
-        raise ExportError(f"the package is not the model: {where}: {how}" + because)
+            how = "finite and non-finite values differ"
+        raise ExportError(f"the package does not match the model: {where}: {how}" + because)

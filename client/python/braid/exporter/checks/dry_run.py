@@ -1,4 +1,4 @@
-"""Runs a module before it is traced, while the line of the model that does something is known."""
+"""Eager runs of a module before tracing, which can name the model's line for each problem."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from braid.exporter.trace.joint_graph import Part, traced_batch_size
 
 
 def run(part: Part) -> None:
-    """Runs the module, to learn its outputs' names and which of them are no tensors of their own.
+    """Runs the module to find output names, and outputs that share memory.
 
-    ExportError, with the line, for what a package cannot do.
+    Raises ExportError, with the line, for anything that a package does not support.
     """
     for training in (True, False):
-        # A module that takes one number of rows alone fails here, where its line is known.
+        # A module with a fixed number of rows fails here, with its line.
         for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
             inputs = {name: rows.repeat_rows(each, count) for name, each in part.inputs.items()}
             state = _state(part, training)
@@ -42,17 +42,17 @@ def run(part: Part) -> None:
             _note_raised(part, training, None, raised)
             if names != (part.names or names):
                 raise ExportError(
-                    f"forward returns now {', '.join(part.names)}, now {', '.join(names)}; "
-                    f"expected the same for all batches, in training and evaluation"
+                    f"forward() returns {', '.join(part.names)} or {', '.join(names)} (expected "
+                    f"the same outputs for all batches, in training and evaluation)"
                 )
             part.names = names
         part.copied[training] = _copied(outputs, [*state.values(), *inputs.values()], training)
-        if not part.path:  # The whole model's, which its parts are of.
+        if not part.path:  # The check of the whole model covers its stages.
             check_repeatable(part, training)
 
 
 def run_precision(part: Part, precision: torch.dtype) -> None:
-    """As `probe`, of what is another under a precision of autocast: the errors that are caught."""
+    """Runs the module under autocast to find errors that it raises and catches."""
     device = device_of(part.module)
     for training in (True, False):
         for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
@@ -77,13 +77,14 @@ def _run_under_autocast(
     try:
         return part.run(state, inputs, held)
     except Exception as error:
-        raise export_errors.model_error("forward fails under autocast", error) from error
+        raise export_errors.model_error("forward() fails under autocast", error) from error
 
 
 def _run_backward(outputs: list[torch.Tensor], state: dict[str, torch.Tensor]) -> None:
-    """Looks for what a package cannot do in backward, which may run parts of forward again, and for
-    the errors that the model's own backward catches. One that it does not catch is said where
-    backward is traced."""
+    """Runs backward, which may rerun parts of forward, to find unsupported operators.
+
+    Also finds errors that the model's own backward catches. The trace reports other errors.
+    """
     differentiable = [each for each in outputs if each.requires_grad]
     trained = [each for each in state.values() if each.requires_grad]
     if not differentiable or not trained:
@@ -129,7 +130,7 @@ def _run_watched(
         except ExportError:
             raise
         except Exception as error:
-            where = f"forward fails with a batch of {count}{_about_layout(part)}"
+            where = f"forward() fails for a batch of {count}{_about_layout(part)}"
             raise export_errors.model_error(where, error) from error
         with watch:
             part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
@@ -139,25 +140,25 @@ def _run_watched(
 def _changes_buffers_in_backward(
     part: Part, state: dict[str, torch.Tensor], outputs: list[torch.Tensor]
 ) -> bool:
-    """ExportError if backward gives the module another tensor for a buffer."""
+    """Returns True if backward changes a buffer. Raises ExportError if it assigns a new tensor."""
     names = [entry.name for entry in part.untied if entry.kind == "buffer"]
     before = {name: state[name].detach().clone() for name in names}
     _run_backward(outputs, state)
     for entry in part.untied:
         if entry.kind == "buffer" and current_tensor(part.module, entry) is not state[entry.name]:
             raise ExportError(
-                f"backward runs a part of forward again, as torch.utils.checkpoint does, which "
-                f"sets the buffer '{entry.name}' to another tensor once more: write to it in place"
+                f"backward reruns a part of forward, as torch.utils.checkpoint does, which assigns "
+                f"a new tensor to the buffer '{entry.name}' (write to the buffer in place)"
             )
     return not all(bitwise_equal(state[name], was) for name, was in before.items())
 
 
 def _about_layout(part: Part) -> str:
-    """What plain PyTorch may have been spared."""
+    """Names the tensors whose strides the export changed, as a possible cause of an error."""
     strided = [each.name for each in part.untied if each.tensor.stride() != each.copy().stride()]
     if not strided:
         return ""
-    return f" and {', '.join(map(repr, strided))} laid out row by row, as a server has it"
+    return f" with {', '.join(map(repr, strided))} contiguous, as on a server"
 
 
 def _copied(outputs: list[torch.Tensor], given: list[torch.Tensor], training: bool) -> list[bool]:
@@ -165,7 +166,7 @@ def _copied(outputs: list[torch.Tensor], given: list[torch.Tensor], training: bo
     copied = []
     for tensor in outputs:
         mine = tensor.untyped_storage().data_ptr()
-        # Gradients come in the order of the elements that the outputs have.
+        # Backward receives gradients with the contiguous strides of the outputs.
         awkward = training and (tensor._is_view() or not tensor.is_contiguous())
         copied.append(awkward or (mine in memory and tensor.numel() > 0))
         memory.append(mine)
@@ -173,7 +174,7 @@ def _copied(outputs: list[torch.Tensor], given: list[torch.Tensor], training: bo
 
 
 def min_rows(part: Part, device: torch.device) -> list[int]:
-    """In training and in evaluation."""
+    """Returns the minimum number of rows in training and in evaluation."""
     return [1 if _takes_one_row(part, device, training) else 2 for training in (True, False)]
 
 
@@ -183,6 +184,6 @@ def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
     with run_context.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
         try:
             part.run(state, inputs)
-        except (ValueError, RuntimeError):  # Such as batch norm's: one row has no variance.
+        except (ValueError, RuntimeError):  # For example from batch norm: one row has no variance.
             return False
     return True

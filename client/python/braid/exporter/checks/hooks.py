@@ -1,4 +1,4 @@
-"""Functions of Python's that PyTorch calls with gradients: a server has none to call."""
+"""Rejection of Python gradient hooks, which a server cannot call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from braid._export import ExportError
 
 
 def check_parameters(module: nn.Module) -> None:
+    """Raises ExportError if a parameter has a gradient hook."""
     for name, parameter in module.named_parameters():
         kinds = {
             "register_hook": parameter._backward_hooks,
@@ -16,15 +17,18 @@ def check_parameters(module: nn.Module) -> None:
         for register, hooks in kinds.items():
             if hooks:
                 raise ExportError(
-                    f"the parameter '{name}' has a hook ({register}), which no package keeps: "
-                    f"remove it, and have forward do the same, as by a mask or a "
-                    f"torch.autograd.Function that the parameter goes through"
+                    f"the parameter '{name}' has a hook ({register}), which a package cannot "
+                    f"contain: remove it, and do the same in forward(), for example with a mask or "
+                    f"a torch.autograd.Function"
                 )
 
 
 def check_modules(module: nn.Module) -> None:
-    """Of TorchScript, which forgets them. A trace of forward and backward has them."""
+    """Raises ExportError for backward hooks of modules, which TorchScript drops.
+
+    A trace of forward and backward includes them.
+    """
     for path, each in module.named_modules():
         if getattr(each, "_backward_hooks", None) or getattr(each, "_backward_pre_hooks", None):
             said = f"the submodule '{path}'" if path else "the module"
-            raise ExportError(f"{said} has a backward hook, which TorchScript does not keep")
+            raise ExportError(f"{said} has a backward hook, which TorchScript does not support")

@@ -1,4 +1,4 @@
-"""Watches the operators of a run for what a package cannot do, while the model's line is known."""
+"""Checks of the operators of an eager run, which can name the model's line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from braid.exporter import export_errors, source
 
 _Said = Iterable[tuple[str, torch.Tensor]]
 
-# Random without an argument for a generator: they draw through an operator that has one. Where
-# attention has a kernel of its own on the CPU, it is without dropout.
+# Random operators without a generator argument that draw through an operator that has one. The CPU
+# attention kernel has no dropout.
 _DRAW_THROUGH_OTHERS = {
     "_scaled_dot_product_flash_attention_for_cpu",
     "alpha_dropout",
@@ -38,8 +38,8 @@ _DRAW_THROUGH_OTHERS = {
 }
 
 
-# Functions of numbers that torch.export writes and the server computes. `getitem` takes a tensor
-# from an operator's results.
+# Functions of numbers that torch.export can write and the server can compute. `getitem` selects one
+# result of an operator.
 _ARITHMETIC = {
     math.trunc, operator.add, operator.and_, operator.eq, operator.floordiv, operator.ge,
     operator.getitem, operator.gt, operator.le, operator.lshift, operator.lt, operator.mod,
@@ -51,11 +51,11 @@ _RESHAPING = ("aten::resize_", "aten::resize_as_", "aten::set_")
 
 
 class OperatorCheck(TorchDispatchMode):
-    """Refuses operators of other libraries, unknown random ones, writes to `fixed`, other shapes
-    for `buffers`, and any use of `replaced`, in whose place the module has other tensors for this
-    run.
+    """Rejects unsupported operators and writes during a run.
 
-    All are tensors by what they are called in a message, such as "the input 'x'".
+    Rejected are operators of other libraries, unseedable random operators, writes to `fixed`,
+    reshaping of `buffers`, and any use of `replaced`, the tensors that the run substituted. All
+    three are pairs of a description, such as "the input 'x'", and a tensor.
     """
 
     supports_higher_order_operators = True
@@ -75,22 +75,22 @@ class OperatorCheck(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _check_registered(self, args: tuple, kwargs: dict) -> None:
-        """A tensor that is reached in another way than by its name would become a constant."""
+        """Rejects tensors that forward() reaches other than by name, which would be constants."""
         for tensor in pytree.tree_leaves((args, kwargs)):
             if not isinstance(tensor, torch.Tensor):
                 continue
             said = self._replaced.get(_memory(tensor)) if tensor.numel() else None
             if said is not None:
                 raise ExportError(
-                    f"forward uses {said} otherwise than by its name in the module, as from a list "
-                    f"or a closure: name it there, or keep it in a ParameterList or ModuleList"
+                    f"forward() uses {said} other than by its name in the module, for example from "
+                    f"a list or closure: use the attribute, or a ParameterList or ModuleList"
                     + source.as_suffix(source.current_line())
                 )
             if isinstance(tensor, nn.Parameter):
                 raise ExportError(
-                    f"forward uses a parameter of shape {list(tensor.shape)} that is none of the "
-                    f"module's, as from a list: use register_parameter, or keep it in a "
-                    f"ParameterList or ModuleList" + source.as_suffix(source.current_line())
+                    f"forward() uses an unregistered parameter of shape {list(tensor.shape)}, for "
+                    f"example from a list: use register_parameter, or a ParameterList or ModuleList"
+                    + source.as_suffix(source.current_line())
                 )
 
     def _check_writes(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
@@ -110,7 +110,7 @@ class OperatorCheck(TorchDispatchMode):
                 else:
                     continue
                 raise ExportError(
-                    f"forward {does} ({_name(func)}), which a package cannot"
+                    f"forward() {does} ({_name(func)}), which a package does not support"
                     + source.as_suffix(source.current_line())
                 )
 
@@ -124,29 +124,29 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> None:
-    """Raises ExportError, which ends with `line()`, if a server cannot run `func`."""
+    """Raises ExportError if a server cannot run `func`. The message ends with `line()`."""
     if func in _ARITHMETIC:
         return
     if isinstance(func, HigherOrderOperator):
         raise export_errors.higher_order_error(func, "exported pairs do", line())
     if not isinstance(func, OpOverload):
         raise ExportError(
-            f"forward computes a number from the number of rows with "
-            f"{getattr(func, '__name__', type(func).__name__)}, which a package cannot" + line()
+            f"forward() calls {getattr(func, '__name__', type(func).__name__)} on the number of "
+            f"rows, which a package does not support" + line()
         )
     if func.namespace not in ("aten", "prim", "prims"):
         raise ExportError(
-            f"the operator {_name(func)} belongs to another library than LibTorch, which the "
-            f"server does not have" + line()
+            f"the operator {_name(func)} is not part of LibTorch, so the server does not have it"
+            + line()
         )
-    # On a GPU all of them draw from the device's own generator, which the server seeds.
+    # On a GPU, all random operators use the device's generator, which the server seeds.
     if torch.Tag.nondeterministic_seeded not in func.tags or device.type == "cuda":
         return
     name = func._schema.name.partition("::")[2]
     if name not in _DRAW_THROUGH_OTHERS and not _takes_generator(name):
         raise ExportError(
-            f"the random operator {_name(func)} does not draw from a generator that can be "
-            f"seeded for each replica and step" + line()
+            f"the random operator {_name(func)} does not use a generator that the server can seed "
+            f"per replica and step" + line()
         )
 
 

@@ -1,4 +1,4 @@
-"""What plain PyTorch computes, to compare a package with."""
+"""Reference results from eager mode, for comparison with a package."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def gradient_key(kind: str, name: str) -> str:
 
 
 class ReferenceRun:
-    """Runs a part with one batch, made of its examples, again and again with the same result.
+    """Repeatable eager runs of a part with one batch, cached.
 
-    inputs: as they are in the model's own precision; of other values than the examples', until
-        forward fails with those. What was computed before is computed anew then.
+    inputs: in the model's own precision. Values are varied from the examples'; if forward fails
+        with them, the run discards earlier results and uses the examples' own.
     """
 
     def __init__(self, part: Part, device: torch.device, batch: int) -> None:
@@ -48,20 +48,22 @@ class ReferenceRun:
         self._nudged: list[Values] = []
 
     def evaluation(self, precision: torch.dtype | None) -> Values:
-        """The outputs, by what they are called in a message."""
+        """Returns the outputs by their names in messages."""
         return self._once((False, precision), lambda: self._evaluation(precision))
 
     def training(self, precision: torch.dtype | None) -> Values:
-        """The outputs, the buffers afterwards, and the gradients for random output gradients."""
+        """Returns outputs, updated buffers, and gradients for random output gradients."""
         return self._once((True, precision), lambda: self._training(precision))
 
     def rounding(self, what: str) -> float:
-        """How far the value `what` of `training` moves at most when the last place of the state is
-        another, and that of inputs that are not the examples' own: 3.0 may be a category."""
+        """Returns the largest change of a training result when the last bits of the state change.
+
+        Varied inputs change too. The examples' own do not: 3.0 may be a category.
+        """
         if not self._nudged:
             try:
                 self._nudged = [self._training(None, seed, self._varied) for seed in _NUDGES]
-            except ExportError:  # A probability of one is at the end of what there is.
+            except ExportError:  # For example, a probability became larger than 1.
                 self._nudged = [self._training(None, seed) for seed in _NUDGES]
         exact = self.training(None)[what]
         return max(((each[what] - exact).abs().max().item() for each in self._nudged), default=0.0)
@@ -73,11 +75,11 @@ class ReferenceRun:
             except ExportError:
                 if not self._varied:
                     raise
-                self._take_the_examples()
+                self._use_examples()
                 self._values[key] = run()
         return self._values[key]
 
-    def _take_the_examples(self) -> None:
+    def _use_examples(self) -> None:
         self.inputs = rows.repeat_inputs(self.part.inputs, self.batch)
         self._varied = False
         self._values.clear()
@@ -128,7 +130,7 @@ class ReferenceRun:
     def differentiated(
         self, precision: torch.dtype | None
     ) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """Leaves to differentiate for: kind, name, and a copy of the tensor."""
+        """Yields the leaves that need a gradient: kind, name, and a copy of the tensor."""
         for entry in self.part.untied:
             if entry.trainable:
                 yield "parameter", entry.name, entry.copy().requires_grad_()
@@ -137,7 +139,7 @@ class ReferenceRun:
                 yield "input", name, tensor.clone().requires_grad_()
 
     def output_gradient(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The same for each output, whoever computed it."""
+        """Returns a random gradient for an output that depends only on its name and shape."""
         generator = torch.Generator().manual_seed(SEED + self.part.names.index(name))
         values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         return values.to(tensor.device, tensor.dtype)
@@ -157,12 +159,12 @@ class ReferenceRun:
         except ExportError:
             raise
         except Exception as error:
-            where = f"forward fails with a batch of {self.batch}"
+            where = f"forward() fails for a batch of {self.batch}"
             raise export_errors.model_error(where, error) from error
 
 
 def nudge_tensor(tensor: torch.Tensor, seed: int) -> None:
-    """Multiplies each number by 1, or by the next that the datatype has, or by the one before."""
+    """Changes random floating-point elements by one unit in the last place, up or down."""
     if not tensor.is_floating_point():
         return
     generator = torch.Generator().manual_seed(seed)

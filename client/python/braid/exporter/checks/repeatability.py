@@ -1,7 +1,7 @@
-"""Whether forward does the same when it is run again.
+"""Check that repeated runs of forward give the same result.
 
-Python runs once, when a module is traced: what forward keeps in Python from one run for the next,
-or draws from generators that are not PyTorch's, is in a package what it was then.
+Python code runs only during tracing. State that forward keeps in Python objects, and random numbers
+from other generators than PyTorch's, would become constants in a package.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from braid.exporter.model.snapshot import AttributeSnapshot, attributes_restored
 from braid.exporter.model.state import bindings_restored, device_of, tensors_placed
 from braid.exporter.trace.joint_graph import Part, traced_batch_size
 
-# Of the largest value: sums in another order are no other result.
+# Relative to the largest value: sums in another order count as equal.
 _TOLERANCE = 1e-4
 
 
 def check_repeatable(part: Part, training: bool) -> None:
-    """ExportError, with the attribute's name, if the second run with the same batch, state and
-    seeds is another than the first, or leaves other attributes."""
+    """Raises ExportError if a second run with the same batch, state and seed differs.
+
+    Compares outputs, buffers, and the module's attributes, which the message names.
+    """
     module = part.module
     with bindings_restored(module), attributes_restored(module):
         found = AttributeSnapshot(module)
@@ -48,8 +50,10 @@ def check_repeatable(part: Part, training: bool) -> None:
 
 
 def check_evaluation_is_repeatable(module: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
-    """ExportError if the second run with the same batch and seeds gives something else than the
-    first: a package may keep what forward changes in the module, or may not."""
+    """Raises ExportError if a second evaluation with the same batch and seed differs.
+
+    Whether changes to the module persist depends on the format.
+    """
     device = device_of(module)
     found = AttributeSnapshot(module)
 
@@ -69,26 +73,27 @@ def check_evaluation_is_repeatable(module: nn.Module, inputs: dict[str, torch.Te
 def _check_attributes(changed: list[str]) -> None:
     if changed:
         raise ExportError(
-            f"forward changes the module's {_said(changed)} each time that it is run, which in a "
-            f"package would stay what it is now: keep it in a buffer, or draw with torch"
+            f"forward() changes the module's {_quoted(changed)} in every run, but a package would "
+            f"keep the current value: use a buffer, or a random function of torch"
         )
 
 
 def _about_results(changed: list[str]) -> ExportError:
-    because = "; it has kept something in Python, or drawn random numbers elsewhere than in PyTorch"
+    because = "; it keeps state in Python objects, or uses random numbers from outside PyTorch"
     if changed:
-        because = f"; it has changed the module's {_said(changed)}, which a package would not"
+        because = f"; it changes the module's {_quoted(changed)}, which a package would not do"
     return ExportError(
-        "forward gives something else when it is run again with the same batch and seed" + because
+        "forward() returns a different result in a second run with the same batch and seed"
+        + because
     )
 
 
-def _said(names: list[str]) -> str:
+def _quoted(names: list[str]) -> str:
     return ("attribute " if len(names) == 1 else "attributes ") + ", ".join(map(repr, names))
 
 
 def _run(part: Part, training: bool) -> list[torch.Tensor]:
-    """The outputs, and the buffers afterwards."""
+    """Returns the outputs and the updated buffers."""
     inputs = {
         name: rows.repeat_rows(each, traced_batch_size(part)) for name, each in part.inputs.items()
     }
@@ -105,9 +110,7 @@ def _run(part: Part, training: bool) -> list[torch.Tensor]:
             except ExportError:
                 raise
             except Exception as error:
-                raise export_errors.model_error(
-                    "forward fails when it is run again", error
-                ) from error
+                raise export_errors.model_error("forward() fails in a second run", error) from error
     buffers = [state[entry.name] for entry in part.untied if entry.kind == "buffer"]
     return [each.detach().clone() for each in (*outputs, *buffers)]
 
@@ -122,7 +125,7 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _generators() -> dict[str, Any]:
-    """The state of those that Python's libraries share."""
+    """Returns the states of the shared generators of Python and NumPy."""
     states: dict[str, Any] = {"random": random.getstate()}
     if "numpy" in sys.modules:
         states["numpy.random"] = repr(sys.modules["numpy"].random.get_state(legacy=False))
@@ -134,14 +137,14 @@ def _about_draws(part: Part, training: bool, library: str) -> ExportError:
     with _calls_into(library, lines):
         _run(part, training)
     return ExportError(
-        f"forward draws from {library}, which in a package would always give the same: draw with "
-        f"torch" + source.as_suffix(lines[0] if lines else "")
+        f"forward() draws random numbers from {library}, which would be constants in a package: "
+        f"use torch" + source.as_suffix(lines[0] if lines else "")
     )
 
 
 @contextmanager
 def _calls_into(library: str, lines: list[str]) -> Iterator[None]:
-    """Collects the model's lines that call functions of the shared generator of `library`."""
+    """Collects the model's lines that call the shared generator of `library`."""
     module = sys.modules[library]
     shared = random._inst if library == "random" else module.mtrand._rand
 
@@ -156,7 +159,7 @@ def _calls_into(library: str, lines: list[str]) -> Iterator[None]:
 
         return record
 
-    # numpy 2 is compiled in a way that a profile function does not see.
+    # A profile function does not see calls into NumPy 2.
     functions = {
         name: function
         for name, function in vars(module).items()

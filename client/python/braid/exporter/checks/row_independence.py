@@ -1,16 +1,16 @@
-"""Proof by values that a row's outputs do not depend on the other rows of its batch.
+"""Numeric test that a row's outputs do not depend on the other rows of its batch.
 
-A server merges requests and splits batches only where that holds. The module runs in evaluation
-mode, with its own weights and with random ones, on batches made of the example's rows:
+The server merges requests and splits batches only for such modules. The module runs in evaluation
+mode, with its own and with random weights, on batches built from the example's rows:
 
-- The other rows change, and the batch size stays. Shapes are the same, so kernels are the same, and
-  a row's outputs stay the same whatever the other rows hold. One draw fills them with NaN; the
-  others find what hides NaN. PyTorch's vectorized functions round a value in another way when its
-  neighbours in a vector register are large, so differences within rounding do not count.
-- The batch size changes, and the row stays. Other kernels run then, which round in another way.
+- Other rows change, the batch size does not. Shapes and kernels are the same, so the outputs of an
+  independent row are the same. One variant fills the other rows with NaN; the others detect
+  dependence that masks NaN. Vectorized functions may round a value differently if its neighbours in
+  a vector register are large, so differences within rounding do not count.
+- The batch size changes, the row does not. Other kernels run, with other rounding.
 
-Learned mixing hides behind weights that are zero, as in `x + self.a * x.mean(0)` with a = 0. That
-is why the module also runs with weights that are not.
+A zero weight hides dependence, as in `x + self.a * x.mean(0)` with a = 0. The module therefore also
+runs with nonzero random weights.
 """
 
 from __future__ import annotations
@@ -42,24 +42,23 @@ from braid.exporter.model.state import (
 
 INDEPENDENT, DEPENDENT, UNDECIDED = "independent", "dependent", "undecided"
 
-# The largest difference that rows like the example's make where the dependence is approximate, as
-# that of dynamic quantization, whose scale is the batch's: 4e-2 in models of one to three layers.
-# Relative to the output's largest value.
+# Largest difference of an approximate dependence, relative to the output's largest value. For
+# example, dynamic quantization shares one scale per batch: up to 4e-2 in models of 1 to 3 layers.
 APPROXIMATE = 5e-2
 
 _SEED = 23
 _ROWS = 7
-# Rounding of the same kernels, in units of the datatype's precision, and of other kernels. Both of
-# the largest value.
+# Rounding with the same kernels, in units of the dtype's epsilon, and with other kernels. Both
+# relative to the largest value.
 _ROUNDING = 16
 _OTHER_KERNELS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2}
 _OTHER_KERNELS_OF_LOW_PRECISION = 5e-2
-# Rounding that a model amplifies: this many times the effect of changing the last place of the
-# weights. The second number is its limit, relative to the largest value.
+# Allowance for models that amplify rounding, in multiples of the effect of changing the last bits
+# of the weights, and its limit relative to the largest value.
 _AMPLIFICATION = 8
-_MOST_AMPLIFIED = 1e-2
+_MAX_AMPLIFIED = 1e-2
 _NUDGES = (1, 2)
-# Cost of one row. A larger model runs on fewer batches.
+# Costs per row. A more expensive model runs on fewer batches.
 _SMALL_FLOPS = 5e7
 _SMALL_ELEMENTS = 1e6
 _ONE_THREAD_FLOPS = 1e9
@@ -73,18 +72,18 @@ _NAN = "NaN"
 _HOLES = "some NaN"
 _LARGE_VALUE = 1e4
 
-# The rows of each batch, by their places among the base rows. The first batch that has a row is the
-# one that the row's other batches are compared with.
+# Rows of each batch, as indices into the base rows. The first batch that contains a row is the
+# reference for the others.
 _FOUR = (0, 1, 2, 3)
 _BATCHES = ((0,), (2,), (0, 1), (0, 1, 2), _FOUR, (2, 0, 3, 1), tuple(range(_ROWS)))
 _FEW_BATCHES = ((2,), (0, 1), _FOUR)
-# The second has more rows than a server puts into a batch by default.
+# The second exceeds the server's default maximum batch size.
 _LARGE_BATCHES = [tuple(place % _ROWS for place in range(count)) for count in (33, 257)]
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Rows in a batch of `count` that change to another kind. own: what the rows hold before."""
+    """Replacement of rows in a batch of `count` by another kind. own: kind of the original rows."""
 
     count: int
     places: tuple[int, ...]
@@ -109,7 +108,7 @@ _CHANGES = (
     _Change(4, (3,), _NAN),
     _Change(7, (0, 1, 2, 4, 5, 6), _NAN),
     _Change(3, (1,), _NAN),
-    # Some models fill missing values from other rows.
+    # Detects models that fill missing values from other rows.
     _Change(4, (0, 3), _LIKE, own=_NORMAL),
     _Change(4, (0, 3), _LIKE, own=_LARGE),
     _Change(4, (0, 3), _LIKE, own=_ZEROS),
@@ -127,14 +126,14 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RowIndependence:
-    """The result of the proof.
+    """Result of the test.
 
     result: INDEPENDENT, DEPENDENT or UNDECIDED.
-    evidence: where rows depend on each other, or why that is not known. Empty if INDEPENDENT.
-    approximate: rows like the example's change each other by APPROXIMATE at most.
-    by_shape: an output's shape shows it: its batches can be neither merged nor split.
-    one_number: the only dependence is that of outputs without dims, one number for all rows.
-    failed: forward failed with the example's rows.
+    evidence: an observed dependence, or the reason for UNDECIDED. Empty if INDEPENDENT.
+    approximate: rows like the example's change each other by at most APPROXIMATE.
+    by_shape: an output's shape shows the dependence; its batches cannot be merged or split.
+    one_number: the only dependent outputs have no dims: one number for all rows.
+    failed: forward failed for the example's rows.
     """
 
     result: str
@@ -153,9 +152,9 @@ class RowIndependence:
 
 
 def prove(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndependence:
-    """Runs `module` on batches made of the rows of `inputs`, and leaves it as it is.
+    """Runs `module` on batches built from the rows of `inputs`, and restores it.
 
-    Raises no error: a module that fails is UNDECIDED.
+    Does not raise: the result for a module that fails is UNDECIDED.
     """
     try:
         with bindings_restored(module), snapshot.attributes_restored(module), torch.no_grad():
@@ -166,12 +165,12 @@ def prove(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndepende
         return ended.result
     except Exception as error:  # The model may raise anything.
         return RowIndependence(
-            UNDECIDED, f"forward fails: {export_errors.describe(error)}", failed=True
+            UNDECIDED, f"forward() fails: {export_errors.describe(error)}", failed=True
         )
 
 
 class _Ended(Exception):
-    """Nothing more has to run for the result."""
+    """Ends the test early with a result."""
 
     def __init__(self, result: str, evidence: str, by_shape: bool = False) -> None:
         super().__init__(evidence)
@@ -179,7 +178,7 @@ class _Ended(Exception):
 
 
 class _Subject:
-    """The module on a device, to run with any weights. It writes to copies of its state only."""
+    """Module on a device, run with replaceable weights. Writes only to copies of its state."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.device = device
@@ -192,7 +191,7 @@ class _Subject:
         self._buffers = {e.name: e.copy().to(device) for e in untied if e.kind == "buffer"}
 
     def run(self, weights: Tensors, given: Tensors) -> tuple[Tensors, bool]:
-        """The outputs, and whether forward drew random numbers, which are the same in each run."""
+        """Returns the outputs, and True if forward drew random numbers. All runs use one seed."""
         state = {**weights, **{name: each.clone() for name, each in self._buffers.items()}}
         given = {name: each.to(self.device, copy=True) for name, each in given.items()}
         with in_mode(self._module, False), run_context.seeded(self.device, _SEED):
@@ -210,19 +209,23 @@ class _Subject:
 
 
 class _Proof:
-    """base: the rows that batches are made of. small: whether many batches can be afforded.
-    large_batch: the rows of the largest. threads: how many are worth their while.
+    """Test of one module.
+
+    base: rows that batches are built from.
+    small: True if one row is cheap, so that many batches run.
+    large_batch: rows of the largest batch.
+    threads: number of threads that pays off for the module's cost.
     """
 
     def __init__(self, module: nn.Module, inputs: Tensors) -> None:
         device = device_of(module)
         self.subject = _Subject(module, device)
-        # An index out of range, which NaN may become, costs the process its GPU.
+        # NaN may become an index out of range, which makes the GPU unusable for the process.
         self.on_gpu = device.type == "cuda"
         self._rehearsal = _Subject(module, torch.device("cpu")) if self.on_gpu else None
         weights = self.subject.weights
         self.base, _ = rows.run_varied(inputs, _ROWS, lambda g: self.subject.run(weights, g))
-        self._others = _Others(inputs, _fewest_embeddings(module), self._takes_integers)
+        self._others = _ReplacementRows(inputs, _fewest_embeddings(module), self._takes_integers)
         flops, elements = self._cost_of_row()
         size = flops / _SMALL_FLOPS + elements / _SMALL_ELEMENTS
         self.small = size < 1
@@ -246,13 +249,13 @@ class _Proof:
         if missing := [name for name in self.shapes.of_rows if name not in self.compared]:
             raise _Ended(
                 UNDECIDED,
-                f"output '{missing[0]}' cannot be compared: forward takes no other rows, or "
-                f"gives no finite number",
+                f"output '{missing[0]}' cannot be compared: forward() rejects other rows, or "
+                f"returns no finite value",
             )
         return RowIndependence(INDEPENDENT)
 
     def batch(self, places: Sequence[int], kind: str = _BASE) -> Tensors:
-        """Rows of a kind, by their places among as many as there are base rows."""
+        """Returns rows of a kind, selected by index."""
         return {
             name: (each if kind == _BASE else self._others.draw(name, kind))[list(places)]
             for name, each in self.base.items()
@@ -265,7 +268,7 @@ class _Proof:
         return {name: torch.cat([each, others[name]])[places] for name, each in own.items()}
 
     def takes(self, given: Tensors) -> bool:
-        """True if forward accepts `given`. Runs on a CPU copy where an error could end a GPU."""
+        """Returns True if forward accepts `given`. A GPU module runs as a copy on the CPU."""
         subject = self._rehearsal or self.subject
         try:
             subject.run(subject.weights, given)
@@ -280,8 +283,7 @@ class _Proof:
         return self.takes(given)
 
     def _weight_draws(self, own: _Trial) -> Iterator[Tensors]:
-        """Weights of which none is zero: far from the module's, and near. One of them is enough for
-        a large model."""
+        """Yields nonzero weights far from the module's own, then near. A large model uses one."""
         weights = self.subject.weights
         if not any(each.is_floating_point() for each in weights.values()):
             return
@@ -295,23 +297,25 @@ class _Proof:
                 if not self.small:
                     return
         if not usable:
-            raise _Ended(UNDECIDED, "with random weights outputs are not finite, or forward fails")
+            raise _Ended(
+                UNDECIDED, "with random weights, outputs are not finite, or forward() fails"
+            )
 
     def _cost_of_row(self) -> tuple[float, float]:
-        """Operations, and elements that operators give. Infinite if they cannot be counted."""
+        """Returns FLOPs and output elements of operators per row, infinite if unknown."""
         try:
             with FlopCounterMode(display=False) as operations, _Elements() as elements:
                 self.subject.run(self.subject.weights, self.batch(_FOUR))
-        except Exception:  # Of an operator whose shapes the counter does not know.
+        except Exception:  # The counter does not know the shapes of every operator.
             return math.inf, math.inf
         return operations.get_total_flops() / len(_FOUR), elements.count / len(_FOUR)
 
 
 class _Trial:
-    """Runs with the same weights. about: says which, in evidence.
+    """Runs with one set of weights. about: describes the weights in evidence.
 
-    ordinary: the largest difference beyond rounding between rows like the example's, relative to
-        the output's largest value. Infinite where one of two values alone is finite.
+    ordinary: largest difference beyond rounding for rows like the example's, relative to the
+        output's largest value. Infinite if only one of two values is finite.
     """
 
     def __init__(self, proof: _Proof, weights: Tensors, about: str = "") -> None:
@@ -338,13 +342,13 @@ class _Trial:
         if not self._draws:
             return found + list(self._of_sizes())
         self._noise = {}
-        with _ConstantDraws():  # Batches of several sizes draw other numbers.
+        with _ConstantDraws():  # Random numbers depend on the batch size.
             for places in list(self._outputs):
                 self._run_batch(places)
             return found + list(self._of_sizes())
 
     def is_comparable_with(self, weights: Tensors) -> bool:
-        """True if outputs with `weights` have finite values where those with these weights do."""
+        """Returns True if outputs with `weights` are finite where those of this trial are."""
         try:
             outputs, _ = self._proof.subject.run(weights, self._proof.batch(_FOUR))
         except Exception:  # The model may raise anything.
@@ -373,7 +377,7 @@ class _Trial:
             if not self._is_rounding(name, output, again[name], same_kernels=True):
                 raise _Ended(
                     UNDECIDED,
-                    "forward gives something else when it runs again with the same batch and seed",
+                    "forward() returns a different result for the same batch and seed",
                 )
 
     def _of_others(self, change: _Change) -> Iterator[str]:
@@ -396,11 +400,11 @@ class _Trial:
                 yield from self._compare(name, *rows_of, where, how, ordinary, same_kernels=True)
 
     def _outputs_of(self, given: Tensors, kind: str) -> Tensors | None:
-        """None if forward does not take rows of that kind."""
+        """Returns the outputs, or None if forward rejects rows of that kind."""
         places = tuple(range(len(next(iter(given.values())))))
         if kind == _BASE:
             return self._outputs[places]
-        # Values like the example's lie within its range.
+        # Values like the example's are within its range.
         if self._proof.on_gpu and kind != _LIKE and not self._proof.takes(given):
             return None
         try:
@@ -459,14 +463,14 @@ class _Trial:
             return True
         amplified = _AMPLIFICATION * self._noise_of(name)
         if before.is_floating_point():
-            amplified = min(amplified, _MOST_AMPLIFIED * largest)
+            amplified = min(amplified, _MAX_AMPLIFIED * largest)
         return gap <= amplified
 
     def _largest(self, name: str, output: torch.Tensor) -> float:
         return max(_largest(self._outputs[_FOUR][name]), _largest(output))
 
     def _noise_of(self, name: str) -> float:
-        """How far an output moves when the last place of the weights changes, or else of inputs."""
+        """Returns an output's largest change when the last bits of weights, or inputs, change."""
         if not self._noise:
             self._noise = dict.fromkeys(self._outputs[_FOUR], 0.0)
             for seed in _NUDGES:
@@ -486,18 +490,18 @@ class _Trial:
 
 
 class _Shapes:
-    """The shape of each output, by the number of rows."""
+    """Shapes of outputs by number of rows."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[int, list[int]]] = {}
 
     def add(self, count: int, outputs: Tensors) -> None:
-        """Ends the proof if what is returned depends on more than the number of rows."""
+        """Adds outputs. Ends the test if names or shapes depend on more than the number of rows."""
         names = list(self._known or outputs)
         if list(outputs) != names:
             raise _Ended(
                 UNDECIDED,
-                f"forward returns now {', '.join(names)}, now {', '.join(outputs)}",
+                f"forward() returns {', '.join(names)} or {', '.join(outputs)}",
                 by_shape=True,
             )
         for name, tensor in outputs.items():
@@ -506,14 +510,13 @@ class _Shapes:
             if shape != before:
                 raise _Ended(
                     DEPENDENT,
-                    f"output '{name}' of {count} rows has now the shape {before}, now {shape}: it "
-                    f"depends on what the rows hold",
+                    f"output '{name}' of {count} rows has the shape {before} or {shape}, which "
+                    f"depends on values",
                     by_shape=True,
                 )
 
     def check(self) -> None:
-        """Ends the proof unless dim 0 of each output is the batch, and no other dim depends on it,
-        or there are no dims."""
+        """Ends the test unless dim 0 of each output, if any, is the only batch-dependent dim."""
         for name in self._known:
             if name in self.numbers:
                 continue
@@ -533,7 +536,7 @@ class _Shapes:
 
     @property
     def numbers(self) -> list[str]:
-        """The outputs without dims."""
+        """Outputs without dims."""
         return [name for name in self._known if not any(self._several(name).values())]
 
     @property
@@ -541,18 +544,18 @@ class _Shapes:
         return [name for name in self._known if name not in self.numbers]
 
     def _several(self, name: str) -> dict[int, list[int]]:
-        """squeeze() takes the dim of a single row, too: what has no dims then may be a row."""
+        """Returns shapes by number of rows, without a single row that squeeze() removed."""
         known = dict(sorted(self._known[name].items()))
         if known.get(1) == [] and any(known.values()):
             del known[1]
         return known
 
 
-class _Others:
-    """Draws rows that replace others.
+class _ReplacementRows:
+    """Draws replacement rows.
 
-    embeddings: the fewest that an integer may be an index into, if there are any.
-    takes: whether forward takes integers between two limits in an input.
+    embeddings: size of the smallest embedding, or None.
+    takes: returns True if forward accepts integers within two limits for an input.
     """
 
     def __init__(
@@ -591,7 +594,7 @@ class _Others:
 
 
 class _Elements(TorchDispatchMode):
-    """Counts the elements of what operators give, but for views."""
+    """Counts the output elements of operators, except views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -606,7 +609,7 @@ class _Elements(TorchDispatchMode):
 
 
 class _ConstantDraws(TorchDispatchMode):
-    """Operators that draw random numbers give constants, the same for each row of any batch."""
+    """Replaces random numbers by constants that do not depend on the row or batch size."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.native_dropout.default:
@@ -621,7 +624,7 @@ class _ConstantDraws(TorchDispatchMode):
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Threads that wait for each other by spinning take longer than the work, if it is small."""
+    """Sets the number of threads. For small work, spinning threads cost more than they save."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -642,7 +645,7 @@ def _widest(
     takes: Callable[[str, tuple[int, int]], bool],
 ) -> tuple[int, int]:
     """Widest integer range that forward accepts, at least the example's."""
-    numbers = example.cpu().numpy()  # PyTorch has no minimum of some types.
+    numbers = example.cpu().numpy()  # PyTorch lacks min() for some integer types.
     low, high = int(numbers.min()), int(numbers.max())
     least, most = torch.iinfo(example.dtype).min, torch.iinfo(example.dtype).max
     candidates = [(low - 3, high + 3), (low, high + 3), (low, high + 1)]
@@ -656,7 +659,7 @@ def _widest(
 
 
 def _far(weights: torch.Tensor) -> torch.Tensor:
-    """Random numbers of either sign, none of them zero, of the size of the tensor's."""
+    """Returns nonzero random numbers of both signs with the tensor's magnitude."""
     if not weights.is_floating_point() or weights.numel() == 0:
         return weights
     random = _signed(weights)
@@ -677,7 +680,7 @@ def _signed(like: torch.Tensor) -> torch.Tensor:
 
 
 def _size(weights: torch.Tensor) -> torch.Tensor | float:
-    """Root of the mean square; of zeros what a layer with so many inputs begins with."""
+    """Returns the root mean square, or a layer's initial scale for an all-zero tensor."""
     finite = weights.masked_fill(~weights.isfinite(), 0.0).float()
     size = finite.square().mean().sqrt().to(weights.dtype)
     if size > 0:
@@ -686,7 +689,7 @@ def _size(weights: torch.Tensor) -> torch.Tensor | float:
 
 
 def _nudge(tensor: torch.Tensor) -> torch.Tensor:
-    """Multiplies each number by 1, or by the next that the datatype has, or by the one before."""
+    """Changes random floating-point elements by one unit in the last place, up or down."""
     if not tensor.is_floating_point():
         return tensor
     steps = torch.randint_like(tensor, -1, 2)
@@ -707,7 +710,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest; infinite where one of the two alone is not a number."""
+    """Returns the largest difference, infinite if only one value is NaN."""
     one, other = one.reshape(-1).double(), other.reshape(-1).double()
     alike = (one == other) | (one.isnan() & other.isnan())
     gaps = (one - other).abs().masked_fill(alike, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)

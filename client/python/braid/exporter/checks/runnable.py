@@ -1,4 +1,4 @@
-"""Packages as a self-test runs them: tensors in and out by "role/name"."""
+"""Packages that a self-test can run, with inputs and outputs named "role/name"."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from braid.exporter.passes.embeddings import index_ranges
 
 _ROWS = 2
 _MAX_STORED_STATE = 256
-# Uniform numbers between this and its negative have a variance of 1.
+# Uniform numbers in [-_SCALE, _SCALE] have a variance of 1.
 _SCALE = math.sqrt(3)
-# Zeros, as in a gate that begins closed, would hide what is computed behind them.
+# Magnitude that replaces all-zero parameters, for example gates, which would hide other results.
 _INSTEAD_OF_ZEROS = 0.1
 _SHRINK = 0.1
 
@@ -67,17 +67,17 @@ class Runnable(Protocol):
     device: torch.device
 
     def candidates(self) -> Iterator[Given]:
-        """Yields descriptions of tensors that the graphs may take, the best ones first."""
+        """Yields descriptions of inputs that the graphs may accept, the best ones first."""
 
     def run(self, given: Tensors, seed: int) -> list[Result]:
         """Runs all graphs in their order, each with the generators seeded."""
 
 
 class RunnablePair:
-    """The whole model of an exported pair, in its own precision.
+    """Whole model of an exported pair, in its own precision.
 
-    state: returns, by name, the tensors whose statistics the generated ones have. examples: of
-    inputs.
+    state: returns by name the tensors whose statistics the generated ones copy.
+    examples: example inputs, or None.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RunnablePair:
 
     @classmethod
     def read(cls, archive: Archive) -> RunnablePair:
-        """Reads the package. Its weights are in the file next to it."""
+        """Reads the package, and its weights from model.safetensors in the same folder."""
         with reading(archive):
             reader = PackageReader(archive.path)
         weights = archive.path.with_name("model.safetensors")
@@ -165,7 +165,7 @@ class RunnablePair:
 
 
 class RunnableProgram:
-    """Program of torch.export.save, which is tested with its own weights."""
+    """Program of torch.export.save, with its own weights."""
 
     def __init__(self, archive: Archive) -> None:
         with reading(archive):
@@ -185,8 +185,8 @@ class RunnableProgram:
                 continue  # not an input, or a constant
             if not isinstance(spec.arg, (TensorArgument, SymIntArgument)):
                 raise ExportError(
-                    f"{archive.path}: the program takes '{spec.arg.name}', which is neither a "
-                    f"tensor nor an integer"
+                    f"{archive.path}: input '{spec.arg.name}' of the program has an unsupported "
+                    f"type (expected a tensor or an integer)"
                 )
             yield by_name[spec.arg.name]
 
@@ -223,12 +223,12 @@ class RunnableProgram:
         raise ExportError(f"the program lacks '{spec.target}'")
 
     def _examples(self) -> Tensors | None:
-        """Returns the example inputs of the program, or None if it has none that fit."""
+        """Returns the program's example inputs, or None if they do not match its inputs."""
         leaves = pytree.tree_leaves(self._program.example_inputs)
         tensors = [each.detach() for each in leaves if isinstance(each, torch.Tensor)]
         values = [node.meta["val"] for node in self._inputs]
         if any(isinstance(each, torch.SymInt) for each in values):
-            return None  # Nothing tells the numbers that are inputs from constants.
+            return None  # Number inputs cannot be distinguished from constants.
         if [(each.dtype, each.dim()) for each in tensors] != [
             (each.dtype, each.dim()) for each in values
         ]:
@@ -245,7 +245,7 @@ class RunnableProgram:
         }
 
     def _cut(self, name: str, example: torch.Tensor) -> torch.Tensor:
-        """Returns the example with the fewest rows, and with other free sizes as small."""
+        """Reduces all dynamic sizes of the example to their minimum."""
         for dim, size in enumerate(self._shape(self._inputs[int(name.removeprefix("input/"))])):
             places = torch.arange(size, device=example.device) % max(example.shape[dim], 1)
             example = example.index_select(dim, places)
@@ -282,9 +282,9 @@ def _described(tensors: Tensors, shrink: float = 1.0) -> Given:
 
 def _max_stored(name: str, tensor: torch.Tensor) -> int:
     if tensor.is_floating_point():
-        # A large model has thousands of biases.
+        # Limits the total size: a large model has thousands of biases.
         return _MAX_STORED_STATE if name.startswith(("parameter/", "buffer/")) else MAX_STORED
-    # A column of categories may have another range than the next one.
+    # Stores more, because columns of categories may have different ranges.
     return MAX_STORED_IF_SPECIAL if name.startswith("input/") else MAX_STORED
 
 
@@ -303,7 +303,7 @@ def _random(
 
 
 def _as_tensor(value: Any) -> torch.Tensor:
-    """Numbers become tensors without dims, as the server returns them."""
+    """Converts a number to a tensor without dims, as the server does."""
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
@@ -322,4 +322,4 @@ def reading(archive: Archive) -> Iterator[None]:
 
 def check_device(archive: Archive, device: torch.device) -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ExportError(f"{archive.path}: exported for a GPU, and there is none here")
+        raise ExportError(f"{archive.path}: exported for a GPU, but this machine has none")

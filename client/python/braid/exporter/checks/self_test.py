@@ -1,4 +1,4 @@
-"""Self-test of a package: what its graphs must compute, whichever PyTorch runs them.
+"""Self-test of a package: inputs and expected results for every version of PyTorch.
 
 The record is stored in model.pt2; docs/reference/exported-pair.md documents it.
 """
@@ -34,7 +34,7 @@ _FORMAT = "braid-self-test"
 _SCHEMA_VERSION = 1
 _NUDGES = (1, 2, 3)
 _AMPLIFICATION = 8
-# Shares of the largest value.
+# Relative to the largest value.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 3e-2}
 _GRADIENTS_SHARE = 1e-2
 
@@ -43,12 +43,12 @@ _Key = tuple[str, str]
 
 
 class NoSelfTest(ExportError):
-    """The graphs cannot be run with generated tensors."""
+    """The graphs reject generated tensors."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Output that is not what the self-test expects. output: as "role/name"."""
+    """Output that differs from the expected one by more than the tolerance. output: "role/name"."""
 
     graph: str
     output: str
@@ -70,7 +70,7 @@ def _said(output: str) -> str:
 def run(path: str | os.PathLike[str]) -> list[Difference]:
     """Runs the self-test of the package `path`, and returns the outputs that differ.
 
-    ExportError if there is none, if it is damaged, or if this PyTorch cannot read the package.
+    Raises ExportError if the package has none, or if the record or package cannot be read.
     """
     archive = Archive(Path(path))
     if not archive.has_self_test:
@@ -109,7 +109,7 @@ def _compare(graphs: list[dict[str, Any]], results: list[Result]) -> Iterator[Di
 
 
 def add(path: str | os.PathLike[str]) -> None:
-    """Adds a self-test to the package `path`, computed by this PyTorch."""
+    """Adds a self-test to the package `path`, with the results of the installed PyTorch."""
     archive = Archive(Path(path))
     package = _open(archive)
     with export_errors.wrap_errors(f"{path}: no self-test can be added"):
@@ -118,7 +118,7 @@ def add(path: str | os.PathLike[str]) -> None:
 
 
 def add_to_pair(path: Path, pair: Pair, reader: PackageReader) -> None:
-    """Adds a self-test to a pair that was just written, and that `reader` has read."""
+    """Adds a self-test to a newly written pair that `reader` has loaded."""
     state = {entry.name: entry.tensor for entry in pair.state}
     examples = pair.parts[0].part.inputs
     package = RunnablePair(reader, pair.device, lambda: state, examples)
@@ -171,14 +171,13 @@ def _choose(package: Runnable) -> tuple[Given, Tensors, list[Result]]:
             return described, given, results
         found.append((described, given, results))
     if not found:
-        raise NoSelfTest(
-            f"the graphs fail with generated values: {export_errors.describe_data_error(failures[0])}"
-        ) from failures[0]
+        reason = export_errors.describe_data_error(failures[0])
+        raise NoSelfTest(f"the graphs reject generated values: {reason}") from failures[0]
     return found[0]
 
 
 def _changes(package: Runnable, given: Tensors, results: list[Result]) -> dict[_Key, float]:
-    """Returns how far each output moves when the last places of what is given change."""
+    """Returns the largest change of each output when the last bits of the inputs change."""
     expected = _outputs(results)
     largest = dict.fromkeys(expected, 0.0)
     for seed in _NUDGES:
@@ -192,7 +191,7 @@ def _run_nudged(package: Runnable, given: Tensors, seed: int) -> list[Result]:
     try:
         return package.run(_nudged(given, seed), SEED)
     except (RuntimeError, IndexError):
-        # Nudging would leave the valid range (probability 1, class index).
+        # The changed inputs are out of range, for example a probability above 1.
         return package.run(_nudged(given, seed, keep=("buffer", "input")), SEED)
 
 
@@ -213,7 +212,7 @@ def _tolerances(results: list[Result], changes: dict[_Key, float]) -> dict[_Key,
     for (graph, name), tensor in outputs.items():
         largest = _largest(tensor)
         if "_gradient/" in name:
-            # A gradient may be zero but for rounding, for example before batch norm.
+            # A gradient may be zero except for rounding, for example before batch norm.
             largest = max(largest, _GRADIENTS_SHARE * max(gradients))
         relative = _TOLERANCE.get(tensor.dtype, 0.0) * largest
         tolerances[graph, name] = max(relative, _AMPLIFICATION * changes[graph, name])

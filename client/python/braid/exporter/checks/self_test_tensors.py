@@ -1,4 +1,4 @@
-"""Tensors of a self-test, stored or generated from a seed (docs/reference/exported-pair.md)."""
+"""Tensors of a self-test, stored or generated from a seed; see docs/reference/exported-pair.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braid.exporter.formats.safetensors import from_bytes
 from braid.exporter.model.signature import DATATYPES
 
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
-# Numbers of elements.
+# In elements.
 MAX_STORED = 4096
 MAX_STORED_IF_SPECIAL = 16384
 _MAX_SAMPLES = 256
@@ -55,7 +55,7 @@ def _statistics(tensor: torch.Tensor, shrink: float) -> dict[str, float]:
 
 
 def read_tensor(record: Mapping[str, Any]) -> torch.Tensor:
-    """Returns the tensor that the JSON describes. ValueError if it describes none."""
+    """Returns the tensor that the JSON describes. Raises ValueError if it is not valid."""
     if record["dtype"] not in DTYPES:
         raise ValueError(f"unknown dtype '{record['dtype']}'")
     dtype, shape = DTYPES[record["dtype"]], record["shape"]
@@ -82,7 +82,7 @@ def generate(
         elif dtype.is_floating_point:
             values = np.clip(mean + scale * (2 * numbers - 1), min, max)
         else:
-            # The offset may be larger than INT64 holds; the sum wraps around to the right number.
+            # The offset may exceed INT64; the sum wraps around to the correct number.
             offset = np.floor(numbers * float(max - min + 1)).astype(np.uint64)
             offset = np.minimum(offset, np.uint64(max - min))
             values = (offset + np.uint64(min % (1 << 64))).view(np.int64)
@@ -91,7 +91,7 @@ def generate(
 
 
 def uniform(seed: int, begin: int, end: int) -> np.ndarray:
-    """Returns elements `begin` to `end` of the seed's sequence, from 0 to 1, as splitmix64 does."""
+    """Returns elements `begin` to `end` of the seed's splitmix64 sequence, in [0, 1)."""
     first = ((seed << 32) + begin + 0x9E3779B97F4A7C15) % (1 << 64)
     z = np.arange(end - begin, dtype=np.uint64) + np.uint64(first)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -106,7 +106,7 @@ def _chunks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def sample(tensor: torch.Tensor, tolerance: float) -> dict[str, Any]:
-    """Returns the JSON of at most 256 expected elements, evenly spread."""
+    """Returns the JSON of at most 256 evenly spaced expected elements."""
     stride = max(1, -(-tensor.numel() // _MAX_SAMPLES))
     return {
         "dtype": DATATYPES[tensor.dtype],
@@ -118,9 +118,10 @@ def sample(tensor: torch.Tensor, tolerance: float) -> dict[str, Any]:
 
 
 def largest_difference(record: Mapping[str, Any], tensor: torch.Tensor) -> float:
-    """Returns how far `tensor` is from its expected elements, infinite for another shape or dtype.
+    """Returns the largest difference of `tensor` from its expected elements.
 
-    NaN equals NaN; infinities must match. ValueError if `record` describes no sample.
+    Infinite for another shape or dtype. NaN equals NaN; infinities must match. Raises ValueError if
+    `record` is not valid.
     """
     if record["dtype"] != DATATYPES.get(tensor.dtype) or record["shape"] != list(tensor.shape):
         return math.inf

@@ -1,4 +1,4 @@
-"""A module compiled ahead of time by AOTInductor, for inference."""
+"""Export for inference, compiled ahead of time by AOTInductor."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _RENORMALIZES = torch.ops.aten.embedding_renorm_.default
 _RANGES = "BRAID_RANGES"
 _TORCH_VERSION = "BRAID_TORCH_VERSION"
 _OPTIONS = {
-    # What several threads run cannot be left when an index is out of range but by ending the server.
+    # An index out of range in multithreaded code ends the process.
     "cpp.threads": 1,
-    # Takes longer than to compile one package without.
+    # Precompiling headers takes longer than it saves for one package.
     "cpp_cache_precompile_headers": False,
 }
 
@@ -52,7 +52,7 @@ class Compiled:
 
 
 def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
-    """The module with its outputs as the server names them: a tuple, or a dict of one level."""
+    """Wraps the module so that it returns a flat tuple, or a flat dict by server output name."""
 
     class Flat(nn.Module):
         def __init__(self) -> None:
@@ -65,7 +65,7 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
                 return tuple(tensors)
             return dict(zip(names, tensors))
 
-    # torch.export looks for arguments of the inputs' names.
+    # torch.export matches inputs to arguments by name.
     kind = inspect.Parameter.KEYWORD_ONLY
     arguments = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     arguments += [inspect.Parameter(name, kind) for name in inputs]
@@ -76,13 +76,13 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
 def write(
     folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
 ) -> Compiled:
-    """Writes model.pt2, and compares what is loaded again with the module.
+    """Writes model.pt2, then loads it and compares it with the module.
 
-    batching: unless it is NONE, dim 0 of the outputs has to be the batch.
+    batching: unless NONE, dim 0 of every output must be the batch.
     """
     device = device_of(module)
     _check_compiler(device)
-    # Before 2.15 PyTorch runs no torch.cond any more after the proof of row independence.
+    # Before 2.15, PyTorch cannot run torch.cond after the row-independence test without a reset.
     torch.compiler.reset()
     check_evaluation_is_repeatable(module, inputs)
     path = folder / "model.pt2"
@@ -112,14 +112,14 @@ def write(
             config.tensor(name, DATATYPES[each.dtype], of_output, batching)
             for name, each, of_output in zip(names, expected, zip(*shapes))
         ],
-        "compiled for this processor, and for inference alone",
+        "compiled for this processor, inference only",
     )
 
 
 def _run(
     module: nn.Module, given: dict[str, torch.Tensor], device: torch.device
 ) -> tuple[list[str], list[torch.Tensor], bool]:
-    """The outputs, and whether random numbers were drawn for them."""
+    """Returns output names, outputs, and True if forward drew random numbers."""
     before = run_context.random_state(device)
     with restored(module):
         names, outputs = flatten_outputs(call(module, _copies(given)))
@@ -127,7 +127,7 @@ def _run(
 
 
 def _copies(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Forward may write to its inputs."""
+    """Copies the inputs, because forward may write to them."""
     return {name: each.clone() for name, each in given.items()}
 
 
@@ -142,8 +142,8 @@ def _check_compiler(device: torch.device) -> None:
         ) from error
     if shutil.which(compiler) is None:
         raise ExportError(
-            f"format 'aot' needs a C++ compiler, and '{compiler}' is not there: install g++, "
-            f"or name one in the variable CXX"
+            f"format 'aot' needs a C++ compiler: '{compiler}' not found (install g++, or set the "
+            f"environment variable CXX)"
         )
 
 
@@ -155,19 +155,19 @@ def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> 
     try:
         flat = _flat(module, inputs)
         try:
-            # Else one row is a case of its own, and the package one for two rows and more.
+            # Otherwise the trace treats one row as a special case and requires two or more.
             with symbolic_shapes.patch(backed_size_oblivious=True):
                 _package(flat, examples, shapes, path)
-        except UserError:  # Some operators ask whether it is one row.
+        except UserError:  # Some operators check for a single row.
             _package(flat, examples, shapes, path)
     except ExportError:
         raise
     except Exception as error:
-        raise export_errors.model_error("it cannot be compiled", error) from error
+        raise export_errors.model_error("the module cannot be compiled", error) from error
 
 
 def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
-    # What would be compiled of an encoder layer takes longer than PyTorch's own operator.
+    # PyTorch's fused operator is faster than a compiled encoder layer.
     with (
         encoder_layers.fused(),
         inductor.dynamic_batch_convolutions(),
@@ -177,8 +177,8 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
         program = torch.export.export(module, (), examples, dynamic_shapes=shapes, strict=False)
         if any(each.target is _RENORMALIZES for each in program.graph.nodes):
             raise ExportError(
-                "forward writes to an embedding's parameter (max_norm), which a compiled package "
-                "cannot"
+                "forward() writes to an embedding's parameter (max_norm), which format 'aot' does "
+                "not support"
             )
         metadata = {
             _RANGES: json.dumps(_ranges(program, examples)),
@@ -192,7 +192,7 @@ def _package(module: nn.Module, examples: Any, shapes: Any, path: Path) -> None:
 
 
 def _ranges(program: torch.export.ExportedProgram, inputs: Iterable[str]) -> dict[str, Any]:
-    """By the input's name: the least and the largest index that its embeddings have."""
+    """Returns the valid range of indices of each input that indexes embeddings."""
     by_placeholder = index_ranges(program.graph_module)
     placeholders = program.graph_signature.user_inputs
     pairs = zip(inputs, placeholders, strict=True)
@@ -212,7 +212,7 @@ def _compare(
             one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
         ):
             raise ExportError(
-                f"the compiled package is not the model: output '{name}' of a batch of {batch} "
-                f"is another"
-                + ("; forward draws random numbers in evaluation, and the package others" * drawn)
+                f"the compiled package does not match the model: output '{name}' differs for a "
+                f"batch of {batch}"
+                + ("; forward() draws random numbers in evaluation, which differ" * drawn)
             )

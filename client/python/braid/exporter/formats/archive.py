@@ -1,4 +1,4 @@
-"""Archives of models, which are zip files, without the reader of one version of PyTorch."""
+"""Zip archives of models, read without PyTorch's version-dependent readers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Kind(Enum):
 
 
 class Archive:
-    """Package in the file `path`. Raises ExportError if the file is not a package."""
+    """Model package in a file. The constructor raises ExportError for any other file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with export_errors.wrap_errors(f"{path}: cannot be read"):
             with zipfile.ZipFile(path) as file:
-                # All records are in one folder, named after the file.
+                # One folder, named after the file, contains all records.
                 self._root = file.namelist()[0].partition("/")[0] if file.namelist() else ""
                 names = [name.removeprefix(f"{self._root}/") for name in file.namelist()]
         self._names = set(names)
@@ -47,12 +47,12 @@ class Archive:
         else:
             raise ExportError(
                 f"{path}: unknown format (expected an exported pair, a program of "
-                f"torch.export.save, an AOTInductor package or TorchScript)"
+                f"torch.export.save, an AOTInductor package or a TorchScript module)"
             )
 
     @property
     def torch_version(self) -> str:
-        """Version of the PyTorch that made a pair or a program, such as "2.15.0"."""
+        """Version of PyTorch that wrote the pair or program, for example "2.15.0"."""
         record = MANIFEST if self.kind == Kind.PAIR else _PROGRAM
         try:
             return json.loads(self._read(record))["torch_version"].partition("+")[0]

@@ -1,4 +1,4 @@
-"""The config.pbtxt of a model: written where there is none, compared where there is one."""
+"""config.pbtxt of a model: written if missing, compared with the package if present."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from google.protobuf import text_format
 from braid import _protocol
 from braid._export import ExportError
 
-MAX_BATCH_SIZE = 256  # What the server takes where a TorchScript model has no config.pbtxt.
-# The parameter by which a configuration declares batches of rows that are not proven independent,
-# or that dim 0 is the batch although each request runs alone, so that the model can be trained.
+MAX_BATCH_SIZE = 256  # The server's default for a TorchScript model without config.pbtxt.
+# Parameter of config.pbtxt. "assumed" declares batches although independence of rows is not shown.
+# "dependent" declares dim 0 as the batch although each request runs alone, which training needs.
 ROW_INDEPENDENCE, ASSUMED, DEPENDENT = "row_independence", "assumed", "dependent"
 
 _ModelConfig = _protocol.message("inference.ModelConfig")
@@ -24,14 +24,14 @@ _ModelConfig = _protocol.message("inference.ModelConfig")
 class Batching(enum.Enum):
     """Role of dim 0 in the server."""
 
-    MERGED = "a batch, of the rows of several requests or of some of one"
-    WHOLE = "a batch, of one request"
+    MERGED = "batch; the server merges requests and splits them"
+    WHOLE = "batch; each request runs alone and whole"
     NONE = "no batch"
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. dims: without the batch if batches are merged; -1 is of any size."""
+    """Input or output. dims: without the batch dim if batching is MERGED; -1 means any size."""
 
     name: str
     datatype: str
@@ -39,10 +39,10 @@ class Tensor:
 
 
 def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: Batching) -> Tensor:
-    """shapes: with the batch, of one or more batches; a size that differs becomes -1. Where dim 0
-    is a batch, what has no dims is one number for it.
+    """Returns the declaration of an input or output, from its shapes for one or more batches.
 
-    ExportError if there are now more, now fewer dims.
+    A size that differs between `shapes` becomes -1. If dim 0 is the batch, a tensor without dims
+    counts as one number for the batch. Raises ExportError if the number of dims differs.
     """
     if batching != Batching.NONE:
         shapes = [shape or (1,) for shape in shapes]
@@ -50,9 +50,9 @@ def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: 
     if len(ranks) > 1:
         raise ExportError(
             f"output '{name}' has {min(ranks)} dims for some batches and {max(ranks)} for others "
-            f"(expected the same for all)"
+            f"(expected the same number for all)"
         )
-    # A configuration has no size of 0.
+    # config.pbtxt cannot declare a size of 0.
     dims = [(sizes[0] or -1) if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes)]
     if batching == Batching.MERGED:
         return Tensor(name, datatype, dims[1:])
@@ -60,20 +60,23 @@ def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: 
 
 
 def input_tensor(name: str, datatype: str, row: Sequence[int], batching: Batching) -> Tensor:
-    """row: the shape of one row."""
+    """Returns the declaration of an input. row: shape without dim 0."""
     return tensor(name, datatype, [(-1, *row)], batching)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The settings of a config.pbtxt that concern batches."""
+    """Batch settings of a config.pbtxt."""
 
     max_batch_size: int
     row_independence: str
 
 
 def read_declared(path: Path) -> Declared | None:
-    """None if there is no file at `path`; ExportError if it cannot be read."""
+    """Reads the batch settings, or returns None if there is no file.
+
+    Raises ExportError if the file is not valid.
+    """
     if not path.exists():
         return None
     config = _read(path)
@@ -81,7 +84,7 @@ def read_declared(path: Path) -> Declared | None:
 
 
 def to_text(platform: str, inputs: list[Tensor], outputs: list[Tensor], batching: Batching) -> str:
-    """platform: as in Triton; empty for the pair, which has none there."""
+    """Returns the text of a config.pbtxt. platform: Triton's name, empty for a pair."""
     lines = [f'platform: "{platform}"'] if platform else []
     lines.append(f"max_batch_size: {MAX_BATCH_SIZE if batching == Batching.MERGED else 0}")
     for field, tensors in (("input", inputs), ("output", outputs)):
@@ -112,12 +115,12 @@ def _read(path: Path) -> Any:
 
 
 def check_matches(path: Path, platform: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-    """ExportError if the config.pbtxt at `path` says something else of the model."""
+    """Raises ExportError if the config.pbtxt at `path` contradicts the package."""
     config = _read(path)
     if config.platform and config.platform != platform:
         raise ExportError(
-            f"{path}: platform is '{config.platform}', but the package's "
-            + (f"would be '{platform}'" if platform else "has none: remove it")
+            f"{path}: platform: '{config.platform}' "
+            + (f"(expected '{platform}')" if platform else "(expected none for a pair)")
         )
     for field, mine, theirs in (
         ("input", inputs, config.input),
@@ -130,8 +133,8 @@ def check_matches(path: Path, platform: str, inputs: list[Tensor], outputs: list
             said = datatype.values_by_number[there[each.name].data_type].name
             if said != f"TYPE_{each.datatype}":
                 raise ExportError(
-                    f"{path}: {field} '{each.name}' has data_type {said}, "
-                    f"the model TYPE_{each.datatype}"
+                    f"{path}: {field} '{each.name}': data_type {said}, but the model has "
+                    f"TYPE_{each.datatype}"
                 )
             _check_dims(path, field, each, there[each.name], config.max_batch_size > 0)
 
@@ -139,7 +142,8 @@ def check_matches(path: Path, platform: str, inputs: list[Tensor], outputs: list
 def _check_names(path: Path, field: str, mine: list[str], theirs: list[str]) -> None:
     if sorted(mine) != sorted(theirs):
         raise ExportError(
-            f"{path}: its {field}s are {', '.join(theirs) or 'none'}, the model's {', '.join(mine)}"
+            f"{path}: {field}: names {', '.join(theirs) or 'none'}, but the model has "
+            f"{', '.join(mine)}"
         )
 
 
@@ -150,6 +154,6 @@ def _check_dims(path: Path, field: str, mine: Tensor, theirs, batched: bool) -> 
     )
     if not fits:
         raise ExportError(
-            f"{path}: {field} '{mine.name}' has dims {dims}, the model {list(mine.dims)}"
-            + ("" if batched else ", which include the batch, as max_batch_size is 0")
+            f"{path}: {field} '{mine.name}': dims {dims}, but the model has {list(mine.dims)}"
+            + ("" if batched else " (with max_batch_size 0, dims include the batch)")
         )

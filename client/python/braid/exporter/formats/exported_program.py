@@ -1,4 +1,4 @@
-"""Makes an ExportedProgram, which can be packaged, of a flat graph without state of its own."""
+"""Conversion of a flat, stateless graph into an ExportedProgram that can be packaged."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from braid.exporter.passes import graph_utils
 
 
 def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
-    """What torch.export would have made of it, without tracing it again. symbol: of the batch.
+    """Wraps the graph as torch.export would, without tracing it again.
 
-    Of what is known of the nodes the values alone are kept, not where in whose source they are.
+    symbol: symbolic size of the batch. Node metadata is dropped except for values, so the package
+    contains no source paths.
     """
     for node in module.graph.nodes:
         node.meta = {key: value for key, value in node.meta.items() if key == "val"}
@@ -63,8 +64,10 @@ def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
 
 
 def _give_keywords(module: GraphModule) -> None:
-    """Spells out defaults such as that of uniform's `from`: what reads a package again passes by
-    position what Python has no name for."""
+    """Writes out defaults of arguments named like a Python keyword, for example `from`.
+
+    PyTorch's reader passes such arguments by position.
+    """
     for node in module.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         arguments = schema.arguments if schema is not None else []
@@ -74,7 +77,7 @@ def _give_keywords(module: GraphModule) -> None:
 
 
 def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """Makes inputs, the first ones, of the tensors that the graph holds."""
+    """Turns the tensors that the graph holds into its first inputs."""
     constants: dict[str, torch.Tensor] = {}
     first = next(iter(module.graph.nodes))
     by_target: dict[str, Node] = {}

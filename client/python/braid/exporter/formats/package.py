@@ -1,4 +1,4 @@
-"""Writes a version's folder, whole or not at all."""
+"""Files of a model version, published atomically."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from braid.exporter.formats.precisions import MODEL_PRECISION, PrecisionError
 
 
 def write_pair(folder: Path, pair: Pair) -> None:
+    """Writes model.pt2 and model.safetensors. Raises ExportError for graphs it cannot write."""
     try:
         package_pt2(
             str(folder / "model.pt2"),
@@ -42,7 +43,10 @@ def _exported(pair: Pair) -> dict[str, ExportedProgram]:
 
 
 def write_error(pair: Pair, error: SerializeError) -> ExportError:
-    """A PrecisionError if the pair could be written and read without one of its precisions."""
+    """Returns a PrecisionError if the pair can be written without one of its precisions.
+
+    Otherwise returns an ExportError.
+    """
     for each in pair.parts[0].precisions:
         if each.name != MODEL_PRECISION and _goes_there_and_back(pair.without(each.name)):
             return PrecisionError(each.name, _reason(error))
@@ -63,12 +67,12 @@ def _goes_there_and_back(pair: Pair) -> bool:
 def _reason(error: SerializeError) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, KeyError) and isinstance(cause.args[0], torch.dtype):
-        return f"torch.export writes no graph with a tensor of {cause.args[0]}"
+        return f"torch.export cannot write a graph with a tensor of {cause.args[0]}"
     return f"torch.export cannot write a graph: {export_errors.first_line(cause)}"
 
 
 def next_version(model: Path) -> int:
-    """One more than the highest that is there; 1 in a model without."""
+    """Returns the highest existing version plus 1, or 1 for a model without versions."""
     if not model.is_dir():
         return 1
     return max((int(each.name) for each in model.iterdir() if _is_version(each)), default=0) + 1
@@ -80,9 +84,9 @@ def _is_version(path: Path) -> bool:
 
 @contextmanager
 def temporary_folder(model: Path) -> Iterator[Path]:
-    """A folder on the model's file system to write in, removed at the end if it is still there.
+    """Creates a folder next to the model, and removes it on exit.
 
-    Its name is none that a server takes for a model or a version.
+    It is on the model's file system, and the server ignores its name.
     """
     parent = model.parent
     try:
@@ -97,7 +101,10 @@ def temporary_folder(model: Path) -> Iterator[Path]:
 
 
 def publish(written: Path, model: Path, config: str | None) -> Path:
-    """Makes `written` the model's next version; config: of a config.pbtxt to write before it."""
+    """Renames `written` to the model's next version.
+
+    config: text of a config.pbtxt to write first, or None.
+    """
     there = model.is_dir()
     model.mkdir(exist_ok=True)
     try:
@@ -123,6 +130,6 @@ def _rename(written: Path, model: Path) -> Path:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            version += 1  # Somebody else has just written it.
+            version += 1  # Another process published this version first.
         else:
             return target

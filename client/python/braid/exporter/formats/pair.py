@@ -1,4 +1,4 @@
-"""A module as a pair of graphs: what is traced, and what train.json says of it."""
+"""Exported pair: forward and backward graphs of a module, and its manifest train.json."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Precision:
-    """The programs of one precision. Without `forward` nothing can be trained; a stage without
-    `backward` is run in training, but has nothing to learn and nothing before it that has."""
+    """Programs of one precision.
+
+    Without `forward` the model cannot be trained. A stage without `backward` runs in training, but
+    neither it nor any stage before it has trainable parameters.
+    """
 
     name: str
     evaluation: Program
@@ -71,7 +74,7 @@ class Pair:
         return replace(self, parts=parts)
 
     def graphs(self) -> dict[str, Program]:
-        """By the names that train.json has for them."""
+        """Returns the programs by their graph names in train.json."""
         named: dict[str, Program] = {}
         for index, part in enumerate(self.parts):
             for each in part.precisions:
@@ -110,8 +113,12 @@ def make_pair(
     chains: list[list[str]],
     row_independence: RowIndependence,
 ) -> Pair:
-    """precisions: in addition to the model's own. chains: of submodules' paths. row_independence:
-    the result that the package records."""
+    """Traces the module in all precisions.
+
+    precisions: in addition to the model's own.
+    chains: pipelines, as lists of submodule paths.
+    row_independence: result that the package records.
+    """
     _check_is_python(module)
     _check_mode_switch(module)
     device = device_of(module)
@@ -129,7 +136,7 @@ def make_pair(
                     dry_run.run_precision(part, DTYPES[name])
                 made.append([_trace(part, name, device) for part in parts])
         except PrecisionError as error:
-            precisions.leave_out(error)
+            precisions.skip(error)
     exported = [
         ExportedPart(part, *dry_run.min_rows(part, device), list(of_part))
         for part, of_part in zip(parts, zip(*made))
@@ -138,8 +145,11 @@ def make_pair(
 
 
 def _check_mode_switch(module: nn.Module) -> None:
-    """ExportError, by name, if a switch of modes changes a parameter or buffer, as of an adapter
-    that is merged into the weights for evaluation: a package has one set for both."""
+    """Raises ExportError if train() or eval() changes a parameter or buffer.
+
+    An adapter that merges into the weights for evaluation does so. A package has one set of
+    weights for both modes.
+    """
     with values_restored(module), bindings_restored(module):
         module.train(module.training)
         before = [(entry, entry.copy()) for entry in state_entries(module)]
@@ -150,9 +160,9 @@ def _check_mode_switch(module: nn.Module) -> None:
                 if entry.name not in now or not bitwise_equal(now[entry.name], was):
                     called = "train()" if training else "eval()"
                     raise ExportError(
-                        f"{called} of the module changes the {entry.kind} '{entry.name}', of which "
-                        f"a package has one for training and evaluation: switch that off, such as "
-                        f"the merging of an adapter's weights"
+                        f"{called} changes the {entry.kind} '{entry.name}', but a package has one "
+                        f"for training and evaluation (disable this, for example merging of "
+                        f"adapter weights)"
                     )
 
 
@@ -160,7 +170,7 @@ def _check_is_python(module: nn.Module) -> None:
     for path, each in module.named_modules():
         if isinstance(each, torch.jit.ScriptModule):
             said = f"the submodule '{path}'" if path else "the module"
-            raise ExportError(f"{said} is TorchScript; a pair is made of the Python module")
+            raise ExportError(f"{said} is TorchScript (a pair needs a Python module)")
 
 
 def _trace(part: Part, name: str, device: torch.device) -> Precision:

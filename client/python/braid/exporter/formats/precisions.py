@@ -1,4 +1,4 @@
-"""Which precisions a pair has beside the model's own, and what becomes of one that cannot be."""
+"""Additional precisions of a pair, and handling of those that cannot be exported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL_PRECISION = "model"
 
 
 class PrecisionError(ExportError):
-    """One precision beside the model's own cannot be made."""
+    """An additional precision cannot be exported."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"precision {name}: {reason}")
@@ -24,27 +24,31 @@ class PrecisionError(ExportError):
 
 
 class Precisions:
-    """by_name: they were asked for. One that is there by default is left out where it cannot be
-    made: autocast is not for all models."""
+    """Additional precisions to export.
+
+    by_name: True if the user requested them. A default precision that fails is skipped, because
+    not every model works under autocast.
+    """
 
     def __init__(self, names: list[str], by_name: bool) -> None:
         self.names = names
         self._by_name = by_name
-        self._left_out: list[PrecisionError] = []
+        self._skipped: list[PrecisionError] = []
 
-    def leave_out(self, error: PrecisionError) -> None:
+    def skip(self, error: PrecisionError) -> None:
+        """Skips the precision that failed, or raises `error` if the user requested it."""
         if self._by_name:
             raise error
         self.names = [each for each in self.names if each != error.name]
-        self._left_out.append(error)
+        self._skipped.append(error)
 
     def reason(self) -> str:
-        return "; ".join(f"without {each.name}: {each.reason}" for each in self._left_out)
+        return "; ".join(f"without {each.name}: {each.reason}" for each in self._skipped)
 
 
 @contextmanager
 def precision_errors(name: str) -> Iterator[None]:
-    """PrecisionError for whatever fails, unless the precision is the model's own."""
+    """Converts any error into a PrecisionError, unless `name` is the model's own precision."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Graphs with a role, a name, a datatype and a shape for each input and output."""
+"""Programs of a pair: graphs whose inputs and outputs have a role, name, dtype and shape."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Slot:
-    """An input or output of a graph.
+    """Input or output of a graph.
 
-    depends_on: for a gradient, the outputs that it comes from.
-    additive: for a gradient, whether those of a batch's chunks add up to the whole batch's.
+    depends_on: for a gradient, the outputs whose gradients it is computed from.
+    additive: for a gradient, True if the sum over a batch's chunks is the whole batch's gradient.
     """
 
     role: str
@@ -63,7 +63,7 @@ class Program:
     symbol: sympy.Symbol
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """Of the inputs that are looked up in an embedding: the least and the largest index."""
+        """Returns the valid range of indices of each input that indexes embeddings."""
         by_placeholder = embeddings.index_ranges(self.graph)
         return {
             slot.name: by_placeholder[node.name]
@@ -73,12 +73,12 @@ class Program:
 
     @cached_property
     def exported(self) -> ExportedProgram:
-        """What torch.export would have made of the graph. Constants become inputs of it."""
+        """The graph as an ExportedProgram, with constants as inputs."""
         return exported_program.make(self.graph, self.symbol)
 
 
 class _Namer:
-    """Makes slots of nodes, with the batch's symbol by its name."""
+    """Creates slots for nodes. Writes the batch's symbolic size as "batch"."""
 
     def __init__(self, symbol: sympy.Symbol) -> None:
         self._symbol = symbol
@@ -98,10 +98,11 @@ class _Namer:
 
 
 def evaluation(part: Part, trace: Trace) -> Program:
+    """Returns the evaluation program of a trace."""
     graph = trace.graph
     origins = _origins(graph)
     _flatten(graph)
-    # What changes of buffers is forgotten: in evaluation nobody asks for it.
+    # Drops buffer updates: evaluation does not use them.
     nodes = [
         node
         for node, origin in zip(graph_utils.outputs(graph), origins)
@@ -128,22 +129,25 @@ def evaluation(part: Part, trace: Trace) -> Program:
 
 
 def _check_output(slot: Slot) -> None:
-    """Rows of chunks are put one after the other; a tensor without dims is one number a chunk."""
+    """Checks that the server can concatenate the output of several chunks.
+
+    A tensor without dims is one number per chunk.
+    """
     free = [place for place, size in enumerate(slot.shape) if isinstance(size, str)]
     if slot.shape and (slot.shape[0] != "batch" or free != [0]):
         shape = ", ".join(map(str, slot.shape))
         raise ExportError(
-            f"output '{slot.name}' has the shape [{shape}]; expected the batch as dim 0, and no "
-            f"other dim that depends on it"
+            f"output '{slot.name}' has the shape [{shape}] (expected the batch as dim 0, and no "
+            f"other dim that depends on it)"
         )
     if slot.dtype not in DATATYPES.values():
-        raise ExportError(f"output '{slot.name}' is {slot.dtype}, a type that cannot be sent")
+        raise ExportError(f"output '{slot.name}' has the unsupported dtype {slot.dtype}")
 
 
 def training(
     part: Part, trace: Trace, precision: torch.dtype | None
 ) -> tuple[Program, Program | None]:
-    """Forward and backward, None if nothing has a gradient."""
+    """Returns the forward and backward programs; backward is None without gradients."""
     origins = _origins(trace.graph)
     tangents = {
         node.name: node.meta["desc"].output
@@ -193,9 +197,9 @@ def training(
 def _correct_dtypes(
     part: Part, forward: GraphModule, backward: GraphModule, precision: torch.dtype | None
 ) -> None:
-    """Has the tensors that are saved say the dtypes that they have when the graph is run.
+    """Corrects the dtypes of saved tensors to those of a real run.
 
-    A trace is told otherwise of some, as of batch norm's statistics in mixed precision.
+    A trace reports wrong dtypes for some, for example batch norm's statistics in mixed precision.
     """
     given = [entry.copy() for entry in part.untied]
     examples = part.examples(True, precision).values()
@@ -205,7 +209,7 @@ def _correct_dtypes(
     taken = {node.name: node for node in graph_utils.placeholders(backward)}
     for node, value in zip(graph_utils.outputs(forward), values):
         if value is None:
-            raise ExportError(f"{node.target} gives no tensor where its trace has one")
+            raise ExportError(f"{node.target} returns no tensor, but its trace has one")
         if node.meta["val"].dtype != value.dtype:
             node.meta["val"] = node.meta["val"].to(value.dtype)
             if node.name in taken:
@@ -230,7 +234,9 @@ def _backward(
             continue
         role, name = roles[origin.grad_of.idx]
         if node.meta["val"].layout != torch.strided:
-            raise ExportError(f"the gradient of the {role} '{name}' is sparse; expected dense")
+            raise ExportError(
+                f"the gradient of the {role} '{name}' is sparse (expected a dense tensor)"
+            )
         depends_on = [output for output in part.names if output in reached[node]]
         nodes.append(node)
         slot = namer.slot(f"{role}_gradient", name, node, depends_on)
@@ -242,7 +248,7 @@ def _backward(
 
 
 def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node, frozenset[str]]:
-    """Of each node, the outputs whose gradients it is computed from."""
+    """Returns for each node the outputs whose gradients it is computed from."""
     reached: dict[Node, frozenset[str]] = {}
     for node in graph.graph.nodes:
         role, name = known.get(node.name, ("", "")) if node.op == "placeholder" else ("", "")
@@ -252,8 +258,7 @@ def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node
 
 
 def _scaled_by_frequency(graph: GraphModule) -> set[Node]:
-    """The nodes computed from an embedding's gradient that is divided by how often each index
-    occurs."""
+    """Returns the nodes computed from an embedding gradient that uses scale_grad_by_freq."""
     scaled: set[Node] = set()
     for node in graph.graph.nodes:
         if _scales_by_frequency(node) or scaled.intersection(node.all_input_nodes):
@@ -288,7 +293,7 @@ def _flatten(graph: GraphModule) -> None:
 
 
 def _roles(part: Part) -> list[tuple[str, str]]:
-    """Of the graph's inputs, but for output gradients."""
+    """Returns role and name of the graph's inputs, except output gradients."""
     state = [(entry.kind, entry.name) for entry in part.untied]
     return state + [("input", name) for name in part.inputs]
 
@@ -298,18 +303,20 @@ def _role_of_output(part: Part, roles: list[tuple[str, str]], origin: Any) -> tu
         return "output", part.names[origin.idx]
     role, name = roles[origin.mutated_input.idx]
     if role != "buffer":
-        raise ExportError(f"forward writes to the {role} '{name}'")
+        raise ExportError(f"forward() writes to the {role} '{name}'")
     return "new_buffer", name
 
 
 def _position(origin: Any) -> int:
     if not isinstance(origin, PlainAOTOutput):
-        raise ExportError("the gradient of a loss reaches a buffer that forward changes: detach it")
+        raise ExportError(
+            "forward() updates a buffer with a value that has a gradient (detach the value)"
+        )
     return origin.idx
 
 
 def _own(graph: GraphModule, nodes: list[Node]) -> list[Node]:
-    """The outputs with a copy in the place of each that is an input or there already."""
+    """Returns the outputs, with a copy for each that is an input or occurs twice."""
     own: list[Node] = []
     for node in nodes:
         if node.op == "placeholder" or node in own:

@@ -1,4 +1,4 @@
-"""Writes and reads safetensors files."""
+"""Reader and writer of safetensors files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def can_hold(dtype: torch.dtype) -> bool:
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Largest elements first, as in safetensors' own files, so that each is aligned to its size."""
+    """Writes the tensors, those with the largest elements first, so that all are aligned."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     header, end = {}, 0
     for name, tensor in ordered:
@@ -71,9 +71,9 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def from_bytes(dtype: torch.dtype, shape: list[int], data: bytes) -> torch.Tensor:
-    """Returns a tensor of little-endian numbers, row by row.
+    """Returns a tensor from little-endian, row-major data.
 
-    Raises ValueError if the byte count does not match.
+    Raises ValueError if the byte count does not match the shape.
     """
     expected = math.prod(shape) * dtype.itemsize
     if len(data) != expected:

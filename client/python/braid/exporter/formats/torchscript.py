@@ -1,4 +1,4 @@
-"""A module as TorchScript: scripted, or traced where that cannot be done."""
+"""Export as TorchScript: scripted, or traced if scripting fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _SEED = 22
 
 @dataclass(frozen=True)
 class Script:
-    """reason: why it was traced, and what that costs; empty if it was scripted. notes: on training."""
+    """Written TorchScript module.
+
+    reason: why it was traced, and the consequences; empty if it was scripted.
+    notes: on training.
+    """
 
     inputs: list[config.Tensor]
     outputs: list[config.Tensor]
@@ -45,10 +49,10 @@ class Script:
 
 
 class _Loaded:
-    """What was written, as a server runs it.
+    """Written module, loaded and run as in a server.
 
-    It is loaded once more for the caller's default dtype: what a script makes of constants alone is
-    made when it is first run, and stays.
+    A second instance runs under the caller's default dtype, if that differs from the server's: a
+    script evaluates constant expressions in its first run and keeps the results.
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
@@ -59,7 +63,7 @@ class _Loaded:
             self._here = torch.jit.load(str(path), map_location=device)
 
     def run(self, given: dict[str, torch.Tensor], training: bool) -> list[torch.Tensor]:
-        """ExportError if it is something else under the caller's default dtype."""
+        """Runs the module. Raises ExportError if the caller's default dtype changes the result."""
         with default_dtype.errors_explained(), default_dtype.server_default():
             outputs = self._run(self._script, given, training)
         if self._here is None:
@@ -67,7 +71,7 @@ class _Loaded:
         here = self._run(self._here, given, training)
         if not all(map(bitwise_equal, outputs, here)):
             raise ExportError(
-                f"TorchScript would compute other results: {default_dtype.describe_mismatch()}"
+                f"TorchScript would compute different results: {default_dtype.describe_mismatch()}"
             )
         return outputs
 
@@ -78,9 +82,9 @@ class _Loaded:
 
 
 class _Renormalization(TorchDispatchMode):
-    """Sees whether embeddings are renormalized. `torch.jit.script` takes that for dead code.
+    """Detects renormalization of embeddings, which `torch.jit.script` removes as dead code.
 
-    Refuses operators that run functions of Python: a trace would keep one course.
+    Rejects operators that take Python functions: a trace would record one branch.
     """
 
     supports_higher_order_operators = True
@@ -98,13 +102,15 @@ class _Renormalization(TorchDispatchMode):
 def write(
     folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
 ) -> Script:
-    """Writes model.pt, and compares what is read back with the module.
+    """Writes model.pt, then loads it and compares it with the module.
 
-    batching: unless it is NONE, dim 0 of the outputs has to be the batch.
+    batching: unless NONE, dim 0 of every output must be the batch.
     """
     hooks.check_modules(module)
     if foreign := [name for name in inputs if not name.isascii()]:
-        raise ExportError(f"TorchScript takes ASCII alone in names; the input is '{foreign[0]}'")
+        raise ExportError(
+            f"input '{foreign[0]}': not an ASCII name (TorchScript supports only ASCII names)"
+        )
     script, reason = _make(module, inputs)
     path = folder / "model.pt"
     script.save(str(path))
@@ -133,16 +139,16 @@ def write(
 
 
 def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit.ScriptModule, str]:
-    """The script or trace, and why it is a trace."""
+    """Returns the script, or a trace with the reason for it."""
     with torch.no_grad(), _Renormalization() as renormalization:
         _run_plain(module, inputs, device_of(module), False)
     check_evaluation_is_repeatable(module, inputs)
     try:
         if renormalization.seen:
-            raise ExportError("TorchScript leaves the renormalization by max_norm out")
+            raise ExportError("TorchScript drops the renormalization by max_norm")
         with restored(module), in_mode(module, False):
             return torch.jit.script(module), ""
-    except Exception as error:  # Whatever a compiler of Python may stumble over.
+    except Exception as error:  # The script compiler may raise anything.
         why = export_errors.first_line(error)
     try:
         with restored(module), in_mode(module, False):
@@ -157,29 +163,31 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit
             f"TorchScript can neither script nor trace it: {why}; {export_errors.first_line(error)}"
         ) from error
     reason = (
-        f"it was traced, as it cannot be scripted ({why or 'no reason given'}): in "
-        f"training, dropout, batch norm and what else depends on self.training do what they do in "
-        f"evaluation, and what forward decides by the values of tensors stays as it is for the "
-        f"example"
+        f"traced, because it cannot be scripted ({why or 'no reason given'}): in training, code "
+        f"that depends on self.training, such as dropout and batch norm, behaves as in evaluation, "
+        f"and branches on tensor values are fixed to those of the example"
     )
     return traced, reason
 
 
 def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
-    given = {name: each.clone() for name, each in inputs.items()}  # Forward may write to them.
+    given = {name: each.clone() for name, each in inputs.items()}  # forward() may write to them.
     try:
         return flatten_outputs(call(module, given))
     except ExportError:
         raise
     except Exception as error:
-        raise export_errors.model_error("forward fails", error) from error
+        raise export_errors.model_error("forward() fails", error) from error
 
 
 def _run_plain(
     module: nn.Module, given: dict[str, torch.Tensor], device: torch.device, training: bool
 ) -> tuple[list[str], list[torch.Tensor]]:
-    """Leaves the module as it is. What is written keeps what a run changes in it, so that one whose
-    results depend on the runs before is not the model."""
+    """Runs the module and restores it.
+
+    The written module keeps changes of earlier runs. The comparison therefore fails if its results
+    depend on them.
+    """
     with restored(module), run_context.seeded(device, _SEED), in_mode(module, training):
         names, outputs = _run(module, given)
         return names, [each.clone() for each in outputs]
@@ -193,7 +201,7 @@ def _compare(
     training: bool,
     batching: Batching,
 ) -> dict[str, torch.Tensor]:
-    """The module's outputs, which the script's are like."""
+    """Returns the module's outputs. Raises ExportError if those of the script differ."""
     device = device_of(module)
     with torch.no_grad():
         given, (names, expected) = rows.run_varied(
@@ -208,7 +216,7 @@ def _compare(
         ):
             mode = "training" if training else "evaluation"
             raise ExportError(
-                f"the TorchScript module is not the model: output '{name}' in {mode} is another "
-                f"for a batch of {batch}"
+                f"the TorchScript module does not match the model: output '{name}' in {mode} "
+                f"differs for a batch of {batch}"
             )
     return dict(zip(names, expected))

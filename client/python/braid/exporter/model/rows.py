@@ -1,4 +1,4 @@
-"""Batches of any size, made of the example's rows."""
+"""Batches of any size, built from the rows of the example inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Ran = TypeVar("_Ran")
 
 
 def repeat_rows(example: torch.Tensor, count: int) -> torch.Tensor:
-    """The example's rows over and over."""
+    """Repeats the example's rows in order up to `count` rows."""
     return example[torch.arange(count, device=example.device) % example.shape[0]]
 
 
@@ -21,8 +21,10 @@ def repeat_inputs(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, t
 
 
 def vary_inputs(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
-    """Values that the examples do not have in these places, which find more than theirs do, but
-    which nobody has said that the model takes."""
+    """Returns batches with varied values, which find more errors than the examples' own.
+
+    The model may reject them.
+    """
     return {
         name: vary(example, count, place) for place, (name, example) in enumerate(inputs.items())
     }
@@ -31,22 +33,24 @@ def vary_inputs(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, tor
 def run_varied(
     inputs: Mapping[str, torch.Tensor], count: int, run: Callable[[dict[str, torch.Tensor]], _Ran]
 ) -> tuple[dict[str, torch.Tensor], _Ran]:
-    """What the module was given, and what `run` made of it: varied values, or the examples' own
-    where it fails with the others."""
+    """Runs on varied values, or on the examples' own if that fails.
+
+    Returns the inputs used and the result.
+    """
     given = vary_inputs(inputs, count)
     try:
         return given, run(given)
-    except Exception:  # Whatever a model says to values that it does not take.
+    except Exception:  # A model may raise anything for values that it rejects.
         given = repeat_inputs(inputs, count)
     return given, run(given)
 
 
 def vary(example: torch.Tensor, count: int, seed: int) -> torch.Tensor:
-    """Numbers with decimals near the example's, others from among them, within their column: what
-    is a category in one may be a price in the next, and probabilities end at one.
+    """Returns rows with floats near the example's, and integers and booleans drawn from it.
 
-    A column is what one place of a row holds in the example's rows. Where all rows are alike, as
-    where there is one, the whole example is taken for one column.
+    Values stay within the range of their column, the values at one position of all rows: one column
+    may hold categories, the next one prices or probabilities. If all rows are equal, the whole
+    example counts as one column.
     """
     repeated = repeat_rows(example, count)
     if example.numel() == 0:
@@ -55,14 +59,14 @@ def vary(example: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     columns = example if (example != example[:1]).any() else example.reshape(-1, 1)
     if example.is_floating_point():
         return _move(repeated.double(), columns.double(), generator).to(example.dtype)
-    # An index that is out of range costs the process its GPU.
+    # An index out of range makes the GPU unusable for the process.
     return _pick(repeated, example if example.is_cuda else columns, generator)
 
 
 def _move(
     repeated: torch.Tensor, columns: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
-    """By a tenth of the column's spread. What is not finite stays."""
+    """Adds noise of a tenth of the column's standard deviation. Keeps non-finite values."""
     finite = columns.isfinite()
     low = columns.masked_fill(~finite, math.inf).amin(0)
     high = columns.masked_fill(~finite, -math.inf).amax(0)
@@ -73,7 +77,7 @@ def _move(
         spread = torch.ones_like(spread)
     noise = torch.randn(repeated.shape, generator=generator, dtype=torch.float64)
     moved = repeated + 0.1 * spread * noise.to(repeated.device)
-    # Thrown back where the range ends: cut off there, many would be the same.
+    # Reflects at the ends of the range: clamping would make many values equal.
     inside = high - (high - (low + (moved - low).abs())).abs()
     return torch.where(repeated.isfinite(), torch.where(low < high, inside, moved), repeated)
 

@@ -15,6 +15,7 @@ from torch import nn
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
+    """Suppresses PyTorch's warnings and log messages."""
     logger = logging.getLogger("torch")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -28,7 +29,7 @@ def quiet_torch() -> Iterator[None]:
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Gradients are recorded, and nothing is cast to another precision."""
+    """Enables gradients and disables inference mode and autocast, whatever the caller enabled."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -39,9 +40,11 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def without_validation() -> Iterator[None]:
-    """Without what computes nothing: names for a profiler do nothing, and distributions do not look
-    whether values can be theirs, unless one is told to. They do not, either, in a process that has
-    compiled something."""
+    """Disables profiler labels and the default argument validation of distributions.
+
+    Neither computes anything. Validation reads values, which a trace does not have. A distribution
+    that is created with validate_args=True still validates.
+    """
     with (
         mock.patch.object(torch.distributions.Distribution, "_validate_args", False),
         mock.patch.object(torch.profiler.record_function, "__enter__", lambda label: label),
@@ -52,7 +55,7 @@ def without_validation() -> Iterator[None]:
 
 @contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
-    """In training or evaluation mode, with dense gradients, and without what cannot be traced."""
+    """Sets training or evaluation mode, dense gradients, and kernels that can be traced."""
     modules = list(module.modules())
     before = {each: each.training for each in modules}
     sparse = [each for each in modules if getattr(each, "sparse", False) is True]
@@ -71,8 +74,8 @@ def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
 
 @contextmanager
 def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
-    # Fused encoder layers have no gradient, and no rule for shapes. oneDNN's recurrent layer is
-    # traced as if it were in evaluation, and cannot be differentiated then.
+    # Fused encoder layers have no gradient and no shape rule. oneDNN's recurrent layer is traced
+    # as in evaluation mode, without a gradient.
     recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
     enabled = torch._C._get_mkldnn_enabled() and not recurrent
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -85,21 +88,23 @@ def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
 
 
 def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
+    """Returns an autocast context, or a no-op for None, the model's own precision."""
     if precision is None:
         return nullcontext()
     return torch.autocast(device.type, dtype=precision, cache_enabled=False)
 
 
 def random_state(device: torch.device) -> torch.Tensor:
+    """Returns the state of the device's default random generator."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """The same random numbers each time; what was drawn before goes on afterwards."""
+    """Seeds PyTorch's generators, and restores their state on exit."""
     devices = [device.index or 0] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        # torch.manual_seed() notes a stack trace each time where there is no GPU.
+        # torch.manual_seed() records a stack trace on every call if there is no GPU.
         torch.default_generator.manual_seed(seed)
         for index in devices:
             torch.cuda.default_generators[index].manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Inputs by the names of forward's arguments, outputs by the names that the server gives them."""
+"""Input names from the arguments of forward, and output names as the server assigns them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ DATATYPES = {
 
 
 def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
-    """The examples by the names of forward's arguments, in forward's order."""
+    """Returns the examples by argument name, in the order of forward's arguments.
+
+    Raises TypeError, ValueError or ExportError for examples that do not fit.
+    """
     arguments = _arguments(module)
     if isinstance(examples, Mapping):
         named = dict(examples)
@@ -38,14 +41,14 @@ def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
         named = _by_position(examples, arguments)
     else:
         raise TypeError(
-            f"example_inputs must be a dict of name to tensor or a tuple of tensors; "
-            f"got {type(examples).__name__}"
+            f"example_inputs: {type_with_article(examples)} "
+            f"(expected a dict of name to tensor, or a tuple of tensors)"
         )
     takes_any = any(each.kind == inspect.Parameter.VAR_KEYWORD for each in arguments.values())
     for name, value in named.items():
         if name not in arguments and not takes_any:
             raise ValueError(
-                f"example_inputs has '{name}'; forward's arguments are {', '.join(arguments)}"
+                f"example_inputs names '{name}', but forward() takes: {', '.join(arguments)}"
             )
         _check_input(name, value)
     _check_complete(named, arguments)
@@ -53,8 +56,10 @@ def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
     ordered = order + [name for name in named if name not in order]
     rows = {name: named[name].shape[0] for name in ordered}
     if len(set(rows.values())) > 1:
-        said = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
-        raise ValueError(f"dim 0 of every input is the batch, but {said} rows")
+        sizes = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
+        raise ValueError(
+            f"example_inputs: {sizes} rows (expected the same dim 0, the batch, for all inputs)"
+        )
     return {name: named[name].detach() for name in ordered}
 
 
@@ -74,7 +79,10 @@ def _arguments(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def call(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """By position where forward's order allows: hooks see no arguments that have names."""
+    """Calls the module, by position where forward's order allows.
+
+    Forward hooks do not receive keyword arguments.
+    """
     positional, named = split_arguments(module, inputs)
     return module(*positional, **named)
 
@@ -92,11 +100,11 @@ def split_arguments(
 
 
 def positional_names(module: nn.Module, count: int, path: str) -> list[str]:
-    """The names of the first `count` arguments of the forward of the submodule `path`."""
+    """Returns the names of the first `count` arguments of forward() of the submodule `path`."""
     names = _positional(inspect.signature(module.forward).parameters)
     if count > len(names):
         raise ExportError(
-            f"stage '{path}' is given {count} tensors; its forward names {len(names)} arguments"
+            f"stages: '{path}' receives {count} tensors, but its forward() takes {len(names)}"
         )
     return names[:count]
 
@@ -110,47 +118,52 @@ def _by_position(examples: Sequence, arguments: Mapping[str, Any]) -> dict[str, 
     names = _positional(arguments)
     if len(examples) > len(names):
         raise ValueError(
-            f"example_inputs has {len(examples)} tensors; forward names "
-            f"{len(names)} arguments: {', '.join(names)}. Give a dict of name to tensor"
+            f"example_inputs: {len(examples)} tensors, but forward() takes {len(names)} positional "
+            f"arguments: {', '.join(names)} (pass a dict of name to tensor)"
         )
     return dict(zip(names, examples))
 
 
 def _check_complete(named: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     if not named:
-        raise ValueError("example_inputs is empty; expected at least one tensor")
+        raise ValueError("example_inputs: empty (expected at least one tensor)")
     for name, each in arguments.items():
         variadic = each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
         if each.default is each.empty and not variadic and name not in named:
-            raise ValueError(f"example_inputs lacks '{name}', which forward needs")
+            raise ValueError(f"example_inputs: lacks '{name}', which forward() requires")
         if each.kind == each.POSITIONAL_ONLY and name in named:
-            raise ExportError(f"forward takes '{name}' by position alone; name it")
+            raise ExportError(
+                f"forward() takes '{name}' as positional-only (expected a named argument)"
+            )
 
 
 def _check_input(name: str, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         raise ExportError(
-            f"input '{name}' is {type_with_article(value)} (expected a tensor): give forward's other "
-            f"arguments their values as defaults, or in a module around this one"
+            f"input '{name}' is {type_with_article(value)} (expected a tensor): set other "
+            f"arguments of forward() by default values, or in a wrapper module"
         )
     if value.layout != torch.strided or value.dtype not in DATATYPES:
-        raise ExportError(f"input '{name}' is {value.layout} {value.dtype}, which cannot be sent")
+        raise ExportError(
+            f"input '{name}' is {value.layout} {value.dtype} "
+            f"(expected a dense tensor of a supported dtype)"
+        )
     if value.dim() == 0:
-        raise ExportError(f"input '{name}' has no dims; expected the batch as dim 0")
+        raise ExportError(f"input '{name}' has no dims (expected the batch as dim 0)")
     if value.shape[0] == 0:
-        raise ValueError(f"input '{name}' has no rows; expected at least one")
+        raise ValueError(f"input '{name}' has no rows (expected at least one)")
 
 
 def flatten_outputs(result: Any) -> tuple[list[str], list[torch.Tensor]]:
-    """The names and tensors of what forward returned, as the server names TorchScript's."""
+    """Returns the names and tensors of forward's result, named as by the server."""
     leaves: list[tuple[str, torch.Tensor]] = []
     _flatten_into(result, "", leaves)
     if not leaves:
-        raise ExportError("forward returns no tensor")
+        raise ExportError("forward() returns no tensor (expected at least one)")
     names = [path or f"output__{place}" for place, (path, _) in enumerate(leaves)]
     for name in names:
         if names.count(name) > 1:
-            raise ExportError(f"forward returns two tensors of the name '{name}'")
+            raise ExportError(f"forward() returns two tensors named '{name}'")
     for name, (_, tensor) in zip(names, leaves):
         if tensor.layout != torch.strided or tensor.is_nested:
             kind = "nested" if tensor.is_nested else tensor.layout
@@ -161,17 +174,17 @@ def flatten_outputs(result: Any) -> tuple[list[str], list[torch.Tensor]]:
 
 
 def check_batch_dim(name: str, output: torch.Tensor, batch: int) -> None:
-    """ExportError unless dim 0 is the batch, or there are no dims."""
+    """Raises ExportError unless dim 0 is the batch, or there are no dims."""
     if output.dim() > 0 and output.shape[0] != batch:
         raise ExportError(
-            f"output '{name}' has the shape {list(output.shape)} for {batch} rows; expected the "
-            f"batch as dim 0"
+            f"output '{name}' has the shape {list(output.shape)} for {batch} rows "
+            f"(expected the batch as dim 0)"
         )
 
 
 def _flatten_into(value: Any, path: str, leaves: list) -> None:
     if value is None:
-        return  # A server leaves it out.
+        return  # The server omits it.
     if isinstance(value, torch.Tensor):
         leaves.append((path, value))
     elif isinstance(value, (tuple, list)):
@@ -181,11 +194,12 @@ def _flatten_into(value: Any, path: str, leaves: list) -> None:
         for key, element in value.items():
             if not isinstance(key, str):
                 raise ExportError(
-                    f"forward returns a dict with {type_with_article(key)} as key (expected a str)"
+                    f"forward() returns a dict with {type_with_article(key)} as key "
+                    f"(expected a str)"
                 )
             _flatten_into(element, f"{path}.{key}" if path else key, leaves)
     else:
         raise ExportError(
-            f"forward returns {type_with_article(value)} (expected tensors or None, or tuples, lists or "
-            f"dicts of them)"
+            f"forward() returns {type_with_article(value)} "
+            f"(expected tensors or None, or tuples, lists or dicts of them)"
         )

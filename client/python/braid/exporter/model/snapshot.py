@@ -1,7 +1,8 @@
-"""What a module's attributes hold beside parameters, buffers and submodules, as of one moment.
+"""Snapshots of a module's state, to detect changes and to undo them.
 
-Numbers, strings, tensors, arrays, generators of random numbers, and lists, tuples, dicts and sets
-of them. What other objects hold is not looked at.
+An attribute snapshot covers attributes that are not parameters, buffers or submodules: numbers,
+strings, tensors, arrays, random generators, and lists, tuples, dicts and sets of them. It ignores
+other objects.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from braid.exporter.model import state
-from braid.exporter.model.state import bitwise_equal, tensor_restorer
+from braid.exporter.model.state import (
+    bindings_restored,
+    bitwise_equal,
+    tensor_restorer,
+    values_restored,
+)
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-# The module's own, and recurrent layers' list of their parameters.
+# Tables of nn.Module, and the parameter list of recurrent layers.
 _REGISTERED = {"_parameters", "_buffers", "_modules", "_flat_weights", "training"}
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A value by what it is: `content` can be compared, `restore` puts it back into the object."""
+    """Recorded value: `content` for comparison, `restore` to write it back into the object."""
 
     kind: Any
     content: Any
@@ -35,8 +40,10 @@ class _Held:
 
 
 class AttributeSnapshot:
+    """Contents of a module's attributes, and those of its submodules, at one moment."""
+
     def __init__(self, module: nn.Module) -> None:
-        # The module's own are restored, and compared, as its state.
+        # Skips registered tensors and modules: state.py compares and restores them.
         seen = {id(each) for each in module.modules()}
         for tensors in (module.parameters(), module.buffers()):
             seen.update(map(id, tensors))
@@ -49,7 +56,7 @@ class AttributeSnapshot:
         }
 
     def changed(self, other: AttributeSnapshot) -> list[str]:
-        """The names of those that hold something else in `other`."""
+        """Returns the names of attributes whose content differs in `other`."""
         names = dict.fromkeys((*self._held, *other._held))
         return [name for name in names if not _same(self._held.get(name), other._held.get(name))]
 
@@ -60,7 +67,7 @@ class AttributeSnapshot:
 
 @contextmanager
 def attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Gives the objects that attributes hold their contents back."""
+    """Restores the contents of all attributes on exit."""
     before = AttributeSnapshot(module)
     try:
         yield
@@ -79,7 +86,7 @@ def _held(value: Any, seen: set[int]) -> _Held:
     if isinstance(value, (list, tuple, dict, set, deque)):
         return _held_elements(value, seen)
     if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
-        return _held_elements(vars(value), seen)  # One that is not registered, as in a list.
+        return _held_elements(vars(value), seen)  # Unregistered module, for example in a list.
     return _held_state(value)
 
 
@@ -107,14 +114,14 @@ def _held_elements(value: Any, seen: set[int]) -> _Held:
 
 
 def _elements(value: Any) -> tuple[list[Any] | None, list[Any]]:
-    """The keys, of a dict, and what it holds."""
+    """Returns the keys, or None unless `value` is a dict, and the values."""
     if isinstance(value, dict):
         return list(value), list(value.values())
     return None, list(value)
 
 
 def _held_state(value: Any) -> _Held:
-    """Of generators of random numbers, and of arrays."""
+    """Records a random generator or a NumPy array."""
     numpy = sys.modules.get("numpy")
     if isinstance(value, random.Random):
         state = value.getstate()
@@ -152,13 +159,11 @@ def _same(one: _Held | None, other: _Held | None) -> bool:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Restores the module's parameters, buffers, attributes and modes, and the state of the shared
-    random generators of Python and NumPy, on every exit."""
-    with (
-        state.bindings_restored(module),
-        state.values_restored(module),
-        attributes_restored(module),
-    ):
+    """Restores the module and the shared random generators of Python and NumPy on every exit.
+
+    Covers parameters, buffers, attributes and modes.
+    """
+    with bindings_restored(module), values_restored(module), attributes_restored(module):
         with _generators_restored():
             yield
 

@@ -1,4 +1,4 @@
-"""A module's parameters and buffers, and how other tensors are put in their place."""
+"""Parameters and buffers of a module, and ways to replace and restore them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from braid.exporter.model.signature import DATATYPES
 
 @dataclass(frozen=True)
 class StateEntry:
-    """A parameter or buffer under one of its names; `tied_to` is the first of them, if another.
+    """Parameter or buffer under one of its names.
 
-    place: its name in the module that is run, which is a part of the one that `name` is of.
+    name: name in the whole model.
+    place: name in the module that runs, which may be a submodule.
+    tied_to: first name of the same tensor, or None if this is the first.
     """
 
     name: str
@@ -32,15 +34,18 @@ class StateEntry:
 
 
 def contiguous_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy as a server has it: row by row, and one that gradients can be recorded of.
+    """Returns a detached contiguous copy, the layout that a server uses.
 
-    Convolutions go by the strides of dims of size one too, which `contiguous()` leaves.
+    Unlike `contiguous()`, normalizes strides of dims of size 1, which convolutions read.
     """
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def state_entries(module: nn.Module) -> list[StateEntry]:
-    """In a state_dict's order, with the buffers that it leaves out, each name of a tied tensor."""
+    """Returns all parameters and buffers in state_dict order.
+
+    Includes non-persistent buffers and every name of a tied tensor.
+    """
     entries: list[StateEntry] = []
     first: dict[int, str] = {}
     for path, submodule in module.named_modules(remove_duplicate=False):
@@ -64,42 +69,47 @@ def _check_tensors(entries: list[StateEntry]) -> None:
             continue
         if nn.parameter.is_lazy(entry.tensor):
             raise ExportError(
-                f"{entry.kind} '{entry.name}' has no shape yet: call the module with a batch first"
+                f"{entry.kind} '{entry.name}' has no shape yet: run the module on a batch first"
             )
         if entry.tensor.layout != torch.strided or entry.tensor.is_quantized:
-            raise ExportError(f"{entry.kind} '{entry.name}' is sparse or quantized, not dense")
+            raise ExportError(
+                f"{entry.kind} '{entry.name}' is sparse or quantized (expected a dense tensor)"
+            )
         if entry.tensor.dtype not in DATATYPES:
             raise ExportError(
-                f"{entry.kind} '{entry.name}' is {entry.tensor.dtype}, which no server can send"
+                f"{entry.kind} '{entry.name}' has the unsupported dtype {entry.tensor.dtype}"
             )
         if entry.tensor.numel() == 0 or entry.tensor.is_meta:
             continue
         owner = owners.setdefault(entry.tensor.untyped_storage().data_ptr(), entry.name)
         if owner != entry.name:
             raise ExportError(
-                f"'{owner}' and '{entry.name}' share memory but are two tensors: "
-                f"register the same tensor under both names, or copy it"
+                f"'{owner}' and '{entry.name}' are different tensors that share memory: "
+                f"register one tensor under both names, or copy it"
             )
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Of all parameters and buffers; the CPU if there are none. ExportError if there are two."""
+    """Returns the device of all parameters and buffers, or the CPU if there are none.
+
+    Raises ExportError if they are on several devices.
+    """
     places: dict[torch.device, str] = {}
     for entry in state_entries(module):
         places.setdefault(entry.tensor.device, entry.name)
     if len(places) > 1:
         where = ", ".join(f"'{name}' on {device}" for device, name in places.items())
-        raise ExportError(f"the module lies on several devices: {where}; expected one")
+        raise ExportError(f"the module is on several devices: {where} (expected one device)")
     device = next(iter(places), torch.device("cpu"))
     if device.type not in ("cpu", "cuda"):
-        raise ExportError(f"the module lies on {device}; expected the CPU or a CUDA device")
+        raise ExportError(f"the module is on {device} (expected the CPU or a CUDA device)")
     return device
 
 
 @contextmanager
 def bindings_restored(module: nn.Module) -> Iterator[None]:
-    """Gives each submodule its attributes back, and its mode, whatever running it has set."""
-    # What is TorchScript keeps its state elsewhere.
+    """Restores which objects each submodule's attributes and tables refer to, and its mode."""
+    # TorchScript modules keep their state elsewhere.
     python = [each for each in module.modules() if not isinstance(each, torch.jit.ScriptModule)]
     before = [(each, dict(vars(each))) for each in python]
     tables = [
@@ -120,7 +130,7 @@ def bindings_restored(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def values_restored(module: nn.Module) -> Iterator[None]:
-    """Gives parameters and buffers their values back, and their gradients."""
+    """Restores the values and gradients of parameters and buffers."""
     before = [
         tensor_restorer(entry.tensor) for entry in state_entries(module) if entry.tied_to is None
     ]
@@ -132,9 +142,9 @@ def values_restored(module: nn.Module) -> Iterator[None]:
 
 
 def tensor_restorer(tensor: torch.Tensor) -> Callable[[], None]:
-    """Returns a function that gives `tensor` its present value, memory and gradient back.
+    """Returns a function that restores the current value, memory and gradient of `tensor`.
 
-    It writes only what has changed, so that version counters and views stay valid.
+    The function writes only what changed, so version counters and views stay valid.
     """
     memory, was = tensor.detach(), tensor.detach().clone()
     trained, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
@@ -169,7 +179,7 @@ def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def bitwise_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """In type, shape and bits, in which what is not a number is the same as itself."""
+    """Compares dtype, shape and bits. NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
     return torch.equal(_bits(one), _bits(other))
@@ -184,7 +194,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def reparametrized(
     module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]
 ):
-    """Puts `tensors`, by untied names, where the module has its own, for one run of forward."""
+    """Replaces the module's tensors by `tensors`, keyed by untied name, for one forward pass."""
     with bindings_restored(module), tensors_placed(module, entries, tensors):
         yield
 
@@ -193,10 +203,11 @@ def reparametrized(
 def tensors_placed(
     module: nn.Module, entries: list[StateEntry], tensors: Mapping[str, torch.Tensor]
 ):
-    """As `holding`, for a module that is preserved.
+    """Replaces the tensors like `reparametrized`, without restoring them on exit.
 
-    A buffer that forward sets to another tensor is copied into the one that was put there. The
-    tensors stay in their places afterwards: a backward may run parts of forward again.
+    If forward assigns a new tensor to a buffer, its value is copied into the replacement. The
+    replacements stay in place because backward may rerun parts of forward. The caller must use
+    `bindings_restored`.
     """
     places = [(entry, *_table(module, entry)) for entry in entries]
     for entry, table, leaf in places:
@@ -217,13 +228,13 @@ def _table(module: nn.Module, entry: StateEntry) -> tuple[dict, str]:
 
 
 def current_tensor(module: nn.Module, entry: StateEntry) -> torch.Tensor | None:
-    """The tensor that the module holds now under the entry's name."""
+    """Returns the tensor that the module currently holds for `entry`, if any."""
     table, leaf = _table(module, entry)
     return table.get(leaf)
 
 
 def _refresh_flat_weights(module: nn.Module) -> None:
-    # Recurrent layers keep a list of their own of their parameters.
+    # Recurrent layers keep a separate list of their parameters.
     for each in module.modules():
         if isinstance(each, nn.RNNBase):
             each._flat_weights = [getattr(each, name, None) for name in each._flat_weights_names]
@@ -231,11 +242,11 @@ def _refresh_flat_weights(module: nn.Module) -> None:
 
 def _take_back(entry: StateEntry, given: torch.Tensor, now: torch.Tensor | None) -> None:
     if entry.kind == "parameter":
-        raise ExportError(f"forward replaces the parameter '{entry.name}'")
+        raise ExportError(f"forward() assigns a new tensor to the parameter '{entry.name}'")
     if now is None or now.shape != given.shape or now.dtype != given.dtype:
         became = "None" if now is None else f"{now.dtype} of shape {list(now.shape)}"
         raise ExportError(
-            f"forward changes the buffer '{entry.name}' from {given.dtype} of shape "
+            f"forward() changes the buffer '{entry.name}' from {given.dtype} of shape "
             f"{list(given.shape)} to {became}"
         )
     with torch.no_grad():

@@ -1,5 +1,7 @@
-"""PyTorch's default dtype, which is the process's: the server's is float32, whatever it was where
-the model was exported."""
+"""PyTorch's default dtype, which is a setting of the process.
+
+On a server it is float32. The exporting process may use another one.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,19 @@ from braid.exporter import export_errors
 from braid.exporter.passes.graph_utils import insert_call
 
 _aten = torch.ops.aten
-_SERVERS = torch.float32
+_SERVER_DTYPE = torch.float32
 
 
 def matches_server() -> bool:
-    return torch.get_default_dtype() == _SERVERS
+    """Returns True if this process uses the server's default dtype."""
+    return torch.get_default_dtype() == _SERVER_DTYPE
 
 
 @contextmanager
 def server_default() -> Iterator[None]:
+    """Sets the server's default dtype."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(_SERVERS)
+    torch.set_default_dtype(_SERVER_DTYPE)
     try:
         yield
     finally:
@@ -34,7 +38,7 @@ def server_default() -> Iterator[None]:
 
 @contextmanager
 def errors_explained() -> Iterator[None]:
-    """Says of what fails that the default may be why."""
+    """Adds a hint on the default dtype to errors, if it differs from the server's."""
     try:
         yield
     except Exception as error:
@@ -46,14 +50,15 @@ def errors_explained() -> Iterator[None]:
 
 
 def describe_mismatch() -> str:
+    """Describes the difference from the server's default dtype, with a remedy."""
     return (
-        f"the default dtype is {torch.get_default_dtype()} here and {_SERVERS} on a server: have "
-        f"forward name the dtypes of what it makes, as in torch.arange(4, dtype=x.dtype)"
+        f"the default dtype is {torch.get_default_dtype()} here and {_SERVER_DTYPE} on a server: "
+        f"specify dtypes in forward(), for example torch.arange(4, dtype=x.dtype)"
     )
 
 
 def make_explicit(module: GraphModule) -> None:
-    """Has a graph say the dtypes that it would take from the process."""
+    """Makes dtypes explicit that a graph would take from the process's default."""
     if matches_server():
         return
     for node in list(module.graph.nodes):
@@ -61,7 +66,7 @@ def make_explicit(module: GraphModule) -> None:
             tensors = [each for each in node.args if _is_tensor(each)]
             if not any(_is_tensor(each) for each in node.all_input_nodes):
                 _name_dtype(node)
-            elif torch.Tag.pointwise in node.target.tags and all(map(_is_whole, tensors)):
+            elif torch.Tag.pointwise in node.target.tags and all(map(_is_integer, tensors)):
                 _convert(module, node, tensors)
     module.recompile()
 
@@ -75,7 +80,7 @@ def _is_tensor(argument: object) -> bool:
     return isinstance(argument, Node) and isinstance(argument.meta.get("val"), torch.Tensor)
 
 
-def _is_whole(tensor: Node) -> bool:
+def _is_integer(tensor: Node) -> bool:
     dtype = tensor.meta["val"].dtype
     return not dtype.is_floating_point and not dtype.is_complex
 
@@ -87,9 +92,9 @@ def _name_dtype(node: Node) -> None:
 
 
 def _convert(module: GraphModule, node: Node, tensors: list[Node]) -> None:
-    """Operators of whole numbers that give others, as a division does, convert them first."""
+    """Converts integer operands of an operator with a floating-point result, such as a division."""
     if node.target._schema.name == "aten::where":
-        return  # Its condition is none of them.
+        return  # Its condition must stay boolean.
     for tensor in tensors:
         converted = insert_call(
             module, node, _aten._to_copy.default, tensor, dtype=torch.get_default_dtype()

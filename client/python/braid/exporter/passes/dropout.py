@@ -1,7 +1,7 @@
-"""Dropout as PyTorch computes it on a CPU: one factor for each number, drawn in its datatype.
+"""Dropout as eager mode computes it on a CPU: one random factor per element, in its dtype.
 
-A trace has the operator that is made for GPUs in its place, which draws booleans; on a CPU it
-converts them, forward and backward, number by number.
+A trace contains the GPU operator instead, which draws booleans. On a CPU, it converts them element
+by element in forward and backward, which is slow.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from torch.fx import GraphModule, Node
 from braid.exporter.passes.graph_utils import insert_call
 
 _aten = torch.ops.aten
-# Of a tensor of more dims there are too many orders to try.
-_MOST_DIMS = 4
+# With more dims there are too many permutations to try.
+_MAX_DIMS = 4
 
 
 def draw_factors(module: GraphModule) -> None:
+    """Replaces dropout on a CPU by a multiplication with random factors, in place."""
     for node in list(module.graph.nodes):
         if node.target == _aten.native_dropout.default and _has_factor(node):
             _rewrite(module, node)
@@ -30,7 +31,7 @@ def draw_factors(module: GraphModule) -> None:
 
 
 def _is_needed(node: Node) -> bool:
-    # What has been rewritten draws nothing, although it is random.
+    # A rewritten node is unused, although it counts as impure.
     rewritten = node.target == _aten.native_dropout.default
     return node.is_impure() and not rewritten
 
@@ -61,14 +62,15 @@ def _is_drawn_in_place(node: Node) -> bool:
 
 
 def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
-    """The dims as they lie in memory, where the tensor has no gaps: PyTorch draws in this order.
+    """Returns the dims in memory order, in which PyTorch draws, or None if unknown.
 
-    Of half precision it draws in another one, but for what is laid out row by row.
+    None for tensors with gaps, and for non-contiguous half-precision tensors, for which PyTorch
+    uses another order.
     """
     own = list(range(tensor.dim()))
     if tensor.is_contiguous():
         return own
-    if tensor.dtype not in (torch.float32, torch.float64) or tensor.dim() > _MOST_DIMS:
+    if tensor.dtype not in (torch.float32, torch.float64) or tensor.dim() > _MAX_DIMS:
         return None
     orders = map(list, permutations(own))
     return next((order for order in orders if tensor.permute(order).is_contiguous()), None)

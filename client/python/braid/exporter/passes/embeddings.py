@@ -7,7 +7,7 @@ from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 _LOOKUPS = (_aten.embedding.default, _aten.embedding_bag.padding_idx)
-# They change the shape or the integer type, and no value.
+# Operators that change the shape or the integer type, but no value.
 _SAME_VALUES = {
     f"aten::{name}"
     for name in (
@@ -32,7 +32,11 @@ _SAME_VALUES = {
 
 
 def index_ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
-    """By the placeholder's name: the least and the largest index that all its embeddings have."""
+    """Returns the indices that are valid for all embeddings, by placeholder name.
+
+    The server checks them before it runs the graph: an index out of range fails the request on a
+    CPU, and makes a GPU unusable for the process.
+    """
     found: dict[str, tuple[int, int]] = {}
     written = _written(graph)
     for node in graph.graph.nodes:
@@ -47,7 +51,7 @@ def index_ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
 
 
 def _written(graph: GraphModule) -> set[Node]:
-    """Nodes that an operator writes to, and those that they are made of: they may share memory."""
+    """Returns nodes that an operator writes to, and their inputs, which may share memory."""
     written: set[Node] = set()
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)
@@ -79,14 +83,15 @@ def _placeholder(node: Node, written: set[Node]) -> str | None:
 
 
 def frequency_note(weight: str) -> str:
+    """Returns the note for users of an embedding with scale_grad_by_freq."""
     return (
-        f"scale_grad_by_freq: the gradient of {weight} is divided by how often each index occurs "
-        f"in the whole batch: it can be trained on one replica only, without micro_batch"
+        f"scale_grad_by_freq: the gradient of {weight} depends on index counts in the whole batch: "
+        f"train on one replica only, without micro_batch"
     )
 
 
 def script_frequency_notes(script: torch.jit.ScriptModule) -> list[str]:
-    """The note, if forward looks up an embedding that has it."""
+    """Returns the note if forward uses an embedding with scale_grad_by_freq."""
     lookups = ("aten::embedding", "aten::embedding_bag")
     graph = script.inlined_graph
     nodes = (node for kind in lookups for node in graph.findAllNodes(kind, recurse=True))

@@ -1,4 +1,4 @@
-"""Nodes that are added to a graph that has been traced."""
+"""Helpers to read and edit traced graphs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-# A partition goes by where a node was, and a message names its line.
+# The partitioner and error messages read these keys.
 _KEPT = ("partitioner_tag", "seq_nr", "model_line")
 
 
 def insert_call(
     module: GraphModule, replaced: Node, target: Any, *args: Any, **options: Any
 ) -> Node:
-    """Adds what returns one tensor or number before `replaced`, in whose place it stands."""
+    """Inserts a call before `replaced`, and copies its metadata. Returns one tensor or number."""
     with module.graph.inserting_before(replaced):
         node = module.graph.call_function(target, args, options)
     node.meta |= {key: replaced.meta[key] for key in _KEPT if key in replaced.meta}

@@ -1,4 +1,4 @@
-"""Cuts a joint graph into a forward and a backward graph between which tensors alone go."""
+"""Partition of a joint graph into forward and backward, which exchange only tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphModule]:
-    """Backward's inputs have the names of forward's nodes, or are tangents."""
+    """Returns forward and backward. Backward's inputs have names of forward nodes or tangents."""
     forward, backward = default_partition(
         copy.deepcopy(joint),
         None,
@@ -32,7 +32,7 @@ def split(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphM
 
 
 def _drop_unused(backward: GraphModule) -> None:
-    """Random operators too, of which a partition leaves copies: they belong to forward."""
+    """Removes unused nodes, including copies of random operators, which belong to forward."""
     for node in reversed(list(backward.graph.nodes)):
         if node.op == "call_function" and not node.users:
             backward.graph.erase_node(node)
@@ -40,7 +40,7 @@ def _drop_unused(backward: GraphModule) -> None:
 
 
 def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:
-    """The first `count` outputs stay; of the saved ones, the tensors that backward takes."""
+    """Keeps the first `count` outputs, and the saved tensors that backward uses."""
     names = {node.name for node in wanted}
     nodes = outputs(forward)
     saved = [
@@ -55,9 +55,9 @@ def _keep_outputs(forward: GraphModule, count: int, wanted: list[Node]) -> None:
 
 
 def _compute_numbers(backward: GraphModule, before: dict[str, Node]) -> None:
-    """Replaces what came as a number by what it was computed with, from tensors' sizes.
+    """Replaces number inputs by their computation from the sizes of tensors.
 
-    before: the joint graph's nodes.
+    before: nodes of the joint graph by name.
     """
     tensors = [node for node in placeholders(backward) if is_tensor(node)]
     first = next((n for n in backward.graph.nodes if n.op != "placeholder"), None)

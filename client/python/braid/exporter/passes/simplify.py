@@ -1,4 +1,4 @@
-"""Removes operators that change nothing from a graph: each call costs the server some time."""
+"""Removal of no-op operators from a graph, because each call costs the server time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
-# They give a view only where they can.
+# Operators that return a view if possible, else a copy.
 _MAYBE_VIEWS = {
     f"aten::{name}"
     for name in ("reshape", "contiguous", "to", "_to_copy", "flatten", "dropout", "_unsafe_view")
 }
-# They only raise errors. On a GPU such an error ends the process's use of the device.
+# Operators that only raise errors. On a GPU, such an error makes the device unusable.
 _CHECKS = (
     _aten._assert_async.default, _aten._assert_async.msg, _aten._linalg_check_errors.default,
 )  # fmt: skip
@@ -71,15 +71,15 @@ def _expression(size: Any) -> sympy.Expr:
 
 
 def _is_returned(node: Node) -> bool:
-    """Whether it or a view of it is an output."""
+    """Returns True if the node or a view of it is an output."""
     return any(
-        user.op == "output" or (_gives_view(user.target) and _is_returned(user))
+        user.op == "output" or (_returns_view(user.target) and _is_returned(user))
         for user in node.users
     )
 
 
-def _gives_view(target: Any) -> bool:
+def _returns_view(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
     if schema is None:
-        return True  # An element of a list of views, say.
+        return True  # For example, an element of a list of views.
     return schema.name in _MAYBE_VIEWS or any(each.alias_info for each in schema.returns)

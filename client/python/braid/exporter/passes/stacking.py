@@ -1,7 +1,7 @@
-"""Puts together what backward takes apart: the gradient of a tensor of which each part along a dim
-was selected, as of the queries, keys and values of one projection.
+"""Stacking of gradients of a tensor that forward split into parts along a dim.
 
-Autograd makes of each part a tensor of the whole's size, zeros but for the part, and adds them all.
+For example, attention selects queries, keys and values from one projection. Autograd pads each
+part's gradient with zeros to the full size and adds the results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VIEWS = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 
 
 def stack_gradients(module: GraphModule) -> None:
-    """Replaces the sum of all parts' select_backward by a stack of the parts."""
+    """Replaces the sum of select_backward of all parts by a stack of the parts, in place."""
     for node in list(module.graph.nodes):
         if node.target == _aten.add.Tensor and not _is_term(node):
             parts = _parts(node)
@@ -27,13 +27,13 @@ def stack_gradients(module: GraphModule) -> None:
 
 
 def _is_term(node: Node) -> bool:
-    """Whether it is only added to something: then that is looked at."""
+    """Returns True if the node's only use is in another sum, which is handled instead."""
     (user, *others) = node.users or [None]
     return not others and user is not None and user.target == _aten.add.Tensor
 
 
 def _parts(node: Node) -> tuple[list[Node], int] | None:
-    """The parts in their order, and the dim, if the sum is of every part once."""
+    """Returns the parts in order and the dim, if the sum contains every part exactly once."""
     terms = _terms(node)
     if len(terms) < 2 or any(term.target != _aten.select_backward.default for term in terms):
         return None
@@ -62,7 +62,7 @@ def _stack(module: GraphModule, before: Node, found: tuple[list[Node], int]) -> 
     parts, dim = found
     sources = [_source(part) for part in parts]
     if dim == 0 and all(source is not None for source in sources) and _alike(sources):
-        # A stack copies anyway: parts do not have to be copied first to be viewed otherwise.
+        # A stack copies, so the parts need no copy before the view.
         whole = insert_call(module, before, _aten.stack.default, sources, 0)
         return insert_call(
             module, before, _aten.view.default, whole, [len(parts), *parts[0].args[1]]
@@ -71,7 +71,7 @@ def _stack(module: GraphModule, before: Node, found: tuple[list[Node], int]) -> 
 
 
 def _source(part: Node) -> Node | None:
-    """What `part` is a contiguous copy of, in another shape."""
+    """Returns the node that `part` is a reshaped contiguous copy of, if any."""
     if part.target not in _VIEWS or part.args[0].target != _aten.clone.default:
         return None
     return part.args[0].args[0]

@@ -1,7 +1,7 @@
-"""Errors that the model's own `except` hides.
+"""Detection of tracing errors that the model's own `except` clauses hide.
 
-A trace fails where forward looks at a tensor's values. A model that catches the error goes on with
-a course that plain PyTorch does not take, and the package would keep it for all batches.
+A trace fails if forward reads a tensor's values. A model that catches the error continues on a
+branch that it does not take in eager mode, and the package would keep this branch for all batches.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch.utils.checkpoint import _StopRecomputationError
 from braid._export import ExportError
 from braid.exporter import export_errors, source
 
-# A line of the model, whatever is raised there: a trace may say otherwise what is wrong.
+# Line of the model, without the error type: a trace may raise another type at the same line.
 Place = tuple[CodeType, int]
 
-# PyTorch's own way out of a function that it runs again.
+# Exceptions used for control flow. PyTorch stops recomputation with the second one.
 _NO_ERRORS = (StopIteration, _StopRecomputationError)
 
 
 @dataclass(frozen=True)
 class RaisedError:
-    """An error, and where it first reached the model.
+    """Error, and the model's line that it reached first.
 
-    of_cache: it is that a traced number of rows is looked up nowhere, and who looked it up is an
-        `lru_cache`: who keeps results computes them then.
+    of_cache: True if an `lru_cache` failed to hash a symbolic number of rows. Callers then compute
+        the result instead.
     """
 
     error: Exception
@@ -42,7 +42,7 @@ class RaisedError:
 
 @contextmanager
 def recorded() -> Iterator[list[RaisedError]]:
-    """The errors that reach a line of the model, caught there or not."""
+    """Records the errors that reach a line of the model, caught or not."""
     errors: list[RaisedError] = []
     before = sys.gettrace()
     sys.settrace(_tracer(errors))
@@ -53,16 +53,19 @@ def recorded() -> Iterator[list[RaisedError]]:
 
 
 def check_eager(errors: Iterable[RaisedError]) -> None:
-    """The first of the exporter's own errors in a plain run, which the model has caught."""
+    """Raises the first ExportError that the model caught in an eager run."""
     for each in errors:
         if isinstance(each.error, ExportError):
             raise each.error
 
 
 def check_traced(errors: Iterable[RaisedError], known: Container[Place]) -> None:
-    """ExportError, with the line, for one of a trace's that plain PyTorch did not raise there."""
+    """Raises ExportError for the first error of a trace that eager mode did not raise at its line.
+
+    known: lines at which eager mode raised errors.
+    """
     for each in errors:
-        # Plain PyTorch has the values, whatever else it does not like about the line.
+        # Eager mode has the values. Its error at this line had another cause.
         if export_errors.depends_on_values(each.error):
             raise export_errors.caught_error(each.error) from each.error
         if each.place not in known and not each.of_cache:
@@ -78,7 +81,7 @@ def _is_of_cache(error: Exception, frame: FrameType) -> bool:
 
 
 def _named_at(frame: FrameType) -> Iterator[Any]:
-    """What the names in the line that is being run stand for."""
+    """Yields the objects that names in the current line of `frame` refer to."""
     known = {**frame.f_globals, **frame.f_locals}
     value = None
     for instruction in dis.get_instructions(frame.f_code):
@@ -114,7 +117,7 @@ def _tracer(errors: list[RaisedError]) -> Callable[..., Any]:
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Looking for a module goes by errors, for the first time alone."""
+    """Returns True during an import, which raises and catches errors the first time."""
     while frame is not None and not source.is_exporter_code(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

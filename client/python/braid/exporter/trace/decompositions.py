@@ -1,5 +1,4 @@
-"""Operators that PyTorch makes of others, where its own rule fails for a number of rows that is not
-known."""
+"""Decompositions of operators whose rule in PyTorch fails for a symbolic batch size."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _KEY = DispatchKey.CompositeImplicitAutograd
 
 @contextmanager
 def patched() -> Iterator[None]:
-    """For a trace."""
+    """Replaces PyTorch's rules during a trace."""
     before = {operator: dict(operator.py_kernels) for operator in RULES}
     for operator, rule in RULES.items():
         _set_kernels(operator, before[operator] | {_KEY: rule})

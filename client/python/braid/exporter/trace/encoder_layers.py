@@ -1,4 +1,4 @@
-"""Transformer encoder layers as the one operator that PyTorch has for them in evaluation."""
+"""Tracing of transformer encoder layers as PyTorch's fused evaluation operator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _LAYER = "_transformer_encoder_layer_fwd"
 
 @contextmanager
 def fused() -> Iterator[None]:
-    """Traces encoder layers as one operator, with a rule for its shapes that has no conditions.
+    """Traces each encoder layer as the fused operator, with an unconditional shape rule.
 
-    PyTorch before 2.13 has no such rule. The layers do not detect the trace, so they call the fused
-    operator as in eager mode. A trace never drops padding, which depends on values.
+    PyTorch before 2.13 has no shape rule for it. The patches hide the trace from the layers, so
+    they call the fused operator as in eager mode, and disable dropping of padding, which depends on
+    values.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     with torch.library._scoped_library("aten", "IMPL", "Meta") as library:

@@ -1,7 +1,7 @@
-"""What a trace took for granted of the number of rows.
+"""Guards on the number of rows that a trace relies on.
 
-Where it is asked for, as in `if x.shape[0] > 40` or `y[:50]`, a trace goes the one way. A package
-goes this way for all batches.
+A condition on the batch size, such as `if x.shape[0] > 40` or `y[:50]`, makes a trace follow one
+branch. A package would follow this branch for all batches.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, _suppress_guards
 from braid._export import ExportError
 from braid.exporter import source
 
-# One row is compared with the module, and may be refused by it, as by batch norm.
-_FEWEST = 2
-_MOST = 1 << 20
-# Other numbers of rows that a module is traced with at most, and how many there may be.
-_MOST_COURSES = 6
-_MOST_TRACED = 256
+# The comparison with the module covers one row, which some modules reject, for example batch norm.
+_MIN_ROWS = 2
+_MAX_ROWS = 1 << 20
+# Limits of additional traces: how many, and of how many rows.
+_MAX_TRACES = 6
+_MAX_TRACED_ROWS = 256
 
-# Functions of PyTorch's that ask how to compute, or how to lay out what they give: what that is
-# does not depend on the answer.
-_OF_LAYOUT = {
+# Functions of PyTorch whose conditions select a kernel or a memory layout. The values do not depend
+# on the answer.
+_LAYOUT_FUNCTIONS = {
     (os.path.join("_subclasses", "fake_impls.py"), "conv"),
     (os.path.join("_prims_common", "__init__.py"), "check_contiguous_sizes_strides"),
 }
 
-# How an `if` of the model's gets to where it is answered.
-_OF_NUMBERS = (
+# Files on the call path from an `if` in the model to the evaluation of its condition.
+_NUMBER_FILES = (
     os.path.join("torch", "__init__.py"),
     os.path.join("fx", "experimental", "sym_node.py"),
     os.path.join("fx", "experimental", "symbolic_shapes.py"),
@@ -44,7 +44,7 @@ _OF_NUMBERS = (
     os.path.join("braid", "exporter", "trace", "guards.py"),
 )
 
-# PyTorch's own functions of numbers, in NumPy.
+# NumPy equivalents of PyTorch's symbolic functions.
 _FUNCTIONS = {
     "CeilToInt": numpy.ceil,
     "CleanDiv": numpy.floor_divide,
@@ -66,11 +66,10 @@ _FUNCTIONS = {
 
 @dataclass
 class RecordedGuards:
-    """What a trace was told of numbers that were any.
+    """Conditions on symbolic sizes that a trace evaluated.
 
-    conditions: what holds for the batch that is traced, and the line of the model that made it be
-        asked; empty: none did.
-    fixed: the lines at which numbers got a value.
+    conditions: those that hold for the traced batch, with the model's line or an empty string.
+    fixed: symbols that were replaced by a value, with the model's line.
     """
 
     conditions: dict[sympy.Basic, str] = field(default_factory=dict)
@@ -78,8 +77,11 @@ class RecordedGuards:
 
 
 def record(shapes: ShapeEnv, outermost: str, binding: bool = True) -> RecordedGuards:
-    """Takes the answers from now on. outermost: the file that calls the model. binding: whether the
-    number of rows becomes what an answer says."""
+    """Starts recording the guards of `shapes`.
+
+    outermost: file that calls the model.
+    binding: True if guards specialize the number of rows.
+    """
     answers = RecordedGuards()
     replace, evaluate = shapes._set_replacement, shapes.evaluate_expr
 
@@ -114,41 +116,42 @@ def check_dynamic_batch(
     answers: RecordedGuards,
     trace_alike: Callable[[int], tuple[sympy.Symbol, RecordedGuards] | None],
 ) -> None:
-    """ExportError, with the line, if the trace is not that of batches of other numbers of rows.
+    """Raises ExportError, with the line, if the trace is not valid for every number of rows.
 
-    traced: how many there were. trace_alike: traces another number of rows; None if the graph is
-    another. PyTorch asks also where each answer leads to the same graph, as to check arguments.
+    traced: number of rows of the trace.
+    trace_alike: traces another number of rows; returns None if the graph differs. PyTorch also
+        evaluates conditions that do not change the graph, for example to check arguments.
     """
     for condition, line in answers.conditions.items():
         if isinstance(condition, sympy.Eq) and not _held(condition, symbol).all():
-            raise _made_a_number(traced, line)
-    courses = [(symbol, answers)]
+            raise _specialized(traced, line)
+    traces = [(symbol, answers)]
     while True:
-        covered = numpy.logical_or.reduce([_covered(*course) for course in courses])
+        covered = numpy.logical_or.reduce([_covered(*each) for each in traces])
         if covered.all():
             break
-        other = _FEWEST + int(numpy.argmin(covered))
-        course = None
-        if other <= _MOST_TRACED and len(courses) < _MOST_COURSES:
-            course = trace_alike(other)
-        if course is None or not _covered(*course)[other - _FEWEST]:
+        other = _MIN_ROWS + int(numpy.argmin(covered))
+        other_trace = None
+        if other <= _MAX_TRACED_ROWS and len(traces) < _MAX_TRACES:
+            other_trace = trace_alike(other)
+        if other_trace is None or not _covered(*other_trace)[other - _MIN_ROWS]:
             line = next(
                 line
                 for condition, line in answers.conditions.items()
-                if not _held(condition, symbol)[other - _FEWEST]
+                if not _held(condition, symbol)[other - _MIN_ROWS]
             )
             raise ExportError(
-                f"forward takes another course for {other} rows than for {traced}; a package has "
-                f"one for batches of any size" + source.as_suffix(line)
+                f"forward() takes a different branch for {other} rows than for {traced} (expected "
+                f"the same for all batch sizes)" + source.as_suffix(line)
             )
-        courses.append(course)
+        traces.append(other_trace)
     if shapes.replace(symbol) != symbol:
-        raise _made_a_number(traced, answers.fixed.get(symbol, ""))
+        raise _specialized(traced, answers.fixed.get(symbol, ""))
 
 
 def _covered(symbol: sympy.Symbol, answers: RecordedGuards) -> numpy.ndarray:
-    """A mask over numbers of rows: True where a trace with `answers` is valid."""
-    held = [numpy.ones(_MOST + 1 - _FEWEST, bool)]
+    """Returns a mask over numbers of rows: True where a trace with `answers` is valid."""
+    held = [numpy.ones(_MAX_ROWS + 1 - _MIN_ROWS, bool)]
     held += [_held(each, symbol) for each in answers.conditions]
     return numpy.logical_and.reduce(held)
 
@@ -160,45 +163,50 @@ def _condition(expression: sympy.Basic, answer: Any) -> sympy.Basic:
 
 
 def _is_of_layout(asked: sympy.Basic, frame: FrameType | None) -> bool:
-    """Also what PyTorch asks of sizes of one, which it may lay out in any way. Where it repeats
-    them, plain PyTorch would fail for other sizes."""
+    """Returns True if a condition concerns only kernels or memory layout.
+
+    Includes PyTorch's own checks for a size of 1, whose stride is arbitrary. If it broadcasts such
+    a size, eager mode fails for other sizes.
+    """
     of_one = isinstance(asked, (sympy.Eq, sympy.Ne)) and sympy.S.One in asked.args
     straight = True
     while frame is not None and not source.is_model_code(frame.f_code.co_filename):
         code = frame.f_code
         if any(
-            code.co_name == name and code.co_filename.endswith(file) for file, name in _OF_LAYOUT
+            code.co_name == name and code.co_filename.endswith(file)
+            for file, name in _LAYOUT_FUNCTIONS
         ):
             return True
-        straight = straight and code.co_filename.endswith(_OF_NUMBERS)
+        straight = straight and code.co_filename.endswith(_NUMBER_FILES)
         frame = frame.f_back
     return of_one and not (straight and frame is not None)
 
 
-def _made_a_number(traced: int, line: str) -> ExportError:
+def _specialized(traced: int, line: str) -> ExportError:
     return ExportError(
-        f"forward makes a Python number of the number of rows, which the package would have for "
-        f"{traced} rows alone" + source.as_suffix(line)
+        f"forward() converts the number of rows to a Python number, which would fix it to "
+        f"{traced}" + source.as_suffix(line)
     )
 
 
 def _held(condition: sympy.Basic, symbol: sympy.Symbol) -> numpy.ndarray:
-    """A mask over numbers of rows, from the fewest to the most: True where `condition` holds."""
-    rows = numpy.arange(_FEWEST, _MOST + 1)
+    """Returns a mask over numbers of rows: True where `condition` holds."""
+    rows = numpy.arange(_MIN_ROWS, _MAX_ROWS + 1)
     if condition.free_symbols != {symbol}:
         return numpy.ones(rows.shape, bool)
     try:
         with numpy.errstate(all="ignore"):
             held = sympy.lambdify(symbol, condition, [_FUNCTIONS, "numpy"])(rows)
-    except Exception:  # what sympy cannot write for NumPy raises whatever it likes
+    except Exception:  # sympy may raise anything for functions that NumPy lacks.
         held = numpy.ones(rows.shape, bool)
         for each in _candidates(condition, symbol):
-            held[each - _FEWEST] = condition.subs(symbol, each) != sympy.false
+            held[each - _MIN_ROWS] = condition.subs(symbol, each) != sympy.false
     return numpy.broadcast_to(numpy.asarray(held, bool), rows.shape)
 
 
 def _candidates(condition: sympy.Basic, symbol: sympy.Symbol) -> Iterable[int]:
-    rows = {*range(_FEWEST, 130), 1 << 8, 1000, 1 << 10, 1 << 12, 1 << 16, _MOST}
+    """Returns numbers of rows near which the condition may change."""
+    rows = {*range(_MIN_ROWS, 130), 1 << 8, 1000, 1 << 10, 1 << 12, 1 << 16, _MAX_ROWS}
     numbers = [int(each) for each in condition.atoms(sympy.Number) if each.is_finite]
     if isinstance(condition, sympy.core.relational.Relational):
         difference = sympy.expand(condition.lhs - condition.rhs)
@@ -206,4 +214,4 @@ def _candidates(condition: sympy.Basic, symbol: sympy.Symbol) -> Iterable[int]:
         if slope.is_Number and slope != 0:
             numbers.append(int(-difference.coeff(symbol, 0) / slope))
     rows |= {near for number in numbers for near in range(number - 1, number + 3)}
-    return sorted(each for each in rows if _FEWEST <= each <= _MOST)
+    return sorted(each for each in rows if _MIN_ROWS <= each <= _MAX_ROWS)

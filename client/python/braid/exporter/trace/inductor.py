@@ -1,4 +1,4 @@
-"""Patches of Inductor's rules for convolutions and embeddings."""
+"""Patches of Inductor for convolutions and embeddings."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from unittest import mock
 import torch
 from torch.fx.experimental.symbolic_shapes import _suppress_guards
 
-# What PyTorch asks to know how a convolution's result will lie in memory: which kernel it would
-# take, and that kernel's layout.
-_QUESTIONS = ("_select_conv_backend", "_conv_determine_backend_memory_format")
+# Functions that PyTorch calls to find a convolution's kernel and its memory layout.
+_LAYOUT_QUERIES = ("_select_conv_backend", "_conv_determine_backend_memory_format")
 
 
 @contextmanager
 def dynamic_batch_convolutions() -> Iterator[None]:
-    """For a compilation.
+    """Patches convolutions for a compilation so that they do not bound the number of rows.
 
-    That the answers hold for 2 to 15 rows, say, would bound the package; but the kernels agree on
-    the layout, whatever the number of rows.
+    The kernel choice would add a guard, for example 2 to 15 rows, but all kernels use the same
+    layout.
     """
     with ExitStack() as patches:
-        for name in _QUESTIONS:
+        for name in _LAYOUT_QUERIES:
             ask = _without_guards(getattr(torch._C, name))
             patches.enter_context(mock.patch.object(torch._C, name, ask))
         yield
@@ -40,7 +39,10 @@ def _without_guards(ask: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def checked_embedding_indices() -> Iterator[None]:
-    """Patches Inductor for a compilation: its own kernels take -1 for the last row."""
+    """Patches embeddings for a compilation so that a negative index is an error, as in eager mode.
+
+    Inductor's own kernels accept -1 as the last row.
+    """
     from torch._inductor.ir import Pointwise
     from torch._inductor.lowering import lowerings
     from torch._inductor.virtualized import ops
@@ -51,7 +53,7 @@ def checked_embedding_indices() -> Iterator[None]:
     def lower(
         weight: Any, indices: Any, padding: int = -1, scale: bool = False, sparse: bool = False
     ):
-        if sparse:  # PyTorch's operator is called
+        if sparse:  # Inductor calls PyTorch's operator.
             return original(weight, indices, padding, scale, sparse)
         rows, *columns = weight.get_size()
         dims = len(indices.get_size())

@@ -1,4 +1,4 @@
-"""Instance norm as it is traced: each row by itself, as a group norm."""
+"""Tracing of instance norm as a group norm, which treats each row separately."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import torch
 
 @contextmanager
 def as_group_norm() -> Iterator[None]:
-    """PyTorch makes a batch norm of it, over the channels of all rows, which in a graph cannot be
-    told from one over the batch: the server would synchronize it."""
+    """Traces instance norm as a group norm.
+
+    PyTorch decomposes it into a batch norm over the channels of all rows. In a graph, the server
+    could not distinguish it from a real batch norm and would synchronize it.
+    """
     with mock.patch.object(torch, "instance_norm", _instance_norm):
         yield
 
 
-_pytorchs = torch.instance_norm
+_original = torch.instance_norm
 
 
 def _instance_norm(
@@ -33,7 +36,7 @@ def _instance_norm(
     cudnn_enabled: bool,
 ) -> torch.Tensor:
     if not use_input_stats:
-        return _pytorchs(
+        return _original(
             input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled
         )
     if running_mean is not None or running_var is not None:
@@ -50,7 +53,7 @@ def _update(
     running_var: torch.Tensor | None,
     momentum: float,
 ) -> None:
-    """By the mean over the rows."""
+    """Updates the running statistics by the mean over the rows."""
     variance, mean = torch.var_mean(input, dim=tuple(range(2, input.dim())), correction=1)
     for running, now in ((running_mean, mean), (running_var, variance)):
         if running is not None:

@@ -1,5 +1,8 @@
-"""Traces a module into one graph: forward and backward together in training, forward alone in
-evaluation. Parameters, buffers and inputs are the graph's inputs, in this order."""
+"""Tracing of a module into one graph.
+
+In training, the graph contains forward and backward, in evaluation forward only. Its inputs are
+parameters, buffers and inputs, in this order.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +45,17 @@ from braid.exporter.trace.kernel_strides import KernelStrides
 
 @dataclass
 class Part:
-    """A module to export: the whole model, or one of its stages.
+    """Module to export: the whole model, or one of its stages.
 
-    entries: of the whole model's state, those that are the part's, named as in the whole model.
-    inputs: examples by name. names: the outputs'.
-    copied: of training and evaluation (by True and False), which outputs have to be copied to be
-        tensors of their own.
-    datatypes: of training and evaluation under a precision of autocast, the inputs', where the
-        stage before computes them then.
-    raised: of training and evaluation under a precision, where forward raises errors in plain
-        PyTorch too, and catches them.
-    recomputes: whether backward runs parts of forward again that change buffers.
+    entries: state of the part, named as in the whole model.
+    inputs: examples by name.
+    names: output names.
+    copied: by training mode, True for each output that must be copied to own its memory.
+    datatypes: by training mode and precision, dtypes of inputs that the previous stage computes
+        under autocast.
+    raised: by training mode and precision, lines where forward raises and catches errors in eager
+        mode.
+    recomputes: True if backward reruns parts of forward that change buffers.
     """
 
     path: str
@@ -76,7 +79,7 @@ class Part:
     def as_given(
         self, inputs: dict[str, torch.Tensor], training: bool, precision: torch.dtype | None
     ) -> dict[str, torch.Tensor]:
-        """`inputs` in the datatypes that they have under `precision`."""
+        """Converts `inputs` to the dtypes that they have under `precision`."""
         dtypes = self.datatypes.get((training, precision), {})
         return {name: each.to(dtypes.get(name, each.dtype)) for name, each in inputs.items()}
 
@@ -86,10 +89,10 @@ class Part:
         inputs: dict[str, torch.Tensor],
         held: ExitStack | None = None,
     ) -> list:
-        """Returns the flat outputs of forward with `state`, which takes the changes of buffers.
+        """Runs forward with `state`, updates its buffers in place, and returns the flat outputs.
 
-        The module holds `state` until `held` is closed: a backward may run parts of forward again.
-        Without `held` it does until forward is done.
+        The module holds `state` until `held` is closed, because backward may rerun parts of
+        forward. Without `held`, it holds `state` until forward returns.
         """
         with ExitStack() as done:
             (held or done).enter_context(bindings_restored(self.module))
@@ -99,8 +102,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Trace:
-    """graph: its placeholders are the state, the inputs and, in training, output gradients.
-    forward_outputs: how many of its outputs are forward's: changed buffers, then the outputs."""
+    """Traced graph.
+
+    graph: its placeholders are the state, the inputs and, in training, output gradients.
+    forward_outputs: number of outputs of forward: changed buffers, then the outputs.
+    """
 
     graph: torch.fx.GraphModule
     forward_outputs: int
@@ -109,7 +115,7 @@ class Trace:
 
 
 class _Function(nn.Module):
-    """A function as a module that has no state of its own."""
+    """Wraps a function as a stateless module."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -120,15 +126,15 @@ class _Function(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Course:
-    """A trace of one number of rows, with the answers about that number that it relies on."""
+class _GuardedTrace:
+    """Trace for one number of rows, with the guards that it relies on."""
 
     trace: Trace
     shapes: ShapeEnv
     answers: guards.RecordedGuards
 
     def operators(self) -> list[Any]:
-        """Equal for two traces that compute the same for any number of rows."""
+        """Returns a description that is equal for traces with the same dynamic graph."""
         symbol = self.trace.symbol
 
         def said(value: Any) -> Any:
@@ -145,21 +151,24 @@ class _Course:
 
 
 def trace(part: Part, training: bool, precision: torch.dtype | None, device: torch.device) -> Trace:
-    """precision: of autocast; None for the model's own."""
+    """Traces the part for any number of rows. Raises ExportError if that is not possible.
+
+    precision: dtype of autocast, or None for the model's own precision.
+    """
     count = traced_batch_size(part)
-    course = _trace(part, training, precision, device, count)
+    guarded = _trace(part, training, precision, device, count)
 
     def trace_alike(rows: int) -> tuple[Any, guards.RecordedGuards] | None:
         try:
             other = _trace(part, training, precision, device, rows, binding=False)
-        except Exception:  # Whatever the model says to so few or so many rows.
+        except Exception:  # The model may reject this number of rows with any error.
             return None
-        if other.operators() != course.operators():
+        if other.operators() != guarded.operators():
             return None
         return other.trace.symbol, other.answers
 
-    made = course.trace
-    guards.check_dynamic_batch(course.shapes, made.symbol, count, course.answers, trace_alike)
+    made = guarded.trace
+    guards.check_dynamic_batch(guarded.shapes, made.symbol, count, guarded.answers, trace_alike)
     node_lines.copy_to_backward(made.graph)
     if training and part.recomputes:
         recomputation.merge(made.graph)
@@ -173,8 +182,8 @@ def _trace(
     device: torch.device,
     count: int,
     binding: bool = True,
-) -> _Course:
-    """count: of the batch's rows. binding: as of `guards.note`."""
+) -> _GuardedTrace:
+    """Traces a batch of `count` rows. binding: see `guards.record`."""
     entries, names = part.untied, list(part.inputs)
 
     held = ExitStack()
@@ -202,7 +211,7 @@ def _trace(
         stack.enter_context(decompositions.patched())
         stack.enter_context(torch_versions.without_tokens())
         stack.enter_context(node_lines.recorded(__file__))
-        # Libraries ask before they look at values to warn or to take a short cut.
+        # Libraries check these flags before they read values for a warning or a shortcut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):
             stack.enter_context(mock.patch.object(torch.compiler, flag, True))
         if not training:
@@ -227,11 +236,13 @@ def _trace(
             raise export_errors.trace_error(error, failed or "") from error
         caught_errors.check_traced(raised, part.raised[training, precision])
     forward_outputs = joint._aot_state.fw_metadata.num_forward
-    return _Course(Trace(joint.graph_module, forward_outputs, symbol, device), shapes, answers)
+    return _GuardedTrace(
+        Trace(joint.graph_module, forward_outputs, symbol, device), shapes, answers
+    )
 
 
 class _Failing(TorchFunctionMode):
-    """Knows which of PyTorch's functions raised an error first."""
+    """Records the PyTorch function that raised the first error."""
 
     name = ""
 
@@ -244,7 +255,7 @@ class _Failing(TorchFunctionMode):
 
 
 def _failing_function(mode: FakeTensorMode, function: Any, fakes: tuple[torch.Tensor, ...]) -> str:
-    """The name of what fails in forward, empty if nothing does."""
+    """Returns the name of the function that fails in forward, or an empty string."""
     with mode, _Failing() as failing, suppress(Exception):
         function(*fakes)
     return failing.name
@@ -269,16 +280,16 @@ def _fakes(
 
 
 def traced_batch_size(part: Part) -> int:
-    """A batch that is not the size of anything else, for nothing to be taken for it."""
+    """Returns a batch size that differs from all other sizes, so that none is mistaken for it."""
     taken = {size for entry in part.entries for size in entry.tensor.shape}
     taken |= {size for example in part.inputs.values() for size in example.shape[1:]}
     return next(rows for rows in (5, 7, 11, 13, *range(17, 1 << 20, 2)) if rows not in taken)
 
 
 def _whole_operators() -> Any:
-    """Keeps linear, conv2d and the like as one node each."""
+    """Keeps composite operators such as linear and conv2d as one node each."""
     table, _ = _split_decomp_table_to_cia_and_python_decomp({})
-    # PyTorch's shape rules of some losses return a number for every reduction.
+    # PyTorch's shape rules of some losses return a scalar for every reduction.
     for operator in list(table):
         if "_loss" in operator.name() or operator in decompositions.RULES:
             del table[operator]

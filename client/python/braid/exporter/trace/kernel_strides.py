@@ -1,8 +1,8 @@
-"""Strides of a trace's tensors as the kernels return them.
+"""Strides of traced tensors, as the kernels return them.
 
-PyTorch's rules for shapes lay some results out otherwise than the kernels do where an input is
-permuted, as batch norm's, layer norm's and log_softmax's do. A trace then has a view where the
-kernel's result needs a copy, and draws random numbers in another order.
+For permuted inputs, some of PyTorch's shape rules return other strides than the kernels, for
+example for batch norm, layer norm and log_softmax. A trace then uses a view where the kernel's
+result needs a copy, and draws random numbers in another order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.utils._mode_utils import no_dispatch
 
 _Sizes = tuple[int, ...]
 _aten = torch.ops.aten
-# Their rules and kernels agree. Transposed weights are among their inputs in every linear layer.
+# Operators whose rules match their kernels. Every linear layer passes them transposed weights.
 _ALWAYS_CONTIGUOUS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default}
 
 
 class KernelStrides(FakeTensorMode):
-    """Asks the kernel where a permuted tensor is among an operator's inputs or results.
+    """Runs the kernel to find its strides if an input or a result is permuted.
 
-    The kernel runs once for the sizes of the trace, with values that any operator takes.
+    The kernel runs once per operator and shapes, with values that any operator accepts.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -64,12 +64,12 @@ class KernelStrides(FakeTensorMode):
 
 
 def _ask(func: OpOverload, flat: list[Any], spec: Any, count: int) -> list[_Sizes | None]:
-    """The strides of each result; None of those that are not known."""
+    """Returns the strides of each result, None if unknown."""
     with no_dispatch():
         try:
             args, kwargs = pytree.tree_unflatten([_example(each) for each in flat], spec)
             made = [*_tensors(func(*args, **kwargs))]
-        except Exception:  # Whatever a kernel says to values that are no model's.
+        except Exception:  # A kernel may reject the values with any error.
             made = []
     strides = [each.stride() if each.layout == torch.strided else None for each in made]
     return strides if len(made) == count else [None] * count
@@ -100,7 +100,7 @@ def _differ(sizes: _Sizes, one: _Sizes, other: _Sizes) -> bool:
 
 
 def _hints(sizes: Sequence[Any]) -> _Sizes:
-    """Concrete sizes of the trace, without adding a guard."""
+    """Returns the concrete sizes of the trace without adding a guard."""
     return tuple(each.node.hint if isinstance(each, torch.SymInt) else each for each in sizes)
 
 
@@ -111,7 +111,7 @@ def _described(value: Any) -> Any:
 
 
 def _example(value: Any) -> Any:
-    """A tensor, or number, of the trace's sizes."""
+    """Returns a real tensor or number with the sizes of the trace."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value.node.hint
     if not isinstance(value, torch.Tensor):
@@ -123,7 +123,7 @@ def _example(value: Any) -> Any:
 
 
 def _symbolic(shape: Sequence[Any], sizes: _Sizes, strides: _Sizes) -> list[Any] | None:
-    """Strides in the same order of dims; None if the tensor has gaps or overlaps."""
+    """Returns symbolic strides in the same order of dims, or None for gaps or overlaps."""
     inwards = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], dim))
     expected, known, wanted = 1, 1, [0] * len(sizes)
     for dim in reversed(inwards):

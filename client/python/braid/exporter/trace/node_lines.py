@@ -1,4 +1,4 @@
-"""Which line of the model each node of a trace comes from."""
+"""Source lines of the nodes of a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = "model_line"
 
 @contextmanager
 def recorded(outermost: str) -> Iterator[None]:
-    """For a trace: each node knows its line. outermost: the file that calls the model."""
+    """Stores the model's line in each node of a trace. outermost: file that calls the model."""
     create = PythonKeyTracer.create_node
 
     def create_node(self: Any, *args: Any, **kwargs: Any) -> Node:
@@ -32,7 +32,7 @@ def recorded(outermost: str) -> Iterator[None]:
 
 
 def copy_to_backward(module: GraphModule) -> None:
-    """Autograd is not called by the model: its nodes get the line of what they differentiate."""
+    """Copies the line of each forward node to the backward nodes that differentiate it."""
     known: dict[int, traceback.FrameSummary] = {}
     for node in module.graph.nodes:
         number = node.meta.get("seq_nr")
@@ -43,6 +43,6 @@ def copy_to_backward(module: GraphModule) -> None:
 
 
 def line_of(node: Node) -> str:
-    """Empty where no line of the model's is known."""
+    """Returns the line of a node, or an empty string if unknown."""
     frame = node.meta.get(_KEY)
     return source.innermost_line([frame]) if frame is not None else ""

@@ -1,7 +1,7 @@
-"""Parts of forward that run again in backward, as in torch.utils.checkpoint.
+"""Recomputation of parts of forward in backward, as in torch.utils.checkpoint.
 
-A trace usually leaves that out. It counts where it changes a buffer: a batch norm in a checkpoint
-updates its running statistics in forward and once more in backward.
+A trace usually omits recomputation. It matters if it changes a buffer: a batch norm in a checkpoint
+updates its running statistics in forward and again in backward.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from braid.exporter.trace import node_lines
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_functional.default
-# The places of the running statistics in what it gives.
+# Indices of the running statistics among its results.
 _RUNNING = {3, 4}
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """For a trace: records what backward runs again."""
+    """Keeps recomputation in a trace."""
     hooks = "_disable_saved_tensors_hooks_during_tracing"
     with mock.patch.object(torch._dynamo.utils, hooks, nullcontext):
         yield
@@ -37,7 +37,7 @@ def recorded() -> Iterator[None]:
 def merge(module: GraphModule) -> None:
     """Reuses forward's values instead of recomputing them, except for changed buffers.
 
-    ExportError if it cannot tell which random numbers of forward an operator draws again.
+    Raises ExportError if it cannot match a random operator in backward to one in forward.
     """
     known: dict[Any, Node] = {}
     drawn: dict[Any, list[Node]] = {}
@@ -63,8 +63,7 @@ def merge(module: GraphModule) -> None:
 
 
 def _take_values(module: GraphModule, node: Node, known: dict[Any, Node]) -> None:
-    """Takes from the first batch norm of the same batch what does not depend on the running
-    statistics."""
+    """Reuses the results of the first batch norm of the same batch, except running statistics."""
     values, settings = node.args[:3], node.args[7:]
     first = known.setdefault((_BATCH_NORM, repr((values, settings))), node)
     if first is node:
@@ -82,7 +81,7 @@ def _take_values(module: GraphModule, node: Node, known: dict[Any, Node]) -> Non
 
 
 def _take_first_running(node: Node) -> None:
-    """Gives backward the running statistics of forward, whose values it ignores in training."""
+    """Passes forward's running statistics to backward, which ignores their values in training."""
     for place in (3, 4):
         given = node.args[place]
         while given.target is operator.getitem and given.meta["partitioner_tag"] == "is_backward":
@@ -98,9 +97,9 @@ def _is_random(node: Node) -> bool:
 def _drawn_before(node: Node, candidates: list[Node]) -> Node:
     if len(candidates) != 1:
         raise ExportError(
-            f"backward runs a part of forward again, as torch.utils.checkpoint does, and changes "
-            f"buffers, and {node.target} draws random numbers there that cannot be distinguished "
-            f"from others: leave the random operator out of the checkpoint"
+            f"backward reruns a part of forward, as torch.utils.checkpoint does, and changes "
+            f"buffers; {node.target} draws random numbers there that cannot be distinguished "
+            f"from others: move the random operator out of the checkpoint"
             + source.as_suffix(node_lines.line_of(node))
         )
     return candidates[0]

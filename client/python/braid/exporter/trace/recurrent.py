@@ -1,4 +1,4 @@
-"""Corrects two errors in PyTorch's rules for tracing recurrent layers."""
+"""Corrections of two errors in PyTorch's rules for tracing recurrent layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 def patched() -> Iterator[None]:
     """Replaces PyTorch's rules during a trace.
 
-    All versions up to 2.15 leave out the dropout between layers: they check `num_layers < i - 1`.
+    All versions up to 2.15 omit the dropout between layers: they check `num_layers < i - 1`.
     Versions before 2.13 squeeze the batch dim of an LSTM's final states.
     """
     with (
@@ -29,7 +29,7 @@ def patched() -> Iterator[None]:
 def _lstm_layer(
     input: torch.Tensor, hidden: Any, params: Any, has_biases: bool, reverse: bool = False
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """All outputs of one direction, and its final states."""
+    """Returns all outputs of one direction, and its final states."""
     input_weight, weight = params[:2]
     input_bias, bias = params[2:4] if has_biases else (None, None)
     projection = params[-1] if len(params) in (3, 5) else None
@@ -58,7 +58,7 @@ def _layers(
     batch_first: bool,
     layer: Callable[..., Any],
 ) -> tuple[torch.Tensor, list[Any]]:
-    """The layers one after the other: what the last gives, and each direction's final state."""
+    """Runs the layers in sequence. Returns the last outputs, and final states by direction."""
     states = []
     output = input.transpose(0, 1) if batch_first else input
     for index in range(num_layers):

@@ -1,4 +1,4 @@
-"""Chains of submodules that are the whole model."""
+"""Pipeline stages: chains of submodules that together equal the whole model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SEED = 21
 
 
 class StageMismatch(ExportError):
-    """The stages are something else than the whole model."""
+    """The stages do not compute the same as the whole model."""
 
 
 def make_parts(whole: Part, chains: list[list[str]], device: torch.device) -> list[Part]:
-    """Each submodule of the chains once, with examples of what it is given.
+    """Returns each submodule of the chains once, with example inputs.
 
-    NotTheModel if a chain is not the whole model.
+    Raises StageMismatch if a chain does not equal the whole model.
     """
     parts: dict[str, Part] = {}
     for chain in chains:
@@ -53,8 +53,8 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
         for tensor in given:
             if tensor.dim() == 0 or tensor.shape[0] != next(iter(whole.inputs.values())).shape[0]:
                 raise ExportError(
-                    f"stage '{path}' returns a tensor of shape {list(tensor.shape)}; expected "
-                    f"the batch as dim 0"
+                    f"stage '{path}' returns a tensor of shape {list(tensor.shape)} "
+                    f"(expected the batch as dim 0)"
                 )
     return parts
 
@@ -62,9 +62,9 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
 def infer_datatypes(
     parts: list[Part], chains: list[list[str]], precision: torch.dtype, device: torch.device
 ) -> None:
-    """Under autocast a stage may be given something else than the example of the stage before.
+    """Finds the dtypes of stage inputs under autocast, which may differ from those of the examples.
 
-    parts: the whole model, and the stages of the chains.
+    parts: the whole model, then the stages.
     """
     whole, *stages = parts
     by_path = {part.path: part for part in stages}
@@ -83,16 +83,14 @@ def _set_datatypes(
 ) -> None:
     dtypes = {name: each.dtype for name, each in zip(part.inputs, given)}
     if part.datatypes.setdefault((training, precision), dtypes) != dtypes:
-        raise ExportError(
-            f"stage '{part.path}' is given other datatypes in one chain than in another"
-        )
+        raise ExportError(f"stage '{part.path}' receives different dtypes in different chains")
 
 
 def check_paths(module: nn.Module, chains: list[list[str]]) -> None:
-    """ValueError if there is no such submodule."""
+    """Raises ValueError for a path that is not a submodule."""
     for chain in chains:
         if not chain:
-            raise ValueError("stages has an empty chain; expected submodules' paths")
+            raise ValueError("stages: an empty chain (expected paths of submodules)")
         for path in chain:
             _check_path(module, path)
 
@@ -102,13 +100,11 @@ def _check_path(module: nn.Module, path: str) -> None:
         module.get_submodule(path)
     except AttributeError:
         there = ", ".join(name for name, _ in module.named_children()) or "none"
-        raise ValueError(
-            f"stages names '{path}', but the model has no such submodule; its own are {there}"
-        ) from None
+        raise ValueError(f"stages: no submodule '{path}' (the model has {there})") from None
 
 
 def _entries(whole: Part, module: nn.Module, path: str) -> list[StateEntry]:
-    """The submodule's state, by its names in the whole model."""
+    """Returns the submodule's state, named as in the whole model."""
     return [
         StateEntry(
             f"{path}.{entry.name}",
@@ -143,20 +139,20 @@ def _check_whole(
         raise
     except Exception as error:
         raise StageMismatch(
-            f"the stages {said} are not the whole model: one after the other they fail in {mode}: "
+            f"stages: {said} does not match the whole model: running the stages in {mode} fails: "
             + export_errors.describe(error)
             + source.as_suffix(source.line_of_error(error))
         ) from error
     if len(expected) != len(got):
         raise StageMismatch(
-            f"the stages {said} are not the whole model: they return {len(got)} tensors, "
-            f"the model {len(expected)}"
+            f"stages: {said} does not match the whole model: the stages return {len(got)} "
+            f"tensors, the model returns {len(expected)}"
         )
     for place, (one, other) in enumerate(zip(expected, got)):
         if one.shape != other.shape or not torch.allclose(one, other, equal_nan=True):
             raise StageMismatch(
-                f"the stages {said} are not the whole model: in {mode} output {place} of "
-                f"{batch} rows is another"
+                f"stages: {said} does not match the whole model: output {place} differs in {mode} "
+                f"for a batch of {batch}"
             )
 
 
@@ -168,7 +164,7 @@ def _run(
     device: torch.device,
     precision: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
-    """What the last of `modules` returns, each given what the one before returned."""
+    """Runs the modules in sequence and returns the outputs of the last one."""
     state = {entry.name: entry.copy() for entry in whole.untied}
     flowing: list[Any] = list(given)
     with run_context.seeded(device, _SEED), in_mode(whole.module, training):

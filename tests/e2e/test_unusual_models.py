@@ -199,7 +199,7 @@ def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> No
         first = trainer.forward({"x": rows(1)})
         for _ in range(20):
             client.infer("echo", {"x": rows(50)})
-        trainer._handle.begin_at(start)  # as for a client whose reply was lost
+        trainer._handle.reset_to(start)  # as for a client whose reply was lost
         replayed = trainer.forward({"x": rows(1)})
     assert replayed.replayed
     np.testing.assert_array_equal(first.outputs["x_again"], rows(1))

@@ -1,4 +1,4 @@
-"""The way to the server: one gRPC channel, deadlines, and calls sent again when they got lost."""
+"""gRPC channel to the server, with deadlines and retries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from braid._security import Security
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a call is sent at most, and the seconds between: doubled each time, less jitter."""
+    """Maximum number of attempts, and backoff in seconds, doubled each time, with jitter."""
 
     attempts: int = 5
     initial_backoff: float = 0.1
     max_backoff: float = 2.0
 
     def backoff(self, attempt: int) -> float:
-        """Seconds to wait after `attempt` (from 1) failed."""
+        """Returns the seconds to wait after attempt number `attempt` (from 1) failed."""
         doubled = self.initial_backoff * 2 ** min(attempt - 1, 30)
         longest: float = min(doubled, self.max_backoff)
         return longest * random.uniform(0.5, 1.0)
 
 
-class Feed:
-    """An iterator over what another thread puts into it, one ahead. Thread-safe."""
+class _RequestFeed:
+    """Iterator over requests from another thread, with a buffer of one. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -42,7 +42,7 @@ class Feed:
         self._closed = False
 
     def put(self, request: Any) -> bool:
-        """Waits until the one before is being sent. False if the feed is closed."""
+        """Waits until the buffer is empty, then adds `request`. Returns False if closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._waiting)
             if self._closed:
@@ -52,12 +52,12 @@ class Feed:
             return True
 
     def close(self) -> None:
-        """Ends the feed, once what was put is taken."""
+        """Ends the iterator after the buffered request."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def __iter__(self) -> Feed:
+    def __iter__(self) -> _RequestFeed:
         return self
 
     def __next__(self) -> Any:
@@ -70,12 +70,11 @@ class Feed:
 
 
 class Channel:
-    """A connection to one server. Thread-safe.
+    """Connection to one server. Thread-safe.
 
-    Only UNAVAILABLE is sent again: the server was not reached, or the connection broke and it may
-    have been. Methods that change something recognize a call that they have applied before, by
-    its sequence number or request id, provided that the bytes are the same; so a request is
-    serialized once for all its attempts.
+    Retries only UNAVAILABLE: the server was not reached, or the connection broke and the call may
+    have been applied. Methods that change state recognize a retry by its sequence number or request
+    ID if its bytes are the same, so a request is serialized once for all attempts.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Channel:
         options = [
             ("grpc.max_send_message_length", limit),
             ("grpc.max_receive_message_length", limit),
-            # A server that comes back is found within the retries, not a second later.
+            # Reconnects to a restarted server within the retries; gRPC's default is 1 s.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
@@ -107,7 +106,7 @@ class Channel:
         )
 
     def close(self) -> None:
-        """Ends calls in flight with Cancelled and closes the connection."""
+        """Closes the connection. Calls in flight raise Cancelled."""
         self._channel.close()
 
     def call(
@@ -118,11 +117,11 @@ class Channel:
         *,
         attempts: float | None = None,
     ) -> Any:
-        """Calls a method that has one reply, and returns it.
+        """Calls a unary method and returns its reply.
 
-        request: a message, or one serialized.
-        timeout: seconds for all attempts together. None: the channel's; math.inf: no limit.
-        attempts: how often it is sent at most. None: as `retry` says; math.inf: no limit.
+        request: a message, or a serialized one.
+        timeout: seconds, including retries. None: the channel's timeout; math.inf: no limit.
+        attempts: maximum number of attempts. None: that of `retry`; math.inf: no limit.
         """
         stub = self._channel.unary_unary(
             method.path, request_serializer=None, response_deserializer=method.response.FromString
@@ -136,9 +135,9 @@ class Channel:
         receive: Callable[[Iterator[Any]], Any],
         timeout: float | None = None,
     ) -> Any:
-        """Calls a method that streams its reply, and returns what `receive` makes of it.
+        """Calls a method with a streamed reply, and returns the result of `receive`.
 
-        When the stream breaks, `receive` is given a new one from the start.
+        If the stream breaks, calls `receive` again with a new stream.
         """
         stub = self._channel.unary_stream(
             method.path, request_serializer=None, response_deserializer=method.response.FromString
@@ -149,18 +148,19 @@ class Channel:
             try:
                 return receive(stream)
             finally:
-                stream.cancel()  # Does nothing to one that has ended.
+                stream.cancel()  # No-op if the stream has ended.
 
         return self._attempt(send, request, timeout, None)
 
     def call_feeding(
         self, method: Method, requests: Iterable[bytes], timeout: float | None = None
     ) -> Any:
-        """Calls a method that takes a stream and has one reply, and returns it. Sent once.
+        """Calls a method with a streamed request and returns its reply. Does not retry.
 
-        `requests`, serialized, is iterated in the calling thread; what it raises ends the call and is raised.
+        Iterates the serialized `requests` in the calling thread. Their exceptions end the call and
+        propagate.
         """
-        feed = Feed()
+        feed = _RequestFeed()
         stub = self._channel.stream_unary(
             method.path,
             request_serializer=None,
@@ -179,14 +179,14 @@ class Channel:
         except grpc.FutureCancelledError:
             failure = errors.Cancelled("the call was cancelled")
         finally:
-            call.cancel()  # Does nothing to one that has ended.
+            call.cancel()  # No-op if the call has ended.
             feed.close()
         raise failure
 
     def open_stream(self, method: Method, payloads: Iterator[bytes]) -> Any:
-        """Starts a call that streams both ways, and returns gRPC's object for it.
+        """Starts a bidirectional stream and returns gRPC's call object.
 
-        It raises grpc.RpcError. `payloads`, serialized, is iterated by a thread of gRPC's.
+        The object raises grpc.RpcError. A gRPC thread iterates the serialized `payloads`.
         """
         stub = self._channel.stream_stream(
             method.path, request_serializer=None, response_deserializer=method.response.FromString
@@ -194,12 +194,12 @@ class Channel:
         return stub(payloads, metadata=self._metadata)
 
     def seconds(self, timeout: float | None) -> float | None:
-        """The seconds that a call with this `timeout` has; None: no limit."""
+        """Returns the effective timeout of a call in seconds; None: no limit."""
         seconds = self._timeout if timeout is None else timeout
         return None if seconds is None or math.isinf(seconds) else seconds
 
     def deadline(self, timeout: float | None) -> float | None:
-        """When a call with this `timeout` that begins now ends, by time.monotonic."""
+        """Returns the deadline of a call that starts now, on the time.monotonic clock."""
         seconds = self.seconds(timeout)
         return None if seconds is None else time.monotonic() + seconds
 
@@ -229,5 +229,5 @@ class Channel:
 
 
 def remaining(deadline: float | None) -> float:
-    """The timeout of a call that has to end at `deadline`."""
+    """Returns the timeout of a call that must end at `deadline`."""
     return math.inf if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -1,4 +1,4 @@
-"""Receives a file in pieces, and puts it in its place whole or not at all."""
+"""Atomic download of a file in pieces."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Receive = Callable[[Iterable[Any]], int]
 
 
 def to_path(path: str | os.PathLike[str], call: Callable[[Receive], int]) -> int:
-    """Has `call` receive the file, then gives it the name `path`. Returns its size.
+    """Downloads a file with `call` and renames it to `path`. Returns the size in bytes.
 
-    It is written beside `path` and renamed, so that `path` is never half a file.
+    A temporary file in the same folder receives the data, so `path` is never incomplete.
     """
     target = pathlib.Path(path)
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -26,7 +26,7 @@ def to_path(path: str | os.PathLike[str], call: Callable[[Receive], int]) -> int
             size = call(lambda pieces: receive(file, pieces))
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp's is for the owner alone.
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp permits only the owner.
         os.replace(name, target)
     except BaseException:
         os.unlink(name)
@@ -35,7 +35,7 @@ def to_path(path: str | os.PathLike[str], call: Callable[[Receive], int]) -> int
 
 
 def to_file(file: IO[bytes], call: Callable[[Receive], int]) -> int:
-    """Has `call` receive the file, then writes it to `file`. Returns its size."""
+    """Downloads a file with `call`, then writes it to `file`. Returns the size in bytes."""
     with tempfile.TemporaryFile() as whole:
         size = call(lambda pieces: receive(whole, pieces))
         whole.seek(0)
@@ -44,9 +44,9 @@ def to_file(file: IO[bytes], call: Callable[[Receive], int]) -> int:
 
 
 def receive(file: IO[bytes], pieces: Iterable[Any]) -> int:
-    """Fills `file`, from its beginning, with braid.v1.DownloadModelResponse pieces.
+    """Overwrites `file` with braid.v1.DownloadModelResponse pieces. Returns the size in bytes.
 
-    Returns the size. DataLoss if pieces are missing or out of place.
+    Raises DataLoss if pieces are missing or out of order.
     """
     file.seek(0)
     file.truncate()
@@ -54,11 +54,11 @@ def receive(file: IO[bytes], pieces: Iterable[Any]) -> int:
     for piece in pieces:
         total = piece.total_bytes
         if piece.offset != filled:
-            raise DataLoss(f"bytes from {piece.offset} came where those from {filled} were due")
+            raise DataLoss(f"download: bytes from {piece.offset} (expected those from {filled})")
         file.write(piece.data)
         filled += len(piece.data)
     if filled != total or total == 0:
-        raise DataLoss(f"the stream ended after {filled} of {total} bytes")
+        raise DataLoss(f"download: the stream ended after {filled} of {total} bytes")
     return total
 
 

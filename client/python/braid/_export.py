@@ -1,5 +1,4 @@
-"""What `braid.export` is called with, gives and raises. Needs no torch: the exporter, which does,
-is imported when something is exported."""
+"""Interface of `braid.export`. Does not import torch; the exporter, imported on use, does."""
 
 from __future__ import annotations
 
@@ -17,20 +16,22 @@ Format = Literal["auto", "pair", "torchscript", "aot"]
 
 
 class ExportError(Exception):
-    """The model was not exported, and nothing was written. The message says why and, where a line
-    of the model is the reason, which."""
+    """The model was not exported, and nothing was written.
+
+    The message contains the reason and, if known, the model's line.
+    """
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written.
+    """Result of an export.
 
     format: "pair", "torchscript" or "aot".
-    path: the version's folder, as in models/net/1.
-    version: its number.
-    reason: why it is another format than the first choice, why it is not batched, or what to know
-        about the package; empty if there is nothing.
-    notes: each part of the reason, and what follows from it for those who serve or train the model.
+    path: folder of the version, for example models/net/1.
+    version: version number.
+    reason: why the format is not the first choice, why the model is not batched, or other remarks
+        on the package; may be empty.
+    notes: parts of the reason, and consequences for serving and training.
     """
 
     format: str
@@ -49,35 +50,34 @@ def export(
     stages: Sequence[Sequence[str]] = (),
     precisions: Sequence[str] | None = None,
 ) -> ExportResult:
-    """Writes `module` as the next version of the model whose folder is `path`.
+    """Exports `module` as the next version of the model in the folder `path`.
 
-    module: on the CPU or on one GPU, which is where the package will be served. It is left as it
-        was found, in training or evaluation mode; both are exported.
-    example_inputs: a dict of the names of forward's arguments to tensors, or the tensors in
-        forward's order. Dim 0 of each is the batch, and of any size in the package; the other
-        dims are fixed. The package is checked with values that lie among theirs, column by
-        column: some rows that are unlike each other find more than one.
-    path: the model's folder in a repository, made if it is not there. A config.pbtxt that is there
-        stays, and has to agree in names, datatypes, dims, and in whether there are batches.
-    format: "pair", graphs for training and inference; "torchscript"; "aot", compiled for
-        inference alone; "auto", the pair, or TorchScript where that cannot be done.
-    stages: chains of submodules that, one after the other, are the whole model, as in
-        [["features", "classifier"]]: such a model can be trained as a pipeline. Pair only.
-    precisions: of training and inference beside the model's own, "bfloat16" and "float16".
-        Default, for a model with parameters in float32: "bfloat16", and "float16" too on a GPU,
-        without those that cannot be made, as the result's reason says then. Each makes the
-        export take as long again. Pair only.
+    module: module on the CPU or on one GPU; the package is served on the same kind of device.
+        Training and evaluation mode are both exported. The module is restored afterwards.
+    example_inputs: a dict from argument names of forward to tensors, or the tensors in order. Dim 0
+        is the batch, of any size in the package; other dims are fixed. The export checks the
+        package with values in the range of each column, so several different rows find more
+        errors than one.
+    path: folder of the model in a repository, created if missing. An existing config.pbtxt is
+        kept; its names, dtypes, dims and batching must match.
+    format: "pair": graphs for training and inference; "torchscript"; "aot": compiled, inference
+        only; "auto": the pair, or TorchScript if a pair is not possible.
+    stages: chains of submodules that, in sequence, equal the whole model, for example
+        [["features", "classifier"]], for pipeline training. Pair only.
+    precisions: "bfloat16" and "float16", for training and inference in addition to the model's own
+        precision. Default for float32 parameters: "bfloat16", and on a GPU also "float16"; a
+        default precision that fails is skipped, see the result's reason. Each one multiplies the
+        export time. Pair only.
 
-    The package is read back and compared with the module before it is moved into place: outputs,
-    gradients and buffers, at batches of 1, 2, 7 and 33 rows.
+    Before it publishes the package, the export reads it back and compares outputs, gradients and
+    buffers with the module, for batches of 1, 2, 7 and 33 rows.
 
-    A server merges requests and splits batches only if a row's outputs do not depend on the other
-    rows. This is proven by values, in evaluation mode. Otherwise the config.pbtxt that is written
-    has `max_batch_size: 0`, requests run whole, and the result's reason says which rows depend on
-    which.
+    A server merges requests and splits batches only if a row's outputs do not depend on other rows.
+    The export tests this numerically in evaluation mode. Otherwise it writes `max_batch_size: 0` to
+    config.pbtxt, so requests run whole, and the result's reason names the dependent rows.
 
-    ExportError if it cannot be done, with the reason; TypeError and ValueError if the arguments
-    make no sense; ImportError without torch.
+    Raises ExportError with the reason if the module cannot be exported, TypeError or ValueError for
+    invalid arguments, and ImportError without torch.
     """
     from braid.exporter import export_model
 

@@ -1,7 +1,7 @@
-"""Python's words for a message's fields: tables that say how each is written and read.
+"""Tables that map keys of Python dicts to fields of protocol messages.
 
-A table maps a key, as callers write it, to a Field. `write` fills a message from a dict by a table,
-`read` gives the dict again. What is absent is left to the server, which has PyTorch's defaults.
+`write` fills a message from a dict according to a table, and `read` returns the dict again. Absent
+fields have the server's defaults, which are PyTorch's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Field:
-    """put: sets it in a message, given the key and a value that is not None.
+    """Accessors of one field.
 
-    get: its value, given the message's fields that are set, by name; None where it is not.
+    put: sets the field of a message from a key and a value other than None.
+    get: returns the field's value from the message's set fields by name, or None.
     """
 
     put: Callable[[Any, str, Any], None]
@@ -29,27 +30,28 @@ Table = Mapping[str, Field]
 
 
 def write(message: Any, values: Mapping[str, Any], table: Table, what: str) -> None:
-    """Sets in `message` what `values` has; None counts as absent.
+    """Sets the fields of `message` from `values`. Skips None.
 
-    ValueError, naming the key, for one that is not in the table or a value that does not fit.
+    what: name of `values` in messages.
+    Raises ValueError, with the key, for an unknown key or an invalid value.
     """
     for key, value in values.items():
-        check_known(key, table, f"parameter of {what}:")
+        check_known(key, table, f"{what}: unknown parameter")
         if value is not None:
             table[key].put(message, key, value)
 
 
 def read(message: Any, table: Table) -> dict[str, Any]:
-    """The dict for which `write` fills `message`."""
+    """Returns the dict for which `write` creates `message`."""
     present = {field.name: value for field, value in message.ListFields()}
     values = {key: field.get(present) for key, field in table.items()}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def check_known(name: Any, known: Iterable[str], what: str) -> None:
-    """ValueError, listing what is known, unless `name` is in it."""
+    """Raises ValueError with the known names unless `name` is one. what: start of the message."""
     if name not in known:
-        raise ValueError(f"unknown {what} {name!r}; known: {', '.join(known)}")
+        raise ValueError(f"{what} {name!r} (expected one of {', '.join(known)})")
 
 
 def number(name: str) -> Field:
@@ -69,7 +71,7 @@ def text(name: str) -> Field:
 
 
 def numbers(name: str) -> Field:
-    """Several numbers: a sequence, an array or a tensor of one dimension, or one number alone."""
+    """Field of numbers: a sequence, a one-dimensional array or tensor, or one number."""
     return _repeated(name, as_numbers)
 
 
@@ -82,10 +84,10 @@ def texts(name: str) -> Field:
 
 
 def choice(name: str, words: Mapping[str, Any]) -> Field:
-    """One of `words`, each of which stands for a value of the field."""
+    """Field with named values."""
 
     def put(message: Any, key: str, value: Any) -> None:
-        check_known(value, words, key)
+        check_known(value, words, f"{key}: unknown value")
         setattr(message, name, words[value])
 
     def get(present: Mapping[str, Any]) -> Any:
@@ -95,7 +97,7 @@ def choice(name: str, words: Mapping[str, Any]) -> Field:
 
 
 def submessage(name: str, table: Table) -> Field:
-    """A dict by a table of its own."""
+    """Field of one dict with its own table."""
 
     def put(message: Any, key: str, value: Any) -> None:
         write(getattr(message, name), _as_dict(key, value), table, key)
@@ -104,7 +106,7 @@ def submessage(name: str, table: Table) -> Field:
 
 
 def submessages(name: str, table: Table) -> Field:
-    """A list of dicts by a table."""
+    """Field of a list of dicts with a table."""
 
     def put(message: Any, key: str, value: Any) -> None:
         for index, each in enumerate(value):
@@ -118,7 +120,7 @@ def submessages(name: str, table: Table) -> Field:
 
 
 def within(name: str, field: Field) -> Field:
-    """A field of the submessage `name`, under a key of the message around it."""
+    """Field of the submessage `name`, under a key of the outer dict."""
 
     def get(present: Mapping[str, Any]) -> Any:
         inner = present[name].ListFields() if name in present else ()
@@ -131,12 +133,12 @@ def as_number(key: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{key} must be a number; got {value!r}") from None
+        raise ValueError(f"{key}: {value!r} (expected a number)") from None
 
 
 def as_numbers(key: str, value: Any) -> list[float]:
     if isinstance(value, str):
-        raise ValueError(f"{key} must be numbers; got {value!r}")
+        raise ValueError(f"{key}: {value!r} (expected numbers)")
     try:
         return [float(each) for each in value]
     except (TypeError, ValueError):
@@ -161,22 +163,22 @@ def _as_integer(key: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"{key} must be an integer; got {value!r}") from None
+        raise ValueError(f"{key}: {value!r} (expected an integer)") from None
 
 
 def _as_flag(key: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"{key} must be True or False; got {value!r}")
+        raise ValueError(f"{key}: {value!r} (expected True or False)")
     return bool(value)
 
 
 def _as_text(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{key} must be a string; got {value!r}")
+        raise ValueError(f"{key}: {value!r} (expected a string)")
     return value
 
 
 def _as_dict(what: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{what} must be a dict; got {value!r}")
+        raise ValueError(f"{what}: {value!r} (expected a dict)")
     return value

@@ -1,4 +1,4 @@
-"""Where one handle on a trainer stands: its numbers, and operating it through restarts."""
+"""State of one handle on a trainer: sequence numbers, and replay after restarts."""
 
 from __future__ import annotations
 
@@ -21,46 +21,44 @@ if TYPE_CHECKING:
 
 Read = TypeVar("Read")
 
-# What leaves open whether an operation was applied.
-_OPEN = (errors.Unavailable, errors.DeadlineExceeded, errors.Cancelled)
+# Errors after which it is unknown whether an operation was applied.
+_UNKNOWN_OUTCOME = (errors.Unavailable, errors.DeadlineExceeded, errors.Cancelled)
 
 
 class Handle:
-    """Sends a trainer's operations in the order of their numbers.
+    """Sends a trainer's operations in order of their sequence numbers.
 
-    lock: guards all but `channel` and `name`, but for the time that a stream is open, which has
-    the rest to itself.
+    lock: guards all fields except `channel` and `name`. While a stream is open, the stream owns the
+    other fields instead.
     """
 
     def __init__(self, channel: Channel, info: TrainerInfo) -> None:
         self.channel = channel
         self.name = info.name
-        # Another handle's operations are not taken for this one's, nor another trainer of the
-        # name for this one.
+        # IDs distinguish this handle from others, and the trainer from others of the same name.
         self._trainer_id = info.id
         self._client_id = uuid.uuid4().hex
         self.lock = threading.Lock()
-        self.pipeline: Pipeline | None = None  # Of the stream that is open.
-        # Only with a policy: else nothing would ever make an operation durable.
+        self.pipeline: Pipeline | None = None  # Pipeline of the open stream.
+        # Keeps operations only with a policy: otherwise they never become durable.
         policy = ("checkpoint_every", "checkpoint_every_seconds")
         keeps = any(info.options.get(key) for key in policy)
         self.log = OperationLog(info.applied_sequence, keeps)
-        # What was sent after log.last, without a reply that would tell whether it was applied.
-        self.unanswered: list[Operation] = []
-        # The last number applied, as far as is known. Less than log.last while what a restart of
-        # the server has undone is being sent again.
-        self.standing = info.applied_sequence
-        self.begin_at(info)
-        self._heard_at = time.monotonic()
-        self._broke = False
+        # Operations sent after log.last whose outcome is unknown.
+        self.unacknowledged: list[Operation] = []
+        # Last sequence number known to be applied. Less than log.last during a replay.
+        self.applied = info.applied_sequence
+        self.reset_to(info)
+        self._last_contact = time.monotonic()
+        self._disconnected = False
 
     def check_free(self) -> None:
-        """RuntimeError while a stream is open."""
+        """Raises RuntimeError while a stream is open."""
         if self.pipeline is not None:
-            raise RuntimeError(f"trainer {self.name!r}: a stream is open; operate through that")
+            raise RuntimeError(f"trainer {self.name!r}: a stream is open (use it for operations)")
 
     def address(self, request: Any, sequence: int) -> None:
-        """Has `request` say whose it is and which number it has."""
+        """Sets the trainer, sender and sequence number of `request`."""
         request.trainer = self.name
         request.sequence = sequence
         request.sender.trainer_id = self._trainer_id
@@ -68,8 +66,8 @@ class Handle:
         request.sender.last_operator = self._operator_of(sequence - 1)
 
     def _operator_of(self, sequence: int) -> str:
-        """Who made that operation, as this handle knows, which has begun there or before it."""
-        return self._client_id if sequence > self._begun else self._follows
+        """Returns the ID of the client that made an operation at or after the handle's start."""
+        return self._client_id if sequence > self._base_sequence else self._base_operator
 
     def operate(
         self,
@@ -78,9 +76,9 @@ class Handle:
         timeout: float | None,
         tensors: Mapping[str, Tensors] | None = None,
     ) -> Any:
-        """Sends `request` with the next number, and first what a restart has undone.
+        """Replays lost operations, then sends `request` with the next sequence number.
 
-        tensors: as `_requests.serialize` takes them.
+        tensors: see `_requests.serialize`.
         """
         with self.lock:
             self.check_free()
@@ -90,22 +88,22 @@ class Handle:
             operation = Operation(request.sequence, method, payload, keeps_graph=keeps_graph)
             deadline = self.channel.deadline(timeout)
             if self.log.is_full(operation.size, keeps_graph):
-                self.log.settle(self.standing, self.make_durable(remaining(deadline)))
+                self.log.discard(self.applied, self.make_durable(remaining(deadline)))
             try:
-                reply = self._send_up_to(operation.sequence, operation, deadline)
+                reply = self._send_through(operation.sequence, operation, deadline)
             except BaseException as error:
-                self.leave_open([operation], error)
+                self.record_unacknowledged([operation], error)
                 raise
-            self.unanswered.clear()
+            self.unacknowledged.clear()
             self.log.add(operation)
-            self.log.settle(self.standing, reply.status.durable_sequence)
+            self.log.discard(self.applied, reply.status.durable_sequence)
             return reply
 
     def read(self, call: Callable[[float], Read], timeout: float | None) -> Read:
-        """What `call`, given its timeout, finds in a trainer that has all that was operated here.
+        """Returns the result of `call(timeout)` on a trainer with all of this handle's operations.
 
-        A restart would take the trainer back without a word, so it is made up for first. `call`
-        is made again if there was one between that and its end.
+        First replays operations that a restart of the server undid. Repeats `call` if the server
+        restarted in the meantime.
         """
         deadline = self.channel.deadline(timeout)
         while True:
@@ -114,52 +112,55 @@ class Handle:
                 return result
 
     def read_once(self, call: Callable[[float], Read], timeout: float | None) -> Read:
-        """As `read`, of a call that cannot be made again: Unavailable where it would be."""
+        """Returns the result of a call that cannot be repeated; see `read`.
+
+        Raises Unavailable if the server restarted in the meantime.
+        """
         result, restarted = self._try_read(call, self.channel.deadline(timeout))
         if restarted:
-            raise errors.Unavailable("the server was started again meanwhile")
+            raise errors.Unavailable("the server restarted during the call")
         return result
 
     def _try_read(
         self, call: Callable[[float], Read], deadline: float | None
     ) -> tuple[Read, bool]:
-        """What `call` finds, and whether the server was started again before its end."""
-        checked = self.bring_up(deadline)
+        """Returns the result of `call`, and True if the server restarted before its end."""
+        checked = self.resync(deadline)
         result = call(remaining(deadline))
         return result, self.started_after(checked)
 
-    def bring_up(self, deadline: float | None) -> float:
-        """Has the trainer stand where this handle has seen it, or further on.
+    def resync(self, deadline: float | None) -> float:
+        """Replays lost operations until the trainer is at least at the last acknowledged one.
 
-        Returns when the server that said so was there, by time.monotonic. Raises what the next
-        operation would, if the trainer has lost what cannot be sent again.
+        Returns a time at which the server had this state, on the time.monotonic clock. Raises the
+        error of the next operation if lost operations cannot be replayed.
         """
         with self.lock:
             if self.pipeline is None:
-                return self.bring_up_alone(deadline)
+                return self.resync_locked(deadline)
             pipeline = self.pipeline
-        return pipeline.bring_up(deadline)
+        return pipeline.resync(deadline)
 
-    def bring_up_alone(self, deadline: float | None) -> float:
-        """`bring_up` by who holds the lock, while no stream is open."""
+    def resync_locked(self, deadline: float | None) -> float:
+        """Replays lost operations; see `resync`. Requires the lock, and no open stream."""
         while True:
-            info, asked = self.look(deadline)
-            if info.applied_sequence >= self.standing == self.log.last:
-                self.heard(asked)
+            info, asked = self.locate(deadline)
+            if info.applied_sequence >= self.applied == self.log.last:
+                self.on_contact(asked)
                 return asked
-            if info.applied_sequence < self.standing:
-                self.standing = -1 + _replay.resume_at(
-                    info, self.log, self.standing, self.standing, self.restarted
+            if info.applied_sequence < self.applied:
+                self.applied = -1 + _replay.resume_at(
+                    info, self.log, self.applied, self.applied, self.restarted
                 )
-            self._send_up_to(self.log.last, None, deadline)
+            self._send_through(self.log.last, None, deadline)
 
-    def make_up(self, deadline: float | None) -> bool:
-        """Sends again what a restart has undone, as far as it can be: the rest is to be given up.
+    def replay_lost(self, deadline: float | None) -> bool:
+        """Replays the lost operations that it can. Returns True if none remain lost.
 
-        Returns whether all could be. By who holds the lock, while no stream is open.
+        Requires the lock, and no open stream.
         """
         try:
-            self.bring_up_alone(deadline)
+            self.resync_locked(deadline)
         except (errors.Unavailable, errors.DeadlineExceeded):
             raise
         except errors.BraidError:
@@ -167,121 +168,125 @@ class Handle:
         return True
 
     def sync(self, timeout: float | None) -> TrainerInfo:
-        """Goes on from where the trainer stands once the server is done with what it was sent.
+        """Synchronizes with the trainer after the server has processed all received operations.
 
-        What is kept stays, and with it what turns out to have been applied, unless the trainer is
-        elsewhere.
+        Keeps the logged operations, and adds those that turn out to be applied, unless the trainer
+        is at a different operation.
         """
         with self.lock:
             self.check_free()
             deadline = self.channel.deadline(timeout)
             while True:
-                made_up = self.make_up(deadline)
+                replayed = self.replay_lost(deadline)
                 info = self.info(remaining(deadline), settled=True)
-                undone = made_up and info.applied_sequence < self.standing  # By another restart.
-                if not undone and not self._take_over(info):
+                # Another restart may have undone operations in the meantime.
+                undone = replayed and info.applied_sequence < self.applied
+                if not undone and not self._adopt_applied(info):
                     break
-            stays = self.standing == self.log.last == info.applied_sequence
-            if not stays or self._is_anothers(info):
-                self.begin_at(info)
-            self.unanswered.clear()
+            stays = self.applied == self.log.last == info.applied_sequence
+            if not stays or self._operated_by_other(info):
+                self.reset_to(info)
+            self.unacknowledged.clear()
             return info
 
-    def leave_open(self, operations: list[Operation], error: BaseException) -> None:
-        """Notes that `error` came in place of the replies to `operations`, those after log.last.
+    def record_unacknowledged(self, operations: list[Operation], error: BaseException) -> None:
+        """Records `operations`, those after log.last, as unacknowledged because of `error`.
 
-        A refusal says that none was applied, and nothing of what came before it.
+        A definite error means that none was applied, so they are not recorded.
         """
-        known = isinstance(error, errors.BraidError) and not isinstance(error, _OPEN)
+        known = isinstance(error, errors.BraidError) and not isinstance(error, _UNKNOWN_OUTCOME)
         if self.log.keeps and operations and not known:
-            self.unanswered = operations
+            self.unacknowledged = operations
 
-    def _take_over(self, info: TrainerInfo) -> bool:
-        """Whether `info` says that operations without a reply were applied: they are kept now.
+    def _adopt_applied(self, info: TrainerInfo) -> bool:
+        """Logs unacknowledged operations that `info` reports as applied. Returns True if any were.
 
-        The last of them is to be sent again, so that the server compares it with what it applied.
+        The last one is sent again, so that the server compares it with the one it applied.
         """
         number = info.applied_sequence - self.log.last
         mine = info.id == self._trainer_id and info.last_operator == self._client_id
-        if not mine or not 0 < number <= len(self.unanswered):
+        if not mine or not 0 < number <= len(self.unacknowledged):
             return False
-        for operation in self.unanswered[:number]:
+        for operation in self.unacknowledged[:number]:
             self.log.add(operation)
-        self.unanswered.clear()
-        self.standing = self.log.last - 1
+        self.unacknowledged.clear()
+        self.applied = self.log.last - 1
         return True
 
-    def begin_at(self, info: TrainerInfo) -> None:
-        """Operates the trainer from where `info` says on, and forgets what it has operated."""
+    def reset_to(self, info: TrainerInfo) -> None:
+        """Continues from the state in `info`, and drops all logged operations."""
         self.log.reset(info.applied_sequence)
-        self.unanswered.clear()
-        self.standing = info.applied_sequence
-        # After which operation, and after whom.
-        self._begun = info.applied_sequence
-        self._follows = info.last_operator
+        self.unacknowledged.clear()
+        self.applied = info.applied_sequence
+        # Sequence number and operator before this handle's first operation.
+        self._base_sequence = info.applied_sequence
+        self._base_operator = info.last_operator
 
-    def _is_anothers(self, info: TrainerInfo) -> bool:
-        """Whether what the trainer applied last is another's, where this handle knows whose it is."""
+    def _operated_by_other(self, info: TrainerInfo) -> bool:
+        """Returns True if another client made the trainer's last operation, as far as known."""
         applied, operator = info.applied_sequence, info.last_operator
-        known = self._begun <= applied <= self.log.last
+        known = self._base_sequence <= applied <= self.log.last
         expected = self._operator_of(applied) if known else operator
         return bool(operator and expected and operator != expected)
 
     def check_operator(self, info: TrainerInfo) -> None:
-        """FailedPrecondition if another has operated the trainer in place of this handle."""
-        if self._is_anothers(info):
-            raise _replay.operated_by_another(info)
+        """Raises FailedPrecondition if another client has operated the trainer."""
+        if self._operated_by_other(info):
+            raise _replay.other_operator_error(info)
 
     def info(
         self, timeout: float | None, attempts: float | None = None, *, settled: bool = False
     ) -> TrainerInfo:
-        """The trainer. settled: once what was received before is applied or has failed."""
+        """Returns the trainer's state. settled: wait for all received operations first."""
         method = TRAINING["GetTrainer"]
         request = method.request(name=self.name, settled=settled)
         reply = self.channel.call(method, request, timeout, attempts=attempts)
         return _replies.trainer_info(reply.trainer)
 
-    def look(self, deadline: float | None) -> tuple[TrainerInfo, float]:
-        """The trainer, and when the server that tells was asked: after it was started."""
+    def locate(self, deadline: float | None) -> tuple[TrainerInfo, float]:
+        """Returns the trainer's state, and a time before the request, after the server's start.
+
+        Waits for the server. Raises Aborted if the trainer was replaced.
+        """
         while True:
             asked = time.monotonic()
             try:
                 info = self.info(remaining(deadline), attempts=1)
                 if info.id != self._trainer_id:
                     raise errors.Aborted(
-                        f"trainer {self.name!r} was deleted, and another has its name: attach anew"
+                        f"trainer {self.name!r}: was deleted and created again (get a new handle)"
                     )
                 self.check_operator(info)
                 return info, asked
             except errors.Unavailable:
-                self.broke()
-            self.info(remaining(deadline), self.patience)  # Waits for the server.
+                self.on_disconnect()
+            self.info(remaining(deadline), self.max_attempts)  # Waits for the server.
 
     def save_checkpoint(self, timeout: float | None) -> Checkpoint:
-        """A checkpoint that holds all that was operated here, written now."""
+        """Writes a checkpoint that contains all of this handle's operations."""
         deadline = self.channel.deadline(timeout)
         while True:
-            seen = self.seen()
+            target = self.last_acknowledged()
             checkpoint = self.read(self.write_checkpoint, remaining(deadline))
-            if checkpoint.sequence >= seen:
+            if checkpoint.sequence >= target:
                 return checkpoint
 
-    def seen(self) -> int:
-        """The last number known to be applied, whether or not a restart has undone it."""
+    def last_acknowledged(self) -> int:
+        """Returns the last sequence number that was ever acknowledged, even if undone since."""
         with self.lock:
-            return self.log.last if self.pipeline is None else self.pipeline.seen()
+            return self.log.last if self.pipeline is None else self.pipeline.last_acknowledged()
 
     def write_checkpoint(self, timeout: float | None) -> Checkpoint:
-        """One of the trainer as it stands."""
+        """Writes a checkpoint of the trainer's current state."""
         method = TRAINING["SaveCheckpoint"]
         request = method.request(trainer=self.name)
-        reply = self.channel.call(method, request, timeout, attempts=self.patience)
+        reply = self.channel.call(method, request, timeout, attempts=self.max_attempts)
         return _replies.checkpoint(reply.checkpoint)
 
     def make_durable(self, timeout: float | None) -> int:
-        """Has a checkpoint written and returns its number, so that the log can shrink.
+        """Writes a checkpoint and returns its sequence number, so that the log can shrink.
 
-        Of a server that writes none the log keeps no more from here on.
+        If the server writes no checkpoints, the log stops keeping applied operations.
         """
         try:
             return self.write_checkpoint(timeout).sequence
@@ -290,25 +295,25 @@ class Handle:
             return 0
 
     @property
-    def patience(self) -> float | None:
-        """How often a call is sent at most: a server that comes back is waited for."""
+    def max_attempts(self) -> float | None:
+        """Maximum attempts of a call; unlimited if the handle can replay after a restart."""
         return math.inf if self.log.keeps else None
 
-    def heard(self, moment: float) -> None:
-        """Notes that at `moment` the server was there, with a trainer that stands as was seen."""
-        self._heard_at = moment
-        self._broke = False
+    def on_contact(self, moment: float) -> None:
+        """Records that at `moment` the server had the trainer in the known state."""
+        self._last_contact = moment
+        self._disconnected = False
 
-    def broke(self) -> None:
-        """Notes that the connection broke, or could not be made."""
-        self._broke = True
+    def on_disconnect(self) -> None:
+        """Records that the connection broke or failed."""
+        self._disconnected = True
 
     def restarted(self) -> bool:
-        """Whether the server may be another instance than the one that replied last."""
-        return self._broke or self.started_after(self._heard_at)
+        """Returns True if the server may have restarted since its last reply."""
+        return self._disconnected or self.started_after(self._last_contact)
 
     def started_after(self, moment: float) -> bool:
-        """Whether the server was started after `moment`, by time.monotonic, as far as it tells."""
+        """Returns True if the server reports a start after `moment` (time.monotonic)."""
         method = DEVICES["ListDevices"]
         try:
             uptime = self.channel.call(method, method.request()).uptime_seconds
@@ -316,54 +321,54 @@ class Handle:
             return False
         return bool(time.monotonic() - uptime > moment)
 
-    def _send_up_to(self, last: int, asked: Operation | None, deadline: float | None) -> Any:
-        """Has all up to `last` applied: what was undone, and `asked`, which is not kept yet.
+    def _send_through(self, last: int, asked: Operation | None, deadline: float | None) -> Any:
+        """Sends all operations up to `last`: lost ones, and `asked`, which is not logged yet.
 
         Returns the last reply.
         """
         reply = None
-        while self.standing < last:
-            number = self.standing + 1
+        while self.applied < last:
+            number = self.applied + 1
             current = asked if asked and number == asked.sequence else self.log.get(number)
             try:
                 reply = self._send(current, deadline)
             except errors.FailedPrecondition as error:
                 info = self.info(remaining(deadline))
                 self.check_operator(info)
-                if info.applied_sequence == self.standing:
-                    raise own_failure(error, current, asked) from None
-                self.standing = -1 + _replay.resume_at(
-                    info, self.log, self.standing, current.sequence, self.restarted
+                if info.applied_sequence == self.applied:
+                    raise failure_of(error, current, asked) from None
+                self.applied = -1 + _replay.resume_at(
+                    info, self.log, self.applied, current.sequence, self.restarted
                 )
                 continue
-            self.standing = current.sequence
+            self.applied = current.sequence
         return reply
 
     def _send(self, operation: Operation, deadline: float | None) -> Any:
         method = TRAINING[operation.method]
         try:
             reply = self.channel.call(
-                method, operation.request(), remaining(deadline), attempts=self.patience
+                method, operation.request(), remaining(deadline), attempts=self.max_attempts
             )
         except errors.BraidError as error:
             if error.attempts > 1 or isinstance(error, errors.Unavailable):
-                self.broke()
+                self.on_disconnect()
             if isinstance(error, errors.Aborted):
-                raise _replay.by_another_client(error) from None
+                raise _replay.with_other_client_hint(error) from None
             raise
-        self.heard(time.monotonic())
+        self.on_contact(time.monotonic())
         return reply
 
 
-def own_failure(
+def failure_of(
     error: errors.BraidError, failed: Operation, asked: Operation | None
 ) -> errors.BraidError:
-    """What to raise where `failed` itself fails: `error`, unless it had succeeded before."""
+    """Returns the error for a failed operation, with an explanation if it was a replay."""
     if failed is asked:
         return error
     return type(error)(
-        f"operation {failed.sequence} had been applied, was lost with the server's restart, and "
-        f"now fails: {error.message}",
+        f"operation {failed.sequence}: was applied, was lost in a restart of the server, and now "
+        f"fails: {error.message}",
         error.violations,
         error.attempts,
     )

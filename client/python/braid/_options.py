@@ -1,4 +1,4 @@
-"""Training options between `Client.create_trainer`'s arguments and the protocol's message."""
+"""Conversion between arguments of `Client.create_trainer` and braid.v1.TrainingOptions."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _put_schedule(message: Any, key: str, value: Any) -> None:
         warmup = {"warmup": parameters.pop("warmup")}
         _fields.write(schedule, warmup, {"warmup": _fields.submessage("warmup", _WARMUP)}, key)
         if not parameters:
-            return  # Constant, once it is warm.
+            return  # Constant after the warmup.
     name, parameters = _specs.split_name(parameters, key)
-    _fields.check_known(name, _SCHEDULES, key)
+    _fields.check_known(name, _SCHEDULES, f"{key}: unknown name")
     field, table = _SCHEDULES[name]
     getattr(schedule, field).SetInParent()
     _fields.write(getattr(schedule, field), parameters, table, f"{key} {name!r}")
@@ -137,9 +137,9 @@ OPTIONS: Table = {
 
 
 def to_proto(options: Mapping[str, Any]) -> Any:
-    """The braid.v1.TrainingOptions of `create_trainer`'s arguments, without those that are None.
+    """Returns the braid.v1.TrainingOptions for arguments of `create_trainer`. Skips None.
 
-    ValueError, naming the argument, for a key or a word that is not known or a value unfit.
+    Raises ValueError, with the argument's name, for an unknown name or an invalid value.
     """
     proto = _TrainingOptions()
     _fields.write(proto, options, OPTIONS, "create_trainer")
@@ -147,5 +147,5 @@ def to_proto(options: Mapping[str, Any]) -> Any:
 
 
 def from_proto(proto: Any) -> dict[str, Any]:
-    """The arguments for which `to_proto` gives `proto`; absent: the default."""
+    """Returns the arguments for which `to_proto` returns `proto`, without defaults."""
     return _fields.read(proto, OPTIONS)

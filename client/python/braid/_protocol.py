@@ -1,8 +1,8 @@
-"""The protocol's messages and methods, made from protocol.binpb when the package is imported.
+"""Messages and methods of the protocol, created from protocol.binpb on import.
 
-They live in a descriptor pool of their own. protobuf's default pool takes every message name once
-in a process, and tritonclient registers its `inference.*` messages there; with a private pool both
-packages can be used side by side, in whichever versions.
+They use a private descriptor pool. protobuf's default pool accepts each message name once per
+process, and tritonclient registers its `inference.*` messages there. A private pool allows any
+versions of both packages in one process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 def _files() -> list[Any]:
     data = importlib.resources.files("braid").joinpath("protocol.binpb").read_bytes()
-    # A file comes after those that it imports, which is the order that a pool wants.
+    # Files follow their imports, as a pool requires.
     return list(descriptor_pb2.FileDescriptorSet.FromString(data).file)
 
 
@@ -28,7 +28,7 @@ for _file in _FILES:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a service. Request and response are message classes."""
+    """Method of a service. request, response: message classes."""
 
     path: str
     request: Any
@@ -37,12 +37,12 @@ class Method:
 
 
 def message(full_name: str) -> Any:
-    """The class of the message `full_name`, as in `braid.v1.Tensor`."""
+    """Returns the class of the message `full_name`, for example `braid.v1.Tensor`."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(full_name))
 
 
 def methods(service_name: str) -> dict[str, Method]:
-    """All methods of the service `service_name`, as in `braid.v1.TrainingService`, by name."""
+    """Returns all methods of a service by name, for example of `braid.v1.DeviceService`."""
     return {
         method.name: Method(
             path=f"/{service_name}/{method.name}",

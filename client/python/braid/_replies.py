@@ -1,4 +1,4 @@
-"""What the training service replies, as the values of `braid.results`."""
+"""Conversion of replies of the training service to `braid.results`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from braid.results import (
 
 
 def operation_result(reply: Any) -> OperationResult:
-    """Of a reply that has a status alone."""
+    """Converts a reply with a status only."""
     return OperationResult(**_operation_fields(reply.status))
 
 
 def step_result(reply: Any) -> StepResult:
-    """Of a reply that has a loss."""
+    """Converts a reply with a loss."""
     return StepResult(loss=reply.loss, **_operation_fields(reply.status))
 
 
@@ -43,7 +43,7 @@ def forward_result(reply: Any) -> ForwardResult:
 
 
 def lost_result(kind: type[OperationResult], sequence: int, status: Any) -> OperationResult:
-    """Of an operation whose reply was lost. status: of one that came after it."""
+    """Creates the result of an operation whose reply was lost. status: of a later operation."""
     fields = _operation_fields(type(status)(
         applied_sequence=sequence, durable_sequence=status.durable_sequence, step=status.step
     ))
@@ -58,7 +58,7 @@ def published_version(reply: Any) -> int:
 
 
 def trainer_info(proto: Any) -> TrainerInfo:
-    """From a braid.v1.Trainer."""
+    """Converts a braid.v1.Trainer."""
     return TrainerInfo(
         name=proto.name,
         model=proto.model,
@@ -81,7 +81,7 @@ def trainer_info(proto: Any) -> TrainerInfo:
 
 
 def checkpoint(proto: Any) -> Checkpoint:
-    """From a braid.v1.Checkpoint."""
+    """Converts a braid.v1.Checkpoint."""
     return Checkpoint(
         name=proto.name,
         step=proto.step,
@@ -92,12 +92,14 @@ def checkpoint(proto: Any) -> Checkpoint:
 
 
 def evaluation_result(reply: Any) -> EvaluationResult:
-    """From a braid.v1.EvaluateResponse. Internal if the confusion matrix is not square."""
+    """Converts a braid.v1.EvaluateResponse. Raises Internal for a non-square confusion matrix."""
     confusion = None
     if reply.confusion:
         classes = math.isqrt(len(reply.confusion))
         if classes * classes != len(reply.confusion):
-            raise Internal(f"the server sent a confusion matrix of {len(reply.confusion)} numbers")
+            raise Internal(
+                f"confusion: {len(reply.confusion)} numbers from the server (expected a square)"
+            )
         confusion = np.array(reply.confusion, np.int64).reshape(classes, classes)
     return EvaluationResult(
         loss=reply.loss if reply.HasField("loss") else None,
@@ -109,7 +111,7 @@ def evaluation_result(reply: Any) -> EvaluationResult:
 
 
 def _operation_fields(status: Any) -> dict[str, Any]:
-    """The fields of OperationResult from a braid.v1.OperationStatus."""
+    """Returns the fields of OperationResult from a braid.v1.OperationStatus."""
     return {
         "step": status.step,
         "sequence": status.applied_sequence,

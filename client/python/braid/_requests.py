@@ -1,4 +1,4 @@
-"""The requests of a trainer's operations, but for its name and their numbers."""
+"""Requests of a trainer's operations, without trainer name and sequence number."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ STREAM_FIELDS = {
 
 
 def batch(inputs: Tensors, targets: Tensors | None) -> Mapping[str, Tensors]:
-    """The tensors of a request that takes a batch, for `serialize`."""
+    """Returns the tensors of a request with a batch, for `serialize`."""
     return {"inputs": inputs, "targets": {} if targets is None else targets}
 
 
 def serialize(request: Any, tensors: Mapping[str, Tensors]) -> bytes:
-    """`request` with `tensors` added: for each of its fields of braid.v1.Tensor those by name.
+    """Serializes `request` with tensors, by field and name.
 
-    TypeError or ValueError for arrays that cannot be sent.
+    Raises TypeError or ValueError for arrays that cannot be sent.
     """
     return b"".join(_parts(request, tensors))
 
 
-def serialize_framed(method: str, request: Any, tensors: Mapping[str, Tensors]) -> tuple[bytes, int]:
-    """The StreamRequest that holds that request of `method`, and where in it the request begins.
+def serialize_framed(
+    method: str, request: Any, tensors: Mapping[str, Tensors]
+) -> tuple[bytes, int]:
+    """Serializes a StreamRequest that contains the request. Returns it and the request's offset.
 
-    The request's own bytes are the same, as they have to be if it is sent again in another way.
+    The request's bytes equal those of `serialize`, because a replay may use either form.
     """
     frame = _frame(method, _parts(request, tensors))
     return b"".join(frame), len(frame[0]) + len(frame[1])
 
 
 def frame(method: str, payload: bytes) -> bytes:
-    """The serialized StreamRequest that holds the serialized request `payload` of `method`."""
+    """Wraps the serialized request `payload` of `method` in a serialized StreamRequest."""
     return b"".join(_frame(method, [payload]))
 
 
@@ -78,14 +80,14 @@ def step(
     metric: float | None,
     report_split: bool,
 ) -> Any:
-    """A Step without its batch."""
+    """Returns a Step request without its batch."""
     request = TRAINING["Step"].request(report_split=report_split)
     _set_hyper_parameters(request, lr, weight_decay, momentum, group_lr, metric)
     return request
 
 
 def forward_backward(report_split: bool) -> Any:
-    """A ForwardBackward without its batch."""
+    """Returns a ForwardBackward request without its batch."""
     return TRAINING["ForwardBackward"].request(report_split=report_split)
 
 
@@ -102,14 +104,14 @@ def optim_step(
 
 
 def forward(mode: str, report_split: bool, keep_graph: bool) -> Any:
-    """A Forward without its batch. ValueError for an unknown mode."""
+    """Returns a Forward request without its batch. Raises ValueError for an unknown mode."""
     if mode not in _MODES:
-        raise ValueError(f"unknown mode {mode!r}; known: {', '.join(_MODES)}")
+        raise ValueError(f"mode: {mode!r} (expected one of {', '.join(_MODES)})")
     return _ForwardRequest(mode=_MODES[mode], report_split=report_split, keep_graph=keep_graph)
 
 
 def backward() -> Any:
-    """A Backward without its gradients."""
+    """Returns a Backward request without its gradients."""
     return TRAINING["Backward"].request()
 
 

@@ -1,4 +1,4 @@
-"""How a client knows the server, and how the server knows the client."""
+"""TLS and authentication settings of a client."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PemLike = bytes | str | os.PathLike[str]
 
 @dataclass(frozen=True, repr=False)
 class Security:
-    """What `braid.connect` was given of it, as it documents. Says nothing of itself: it is secret.
+    """Security arguments of `braid.connect`. Has no repr, because it contains secrets.
 
-    ValueError for what does not go together, OSError for a file that cannot be read.
+    Raises ValueError for invalid combinations, OSError for a file that cannot be read.
     """
 
     token: str | None = None
@@ -31,11 +31,11 @@ class Security:
     def __post_init__(self) -> None:
         files = [name for name in ("ca", "certificate", "key") if getattr(self, name) is not None]
         if files and self.tls is False:
-            raise ValueError(f"{files[0]}: is for TLS; expected tls=True, or no {files[0]}")
+            raise ValueError(f"{files[0]}: requires TLS (expected tls=True, or no {files[0]})")
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate, key: expected both, or neither")
+            raise ValueError("certificate, key: only one is given (expected both or neither)")
         if self.token is not None and not _WORD.fullmatch(self.token):
-            raise ValueError("token: expected one word of printable ASCII characters")
+            raise ValueError("token: invalid (expected printable ASCII characters without spaces)")
 
     @property
     def encrypts(self) -> bool:
@@ -44,27 +44,27 @@ class Security:
         )
 
     def warn_of_exposure(self, address: str) -> None:
-        """Warns, once for each address, of a token that everybody on the way could read."""
+        """Warns, once per address, about a token in plaintext on the network."""
         if self.token is not None and not self.encrypts and not _is_here(address):
             warnings.warn(
-                f"the token goes to {address} in plaintext, for everybody on the way to read; "
-                "expected tls=True or ca=…, unless something on this machine has TLS",
+                f"token: sent to {address} in plaintext, readable on the network (expected "
+                "tls=True or ca=…, unless a local proxy adds TLS)",
                 stacklevel=2,
             )
 
     def metadata(self) -> list[tuple[str, str]] | None:
-        """What goes with each call."""
+        """Returns the gRPC metadata of each call, or None."""
         return None if self.token is None else [("authorization", f"Bearer {self.token}")]
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of a channel; None: plaintext."""
+        """Returns the credentials of the channel, or None for plaintext."""
         if not self.encrypts:
             return None
         return grpc.ssl_channel_credentials(*map(_pem, (self.ca, self.key, self.certificate)))
 
 
 def _is_here(address: str) -> bool:
-    """Whether the way to a gRPC target does not leave this machine."""
+    """Returns True if a gRPC target is on this machine."""
     scheme, colon, rest = address.partition(":")
     if colon and scheme in ("unix", "unix-abstract"):
         return True
@@ -83,5 +83,5 @@ def _is_loopback(address: str) -> bool:
 
 
 def _pem(source: PemLike | None) -> bytes | None:
-    """Bytes are PEM as they are; anything else is a path."""
+    """Returns PEM bytes, read from a file unless `source` is bytes."""
     return source if source is None or isinstance(source, bytes) else Path(source).read_bytes()

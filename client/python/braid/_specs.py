@@ -1,4 +1,4 @@
-"""Losses and optimizers between PyTorch's words for them and the protocol's."""
+"""Conversion of losses and optimizers between PyTorch's names and the protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EVERY_LOSS: Table = {
     "reduction": _fields.choice(
         "reduction", {"mean": _Loss.REDUCTION_MEAN, "sum": _Loss.REDUCTION_SUM}
     ),
-    # PyTorch has no word for it, and its own "weight" is that of classes.
+    # PyTorch has no name for it; its "weight" means class weights.
     "factor": number("weight"),
 }
 _CLASSES: Table = {
@@ -46,7 +46,7 @@ _LOSSES: Mapping[str, Table] = {
     "huber": {**_EVERY_LOSS, "delta": number("delta")},
     "bce_with_logits": {**_EVERY_LOSS, "pos_weight": _fields.numbers("pos_weight")},
     "kl_div": {**_EVERY_LOSS, "log_target": flag("log_target")},
-    # The server does not send it back.
+    # The server does not return it.
     "module": {**_EVERY_LOSS, "module": Field(_put_module, lambda present: None)},
 }
 
@@ -55,7 +55,7 @@ def _put_betas(message: Any, key: str, value: Any) -> None:
     try:
         beta1, beta2 = value
     except (TypeError, ValueError):
-        raise ValueError(f"{key} must be two numbers, as in (0.9, 0.999)") from None
+        raise ValueError(f"{key}: {value!r} (expected two numbers, such as (0.9, 0.999))") from None
     message.beta1 = _fields.as_number(key, beta1)
     message.beta2 = _fields.as_number(key, beta2)
 
@@ -102,78 +102,78 @@ _OPTIMIZERS: Mapping[str, tuple[str, Table]] = {
 
 
 def losses_to_proto(loss: LossLike | Sequence[LossLike] | None, loss_mode: str) -> list[Any]:
-    """The braid.v1.Losses that `loss` says, one or several.
+    """Converts one or several losses to a list of braid.v1.Loss.
 
-    ValueError for a loss that the mode needs and has not got, or has got and does not take.
+    Raises ValueError if the mode requires a loss, or does not allow one.
     """
     if loss_mode == "client":
         if loss:
-            raise ValueError("loss_mode 'client' takes no loss: the client computes it")
+            raise ValueError("loss: not allowed with loss_mode 'client' (the client computes it)")
         return []
     if loss is None and loss_mode != "model":
-        raise ValueError("loss is missing; only loss_mode 'model' and 'client' go without")
+        raise ValueError("loss: missing (required except for loss_mode 'model' and 'client')")
     if isinstance(loss, Sequence) and not isinstance(loss, str):
         return [loss_to_proto(each, loss_mode) for each in loss]
     return [loss_to_proto({} if loss is None else loss, loss_mode)]
 
 
 def loss_to_proto(loss: LossLike, loss_mode: str = "central") -> Any:
-    """The braid.v1.Loss of a name, a dict with "name" and parameters, or a ScriptModule.
+    """Converts a name, a dict with "name" and parameters, or a ScriptModule to a braid.v1.Loss.
 
-    ValueError, listing what is known, for an unknown name, key or reduction.
+    Raises ValueError for an unknown name, key or reduction.
     """
     if loss_mode == "model":
         proto = _Loss()
-        _fields.write(proto, _as_spec(loss), _EVERY_LOSS, "loss of loss_mode 'model'")
+        _fields.write(proto, _as_spec(loss), _EVERY_LOSS, "loss with loss_mode 'model'")
         return proto
     if _is_script(loss):
         loss = {"name": "module", "module": loss}
     name, parameters = split_name(loss, "loss")
-    _fields.check_known(name, _LOSSES, "loss")
+    _fields.check_known(name, _LOSSES, "loss: unknown name")
     proto = _Loss(name=name)
     _fields.write(proto, parameters, _LOSSES[name], f"loss {name!r}")
     if name == "module" and not proto.module:
-        raise ValueError('loss "module" needs its "module", a torch.jit.ScriptModule or bytes')
+        raise ValueError('loss "module": no "module" (expected a torch.jit.ScriptModule or bytes)')
     return proto
 
 
 def optimizer_to_proto(optimizer: str | Spec) -> Any:
-    """The braid.v1.Optimizer that `optimizer` says: a name, or a dict with "name" and parameters.
+    """Converts a name, or a dict with "name" and parameters, to a braid.v1.Optimizer.
 
-    ValueError, listing what is known, for an unknown name or key.
+    Raises ValueError for an unknown name or key.
     """
     name, parameters = split_name(optimizer, "optimizer")
-    _fields.check_known(name, _OPTIMIZERS, "optimizer")
+    _fields.check_known(name, _OPTIMIZERS, "optimizer: unknown name")
     field, table = _OPTIMIZERS[name]
     proto = _Optimizer()
-    # SetInParent: an optimizer with every default is chosen too.
+    # Selects the optimizer even if all parameters have defaults.
     getattr(proto, field).SetInParent()
     _fields.write(getattr(proto, field), parameters, table, f"optimizer {name!r}")
     return proto
 
 
 def loss_from_proto(proto: Any) -> dict[str, Any]:
-    """The dict for which `loss_to_proto` gives `proto`; absent: the default."""
+    """Returns the dict for which `loss_to_proto` returns `proto`, without defaults."""
     if not proto.name:
         return _fields.read(proto, _EVERY_LOSS)
     return {"name": proto.name, **_fields.read(proto, _LOSSES.get(proto.name, _EVERY_LOSS))}
 
 
 def optimizer_from_proto(proto: Any) -> dict[str, Any]:
-    """The dict for which `optimizer_to_proto` gives `proto`; absent: the default."""
+    """Returns the dict for which `optimizer_to_proto` returns `proto`, without defaults."""
     chosen = proto.WhichOneof("kind")
     for name, (field, table) in _OPTIMIZERS.items():
         if field == chosen:
             return {"name": name, **_fields.read(getattr(proto, field), table)}
-    raise ValueError(f"the server's optimizer {chosen!r} is not known to this version of braid")
+    raise ValueError(f"optimizer: {chosen!r} from the server is unknown to this version of braid")
 
 
 def split_name(spec: Any, what: str) -> tuple[str, dict[str, Any]]:
-    """The name, and the parameters, that a name or a dict with "name" says."""
+    """Splits a name, or a dict with "name", into the name and the parameters."""
     if isinstance(spec, str):
         return spec, {}
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-        raise ValueError(f'{what} must be a name or a dict with a "name"; got {spec!r}')
+        raise ValueError(f'{what}: {spec!r} (expected a name or a dict with a "name")')
     parameters = dict(spec)
     return parameters.pop("name"), parameters
 
@@ -181,21 +181,21 @@ def split_name(spec: Any, what: str) -> tuple[str, dict[str, Any]]:
 def _as_spec(loss: Any) -> Spec:
     if not isinstance(loss, Mapping):
         raise ValueError(
-            f'loss_mode "model" takes a dict such as {{"output": "loss"}}; got {loss!r}'
+            f'loss: {loss!r} (expected a dict such as {{"output": "loss"}} for loss_mode "model")'
         )
     return loss
 
 
 def _is_script(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # Never imported here: without it nothing can be torch's.
+    torch = sys.modules.get("torch")  # Not imported here: without torch, there are no scripts.
     return torch is not None and isinstance(value, torch.jit.ScriptModule)
 
 
 def _script_bytes(module: Any) -> bytes:
     if not _is_script(module):
         raise ValueError(
-            "module must be a torch.jit.ScriptModule, as torch.jit.script makes one, or the bytes "
-            f"of its file; got {type(module).__name__}"
+            f"module: a {type(module).__name__} (expected a torch.jit.ScriptModule, from "
+            "torch.jit.script, or the bytes of its file)"
         )
     buffer = io.BytesIO()
     sys.modules["torch"].jit.save(module, buffer)

@@ -1,4 +1,4 @@
-"""Puts a state dict together from the pieces that the server streams."""
+"""Assembly of a state dict from streamed pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from braid.errors import DataLoss
 
 
 class _Tensor:
-    """One tensor, filled piece by piece from its first byte to its last."""
+    """Tensor that is filled from consecutive pieces."""
 
     def __init__(self, piece: Any) -> None:
         self.name = piece.name
@@ -30,8 +30,8 @@ class _Tensor:
         end = self._filled + len(piece.data)
         if piece.offset != self._filled or end > self._bytes.size:
             raise DataLoss(
-                f"{self.name}: bytes {piece.offset} to {piece.offset + len(piece.data)} came where "
-                f"those from {self._filled} of {self._bytes.size} were due"
+                f"{self.name}: bytes {piece.offset} to {piece.offset + len(piece.data)} "
+                f"(expected those from {self._filled} of {self._bytes.size})"
             )
         self._bytes[self._filled : end] = np.frombuffer(piece.data, np.uint8)
         self._filled = end
@@ -41,9 +41,9 @@ class _Tensor:
 
 
 def assemble(pieces: Iterable[Any]) -> dict[str, np.ndarray]:
-    """The arrays by name, in the order of the stream, from braid.v1.GetStateDictResponse pieces.
+    """Assembles arrays by name from braid.v1.GetStateDictResponse pieces, in stream order.
 
-    DataLoss if a tensor is incomplete, comes twice, or has pieces out of place.
+    Raises DataLoss for incomplete or duplicate tensors, and for pieces out of order.
     """
     arrays: dict[str, np.ndarray] = {}
     tensor: _Tensor | None = None
@@ -51,7 +51,7 @@ def assemble(pieces: Iterable[Any]) -> dict[str, np.ndarray]:
         if tensor is None or piece.name != tensor.name:
             _finish(tensor, arrays)
             if piece.name in arrays:
-                raise DataLoss(f"{piece.name}: came twice")
+                raise DataLoss(f"{piece.name}: received twice")
             tensor = _Tensor(piece)
         tensor.add(piece)
     _finish(tensor, arrays)
@@ -62,5 +62,5 @@ def _finish(tensor: _Tensor | None, arrays: dict[str, np.ndarray]) -> None:
     if tensor is None:
         return
     if not tensor.complete:
-        raise DataLoss(f"{tensor.name}: the stream ended before all of its bytes had come")
+        raise DataLoss(f"{tensor.name}: incomplete: the stream ended early")
     arrays[tensor.name] = tensor.array()

@@ -1,13 +1,13 @@
-"""Tensors between Python and the wire: dense, row-major, little-endian bytes with a datatype.
+"""Conversion of tensors to and from the wire: dense, row-major, little-endian bytes.
 
 | datatype              | from                                | to            |
 |-----------------------|-------------------------------------|---------------|
 | BOOL                  | numpy bool, torch.bool              | numpy bool    |
-| [U]INT8 ... [U]INT64  | the integers of that size           | the same      |
-| FP16, FP32, FP64      | the floats of that size             | the same      |
+| [U]INT8 ... [U]INT64  | integers of that size               | same dtype    |
+| FP16, FP32, FP64      | floats of that size                 | same dtype    |
 | BF16                  | torch.bfloat16, ml_dtypes.bfloat16  | numpy float32 |
 
-numpy has no bfloat16. float32 holds each of its values exactly, so that is what one gets.
+NumPy has no bfloat16, so such tensors are returned as float32, which represents the same values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TensorLike = Union[npt.ArrayLike, "torch.Tensor"]
 
-# protobuf can hold no more in one message; the rest is for the message's other fields.
+# protobuf's limit of 2 GiB per message, less a margin for other fields.
 MAX_BYTES = (1 << 31) - (1 << 16)
 
 _DTYPES = {
@@ -45,14 +45,14 @@ _DTYPES = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
-# By kind and size: one size may have several types (long, long long) and either byte order.
+# By kind and size, because one size may have several types (long, long long) and byte orders.
 _DATATYPES = {(dtype.kind, dtype.itemsize): name for name, dtype in _DTYPES.items()}
 _BFLOAT16_BITS = np.dtype("<u2")
 
 
 @dataclass(frozen=True)
 class WireTensor:
-    """A tensor to be sent. `array` holds the wire's elements (BF16: its bits, as uint16)."""
+    """Tensor to send. array: elements as on the wire (BF16: bits as uint16)."""
 
     name: str
     datatype: str
@@ -63,55 +63,55 @@ class WireTensor:
         return self.array.shape
 
     def data(self) -> bytes:
-        """The elements' bytes, whatever the array's strides."""
+        """Returns the elements' bytes in row-major order."""
         return self.array.tobytes()
 
 
 def to_wire(tensors: Mapping[str, TensorLike], field: str) -> list[WireTensor]:
-    """Prepares `tensors`, which the caller knows as `field`, for sending.
+    """Prepares tensors for sending. field: argument name for messages.
 
-    TypeError if it is no mapping or if an array's type has no datatype on the wire.
+    Raises TypeError if `tensors` is not a mapping, or for an unsupported dtype.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(
-            f"{field} must be a dict of name to array, as in {{'x': array}}; "
-            f"got {type(tensors).__name__}"
+            f"{field}: a {type(tensors).__name__} (expected a dict of name to array, such as "
+            f"{{'x': array}})"
         )
     return [_to_wire(name, value, field) for name, value in tensors.items()]
 
 
 def check_fits(tensors: Iterable[WireTensor]) -> None:
-    """ValueError if `tensors` take more bytes than a message can hold."""
+    """Raises ValueError if `tensors` exceed the size limit of a message."""
     size = sum(tensor.array.nbytes for tensor in tensors)
     if size > MAX_BYTES:
         raise ValueError(
-            f"the arrays take {size} bytes and one message at most {MAX_BYTES}: send fewer rows"
+            f"arrays: {size} bytes (expected at most {MAX_BYTES} per message): send fewer rows"
         )
 
 
 def from_wire(datatype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """The array, writable, that `data` holds. Internal if the three do not fit together."""
+    """Returns a writable array. Raises Internal if the size of `data` does not match."""
     dtype = wire_dtype(datatype)
     expected = math.prod(shape) * dtype.itemsize
     if len(data) != expected:
         raise Internal(
-            f"the server sent {len(data)} bytes for {datatype} of shape {list(shape)}, "
-            f"which takes {expected}"
+            f"tensor: {len(data)} bytes from the server for {datatype} of shape {list(shape)} "
+            f"(expected {expected})"
         )
     return to_array(datatype, np.frombuffer(data, dtype).reshape(shape).copy())
 
 
 def wire_dtype(datatype: str) -> np.dtype:
-    """The dtype of the elements' bytes (BF16: of its bits). Unimplemented if there is none."""
+    """Returns the dtype of elements on the wire (BF16: uint16). Raises Unimplemented if unknown."""
     if datatype == "BF16":
         return _BFLOAT16_BITS
     if datatype not in _DTYPES:
-        raise Unimplemented(f"datatype {datatype!r} cannot be turned into an array")
+        raise Unimplemented(f"datatype: {datatype!r} cannot be converted to an array")
     return _DTYPES[datatype]
 
 
 def to_array(datatype: str, elements: np.ndarray) -> np.ndarray:
-    """What the caller gets for `elements` of `wire_dtype(datatype)`: itself but for BF16."""
+    """Converts BF16 elements to float32. Returns all others unchanged."""
     if datatype != "BF16":
         return elements
     # bfloat16 is the upper half of a float32.
@@ -121,7 +121,7 @@ def to_array(datatype: str, elements: np.ndarray) -> np.ndarray:
 
 
 def _to_wire(name: str, value: TensorLike, field: str) -> WireTensor:
-    torch = sys.modules.get("torch")  # Never imported here: without it no tensor can be torch's.
+    torch = sys.modules.get("torch")  # Not imported here: without it, there are no torch tensors.
     if torch is not None and isinstance(value, torch.Tensor):
         return _torch_to_wire(name, value, field, torch)
     array = np.asarray(value)
@@ -130,8 +130,8 @@ def _to_wire(name: str, value: TensorLike, field: str) -> WireTensor:
     datatype = _DATATYPES.get((array.dtype.kind, array.dtype.itemsize))
     if datatype is None:
         raise TypeError(
-            f"{field}[{name!r}] has dtype {array.dtype}, which cannot be sent; "
-            f"can be: bool, integers of 8 to 64 bits, floats of 16 to 64 bits, bfloat16"
+            f"{field}[{name!r}]: unsupported dtype {array.dtype} (expected bool, integers of 8 to "
+            f"64 bits, floats of 16 to 64 bits, or bfloat16)"
         )
     return WireTensor(name, datatype, array.astype(_DTYPES[datatype], copy=False))
 
@@ -143,6 +143,6 @@ def _torch_to_wire(name: str, value: Any, field: str, torch: Any) -> WireTensor:
         return WireTensor(name, "BF16", bits.astype(_BFLOAT16_BITS, copy=False))
     try:
         array = tensor.numpy(force=True)
-    except TypeError as error:  # Sparse, quantized, float8: what numpy has no array for.
-        raise TypeError(f"{field}[{name!r}] cannot be sent: {error}") from error
+    except TypeError as error:  # NumPy has no sparse, quantized or float8 arrays.
+        raise TypeError(f"{field}[{name!r}]: cannot be sent: {error}") from error
     return _to_wire(name, array, field)

@@ -1,7 +1,7 @@
-"""Serialized messages that hold tensors, made with one copy of the tensors' bytes.
+"""Serialization of messages with tensors that copies the tensors' bytes only once.
 
-protobuf's own way copies them into the message, then into its encoder's buffer, then into the
-result, which for a batch of a megabyte takes longer than sending it.
+protobuf copies them into the message, the encoder's buffer and the result, which takes longer than
+sending for a batch of 1 MB.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from braid._tensors import WireTensor
 _Tensor = _protocol.message("braid.v1.Tensor")
 _DATA = _Tensor.DESCRIPTOR.fields_by_name["data"].number
 
-# Buffers that make up a serialized message, or a part of one, in a row.
+# Consecutive buffers of a serialized message or field.
 Parts = list[Any]
 
 
 def tensor_field(number: int, tensor: WireTensor) -> Parts:
-    """The field `number` of a message, a braid.v1.Tensor."""
+    """Serializes field `number` of a message, a braid.v1.Tensor."""
     bare = _Tensor(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     return bytes_field(number, [bare.SerializeToString(), *array_field(_DATA, tensor.array)])
 
 
 def array_field(number: int, array: np.ndarray) -> Parts:
-    """The field `number` of a message, the array's elements, whatever its strides."""
+    """Serializes field `number` of a message, the array's elements in row-major order."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    # An empty array has no memory to look at.
+    # memoryview.cast rejects empty arrays.
     return bytes_field(number, [memoryview(flat).cast("B")] if flat.size else [])
 
 
 def bytes_field(number: int, parts: Parts) -> Parts:
-    """The field `number` of a message: bytes, or a message, that `parts` make up."""
+    """Serializes field `number` of a message from parts: bytes, or a submessage."""
     return [_varint(number << 3 | 2), _varint(sum(len(part) for part in parts)), *parts]
 
 
 def _varint(value: int) -> bytes:
-    """protobuf's: seven bits a byte, the lowest first, the top bit set on all but the last."""
+    """Encodes a protobuf varint: 7 bits per byte, lowest first; the top bit marks continuation."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

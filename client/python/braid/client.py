@@ -1,4 +1,4 @@
-"""The client of one server: inference, what the server has, and trainers."""
+"""Client of one server: inference, server state, and trainers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, Tr
 from braid.trainer import Trainer
 
 _READY_POLL_SECONDS = 0.05
-# Kinds of a response's parameters that are outputs. Reports of the server, such as `split`, are
-# strings.
+# Kinds of response parameters that are outputs. Server reports, such as `split`, are strings.
 _NUMBERS = ("bool_param", "int64_param", "double_param")
-# Prefixes of the protocol's own parameters, such as `triton_final_response`.
+# Prefixes of protocol parameters, such as `triton_final_response`.
 _RESERVED = ("triton_", "braid_")
 _RAW_INPUT_CONTENTS = (
     INFERENCE["ModelInfer"].request.DESCRIPTOR.fields_by_name["raw_input_contents"].number
@@ -42,20 +41,19 @@ def connect(
     certificate: PemLike | None = None,
     key: PemLike | None = None,
 ) -> Client:
-    """A client of the server at `address`, as in "127.0.0.1:8001".
+    """Returns a client of the server at `address`, for example "127.0.0.1:8001".
 
-    timeout: seconds for each call that is not given its own, all attempts included; None: no
-        limit.
-    max_message_bytes: the largest message to send or take; None: what protobuf holds, 2 GiB.
-    wait_ready: seconds to wait for the server to be ready, then DeadlineExceeded. None: do not
-        wait; a server that is not there shows at the first call, as Unavailable.
-    token: sent with each call, for a server with --auth_tokens; read it from a file or the
-        environment. Without TLS everybody on the way reads it, too: beyond this machine that is
-        a warning.
-    tls: whether to talk TLS; None: if any of the following is there.
-    ca: the authorities that the server's certificate may be of, as a path or as PEM in bytes;
-        None: gRPC's own, the public ones.
-    certificate, key: the client's own, likewise, for a server with --tls_client_ca.
+    timeout: default timeout of a call in seconds, including retries; None: no limit.
+    max_message_bytes: size limit of a message; None: protobuf's limit of 2 GiB.
+    wait_ready: seconds to wait until the server is ready; raises DeadlineExceeded afterwards.
+        None: do not wait; the first call raises Unavailable if the server cannot be reached.
+    token: authentication token for a server with --auth_tokens. Read it from a file or the
+        environment. Without TLS the network can read it, so a remote address gives a warning.
+    tls: True to use TLS; None: use it if `ca`, `certificate` or `key` is given.
+    ca: certificate authorities to trust, as a path or as PEM bytes; None: gRPC's defaults, the
+        public authorities.
+    certificate, key: the client's certificate and key, likewise, for a server with
+        --tls_client_ca.
     """
     client = Client(
         address,
@@ -77,10 +75,10 @@ def connect(
 
 
 class Client:
-    """A connection to one server, from `connect`. Thread-safe.
+    """Connection to one server, created by `connect`. Thread-safe.
 
-    As a context manager it closes itself. A method's `timeout` is in seconds, all attempts
-    included; None is the client's. Failures are `braid.BraidError`s.
+    A context manager that closes the connection on exit. A method's `timeout` is in seconds and
+    includes retries; None means the client's timeout. Failed calls raise `braid.BraidError`.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class Client:
         certificate: PemLike | None = None,
         key: PemLike | None = None,
     ) -> None:
-        """As `connect`, without waiting."""
+        """Creates a client without waiting for the server; see `connect`."""
         security = Security(token, tls, ca, certificate, key)
         security.warn_of_exposure(address)
         self._channel = Channel(address, timeout, max_message_bytes, security)
@@ -115,7 +113,7 @@ class Client:
         return f"<braid.Client of {self._channel.address}>"
 
     def close(self) -> None:
-        """Closes the connection; calls in flight raise Cancelled. Trainers stay on the server."""
+        """Closes the connection. Calls in flight raise Cancelled. Trainers stay on the server."""
         self._channel.close()
 
     def infer(
@@ -129,13 +127,13 @@ class Client:
     ) -> dict[str, np.ndarray | bool | int | float]:
         """Runs `model` on a batch and returns its outputs by name.
 
-        inputs: numpy arrays, torch tensors on any device, or what `numpy.asarray` takes, by name,
-            in the model's datatypes, all of one dim 0, the batch.
-        version: None: the newest that is served.
-        outputs: names of those to return; None: all.
-        Returns arrays, and then, sorted by name, the outputs that are no tensors: Python's bool,
-        int or float, as a program of torch.export.save may return them.
-        A bfloat16 output comes as float32, which holds the same values.
+        inputs: numpy arrays, torch tensors on any device, or array-likes, by name. Dtypes must
+            match the model's. Dim 0 is the batch and has the same size for all inputs.
+        version: None: the newest served version.
+        outputs: names of the outputs to return; None: all.
+        Returns arrays, followed by outputs that are numbers (bool, int or float), sorted by name;
+        a program of torch.export.save may return numbers. A bfloat16 output is returned as
+        float32, which represents the same values.
         """
         tensors = _tensors.to_wire(inputs, "inputs")
         _tensors.check_fits(tensors)
@@ -157,7 +155,10 @@ class Client:
         version: int | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Whether the server, or a model on it, takes requests. False if it cannot be reached."""
+        """Returns True if the server, or a model on it, accepts requests.
+
+        Returns False if the server cannot be reached.
+        """
         if model is None:
             method = INFERENCE["ServerReady"]
             request = method.request()
@@ -170,7 +171,7 @@ class Client:
             return False
 
     def wait_ready(self, timeout: float) -> None:
-        """Waits until the server is ready. DeadlineExceeded after `timeout` seconds."""
+        """Waits until the server is ready. Raises DeadlineExceeded after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not self.is_ready(timeout=max(deadline - time.monotonic(), _READY_POLL_SECONDS)):
             if time.monotonic() + _READY_POLL_SECONDS >= deadline:
@@ -180,13 +181,13 @@ class Client:
             time.sleep(_READY_POLL_SECONDS)
 
     def server_metadata(self, *, timeout: float | None = None) -> ServerMetadata:
-        """The server's name, version and protocol extensions."""
+        """Returns the server's name, version and protocol extensions."""
         method = INFERENCE["ServerMetadata"]
         reply = self._channel.call(method, method.request(), timeout)
         return ServerMetadata(reply.name, reply.version, tuple(reply.extensions))
 
     def models(self, *, timeout: float | None = None) -> list[ModelStatus]:
-        """Every version of every model in the repository, also those that failed to load."""
+        """Lists all model versions in the repository, including those that failed to load."""
         method = INFERENCE["RepositoryIndex"]
         reply = self._channel.call(method, method.request(), timeout)
         return [
@@ -197,9 +198,9 @@ class Client:
     def model_metadata(
         self, model: str, *, version: int | None = None, timeout: float | None = None
     ) -> ModelMetadata:
-        """A model's served versions, inputs, outputs, and where the version asked for is from.
+        """Returns a model's served versions, inputs and outputs, and the origin of one version.
 
-        version: None: the newest served.
+        version: None: the newest served version.
         """
         metadata, config = (
             self._channel.call(
@@ -212,7 +213,7 @@ class Client:
         return results.model_metadata(metadata, config.config)
 
     def devices(self, *, timeout: float | None = None) -> list[Device]:
-        """The server's device slots and what each has done, in the order of its flags."""
+        """Lists the server's device slots with their statistics, in the order of its flags."""
         method = DEVICES["ListDevices"]
         return results.devices(self._channel.call(method, method.request(), timeout))
 
@@ -245,46 +246,48 @@ class Client:
         idle_timeout: float | None = None,
         timeout: float | None = None,
     ) -> Trainer:
-        """Creates a trainer on the server from the weights of a model that it serves.
+        """Creates a trainer on the server from the weights of a served model.
 
-        Names, parameters and defaults are PyTorch's: docs/reference/training.md lists them.
+        Names, parameters and defaults are PyTorch's; docs/reference/training.md lists them.
 
         loss: a name ("cross_entropy"), a dict with "name" and parameters, a torch.jit.ScriptModule
-            that takes output and target, or a list of those, which add up, each times its
-            "factor". With loss_mode "model" a dict such as {"output": "loss"}, or None; with
-            "client" None.
+            of output and target, or a list of these. Several losses are summed, each multiplied
+            by its "factor". With loss_mode "model": a dict such as {"output": "loss"}, or None.
+            With loss_mode "client": None.
         optimizer: a name ("SGD"), or a dict with "name" and parameters.
-        name: the trainer's; None: the model's name, or one made of it where that has other signs
-            than letters, digits, '_', '-' and '.'. AlreadyExists if it is taken.
-        version: whose weights to start from; None: the newest that is served.
-        loss_mode: "central", over the gathered outputs; "per_replica", on each replica, with the
-            same result; "model", which returns its loss; "client": `forward`, then `backward`.
-        unweighted_mean: with loss_mode "model", the plain mean over chunks.
-        parameter_groups: dicts of "pattern", found in parameters' names, and either "frozen" or
-            any of "lr", "weight_decay", "momentum". A parameter belongs to the first that fits.
-        schedule: a learning-rate scheduler's name, or a dict with "name" and parameters, counted
-            in updates, and maybe "warmup": {"steps": ..., "start_factor": ...}. With loss_mode
-            "client" "ReduceLROnPlateau" moves only by the `metric` of `optim_step`.
-        clip_grad_norm: the largest norm, or a dict of "max_norm" and "norm_type".
-        clip_grad_value: the largest absolute value.
-        precision: "bfloat16" or "float16", as torch.autocast; None: the model's own.
-        grad_scaler: for "float16": "init_scale", "growth_factor", "backoff_factor",
+        name: name of the trainer; None: derived from the model's name, with characters other than
+            letters, digits, '_', '-' and '.' replaced. Raises AlreadyExists if it is in use.
+        version: model version to start from; None: the newest served version.
+        loss_mode: "central": over the gathered outputs; "per_replica": on each replica, with the
+            same result; "model": the model returns its loss; "client": the caller computes it
+            between `forward` and `backward`.
+        unweighted_mean: with loss_mode "model", average chunks without weighting by rows.
+        parameter_groups: dicts with "pattern", searched in parameter names, and either "frozen" or
+            any of "lr", "weight_decay", "momentum". The first match applies.
+        schedule: name of a learning-rate scheduler, or a dict with "name" and parameters, counted
+            in updates, and optionally "warmup": {"steps": ..., "start_factor": ...}. With
+            loss_mode "client", "ReduceLROnPlateau" uses only the `metric` of `optim_step`.
+        clip_grad_norm: maximum norm, or a dict with "max_norm" and "norm_type".
+        clip_grad_value: maximum absolute value.
+        precision: "bfloat16" or "float16", as in torch.autocast; None: the model's own.
+        grad_scaler: dict for "float16": "init_scale", "growth_factor", "backoff_factor",
             "growth_interval".
-        non_finite: what a loss or gradient that is not finite does: "fail", or "skip" the batch.
+        non_finite: handling of a non-finite loss or gradient: "fail", or "skip" the batch.
         sync: "auto", "reduce_broadcast" or "all_reduce"; the results are the same.
         sync_batch_norm: batch normalization over the whole batch instead of each chunk.
-        seed: of dropout and the like.
-        stages: dicts of "path", a submodule's, and "devices"; None: the whole model on all.
-        output_device: where the loss is computed; None: the last stage's primary device.
-        micro_batch: the most rows that a replica works on at once, but in a forward pass that keeps
-            its graph; None: all of its chunk.
-        checkpoint_every, checkpoint_every_seconds: have checkpoints written in the background,
-            after so many operations, and seconds; None: not. With either, training goes on
-            after the server was started again.
-        checkpoint_keep: the newest that are kept; 0: all.
-        idle_timeout: seconds without an operation after which the trainer is deleted;
-            `restore_trainer` brings it back.
-        ValueError for an unknown name or parameter.
+        seed: seed of random operators such as dropout.
+        stages: dicts with "path", a submodule, and "devices"; None: the whole model on all
+            devices.
+        output_device: device that computes the loss; None: the last stage's primary device.
+        micro_batch: maximum rows that a replica processes at once, except in a forward pass with
+            `keep_graph`; None: its whole chunk.
+        checkpoint_every, checkpoint_every_seconds: interval of background checkpoints, in
+            operations and in seconds; None: disabled. With either, training survives a restart of
+            the server.
+        checkpoint_keep: number of newest checkpoints to keep; 0: all.
+        idle_timeout: seconds without an operation until the trainer expires; `restore_trainer`
+            brings it back.
+        Raises ValueError for an unknown name or parameter.
         """
         options = {
             "loss_mode": None if loss_mode == "central" else loss_mode,
@@ -315,23 +318,23 @@ class Client:
             options=_options.to_proto(options),
             losses=_specs.losses_to_proto(loss, loss_mode),
             optimizer=_specs.optimizer_to_proto(optimizer),
-            request_id=str(uuid.uuid4()),  # By it the server knows the call if it is sent again.
+            request_id=str(uuid.uuid4()),  # The server recognizes a retry by this ID.
         )
         reply = self._channel.call(method, request, timeout)
         return Trainer(self, _replies.trainer_info(reply.trainer))
 
     def trainer(self, name: str, *, timeout: float | None = None) -> Trainer:
-        """A handle on a trainer that exists, going on from its last operation."""
+        """Returns a handle on an existing trainer that continues after its last operation."""
         return Trainer(self, self._trainer_info(name, timeout))
 
     def restore_trainer(
         self, name: str, checkpoint: str | None = None, *, timeout: float | None = None
     ) -> Trainer:
-        """A handle on a trainer that stands where a checkpoint of it stands; None: the newest.
+        """Restores a trainer from a checkpoint, and returns a handle. checkpoint: None: the newest.
 
-        Brings back one that has expired, which `trainer` and `trainers` do not find. One that is
-        at work loses what came after the checkpoint, and its other handles notice. NotFound if
-        there is no such trainer, or no such checkpoint.
+        Also restores an expired trainer, which `trainer` and `trainers` do not list. An active
+        trainer loses all operations after the checkpoint, and its other handles detect this. Raises
+        NotFound if there is no such trainer or checkpoint.
         """
         method = TRAINING["RestoreCheckpoint"]
         request = method.request(trainer=name, checkpoint=checkpoint or "")
@@ -339,26 +342,27 @@ class Client:
         return Trainer(self, _replies.trainer_info(reply.trainer))
 
     def trainers(self, *, timeout: float | None = None) -> list[TrainerInfo]:
-        """All trainers on the server, by name."""
+        """Lists all trainers on the server, sorted by name."""
         method = TRAINING["ListTrainers"]
         reply = self._channel.call(method, method.request(), timeout)
         return [_replies.trainer_info(trainer) for trainer in reply.trainers]
 
     def delete_trainer(self, name: str, *, timeout: float | None = None) -> None:
-        """Deletes a trainer with its memory and checkpoints. NotFound if there is none."""
+        """Deletes a trainer and its checkpoints. Raises NotFound if there is none."""
         method = TRAINING["DeleteTrainer"]
         try:
             self._channel.call(method, method.request(name=name), timeout)
         except errors.NotFound as error:
             if error.attempts == 1:
                 raise
-            # An earlier attempt may have deleted it and lost its reply; there is none now.
+            # An earlier attempt may have deleted it, although its reply was lost.
 
     def rollback(self, model: str, version: int, *, timeout: float | None = None) -> int:
-        """Has `model` serve an older version again; returns the one that it served before.
+        """Serves an older version of `model` again. Returns the version that was served before.
 
-        NotFound, listing what there is. The next publish goes on from the highest number. It is
-        sent once, as a second time would have another result: after Unavailable, call it again.
+        The next publish continues from the highest version number. The call is not retried, because
+        it is not idempotent: after Unavailable, call it again. Raises NotFound with the available
+        versions.
         """
         method = TRAINING["Rollback"]
         request = method.request(model=model, version=version)
@@ -377,8 +381,8 @@ def _version_to_wire(version: int | None) -> str:
 def _outputs(reply: Any) -> dict[str, np.ndarray | bool | int | float]:
     if len(reply.raw_output_contents) != len(reply.outputs):
         raise errors.Internal(
-            f"the server sent {len(reply.outputs)} outputs with "
-            f"{len(reply.raw_output_contents)} raw contents"
+            f"raw_output_contents: the server sent {len(reply.raw_output_contents)} for "
+            f"{len(reply.outputs)} outputs"
         )
     arrays = {
         tensor.name: _tensors.from_wire(tensor.datatype, tensor.shape, data)
@@ -388,7 +392,7 @@ def _outputs(reply: Any) -> dict[str, np.ndarray | bool | int | float]:
 
 
 def _numbers(reply: Any) -> dict[str, bool | int | float]:
-    """Returns the outputs that are numbers, which a response has as parameters."""
+    """Returns the outputs that are numbers, which a response contains as parameters."""
     numbers = {}
     for name, parameter in sorted(reply.parameters.items()):
         kind = parameter.WhichOneof("parameter_choice")

@@ -1,7 +1,7 @@
-"""What the package raises when the server, or the way to it, says no.
+"""Exceptions for failed calls, one class per gRPC status code.
 
-Every class stands for one gRPC status code. Arguments that are wrong before anything is sent (an
-unknown optimizer, an array of strings) are ValueError and TypeError instead.
+Invalid arguments that the client detects before sending (an unknown optimizer, an array of strings)
+raise ValueError or TypeError instead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _BadRequest = _protocol.message("google.rpc.BadRequest")
 class BraidError(Exception):
     """A call failed.
 
-    code: the gRPC status code.
-    message: what the server said; also `str(error)`.
-    violations: (field, description) for each field of the request that the server found wrong,
-        as in ("inputs[0].shape", "expected [-1, 784], got [20, 10]"). Empty unless it named any.
-    attempts: how many times the call was sent.
+    code: gRPC status code.
+    message: the server's message; equal to `str(error)`.
+    violations: (field, description) for each invalid field of the request, for example
+        ("inputs[0].shape", "expected [-1, 784], got [20, 10]"). May be empty.
+    attempts: number of attempts, including retries.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
@@ -37,48 +37,48 @@ class BraidError(Exception):
 
     @property
     def field(self) -> str | None:
-        """The first field that the server found wrong, as in "inputs[0].shape", or None."""
+        """First invalid field of the request, for example "inputs[0].shape", or None."""
         return self.violations[0][0] if self.violations else None
 
 
 class Cancelled(BraidError):
-    """The call was cancelled, as by closing the client while it ran."""
+    """The call was cancelled, for example by closing the client."""
 
     code = grpc.StatusCode.CANCELLED
 
 
 class Unknown(BraidError):
-    """The server failed without saying how."""
+    """The server reported an unknown error."""
 
     code = grpc.StatusCode.UNKNOWN
 
 
 class InvalidArgument(BraidError):
-    """The request is wrong, whatever the server's state; `field` says where."""
+    """The request is invalid regardless of the server's state; `field` names the part."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class DeadlineExceeded(BraidError):
-    """The timeout ran out. Whether an operation of a trainer was applied is not known."""
+    """The timeout expired. It is unknown whether a trainer's operation was applied."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class NotFound(BraidError):
-    """There is no such model, version or trainer."""
+    """The model, version or trainer does not exist."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class AlreadyExists(BraidError):
-    """A trainer of this name exists."""
+    """A trainer with this name exists."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
 
 
 class PermissionDenied(BraidError):
-    """The caller may not do this."""
+    """The caller lacks permission."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
@@ -90,50 +90,50 @@ class ResourceExhausted(BraidError):
 
 
 class FailedPrecondition(BraidError):
-    """The trainer is not in the state for this, as with no gradients for `optim_step`."""
+    """The trainer's state does not allow the call, for example `optim_step` without gradients."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class Aborted(BraidError):
-    """The sequence number was used already, for another request or by another client of the
-    trainer; or another trainer has the name by now."""
+    """The sequence number was used for another request or by another client, or the trainer was
+    replaced by another one with the same name."""
 
     code = grpc.StatusCode.ABORTED
 
 
 class OutOfRange(BraidError):
-    """A value lies outside its range."""
+    """A value is out of range."""
 
     code = grpc.StatusCode.OUT_OF_RANGE
 
 
 class Unimplemented(BraidError):
-    """The server has no such method: it is older than this package, or no Braid."""
+    """The server lacks the method: it is older than this package, or not a Braid server."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class Internal(BraidError):
-    """A fault of the server."""
+    """Internal error of the server."""
 
     code = grpc.StatusCode.INTERNAL
 
 
 class Unavailable(BraidError):
-    """The server cannot be reached or is stopping, after every attempt."""
+    """The server cannot be reached or is stopping, after all retries."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class DataLoss(BraidError):
-    """A trainer's update was interrupted halfway, or a stream of weights is incomplete."""
+    """A trainer's update was interrupted, or a stream of weights is incomplete."""
 
     code = grpc.StatusCode.DATA_LOSS
 
 
 class Unauthenticated(BraidError):
-    """The server does not know the caller."""
+    """The caller is not authenticated."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
@@ -142,10 +142,10 @@ _BY_CODE = {error.code: error for error in BraidError.__subclasses__()}
 
 
 def from_rpc_error(error: grpc.RpcError, attempts: int, address: str) -> BraidError:
-    """The error that stands for what gRPC raised at the last of `attempts` calls to `address`."""
+    """Converts gRPC's error of the last of `attempts` calls to `address`."""
     kind = _BY_CODE.get(error.code(), Unknown)
     message = error.details() or f"{error.code().name} without a message"
-    if kind is Unavailable:  # Then the address is what to look at first.
+    if kind is Unavailable:  # A wrong address is the most likely cause.
         message = f"{address}: {message}"
     return kind(message, _violations(error), attempts)
 
@@ -163,5 +163,5 @@ def _violations(error: grpc.RpcError) -> tuple[tuple[str, str], ...]:
             for violation in _BadRequest.FromString(detail.value).field_violations
         )
     except DecodeError:
-        # Details only add to the status: it must reach the caller without them too.
+        # Details are optional: the caller must get the status in any case.
         return ()

@@ -1,4 +1,4 @@
-"""What the package returns: plain immutable values."""
+"""Immutable values that the package returns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Chunk:
-    """One replica's share of a batch, in one stage: `rows` of it ran on `device`.
+    """Rows of a batch that one replica of a stage processed.
 
-    stage: the stage's path; empty for the whole model.
-    input_shapes, output_shapes: of the stage's inputs and outputs, in their order.
+    stage: path of the stage; empty for the whole model.
+    input_shapes, output_shapes: shapes of the stage's inputs and outputs, in order.
     """
 
     device: str
@@ -26,21 +26,21 @@ class Chunk:
 
 @dataclass(frozen=True)
 class OperationResult:
-    """What every operation of a trainer returns.
+    """Result of a trainer's operation.
 
-    step: updates made so far.
-    sequence: the operation's number, counted for each trainer from 1.
-    durable_sequence: the number that the trainer's newest checkpoint holds; 0: there is none.
-    chunks: how the batch was split, in its order; empty unless `report_split` was set.
-    replayed: the operation had been applied before, and this is its recorded reply.
-    phases: seconds by phase ("queue", "forward", "reduce", ...), in their order; each is the
-        longest of the workers that took part.
-    skipped: the loss or a gradient was not finite, and nothing was updated.
-    gradient_norm: of all gradients before clipping; None but for updates clipped by norm.
-    lr: that the update used, for parameters outside groups; None for what makes no update.
-    reply_lost: the operation was applied, but the connection broke before its reply came, and the
-        server keeps that of the last one alone. Then `loss` is nan, `step` and `durable_sequence`
-        are a later operation's, and the rest is empty. Only of operations of a `Stream`.
+    step: number of updates so far.
+    sequence: sequence number of the operation, from 1 per trainer.
+    durable_sequence: sequence number of the trainer's newest checkpoint; 0: none.
+    chunks: split of the batch, in order; empty without `report_split`.
+    replayed: True if the operation was applied before; this is its recorded reply.
+    phases: seconds by phase ("queue", "forward", "reduce", ...), in order; the maximum over
+        workers.
+    skipped: True if the loss or a gradient was not finite, so nothing was updated.
+    gradient_norm: norm of all gradients before clipping; None unless clipping by norm.
+    lr: learning rate of the update, for parameters outside groups; None without an update.
+    reply_lost: True if the operation was applied, but its reply was lost with the connection. The
+        server keeps only the last reply. Then `loss` is NaN, `step` and `durable_sequence` are
+        those of a later operation, and other fields are empty. Only for a `Stream`.
     """
 
     step: int
@@ -57,14 +57,14 @@ class OperationResult:
 
 @dataclass(frozen=True)
 class StepResult(OperationResult):
-    """loss: one number over the whole batch, before the update."""
+    """Result of a training step. loss: loss over the whole batch, before the update."""
 
     loss: float
 
 
 @dataclass(frozen=True)
 class ForwardResult(OperationResult):
-    """outputs: all outputs by name, gathered. loss: None unless targets were given."""
+    """Result of a forward pass. outputs: gathered outputs by name. loss: None without targets."""
 
     outputs: dict[str, np.ndarray]
     loss: float | None
@@ -74,11 +74,11 @@ class ForwardResult(OperationResult):
 class EvaluationResult:
     """Loss and metrics over all rows of an evaluation.
 
-    loss: None where the client computes it.
-    metrics: by name, those that were asked for and are one number.
-    confusion: int64 [C, C], of target class t predicted as class p at [t, p]; None unless asked
-        for.
-    step: updates that the trainer had made.
+    loss: None for loss_mode "client".
+    metrics: requested metrics with a single value, by name.
+    confusion: int64 [C, C], counts of target class t predicted as class p at [t, p]; None unless
+        requested.
+    step: number of updates of the trainer.
     """
 
     loss: float | None
@@ -90,11 +90,11 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A trainer's state on the server's disk.
+    """Checkpoint of a trainer on the server's disk.
 
-    step, sequence: updates made and the operation last applied, as it holds them.
-    bytes: on disk.
-    created: in UTC.
+    step, sequence: number of updates and last applied operation in the checkpoint.
+    bytes: size on disk.
+    created: creation time in UTC.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What a trainer takes of a device's memory, in bytes, now and at most so far."""
+    """Current and peak memory of a trainer on one device, in bytes."""
 
     device: str
     current_bytes: int
@@ -115,22 +115,22 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class TrainerInfo:
-    """A trainer as it stands on the server.
+    """State of a trainer on the server.
 
-    base_version: the version of `model` that the weights came from.
-    losses, optimizer: as `Client.create_trainer` takes them; a loss module comes without its bytes.
-    options: the other arguments of `Client.create_trainer`, without those at their default.
-    devices: those that hold a replica, the primary first.
-    step: updates made.
-    applied_sequence: number of the operation last applied; 0 before the first.
-    durable_sequence: the number that the newest checkpoint holds; 0: there is none.
+    base_version: version of `model` that the weights started from.
+    losses, optimizer: arguments of `Client.create_trainer`; a loss module has no bytes.
+    options: other arguments of `Client.create_trainer` that differ from their defaults.
+    devices: devices with a replica, the primary first.
+    step: number of updates.
+    applied_sequence: sequence number of the last applied operation; 0: none.
+    durable_sequence: sequence number of the newest checkpoint; 0: none.
     accumulated: `forward_backward` and `backward` calls since the last update.
-    skipped: batches and updates left out because a loss or gradient was not finite.
-    lr: of the next update, for parameters outside groups.
-    memory: one for each device that it uses.
-    id: tells it from others that have had its name.
-    last_operator: who made it stand where it does: the client of the operation applied last, or,
-        since a checkpoint was restored, a text of the server's own; "": nobody, or not told.
+    skipped: batches and updates skipped because a loss or gradient was not finite.
+    lr: learning rate of the next update, for parameters outside groups.
+    memory: memory per device.
+    id: unique ID, which distinguishes trainers that had the same name.
+    last_operator: ID of the client of the last operation, or a text of the server after a
+        checkpoint was restored; "": none or unknown.
     notes: differences between a training step and the same step on one device, one sentence each.
     """
 
@@ -154,14 +154,14 @@ class TrainerInfo:
 
     @property
     def loss(self) -> dict[str, Any]:
-        """The only loss. ValueError if there are several, or none."""
+        """The only loss. Raises ValueError if there are several, or none."""
         (loss,) = self.losses
         return loss
 
 
 @dataclass(frozen=True)
 class ServerMetadata:
-    """extensions: the extensions of the Open Inference Protocol that the server implements."""
+    """Server information. extensions: implemented extensions of the Open Inference Protocol."""
 
     name: str
     version: str
@@ -170,10 +170,10 @@ class ServerMetadata:
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """A version of a model in the repository.
+    """Version of a model in the repository.
 
-    version: None where the repository has none of this model.
-    state: "READY" where it is served; else `reason` says why it is not.
+    version: None if the model has no version.
+    state: "READY" if it is served; otherwise `reason` explains the state.
     """
 
     name: str
@@ -184,7 +184,11 @@ class ModelStatus:
 
 @dataclass(frozen=True)
 class TensorMetadata:
-    """datatype: as on the wire ("FP32"). shape: -1 where any size will do; dim 0 is the batch."""
+    """Input or output of a model.
+
+    datatype: name on the wire, for example "FP32".
+    shape: dim 0 is the batch; -1 means any size.
+    """
 
     name: str
     datatype: str
@@ -193,10 +197,11 @@ class TensorMetadata:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """versions: those that are served.
+    """Metadata of a model.
 
-    origin: of a version that a trainer published its "trainer", "step", "sequence", "created" and
-        "checkpoint" (of just that state, if there is one); empty for one from the repository.
+    versions: served versions.
+    origin: of a version that a trainer published: "trainer", "step", "sequence", "created" and, if
+        there is one of the same state, "checkpoint"; empty for a version from the repository.
     """
 
     name: str
@@ -209,14 +214,14 @@ class ModelMetadata:
 
 @dataclass(frozen=True)
 class Device:
-    """A device slot: one worker thread and what it runs on.
+    """Device slot: a worker thread and its device.
 
-    name: "cpu:0", "cuda:1"; several workers on one GPU: "cuda:0/0", "cuda:0/1".
+    name: for example "cpu:0" or "cuda:1"; with several workers on one GPU "cuda:0/0", "cuda:0/1".
     kind: "cpu" or "cuda".
-    hardware: the GPU's product name; empty for CPU slots.
+    hardware: product name of the GPU; empty for CPU slots.
     threads: intra-op threads (CPU).
-    busy_seconds: seconds worked, by phase ("forward", "backward", ...), of `uptime_seconds`.
-    samples: rows that went through a forward pass, training included.
+    busy_seconds: busy seconds by phase ("forward", "backward", ...) since the server started.
+    samples: rows of all forward passes, including training.
     uptime_seconds: seconds since the server started.
     """
 
@@ -233,7 +238,7 @@ _ORIGIN = "origin."
 
 
 def model_metadata(proto: Any, config: Any) -> ModelMetadata:
-    """From an inference.ModelMetadataResponse and an inference.ModelConfig."""
+    """Converts an inference.ModelMetadataResponse and an inference.ModelConfig."""
 
     def tensors(protos: Any) -> tuple[TensorMetadata, ...]:
         return tuple(TensorMetadata(t.name, t.datatype, tuple(t.shape)) for t in protos)
@@ -253,7 +258,7 @@ def model_metadata(proto: Any, config: Any) -> ModelMetadata:
 
 
 def devices(proto: Any) -> list[Device]:
-    """From a braid.v1.ListDevicesResponse."""
+    """Converts a braid.v1.ListDevicesResponse."""
     return [
         Device(
             name=device.name,

@@ -1,4 +1,4 @@
-"""Operations of a trainer, several on their way at once, through broken connections."""
+"""Pipelined operations of a trainer that survive broken connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from braid import _replies, _requests
 from braid._handle import Handle
-from braid._pipeline import Lost, Pipeline, Result
+from braid._pipeline import LostReply, Pipeline, Result
 from braid._replay import Operation
 from braid._requests import Tensors
 from braid.results import OperationResult, StepResult
@@ -21,23 +21,22 @@ Replay = Callable[[int], tuple[Tensors, Tensors]]
 
 
 class Stream:
-    """Operations of one trainer, pipelined, from `Trainer.stream`. Thread-safe.
+    """Pipelined operations of one trainer, from `Trainer.stream`. Thread-safe.
 
-    A context manager. Each method hands an operation over and returns the future of its result;
-    it blocks while `depth` operations are under way. Operations are applied in the order of the
+    A context manager. Each method submits an operation and returns a future of its result. It
+    blocks while `depth` operations are in flight. The server applies operations in the order of the
     calls. Leaving the block waits until all are applied.
 
-    A connection that breaks is made again, and what the server has not applied, or has lost
-    because it was started again, is sent again: every operation stays in a buffer until it is
-    durable. Futures that are done stay as they are. See `braid.OperationResult.reply_lost` for
-    the one thing that can be lost.
+    The stream reconnects after a broken connection, and replays operations that the server has not
+    applied, or lost in a restart: each operation stays in a buffer until it is durable. Completed
+    futures do not change. Only a reply can be lost; see `braid.OperationResult.reply_lost`.
 
-    An operation that fails ends the stream: its future raises the error and those behind it raise
-    Cancelled, as none of them is applied. After that every method raises the error, and so does
-    leaving the block. Leaving it by an exception gives up what is under way; `Trainer.sync` then
-    says, and takes over, where the trainer stands.
+    A failed operation ends the stream. Its future raises the error, and later futures raise
+    Cancelled, because their operations are not applied. Afterwards every method and leaving the
+    block raise the error. An exception in the block cancels operations in flight; then call
+    `Trainer.sync`, which returns the trainer's state and continues from there.
 
-    A future's callbacks run in the thread that reads replies: they must not call the stream.
+    Callbacks of futures run in the thread that reads replies: they must not call the stream.
     """
 
     def __init__(
@@ -49,10 +48,10 @@ class Stream:
         buffer_bytes: int | None,
         timeout: float | None,
     ) -> None:
-        """For the package's own use."""
+        """Creates a stream. Internal: use `Trainer.stream`."""
         for name, value in (("depth", depth), ("buffer_operations", buffer_operations)):
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
+                raise ValueError(f"{name}: {value} (expected at least 1)")
         self._handle = handle
         self._limits = (buffer_operations, buffer_bytes)
         self._replay = replay
@@ -65,7 +64,7 @@ class Stream:
         with self._handle.lock:
             self._handle.check_free()
             if self._entered:
-                raise RuntimeError("a stream is entered once")
+                raise RuntimeError("a stream can be entered only once")
             self._entered = True
             self._handle.pipeline = self._pipeline
             self._handle.log.limit(*self._limits)
@@ -82,7 +81,7 @@ class Stream:
             if kind is None:
                 self._pipeline.end()
         finally:
-            self._pipeline.give_up()
+            self._pipeline.abort()
             with self._handle.lock:
                 self._handle.log.limit(None, None)
                 self._handle.pipeline = None
@@ -101,7 +100,7 @@ class Stream:
         metric: float | None = None,
         report_split: bool = False,
     ) -> Future[StepResult]:
-        """As `Trainer.step`."""
+        """Submits a training step; see `Trainer.step`."""
         request = _requests.step(lr, weight_decay, momentum, group_lr, metric, report_split)
         lost = partial(_replies.lost_result, StepResult)
         return self._submit("Step", request, _replies.step_result, lost, (inputs, targets))
@@ -109,7 +108,7 @@ class Stream:
     def forward_backward(
         self, inputs: Tensors, targets: Tensors, *, report_split: bool = False
     ) -> Future[StepResult]:
-        """As `Trainer.forward_backward`."""
+        """Submits forward and backward; see `Trainer.forward_backward`."""
         request = _requests.forward_backward(report_split)
         lost = partial(_replies.lost_result, StepResult)
         return self._submit(
@@ -125,13 +124,13 @@ class Stream:
         group_lr: Sequence[float] | None = None,
         metric: float | None = None,
     ) -> Future[OperationResult]:
-        """As `Trainer.optim_step`."""
+        """Submits an update; see `Trainer.optim_step`."""
         request = _requests.optim_step(lr, weight_decay, momentum, group_lr, metric)
         lost = partial(_replies.lost_result, OperationResult)
         return self._submit("OptimStep", request, _replies.operation_result, lost)
 
     def publish(self) -> Future[int]:
-        """As `Trainer.publish`. What comes behind it is sent once it is answered."""
+        """Submits a publication; see `Trainer.publish`. Later operations wait for its reply."""
         return self._submit("Publish", _requests.publish(), _replies.published_version, None)
 
     def _submit(
@@ -139,7 +138,7 @@ class Stream:
         method: str,
         request: Any,
         result: Result,
-        lost: Lost | None,
+        lost: LostReply | None,
         batch: tuple[Tensors, Tensors] | None = None,
     ) -> Future[Any]:
         with self._submitting:
@@ -154,17 +153,17 @@ class Stream:
     ) -> Operation:
         tensors = {} if batch is None else _requests.batch(*batch)
         payload, start = _requests.serialize_framed(method, request, tensors)
-        remake = None
+        rebuild = None
         if batch is not None and self._replay is not None:
             check = zlib.crc32(payload)
-            remake = partial(_remake, self._replay, self._batches, method, request, check)
-        return Operation(request.sequence, method, payload, remake, start)
+            rebuild = partial(_rebuild, self._replay, self._batches, method, request, check)
+        return Operation(request.sequence, method, payload, rebuild, start)
 
 
-def _remake(replay: Replay, number: int, method: str, request: Any, check: int) -> bytes:
-    """The bytes of a request again, from itself without its batch. ValueError if they differ."""
+def _rebuild(replay: Replay, number: int, method: str, request: Any, check: int) -> bytes:
+    """Rebuilds a request's bytes from its replayed batch. Raises ValueError if they differ."""
     tensors = _requests.batch(*replay(number))
     payload, _ = _requests.serialize_framed(method, request, tensors)
     if zlib.crc32(payload) != check:
-        raise ValueError(f"replay({number}) gave another batch than was sent before")
+        raise ValueError(f"replay({number}): returned a different batch than before")
     return payload

@@ -1,4 +1,4 @@
-"""A trainer: a model that is trained on the server, one operation at a time."""
+"""Trainer: a model that the server trains, one operation at a time."""
 
 from __future__ import annotations
 
@@ -31,34 +31,33 @@ _FORMATS = {"torchscript": 1, "safetensors": 2, "package": 3}
 
 
 class Trainer:
-    """A handle on a trainer, from `Client.create_trainer` or `Client.trainer`.
+    """Handle on a trainer, from `Client.create_trainer` or `Client.trainer`.
 
-    Thread-safe: operations that several threads ask for are applied one after the other.
+    Thread-safe: operations from several threads are applied one after the other.
 
-    Every operation carries the number after the last one applied, so the server applies it once,
-    however often it is sent. One that fails changes nothing and uses up no number. Where the
-    outcome is not known (Unavailable, DeadlineExceeded, an interrupt), call the same operation
-    with the same arguments again: it is applied now, or its recorded reply is returned. To go on
-    with another one instead, call `sync` first.
+    Operations are numbered, so the server applies each one once, even if it is retried. A failed
+    operation changes nothing and does not use its number. If the outcome is unknown (Unavailable,
+    DeadlineExceeded, an interrupt), call the same operation with the same arguments again: the
+    server applies it now, or returns the recorded reply. To continue with a different operation,
+    call `sync` first.
 
-    With a checkpoint policy (`checkpoint_every`, `checkpoint_every_seconds` of `create_trainer`)
-    a handle survives the server's restart: it waits for the server, up to the timeout, and sends
-    again what the trainer has lost, before the next operation and before its state is read:
-    `state_dict`, `download`, `evaluate` and `save_checkpoint` never find an older one than the
-    handle has seen. For that it keeps every operation until it is durable, in 512 MiB at most;
-    when they are full, it has the server write a checkpoint. It never sends again what another
-    handle has operated: a trainer that stands further back is brought up only if it stands at its
-    durable number and the server was started again or the connection broke. In every other case,
-    and without a policy, it is FailedPrecondition, which names the number expected; an operation
-    out of turn is that or Aborted.
+    With a checkpoint policy (`checkpoint_every` or `checkpoint_every_seconds` of
+    `create_trainer`), a handle survives a restart of the server. It waits for the server, up to
+    the timeout, and replays the operations that the trainer lost, before the next operation and
+    before `state_dict`, `download`, `evaluate` and `save_checkpoint` read the state. For this
+    purpose it keeps each operation until it is durable, in a buffer of 512 MiB; if the buffer is
+    full, it requests a checkpoint. A handle replays only its own operations, and only if the
+    trainer is at its durable number after a restart or a broken connection. Otherwise, and without
+    a policy, the operation raises FailedPrecondition with the expected number. An operation that
+    conflicts with one of another client raises FailedPrecondition or Aborted.
 
-    Arrays are numpy arrays or torch tensors, on any device, and what `numpy.asarray` takes; all
-    arrays of an operation have one dim 0, the batch. `timeout` is in seconds, all attempts
-    included; None is the client's. Failures are `braid.BraidError`s.
+    Arrays are numpy arrays, torch tensors on any device, or array-likes. All arrays of an operation
+    have the same dim 0, the batch. `timeout` is in seconds and includes retries; None means the
+    client's timeout. Failed calls raise `braid.BraidError`.
     """
 
     def __init__(self, client: Client, info: TrainerInfo) -> None:
-        """For the package's own use."""
+        """Creates a handle. Internal: use `Client.create_trainer` or `Client.trainer`."""
         self._client = client
         self._name = info.name
         self._model = info.model
@@ -69,11 +68,12 @@ class Trainer:
 
     @property
     def name(self) -> str:
+        """Name of the trainer."""
         return self._name
 
     @property
     def model(self) -> str:
-        """The model that it was created from and publishes to."""
+        """Model that the trainer was created from and publishes to."""
         return self._model
 
     def step(
@@ -89,15 +89,15 @@ class Trainer:
         report_split: bool = False,
         timeout: float | None = None,
     ) -> StepResult:
-        """One training step over the whole batch: forward, loss, backward, update.
+        """Runs one training step on the whole batch: forward, loss, backward, update.
 
-        inputs: the model's inputs by name, in the model's datatypes.
-        targets: the losses' targets, {"target": y} unless a loss names another: class indices
-            (int64) or probabilities for cross_entropy, an array like the output for mse.
-        lr, weight_decay, momentum: for this update, in place of the optimizer's own.
-        group_lr: one for each parameter group, likewise.
-        metric: what ReduceLROnPlateau looks at, in place of the loss.
-        report_split: fill the result's `chunks`.
+        inputs: inputs by name, in the model's dtypes.
+        targets: targets of the losses by name, {"target": y} by default: class indices (int64) or
+            probabilities for cross_entropy, an array like the output for mse.
+        lr, weight_decay, momentum: values for this update only, instead of the optimizer's.
+        group_lr: learning rates for this update, one per parameter group.
+        metric: value for ReduceLROnPlateau, instead of the loss.
+        report_split: fill `chunks` of the result.
         """
         request = _requests.step(lr, weight_decay, momentum, group_lr, metric, report_split)
         tensors = _requests.batch(inputs, targets)
@@ -111,9 +111,9 @@ class Trainer:
         report_split: bool = False,
         timeout: float | None = None,
     ) -> StepResult:
-        """Forward, loss and backward; adds to the gradients that `optim_step` will use.
+        """Runs forward, loss and backward, and accumulates gradients for `optim_step`.
 
-        Takes what `step` takes. The result's `step` is the number of updates, so it stays.
+        Arguments are those of `step`. The result's `step`, the number of updates, does not change.
         """
         request = _requests.forward_backward(report_split)
         tensors = _requests.batch(inputs, targets)
@@ -130,11 +130,11 @@ class Trainer:
         metric: float | None = None,
         timeout: float | None = None,
     ) -> OperationResult:
-        """One update from the accumulated gradients, which it clears.
+        """Updates the weights from the accumulated gradients, and clears the gradients.
 
         lr, weight_decay, momentum, group_lr, metric: as for `step`. With loss_mode "client" the
-            server knows no loss: without `metric` ReduceLROnPlateau does not move.
-        FailedPrecondition if there are no gradients.
+            server does not know the loss, so ReduceLROnPlateau requires `metric`.
+        Raises FailedPrecondition if there are no gradients.
         """
         request = _requests.optim_step(lr, weight_decay, momentum, group_lr, metric)
         return _replies.operation_result(self._handle.operate("OptimStep", request, timeout))
@@ -149,13 +149,13 @@ class Trainer:
         report_split: bool = False,
         timeout: float | None = None,
     ) -> ForwardResult:
-        """The forward pass alone, with the trainer's weights as they are now.
+        """Runs a forward pass with the trainer's current weights.
 
-        targets: as for `step`; with them the result carries the loss.
-        mode: "train" (updates buffers, as batch norm's statistics) or "eval" (changes nothing).
-        keep_graph: keep what `backward` needs, until the next operation. Only with mode "train".
-            No checkpoint holds it: one that is saved in between leaves the `backward` nothing to
-            be sent again on, after a restart of the server.
+        targets: as for `step`; if given, the result contains the loss.
+        mode: "train" (updates buffers such as batch norm's statistics) or "eval" (changes nothing).
+        keep_graph: keep the graph for `backward` until the next operation. Requires mode "train".
+            Checkpoints do not contain graphs: after a checkpoint in between and a restart of the
+            server, `backward` cannot be replayed.
         """
         request = _requests.forward(mode, report_split, keep_graph)
         tensors = _requests.batch(inputs, targets)
@@ -164,27 +164,26 @@ class Trainer:
     def backward(
         self, output_gradients: Tensors, *, timeout: float | None = None
     ) -> OperationResult:
-        """Backward from the `forward(keep_graph=True)` just before, of a loss of the caller's own.
+        """Runs backward for the preceding `forward(keep_graph=True)`, with the caller's gradients.
 
-        Adds to the gradients that `optim_step` will use.
-        output_gradients: the loss's gradient with respect to each output, by name, of its shape
-            and datatype; an output that is left out does not reach the loss.
-        FailedPrecondition if there is no graph.
+        Accumulates gradients for `optim_step`.
+        output_gradients: gradients of the loss with respect to the outputs, by name, with their
+            shapes and dtypes. Omit outputs that the loss does not depend on.
+        Raises FailedPrecondition if there is no graph.
         """
         tensors = {"output_gradients": output_gradients}
         reply = self._handle.operate("Backward", _requests.backward(), timeout, tensors)
         return _replies.operation_result(reply)
 
     def publish(self, model: str | None = None, *, timeout: float | None = None) -> int:
-        """Makes the trainer's weights the next version of its model, and returns that version.
+        """Publishes the trainer's weights as the next version of its model. Returns the version.
 
-        Inference serves it before this returns. `model`, if given, must be the trainer's own: it
-        is there to say in the caller's code what is published.
+        Inference serves the version before this call returns. model: must be the trainer's own
+        model if given; it documents the calling code.
         """
         if model is not None and model != self._model:
             raise ValueError(
-                f"trainer {self._name!r} trains model {self._model!r} and publishes to it; "
-                f"it cannot publish to {model!r}"
+                f"model: {model!r} (expected {self._model!r}, the model of trainer {self._name!r})"
             )
         reply = self._handle.operate("Publish", _requests.publish(), timeout)
         return _replies.published_version(reply)
@@ -198,23 +197,22 @@ class Trainer:
         buffer_bytes: int | None = None,
         timeout: float | None = None,
     ) -> Stream:
-        """Operations with up to `depth` of them on their way at once, as a context manager.
+        """Returns a context manager that pipelines operations, up to `depth` in flight.
 
             with trainer.stream(depth=4) as stream:
                 for x, y in loader:
                     future = stream.step({"x": x}, {"target": y})
 
-        replay: makes a batch again, given its number, as (inputs, targets): the stream's steps
-            and forward_backwards are counted from 0. With it nothing is kept of a batch once it
-            is applied. It must give the same arrays as before.
-        buffer_operations, buffer_bytes: the most that is kept for sending again after the
-            server's restart; None: any number, in 512 MiB. Where they are full a call waits for
-            the replies under way, which may say that a checkpoint was written, then has the
-            server write one. A trainer without a checkpoint policy keeps nothing that was
-            applied.
-        timeout: seconds in which something must be replied while operations are under way,
-            whether or not the server can be reached; None: the client's.
-        While it is open, operations go through it alone.
+        replay: function that returns (inputs, targets) of a batch again, by its index among the
+            stream's step and forward_backward calls, from 0. It must return the same arrays as
+            before. With it, the stream keeps no applied batches.
+        buffer_operations, buffer_bytes: limits of the buffer for replay after a restart of the
+            server; None: any number of operations, 512 MiB. If the buffer is full, a call waits for
+            replies in flight, which may report a checkpoint, then requests a checkpoint. Without
+            a checkpoint policy, applied operations are not kept.
+        timeout: maximum seconds between replies while operations are in flight; None: the client's
+            timeout.
+        While the stream is open, use only the stream for operations.
         """
         return Stream(self._handle, depth, replay, buffer_operations, buffer_bytes, timeout)
 
@@ -226,29 +224,29 @@ class Trainer:
         k: int = 5,
         timeout: float | None = None,
     ) -> EvaluationResult:
-        """Loss and metrics over `batches` of (inputs, targets), in eval mode, in one pass.
+        """Computes loss and metrics over `batches` of (inputs, targets), in eval mode.
 
-        metrics: any of "accuracy", "top_k" (with `k`), "confusion", of class indices; "mse",
-            "mae", of a target like the output. Of the first loss's output and target; with
-            loss_mode="client", where there is no loss, of the first output and "target".
-        Changes nothing and takes no number. Each batch is evaluated with the weights as they are
-        when its turn comes: what operates the trainer meanwhile goes on between them. The result's
-        `step` is that of the last one. It is sent once: Unavailable if the connection breaks.
-        `batches` is iterated in the calling thread. ValueError if there are none.
+        metrics: "accuracy", "top_k" (with `k`) and "confusion" for class indices; "mse" and "mae"
+            for targets like the output. They use output and target of the first loss, or with
+            loss_mode "client" the first output and "target".
+        Does not change the trainer. Other operations may run between batches; each batch uses the
+        weights at its time, and the result's `step` is that of the last batch. Iterates `batches`
+        in the calling thread. Does not retry: raises Unavailable if the connection breaks. Raises
+        ValueError if there are no batches.
         """
         requests = _evaluate_requests(self._name, batches, metrics, k)
         call = partial(self._client._channel.call_feeding, TRAINING["Evaluate"], requests)
         return _replies.evaluation_result(self._handle.read_once(call, timeout))
 
     def save_checkpoint(self, *, timeout: float | None = None) -> Checkpoint:
-        """Has the server write a checkpoint, and returns it once it is durable.
+        """Writes a checkpoint on the server, and returns it when it is durable.
 
-        FailedPrecondition if the server has no data directory.
+        Raises FailedPrecondition if the server has no data directory.
         """
         return self._handle.save_checkpoint(timeout)
 
     def list_checkpoints(self, *, timeout: float | None = None) -> list[Checkpoint]:
-        """The trainer's checkpoints, the oldest first."""
+        """Lists the trainer's checkpoints, the oldest first."""
         method = TRAINING["ListCheckpoints"]
         request = method.request(trainer=self._name)
         reply = self._client._channel.call(method, request, timeout)
@@ -257,10 +255,10 @@ class Trainer:
     def restore_checkpoint(
         self, name: str | None = None, *, timeout: float | None = None
     ) -> TrainerInfo:
-        """Has the trainer stand where a checkpoint stands, and goes on from there.
+        """Restores the trainer's state from a checkpoint.
 
-        name: None: the newest. What a restart of the server has undone is sent again first, if it
-            can be: it may have checkpoints written.
+        name: None: the newest. In this case the handle first replays operations that a restart of
+            the server undid, if possible, because they may write checkpoints.
         """
         method = TRAINING["RestoreCheckpoint"]
         request = method.request(trainer=self._name, checkpoint=name or "")
@@ -268,17 +266,17 @@ class Trainer:
             self._handle.check_free()
             deadline = self._client._channel.deadline(timeout)
             if name is None:
-                self._handle.make_up(deadline)
+                self._handle.replay_lost(deadline)
             reply = self._client._channel.call(method, request, remaining(deadline))
             info = _replies.trainer_info(reply.trainer)
-            self._handle.begin_at(info)
+            self._handle.reset_to(info)
             return info
 
     def state_dict(self, *, timeout: float | None = None) -> dict[str, np.ndarray]:
-        """Parameters and buffers by name, in the module's order, as between two operations.
+        """Returns parameters and buffers by name, in the module's order, between two operations.
 
-        A bfloat16 tensor comes as float32, which holds the same values. Buffers that are not
-        persistent are among it: load it with `module.load_state_dict(…, strict=False)`.
+        A bfloat16 tensor is returned as float32, which represents the same values. The result
+        includes non-persistent buffers: load it with `module.load_state_dict(…, strict=False)`.
         """
         method = TRAINING["GetStateDict"]
         request = method.request(trainer=self._name)
@@ -295,15 +293,15 @@ class Trainer:
         *,
         timeout: float | None = None,
     ) -> int:
-        """Writes the model, with its weights as they are now, to a file; returns its size.
+        """Writes the model with its current weights to a file. Returns the size in bytes.
 
-        file: a path, which is replaced once all has come, or an object to write to.
-        format: "safetensors", parameters and buffers alone; of a TorchScript model, "torchscript",
-            for torch.jit.load; of an exported pair, "package", its model.pt2, which holds no
-            weights: "safetensors" gives what lies beside it, model.safetensors.
+        file: a path, which is replaced atomically, or a binary file object.
+        format: "safetensors": parameters and buffers; "torchscript": for torch.jit.load, only for a
+            TorchScript model; "package": model.pt2 of an exported pair, without weights, which
+            "safetensors" returns as its model.safetensors.
         """
         if format not in _FORMATS:
-            raise ValueError(f"unknown format {format!r}; known: {', '.join(_FORMATS)}")
+            raise ValueError(f"format: {format!r} (expected one of {', '.join(_FORMATS)})")
         method = TRAINING["DownloadModel"]
         request = method.request(trainer=self._name, format=_FORMATS[format])
 
@@ -317,22 +315,21 @@ class Trainer:
         return _download.to_file(file, call)
 
     def info(self, *, timeout: float | None = None) -> TrainerInfo:
-        """The trainer as it stands on the server."""
+        """Returns the trainer's current state on the server."""
         return self._handle.info(timeout)
 
     def sync(self, *, timeout: float | None = None) -> TrainerInfo:
-        """Goes on from the number that the server last applied, and returns where it stands.
+        """Synchronizes the handle with the server's last applied operation. Returns its state.
 
-        For going on with another operation after one whose outcome is not known, with a trainer
-        that another handle has operated meanwhile, and with one that has lost operations that
-        this handle cannot send again. Those that it can are sent again first. It waits until what
-        the server has received already is applied or has failed, so that the number stays; what
-        of it this handle has sent, it keeps for the next restart.
+        Use it to continue with a different operation after an unknown outcome, after operations of
+        another handle, or after the loss of operations that this handle cannot replay. Replays the
+        lost operations that it can. Waits until operations that the server has received are
+        applied or have failed. Keeps this handle's own ones for a replay after the next restart.
         """
         return self._handle.sync(timeout)
 
     def delete(self, *, timeout: float | None = None) -> None:
-        """Deletes the trainer, its memory and its checkpoints; published versions stay."""
+        """Deletes the trainer and its checkpoints. Published versions remain."""
         self._client.delete_trainer(self._name, timeout=timeout)
 
 
@@ -342,10 +339,13 @@ def _evaluate_requests(
     metrics: Sequence[str],
     k: int,
 ) -> Iterator[bytes]:
-    """The messages of an evaluation, serialized: the first says of what. ValueError if there are no batches."""
+    """Yields the serialized messages of an evaluation; the first one has the settings.
+
+    Raises ValueError if there are no batches.
+    """
     kind = TRAINING["Evaluate"].request
     if isinstance(metrics, str):
-        raise ValueError(f"metrics must be several names, as in [{metrics!r}]; got {metrics!r}")
+        raise ValueError(f"metrics: {metrics!r} (expected a list of names, such as [{metrics!r}])")
     request = kind(trainer=trainer, metrics=metrics, k=k)
     empty = True
     for inputs, targets in batches:
@@ -353,4 +353,4 @@ def _evaluate_requests(
         request = kind()
         empty = False
     if empty:
-        raise ValueError("there are no batches to evaluate")
+        raise ValueError("batches: empty (expected at least one)")

@@ -1,4 +1,4 @@
-"""Finds the package beside the tests, installed or not, and gives each test a server of its own."""
+"""Adds the package to the import path, and gives each test its own fake server."""
 
 import pathlib
 import sys

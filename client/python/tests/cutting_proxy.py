@@ -1,4 +1,4 @@
-"""A TCP proxy in this process whose connections break after so many bytes."""
+"""In-process TCP proxy whose connections break after a given number of bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 class CuttingProxy:
     """Forwards to `target`, "host:port".
 
-    Connection i is cut, with whatever is under way, once cuts[i] bytes of both directions have
-    gone through; those after the last are left alone.
+    Cuts connection i, with all data in flight, after cuts[i] bytes in both directions. Later
+    connections are not cut.
     """
 
     def __init__(self, target, cuts):

@@ -1,8 +1,8 @@
-"""A server of the protocol in this process, which does what it is told and keeps what it got.
+"""In-process fake server that records calls and injects faults.
 
-Inference echoes its inputs. A trainer keeps the rules of the sequence number; its loss is the
-number of the update. `fail` makes a method fail, before or after it has done its work; `withhold`
-loses several replies at once; `restart` is what its name says.
+Inference echoes its inputs. A trainer follows the rules of sequence numbers; its loss is the number
+of updates. `fail` makes a method fail before or after its work; `withhold` loses several replies;
+`restart` restarts the server.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ class Fault:
 
 
 class FakeServer(grpc.GenericRpcHandler):
-    """state: what state dicts are made of. file: what is downloaded. parameters: of replies to
-    ModelInfer, by name; those that are no strings only if they are asked for, as numbers are.
+    """Fake server. Tests set its attributes.
 
-    calls: (method, request) of every call received, and of every operation of a stream.
-    uptime: seconds, as the server tells. late: called, once each, after a GetTrainer. queued:
-    likewise before a GetTrainer that is to be settled, as work that was received before it.
+    state: tensors of state dicts.
+    file: content of downloads.
+    parameters: parameters of ModelInfer replies by name; numbers count as outputs.
+    calls: (method, request) of each received call, and of each operation of a stream.
+    uptime: returns the reported uptime in seconds.
+    late: functions to call once, each after a GetTrainer.
+    queued: functions to call once before a GetTrainer with `settled`, as pending work.
     """
 
     def __init__(self):
@@ -85,11 +88,11 @@ class FakeServer(grpc.GenericRpcHandler):
         self._server.start()
 
     def stop(self):
-        """Ends every call and connection; nothing listens afterwards."""
+        """Closes all calls and connections, and stops listening."""
         self._server.stop(None).wait()
 
     def start_again(self):
-        """At the same address, with its trainers where their checkpoints are."""
+        """Starts at the same address, with trainers at their checkpoints."""
         self.lose()
         self._start(self.address)
 
@@ -98,32 +101,32 @@ class FakeServer(grpc.GenericRpcHandler):
         self.start_again()
 
     def lose(self):
-        """What is not durable is lost, as by a restart, but every connection stays."""
+        """Loses operations that are not durable, like a restart, but keeps connections."""
         for trainer in self.trainers.values():
             trainer.restart()
         started = time.monotonic()
         self.uptime = lambda: time.monotonic() - started
 
-    def fail(self, method, code, message="told to fail", *, after=False, crash=False, skip=0,
+    def fail(self, method, code, message="injected fault", *, after=False, crash=False, skip=0,
              violations=(), details=None):
-        """The next call of `method` fails, or the one after `skip` others.
+        """Makes the next call of `method` fail, or the one after `skip` others.
 
-        after: once its work is done, so the reply is lost. crash: the server loses what is not
-        durable, as if it had been started again.
+        after: fail after the work, so that the reply is lost.
+        crash: lose operations that are not durable, like a restart.
         """
         self._faults[method].extend([None] * skip)
         self._faults[method].append(Fault(code, message, after, crash, tuple(violations), details))
 
     def forget_faults(self):
-        """No call fails any more."""
+        """Removes all injected faults."""
         self._faults.clear()
 
     def withhold(self, replies):
-        """So many operations of a stream get no reply; then its connection breaks."""
+        """Sends no reply to `replies` operations of a stream, then breaks its connection."""
         self._withheld = replies
 
     def received(self, method):
-        """The requests of `method`, in order."""
+        """Returns the requests of `method`, in order."""
         return [request for name, request in self.calls if name == method]
 
     def service(self, handler_call_details):

@@ -1,7 +1,7 @@
-"""A trainer of the fake server: the rules of the sequence number, and no arithmetic.
+"""Trainer of the fake server, with sequence numbers but without arithmetic.
 
-What it has applied is its `history`. A checkpoint holds all of it up to a number; `restart` takes
-the trainer back to the newest one, as a restart of a server does.
+`history` contains the applied operations. A checkpoint contains those up to a number. `restart`
+returns to the newest checkpoint, like a restart of a server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HAVE_LOSS = ("Step", "ForwardBackward")
 
 
 class FakeTrainer:
-    """history: (sequence, method, request's bytes) of every operation that counts."""
+    """Fake trainer. history: (sequence, method, request's bytes) of each applied operation."""
 
     def __init__(self, name, request):
         self.request_id = request.request_id
@@ -40,7 +40,7 @@ class FakeTrainer:
         self._states = {0: self._state()}
 
     def apply(self, method, request, context):
-        """The reply to an operation, which is applied unless it was the last one applied."""
+        """Applies an operation, unless it is the last applied one. Returns the reply."""
         with self.lock:
             payload = request.SerializeToString()
             applied = self.proto.applied_sequence
@@ -69,7 +69,7 @@ class FakeTrainer:
             return reply
 
     def checkpoint(self):
-        """Makes what is applied durable."""
+        """Writes a checkpoint."""
         with self.lock:
             sequence = self.proto.applied_sequence
             self.proto.durable_sequence = sequence
@@ -80,7 +80,7 @@ class FakeTrainer:
             return self.checkpoints[-1]
 
     def restart(self):
-        """Goes back to the newest checkpoint."""
+        """Returns to the newest checkpoint."""
         self.restore(self.proto.durable_sequence)
 
     def restore(self, sequence):

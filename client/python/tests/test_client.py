@@ -1,4 +1,4 @@
-"""Inference, and what a client tells of the server."""
+"""Inference and server information of the client."""
 
 import threading
 
@@ -10,7 +10,7 @@ import braid
 X = np.ones((4, 2), np.float32)
 
 
-def test_infer_takes_several_inputs_in_order(server, client):
+def test_infer_sends_inputs_in_order(server, client):
     outputs = client.infer("fashion", {"x": X, "mask": np.array([True] * 4)})
     assert list(outputs) == ["x", "mask"]
     (request,) = server.received("ModelInfer")
@@ -19,13 +19,13 @@ def test_infer_takes_several_inputs_in_order(server, client):
     assert [len(data) for data in request.raw_input_contents] == [32, 4]
 
 
-def test_infer_of_a_version_and_some_outputs(server, client):
+def test_infer_selects_version_and_outputs(server, client):
     outputs = client.infer("fashion", {"x": X, "y": X}, version=2, outputs=["y"])
     assert list(outputs) == ["y"]
     assert server.received("ModelInfer")[0].model_version == "2"
 
 
-def test_infer_returns_numbers_of_the_model(server, client):
+def test_infer_returns_number_outputs(server, client):
     server.parameters = {
         "rows": ("int64_param", 4),
         "share": ("double_param", 1.0),
@@ -42,19 +42,19 @@ def test_infer_returns_numbers_of_the_model(server, client):
     assert list(client.infer("fashion", {"x": X}, outputs=["x"])) == ["x"]
 
 
-def test_a_large_batch_goes_through(client):
-    array = np.zeros((3000, 784), np.float32)  # 9 MB: beyond gRPC's default of 4.
+def test_infer_accepts_messages_above_4_mb(client):
+    array = np.zeros((3000, 784), np.float32)  # 9 MB, above gRPC's default limit of 4 MB.
     assert client.infer("fashion", {"x": array})["x"].shape == array.shape
 
 
-def test_a_limit_on_messages_is_kept(server):
+def test_max_message_bytes_limits_messages(server):
     with braid.connect(server.address, max_message_bytes=1000) as client:
         client.infer("fashion", {"x": np.zeros((1, 10))})
         with pytest.raises(braid.ResourceExhausted, match="1000"):
             client.infer("fashion", {"x": np.zeros((1, 1000))})
 
 
-def test_readiness(server, client):
+def test_is_ready_reports_server_and_models(server, client):
     assert client.is_ready()
     assert client.is_ready("fashion", version=1)
     assert not client.is_ready("other")
@@ -62,7 +62,7 @@ def test_readiness(server, client):
     assert not client.is_ready()
 
 
-def test_wait_ready_waits(server):
+def test_wait_ready_polls_until_ready(server):
     server.ready = False
     asked = threading.Event()
     answer = server.ServerReady
@@ -78,18 +78,18 @@ def test_wait_ready_waits(server):
     assert server.ready
 
 
-def test_server_metadata(client):
+def test_server_metadata_is_returned(client):
     assert client.server_metadata() == braid.ServerMetadata("fake", "1", ("model_repository",))
 
 
-def test_models(client):
+def test_models_include_failed_ones(client):
     assert client.models() == [
         braid.ModelStatus("fashion", 2, "READY", ""),
         braid.ModelStatus("broken", None, "UNAVAILABLE", "no version"),
     ]
 
 
-def test_model_metadata(server, client):
+def test_model_metadata_includes_the_origin(server, client):
     metadata = client.model_metadata("fashion", version=2)
     assert server.received("ModelMetadata")[0].version == "2"
     assert (metadata.name, metadata.versions) == ("fashion", (1, 2))
@@ -100,7 +100,7 @@ def test_model_metadata(server, client):
     assert server.received("ModelConfig")[0].version == "2"
 
 
-def test_devices(client):
+def test_devices_are_listed(client):
     (device,) = client.devices()
     assert device == braid.Device(
         name="cpu:0", kind="cpu", hardware="", threads=1, busy_seconds={"forward": 2.5},

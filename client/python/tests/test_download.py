@@ -1,4 +1,4 @@
-"""Models come as files, whole or not at all."""
+"""Downloads of models are atomic."""
 
 import io
 
@@ -13,7 +13,7 @@ def trainer(client):
     return client.create_trainer("fashion", loss="mse", optimizer="SGD")
 
 
-def test_to_a_path(server, trainer, tmp_path):
+def test_download_replaces_a_file(server, trainer, tmp_path):
     path = tmp_path / "model.pt"
     path.write_bytes(b"before")
     assert trainer.download(path) == 100
@@ -25,7 +25,7 @@ def test_to_a_path(server, trainer, tmp_path):
     assert (request.trainer, request.format) == ("fashion", request.FORMAT_TORCHSCRIPT)
 
 
-def test_to_an_object(server, trainer):
+def test_download_writes_to_a_file_object(server, trainer):
     file = io.BytesIO(b"....")
     file.seek(4)
     assert trainer.download(file, format="safetensors") == 100
@@ -34,14 +34,14 @@ def test_to_an_object(server, trainer):
     assert request.format == request.FORMAT_SAFETENSORS
 
 
-def test_a_stream_that_breaks_begins_again(server, trainer, tmp_path):
+def test_broken_stream_restarts(server, trainer, tmp_path):
     server.fail("DownloadModel", grpc.StatusCode.UNAVAILABLE)
     trainer.download(str(tmp_path / "model.pt"))
     assert (tmp_path / "model.pt").read_bytes() == server.file
     assert len(server.received("DownloadModel")) == 2
 
 
-def test_a_package(server, trainer):
+def test_package_format_is_requested(server, trainer):
     trainer.download(io.BytesIO(), format="package")
     (request,) = server.received("DownloadModel")
     assert request.format == request.FORMAT_PACKAGE
@@ -51,7 +51,7 @@ def test_a_package(server, trainer):
     lambda pieces: pieces[:-1], lambda pieces: pieces[1:], lambda pieces: [],
     lambda pieces: pieces[:2] + pieces[1:], lambda pieces: pieces[:2] + pieces[3:],
 ])
-def test_what_is_incomplete_leaves_the_old_file(server, trainer, tmp_path, edit):
+def test_incomplete_download_keeps_the_old_file(server, trainer, tmp_path, edit):
     path = tmp_path / "model.pt"
     path.write_bytes(b"before")
     server.edit_pieces = edit
@@ -65,7 +65,7 @@ def test_what_is_incomplete_leaves_the_old_file(server, trainer, tmp_path, edit)
     assert file.getvalue() == b""
 
 
-def test_an_unknown_format(trainer):
-    known = "unknown format 'onnx'; known: torchscript, safetensors, package"
-    with pytest.raises(ValueError, match=known):
+def test_unknown_format_is_rejected(trainer):
+    expected = r"format: 'onnx' \(expected one of torchscript, safetensors, package\)"
+    with pytest.raises(ValueError, match=expected):
         trainer.download("model.onnx", format="onnx")

@@ -1,4 +1,4 @@
-"""Every status becomes an exception of its own class, with its message and the field at fault."""
+"""Conversion of gRPC status codes to exceptions with message and field."""
 
 import pickle
 import socket
@@ -15,8 +15,8 @@ CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_each_code_has_its_class(server, client, code):
-    for _ in range(5):  # UNAVAILABLE is tried as often.
+def test_each_code_has_its_own_class(server, client, code):
+    for _ in range(5):  # UNAVAILABLE is retried.
         server.fail("ModelInfer", code, "because")
     with pytest.raises(braid.BraidError, match="because") as caught:
         client.infer("fashion", X)
@@ -39,7 +39,7 @@ def test_bad_request_names_the_fields(server, client):
 
 
 @pytest.mark.parametrize("details", [None, b"", b"\xff\xff not a status"])
-def test_without_readable_details_there_is_no_field(server, client, details):
+def test_unreadable_details_give_no_field(server, client, details):
     server.fail("ModelInfer", grpc.StatusCode.INVALID_ARGUMENT, "wrong", details=details)
     with pytest.raises(braid.InvalidArgument, match="^wrong$") as caught:
         client.infer("fashion", X)
@@ -47,13 +47,13 @@ def test_without_readable_details_there_is_no_field(server, client, details):
     assert caught.value.violations == ()
 
 
-def test_a_status_without_a_message(server, client):
+def test_status_without_a_message_has_a_default(server, client):
     server.fail("ModelInfer", grpc.StatusCode.INTERNAL, "")
     with pytest.raises(braid.Internal, match="INTERNAL without a message"):
         client.infer("fashion", X)
 
 
-def test_the_traceback_shows_no_grpc(server, client):
+def test_traceback_hides_grpc_errors(server, client):
     server.fail("ModelInfer", grpc.StatusCode.NOT_FOUND, "unknown model")
     with pytest.raises(braid.NotFound) as caught:
         client.infer("fashion", X)
@@ -62,15 +62,15 @@ def test_the_traceback_shows_no_grpc(server, client):
     assert "RpcError" not in shown and "grpc/_channel" not in shown
 
 
-def test_errors_cross_processes():
+def test_errors_can_be_pickled():
     error = braid.InvalidArgument("wrong", (("lr", "negative"),), attempts=2)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is braid.InvalidArgument
     assert (copy.message, copy.field, copy.attempts) == ("wrong", "lr", 2)
 
 
-def test_no_server_at_the_address():
-    with socket.socket() as bound:  # Bound and not listening: nobody else has the port.
+def test_missing_server_is_unavailable():
+    with socket.socket() as bound:  # Bound but not listening, so the port stays free.
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         with braid.connect(address) as client:
@@ -81,7 +81,7 @@ def test_no_server_at_the_address():
             braid.connect(address, wait_ready=0.3)
 
 
-def test_a_closed_client_says_so(server):
+def test_closed_client_raises_value_error(server):
     client = braid.connect(server.address)
     client.close()
     with pytest.raises(ValueError, match="closed"):

@@ -1,4 +1,4 @@
-"""Evaluation: batches in a stream, one reply."""
+"""Evaluation over a stream of batches."""
 
 import threading
 
@@ -17,7 +17,7 @@ def trainer(client):
     return client.create_trainer("fashion", loss="cross_entropy", optimizer="SGD")
 
 
-def test_loss_and_metrics(server, trainer):
+def test_evaluate_returns_loss_and_metrics(server, trainer):
     result = trainer.evaluate([(X, Y)] * 3, metrics=["top_k", "accuracy"], k=3)
     assert result == braid.EvaluationResult(
         loss=0.5, rows=15, metrics={"accuracy": 0.75, "top_k": 0.75}, confusion=None, step=3
@@ -38,13 +38,13 @@ def test_confusion_is_a_matrix(trainer):
     assert result.metrics == {}
 
 
-def test_a_loss_that_is_absent_is_none(server, trainer):
+def test_absent_loss_is_none(server, trainer):
     server.evaluates_loss = False
     result = trainer.evaluate([(X, Y)])
     assert (result.loss, result.metrics) == (None, {"accuracy": 0.75})
 
 
-def test_batches_are_taken_one_by_one_in_the_callers_thread(server, trainer):
+def test_batches_are_iterated_lazily_in_the_calling_thread(server, trainer):
     def batches():
         for _ in range(20):
             assert threading.current_thread() is threading.main_thread()
@@ -54,14 +54,14 @@ def test_batches_are_taken_one_by_one_in_the_callers_thread(server, trainer):
     assert len(server.received("Evaluate")) == 20
 
 
-def test_a_server_that_refuses_ends_it(server, trainer):
+def test_rejection_by_the_server_ends_the_evaluation(server, trainer):
     server.fail("Evaluate", grpc.StatusCode.INVALID_ARGUMENT, "no metric 'f1'")
     endless = iter(lambda: (X, Y), None)
     with pytest.raises(braid.InvalidArgument, match="no metric 'f1'"):
         trainer.evaluate(endless, metrics=["f1"])
 
 
-def test_what_the_batches_raise_comes_out(trainer):
+def test_exceptions_of_batches_propagate(trainer):
     def batches():
         yield X, Y
         raise KeyError("file")
@@ -70,17 +70,17 @@ def test_what_the_batches_raise_comes_out(trainer):
         trainer.evaluate(batches())
 
 
-def test_without_batches(trainer):
-    with pytest.raises(ValueError, match="no batches"):
+def test_empty_batches_are_rejected(trainer):
+    with pytest.raises(ValueError, match="batches: empty"):
         trainer.evaluate([])
 
 
-def test_metrics_are_several(trainer):
-    with pytest.raises(ValueError, match=r"as in \['accuracy'\]"):
+def test_metrics_must_be_a_list(trainer):
+    with pytest.raises(ValueError, match=r"such as \['accuracy'\]"):
         trainer.evaluate([(X, Y)], metrics="accuracy")
 
 
-def test_the_connection_breaks(server, trainer):
+def test_broken_connection_is_not_retried(server, trainer):
     server.fail("Evaluate", grpc.StatusCode.UNAVAILABLE, "gone", skip=1)
     with pytest.raises(braid.Unavailable, match="gone"):
         trainer.evaluate([(X, Y)] * 3)

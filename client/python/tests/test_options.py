@@ -1,4 +1,4 @@
-"""Training options in PyTorch's words."""
+"""Conversion of training options."""
 
 import math
 
@@ -39,48 +39,52 @@ SCHEDULES = [
     {"schedule": {"name": "StepLR", "step_size": 3, "warmup": {"steps": 5, "start_factor": 0.5}}},
     *({"schedule": schedule} for schedule in SCHEDULES),
 ])
-def test_round_trip(options):
+def test_options_round_trip(options):
     assert _options.from_proto(_options.to_proto(options)) == options
 
 
-def test_what_is_absent_or_at_its_default_is_not_sent():
+def test_defaults_are_not_sent():
     options = dict.fromkeys(_options.OPTIONS)
     options.update(unweighted_mean=False, sync_batch_norm=False, seed=0)
     assert _options.to_proto(options).SerializeToString() == b""
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["name"])
-def test_every_parameter_of_a_schedule_is_pytorchs(schedule):
+def test_schedule_parameters_are_those_of_pytorch(schedule):
     parameters = {key: value for key, value in schedule.items() if key not in ("name", "interval")}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.5)
     getattr(torch.optim.lr_scheduler, schedule["name"])(optimizer, **parameters)
 
 
-@pytest.mark.parametrize("word, stands_for", [("cos", False), ("linear", True), (None, False)])
-def test_a_word_that_is_the_default_is_taken(word, stands_for):
+@pytest.mark.parametrize("word, value", [("cos", False), ("linear", True), (None, False)])
+def test_default_choices_are_accepted(word, value):
     schedule = {"name": "OneCycleLR", "max_lr": 1, "total_steps": 2, "anneal_strategy": word}
-    assert _options.to_proto({"schedule": schedule}).schedule.one_cycle.linear is stands_for
+    assert _options.to_proto({"schedule": schedule}).schedule.one_cycle.linear is value
 
 
 @pytest.mark.parametrize("options, message", [
     ({"loss_mode": "mine"},
-     "unknown loss_mode 'mine'; known: central, per_replica, model, client"),
-    ({"schedule": "LambdaLR"}, "unknown schedule 'LambdaLR'; known: StepLR, MultiStepLR"),
+     "loss_mode: unknown value 'mine' (expected one of central, per_replica, model, client)"),
+    ({"schedule": "LambdaLR"},
+     "schedule: unknown name 'LambdaLR' (expected one of StepLR, MultiStepLR"),
     ({"schedule": {"name": "StepLR", "T_max": 3}},
-     "unknown parameter of schedule 'StepLR': 'T_max'; known: step_size, gamma"),
-    ({"schedule": {"step_size": 3}}, 'schedule must be a name or a dict with a "name"'),
-    ({"schedule": {"warmup": 5}}, "warmup must be a dict; got 5"),
-    ({"schedule": {"name": "StepLR", "step_size": 0.5}}, "step_size must be an integer; got 0.5"),
+     "schedule 'StepLR': unknown parameter 'T_max' (expected one of step_size, gamma)"),
+    ({"schedule": {"step_size": 3}},
+     "schedule: {'step_size': 3} (expected a name or a dict with a \"name\")"),
+    ({"schedule": {"warmup": 5}}, "warmup: 5 (expected a dict)"),
+    ({"schedule": {"name": "StepLR", "step_size": 0.5}}, "step_size: 0.5 (expected an integer)"),
     ({"parameter_groups": [{"pattern": "a"}, {"pattern": "b", "betas": 1}]},
-     "unknown parameter of parameter_groups[1]: 'betas'; known: pattern, frozen, lr"),
-    ({"parameter_groups": ["bias"]}, "parameter_groups[0] must be a dict; got 'bias'"),
-    ({"clip_grad_norm": "much"}, "clip_grad_norm must be a number; got 'much'"),
-    ({"clip_grad_norm": {"norm": 1}}, "known: max_norm, norm_type"),
-    ({"precision": "float32"}, "unknown precision 'float32'; known: bfloat16, float16"),
-    ({"stages": [{"path": "a", "devices": [0]}]}, "devices must be a string; got 0"),
-    ({"sync": "nccl"}, "unknown sync 'nccl'; known: auto, reduce_broadcast, all_reduce"),
+     "parameter_groups[1]: unknown parameter 'betas' (expected one of pattern, frozen, lr"),
+    ({"parameter_groups": ["bias"]}, "parameter_groups[0]: 'bias' (expected a dict)"),
+    ({"clip_grad_norm": "much"}, "clip_grad_norm: 'much' (expected a number)"),
+    ({"clip_grad_norm": {"norm": 1}}, "(expected one of max_norm, norm_type)"),
+    ({"precision": "float32"},
+     "precision: unknown value 'float32' (expected one of bfloat16, float16)"),
+    ({"stages": [{"path": "a", "devices": [0]}]}, "devices: 0 (expected a string)"),
+    ({"sync": "nccl"},
+     "sync: unknown value 'nccl' (expected one of auto, reduce_broadcast, all_reduce)"),
 ])
-def test_what_is_wrong_is_named(options, message):
+def test_invalid_option_is_named(options, message):
     with pytest.raises(ValueError) as caught:
         _options.to_proto(options)
     assert message in str(caught.value)

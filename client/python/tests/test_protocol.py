@@ -1,4 +1,4 @@
-"""The messages are those of proto/, and stand beside tritonclient's of the same names."""
+"""Messages match proto/ and coexist with those of tritonclient."""
 
 import pathlib
 import shutil
@@ -21,12 +21,12 @@ def test_nothing_is_registered_in_the_default_pool():
 
 
 @pytest.mark.parametrize("order", ["braid, tritonclient.grpc", "tritonclient.grpc, braid"])
-def test_import_beside_tritonclient(order):
+def test_import_with_tritonclient_works_in_any_order(order):
     pytest.importorskip("tritonclient.grpc")
     subprocess.run([sys.executable, "-c", f"import {order}"], cwd=PACKAGE.parent, check=True)
 
 
-def test_both_clients_in_one_process(server, client):
+def test_both_clients_work_in_one_process(server, client):
     tritonclient = pytest.importorskip("tritonclient.grpc")
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     tensor = tritonclient.InferInput("x", array.shape, "FP32")

@@ -1,4 +1,4 @@
-"""The examples of the README run as they are printed."""
+"""Runs the examples of the README."""
 
 import inspect
 import pathlib
@@ -35,7 +35,7 @@ def test_examples_run(server):
 
 
 def test_secure_examples_pass_valid_arguments_to_connect(monkeypatch):
-    """No server has that name."""
+    """Does not connect, because the server in the example does not exist."""
     connect, made = inspect.signature(braid.connect), []
     monkeypatch.setattr(braid, "connect", lambda *a, **k: made.append(connect.bind(*a, **k)))
     monkeypatch.setenv("BRAID_TOKEN", "a-token")

@@ -1,4 +1,4 @@
-"""What is kept to be sent again, and the rule by which it is."""
+"""Log of operations, and the rule for replay."""
 
 import dataclasses
 
@@ -23,57 +23,57 @@ def make_log(applied, last, keeps=True):
 
 
 def never():
-    raise AssertionError("asked whether the server was restarted")
+    raise AssertionError("restarted() must not be called")
 
 
-def resume(stands, *, durable=0, seen=7, sent=9, log=None, restarted=never):
-    info = dataclasses.replace(INFO, applied_sequence=stands, durable_sequence=durable)
+def resume(applied, *, durable=0, seen=7, sent=9, log=None, restarted=never):
+    info = dataclasses.replace(INFO, applied_sequence=applied, durable_sequence=durable)
     return _replay.resume_at(info, log or make_log(3, sent), seen, sent, restarted)
 
 
-@pytest.mark.parametrize("stands, first", [(7, 8), (8, 8), (9, 9)])
-def test_lost_replies_ask_for_the_last_one_again(stands, first):
-    assert resume(stands) == first
+@pytest.mark.parametrize("applied, first", [(7, 8), (8, 8), (9, 9)])
+def test_lost_replies_resend_the_last_operation(applied, first):
+    assert resume(applied) == first
 
 
-def test_a_restart_goes_back_to_the_durable_number():
+def test_restart_replays_from_the_durable_number():
     assert resume(3, durable=3, restarted=lambda: True) == 4
     assert resume(6, durable=6, restarted=lambda: True) == 7
 
 
-@pytest.mark.parametrize("stands, durable, restarted, message", [
+@pytest.mark.parametrize("applied, durable, restarted, message", [
     (10, 0, never, "expects operation 11, this handle is at 9: another client operates"),
-    (5, 5, lambda: False, "expects operation 6, though.*another client has restored a checkpoint"),
-    (5, 4, lambda: True, "another client has restored a checkpoint"),
-    (2, 2, lambda: True, "expects operation 3: .* lost those up to 7, and this handle keeps none "
+    (5, 5, lambda: False, "expects operation 6, although.*another client restored a checkpoint"),
+    (5, 4, lambda: True, "another client restored a checkpoint"),
+    (2, 2, lambda: True, "expects operation 3: .* lost those up to 7 .* this handle keeps none "
                          "before 4"),
 ])
-def test_otherwise_nothing_is_sent(stands, durable, restarted, message):
+def test_other_positions_are_errors(applied, durable, restarted, message):
     with pytest.raises(braid.FailedPrecondition, match=message):
-        resume(stands, durable=durable, restarted=restarted)
+        resume(applied, durable=durable, restarted=restarted)
 
 
-def test_without_a_policy_the_error_says_why_nothing_is_kept():
+def test_error_without_a_policy_names_the_reason():
     log = make_log(7, 9, keeps=False)
     with pytest.raises(braid.FailedPrecondition, match="no checkpoint policy.* before 8"):
         resume(3, durable=3, restarted=lambda: True, log=log)
 
 
-def test_operations_stay_until_they_are_durable():
+def test_operations_are_kept_until_durable():
     log = make_log(0, 5)
-    log.settle(applied=5, durable=2)
+    log.discard(applied=5, durable=2)
     assert (log.base, log.last, log.get(3).sequence) == (2, 5, 3)
-    log.settle(applied=5, durable=9)
+    log.discard(applied=5, durable=9)
     assert (log.base, log.last) == (5, 5)
 
 
-def test_without_a_policy_until_they_are_applied():
+def test_operations_without_a_policy_are_kept_until_applied():
     log = make_log(0, 5, keeps=False)
-    log.settle(applied=4, durable=0)
+    log.discard(applied=4, durable=0)
     assert (log.base, log.last) == (4, 5)
 
 
-def test_bounds():
+def test_limits_bound_operations_and_bytes():
     log = make_log(0, 3)
     assert not log.is_full(1 << 20)
     log.limit(3, None)
@@ -81,14 +81,14 @@ def test_bounds():
     log.limit(4, 6000)
     assert not log.is_full(1000)
     assert log.is_full(2000)
-    log.settle(applied=3, durable=3)
-    assert not log.is_full(1 << 40)  # Empty, it takes anything.
+    log.discard(applied=3, durable=3)
+    assert not log.is_full(1 << 40)  # An empty log accepts any size.
 
 
-def test_what_can_be_made_again_takes_no_room():
+def test_rebuildable_operations_take_no_room():
     log = OperationLog(0, keeps=True)
     log.limit(None, 10_000)
-    operation = Operation(1, "Step", b"x" * 9000, remake=lambda: b"again")
+    operation = Operation(1, "Step", b"x" * 9000, rebuild=lambda: b"again")
     log.add(operation)
     assert log.is_full(9000)
     assert operation.request() == b"x" * 9000
@@ -97,7 +97,7 @@ def test_what_can_be_made_again_takes_no_room():
     assert operation.request() == b"again"
 
 
-def test_numbers_of_what_failed_are_free_again():
+def test_numbers_of_dropped_operations_are_reused():
     log = make_log(0, 5)
     log.drop_after(3)
     log.add(Operation(4, "Publish", b""))

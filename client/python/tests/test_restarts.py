@@ -1,4 +1,4 @@
-"""Single operations through a restart of the server, which loses what was not durable."""
+"""Single operations across a restart of the server, which loses operations that are not durable."""
 
 import grpc
 import pytest
@@ -22,7 +22,7 @@ def trainer(client):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", range(9))
-def test_a_restart_at_any_point(server, trainer, point, after):
+def test_restart_at_any_point_is_survived(server, trainer, point, after):
     server.fail("Step", UNAVAILABLE, skip=point, after=after, crash=True)
     results = [trainer.step(*batch(number)) for number in range(9)]
     assert batches(server) == list(range(9))
@@ -30,7 +30,7 @@ def test_a_restart_at_any_point(server, trainer, point, after):
 
 
 @pytest.mark.parametrize("lost", range(1, 4))
-def test_a_restart_while_another_is_made_up_for(server, trainer, lost):
+def test_restart_during_a_replay_is_survived(server, trainer, lost):
     server.fail("Step", UNAVAILABLE, skip=7, crash=True)
     server.fail("Step", UNAVAILABLE, skip=lost, crash=True, after=True)
     for number in range(10):
@@ -38,8 +38,8 @@ def test_a_restart_while_another_is_made_up_for(server, trainer, lost):
     assert batches(server) == list(range(10))
 
 
-def test_a_restart_between_calls_shows_by_the_uptime(server, trainer):
-    """The connection was made again before anything was sent, so no call failed."""
+def test_restart_between_calls_is_detected_by_the_uptime(server, trainer):
+    """The channel reconnects before the next call, so no call fails."""
     for number in range(6):
         trainer.step(*batch(number))
     server.lose()
@@ -48,7 +48,7 @@ def test_a_restart_between_calls_shows_by_the_uptime(server, trainer):
     assert len(server.received("ListDevices")) == 1
 
 
-def test_a_real_restart(server, trainer):
+def test_restart_on_the_same_port_is_survived(server, trainer):
     for number in range(6):
         trainer.step(*batch(number))
     server.restart()
@@ -56,7 +56,7 @@ def test_a_real_restart(server, trainer):
     assert batches(server) == list(range(7))
 
 
-def test_every_kind_of_operation_is_sent_again(server, client):
+def test_all_operations_are_replayed(server, client):
     trainer = client.create_trainer(
         "fashion", loss_mode="client", optimizer="SGD", checkpoint_every=100
     )
@@ -74,7 +74,7 @@ def test_every_kind_of_operation_is_sent_again(server, client):
     assert len(after) == 6
 
 
-def test_an_operation_that_fails_when_it_is_sent_again(server, trainer):
+def test_failure_during_a_replay_is_explained(server, trainer):
     for number in range(6):
         trainer.step(*batch(number))
     server.fail("Step", UNAVAILABLE, crash=True)
@@ -82,14 +82,14 @@ def test_an_operation_that_fails_when_it_is_sent_again(server, trainer):
     with pytest.raises(braid.FailedPrecondition) as caught:
         trainer.step(*batch(6))
     assert str(caught.value) == (
-        "operation 5 had been applied, was lost with the server's restart, and now fails: "
+        "operation 5: was applied, was lost in a restart of the server, and now fails: "
         "loss is not finite"
     )
-    trainer.step(*batch(6))  # Now it does not.
+    trainer.step(*batch(6))  # Succeeds now.
     assert batches(server) == list(range(7))
 
 
-def test_what_was_interrupted_goes_on_with_the_next_call(server, trainer):
+def test_interrupted_replay_continues_with_the_next_call(server, trainer):
     for number in range(7):
         trainer.step(*batch(number))
     server.fail("Step", UNAVAILABLE, crash=True)
@@ -101,7 +101,7 @@ def test_what_was_interrupted_goes_on_with_the_next_call(server, trainer):
     assert batches(server) == list(range(8))
 
 
-def test_a_server_is_waited_for_as_long_as_the_timeout_says(server, trainer):
+def test_handle_waits_for_the_server_up_to_the_timeout(server, trainer):
     for _ in range(30):
         server.fail("Step", UNAVAILABLE)
     trainer.step(*batch(0))
@@ -111,14 +111,14 @@ def test_a_server_is_waited_for_as_long_as_the_timeout_says(server, trainer):
         trainer.step(*batch(1), timeout=0.3)
 
 
-def test_what_is_durable_is_not_kept(server, trainer):
+def test_durable_operations_are_discarded(server, trainer):
     for number in range(9):
         trainer.step(*batch(number))
     log = trainer._handle.log
     assert (log.base, log.last) == (8, 9)
 
 
-def test_a_full_buffer_has_a_checkpoint_written(server, client):
+def test_full_buffer_requests_a_checkpoint(server, client):
     trainer = client.create_trainer(
         "fashion", loss="mse", optimizer="SGD", checkpoint_every_seconds=1000
     )
@@ -133,7 +133,7 @@ def test_a_full_buffer_has_a_checkpoint_written(server, client):
 
 @pytest.fixture
 def full(client):
-    """A trainer whose loss the client computes, and whose buffer one operation more than fills."""
+    """Returns a trainer with loss_mode "client" and a buffer that one operation fills."""
     trainer = client.create_trainer(
         "fashion", loss_mode="client", optimizer="SGD", checkpoint_every=1000
     )
@@ -141,8 +141,8 @@ def full(client):
     return trainer
 
 
-def test_a_full_buffer_parts_no_forward_from_its_backward(server, full):
-    """No checkpoint holds a graph: where one is needed, it is written before or behind the two."""
+def test_full_buffer_does_not_separate_forward_and_backward(server, full):
+    """Checkpoints contain no graph, so they are written before or after both operations."""
     x, _ = batch(0)
     for _ in range(2):
         full.forward(x, keep_graph=True)
@@ -159,7 +159,7 @@ def test_a_full_buffer_parts_no_forward_from_its_backward(server, full):
     ]
 
 
-def test_what_fails_between_a_forward_and_its_backward_parts_them_neither(server, full):
+def test_failure_between_forward_and_backward_does_not_separate_them(server, full):
     x, _ = batch(0)
     full.forward(x, keep_graph=True)
     with pytest.raises(braid.FailedPrecondition, match="no gradients"):
@@ -170,13 +170,13 @@ def test_what_fails_between_a_forward_and_its_backward_parts_them_neither(server
     assert len(server.trainers["fashion"].history) == 3
 
 
-def test_a_full_buffer_is_emptied_between_forwards_that_nothing_comes_of(server, full):
+def test_full_buffer_is_emptied_between_forwards_without_backward(server, full):
     for _ in range(4):
         full.forward(batch(0)[0], keep_graph=True)
     assert [checkpoint.sequence for checkpoint in full.list_checkpoints()] == [1, 2, 3]
 
 
-def test_without_a_policy_what_is_lost_is_said(server, client):
+def test_lost_operations_without_a_policy_are_an_error(server, client):
     trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
     trainer.step(*batch(0))
     trainer.save_checkpoint()
@@ -189,7 +189,7 @@ def test_without_a_policy_what_is_lost_is_said(server, client):
     assert trainer.step(*batch(9)).sequence == 2
 
 
-def test_another_handle_that_has_gone_on(client, trainer):
+def test_operations_of_another_handle_are_detected(client, trainer):
     client.trainer("fashion").step(*batch(0))
     with pytest.raises(braid.Aborted, match="another client operates this trainer.*Trainer.sync"):
         trainer.step(*batch(1))
@@ -200,7 +200,7 @@ def test_another_handle_that_has_gone_on(client, trainer):
     assert trainer.step(*batch(3)).sequence == 3
 
 
-def test_what_another_handle_did_is_not_sent_again(server, client, trainer):
+def test_operations_of_another_handle_are_not_replayed(server, client, trainer):
     for number in range(3):
         trainer.step(*batch(number))
     other = client.trainer("fashion")
@@ -215,31 +215,31 @@ def test_what_another_handle_did_is_not_sent_again(server, client, trainer):
     assert batches(server) == [0, 1, 2, 3]
 
 
-def test_a_checkpoint_that_another_handle_restored_is_not_undone(server, client, trainer):
+def test_checkpoint_restored_by_another_handle_is_kept(server, client, trainer):
     for number in range(7):
         trainer.step(*batch(number))
     client.trainer("fashion").restore_checkpoint()
-    with pytest.raises(braid.FailedPrecondition, match="another client has restored a checkpoint"):
+    with pytest.raises(braid.FailedPrecondition, match="another client restored a checkpoint"):
         trainer.step(*batch(7))
     assert batches(server) == [0, 1, 2, 3]
 
 
-def test_what_broke_before_the_last_reply_is_no_sign_of_a_restart(server, client, trainer):
+def test_disconnect_before_the_last_reply_is_not_a_restart(server, client, trainer):
     for _ in range(1000):
         server.fail("Step", UNAVAILABLE)
     with pytest.raises((braid.Unavailable, braid.DeadlineExceeded)):
         trainer.step(*batch(0), timeout=0.1)
     server.forget_faults()
-    server.lose()  # Nothing: but it is another instance now.
+    server.lose()  # Loses nothing, but counts as a restart.
     for number in range(6):
         trainer.step(*batch(number))
     client.trainer("fashion").restore_checkpoint()
-    with pytest.raises(braid.FailedPrecondition, match="another client has restored a checkpoint"):
+    with pytest.raises(braid.FailedPrecondition, match="another client restored a checkpoint"):
         trainer.step(*batch(6))
     assert batches(server) == [0, 1, 2, 3]
 
 
-def test_a_checkpoint_that_this_handle_restored_is_gone_on_from(server, trainer):
+def test_training_continues_from_a_restored_checkpoint(server, trainer):
     for number in range(9):
         trainer.step(*batch(number))
     names = [checkpoint.name for checkpoint in trainer.list_checkpoints()]
@@ -249,10 +249,10 @@ def test_a_checkpoint_that_this_handle_restored_is_gone_on_from(server, trainer)
     assert batches(server) == [0, 1, 2, 3, 44]
 
 
-def test_a_trainer_that_is_gone_is_not_found(server, trainer):
+def test_removed_trainer_is_not_found(server, trainer):
     trainer.step(*batch(0))
     server.stop()
-    server.trainers.clear()  # As a server without a data directory comes back.
+    server.trainers.clear()  # Imitates a server without a data directory.
     server.start_again()
     with pytest.raises(braid.NotFound):
         trainer.step(*batch(1))

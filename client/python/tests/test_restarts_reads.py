@@ -1,4 +1,4 @@
-"""What reads a trainer's state finds in it all that the handle has operated, restart or not."""
+"""Reads of a trainer's state include all operations of the handle, even after a restart."""
 
 import io
 
@@ -45,7 +45,7 @@ def read(kind):
 
 @pytest.fixture
 def found(server, kind):
-    """For every read that was answered, which batches the trainer stood on."""
+    """Records the applied batches at each successful read."""
     found = []
     method = METHODS[kind]
     answer = getattr(server, method)
@@ -63,7 +63,7 @@ def steps(trainer, numbers):
         trainer.step(*batch(number))
 
 
-def test_after_a_restart(server, trainer, read, found):
+def test_read_after_a_restart_replays_first(server, trainer, read, found):
     steps(trainer, range(6))
     server.restart()
     read(trainer)
@@ -72,14 +72,14 @@ def test_after_a_restart(server, trainer, read, found):
     assert batches(server) == list(range(9))
 
 
-def test_after_a_restart_that_only_the_uptime_shows(server, trainer, read, found):
+def test_read_after_a_restart_detected_by_the_uptime_replays_first(server, trainer, read, found):
     steps(trainer, range(6))
     server.lose()
     read(trainer)
     assert found[-1] == list(range(6))
 
 
-def test_after_a_stream_that_was_left(server, trainer, read, found):
+def test_read_after_a_closed_stream_replays_first(server, trainer, read, found):
     with trainer.stream() as stream:
         for number in range(7):
             stream.step(*batch(number))
@@ -89,8 +89,8 @@ def test_after_a_stream_that_was_left(server, trainer, read, found):
 
 
 @pytest.mark.parametrize("restart", ["restart", "lose"])
-def test_while_a_stream_is_open(server, trainer, read, found, restart):
-    """Also where its connection still stands."""
+def test_read_during_a_stream_waits_for_the_replay(server, trainer, read, found, restart):
+    """Covers a stream whose connection is still open."""
     with trainer.stream() as stream:
         futures = [stream.step(*batch(number)) for number in range(6)]
         futures[-1].result(timeout=10)
@@ -101,7 +101,7 @@ def test_while_a_stream_is_open(server, trainer, read, found, restart):
     assert batches(server) == list(range(7))
 
 
-def test_before_anything_went_through_an_open_stream(server, trainer, read, found):
+def test_read_before_the_first_operation_of_a_stream_replays_first(server, trainer, read, found):
     steps(trainer, range(6))
     with trainer.stream() as stream:
         server.restart()
@@ -111,17 +111,17 @@ def test_before_anything_went_through_an_open_stream(server, trainer, read, foun
     assert batches(server) == list(range(7))
 
 
-def test_a_restart_between_the_check_and_the_call(server, trainer, kind, read, found):
+def test_restart_between_check_and_call_repeats_the_read(server, trainer, kind, read, found):
     steps(trainer, range(6))
     server.late.append(server.lose)
-    if kind == "evaluate":  # Sent once, as where the connection breaks.
-        with pytest.raises(braid.Unavailable, match="started again"):
+    if kind == "evaluate":  # Not repeated.
+        with pytest.raises(braid.Unavailable, match="the server restarted"):
             read(trainer)
     read(trainer)
     assert found[-1] == list(range(6))
 
 
-def test_what_an_interrupted_call_has_not_made_up_for(server, trainer, read, found):
+def test_read_completes_an_interrupted_replay(server, trainer, read, found):
     steps(trainer, range(7))
     server.fail("Step", UNAVAILABLE, crash=True)
     server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, skip=2)
@@ -132,7 +132,7 @@ def test_what_an_interrupted_call_has_not_made_up_for(server, trainer, read, fou
     assert found[-1] == list(range(7))
 
 
-def test_without_a_policy_what_is_lost_is_said(server, client, read):
+def test_lost_operations_without_a_policy_are_an_error(server, client, read):
     trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
     steps(trainer, range(4))
     server.restart()
@@ -142,7 +142,7 @@ def test_without_a_policy_what_is_lost_is_said(server, client, read):
     read(trainer)
 
 
-def test_what_cannot_be_sent_again_through_an_open_stream_is_said(server, client, read):
+def test_lost_operations_of_a_stream_without_a_policy_are_an_error(server, client, read):
     trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
     with pytest.raises(braid.FailedPrecondition, match="lost those up to 1"):
         with trainer.stream() as stream:
@@ -151,43 +151,43 @@ def test_what_cannot_be_sent_again_through_an_open_stream_is_said(server, client
             read(trainer)
 
 
-def test_an_operation_that_fails_when_it_is_sent_again(server, trainer, read):
+def test_failure_during_a_replay_is_raised_by_the_read(server, trainer, read):
     steps(trainer, range(6))
     server.restart()
     server.fail("Step", grpc.StatusCode.FAILED_PRECONDITION, "loss is not finite")
-    with pytest.raises(braid.FailedPrecondition, match="operation 5 had been .* and now fails"):
+    with pytest.raises(braid.FailedPrecondition, match="operation 5: was .* and now fails"):
         read(trainer)
-    read(trainer)  # Now it does not.
+    read(trainer)  # Succeeds now.
     assert batches(server) == list(range(6))
 
 
-def test_an_operation_that_fails_when_it_is_sent_again_ends_the_stream(server, trainer, read):
-    with pytest.raises(braid.FailedPrecondition, match="operation 5 had been .* and now fails"):
+def test_failure_during_a_replay_ends_the_stream(server, trainer, read):
+    with pytest.raises(braid.FailedPrecondition, match="operation 5: was .* and now fails"):
         with trainer.stream() as stream:
             futures = [stream.step(*batch(number)) for number in range(6)]
             futures[-1].result(timeout=10)
             server.restart()
             server.fail("Step", grpc.StatusCode.FAILED_PRECONDITION, "loss is not finite")
             read(trainer)
-    read(trainer)  # Now it does not.
+    read(trainer)  # Succeeds now.
     assert batches(server) == list(range(6))
 
 
-def test_a_checkpoint_that_another_handle_restored_is_said(client, trainer, read):
+def test_checkpoint_restored_by_another_handle_is_detected(client, trainer, read):
     steps(trainer, range(7))
     client.trainer("fashion").restore_checkpoint()
-    with pytest.raises(braid.FailedPrecondition, match="another client has restored a checkpoint"):
+    with pytest.raises(braid.FailedPrecondition, match="another client restored a checkpoint"):
         read(trainer)
 
 
-def test_what_another_handle_has_gone_on_with_is_read_as_it_is(client, trainer, read, found):
+def test_read_includes_later_operations_of_another_handle(client, trainer, read, found):
     steps(client.trainer("fashion"), range(2))
     read(trainer)
     assert found == [[0, 1]]
 
 
-def test_restoring_the_newest_checkpoint_sends_again_first(server, trainer):
-    """So it is a newer one, where what was lost has one written again."""
+def test_restoring_the_newest_checkpoint_replays_first(server, trainer):
+    """A replayed operation may write a newer checkpoint."""
     steps(trainer, range(7))
     for state, _ in server.trainers["fashion"]._states.values():
         state.options.checkpoints.every_operations = 3
@@ -197,7 +197,7 @@ def test_restoring_the_newest_checkpoint_sends_again_first(server, trainer):
     assert batches(server) == [0, 1, 2, 3, 4, 5, 66]
 
 
-def test_a_checkpoint_that_is_named_needs_nothing_sent_again(server, trainer):
+def test_restoring_a_named_checkpoint_replays_nothing(server, trainer):
     steps(trainer, range(7))
     name = trainer.list_checkpoints()[0].name
     server.restart()
@@ -207,7 +207,7 @@ def test_a_checkpoint_that_is_named_needs_nothing_sent_again(server, trainer):
     assert batches(server) == [0, 1, 2, 3, 44]
 
 
-def test_restoring_leaves_what_cannot_be_sent_again(server, client):
+def test_restoring_ignores_operations_that_cannot_be_replayed(server, client):
     trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
     steps(trainer, range(2))
     trainer.save_checkpoint()
@@ -218,8 +218,8 @@ def test_restoring_leaves_what_cannot_be_sent_again(server, client):
     assert batches(server) == [0, 1, 22]
 
 
-def test_what_is_lost_is_sent_again_before_going_on_from_where_the_trainer_stands(server, trainer):
-    """An operation whose outcome is not known is given up, those that were replied to are not."""
+def test_sync_replays_lost_operations(server, trainer):
+    """Drops only the operation with an unknown outcome."""
     steps(trainer, range(6))
     server.stop()
     with pytest.raises((braid.Unavailable, braid.DeadlineExceeded)):
@@ -233,7 +233,7 @@ def test_what_is_lost_is_sent_again_before_going_on_from_where_the_trainer_stand
 @pytest.mark.parametrize("code", [
     grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED,
 ])
-def test_going_on_leaves_what_cannot_be_sent_again(server, trainer, code):
+def test_sync_ignores_operations_that_cannot_be_replayed(server, trainer, code):
     steps(trainer, range(7))
     server.restart()
     server.fail("Step", code, skip=1)
@@ -242,7 +242,7 @@ def test_going_on_leaves_what_cannot_be_sent_again(server, trainer, code):
     assert batches(server) == [0, 1, 2, 3, 4, 55]
 
 
-def test_going_on_gives_nothing_up_while_the_server_is_away(server, trainer):
+def test_sync_drops_nothing_while_the_server_is_unreachable(server, trainer):
     steps(trainer, range(7))
     server.restart()
     server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, skip=1)
@@ -251,14 +251,14 @@ def test_going_on_gives_nothing_up_while_the_server_is_away(server, trainer):
     assert trainer.sync().applied_sequence == 7
 
 
-def test_a_read_waits_for_the_server_no_longer_than_its_timeout(server, trainer):
+def test_read_waits_for_the_server_up_to_its_timeout(server, trainer):
     steps(trainer, range(2))
     server.stop()
     with pytest.raises((braid.Unavailable, braid.DeadlineExceeded)):
         trainer.state_dict(timeout=0.3)
 
 
-def test_state_is_read_once_where_nothing_happened(server, trainer):
+def test_read_without_a_restart_needs_one_call(server, trainer):
     steps(trainer, range(6))
     np.testing.assert_array_equal(trainer.state_dict()["weight"], server.state["weight"])
     assert len(server.received("GetStateDict")) == 1

@@ -1,4 +1,4 @@
-"""A call whose reply was lost is sent again, and is applied once."""
+"""Retries of calls whose reply was lost are applied once."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("method", OPERATIONS)
-def test_a_lost_reply_is_asked_for_again_with_the_same_bytes(server, trainer, method):
+def test_retry_sends_the_same_bytes(server, trainer, method):
     server.fail(method, UNAVAILABLE, after=True)
     OPERATIONS[method](trainer)
     first, second = server.received(method)
@@ -37,14 +37,14 @@ def test_a_lost_reply_is_asked_for_again_with_the_same_bytes(server, trainer, me
     assert trainer.info().applied_sequence == 1
 
 
-def test_a_replayed_step_says_so_and_the_next_one_goes_on(server, trainer):
+def test_replayed_step_is_marked(server, trainer):
     server.fail("Step", UNAVAILABLE, after=True)
     assert trainer.step(X, Y).replayed
     result = trainer.step(X, Y)
     assert (result.sequence, result.step, result.replayed) == (2, 2, False)
 
 
-def test_a_call_that_did_not_arrive_is_sent_again(server, trainer):
+def test_undelivered_call_is_retried(server, trainer):
     for _ in range(3):
         server.fail("Step", UNAVAILABLE)
     result = trainer.step(X, Y)
@@ -52,14 +52,14 @@ def test_a_call_that_did_not_arrive_is_sent_again(server, trainer):
     assert [request.sequence for request in server.received("Step")] == [1, 1, 1, 1]
 
 
-def test_retries_end(server, trainer):
+def test_retries_end_after_the_maximum_attempts(server, trainer):
     for _ in range(5):
         server.fail("Step", UNAVAILABLE, "draining")
     with pytest.raises(braid.Unavailable, match="draining") as caught:
         trainer.step(X, Y)
     assert caught.value.attempts == 5
     assert len(server.received("Step")) == 5
-    # It uses up no number.
+    # The failed step used no number.
     assert trainer.step(X, Y).sequence == 1
 
 
@@ -75,7 +75,7 @@ def test_retries_end_with_the_timeout(server, trainer):
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL,
 ])
-def test_nothing_else_is_sent_again(server, trainer, code):
+def test_other_errors_are_not_retried(server, trainer, code):
     server.fail("Step", code)
     with pytest.raises(braid.BraidError):
         trainer.step(X, Y)
@@ -83,7 +83,7 @@ def test_nothing_else_is_sent_again(server, trainer, code):
     assert trainer.step(X, Y).sequence == 1
 
 
-def test_after_an_unknown_outcome_the_same_call_is_applied_once(server, trainer):
+def test_repeated_call_after_an_unknown_outcome_is_applied_once(server, trainer):
     server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, after=True)
     with pytest.raises(braid.DeadlineExceeded):
         trainer.step(X, Y)
@@ -91,7 +91,7 @@ def test_after_an_unknown_outcome_the_same_call_is_applied_once(server, trainer)
     assert (result.sequence, result.step, result.replayed) == (1, 1, True)
 
 
-def test_after_an_unknown_outcome_another_call_needs_sync(server, trainer):
+def test_different_call_after_an_unknown_outcome_needs_sync(server, trainer):
     server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, after=True)
     with pytest.raises(braid.DeadlineExceeded):
         trainer.step(X, Y)
@@ -110,7 +110,7 @@ def test_create_is_recognized_by_its_request_id(server, client):
         client.create_trainer("fashion", loss="mse", optimizer="SGD")
 
 
-def test_delete_whose_reply_was_lost(server, client, trainer):
+def test_delete_with_a_lost_reply_succeeds(server, client, trainer):
     server.fail("DeleteTrainer", UNAVAILABLE, after=True)
     trainer.delete()
     assert client.trainers() == []
@@ -118,7 +118,7 @@ def test_delete_whose_reply_was_lost(server, client, trainer):
         trainer.delete()
 
 
-def test_operations_of_several_threads_are_applied_one_after_the_other(server, trainer):
+def test_operations_of_several_threads_are_serialized(server, trainer):
     threads = [
         threading.Thread(target=lambda: [trainer.step(X, Y) for _ in range(10)]) for _ in range(4)
     ]
@@ -135,7 +135,7 @@ def test_backoff_doubles_up_to_its_limit():
         assert longest / 2 <= policy.backoff(attempt) <= longest
 
 
-def test_a_hanging_server_is_given_up_at_the_timeout(server, client):
+def test_hanging_server_raises_deadline_exceeded(server, client):
     release = threading.Event()
     server.ServerMetadata = lambda request, context: release.wait(30)
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""A token that goes out in plaintext is warned of; others are not."""
+"""Warning about tokens in plaintext."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import braid
         "localhost.example.org:8001",
     ],
 )
-def test_a_token_in_plaintext_to_another_machine(address: str) -> None:
+def test_token_in_plaintext_to_another_machine_gives_a_warning(address: str) -> None:
     with pytest.warns(UserWarning, match="in plaintext") as caught:
         braid.connect(address, token="secret-word").close()
     assert address in str(caught[0].message)
@@ -41,13 +41,13 @@ def test_a_token_in_plaintext_to_another_machine(address: str) -> None:
         ("braid.example.org:8001", {}),
     ],
 )
-def test_what_nobody_reads_on_the_way(address: str, options: dict) -> None:
+def test_protected_or_local_token_gives_no_warning(address: str, options: dict) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         braid.connect(address, **options).close()
 
 
-def test_it_is_said_once() -> None:
+def test_warning_is_given_once_per_address() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Losses and optimizers in PyTorch's words."""
+"""Conversion of losses and optimizers."""
 
 import io
 
@@ -47,13 +47,13 @@ def test_optimizer_round_trip(optimizer):
     assert _specs.optimizer_from_proto(_specs.optimizer_to_proto(optimizer)) == optimizer
 
 
-def test_a_name_alone_leaves_every_default_to_the_server():
+def test_name_without_parameters_uses_server_defaults():
     assert _specs.optimizer_to_proto("SGD").WhichOneof("kind") == "sgd"
     assert not _specs.optimizer_to_proto("AdamW").adamw.HasField("lr")
     assert not _specs.loss_to_proto("cross_entropy").HasField("ignore_index")
 
 
-def test_the_weight_of_classes_is_not_that_of_the_loss():
+def test_class_weights_differ_from_the_loss_factor():
     loss = _specs.loss_to_proto({"name": "cross_entropy", "weight": [1, 2], "factor": 3})
     assert (loss.weight, list(loss.class_weights)) == (3, [1, 2])
     assert not _specs.loss_to_proto({"name": "nll", "weight": [1]}).HasField("weight")
@@ -63,13 +63,13 @@ def test_the_weight_of_classes_is_not_that_of_the_loss():
     (np.array([1, 2], np.int32), [1, 2]), (torch.tensor([0.5, 2]), [0.5, 2]), (3, [3]),
     (torch.tensor(3.0), [3]), (None, []),
 ])
-def test_weights_are_whatever_holds_numbers(weight, numbers):
+def test_weights_accept_arrays_tensors_and_numbers(weight, numbers):
     loss = _specs.loss_to_proto({"name": "bce_with_logits", "pos_weight": weight})
     assert list(loss.pos_weight) == numbers
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Deprecated, not gone.
-def test_a_script_module_is_a_loss():
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Deprecated, but supported.
+def test_script_module_is_accepted_as_loss():
     module = torch.jit.script(Halved())
     for loss in (module, {"name": "module", "module": module, "reduction": "sum"}):
         proto = _specs.loss_to_proto(loss)
@@ -80,21 +80,21 @@ def test_a_script_module_is_a_loss():
     assert _specs.loss_to_proto({"name": "module", "module": b"file"}).module == b"file"
 
 
-def test_a_module_that_is_no_script():
-    with pytest.raises(ValueError, match="must be a torch.jit.ScriptModule.*got Halved"):
+def test_module_other_than_a_script_is_rejected():
+    with pytest.raises(ValueError, match=r"module: a Halved \(expected a torch.jit.ScriptModule"):
         _specs.loss_to_proto({"name": "module", "module": Halved()})
-    with pytest.raises(ValueError, match='needs its "module"'):
+    with pytest.raises(ValueError, match='no "module"'):
         _specs.loss_to_proto("module")
 
 
-def test_several_losses():
+def test_several_losses_are_converted():
     first, second = _specs.losses_to_proto(
         ["mse", {"name": "l1", "output": "b", "target": "b", "factor": 0.5}], "central"
     )
     assert (first.name, second.name, second.output, second.weight) == ("mse", "l1", "b", 0.5)
 
 
-def test_losses_of_the_other_modes():
+def test_losses_of_modes_model_and_client():
     (loss,) = _specs.losses_to_proto(None, "model")
     assert loss.name == ""
     (loss,) = _specs.losses_to_proto({"output": "loss", "factor": 2}, "model")
@@ -104,54 +104,58 @@ def test_losses_of_the_other_modes():
 
 
 @pytest.mark.parametrize("loss, mode, message", [
-    (None, "central", "loss is missing"),
-    (None, "per_replica", "loss is missing"),
-    ("mse", "client", "takes no loss"),
-    ("mse", "model", "takes a dict such as"),
-    ({"name": "mse"}, "model", "unknown parameter of loss of loss_mode 'model': 'name'"),
+    (None, "central", "loss: missing"),
+    (None, "per_replica", "loss: missing"),
+    ("mse", "client", "not allowed with loss_mode 'client'"),
+    ("mse", "model", "expected a dict such as"),
+    ({"name": "mse"}, "model", "loss with loss_mode 'model': unknown parameter 'name'"),
 ])
-def test_losses_that_do_not_fit_the_mode(loss, mode, message):
+def test_loss_that_does_not_match_the_mode_is_rejected(loss, mode, message):
     with pytest.raises(ValueError, match=message):
         _specs.losses_to_proto(loss, mode)
 
 
 @pytest.mark.parametrize("loss, message", [
-    ("l2", f"unknown loss 'l2'; known: {LOSSES}"),
+    ("l2", f"loss: unknown name 'l2' (expected one of {LOSSES})"),
     ({"name": "mse", "ignore_index": 1},
-     "unknown parameter of loss 'mse': 'ignore_index'; known: output, target, reduction, factor"),
-    ({"name": "mse", "reduction": "none"}, "unknown reduction 'none'; known: mean, sum"),
-    ({"name": "cross_entropy", "label_smoothing": "a bit"}, "label_smoothing must be a number"),
-    ({"name": "cross_entropy", "ignore_index": 0.5}, "ignore_index must be an integer; got 0.5"),
-    ({"name": "cross_entropy", "weight": "even"}, "weight must be numbers; got 'even'"),
-    ({"name": "kl_div", "log_target": 1}, "log_target must be True or False; got 1"),
-    ({"name": "mse", "output": 1}, "output must be a string; got 1"),
-    ({"reduction": "sum"}, 'loss must be a name or a dict with a "name"'),
-    (None, 'loss must be a name or a dict with a "name"; got None'),
+     "loss 'mse': unknown parameter 'ignore_index' "
+     "(expected one of output, target, reduction, factor)"),
+    ({"name": "mse", "reduction": "none"},
+     "reduction: unknown value 'none' (expected one of mean, sum)"),
+    ({"name": "cross_entropy", "label_smoothing": "a bit"},
+     "label_smoothing: 'a bit' (expected a number)"),
+    ({"name": "cross_entropy", "ignore_index": 0.5},
+     "ignore_index: 0.5 (expected an integer)"),
+    ({"name": "cross_entropy", "weight": "even"}, "weight: 'even' (expected numbers)"),
+    ({"name": "kl_div", "log_target": 1}, "log_target: 1 (expected True or False)"),
+    ({"name": "mse", "output": 1}, "output: 1 (expected a string)"),
+    ({"reduction": "sum"}, '(expected a name or a dict with a "name")'),
+    (None, 'loss: None (expected a name or a dict with a "name")'),
 ])
-def test_a_wrong_loss(loss, message):
+def test_invalid_loss_is_rejected(loss, message):
     with pytest.raises(ValueError) as caught:
         _specs.loss_to_proto(loss)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("optimizer, message", [
-    ("sgd", "unknown optimizer 'sgd'; known: SGD, Adam, AdamW, RMSprop, Adagrad"),
+    ("sgd", "optimizer: unknown name 'sgd' (expected one of SGD, Adam, AdamW, RMSprop, Adagrad)"),
     ({"name": "SGD", "betas": (0.9, 0.99)},
-     "unknown parameter of optimizer 'SGD': 'betas'; "
-     "known: lr, momentum, dampening, weight_decay, nesterov"),
-    ({"name": "AdamW", "momentum": 0.9}, "known: lr, betas, eps, weight_decay, amsgrad"),
-    ({"name": "AdamW", "betas": 0.9}, "betas must be two numbers"),
-    ({"name": "AdamW", "betas": (0.9,)}, "betas must be two numbers"),
-    ({"name": "SGD", "lr": "fast"}, "lr must be a number; got 'fast'"),
-    ({"lr": 0.1}, 'optimizer must be a name or a dict with a "name"'),
+     "optimizer 'SGD': unknown parameter 'betas' "
+     "(expected one of lr, momentum, dampening, weight_decay, nesterov)"),
+    ({"name": "AdamW", "momentum": 0.9}, "(expected one of lr, betas, eps, weight_decay, amsgrad)"),
+    ({"name": "AdamW", "betas": 0.9}, "(expected two numbers, such as (0.9, 0.999))"),
+    ({"name": "AdamW", "betas": (0.9,)}, "(expected two numbers, such as (0.9, 0.999))"),
+    ({"name": "SGD", "lr": "fast"}, "lr: 'fast' (expected a number)"),
+    ({"lr": 0.1}, '(expected a name or a dict with a "name")'),
 ])
-def test_a_wrong_optimizer(optimizer, message):
+def test_invalid_optimizer_is_rejected(optimizer, message):
     with pytest.raises(ValueError) as caught:
         _specs.optimizer_to_proto(optimizer)
     assert message in str(caught.value)
 
 
-def test_the_callers_dict_stays_as_it_is():
+def test_dict_of_the_caller_is_not_changed():
     optimizer = {"name": "AdamW", "betas": (0.9, 0.99)}
     _specs.optimizer_to_proto(optimizer)
     assert optimizer == {"name": "AdamW", "betas": (0.9, 0.99)}

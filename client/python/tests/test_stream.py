@@ -1,4 +1,4 @@
-"""A stream's operations are applied in order, each once, whatever becomes of connections."""
+"""Operations of a stream are applied in order and once, even if connections break."""
 
 import math
 import random
@@ -31,13 +31,13 @@ def create(client):
 
 
 def run(trainer, operations=OPERATIONS, depth=4, **options):
-    """So many steps over a stream. Returns their results."""
+    """Runs steps over a stream. Returns their results."""
     with trainer.stream(depth, **options) as stream:
         futures = [stream.step(*batch(number)) for number in range(operations)]
     return [future.result(timeout=0) for future in futures]
 
 
-def test_results_come_in_order(server, create):
+def test_results_are_in_order(server, create):
     results = run(create())
     assert [result.sequence for result in results] == list(range(1, OPERATIONS + 1))
     assert [result.step for result in results] == list(range(1, OPERATIONS + 1))
@@ -46,7 +46,7 @@ def test_results_come_in_order(server, create):
     assert server.streams == 1
 
 
-def test_every_operation(server, create):
+def test_all_operations_are_supported(server, create):
     with create().stream() as stream:
         first = stream.forward_backward(*batch(0), report_split=True)
         updated = stream.optim_step(lr=0.5, group_lr=[0.25], metric=2)
@@ -60,7 +60,7 @@ def test_every_operation(server, create):
     assert (list(request.hyper_parameters.group_lr), request.hyper_parameters.metric) == ([0.25], 2)
 
 
-def test_the_handle_goes_on_after_the_stream(server, create):
+def test_handle_continues_after_the_stream(server, create):
     trainer = create()
     trainer.step(*batch(0))
     with trainer.stream() as stream:
@@ -78,7 +78,7 @@ def test_the_handle_goes_on_after_the_stream(server, create):
     assert batches(server) == [0, 1, 2]
 
 
-def test_depth_bounds_what_is_under_way(server, create):
+def test_depth_limits_operations_in_flight(server, create):
     trainer = create()
     fake = server.trainers["fashion"]
     apply = fake.apply
@@ -86,7 +86,7 @@ def test_depth_bounds_what_is_under_way(server, create):
 
     def hold(*arguments):
         fake.apply = apply
-        assert not too_many.wait(0.2)  # Nothing has been replied.
+        assert not too_many.wait(0.2)  # No reply was sent yet.
         return apply(*arguments)
 
     fake.apply = hold
@@ -102,7 +102,7 @@ def test_depth_bounds_what_is_under_way(server, create):
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", range(OPERATIONS))
-def test_a_connection_that_breaks_at_any_point(server, create, point, after, crash, depth):
+def test_broken_connection_at_any_point_is_survived(server, create, point, after, crash, depth):
     trainer = create(checkpoint_every=4)
     server.fail("Step", UNAVAILABLE, skip=point, after=after, crash=crash)
     results = run(trainer, depth=depth)
@@ -114,7 +114,7 @@ def test_a_connection_that_breaks_at_any_point(server, create, point, after, cra
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_connections_that_break_again_and_again(server, create, seed):
+def test_repeatedly_broken_connections_are_survived(server, create, seed):
     chance = random.Random(seed)
     trainer = create(checkpoint_every=chance.choice([1, 3, 7]))
     for _ in range(8):
@@ -133,8 +133,8 @@ def test_connections_that_break_again_and_again(server, create, seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_connections_that_are_cut_at_any_byte(server, seed):
-    """The server may go on with what it has received, while the client comes back."""
+def test_connections_cut_at_any_byte_are_survived(server, seed):
+    """The server may still process received operations when the client reconnects."""
     chance = random.Random(seed)
     cuts = [chance.randrange(300, 6000) for _ in range(5)]
     with CuttingProxy(server.address, cuts) as proxy, braid.connect(proxy.address) as client:
@@ -147,7 +147,7 @@ def test_connections_that_are_cut_at_any_byte(server, seed):
     assert all(result.loss == result.sequence for result in results if not result.reply_lost)
 
 
-def test_replies_that_are_lost_are_said_to_be(server, create):
+def test_lost_replies_are_marked(server, create):
     server.withhold(3)
     first, second, third, *others = run(create())
     assert batches(server) == list(range(OPERATIONS))
@@ -158,22 +158,22 @@ def test_replies_that_are_lost_are_said_to_be(server, create):
     assert not any(result.reply_lost for result in others)
 
 
-def test_a_publish_keeps_its_reply(server, create, monkeypatch):
-    """Nothing is sent behind it before it is answered, so the server can be asked again."""
+def test_publish_never_loses_its_reply(server, create, monkeypatch):
+    """Later operations wait for its reply, so that a retry can return it."""
     trainer = create()
     fake = server.trainers["fashion"]
     work, framed = fake._work, Operation.framed
-    published, sent_behind = threading.Event(), threading.Event()
+    published, sent_early = threading.Event(), threading.Event()
 
     def note(operation):
         if operation.method == "Step" and published.is_set():
-            sent_behind.set()
+            sent_early.set()
         return framed(operation)
 
     def hold(method, *arguments):
         reply = work(method, *arguments)
         if method == "Publish":
-            assert not sent_behind.wait(0.2)
+            assert not sent_early.wait(0.2)
         return reply
 
     fake._work = hold
@@ -189,22 +189,22 @@ def test_a_publish_keeps_its_reply(server, create, monkeypatch):
     assert [method for _, method, _ in fake.history] == ["Step", "Publish", "Step"]
 
 
-def test_what_the_broken_connection_still_applies_is_not_applied_twice(server, create):
-    """The server works off what it received while the client asks where it stands."""
+def test_operation_applied_by_a_broken_connection_is_not_repeated(server, create):
+    """The server applies a received operation while the client queries its state."""
     trainer = create()
     fake = server.trainers["fashion"]
     server.fail("Step", UNAVAILABLE, skip=2)
 
-    def work_off():
+    def apply_late():
         request = server.received("Step")[2]
         fake.apply("Step", request, None)
 
-    server.late.append(work_off)
+    server.late.append(apply_late)
     run(trainer)
     assert batches(server) == list(range(OPERATIONS))
 
 
-def test_futures_that_are_done_stay_as_they_are(server, create):
+def test_completed_futures_do_not_change(server, create):
     trainer = create(checkpoint_every=100)
     with trainer.stream(depth=1) as stream:
         futures = [stream.step(*batch(number)) for number in range(4)]
@@ -217,7 +217,7 @@ def test_futures_that_are_done_stay_as_they_are(server, create):
     assert sent == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]
 
 
-def test_a_restart_in_the_middle(server, create):
+def test_restart_during_a_stream_is_survived(server, create):
     trainer = create(checkpoint_every=4)
     with trainer.stream(depth=3) as stream:
         futures = [stream.step(*batch(number)) for number in range(10)]
@@ -228,7 +228,7 @@ def test_a_restart_in_the_middle(server, create):
     assert [future.result().sequence for future in futures] == list(range(1, 21))
 
 
-def test_a_restart_while_nothing_is_under_way(server, create):
+def test_restart_of_an_idle_stream_is_survived(server, create):
     trainer = create(checkpoint_every=4)
     with trainer.stream(depth=3) as stream:
         for number in range(6):
@@ -240,7 +240,7 @@ def test_a_restart_while_nothing_is_under_way(server, create):
     assert batches(server) == list(range(7))
 
 
-def test_what_single_calls_did_before_is_sent_again_too(server, create):
+def test_earlier_single_operations_are_replayed(server, create):
     trainer = create(checkpoint_every=100)
     for number in range(3):
         trainer.step(*batch(number))
@@ -251,7 +251,7 @@ def test_what_single_calls_did_before_is_sent_again_too(server, create):
     assert batches(server) == list(range(8))
 
 
-def test_without_a_policy_a_restart_that_loses_something_is_an_error(server, create):
+def test_lost_operations_without_a_policy_are_an_error(server, create):
     trainer = create()
     trainer.step(*batch(0))
     trainer.save_checkpoint()
@@ -263,7 +263,7 @@ def test_without_a_policy_a_restart_that_loses_something_is_an_error(server, cre
     assert trainer.step(*batch(1)).sequence == 2
 
 
-def test_an_operation_that_fails_ends_the_stream(server, create):
+def test_failed_operation_ends_the_stream(server, create):
     trainer = create(checkpoint_every=100)
     server.fail("Step", grpc.StatusCode.INVALID_ARGUMENT, "wrong", skip=2, violations=[
         ("inputs[0].shape", "wrong"),
@@ -275,12 +275,12 @@ def test_an_operation_that_fails_ends_the_stream(server, create):
     assert futures[2].exception().field == "inputs[0].shape"
     for future in futures[3:]:
         assert isinstance(future.exception(), braid.Cancelled)
-        assert "operation 3, before this one, failed: wrong" in str(future.exception())
+        assert "the earlier operation 3 failed: wrong" in str(future.exception())
     assert batches(server) == [0, 1]
     assert trainer.step(*batch(2)).sequence == 3
 
 
-def test_an_operation_out_of_place_fails_as_itself(server, create):
+def test_failed_precondition_is_raised_for_the_operation(server, create):
     trainer = create(checkpoint_every=100)
     with pytest.raises(braid.FailedPrecondition, match="no gradients"), trainer.stream() as stream:
         stream.step(*batch(0))
@@ -289,15 +289,15 @@ def test_an_operation_out_of_place_fails_as_itself(server, create):
     assert trainer.step(*batch(1)).sequence == 2
 
 
-def test_after_a_failure_calls_raise_it(server, create):
+def test_calls_after_a_failure_raise_it(server, create):
     server.fail("Step", grpc.StatusCode.INTERNAL, "broken")
     with pytest.raises(braid.Internal, match="broken"), create().stream() as stream:
         stream.step(*batch(0)).exception(timeout=10)
         stream.step(*batch(1))
-        raise AssertionError("the stream took another operation")
+        raise AssertionError("the stream accepted another operation")
 
 
-def test_another_client_is_noticed(server, client, create):
+def test_another_client_is_detected(server, client, create):
     trainer = create(checkpoint_every=100)
     with pytest.raises(braid.BraidError, match="another client operates") as caught:
         with trainer.stream(depth=1) as stream:
@@ -308,10 +308,10 @@ def test_another_client_is_noticed(server, client, create):
     assert batches(server) == [0, 7]
 
 
-def test_a_restored_checkpoint_is_not_undone(server, client, create):
-    """Of another client: the server was not started again, so nothing is sent again."""
+def test_checkpoint_restored_by_another_client_is_kept(server, client, create):
+    """The server did not restart, so nothing is replayed."""
     trainer = create(checkpoint_every=2)
-    with pytest.raises(braid.FailedPrecondition, match="has restored a checkpoint"):
+    with pytest.raises(braid.FailedPrecondition, match="another client restored a checkpoint"):
         with trainer.stream(depth=1) as stream:
             for number in range(3):
                 stream.step(*batch(number)).result(timeout=10)
@@ -320,7 +320,7 @@ def test_a_restored_checkpoint_is_not_undone(server, client, create):
     assert batches(server) == [0, 1]
 
 
-def test_leaving_by_an_exception_gives_up(server, create):
+def test_exception_in_the_block_aborts_the_stream(server, create):
     trainer = create()
     release = threading.Event()
     fake = server.trainers["fashion"]
@@ -336,14 +336,14 @@ def test_leaving_by_an_exception_gives_up(server, create):
     trainer.step(*batch(1))
 
 
-def test_a_server_that_stays_away_is_given_up_at_the_timeout(server, create):
+def test_unreachable_server_raises_unavailable_after_the_timeout(server, create):
     trainer = create(checkpoint_every=100)
     server.stop()
     with pytest.raises(braid.Unavailable, match=server.address):
         run(trainer, timeout=0.3)
 
 
-def test_a_server_that_says_nothing_is_given_up_at_the_timeout(server, create):
+def test_silent_server_raises_deadline_exceeded(server, create):
     trainer = create(checkpoint_every=100)
     release = threading.Event()
     server.trainers["fashion"].apply = lambda *_: release.wait(10)
@@ -354,7 +354,7 @@ def test_a_server_that_says_nothing_is_given_up_at_the_timeout(server, create):
         release.set()
 
 
-def test_several_threads(server, create):
+def test_several_threads_may_submit(server, create):
     trainer = create(checkpoint_every=7)
     with trainer.stream(depth=3) as stream:
         threads = [
@@ -369,6 +369,6 @@ def test_several_threads(server, create):
 
 
 @pytest.mark.parametrize("arguments", [{"depth": 0}, {"buffer_operations": 0}])
-def test_bounds_below_one(create, arguments):
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be at least 1; got 0"):
+def test_limits_below_one_are_rejected(create, arguments):
+    with pytest.raises(ValueError, match=rf"{next(iter(arguments))}: 0 \(expected at least 1\)"):
         create().stream(**arguments)

@@ -1,4 +1,4 @@
-"""What a stream keeps to send again: as much as it may, or nothing but the number of a batch."""
+"""Replay buffer of a stream."""
 
 import grpc
 import numpy as np
@@ -21,13 +21,13 @@ def create(client):
 
 
 def run(trainer, operations, **options):
-    """So many steps over a stream. Returns their results."""
+    """Runs steps over a stream. Returns their results."""
     with trainer.stream(**options) as stream:
         futures = [stream.step(*batch(number)) for number in range(operations)]
     return [future.result(timeout=0) for future in futures]
 
 
-def test_a_full_buffer_has_a_checkpoint_written(server, create):
+def test_full_buffer_requests_a_checkpoint(server, create):
     trainer = create(checkpoint_every=1000)
     results = run(trainer, operations=10, depth=2, buffer_operations=4)
     saved = [checkpoint.sequence for checkpoint in trainer.list_checkpoints()]
@@ -38,7 +38,7 @@ def test_a_full_buffer_has_a_checkpoint_written(server, create):
     assert batches(server) == list(range(11))
 
 
-def test_a_buffer_is_full_by_bytes_too(server, create):
+def test_buffer_limit_in_bytes_requests_a_checkpoint(server, create):
     trainer = create(checkpoint_every=1000)
     big = {"x": np.zeros((1, 2500), np.float32)}, {"target": np.zeros(1)}
     with trainer.stream(buffer_bytes=25_000) as stream:
@@ -47,20 +47,20 @@ def test_a_buffer_is_full_by_bytes_too(server, create):
     assert len(server.received("SaveCheckpoint")) == 2
 
 
-def test_the_servers_own_checkpoints_are_waited_for_first(server, create):
+def test_full_buffer_waits_for_checkpoints_of_the_server_first(server, create):
     trainer = create(checkpoint_every=3)
     run(trainer, operations=30, buffer_operations=3)
     assert server.received("SaveCheckpoint") == []
 
 
-def test_a_server_without_a_data_directory_is_not_asked_twice(server, create):
+def test_server_without_a_data_directory_is_asked_once(server, create):
     server.fail("SaveCheckpoint", grpc.StatusCode.FAILED_PRECONDITION, "no data directory")
     trainer = create(checkpoint_every=1000)
     run(trainer, operations=30, buffer_operations=4)
     assert len(server.received("SaveCheckpoint")) == 1
 
 
-def test_batches_can_be_made_again_instead_of_kept(server, create):
+def test_replay_function_replaces_the_buffer(server, create):
     trainer = create(checkpoint_every=4)
     asked = []
 
@@ -74,7 +74,7 @@ def test_batches_can_be_made_again_instead_of_kept(server, create):
         server.fail("Step", UNAVAILABLE, crash=True)
         stream.step(*batch(7))
     assert batches(server) == list(range(8))
-    assert asked == [4, 5, 6]  # Not 7, which had not been applied and was still at hand.
+    assert asked == [4, 5, 6]  # Batch 7 was not applied yet, so the stream still has it.
     server.restart()
     trainer.step(*batch(8))
     assert batches(server) == list(range(9))
@@ -93,9 +93,9 @@ def test_replay_counts_batches_not_operations(server, create):
     assert batches(server) == [0, 1, 2]
 
 
-def test_a_replay_that_gives_another_batch(server, create):
+def test_replay_that_returns_a_different_batch_is_an_error(server, create):
     trainer = create(checkpoint_every=100)
-    with pytest.raises(ValueError, match=r"replay\(0\) gave another batch"):
+    with pytest.raises(ValueError, match=r"replay\(0\): returned a different batch"):
         with trainer.stream(depth=1, replay=lambda number: batch(number + 1)) as stream:
             stream.step(*batch(0)).result(timeout=10)
             server.fail("Step", UNAVAILABLE, crash=True)

@@ -1,4 +1,4 @@
-"""Going on after operations whose outcome is not known: from a number that stays."""
+"""Trainer.sync after operations with an unknown outcome."""
 
 import grpc
 import pytest
@@ -26,14 +26,14 @@ def steps(trainer, numbers):
 
 
 def time_out(server, trainer, number, applied):
-    """A step that is not replied to in time."""
+    """Runs a step that times out."""
     server.fail("Step", DEADLINE_EXCEEDED, after=applied)
     with pytest.raises(braid.DeadlineExceeded):
         trainer.step(*batch(number))
 
 
 def leave_a_stream(server, trainer, numbers, applied):
-    """By an exception, when so many have been applied, and none was replied to."""
+    """Leaves a stream by an exception after `applied` operations without any reply."""
     server.withhold(applied + 1)
     if applied < len(numbers):
         server.fail("Step", grpc.StatusCode.DEADLINE_EXCEEDED, skip=applied)
@@ -42,7 +42,7 @@ def leave_a_stream(server, trainer, numbers, applied):
             stream.step(*batch(number))
 
 
-def test_what_is_under_way_is_waited_for(server, trainer):
+def test_sync_waits_for_operations_in_flight(server, trainer):
     steps(trainer, range(2))
     time_out(server, trainer, 2, applied=False)
     fake, late = server.trainers["fashion"], server.received("Step")[-1]
@@ -53,7 +53,7 @@ def test_what_is_under_way_is_waited_for(server, trainer):
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_step_that_timed_out_is_kept_for_the_next_restart(server, trainer, applied):
+def test_applied_step_that_timed_out_is_kept_for_replay(server, trainer, applied):
     steps(trainer, range(5))
     time_out(server, trainer, 5, applied)
     assert trainer.sync().applied_sequence == 5 + applied
@@ -65,7 +65,7 @@ def test_a_step_that_timed_out_is_kept_for_the_next_restart(server, trainer, app
 
 
 @pytest.mark.parametrize("applied", range(4))
-def test_a_stream_that_was_left_is_kept_as_far_as_it_came(server, trainer, applied):
+def test_applied_operations_of_an_aborted_stream_are_kept(server, trainer, applied):
     steps(trainer, range(2))
     leave_a_stream(server, trainer, [2, 3, 4, 5], applied)
     assert trainer.sync().applied_sequence == 2 + applied
@@ -75,7 +75,7 @@ def test_a_stream_that_was_left_is_kept_as_far_as_it_came(server, trainer, appli
     assert batches(server) == [*range(2 + applied), 66, 77]
 
 
-def test_another_operation_that_is_refused_takes_nothing_from_it(server, trainer):
+def test_rejected_operation_keeps_the_unacknowledged_one(server, trainer):
     steps(trainer, range(2))
     time_out(server, trainer, 2, applied=True)
     with pytest.raises(braid.Aborted, match="Trainer.sync"):
@@ -86,8 +86,8 @@ def test_another_operation_that_is_refused_takes_nothing_from_it(server, trainer
     assert batches(server) == [0, 1, 2, 3]
 
 
-def test_the_server_says_which_of_two_it_has_applied(server, trainer):
-    """Where it is not the last one, nothing of what came before can be sent again."""
+def test_only_the_last_unacknowledged_operation_is_kept(server, trainer):
+    """If the server applied an earlier one, earlier operations cannot be replayed."""
     steps(trainer, range(2))
     time_out(server, trainer, 2, applied=True)
     time_out(server, trainer, 33, applied=False)
@@ -99,7 +99,7 @@ def test_the_server_says_which_of_two_it_has_applied(server, trainer):
     assert batches(server) == []
 
 
-def test_what_another_handle_did_is_not_taken_for_it(server, client, trainer):
+def test_operation_of_another_handle_is_not_adopted(server, client, trainer):
     steps(trainer, range(2))
     time_out(server, trainer, 2, applied=False)
     steps(client.trainer("fashion"), [22])
@@ -109,7 +109,7 @@ def test_what_another_handle_did_is_not_taken_for_it(server, client, trainer):
         steps(trainer, [3])
 
 
-def test_a_restart_while_it_waits_is_made_up_for(server, trainer):
+def test_restart_during_sync_is_survived(server, trainer):
     steps(trainer, range(5))
     time_out(server, trainer, 5, applied=True)
     server.queued.append(server.lose)
@@ -118,7 +118,7 @@ def test_a_restart_while_it_waits_is_made_up_for(server, trainer):
     assert batches(server) == [0, 1, 2, 3, 4, 55]
 
 
-def test_an_interrupt_leaves_the_outcome_open(server, trainer, monkeypatch):
+def test_interrupt_leaves_the_outcome_unknown(server, trainer, monkeypatch):
     steps(trainer, range(2))
     call = trainer._handle.channel.call
 
@@ -135,11 +135,11 @@ def test_an_interrupt_leaves_the_outcome_open(server, trainer, monkeypatch):
     assert batches(server) == [0, 1, 2, 3]
 
 
-def test_nothing_is_kept_without_a_policy(server, client):
+def test_nothing_is_kept_without_a_checkpoint_policy(server, client):
     trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
     steps(trainer, range(2))
     time_out(server, trainer, 2, applied=True)
-    assert trainer._handle.unanswered == []
+    assert trainer._handle.unacknowledged == []
     assert trainer.sync().applied_sequence == 3
     steps(trainer, [3])
     assert batches(server) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""What a trainer sends, and what it makes of the replies."""
+"""Requests and results of a trainer."""
 
 import datetime
 
@@ -17,7 +17,7 @@ def trainer(client):
     return client.create_trainer("fashion", loss="cross_entropy", optimizer="SGD")
 
 
-def test_step(server, trainer):
+def test_step_sends_batch_and_hyper_parameters(server, trainer):
     result = trainer.step(X, Y, lr=0.5, momentum=0, report_split=True)
     assert (result.loss, result.step, result.sequence, result.replayed) == (1.0, 1, 1, False)
     assert result.chunks == (
@@ -35,13 +35,13 @@ def test_step(server, trainer):
     ]
     hyper_parameters = request.hyper_parameters
     assert (hyper_parameters.lr, hyper_parameters.momentum) == (0.5, 0)
-    assert hyper_parameters.HasField("momentum")  # 0 is a value, not an absence.
+    assert hyper_parameters.HasField("momentum")  # 0 is a value, not absent.
     assert not hyper_parameters.HasField("weight_decay")
     assert not hyper_parameters.HasField("metric")
     assert not hyper_parameters.group_lr
 
 
-def test_what_a_reply_says_of_the_update(server, trainer):
+def test_result_contains_gradient_norm_and_skipped(server, trainer):
     fake = server.trainers["fashion"]
     work = fake._work
 
@@ -56,13 +56,13 @@ def test_what_a_reply_says_of_the_update(server, trainer):
     assert (result.gradient_norm, result.skipped) == (0, True)
 
 
-def test_without_hyper_parameters_none_are_sent(server, trainer):
+def test_absent_hyper_parameters_are_not_sent(server, trainer):
     result = trainer.step(X, Y)
     assert result.chunks == ()
     assert not server.received("Step")[0].HasField("hyper_parameters")
 
 
-def test_accumulation(server, trainer):
+def test_gradients_accumulate_until_optim_step(server, trainer):
     assert trainer.forward_backward(X, Y).step == 0
     assert trainer.forward_backward(X, Y, report_split=True).chunks[0].rows == 3
     assert trainer.info().accumulated == 2
@@ -74,13 +74,13 @@ def test_accumulation(server, trainer):
     assert request.hyper_parameters.HasField("metric")
 
 
-def test_optim_step_without_gradients_uses_up_no_number(trainer):
+def test_optim_step_without_gradients_uses_no_number(trainer):
     with pytest.raises(braid.FailedPrecondition, match="no gradients"):
         trainer.optim_step()
     assert trainer.step(X, Y).sequence == 1
 
 
-def test_forward(server, trainer):
+def test_forward_returns_outputs_and_loss(server, trainer):
     result = trainer.forward(X, report_split=True)
     assert result.loss is None
     assert sum(chunk.rows for chunk in result.chunks) == 5
@@ -89,7 +89,7 @@ def test_forward(server, trainer):
     assert [request.mode for request in server.received("Forward")] == [1, 2]
 
 
-def test_a_loss_of_the_callers_own(server, client):
+def test_backward_accepts_gradients_of_the_callers_loss(server, client):
     trainer = client.create_trainer("fashion", loss_mode="client", optimizer="SGD")
     outputs = trainer.forward(X, keep_graph=True).outputs
     assert trainer.backward(outputs).sequence == 2
@@ -102,46 +102,46 @@ def test_a_loss_of_the_callers_own(server, client):
     assert server.trainers["fashion"].proto.losses == []
 
 
-def test_an_unknown_mode(trainer):
-    with pytest.raises(ValueError, match="unknown mode 'test'; known: train, eval"):
+def test_unknown_mode_is_rejected(trainer):
+    with pytest.raises(ValueError, match="mode: 'test' \\(expected one of train, eval\\)"):
         trainer.forward(X, mode="test")
 
 
-def test_publish(server, trainer):
+def test_publish_returns_the_version(server, trainer):
     assert trainer.publish() == 2
     assert trainer.publish("fashion") == 3
-    with pytest.raises(ValueError, match="trains model 'fashion'.*cannot publish to 'other'"):
+    with pytest.raises(ValueError, match=r"model: \'other\' \(expected \'fashion\'"):
         trainer.publish("other")
     assert len(server.received("Publish")) == 2
 
 
-def test_attaching_goes_on_with_the_next_number(client, trainer):
+def test_attached_handle_continues_with_the_next_number(client, trainer):
     trainer.step(X, Y)
     attached = client.trainer("fashion")
     assert attached.step(X, Y).sequence == 2
-    # The first handle has fallen behind: although it asks for the same, it is another client.
+    # The first handle is behind. Its request is equal, but it is another client.
     with pytest.raises(braid.Aborted):
         trainer.step(X, Y)
     assert trainer.sync().step == 2
     assert trainer.step(X, Y).sequence == 3
 
 
-def test_another_trainer_of_the_name(client, server, trainer):
+def test_new_trainer_with_the_same_name_is_detected(client, server, trainer):
     trainer.step(X, Y)
     trainer.delete()
     other = client.create_trainer("fashion", loss="cross_entropy", optimizer="SGD")
     other.step(X, Y)
-    with pytest.raises(braid.Aborted, match="'fashion' was deleted, and another has its name"):
+    with pytest.raises(braid.Aborted, match="'fashion': was deleted and created again"):
         trainer.state_dict()
     assert other.state_dict().keys()
 
 
-def test_attaching_to_none(client):
+def test_missing_trainer_is_not_found(client):
     with pytest.raises(braid.NotFound, match="other"):
         client.trainer("other")
 
 
-def test_info(client):
+def test_info_describes_the_trainer(client):
     trainer = client.create_trainer(
         "fashion",
         name="mine",
@@ -165,7 +165,7 @@ def test_info(client):
     assert repr(trainer) == "<braid.Trainer 'mine' of model 'fashion'>"
 
 
-def test_options(server, client):
+def test_options_round_trip_through_the_server(server, client):
     options = {
         "loss_mode": "per_replica",
         "unweighted_mean": True,
@@ -200,13 +200,13 @@ def test_options(server, client):
     assert again.info().options == options
 
 
-def test_a_wrong_option_is_not_sent(server, client):
-    with pytest.raises(ValueError, match="unknown sync 'mpi'"):
+def test_invalid_option_is_not_sent(server, client):
+    with pytest.raises(ValueError, match="sync: unknown value 'mpi'"):
         client.create_trainer("fashion", loss="mse", optimizer="SGD", sync="mpi")
     assert server.received("CreateTrainer") == []
 
 
-def test_checkpoints(server, trainer):
+def test_checkpoints_are_saved_listed_and_restored(server, trainer):
     assert trainer.list_checkpoints() == []
     trainer.step(X, Y)
     saved = trainer.save_checkpoint()
@@ -222,7 +222,7 @@ def test_checkpoints(server, trainer):
         trainer.restore_checkpoint("other")
 
 
-def test_rollback(server, client):
+def test_rollback_returns_the_previous_version(server, client):
     assert client.rollback("fashion", 1) == 2
     with pytest.raises(braid.NotFound, match="there are: 1, 2"):
         client.rollback("fashion", 7)
@@ -231,7 +231,7 @@ def test_rollback(server, client):
         client.rollback("fashion", 1)
 
 
-def test_list_and_delete(client):
+def test_trainers_are_listed_and_deleted(client):
     for name in ("b", "a"):
         client.create_trainer("fashion", name=name, loss="mse", optimizer="SGD")
     assert [info.name for info in client.trainers()] == ["a", "b"]
@@ -240,8 +240,8 @@ def test_list_and_delete(client):
     assert client.trainers() == []
 
 
-def test_a_trainer_is_restored_by_its_name(client, server, trainer):
-    """Whether or not it is at work: the call is the same."""
+def test_trainer_is_restored_by_name(client, server, trainer):
+    """Works for active and expired trainers."""
     trainer.step(X, Y)
     first = trainer.save_checkpoint()
     trainer.step(X, Y)

@@ -1,4 +1,4 @@
-"""Messages made by hand are what protobuf makes of the same."""
+"""Messages serialized by hand equal those of protobuf."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def array(request):
 
 
 def expected(array):
-    """The Step with `array` among its inputs and 3 as its target, as protobuf makes it."""
+    """Returns protobuf's Step request with `array` as input and 3 as target."""
     little = array.astype(array.dtype.newbyteorder("<"))
     names = {"f4": "FP32", "i8": "INT64", "f8": "FP64", "i4": "INT32", "b1": "BOOL", "u1": "UINT8"}
     request = TRAINING["Step"].request(trainer="t", sequence=300)
@@ -41,12 +41,12 @@ def bare():
     return TRAINING["Step"].request(trainer="t", sequence=300)
 
 
-def test_a_request(array):
+def test_request_equals_protobufs(array):
     payload = _requests.serialize(bare(), _requests.batch({"x": array}, {"y": np.array([3])}))
     assert TRAINING["Step"].request.FromString(payload) == expected(array)
 
 
-def test_a_request_in_a_stream(array):
+def test_stream_request_contains_the_request(array):
     tensors = _requests.batch({"x": array}, {"y": np.array([3])})
     payload, start = _requests.serialize_framed("Step", bare(), tensors)
     assert TRAINING["Stream"].request.FromString(payload).step == expected(array)
@@ -54,8 +54,9 @@ def test_a_request_in_a_stream(array):
     assert payload == _requests.frame("Step", payload[start:])
 
 
-def test_what_is_sent_is_a_copy():
+def test_serialized_request_is_a_copy():
     array = np.ones(4, "<f4")
     payload = _requests.serialize(bare(), {"inputs": {"x": array}})
     array[:] = 7
-    assert TRAINING["Step"].request.FromString(payload).inputs[0].data == np.ones(4, "<f4").tobytes()
+    request = TRAINING["Step"].request.FromString(payload)
+    assert request.inputs[0].data == np.ones(4, "<f4").tobytes()

@@ -1,4 +1,4 @@
-"""The command `braid`: what of the package is of use in a shell."""
+"""Command line `braid` of the Python package."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from braid._version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 if it was done, 1 if not, 2 if the command line makes no sense.
+    """Runs the command. Returns 0 for success, 1 for failure, 2 for a wrong command line.
 
-    arguments: those after the command's name; default: the process's.
+    arguments: arguments after the program name; default: those of the process.
     """
-    parser = argparse.ArgumentParser(prog="braid", description="Models for a Braid server.")
+    parser = argparse.ArgumentParser(
+        prog="braid", description="Export and check models for a Braid server."
+    )
     parser.add_argument("--version", action="version", version=f"braid-client {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     export.add_to(commands)
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except export.UsageError as error:
-        options.parser.error(str(error))  # Ends with status 2.
+        options.parser.error(str(error))  # Exits with status 2.
     except ExportError as error:
         print(f"{options.parser.prog}: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""`braid check`: self-tests of packages for a shell."""
+"""Command `braid check`: runs or adds self-tests of packages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _packages(path: Path) -> Iterator[Path]:
 
 
 def _check(path: Path) -> str:
-    """Returns what was found and done. ExportError if the self-test fails."""
+    """Checks one package and returns the report. Raises ExportError if the self-test fails."""
     import torch
 
     from braid.exporter.checks import self_test
@@ -100,7 +100,7 @@ def _check(path: Path) -> str:
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         than = "expected" if made == here else made
         raise ExportError(
-            f"{path}: {found}: self-test failed: PyTorch {here} computes other results than "
+            f"{path}: {found}: self-test failed: PyTorch {here} computes different results than "
             f"{than}: {differences[0]}{more}: export the model again with PyTorch {here}"
         )
     return f"{found}: self-test passed with PyTorch {here}"

@@ -517,7 +517,7 @@ UNSUPPORTED = [
     (writes_parameter, "forward() writes to the parameter 'layer.weight'", "weight.mul_(0.5)"),
     (grows_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float32 of shape "
                    "[8]", ""),
-    (resizes_buffer, "forward() resizes the buffer 'seen' in place (aten::resize_), which a package",
+    (resizes_buffer, "forward() resizes the buffer 'seen' in place (aten::resize_), which a",
      "module.seen.resize_(2, 2)"),
     (changes_dtype_of_buffer, "the buffer 'seen' from torch.float32 of shape [4] to torch.float64",
      ""),
@@ -527,7 +527,7 @@ UNSUPPORTED = [
     (decides_on_many_rows, "different branch for 1001 rows than for 5", "x.shape[0] <= 1000 else"),
     (decides_on_some_rows, "different branch for 8 rows than for 5", "if 7 < x.shape[0] < 33 else"),
     (decides_on_multiples_of_rows, "different branch for 201 rows than", "if 3 * x.shape[0] < 601"),
-    (decides_on_blocks_of_rows, "different branch for 192 rows than for 5", "x.shape[0] // 64 == 3"),
+    (decides_on_blocks_of_rows, "different branch for 192 rows than", "x.shape[0] // 64 == 3"),
     (decides_on_one_block, "different branch for 64 rows than for 5", "x.shape[0] // 64 == 1"),
     (decides_on_a_square_of_rows, "different branch for 150 rows", "x.shape[0] ** 2 =="),
     (counts_the_first, "different branch for 50 rows than for 5", "y[:50]"),

@@ -73,8 +73,9 @@ def export(
     buffers with the module, for batches of 1, 2, 7 and 33 rows.
 
     A server merges requests and splits batches only if a row's outputs do not depend on other rows.
-    The export tests this numerically in evaluation mode. Otherwise it writes `max_batch_size: 0` to
-    config.pbtxt, so requests run whole, and the result's reason names the dependent rows.
+    The export tests this numerically in evaluation mode. If rows depend on each other, it writes
+    `max_batch_size: 0` to config.pbtxt, so requests run whole, and the result's reason names the
+    rows.
 
     Raises ExportError with the reason if the module cannot be exported, TypeError or ValueError for
     invalid arguments, and ImportError without torch.

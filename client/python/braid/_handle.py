@@ -204,8 +204,8 @@ class Handle:
         The last one is sent again, so that the server compares it with the one it applied.
         """
         number = info.applied_sequence - self.log.last
-        mine = info.id == self._trainer_id and info.last_operator == self._client_id
-        if not mine or not 0 < number <= len(self.unacknowledged):
+        own = info.id == self._trainer_id and info.last_operator == self._client_id
+        if not own or not 0 < number <= len(self.unacknowledged):
             return False
         for operation in self.unacknowledged[:number]:
             self.log.add(operation)

@@ -215,14 +215,14 @@ def _load(module: torch.nn.Module, path: str) -> None:
 
 
 def _input(spec: str, rows: int) -> tuple[str, torch.Tensor]:
-    name, equals, said = spec.partition("=")
-    if not (name and equals and said):
+    name, equals, value = spec.partition("=")
+    if not (name and equals and value):
         raise UsageError(
             f"--input: '{spec}' (expected NAME=DTYPE[:DIMS][@LOW..HIGH] or NAME=FILE.npy)"
         )
-    if said.endswith(".npy"):
-        return name, _array(said)
-    kind, at, limits = said.partition("@")
+    if value.endswith(".npy"):
+        return name, _array(value)
+    kind, at, limits = value.partition("@")
     dtype, colon, dims = kind.partition(":")
     try:
         shape = [int(each) for each in dims.split("x")] if colon else []
@@ -259,8 +259,8 @@ def _random(spec: str, dtype: str, shape: list[int], low: int, high: int) -> tor
             return torch.randn(shape).to(kind)
         return torch.randint(low, high + 1, shape).to(kind)
     except (RuntimeError, TypeError, ValueError) as error:
-        said = export_errors.first_line(error)
-        raise UsageError(f"--input: '{spec}': cannot create {shape[0]} rows: {said}") from error
+        message = export_errors.first_line(error)
+        raise UsageError(f"--input: '{spec}': cannot create {shape[0]} rows: {message}") from error
 
 
 def _integers(dtype: torch.dtype) -> tuple[int, int]:

@@ -84,15 +84,15 @@ def export_checked(
             raise ExportError(
                 f"input '{name}' is on {tensor.device}, but the module is on {device}"
             )
-    wanted = _precisions(precisions, module)
+    validated = _precisions(precisions, module)
     if format != "aot":
         hooks.check_parameters(module)
     with quiet_torch(), run_context.default_modes():
         inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
         with restored(module):
-            independence = row_independence.prove(module, inputs)
+            independence = row_independence.check(module, inputs)
         batching, notes = _batching(independence, path / "config.pbtxt")
-        request = _Request(module, inputs, wanted, chains, independence, batching, notes)
+        request = _Request(module, inputs, validated, chains, independence, batching, notes)
         return _export(request, path, format)
 
 
@@ -137,9 +137,9 @@ def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list
 def _check_is_not_wrapped(module: nn.Module) -> None:
     for path, each in module.named_modules():
         if isinstance(each, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            said = f"the submodule '{path}'" if path else "the module"
+            subject = f"the submodule '{path}'" if path else "the module"
             raise ExportError(
-                f"{said} is a {type(each).__name__} (expected the wrapped module: export its "
+                f"{subject} is a {type(each).__name__} (expected the wrapped module: export its "
                 f"`module` attribute; the server distributes batches itself)"
             )
 
@@ -205,10 +205,10 @@ def _write(
             raise
         except Exception as error:
             raise export_errors.to_export_error(error) from error
-        there = model / "config.pbtxt"
+        config_path = model / "config.pbtxt"
         text = None
-        if there.exists():
-            config.check_matches(there, written.platform, written.inputs, written.outputs)
+        if config_path.exists():
+            config.check_matches(config_path, written.platform, written.inputs, written.outputs)
         else:
             text = config.to_text(
                 written.platform, written.inputs, written.outputs, request.batching

@@ -44,11 +44,11 @@ class AboveTwoHundredRows(nn.Module):
         return 2 * x
 
 
-def prove(function, x=None, **state):
+def check(function, x=None, **state):
     torch.manual_seed(0)
     module = function if isinstance(function, nn.Module) else Net(function, **state)
     x = torch.randn(5, 4) if x is None else x
-    return row_independence.prove(module, named_inputs(module, (x,)))
+    return row_independence.check(module, named_inputs(module, (x,)))
 
 
 def parameter(*shape):
@@ -100,7 +100,7 @@ INDEPENDENT = {
 
 @pytest.mark.parametrize("function", DEPENDENT.values(), ids=DEPENDENT)
 def test_dependent_rows_are_detected(function):
-    result = prove(function)
+    result = check(function)
     assert result.result == "dependent", result
     expected = r"output '\w+' of row \d in a batch of \d (differs by|becomes)"
     assert re.match(expected, result.evidence)
@@ -108,19 +108,19 @@ def test_dependent_rows_are_detected(function):
 
 @pytest.mark.parametrize("function", INDEPENDENT.values(), ids=INDEPENDENT)
 def test_independent_rows_are_accepted(function):
-    assert prove(function).result == "independent", prove(function)
+    assert check(function).result == "independent", check(function)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_other_dtypes_are_supported(dtype):
     x = torch.randn(5, 4).to(dtype)
-    assert prove(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).to(dtype), x).holds
-    assert prove(lambda m, x: x + 1e-2 * x.mean(0), x).result == "dependent"
+    assert check(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).to(dtype), x).holds
+    assert check(lambda m, x: x + 1e-2 * x.mean(0), x).result == "dependent"
 
 
 def test_dependence_below_the_rounding_of_float32_is_found_in_float64():
     x = torch.randn(5, 4).double()
-    result = prove(lambda m, x: x + 1e-9 * x.nan_to_num().clamp(-1, 1).mean(0), x)
+    result = check(lambda m, x: x + 1e-9 * x.nan_to_num().clamp(-1, 1).mean(0), x)
     assert result.result == "dependent"
 
 
@@ -137,7 +137,7 @@ def test_dependence_below_the_rounding_of_float32_is_found_in_float64():
 def test_dependence_behind_zero_weights_is_detected(state, function):
     x = torch.tensor([1, 5, 2]) if "words" in function.__code__.co_names else None
     before = {name: each.clone() for name, each in state.items()}
-    result = prove(function, x, **state)
+    result = check(function, x, **state)
     assert result.result == "dependent" and result.evidence.endswith("(with random weights)")
     assert all(torch.equal(each, before[name]) for name, each in state.items())
 
@@ -149,7 +149,7 @@ def test_dependence_behind_zero_weights_is_detected(state, function):
 ])
 @pytest.mark.parametrize("x", [torch.tensor([1, 5, 2]), torch.zeros(2, dtype=torch.int64)])
 def test_dependence_is_detected_for_examples_with_few_integers(function, x):
-    assert prove(function, x).result == "dependent"
+    assert check(function, x).result == "dependent"
 
 
 @pytest.mark.parametrize("dtype", [
@@ -158,14 +158,14 @@ def test_dependence_is_detected_for_examples_with_few_integers(function, x):
 ], ids=str)
 def test_all_integer_dtypes_are_supported(dtype):
     x = (torch.arange(15).reshape(5, 3) % 2).to(dtype)
-    assert prove(lambda m, x: {"same": x, "number": x.double() * 2}, x).holds
-    assert prove(lambda m, x: x.flip(0), x).result == "dependent"
+    assert check(lambda m, x: {"same": x, "number": x.double() * 2}, x).holds
+    assert check(lambda m, x: x.flip(0), x).result == "dependent"
 
 
 def test_integers_stay_in_the_range_that_the_model_accepts():
-    assert prove(lambda m, x: m.words(x), torch.zeros(2, dtype=torch.int64)).holds
-    assert prove(lambda m, x: m.a[x], torch.ones(2, dtype=torch.int64), a=parameter(3, 4)).holds
-    assert prove(lambda m, x: x / 255, torch.randint(256, (2, 3), dtype=torch.uint8)).holds
+    assert check(lambda m, x: m.words(x), torch.zeros(2, dtype=torch.int64)).holds
+    assert check(lambda m, x: m.a[x], torch.ones(2, dtype=torch.int64), a=parameter(3, 4)).holds
+    assert check(lambda m, x: x / 255, torch.randint(256, (2, 3), dtype=torch.uint8)).holds
 
 
 @pytest.mark.parametrize("make, across", [
@@ -182,7 +182,7 @@ def test_modules_are_classified(make, across):
     module = make()
     x = torch.randn(5, 3, 4) if isinstance(module, nn.TransformerEncoderLayer) else None
     before = {name: each.clone() for name, each in module.state_dict().items()}
-    assert prove(module, x).result == ("dependent" if across else "independent")
+    assert check(module, x).result == ("dependent" if across else "independent")
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
 
 
@@ -194,13 +194,13 @@ def test_modules_are_classified(make, across):
     (lambda m, x: x[:, : 1 + int(x.nan_to_num().sum() > 0)], "which depends on values"),
 ])
 def test_output_shapes_show_dependence(function, evidence):
-    result = prove(function)
+    result = check(function)
     assert result.result == "dependent" and result.by_shape
     assert re.search(evidence, result.evidence), result.evidence
 
 
 def test_output_without_dims_is_one_number_for_all_rows():
-    result = prove(lambda m, x: (m.linear(x), x.sum()))
+    result = check(lambda m, x: (m.linear(x), x.sum()))
     assert result.result == "dependent" and result.one_number
     assert result.evidence == "output 'output__1' has no dims: it is one number for all rows"
 
@@ -209,10 +209,10 @@ def test_dynamic_quantization_is_an_approximate_dependence():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     module = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
-    result = prove(module, torch.randn(5, 8))
+    result = check(module, torch.randn(5, 8))
     assert result.result == "dependent" and result.approximate
-    assert not prove(lambda m, x: x - 0.5 * x.mean(0)).approximate
-    assert not prove(DEPENDENT["only large values"]).approximate
+    assert not check(lambda m, x: x - 0.5 * x.mean(0)).approximate
+    assert not check(DEPENDENT["only large values"]).approximate
 
 
 @pytest.mark.parametrize("function, reason", [
@@ -221,7 +221,7 @@ def test_dynamic_quantization_is_an_approximate_dependence():
     (lambda m, x: m.linear(x[:, :3]), "forward() fails: RuntimeError: "),
 ])
 def test_undecided_results_have_a_reason(function, reason):
-    result = prove(function, counter=iter(range(10**6)))
+    result = check(function, counter=iter(range(10**6)))
     assert result.result == "undecided" and not result.holds
     assert reason in result.evidence
 
@@ -242,7 +242,7 @@ class Gated(nn.Module):
 
 def test_the_module_is_restored():
     module = Gated().train()
-    prove(module)
+    check(module)
     assert module.training and module.calls == 0 and module.seen == 0 and module.gate == 0
 
 
@@ -439,7 +439,7 @@ def test_command_prints_notes(tmp_path, monkeypatch, capsys):
 def test_small_model_takes_less_than_a_second():
     module = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
     began = time.process_time()
-    assert prove(module, torch.randn(8, 784)).holds
+    assert check(module, torch.randn(8, 784)).holds
     assert time.process_time() - began < 1
 
 
@@ -448,7 +448,7 @@ def test_large_model_runs_few_small_batches():
     layer = nn.Linear(5100, 5100)
     module = nn.Sequential(layer, nn.ReLU(), nn.Linear(5100, 2))
     layer.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
-    assert prove(module, torch.randn(2, 5100)).holds
+    assert check(module, torch.randn(2, 5100)).holds
     assert max(rows) <= 7 and sum(rows) <= 80
 
 
@@ -459,5 +459,5 @@ def test_model_that_uses_much_memory_runs_few_small_batches():
         rows.append(len(x))
         return x.unsqueeze(2).expand(-1, -1, 1 << 18).mul(1.0).mean(2)
 
-    assert prove(widened).holds
+    assert check(widened).holds
     assert max(rows) <= 7 and sum(rows) <= 80

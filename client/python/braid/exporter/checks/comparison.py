@@ -82,8 +82,8 @@ def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch
         )
 
 
-def _size(said: int | str, batch: int) -> int:
-    return int(sympy.sympify(said, locals=vars(functions)).subs("batch", batch))
+def _size(record: int | str, batch: int) -> int:
+    return int(sympy.sympify(record, locals=vars(functions)).subs("batch", batch))
 
 
 def compare_pair(folder: Path, pair: Pair) -> PackageReader:
@@ -95,10 +95,10 @@ def compare_pair(folder: Path, pair: Pair) -> PackageReader:
         reader = PackageReader(folder / "model.pt2")
     except SerializeError as error:
         raise package.write_error(pair, error) from error
-    for exported, said in zip(pair.parts, reader.json["parts"], strict=True):
+    for exported, record in zip(pair.parts, reader.json["parts"], strict=True):
         for batch in BATCHES:
             plain = ReferenceRun(exported.part, pair.device, batch)
-            for program in said["programs"]:
+            for program in record["programs"]:
                 if program["precision"] == MODEL_PRECISION or batch in _LOW_BATCHES:
                     with precision_errors(program["precision"]), default_dtype.errors_explained():
                         _Comparison(reader, plain, exported, program).run()

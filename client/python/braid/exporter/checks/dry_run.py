@@ -117,9 +117,13 @@ def _run_watched(
 ) -> tuple[list[str], list[torch.Tensor]]:
     fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
     named = [(f"the {entry.kind} '{entry.name}'", entry) for entry in part.untied]
-    fixed += [(said, state[each.name]) for said, each in named if each.kind == "parameter"]
-    buffers = [(said, state[each.name]) for said, each in named if each.kind == "buffer"]
-    replaced = [(said, each.tensor) for said, each in named]
+    fixed += [
+        (description, state[each.name]) for description, each in named if each.kind == "parameter"
+    ]
+    buffers = [
+        (description, state[each.name]) for description, each in named if each.kind == "buffer"
+    ]
+    replaced = [(description, each.tensor) for description, each in named]
     device = device_of(part.module)
     count = next(iter(inputs.values())).shape[0]
     with run_context.seeded(device, 0), bindings_restored(part.module):

@@ -30,5 +30,5 @@ def check_modules(module: nn.Module) -> None:
     """
     for path, each in module.named_modules():
         if getattr(each, "_backward_hooks", None) or getattr(each, "_backward_pre_hooks", None):
-            said = f"the submodule '{path}'" if path else "the module"
-            raise ExportError(f"{said} has a backward hook, which TorchScript does not support")
+            subject = f"the submodule '{path}'" if path else "the module"
+            raise ExportError(f"{subject} has a backward hook, which TorchScript does not support")

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braid._export import ExportError
 from braid.exporter import export_errors, source
 
-_Said = Iterable[tuple[str, torch.Tensor]]
+_Described = Iterable[tuple[str, torch.Tensor]]
 
 # Random operators without a generator argument that draw through an operator that has one. The CPU
 # attention kernel has no dropout.
@@ -55,12 +55,14 @@ class OperatorCheck(TorchDispatchMode):
 
     Rejected are operators of other libraries, unseedable random operators, writes to `fixed`,
     reshaping of `buffers`, and any use of `replaced`, the tensors that the run substituted. All
-    three are pairs of a description, such as "the input 'x'", and a tensor.
+    three are pairs of a subject, such as "the input 'x'", and a tensor.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: torch.device, fixed: _Said, buffers: _Said, replaced: _Said) -> None:
+    def __init__(
+        self, device: torch.device, fixed: _Described, buffers: _Described, replaced: _Described
+    ) -> None:
         super().__init__()
         self._device = device
         self._fixed = _by_memory(fixed)
@@ -79,10 +81,10 @@ class OperatorCheck(TorchDispatchMode):
         for tensor in pytree.tree_leaves((args, kwargs)):
             if not isinstance(tensor, torch.Tensor):
                 continue
-            said = self._replaced.get(_memory(tensor)) if tensor.numel() else None
-            if said is not None:
+            subject = self._replaced.get(_memory(tensor)) if tensor.numel() else None
+            if subject is not None:
                 raise ExportError(
-                    f"forward() uses {said} other than by its name in the module, for example from "
+                    f"forward() uses {subject} other than by its name in the module, for example from "
                     f"a list or closure: use the attribute, or a ParameterList or ModuleList"
                     + source.as_suffix(source.current_line())
                 )
@@ -103,10 +105,10 @@ class OperatorCheck(TorchDispatchMode):
             for tensor in pytree.tree_leaves(given):
                 if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
                     continue
-                if said := self._fixed.get(_memory(tensor)):
-                    does = f"writes to {said}"
-                elif (said := self._buffers.get(_memory(tensor))) and _name(func) in _RESHAPING:
-                    does = f"resizes {said} in place"
+                if subject := self._fixed.get(_memory(tensor)):
+                    does = f"writes to {subject}"
+                elif (subject := self._buffers.get(_memory(tensor))) and _name(func) in _RESHAPING:
+                    does = f"resizes {subject} in place"
                 else:
                     continue
                 raise ExportError(
@@ -115,8 +117,8 @@ class OperatorCheck(TorchDispatchMode):
                 )
 
 
-def _by_memory(tensors: _Said) -> dict[int, str]:
-    return {_memory(tensor): said for said, tensor in tensors if tensor.numel()}
+def _by_memory(tensors: _Described) -> dict[int, str]:
+    return {_memory(tensor): subject for subject, tensor in tensors if tensor.numel()}
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -151,25 +151,25 @@ class RowIndependence:
         return {"result": self.result, "evidence": self.evidence}
 
 
-def prove(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndependence:
+def check(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndependence:
     """Runs `module` on batches built from the rows of `inputs`, and restores it.
 
     Does not raise: the result for a module that fails is UNDECIDED.
     """
     try:
         with bindings_restored(module), snapshot.attributes_restored(module), torch.no_grad():
-            proof = _Proof(module, dict(inputs))
-            with _threads(proof.threads):
-                return proof.result()
-    except _Ended as ended:
-        return ended.result
+            test = _Test(module, dict(inputs))
+            with _threads(test.threads):
+                return test.result()
+    except _Decided as decided:
+        return decided.result
     except Exception as error:  # The model may raise anything.
         return RowIndependence(
             UNDECIDED, f"forward() fails: {export_errors.describe(error)}", failed=True
         )
 
 
-class _Ended(Exception):
+class _Decided(Exception):
     """Ends the test early with a result."""
 
     def __init__(self, result: str, evidence: str, by_shape: bool = False) -> None:
@@ -208,7 +208,7 @@ class _Subject:
         return nullcontext()
 
 
-class _Proof:
+class _Test:
     """Test of one module.
 
     base: rows that batches are built from.
@@ -247,7 +247,7 @@ class _Proof:
             evidence = f"output '{numbers[0]}' has no dims: it is one number for all rows"
             return RowIndependence(DEPENDENT, evidence, one_number=True)
         if missing := [name for name in self.shapes.of_rows if name not in self.compared]:
-            raise _Ended(
+            raise _Decided(
                 UNDECIDED,
                 f"output '{missing[0]}' cannot be compared: forward() rejects other rows, or "
                 f"returns no finite value",
@@ -297,7 +297,7 @@ class _Proof:
                 if not self.small:
                     return
         if not usable:
-            raise _Ended(
+            raise _Decided(
                 UNDECIDED, "with random weights, outputs are not finite, or forward() fails"
             )
 
@@ -318,24 +318,24 @@ class _Trial:
         output's largest value. Infinite if only one of two values is finite.
     """
 
-    def __init__(self, proof: _Proof, weights: Tensors, about: str = "") -> None:
-        self._proof = proof
+    def __init__(self, test: _Test, weights: Tensors, about: str = "") -> None:
+        self._test = test
         self._weights = weights
         self._about = about
-        self._outputs: dict[tuple[int, ...], Tensors] = {}  # by the batch's rows
+        self._outputs: dict[tuple[int, ...], Tensors] = {}  # By rows of the batch.
         self._draws = False
         self._noise: dict[str, float] = {}
         self.ordinary = 0.0
 
     def evidence(self) -> list[str]:
         """Describes each output row that another row or the number of rows changes."""
-        small = self._proof.small
+        small = self._test.small
         batches = _BATCHES if small else _FEW_BATCHES
         if small and not self._about:
-            batches = (*batches, self._proof.large_batch)
+            batches = (*batches, self._test.large_batch)
         for places in batches:
             self._run_batch(places)
-        self._proof.shapes.check()
+        self._test.shapes.check()
         self._check_repeats()
         changes = _CHANGES if small else _FEW_CHANGES
         found = [each for change in changes for each in self._of_others(change)]
@@ -350,7 +350,7 @@ class _Trial:
     def is_comparable_with(self, weights: Tensors) -> bool:
         """Returns True if outputs with `weights` are finite where those of this trial are."""
         try:
-            outputs, _ = self._proof.subject.run(weights, self._proof.batch(_FOUR))
+            outputs, _ = self._test.subject.run(weights, self._test.batch(_FOUR))
         except Exception:  # The model may raise anything.
             return False
         return all(
@@ -359,30 +359,30 @@ class _Trial:
         )
 
     def _run(self, given: Tensors) -> Tensors:
-        outputs, drew = self._proof.subject.run(self._weights, given)
-        self._proof.shapes.add(len(next(iter(given.values()))), outputs)
+        outputs, drew = self._test.subject.run(self._weights, given)
+        self._test.shapes.add(len(next(iter(given.values()))), outputs)
         self._draws = self._draws or drew
         return outputs
 
     def _run_batch(self, places: tuple[int, ...]) -> None:
         try:
-            self._outputs[places] = self._run(self._proof.batch(places))
+            self._outputs[places] = self._run(self._test.batch(places))
         except Exception as error:
-            if len(places) > 1 or isinstance(error, _Ended):
-                raise  # One row alone may be too few, as for a batch norm.
+            if len(places) > 1 or isinstance(error, _Decided):
+                raise  # One row may be too few, for example for batch norm.
 
     def _check_repeats(self) -> None:
-        again = self._run(self._proof.batch(_FOUR))
+        again = self._run(self._test.batch(_FOUR))
         for name, output in self._outputs[_FOUR].items():
             if not self._is_rounding(name, output, again[name], same_kernels=True):
-                raise _Ended(
+                raise _Decided(
                     UNDECIDED,
                     "forward() returns a different result for the same batch and seed",
                 )
 
     def _of_others(self, change: _Change) -> Iterator[str]:
-        own = self._proof.batch(range(change.count), change.own)
-        given = self._proof.with_others(change)
+        own = self._test.batch(range(change.count), change.own)
+        given = self._test.with_others(change)
         if all(map(bitwise_equal, own.values(), given.values())):
             return
         before, after = self._outputs_of(own, change.own), self._outputs_of(given, change.kind)
@@ -393,7 +393,7 @@ class _Trial:
         if change.own != _BASE:
             how += f" and the others {change.own}"
         ordinary = change.kind == _LIKE and change.own == _BASE
-        for name in self._proof.shapes.of_rows:
+        for name in self._test.shapes.of_rows:
             for row in kept:
                 where = f"row {row} in a batch of {change.count}"
                 rows_of = before[name][row], after[name][row]
@@ -405,29 +405,29 @@ class _Trial:
         if kind == _BASE:
             return self._outputs[places]
         # Values like the example's are within its range.
-        if self._proof.on_gpu and kind != _LIKE and not self._proof.takes(given):
+        if self._test.on_gpu and kind != _LIKE and not self._test.takes(given):
             return None
         try:
             return self._run(given)
-        except _Ended:
+        except _Decided:
             raise
         except Exception:  # The model may raise anything.
             return None
 
     def _of_sizes(self) -> Iterator[str]:
-        for name in self._proof.shapes.of_rows:
+        for name in self._test.shapes.of_rows:
             first: dict[int, tuple[str, torch.Tensor]] = {}
             for places, outputs in self._outputs.items():
                 output = outputs[name].reshape(len(places), -1)
-                there = [f"row {row} in a batch of {len(places)}" for row in range(len(places))]
+                labels = [f"row {row} in a batch of {len(places)}" for row in range(len(places))]
                 for row, place in enumerate(places):
-                    first.setdefault(place, (there[row], output[row]))
+                    first.setdefault(place, (labels[row], output[row]))
                 before = torch.stack([first[place][1] for place in places])
                 if _difference(before, output) == 0.0:
                     continue
                 for row, place in enumerate(places):
                     where, alone = first[place]
-                    how = f"when it is {there[row]}"
+                    how = f"when it is {labels[row]}"
                     yield from self._compare(
                         name, alone, output[row], where, how, ordinary=True, same_kernels=False
                     )
@@ -443,7 +443,7 @@ class _Trial:
         same_kernels: bool,
     ) -> Iterator[str]:
         if same_kernels and (before.isfinite().any() or before.numel() == 0):
-            self._proof.compared.add(name)
+            self._test.compared.add(name)
         gap, largest = _difference(before, after), self._largest(name, before)
         if ordinary and gap > _rounding(before, same_kernels) * largest:
             self.ordinary = max(self.ordinary, gap / largest if largest else math.inf)
@@ -480,13 +480,13 @@ class _Trial:
         return self._noise[name]
 
     def _nudged(self, seed: int) -> Tensors:
-        weights, given = self._weights, self._proof.batch(_FOUR)
-        with run_context.seeded(self._proof.subject.device, seed):
+        weights, given = self._weights, self._test.batch(_FOUR)
+        with run_context.seeded(self._test.subject.device, seed):
             if weights:
                 weights = {name: _nudge(each) for name, each in weights.items()}
             else:
                 given = {name: _nudge(each) for name, each in given.items()}
-        return self._proof.subject.run(weights, given)[0]
+        return self._test.subject.run(weights, given)[0]
 
 
 class _Shapes:
@@ -499,7 +499,7 @@ class _Shapes:
         """Adds outputs. Ends the test if names or shapes depend on more than the number of rows."""
         names = list(self._known or outputs)
         if list(outputs) != names:
-            raise _Ended(
+            raise _Decided(
                 UNDECIDED,
                 f"forward() returns {', '.join(names)} or {', '.join(outputs)}",
                 by_shape=True,
@@ -508,7 +508,7 @@ class _Shapes:
             shape = list(tensor.shape)
             before = self._known.setdefault(name, {}).setdefault(count, shape)
             if shape != before:
-                raise _Ended(
+                raise _Decided(
                     DEPENDENT,
                     f"output '{name}' of {count} rows has the shape {before} or {shape}, which "
                     f"depends on values",
@@ -529,10 +529,10 @@ class _Shapes:
             ]
             if wrong:
                 few = wrong[-2] if len(wrong) > 1 else wrong[0]
-                said = f"{shapes[few]} for {few} row{'s' * (few > 1)}"
+                found = f"{shapes[few]} for {few} row{'s' * (few > 1)}"
                 if few != most:
-                    said += f" and {shapes[most]} for {most}"
-                raise _Ended(DEPENDENT, f"output '{name}' has the shape {said}", by_shape=True)
+                    found += f" and {shapes[most]} for {most}"
+                raise _Decided(DEPENDENT, f"output '{name}' has the shape {found}", by_shape=True)
 
     @property
     def numbers(self) -> list[str]:

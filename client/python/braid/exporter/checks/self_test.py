@@ -57,12 +57,12 @@ class Difference:
 
     def __str__(self) -> str:
         return (
-            f"graph '{self.graph}', {_said(self.output)} differs by up to {self.largest:.3g} "
+            f"graph '{self.graph}', {_label(self.output)} differs by up to {self.largest:.3g} "
             f"(tolerance {self.tolerance:.3g})"
         )
 
 
-def _said(output: str) -> str:
+def _label(output: str) -> str:
     role, _, name = output.partition("/")
     return f"{role} '{name}'"
 
@@ -102,7 +102,7 @@ def _compare(graphs: list[dict[str, Any]], results: list[Result]) -> Iterator[Di
         outputs = by_graph[graph, role]
         for name, expected in record["expected"].items():
             if name not in outputs:
-                raise ValueError(f"graph '{graph}' has no {_said(name)}")
+                raise ValueError(f"graph '{graph}' has no {_label(name)}")
             difference = self_test_tensors.largest_difference(expected, outputs[name])
             if not difference <= expected["tolerance"]:
                 yield Difference(graph, name, difference, expected["tolerance"])

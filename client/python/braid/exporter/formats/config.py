@@ -88,12 +88,12 @@ def to_text(platform: str, inputs: list[Tensor], outputs: list[Tensor], batching
     lines = [f'platform: "{platform}"'] if platform else []
     lines.append(f"max_batch_size: {MAX_BATCH_SIZE if batching == Batching.MERGED else 0}")
     for field, tensors in (("input", inputs), ("output", outputs)):
-        said = ",\n".join(
+        entries = ",\n".join(
             f"  {{ name: {_quoted(each.name)} data_type: TYPE_{each.datatype} "
             f"dims: [ {', '.join(map(str, each.dims))} ] }}"
             for each in tensors
         )
-        lines.append(f"{field} [\n{said}\n]")
+        lines.append(f"{field} [\n{entries}\n]")
     if batching == Batching.WHOLE:
         lines.append(
             f'parameters {{ key: "{ROW_INDEPENDENCE}" value {{ string_value: "{DEPENDENT}" }} }}'
@@ -122,38 +122,41 @@ def check_matches(path: Path, platform: str, inputs: list[Tensor], outputs: list
             f"{path}: platform: '{config.platform}' "
             + (f"(expected '{platform}')" if platform else "(expected none for a pair)")
         )
-    for field, mine, theirs in (
+    for field, expected, declared in (
         ("input", inputs, config.input),
         ("output", outputs, config.output),
     ):
-        _check_names(path, field, [each.name for each in mine], [each.name for each in theirs])
-        there = {each.name: each for each in theirs}
-        for each in mine:
+        _check_names(
+            path, field, [each.name for each in expected], [each.name for each in declared]
+        )
+        declared_tensors = {each.name: each for each in declared}
+        for each in expected:
             datatype = _ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
-            said = datatype.values_by_number[there[each.name].data_type].name
-            if said != f"TYPE_{each.datatype}":
+            data_type = datatype.values_by_number[declared_tensors[each.name].data_type].name
+            if data_type != f"TYPE_{each.datatype}":
                 raise ExportError(
-                    f"{path}: {field} '{each.name}': data_type {said}, but the model has "
+                    f"{path}: {field} '{each.name}': data_type {data_type}, but the model has "
                     f"TYPE_{each.datatype}"
                 )
-            _check_dims(path, field, each, there[each.name], config.max_batch_size > 0)
+            _check_dims(path, field, each, declared_tensors[each.name], config.max_batch_size > 0)
 
 
-def _check_names(path: Path, field: str, mine: list[str], theirs: list[str]) -> None:
-    if sorted(mine) != sorted(theirs):
+def _check_names(path: Path, field: str, expected: list[str], declared: list[str]) -> None:
+    if sorted(expected) != sorted(declared):
         raise ExportError(
-            f"{path}: {field}: names {', '.join(theirs) or 'none'}, but the model has "
-            f"{', '.join(mine)}"
+            f"{path}: {field}: names {', '.join(declared) or 'none'}, but the model has "
+            f"{', '.join(expected)}"
         )
 
 
-def _check_dims(path: Path, field: str, mine: Tensor, theirs, batched: bool) -> None:
-    dims = list(theirs.reshape.shape) if theirs.HasField("reshape") else list(theirs.dims)
-    fits = len(dims) == len(mine.dims) and all(
-        said in (-1, size) or size == -1 for said, size in zip(dims, mine.dims)
+def _check_dims(path: Path, field: str, expected: Tensor, declared, batched: bool) -> None:
+    dims = list(declared.reshape.shape) if declared.HasField("reshape") else list(declared.dims)
+    fits = len(dims) == len(expected.dims) and all(
+        dim in (-1, size) or size == -1 for dim, size in zip(dims, expected.dims)
     )
     if not fits:
         raise ExportError(
-            f"{path}: {field} '{mine.name}': dims {dims}, but the model has {list(mine.dims)}"
+            f"{path}: {field} '{expected.name}': dims {dims}, but the model has "
+            f"{list(expected.dims)}"
             + ("" if batched else " (with max_batch_size 0, dims include the batch)")
         )

@@ -105,7 +105,7 @@ def publish(written: Path, model: Path, config: str | None) -> Path:
 
     config: text of a config.pbtxt to write first, or None.
     """
-    there = model.is_dir()
+    existed = model.is_dir()
     model.mkdir(exist_ok=True)
     try:
         if config is not None:
@@ -116,7 +116,7 @@ def publish(written: Path, model: Path, config: str | None) -> Path:
     except OSError as error:
         if config is not None:
             (model / "config.pbtxt").unlink(missing_ok=True)
-        if not there:
+        if not existed:
             model.rmdir()
         raise ExportError(f"{model}: cannot be written to: {error.strerror}") from error
 

@@ -169,8 +169,8 @@ def _check_mode_switch(module: nn.Module) -> None:
 def _check_is_python(module: nn.Module) -> None:
     for path, each in module.named_modules():
         if isinstance(each, torch.jit.ScriptModule):
-            said = f"the submodule '{path}'" if path else "the module"
-            raise ExportError(f"{said} is TorchScript (a pair needs a Python module)")
+            subject = f"the submodule '{path}'" if path else "the module"
+            raise ExportError(f"{subject} is TorchScript (a pair needs a Python module)")
 
 
 def _trace(part: Part, name: str, device: torch.device) -> Precision:

@@ -31,7 +31,7 @@ _REGISTERED = {"_parameters", "_buffers", "_modules", "_flat_weights", "training
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Snapshot:
     """Recorded value: `content` for comparison, `restore` to write it back into the object."""
 
     kind: Any
@@ -47,8 +47,8 @@ class AttributeSnapshot:
         seen = {id(each) for each in module.modules()}
         for tensors in (module.parameters(), module.buffers()):
             seen.update(map(id, tensors))
-        self._held = {
-            f"{path}.{name}" if path else name: _held(value, seen)
+        self._snapshot = {
+            f"{path}.{name}" if path else name: _snapshot(value, seen)
             for path, each in module.named_modules()
             if not isinstance(each, torch.jit.ScriptModule)
             for name, value in vars(each).items()
@@ -57,12 +57,14 @@ class AttributeSnapshot:
 
     def changed(self, other: AttributeSnapshot) -> list[str]:
         """Returns the names of attributes whose content differs in `other`."""
-        names = dict.fromkeys((*self._held, *other._held))
-        return [name for name in names if not _same(self._held.get(name), other._held.get(name))]
+        names = dict.fromkeys((*self._snapshot, *other._snapshot))
+        return [
+            name for name in names if not _same(self._snapshot.get(name), other._snapshot.get(name))
+        ]
 
     def restore(self) -> None:
-        for held in self._held.values():
-            held.restore()
+        for snapshot in self._snapshot.values():
+            snapshot.restore()
 
 
 @contextmanager
@@ -75,30 +77,30 @@ def attributes_restored(module: nn.Module) -> Iterator[None]:
         before.restore()
 
 
-def _held(value: Any, seen: set[int]) -> _Held:
+def _snapshot(value: Any, seen: set[int]) -> _Snapshot:
     if isinstance(value, _PLAIN):
-        return _Held(type(value), value, _nothing)
+        return _Snapshot(type(value), value, _nothing)
     if id(value) in seen:
         return _UNKNOWN
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
-        return _held_tensor(value)
+        return _snapshot_tensor(value)
     if isinstance(value, (list, tuple, dict, set, deque)):
-        return _held_elements(value, seen)
+        return _snapshot_elements(value, seen)
     if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
-        return _held_elements(vars(value), seen)  # Unregistered module, for example in a list.
-    return _held_state(value)
+        return _snapshot_elements(vars(value), seen)  # Unregistered module, for example in a list.
+    return _snapshot_state(value)
 
 
-def _held_tensor(tensor: torch.Tensor) -> _Held:
+def _snapshot_tensor(tensor: torch.Tensor) -> _Snapshot:
     if nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_quantized:
         return _UNKNOWN
-    return _Held(torch.Tensor, tensor.detach().clone(), tensor_restorer(tensor))
+    return _Snapshot(torch.Tensor, tensor.detach().clone(), tensor_restorer(tensor))
 
 
-def _held_elements(value: Any, seen: set[int]) -> _Held:
+def _snapshot_elements(value: Any, seen: set[int]) -> _Snapshot:
     keys, elements = _elements(value)
-    inner = [_held(each, seen) for each in elements]
+    inner = [_snapshot(each, seen) for each in elements]
     content = set(value) if isinstance(value, set) else (keys, inner)
 
     def restore() -> None:
@@ -110,7 +112,7 @@ def _held_elements(value: Any, seen: set[int]) -> _Held:
         for each in inner:
             each.restore()
 
-    return _Held(type(value), content, restore)
+    return _Snapshot(type(value), content, restore)
 
 
 def _elements(value: Any) -> tuple[list[Any] | None, list[Any]]:
@@ -120,22 +122,22 @@ def _elements(value: Any) -> tuple[list[Any] | None, list[Any]]:
     return None, list(value)
 
 
-def _held_state(value: Any) -> _Held:
+def _snapshot_state(value: Any) -> _Snapshot:
     """Records a random generator or a NumPy array."""
     numpy = sys.modules.get("numpy")
     if isinstance(value, random.Random):
         state = value.getstate()
-        return _Held(type(value), state, lambda: value.setstate(state))
+        return _Snapshot(type(value), state, lambda: value.setstate(state))
     if isinstance(value, torch.Generator):
         state = value.get_state()
-        return _Held(type(value), state, lambda: value.set_state(state))
+        return _Snapshot(type(value), state, lambda: value.set_state(state))
     if numpy is not None and isinstance(value, numpy.random.Generator):
         bits = value.bit_generator
         state = bits.state
-        return _Held(type(value), repr(state), lambda: setattr(bits, "state", state))
+        return _Snapshot(type(value), repr(state), lambda: setattr(bits, "state", state))
     if numpy is not None and isinstance(value, numpy.ndarray):
         array = value.copy()
-        return _Held(type(value), array.tolist(), lambda: numpy.copyto(value, array))
+        return _Snapshot(type(value), array.tolist(), lambda: numpy.copyto(value, array))
     return _UNKNOWN
 
 
@@ -143,10 +145,10 @@ def _nothing() -> None:
     pass
 
 
-_UNKNOWN = _Held(None, None, _nothing)
+_UNKNOWN = _Snapshot(None, None, _nothing)
 
 
-def _same(one: _Held | None, other: _Held | None) -> bool:
+def _same(one: _Snapshot | None, other: _Snapshot | None) -> bool:
     if one is None or other is None or one.kind is not other.kind:
         return False
     if isinstance(one.content, torch.Tensor):

@@ -54,8 +54,10 @@ def _has_factor(node: Node) -> bool:
 
 
 def _is_drawn_in_place(node: Node) -> bool:
-    """True if a draw fills a tensor laid out like the input, as in alpha dropout. The traced
-    operator draws row by row instead."""
+    """Returns True if a draw fills a permuted tensor like the input, as in alpha dropout.
+
+    The traced operator draws in row-major order instead.
+    """
     return node.args[0].target == _aten.empty_like.default and _order_in_memory(
         node.args[0].meta["val"]
     ) not in (None, list(range(node.meta["val"].dim())))

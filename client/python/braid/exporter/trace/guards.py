@@ -100,7 +100,7 @@ def record(shapes: ShapeEnv, outermost: str, binding: bool = True) -> RecordedGu
         if expression.free_symbols and not ShapeEnv._suppress_guards_tls():
             condition = _condition(expression, answer)
             if not answers.conditions.get(condition):
-                if not _is_of_layout(expression, sys._getframe(1)):
+                if not _concerns_layout(expression, sys._getframe(1)):
                     answers.conditions[condition] = line()
         return answer
 
@@ -123,7 +123,7 @@ def check_dynamic_batch(
         evaluates conditions that do not change the graph, for example to check arguments.
     """
     for condition, line in answers.conditions.items():
-        if isinstance(condition, sympy.Eq) and not _held(condition, symbol).all():
+        if isinstance(condition, sympy.Eq) and not _mask(condition, symbol).all():
             raise _specialized(traced, line)
     traces = [(symbol, answers)]
     while True:
@@ -138,7 +138,7 @@ def check_dynamic_batch(
             line = next(
                 line
                 for condition, line in answers.conditions.items()
-                if not _held(condition, symbol)[other - _MIN_ROWS]
+                if not _mask(condition, symbol)[other - _MIN_ROWS]
             )
             raise ExportError(
                 f"forward() takes a different branch for {other} rows than for {traced} (expected "
@@ -151,9 +151,9 @@ def check_dynamic_batch(
 
 def _covered(symbol: sympy.Symbol, answers: RecordedGuards) -> numpy.ndarray:
     """Returns a mask over numbers of rows: True where a trace with `answers` is valid."""
-    held = [numpy.ones(_MAX_ROWS + 1 - _MIN_ROWS, bool)]
-    held += [_held(each, symbol) for each in answers.conditions]
-    return numpy.logical_and.reduce(held)
+    mask = [numpy.ones(_MAX_ROWS + 1 - _MIN_ROWS, bool)]
+    mask += [_mask(each, symbol) for each in answers.conditions]
+    return numpy.logical_and.reduce(mask)
 
 
 def _condition(expression: sympy.Basic, answer: Any) -> sympy.Basic:
@@ -162,14 +162,14 @@ def _condition(expression: sympy.Basic, answer: Any) -> sympy.Basic:
     return sympy.Eq(expression, answer, evaluate=False)
 
 
-def _is_of_layout(asked: sympy.Basic, frame: FrameType | None) -> bool:
+def _concerns_layout(asked: sympy.Basic, frame: FrameType | None) -> bool:
     """Returns True if a condition concerns only kernels or memory layout.
 
     Includes PyTorch's own checks for a size of 1, whose stride is arbitrary. If it broadcasts such
     a size, eager mode fails for other sizes.
     """
-    of_one = isinstance(asked, (sympy.Eq, sympy.Ne)) and sympy.S.One in asked.args
-    straight = True
+    of_size_one = isinstance(asked, (sympy.Eq, sympy.Ne)) and sympy.S.One in asked.args
+    direct = True
     while frame is not None and not source.is_model_code(frame.f_code.co_filename):
         code = frame.f_code
         if any(
@@ -177,9 +177,9 @@ def _is_of_layout(asked: sympy.Basic, frame: FrameType | None) -> bool:
             for file, name in _LAYOUT_FUNCTIONS
         ):
             return True
-        straight = straight and code.co_filename.endswith(_NUMBER_FILES)
+        direct = direct and code.co_filename.endswith(_NUMBER_FILES)
         frame = frame.f_back
-    return of_one and not (straight and frame is not None)
+    return of_size_one and not (direct and frame is not None)
 
 
 def _specialized(traced: int, line: str) -> ExportError:
@@ -189,19 +189,19 @@ def _specialized(traced: int, line: str) -> ExportError:
     )
 
 
-def _held(condition: sympy.Basic, symbol: sympy.Symbol) -> numpy.ndarray:
+def _mask(condition: sympy.Basic, symbol: sympy.Symbol) -> numpy.ndarray:
     """Returns a mask over numbers of rows: True where `condition` holds."""
     rows = numpy.arange(_MIN_ROWS, _MAX_ROWS + 1)
     if condition.free_symbols != {symbol}:
         return numpy.ones(rows.shape, bool)
     try:
         with numpy.errstate(all="ignore"):
-            held = sympy.lambdify(symbol, condition, [_FUNCTIONS, "numpy"])(rows)
+            mask = sympy.lambdify(symbol, condition, [_FUNCTIONS, "numpy"])(rows)
     except Exception:  # sympy may raise anything for functions that NumPy lacks.
-        held = numpy.ones(rows.shape, bool)
+        mask = numpy.ones(rows.shape, bool)
         for each in _candidates(condition, symbol):
-            held[each - _MIN_ROWS] = condition.subs(symbol, each) != sympy.false
-    return numpy.broadcast_to(numpy.asarray(held, bool), rows.shape)
+            mask[each - _MIN_ROWS] = condition.subs(symbol, each) != sympy.false
+    return numpy.broadcast_to(numpy.asarray(mask, bool), rows.shape)
 
 
 def _candidates(condition: sympy.Basic, symbol: sympy.Symbol) -> Iterable[int]:

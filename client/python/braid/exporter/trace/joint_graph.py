@@ -131,21 +131,21 @@ class _GuardedTrace:
 
     trace: Trace
     shapes: ShapeEnv
-    answers: guards.RecordedGuards
+    recorded: guards.RecordedGuards
 
     def operators(self) -> list[Any]:
         """Returns a description that is equal for traces with the same dynamic graph."""
         symbol = self.trace.symbol
 
-        def said(value: Any) -> Any:
+        def describe(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return value.dtype, [*map(said, value.shape)]
+                return value.dtype, [*map(describe, value.shape)]
             if isinstance(value, torch.SymInt):
                 return str(value.node.expr.subs(symbol, sympy.Symbol("rows")))
             return value if isinstance(value, int) else None
 
         return [
-            (node.name, repr((node.target, node.args, node.kwargs)), said(node.meta.get("val")))
+            (node.name, repr((node.target, node.args, node.kwargs)), describe(node.meta.get("val")))
             for node in self.trace.graph.graph.nodes
         ]
 
@@ -165,10 +165,10 @@ def trace(part: Part, training: bool, precision: torch.dtype | None, device: tor
             return None
         if other.operators() != guarded.operators():
             return None
-        return other.trace.symbol, other.answers
+        return other.trace.symbol, other.recorded
 
     made = guarded.trace
-    guards.check_dynamic_batch(guarded.shapes, made.symbol, count, guarded.answers, trace_alike)
+    guards.check_dynamic_batch(guarded.shapes, made.symbol, count, guarded.recorded, trace_alike)
     node_lines.copy_to_backward(made.graph)
     if training and part.recomputes:
         recomputation.merge(made.graph)
@@ -199,7 +199,7 @@ def _trace(
         )
 
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-    answers = guards.record(shapes, __file__, binding)
+    recorded = guards.record(shapes, __file__, binding)
     mode = KernelStrides(shape_env=shapes, allow_non_fake_inputs=True)
     fakes = _fakes(part, mode, training, precision, count)
     symbol = fakes[-1].shape[0].node.expr
@@ -237,7 +237,7 @@ def _trace(
         caught_errors.check_traced(raised, part.raised[training, precision])
     forward_outputs = joint._aot_state.fw_metadata.num_forward
     return _GuardedTrace(
-        Trace(joint.graph_module, forward_outputs, symbol, device), shapes, answers
+        Trace(joint.graph_module, forward_outputs, symbol, device), shapes, recorded
     )
 
 

@@ -37,11 +37,11 @@ def make_parts(whole: Part, chains: list[list[str]], device: torch.device) -> li
 
 
 def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
-    said = " → ".join(chain)
+    label = " → ".join(chain)
     modules = [whole.module.get_submodule(path) for path in chain]
     for batch in _BATCHES:
         for training in (False, True):
-            _check_whole(whole, modules, batch, training, said, device)
+            _check_whole(whole, modules, batch, training, label, device)
     given, parts = list(whole.inputs.values()), []
     for path, module in zip(chain, modules):
         names = positional_names(module, len(given), path)
@@ -99,8 +99,8 @@ def _check_path(module: nn.Module, path: str) -> None:
     try:
         module.get_submodule(path)
     except AttributeError:
-        there = ", ".join(name for name, _ in module.named_children()) or "none"
-        raise ValueError(f"stages: no submodule '{path}' (the model has {there})") from None
+        children = ", ".join(name for name, _ in module.named_children()) or "none"
+        raise ValueError(f"stages: no submodule '{path}' (the model has {children})") from None
 
 
 def _entries(whole: Part, module: nn.Module, path: str) -> list[StateEntry]:
@@ -123,7 +123,7 @@ def _check_whole(
     modules: list[nn.Module],
     batch: int,
     training: bool,
-    said: str,
+    label: str,
     device: torch.device,
 ) -> None:
     mode = "training" if training else "evaluation"
@@ -139,19 +139,19 @@ def _check_whole(
         raise
     except Exception as error:
         raise StageMismatch(
-            f"stages: {said} does not match the whole model: running the stages in {mode} fails: "
+            f"stages: {label} does not match the whole model: running the stages in {mode} fails: "
             + export_errors.describe(error)
             + source.as_suffix(source.line_of_error(error))
         ) from error
     if len(expected) != len(got):
         raise StageMismatch(
-            f"stages: {said} does not match the whole model: the stages return {len(got)} "
+            f"stages: {label} does not match the whole model: the stages return {len(got)} "
             f"tensors, the model returns {len(expected)}"
         )
     for place, (one, other) in enumerate(zip(expected, got)):
         if one.shape != other.shape or not torch.allclose(one, other, equal_nan=True):
             raise StageMismatch(
-                f"stages: {said} does not match the whole model: output {place} differs in {mode} "
+                f"stages: {label} does not match the whole model: output {place} differs in {mode} "
                 f"for a batch of {batch}"
             )
 

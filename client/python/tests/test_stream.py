@@ -73,7 +73,7 @@ def test_handle_continues_after_the_stream(server, create):
     assert trainer.step(*batch(2)).sequence == 3
     with pytest.raises(RuntimeError, match="not open"):
         stream.step(*batch(9))
-    with pytest.raises(RuntimeError, match="entered once"), stream:
+    with pytest.raises(RuntimeError, match="entered only once"), stream:
         pass
     assert batches(server) == [0, 1, 2]
 

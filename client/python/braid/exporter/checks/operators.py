@@ -55,7 +55,7 @@ class OperatorCheck(TorchDispatchMode):
 
     Rejected are operators of other libraries, unseedable random operators, writes to `fixed`,
     reshaping of `buffers`, and any use of `replaced`, the tensors that the run substituted. All
-    three are pairs of a subject, such as "the input 'x'", and a tensor.
+    three are pairs of a description, such as "the input 'x'", and a tensor.
     """
 
     supports_higher_order_operators = True
@@ -84,8 +84,8 @@ class OperatorCheck(TorchDispatchMode):
             subject = self._replaced.get(_memory(tensor)) if tensor.numel() else None
             if subject is not None:
                 raise ExportError(
-                    f"forward() uses {subject} other than by its name in the module, for example from "
-                    f"a list or closure: use the attribute, or a ParameterList or ModuleList"
+                    f"forward() uses {subject} other than by its name in the module, for example "
+                    f"from a list or closure: use the attribute, or a ParameterList or ModuleList"
                     + source.as_suffix(source.current_line())
                 )
             if isinstance(tensor, nn.Parameter):

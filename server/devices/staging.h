@@ -19,6 +19,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
+  c10::Device device() const { return device_; }
   // Returns false for a CPU slot, which reads host memory itself.
   bool needed() const { return memory_ != nullptr; }
 

@@ -26,7 +26,7 @@ namespace {
 // An event on the current stream. Without one, where the GPU is lost, no time passes.
 class CudaMoment final : public Moment {
  public:
-  explicit CudaMoment(cudaStream_t stream) {
+  explicit CudaMoment(const c10::cuda::CUDAStream& stream) : device_(stream.device_index()) {
     if (cudaEventCreate(&event_) == cudaSuccess && cudaEventRecord(event_, stream) != cudaSuccess) {
       cudaEventDestroy(std::exchange(event_, nullptr));
     }
@@ -50,12 +50,15 @@ class CudaMoment final : public Moment {
   absl::Status Wait() const override {
     return event_ == nullptr ? absl::OkStatus() : BRAID_CUDA(cudaEventSynchronize(event_));
   }
+  // Makes `stream` wait for the moment. Returns at once.
   absl::Status Block(cudaStream_t stream) const {
     return event_ == nullptr ? absl::OkStatus()
                              : BRAID_CUDA(cudaStreamWaitEvent(stream, event_, 0));
   }
+  c10::DeviceIndex device() const { return device_; }
 
  private:
+  const c10::DeviceIndex device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -83,7 +86,14 @@ class CudaDevice final : public Device {
   }
   std::unique_ptr<Moment> Mark() override { return std::make_unique<CudaMoment>(stream_); }
   absl::Status WaitFor(const Moment& moment) override {
-    return static_cast<const CudaMoment&>(moment).Block(stream_);
+    const auto& other = static_cast<const CudaMoment&>(moment);
+    BRAID_RETURN_IF_ERROR(other.Block(stream_));
+    if (other.device() == index_) {
+      return absl::OkStatus();
+    }
+    // LibTorch copies from another GPU on the calling thread's stream of that GPU.
+    const c10::cuda::CUDAGuard guard(other.device());
+    return other.Block(c10::cuda::getCurrentCUDAStream());
   }
   void ResetPeakMemory() override {
     c10::cuda::CUDACachingAllocator::resetPeakStats(index_);

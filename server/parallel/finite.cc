@@ -40,10 +40,14 @@ double RangeShare(const at::Tensor& tensor) {
   if (values.numel() == 0) {
     return 0;
   }
-  const auto [min, max] = RangeOf(values);
-  const double magnitude = std::max(std::abs(min), std::abs(max));
-  return std::isfinite(magnitude) && std::isfinite(min) ? magnitude / MaxOf(values.scalar_type())
-                                                        : std::numeric_limits<double>::infinity();
+  const auto [least, most] = RangeOf(values);
+  return RangeShare(least, most, values.scalar_type());
+}
+
+double RangeShare(double least, double most, at::ScalarType type) {
+  const double magnitude = std::max(std::abs(least), std::abs(most));
+  return std::isfinite(magnitude) && std::isfinite(least) ? magnitude / LargestOf(type)
+                                                          : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace braid

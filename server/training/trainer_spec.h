@@ -1,4 +1,4 @@
-// What a trainer is made of, as a client describes it.
+// Configuration of a trainer, and its state as clients see it.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@ namespace braid {
 
 enum class Reduction { kMean, kSum };
 
-// One loss: what is minimized is the sum of all losses, each times its weight. Names, parameters
-// and defaults are those of torch.nn.functional.
+// One loss. A trainer minimizes the weighted sum of its losses. Names, parameters and defaults are
+// those of torch.nn.functional.
 struct LossSpec {
   // "cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber", "bce_with_logits", "kl_div", or
   // "module".
   std::string name;
-  std::string output;  // empty: the model's first
+  std::string output;  // empty: the model's first output
   std::string target;  // empty: "target"
   Reduction reduction = Reduction::kMean;
-  // In the sum of the losses.
+  // Factor in the sum of the losses.
   double weight = 1;
   std::optional<int64_t> ignore_index;  // cross_entropy, nll; default -100
   double label_smoothing = 0;           // cross_entropy
-  std::vector<double> class_weights;    // cross_entropy, nll; one a class; empty: all 1
+  std::vector<double> class_weights;    // cross_entropy, nll; one per class; empty: all 1
   std::vector<double> pos_weight;       // bce_with_logits; one, or one for each last dim; empty: 1
   std::optional<double> beta;           // smooth_l1; default 1
   std::optional<double> delta;          // huber; default 1
@@ -36,7 +36,7 @@ struct LossSpec {
   std::string module;
 };
 
-// Where the loss is computed.
+// Place where the loss is computed.
 enum class LossMode {
   kCentral,     // once, over the gathered outputs
   kPerReplica,  // on each replica, on its own rows, weighted by its share of the whole
@@ -44,7 +44,7 @@ enum class LossMode {
   kClient,      // by the client: Forward, then Backward with the outputs' gradients
 };
 
-// As torch.optim.SGD.
+// Parameters of torch.optim.SGD.
 struct SgdSpec {
   double lr = 1e-3;
   double momentum = 0;
@@ -53,7 +53,8 @@ struct SgdSpec {
   bool nesterov = false;
 };
 
-// As torch.optim.Adam, whose weight decay is an L2 penalty, or AdamW, where it is decoupled.
+// Parameters of torch.optim.Adam (weight decay is an L2 penalty) or AdamW (weight decay is
+// decoupled).
 struct AdamSpec {
   bool decoupled_weight_decay = false;  // AdamW
   double lr = 1e-3;
@@ -64,7 +65,7 @@ struct AdamSpec {
   bool amsgrad = false;
 };
 
-// As torch.optim.RMSprop.
+// Parameters of torch.optim.RMSprop.
 struct RmsPropSpec {
   double lr = 1e-2;
   double alpha = 0.99;
@@ -74,7 +75,7 @@ struct RmsPropSpec {
   bool centered = false;
 };
 
-// As torch.optim.Adagrad.
+// Parameters of torch.optim.Adagrad.
 struct AdagradSpec {
   double lr = 1e-2;
   double lr_decay = 0;
@@ -85,18 +86,18 @@ struct AdagradSpec {
 
 using OptimizerSpec = std::variant<SgdSpec, AdamSpec, RmsPropSpec, AdagradSpec>;
 
-// Parameters that are updated otherwise than the rest. A parameter belongs to the first group whose
-// pattern matches its name, or to none.
+// Parameters that are updated differently from the rest. A parameter belongs to the first group
+// whose pattern matches its name, or to none.
 struct ParameterGroupSpec {
-  // A regular expression (RE2) that is found in the parameter's name: "^features\\.", "bias$".
+  // Regular expression (RE2) that matches a part of the parameter's name: "^features\\.", "bias$".
   std::string pattern;
-  bool frozen = false;  // neither computed nor updated
+  bool frozen = false;  // gradients are not computed, values are not updated
   std::optional<double> lr;
   std::optional<double> weight_decay;
   std::optional<double> momentum;
 };
 
-// How the learning rate goes on, by the names of torch.optim.lr_scheduler; t counts updates from 0.
+// Learning-rate schedules, by the names of torch.optim.lr_scheduler; t counts updates from 0.
 struct StepScheduleSpec {
   int64_t step_size = 1;
   double gamma = 0.1;
@@ -112,7 +113,7 @@ struct CosineScheduleSpec {
   int64_t t_max = 1;
   double eta_min = 0;
 };
-// As OneCycleLR; takes the place of the optimizer's lr.
+// Parameters of OneCycleLR, which replaces the optimizer's lr.
 struct OneCycleScheduleSpec {
   double max_lr = 0;
   int64_t total_steps = 1;
@@ -125,11 +126,11 @@ struct OneCycleScheduleSpec {
   double final_div_factor = 1e4;
   bool three_phase = false;
 };
-// As ReduceLROnPlateau, which looks at the mean loss of each `interval` updates, or at the metric
-// that the client sends.
+// Parameters of ReduceLROnPlateau, which watches the mean loss of each `interval` updates, or the
+// metric that the client sends.
 struct PlateauScheduleSpec {
   int64_t interval = 1;
-  bool maximize = false;  // a metric that grows is good
+  bool maximize = false;  // a larger metric is better
   double factor = 0.1;
   int64_t patience = 10;
   double threshold = 1e-4;
@@ -138,9 +139,9 @@ struct PlateauScheduleSpec {
   double min_lr = 0;
   double eps = 1e-8;
 };
-// As LinearLR, followed by the schedule proper, which counts from the warm-up's end.
+// Parameters of LinearLR as a warm-up before the schedule, which counts from the warm-up's end.
 struct WarmupSpec {
-  int64_t steps = 0;  // 0: none
+  int64_t steps = 0;  // 0: no warm-up
   double start_factor = 1.0 / 3;
 };
 
@@ -152,7 +153,8 @@ struct ScheduleSpec {
       kind;
 };
 
-// As torch.nn.utils.clip_grad_norm_ and clip_grad_value_, on the gradients of the whole batch.
+// Parameters of torch.nn.utils.clip_grad_norm_ and clip_grad_value_, which clip the gradients of
+// the whole batch.
 struct ClippingSpec {
   std::optional<double> max_norm;
   double norm_type = 2;  // infinity: the largest absolute value
@@ -165,7 +167,7 @@ enum class Precision {
   kFloat16,   // autocast, with a gradient scaler
 };
 
-// As torch.amp.GradScaler, for kFloat16.
+// Parameters of torch.amp.GradScaler, for kFloat16.
 struct GradScalerSpec {
   double init_scale = 65536;
   double growth_factor = 2;
@@ -173,54 +175,54 @@ struct GradScalerSpec {
   int64_t growth_interval = 2000;
 };
 
-// What happens to a step whose loss or gradients are not finite.
+// Policy for a step whose loss or gradients are not finite.
 enum class NonFinitePolicy {
   kFail,  // FAILED_PRECONDITION; nothing changes
-  kSkip,  // the operation counts, the update is left out
+  kSkip,  // the operation succeeds, but the update is skipped
 };
 
-// How the replicas come to have the same parameters after an update.
+// How the replicas get the same parameters after an update.
 enum class SyncMode {
-  kAuto,             // whichever was measured to be faster
+  kAuto,             // the one that was faster when measured
   kReduceBroadcast,  // gradients to the primary, one update there, parameters to all
   kAllReduce,        // gradients to all, the same update on each
 };
 
-// A part of the model with devices of its own. A model is its stages, one after the other: the
-// outputs of one, in order, are the next one's inputs.
+// A submodule with devices of its own. A model is a sequence of stages: the outputs of one, in
+// order, are the inputs of the next.
 struct StageSpec {
   std::string path;                  // of the submodule: "features"; empty: the whole model
-  std::vector<std::string> devices;  // the first holds the primary; empty: all of the server's
+  std::vector<std::string> devices;  // the first holds the primary; empty: all devices
 };
 
 struct CheckpointPolicy {
-  // A checkpoint is written in the background after so many operations, or so much time with an
-  // operation in it, whichever comes first. 0: not for that reason.
+  // Writes a checkpoint in the background after this many operations, or after this time if there
+  // was an operation in it, whichever comes first. 0: never for that reason.
   int64_t every_operations = 0;
   absl::Duration every = absl::ZeroDuration();
-  // How many are kept, the newest. 0: all.
+  // Number of checkpoints to keep, newest first. 0: all.
   int64_t keep = 3;
 };
 
-// What one update uses in place of the spec's.
+// Values that one update uses instead of those in the spec.
 struct HyperParameters {
   std::optional<double> lr;
   std::optional<double> weight_decay;
   std::optional<double> momentum;
-  // Of the parameter groups in their order, in place of their own; empty: theirs.
+  // One per parameter group, in their order; empty: the groups' own.
   std::vector<double> group_lr;
-  // What a plateau schedule looks at, in place of the loss.
+  // Value that a plateau schedule watches instead of the loss.
   std::optional<double> metric;
 };
 
 struct TrainerSpec {
   std::string name;
   std::string model;
-  // 0: the version that is served.
+  // 0: the version that is being served.
   int64_t base_version = 0;
   std::vector<LossSpec> losses;
   LossMode loss_mode = LossMode::kCentral;
-  // kModel: the plain mean of the chunks' losses, right only where the chunks are even.
+  // kModel: uses the plain mean of the chunks' losses, which is right only for even chunks.
   bool unweighted_mean = false;
   OptimizerSpec optimizer;
   std::vector<ParameterGroupSpec> groups;
@@ -231,38 +233,38 @@ struct TrainerSpec {
   NonFinitePolicy non_finite = NonFinitePolicy::kFail;
   SyncMode sync = SyncMode::kAuto;
   bool sync_batch_norm = false;
-  // Of the random numbers that the model draws in training: dropout.
+  // Seed of the random numbers that the model draws in training, for example for dropout.
   uint64_t seed = 0;
-  // One stage, the whole model on all devices, unless given.
+  // Empty: one stage, the whole model on all devices.
   std::vector<StageSpec> stages;
-  // Where outputs are gathered and the loss is computed: a device of the server, or "host". Empty:
-  // the last stage's primary device.
+  // Device on which outputs are gathered and the loss is computed: a device of the server, or
+  // "host". Empty: the last stage's primary device.
   std::string output_device;
-  // The most rows of a batch that a replica works on at once; 0: its whole chunk.
+  // Maximum rows that a replica processes at once; 0: its whole chunk.
   int64_t micro_batch = 0;
   CheckpointPolicy checkpoints;
-  // A trainer that is not used for so long is deleted, after a checkpoint if there is a data
+  // Deletes the trainer after this time without use, after a checkpoint if there is a data
   // directory. Zero: never.
   absl::Duration idle_timeout = absl::ZeroDuration();
   std::string request_id;
 };
 
-// How a stage was split over its replicas.
+// A stage and its devices.
 struct StageInfo {
   std::string path;
   std::vector<std::string> devices;
 };
 
-// The most memory that a trainer has taken on a device, in bytes.
+// Memory of a trainer on one device, in bytes.
 struct DeviceMemory {
   std::string device;
   int64_t current = 0;
   int64_t peak = 0;
 };
 
-// How it stands, in short.
+// Summary of a trainer's state.
 struct TrainerState {
-  bool failed = false;  // an update broke off halfway
+  bool failed = false;  // an update was interrupted: Trainer::Poison()
   std::vector<DeviceMemory> memory;
 };
 
@@ -273,13 +275,13 @@ struct TrainerInfo {
   int64_t applied_sequence = 0;
   int64_t durable_sequence = 0;
   int64_t accumulated = 0;
-  // Steps left out because the loss or a gradient was not finite.
+  // Steps skipped because the loss or a gradient was not finite.
   int64_t skipped = 0;
   double lr = 0;
   std::vector<DeviceMemory> memory;
-  // Tells it from others that have had its name.
+  // Unique: a later trainer of the same name has another.
   std::string id;
-  // Who made it stand where it does, as Sequence::last_operator().
+  // Sequence::last_operator().
   std::string last_operator;
   // Differences between a training step and the same step on one device, one sentence each.
   std::vector<std::string> notes;

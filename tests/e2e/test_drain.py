@@ -190,7 +190,7 @@ def assert_lost_and_saved(server: DurableServer, trainer: str, call: grpc.Future
     assert call.exception().code() == grpc.StatusCode.UNAVAILABLE
     assert "with 1 requests in flight" in server.log
     server.start()
-    assert f"trainer '{trainer}' is back at step 1" in server.log
+    assert f"trainer '{trainer}': restored at step 1" in server.log
 
 
 def test_what_outlasts_the_drain_timeout_is_lost_and_trainers_are_saved(

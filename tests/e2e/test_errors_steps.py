@@ -410,7 +410,7 @@ def test_model_that_computes_the_loss_has_to_return_one(trainers: braid.Client) 
         with pytest.raises(braid.InvalidArgument) as caught:
             trainer.step({"x": rows(ROWS, 10)}, {})
     assert caught.value.field == "losses[0].output"
-    assert "0-dim or one a row" in caught.value.message
+    assert "0-dim or one value per row" in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_training_operations_have_phases_and_a_profile(repository: Path, tmp_pat
         with new_trainer(client, "linear", loss="mse", optimizer={"name": "SGD", "lr": 0.1}) as trainer:
             for _ in range(8):
                 trainer.step({"input": torch.zeros(6, 3)}, {"target": torch.zeros(6, 2)})
-        wait_until(lambda: "training operations are profiled" in server.log)
+        wait_until(lambda: "training operations written to" in server.log)
         wait_until(lambda: server.log.count(" access: Step OK ") == 8)
     assert " backward=" in server.log and " update=" in server.log
     events = json.loads(trace.read_text())["traceEvents"]

@@ -1,4 +1,4 @@
-// Host memory that counts its allocations, in the place of page-locked memory.
+// Allocator of host memory that counts its allocations and stands in for page-locked memory.
 #pragma once
 
 #include <atomic>

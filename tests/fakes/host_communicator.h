@@ -1,4 +1,4 @@
-// Fake Communicator over replicas in host memory that records its calls.
+// Communicator over replicas in host memory that counts its calls.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace braid {
 
 class HostCommunicator final : public Communicator {
  public:
-  // Record of the calls. Must outlive the communicator.
+  // Its calls; outlives it.
   struct Calls {
     int reduces = 0;
     std::vector<size_t> sums;  // in the order in which they started

@@ -74,7 +74,7 @@ using State = std::map<std::string, at::Tensor>;
 // A DataParallel and the schedule that gives it its values.
 class TrainedModule {
  public:
-  // What links so many replicas instead of their shared memory.
+  // Makes the communicator of the replicas; nullptr: they share memory.
   using MakeLink =
       std::function<std::unique_ptr<Communicator>(const std::vector<Worker*>& replicas)>;
 
@@ -89,7 +89,7 @@ class TrainedModule {
     status_ = Init(module, make_link, overlap_reduction);
   }
 
-  // What is wrong with the spec or the model; else there is a model.
+  // Returns the error of creating the model.
   const absl::Status& status() const { return status_; }
   DataParallel& operator*() { return *model_; }
   DataParallel* operator->() { return model_.get(); }
@@ -116,19 +116,19 @@ class TrainedModule {
     return BatchOf(std::vector<HostTensor>{ToHost(x, "x")}, target, mode);
   }
 
-  absl::StatusOr<WorkResult> ForwardBackward(const at::Tensor& x, const at::Tensor& target) {
-    return model_->ForwardBackward(BatchOf(x, target), nullptr);
+  absl::StatusOr<OperationResult> ForwardBackward(const at::Tensor& x, const at::Tensor& target) {
+    return model_->RunTrainStep(BatchOf(x, target), nullptr);
   }
-  absl::StatusOr<WorkResult> Step(const at::Tensor& x, const at::Tensor& target,
-                                  const HyperParameters& changes = {}) {
+  absl::StatusOr<OperationResult> Step(const at::Tensor& x, const at::Tensor& target,
+                                       const HyperParameters& changes = {}) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<GroupValues> values, schedule_->Next(changes));
-    return Advanced(model_->ForwardBackward(BatchOf(x, target), &values));
+    return Advanced(model_->RunTrainStep(BatchOf(x, target), &values));
   }
-  absl::StatusOr<WorkResult> Update(const HyperParameters& changes = {}) {
+  absl::StatusOr<OperationResult> Update(const HyperParameters& changes = {}) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<GroupValues> values, schedule_->Next(changes));
     return Advanced(model_->Update(values));
   }
-  absl::StatusOr<WorkResult> Forward(const at::Tensor& x, Mode mode, bool keep_graph = false) {
+  absl::StatusOr<OperationResult> Forward(const at::Tensor& x, Mode mode, bool keep_graph = false) {
     return model_->Forward(BatchOf(x, std::nullopt, mode), keep_graph);
   }
   absl::StatusOr<EvaluationResult> Evaluate(const at::Tensor& x, const at::Tensor& target) {
@@ -165,7 +165,7 @@ class TrainedModule {
                            Schedule::Create(spec_.schedule, spec_.optimizer, model_->groups()));
     return absl::OkStatus();
   }
-  absl::StatusOr<WorkResult> Advanced(absl::StatusOr<WorkResult> result) {
+  absl::StatusOr<OperationResult> Advanced(absl::StatusOr<OperationResult> result) {
     if (result.ok() && result->updated) {
       schedule_->Advance(result->loss, std::nullopt);
     }

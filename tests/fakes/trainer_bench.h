@@ -66,7 +66,7 @@ inline Operation BackwardOfOnes(int64_t sequence) {
   return operation;
 }
 
-// What trainers are asked for, waited for.
+// Operations of trainers that block until they are done.
 inline absl::StatusOr<OperationResult> Do(Trainer& trainer, Operation operation) {
   PendingOperation pending;
   trainer.Submit(std::move(operation), pending.done());
@@ -92,7 +92,7 @@ inline absl::StatusOr<CheckpointInfo> Restore(Trainer& trainer, const std::strin
   trainer.RestoreCheckpoint(name, pending.done());
   return pending.Wait();
 }
-// As a start of the server does.
+// Resumes the trainer, like a start of the server.
 inline absl::StatusOr<CheckpointInfo> Resume(Trainer& trainer) {
   Pending<absl::StatusOr<CheckpointInfo>> pending;
   trainer.Resume(pending.done());
@@ -137,7 +137,7 @@ class TrainerBench {
     return trainer.ok() ? *std::move(trainer) : nullptr;
   }
 
-  // What the served version makes of Inputs(rows).
+  // Runs the served version on Inputs(rows).
   absl::StatusOr<InferenceResult> Infer(int64_t rows) {
     Pending<absl::StatusOr<InferenceResult>> pending;
     InferenceRequest::Schedule schedule;

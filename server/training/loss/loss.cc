@@ -25,22 +25,30 @@ bool NeedsClasses(LossKind kind) {
   return kind == LossKind::kCrossEntropy || kind == LossKind::kNll;
 }
 
-// Of a target of `shape` that holds no class indices: what its mean divides by, for each row.
+// Returns the denominator of a mean per row, for a target of `shape` that does not hold class
+// indices.
 double NumbersOfRow(LossKind kind, const std::vector<int64_t>& shape) {
   double numbers = 1;
   for (size_t d = 1; d < shape.size(); ++d) {
-    // A distribution over the classes counts once.
+    // The probabilities of one row over the classes count as one value.
     numbers *= d == 1 && NeedsClasses(kind) ? 1 : static_cast<double>(shape[d]);
   }
   return numbers;
 }
 
-// As an argument of ATen's losses: absent if there are none.
-std::optional<at::Tensor> WeightsFor(const at::Tensor& output, const std::vector<double>& weights) {
+// Returns `host` on the device of `output`.
+at::Tensor ToDevice(const at::Tensor& host, const at::Tensor& output, Staging* staging) {
+  return staging != nullptr && staging->device() == output.device() ? staging->Upload(host)
+                                                                    : host.to(output.device());
+}
+
+// Returns `weights` as an argument of ATen's losses; nullopt if there are none.
+std::optional<at::Tensor> WeightsFor(const at::Tensor& output, const std::vector<double>& weights,
+                                     Staging* staging) {
   if (weights.empty()) {
     return std::nullopt;
   }
-  return at::tensor(weights, at::kDouble).to(output.device(), output.scalar_type());
+  return ToDevice(at::tensor(weights, at::kDouble).to(output.scalar_type()), output, staging);
 }
 
 }  // namespace
@@ -118,7 +126,7 @@ absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetR
   }
   const at::Tensor view = ViewRows(*rows.target, rows.start, rows.rows);
   if (kind_ == LossKind::kModule) {
-    // Copies: the module may keep what it is given, or change it.
+    // Copies, because the module may keep or modify its arguments.
     return module_->Compute(prediction.clone(),
                             view.to(output.device(), view.scalar_type(), /*non_blocking=*/false,
                                     /*copy=*/true));
@@ -127,11 +135,10 @@ absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetR
   BRAID_RETURN_IF_ERROR(CheckWeights(output));
   if (HoldsClasses(kind_, *rows.target)) {
     BRAID_RETURN_IF_ERROR(CheckClasses(spec_, output.size(1), rows));
-    return Evaluate(prediction, view.to(output.device()));
+  } else {
+    BRAID_RETURN_IF_ERROR(CheckValues(view, kind_ == LossKind::kBceWithLogits, rows));
   }
-  const at::Tensor expected = view.to(output.device());
-  BRAID_RETURN_IF_ERROR(CheckValues(expected, kind_ == LossKind::kBceWithLogits, rows));
-  return Evaluate(prediction, expected);
+  return Evaluate(prediction, ToDevice(view, output, rows.staging), rows.staging);
 }
 
 absl::Status Loss::CheckAddsUp(const at::Tensor& output, const HostTensor& target) const {
@@ -148,12 +155,12 @@ absl::Status Loss::CheckOutput(const at::Tensor& output, int64_t rows) const {
   absl::string_view expected;
   if (kind_ == LossKind::kModel) {
     if (output.dim() > 1 || output.numel() == 0) {
-      expected = "the loss itself, 0-dim or one a row";
+      expected = "the loss itself, 0-dim or one value per row";
     }
   } else if (NeedsClasses(kind_) && output.dim() < 2) {
     expected = "[rows, classes, ...]";
   } else if (output.dim() < 1 || output.size(0) != rows) {
-    expected = "a row for each of the target's";
+    expected = "as many rows as the target";
   }
   if (expected.empty()) {
     return absl::OkStatus();
@@ -172,25 +179,26 @@ absl::Status Loss::CheckWeights(const at::Tensor& output) const {
   }
   const size_t positive = spec_.pos_weight.size();
   if (positive > 1 && (output.dim() < 2 || static_cast<int64_t>(positive) != output.size(-1))) {
-    return InvalidField(
-        field_ + ".pos_weight",
-        absl::StrCat("holds ", positive, "; output '", spec_.output, "' has shape ",
-                     ShapeString(output.sizes().vec()),
-                     ": expected 1, or one for each entry of a row's last dimension"));
+    return InvalidField(field_ + ".pos_weight",
+                        absl::StrCat("holds ", positive, "; output '", spec_.output, "' has shape ",
+                                     ShapeString(output.sizes().vec()),
+                                     ": expected 1, or one for each entry of the last dimension"));
   }
   return absl::OkStatus();
 }
 
-at::Tensor Loss::Evaluate(const at::Tensor& output, const at::Tensor& target) const {
+at::Tensor Loss::Evaluate(const at::Tensor& output, const at::Tensor& target,
+                          Staging* staging) const {
   const int64_t reduction =
       spec_.reduction == Reduction::kMean ? at::Reduction::Mean : at::Reduction::Sum;
   switch (kind_) {
     case LossKind::kCrossEntropy:
-      return at::cross_entropy_loss(output, target, WeightsFor(output, spec_.class_weights),
-                                    reduction, *spec_.ignore_index, spec_.label_smoothing);
+      return at::cross_entropy_loss(output, target,
+                                    WeightsFor(output, spec_.class_weights, staging), reduction,
+                                    *spec_.ignore_index, spec_.label_smoothing);
     case LossKind::kNll:
-      return at::nll_loss_nd(output, target, WeightsFor(output, spec_.class_weights), reduction,
-                             *spec_.ignore_index);
+      return at::nll_loss_nd(output, target, WeightsFor(output, spec_.class_weights, staging),
+                             reduction, *spec_.ignore_index);
     case LossKind::kMse:
       return at::mse_loss(output, target, reduction);
     case LossKind::kL1:
@@ -200,8 +208,8 @@ at::Tensor Loss::Evaluate(const at::Tensor& output, const at::Tensor& target) co
     case LossKind::kHuber:
       return at::huber_loss(output, target, reduction, *spec_.delta);
     case LossKind::kBceWithLogits:
-      return at::binary_cross_entropy_with_logits(output, target, /*weight=*/{},
-                                                  WeightsFor(output, spec_.pos_weight), reduction);
+      return at::binary_cross_entropy_with_logits(
+          output, target, /*weight=*/{}, WeightsFor(output, spec_.pos_weight, staging), reduction);
     case LossKind::kKlDiv:
       return at::kl_div(output, target, reduction, spec_.log_target);
     case LossKind::kModule:

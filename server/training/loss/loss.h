@@ -1,5 +1,4 @@
-// One loss: a number over rows of one output and one target. Losses and parameters are those of
-// torch.nn.functional.
+// One loss of one output and one target. Losses and parameters are those of torch.nn.functional.
 #pragma once
 
 #include <cstddef>
@@ -20,34 +19,34 @@ namespace braid {
 
 class LossModule;
 
-// Thread-safe: immutable, but for the copies that its module makes of itself.
+// Owned by an Objective. Thread-safe: immutable except for the copies of a module.
 class Loss {
  public:
-  // The loss at `field` of the request ("losses[0]") for a model of `config`. INVALID_ARGUMENT
-  // naming `field`.name, .output, … for what is wrong with it.
+  // `field`: place of the loss in the request ("losses[0]"). `config`: of the model.
+  // INVALID_ARGUMENT naming `field`.name, .output, …
   static absl::StatusOr<Loss> Create(LossSpec spec, LossMode mode, const std::string& field,
                                      const ModelConfig& config);
 
-  // What a mean over these rows divides by: their numbers; with class indices the sum of the class
-  // weights of those that count, with class probabilities the numbers of one class; rows where a
-  // module or the model makes the loss. 1 with reduction "sum".
+  // Returns the denominator of the mean over these rows: the count of their elements; with class
+  // indices the sum of the class weights of those that count; with class probabilities the count
+  // for one class; the rows if a module or the model computes the loss. 1 with reduction "sum".
   absl::StatusOr<double> Denominator(const TargetRows& rows) const;
 
-  // The loss, 0-dim, of the same rows of `output`, with a gradient where gradients are on and
-  // `output` requires one; on the output's device, on the thread of that device's worker.
-  // INVALID_ARGUMENT naming targets[i] for a target that does not go with the output, a class index
-  // that is out of range, or NaN, and `field`.output, .class_weights, … for what only an output
-  // shows.
+  // Returns the loss, 0-dim, of `output`, which has the same rows, on the output's device; with a
+  // gradient if gradients are enabled and `output` requires one. Called on that device's worker.
+  // Does not wait for the device. INVALID_ARGUMENT naming targets[i] for a target that does not
+  // match the output, a class index out of range, or NaN; naming `field`.output, .class_weights, …
+  // for a mismatch that only an output shows.
   absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const TargetRows& rows) const;
 
-  // Checks that the loss of a batch follows from those of its parts. FAILED_PRECONDITION, naming
-  // `field`.module with the evidence, for a module that is neither a mean nor a sum over rows.
-  // `output`: of the batch's first rows; `target`: the whole batch's. Called by one thread at a
-  // time; other errors are Compute()'s.
+  // Checks that the losses of the parts of a batch add up to its loss. FAILED_PRECONDITION, naming
+  // `field`.module with the numbers, for a module that is neither a mean nor a sum over rows.
+  // `output`: of the batch's first rows; `target`: of the whole batch. Called by one thread at a
+  // time. Other errors: Compute().
   absl::Status CheckAddsUp(const at::Tensor& output, const HostTensor& target) const;
 
   LossKind kind() const { return kind_; }
-  // Which of the model's outputs it takes.
+  // Returns the index of the model output that the loss takes.
   size_t output_index() const { return output_index_; }
   // With all defaults filled in.
   const LossSpec& spec() const { return spec_; }
@@ -57,19 +56,19 @@ class Loss {
       : spec_(std::move(spec)), kind_(kind), field_(std::move(field)) {}
 
   absl::Status TakeOutput(const ModelConfig& config);
-  // Whether an output is one that the loss can be taken of.
+  // Checks that the loss can take `output`.
   absl::Status CheckOutput(const at::Tensor& output, int64_t rows) const;
   absl::Status CheckWeights(const at::Tensor& output) const;
-  at::Tensor Evaluate(const at::Tensor& output, const at::Tensor& target) const;
+  at::Tensor Evaluate(const at::Tensor& output, const at::Tensor& target, Staging* staging) const;
   at::Tensor OfModel(const at::Tensor& output) const;
 
   LossSpec spec_;
   LossKind kind_;
   std::string field_;
   size_t output_index_ = 0;
-  // That the configuration gives the output: under autocast it may come in another.
+  // Type of the output in the configuration; under autocast it may have another.
   DataType type_ = DataType::kFp32;
-  std::shared_ptr<LossModule> module_;  // of kModule
+  std::shared_ptr<LossModule> module_;  // kModule only
 };
 
 }  // namespace braid

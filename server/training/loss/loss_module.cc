@@ -17,7 +17,8 @@
 namespace braid {
 namespace {
 
-// What the module says of itself is the client's to know; that memory ran out is not its fault.
+// Errors that the module raises are for the client. Running out of memory is not the module's
+// fault.
 absl::Status Named(const std::string& field, absl::string_view what, const absl::Status& status) {
   if (status.code() != absl::StatusCode::kInternal) {
     return status;
@@ -59,7 +60,7 @@ absl::Status CheckForward(const torch::jit::Module& module, const std::string& f
                           "; expected forward(self, output: Tensor, target: Tensor) -> Tensor"));
 }
 
-// A module in evaluation mode, as it always runs.
+// Sets evaluation mode, in which loss modules always run.
 absl::Status CheckStateless(const torch::jit::Module& module, const std::string& field) {
   std::vector<StateChange> changes;
   const absl::Status status = CatchTorch([&] {
@@ -99,7 +100,7 @@ absl::StatusOr<at::Tensor> LossModule::Compute(const at::Tensor& output, const a
     result = copy.module.forward({output, target});
     return absl::OkStatus();
   });
-  // A copy that failed may be half changed, and goes.
+  // Drops a copy that failed, because it may be partly modified.
   BRAID_RETURN_IF_ERROR(Named(field_, "the module failed: ", status));
   GiveBack(std::move(copy));
   if (!result.isTensor()) {

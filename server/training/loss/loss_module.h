@@ -1,5 +1,5 @@
-// A loss that a client brings: a TorchScript module, forward(output, target) -> Tensor. It holds no
-// state across calls.
+// Loss supplied by the client: a TorchScript module, forward(output, target) -> Tensor, without
+// state between calls.
 #pragma once
 
 #include <memory>
@@ -20,27 +20,27 @@
 
 namespace braid {
 
-// Thread-safe: each call runs on a copy of the module that no other call uses.
+// Owned by a Loss. Thread-safe: each call runs on a copy of the module that no other call uses.
 class LossModule {
  public:
-  // INVALID_ARGUMENT naming `field` ("losses[0].module") if `bytes` are no TorchScript file, or its
+  // INVALID_ARGUMENT naming `field` ("losses[0].module") if `bytes` are not a TorchScript file, or
   // forward does not take two tensors and return one, or changes an attribute of the module.
   static absl::StatusOr<std::unique_ptr<LossModule>> Load(std::string bytes, std::string field);
 
-  // The module's value, 0-dim, in evaluation mode. It may keep or change what it is given. With
-  // gradients on, `output` requires one. INVALID_ARGUMENT if it fails, FAILED_PRECONDITION for a
-  // value that is no loss; both name `field`.
+  // Returns the module's value, 0-dim, in evaluation mode. The module may keep or modify the
+  // arguments. With gradients enabled, `output` requires one. INVALID_ARGUMENT if the module fails,
+  // FAILED_PRECONDITION if its value is not a loss; both name `field`.
   absl::StatusOr<at::Tensor> Compute(const at::Tensor& output, const at::Tensor& target);
 
-  // True if Prove() has succeeded with targets in a range that holds all of `targets`; with
-  // gradients on, also for gradients.
+  // Returns true if Prove() has succeeded for a range of targets that includes `targets`; with
+  // gradients enabled, also for gradients.
   bool IsProven(const at::Tensor& targets) const ABSL_LOCKS_EXCLUDED(mu_);
   // Calls ProveParts(). FAILED_PRECONDITION names `field`.
   absl::Status Prove(const at::Tensor& outputs, const at::Tensor& targets, Reduction reduction)
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // The targets that the proof was made with.
+  // The range of the targets that the proof used.
   struct Proof {
     double least = 0;
     double most = 0;

@@ -26,10 +26,10 @@ namespace braid {
 namespace {
 
 constexpr uint64_t kSeed = 20;
-// Elements of the output that the random batches have together: more would take seconds.
+// Total elements of the outputs of the random batches: more would take seconds.
 constexpr int64_t kBudget = int64_t{1} << 27;
 constexpr int64_t kDraws = 16;
-// Rows of the first batch, of a random one, and of what random ones are made of.
+// Rows of the first batch, of a random batch, and of the pool for random batches.
 constexpr int64_t kFirstRows = 64;
 constexpr int64_t kMaxRows = 7;
 constexpr int64_t kPool = 8;
@@ -41,7 +41,7 @@ struct Rows {
 
 struct Value {
   double loss = 0;
-  at::Tensor gradient;  // undefined: not asked for
+  at::Tensor gradient;  // undefined: not requested
 };
 
 Rows Slice(const Rows& rows, int64_t start, int64_t count) {
@@ -56,12 +56,12 @@ class Comparison {
       : loss_(loss),
         mean_(reduction == Reduction::kMean),
         gradients_(gradients),
-        // A module may compute in float32 what it gets in float64.
+        // A module may compute in float32 although the arguments are float64.
         tolerance_(type == at::kDouble || type == at::kFloat ? 1e-4 : 0.05),
         rounding_(type == at::kDouble || type == at::kFloat ? 1e-6 : 0.01) {}
 
-  // How the loss of `rows` differs from those of the first `split` rows and of the rest; nullopt:
-  // not at all, or unknown. The loss's error on `rows`.
+  // Describes how the loss of `rows` differs from the losses of the first `split` rows and the
+  // rest; nullopt: no difference, or unknown. Returns the loss's error on `rows`.
   absl::StatusOr<std::optional<std::string>> Run(const Rows& rows, int64_t split) const {
     BRAID_ASSIGN_OR_RETURN(const Value whole, Evaluate(rows, kSeed));
     const int64_t count = rows.output.size(0);
@@ -103,7 +103,7 @@ class Comparison {
     Value value;
     BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
       const at::Tensor leaf = rows.output.detach().requires_grad_(gradients_);
-      // Copies: the loss may change what it is given.
+      // Copies, because the loss may modify its arguments.
       BRAID_ASSIGN_OR_RETURN(const at::Tensor loss, loss_(leaf.clone(), rows.target.clone()));
       value.loss = loss.item<double>();
       if (gradients_) {
@@ -117,7 +117,7 @@ class Comparison {
     return value;
   }
 
-  // How much the terms of a loss come to that may cancel each other, as in (output *
+  // Returns the magnitude of the terms of a loss, which may cancel each other, as in (output *
   // target).mean().
   static double TermsOf(const Value& whole, const Rows& rows) {
     const double terms =
@@ -132,14 +132,14 @@ class Comparison {
   const double rounding_;   // relative to their terms
 };
 
-// At most `most` of the rows, evenly spread.
+// Returns at most `most` of the rows, evenly spread.
 at::Tensor Spread(const at::Tensor& rows, int64_t most) {
   const int64_t count = std::min(most, rows.size(0));
   const at::Tensor index = (at::arange(count, at::kLong) * rows.size(0)).floor_divide(count);
   return rows.index_select(0, index.to(rows.device()));
 }
 
-// Makes random batches. All that it draws comes from the thread's generator.
+// Makes random batches with the thread's random number generator.
 class Draws {
  public:
   Draws(const at::Tensor& outputs, const at::Tensor& targets)
@@ -148,7 +148,7 @@ class Draws {
         (targets.scalar_type() == at::kBool ? targets.to(at::kByte) : targets).flatten();
     const int64_t row = targets.numel() / targets.size(0);
     std::vector<at::Tensor> pool = {Spread(targets, kPool / 2)};
-    // A value that marks what does not count may be in few rows.
+    // A marker value such as ignore_index may occur in few rows.
     for (const at::Tensor& place : {flat.argmin(), flat.argmax()}) {
       pool.push_back(targets.narrow(0, place.item<int64_t>() / row, 1));
     }

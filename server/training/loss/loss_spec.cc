@@ -52,7 +52,7 @@ absl::StatusOr<LossKind> KindOf(LossMode mode, const std::string& field, const L
                    })));
 }
 
-// That a parameter is given only to a loss that has it.
+// Checks that a parameter is given only to a loss that has it.
 absl::Status CheckOwners(LossKind kind, const std::string& field, const LossSpec& spec) {
   const struct {
     absl::string_view name;

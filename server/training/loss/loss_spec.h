@@ -1,4 +1,4 @@
-// What a client may ask of a loss.
+// Checks of the configuration of a loss.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ enum class LossKind {
   kBceWithLogits,
   kKlDiv,
   kModule,  // a TorchScript module of the client
-  kModel,   // the model computes it: what it takes is the loss
+  kModel,   // computed by the model: the output is the loss
 };
 
-// The kind of `spec`, which is at `field` of the request ("losses[0]") and gets its defaults filled
-// in, but for `output`. INVALID_ARGUMENT naming `field`.name, or the parameter that is out of range
-// or another loss's.
+// Returns the kind of `spec`, and fills in its defaults except for `output`. `field`: its place in
+// the request ("losses[0]"). INVALID_ARGUMENT naming `field`.name, or a parameter that is out of
+// range or belongs to another loss.
 absl::StatusOr<LossKind> CheckLossSpec(LossMode mode, const std::string& field, LossSpec* spec);
 
 }  // namespace braid

@@ -19,7 +19,7 @@ std::string Form(DataType type, const std::vector<int64_t>& shape) {
   return absl::StrCat(DataTypeName(type), " ", ShapeString(shape));
 }
 
-// A target of class probabilities has its form right, but goes with no ignore_index.
+// Class probabilities cannot be combined with ignore_index.
 absl::Status CheckProbabilities(LossKind kind, const LossSpec& spec, const HostTensor& target) {
   if (kind != LossKind::kCrossEntropy || *spec.ignore_index < 0) {
     return absl::OkStatus();
@@ -45,7 +45,7 @@ bool HoldsClasses(LossKind kind, const HostTensor& target) {
 
 absl::Status CheckTargetForm(LossKind kind, const LossSpec& spec, DataType type,
                              const at::Tensor& output, const HostTensor& target) {
-  // The output may be of some of the target's rows.
+  // The output may have a part of the target's rows.
   std::vector<int64_t> whole = output.sizes().vec();
   whole.front() = target.rows();
   std::vector<int64_t> classes = whole;

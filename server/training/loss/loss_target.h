@@ -1,4 +1,4 @@
-// The targets that losses take: what they have to be to go with an output.
+// Targets of losses, and checks that they match an output.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,22 @@
 #include "absl/status/status.h"
 #include "server/base/data_type.h"
 #include "server/base/host_tensor.h"
+#include "server/devices/staging.h"
 #include "server/training/loss/loss_spec.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
 
-// Rows [start, start + rows) of a batch's target, whose name is its place in the request:
-// "targets[1]".
+// Rows [start, start + rows) of a target. Its name is its place in the request: "targets[1]".
 struct TargetRows {
-  const HostTensor* target = nullptr;  // null: the loss takes none
+  const HostTensor* target = nullptr;  // nullptr: the loss takes no target
   int64_t start = 0;
   int64_t rows = 0;
+  // Host memory for copies to the output's device; nullptr: the copies wait for the device.
+  Staging* staging = nullptr;
 };
 
-// The INT64 elements of those rows, read where they lie.
+// The INT64 elements of these rows, read in place.
 class ClassIndices {
  public:
   explicit ClassIndices(const TargetRows& rows);
@@ -32,7 +34,7 @@ class ClassIndices {
     std::memcpy(&index, data_ + i * static_cast<int64_t>(sizeof(index)), sizeof(index));
     return index;
   }
-  // The row of the batch that element i is in.
+  // Returns the row of the batch that contains element i.
   int64_t row(int64_t i) const { return start_ + i / row_size_; }
 
  private:
@@ -42,20 +44,20 @@ class ClassIndices {
   const char* data_;
 };
 
-// Whether a loss of `kind` takes `target` for class indices.
+// Returns true if a loss of `kind` reads `target` as class indices.
 bool HoldsClasses(LossKind kind, const HostTensor& target);
 
-// Whether `target` has datatype and shape to go with `output`, whose datatype is `type` but for
+// Checks that datatype and shape of `target` match `output`, whose datatype is `type` except under
 // autocast. INVALID_ARGUMENT naming targets[i].datatype or .shape.
 absl::Status CheckTargetForm(LossKind kind, const LossSpec& spec, DataType type,
                              const at::Tensor& output, const HostTensor& target);
 
-// INVALID_ARGUMENT naming targets[i] for an index that is neither in [0, classes) nor
+// Returns INVALID_ARGUMENT naming targets[i] for an index that is neither in [0, classes) nor
 // `spec.ignore_index`.
 absl::Status CheckClasses(const LossSpec& spec, int64_t classes, const TargetRows& rows);
 
-// INVALID_ARGUMENT naming targets[i] for NaN in `values`, which are the rows on a device; with
-// `probabilities` for all that is not in [0, 1].
+// Returns INVALID_ARGUMENT naming targets[i] for NaN in `values`, the rows in host memory; with
+// `probabilities` for every value outside [0, 1].
 absl::Status CheckValues(const at::Tensor& values, bool probabilities, const TargetRows& rows);
 
 }  // namespace braid

@@ -15,12 +15,12 @@
 namespace braid {
 namespace {
 
-// What PyTorch's losses leave out unless told otherwise.
+// PyTorch's default ignore_index.
 constexpr int64_t kIgnored = -100;
 
 absl::Status CheckCount(const TrainerSpec& spec) {
   if (spec.unweighted_mean && spec.loss_mode != LossMode::kModel) {
-    return InvalidField("unweighted_mean", "goes with a loss that the model computes");
+    return InvalidField("unweighted_mean", "requires a loss that the model computes");
   }
   if (spec.loss_mode == LossMode::kClient && !spec.losses.empty()) {
     return InvalidField("losses", absl::StrCat(spec.losses.size(),
@@ -34,7 +34,8 @@ absl::Status CheckCount(const TrainerSpec& spec) {
   return absl::OkStatus();
 }
 
-// A part whose targets all have weight 0 would divide by 0, although its smoothed classes count.
+// Rejects weights of 0 with label smoothing: a part whose targets all have weight 0 would divide by
+// 0, although its smoothed classes count.
 absl::Status CheckParts(const TrainerSpec& spec) {
   const bool in_parts = spec.loss_mode == LossMode::kPerReplica || spec.micro_batch > 0;
   for (size_t i = 0; in_parts && i < spec.losses.size(); ++i) {
@@ -52,7 +53,7 @@ absl::Status CheckParts(const TrainerSpec& spec) {
   return absl::OkStatus();
 }
 
-// Each once.
+// Returns the distinct names, quoted.
 std::string Quoted(const std::vector<std::string>& names) {
   std::set<std::string> quoted;
   for (const std::string& name : names) {
@@ -62,11 +63,11 @@ std::string Quoted(const std::vector<std::string>& names) {
 }
 
 TargetRows RowsOfTarget(const std::vector<HostTensor>& targets, size_t i, int64_t start,
-                        int64_t rows) {
-  return {targets.empty() ? nullptr : &targets[i], start, rows};
+                        int64_t rows, Staging* staging = nullptr) {
+  return {targets.empty() ? nullptr : &targets[i], start, rows, staging};
 }
 
-// Of Σ factor · value, by the leaves that are defined.
+// Returns the gradients of Σ factor · value with respect to the defined leaves.
 std::vector<at::Tensor> Differentiate(const std::vector<at::Tensor>& values,
                                       const std::vector<double>& factors, double scale,
                                       const std::vector<at::Tensor>& leaves) {
@@ -163,7 +164,7 @@ absl::Status Objective::CheckOne(const std::vector<HostTensor>& targets, size_t 
   const auto end = targets.begin() + static_cast<std::ptrdiff_t>(i);
   if (std::any_of(targets.begin(), end, same)) {
     return InvalidField(field + ".name",
-                        absl::StrCat("target '", target.name, "' is there twice; expected once"));
+                        absl::StrCat("target '", target.name, "' is given twice; expected once"));
   }
   if (target.shape.empty() || target.rows() != rows) {
     return InvalidField(field + ".shape", absl::StrCat("target '", target.name, "' has shape ",
@@ -228,11 +229,20 @@ absl::Status Objective::CheckAddsUp(const std::vector<at::Tensor>& outputs,
   return absl::OkStatus();
 }
 
+double ObjectiveValue::loss() const {
+  double sum = 0;
+  for (const LossTerm& term : terms) {
+    sum += term.factor * term.value.item<double>();
+  }
+  return sum;
+}
+
 absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>& outputs,
                                                   const std::vector<HostTensor>& targets,
                                                   int64_t start, int64_t rows,
                                                   const std::vector<double>& shares,
-                                                  GradientRequest gradient) const {
+                                                  GradientRequest gradient,
+                                                  Staging* staging) const {
   const c10::AutoGradMode grad(gradient.wanted);
   std::vector<at::Tensor> leaves(outputs.size());
   std::vector<at::Tensor> values;
@@ -245,8 +255,8 @@ absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>&
     if (!leaf.defined()) {
       leaf = outputs[losses_[i].output_index()].detach().requires_grad_(gradient.wanted);
     }
-    BRAID_ASSIGN_OR_RETURN(at::Tensor value,
-                           losses_[i].Compute(leaf, RowsOfTarget(targets, i, start, rows)));
+    BRAID_ASSIGN_OR_RETURN(
+        at::Tensor value, losses_[i].Compute(leaf, RowsOfTarget(targets, i, start, rows, staging)));
     values.push_back(std::move(value));
     factors.push_back(losses_[i].spec().weight * shares[i]);
   }
@@ -254,7 +264,7 @@ absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>&
   result.output_gradients.resize(outputs.size());
   if (gradient.wanted) {
     result.output_gradients = Differentiate(values, factors, gradient.scale, leaves);
-    // None of the targets counts: the gradient is zero, which updates what it reaches all the same.
+    // If no target counts, the gradient is zero. It still updates the parameters that it reaches.
     for (size_t i = 0; i < losses_.size(); ++i) {
       at::Tensor& of_output = result.output_gradients[losses_[i].output_index()];
       if (!of_output.defined()) {
@@ -263,7 +273,7 @@ absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>&
     }
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    result.loss += factors[i] * values[i].item<double>();
+    result.terms.push_back({values[i].detach(), factors[i]});
   }
   return result;
 }

@@ -1,8 +1,8 @@
-// What a trainer minimizes: the sum of its losses, each times its weight.
+// The objective of a trainer: the weighted sum of its losses.
 //
-// A batch may be computed in parts, by several replicas or one after the other. A mean over the
-// batch is then the sum over the parts of each part's mean times its share of what the whole mean
-// divides by; so are the gradients.
+// A batch may be computed in parts, by several replicas or one after the other. The mean over the
+// batch is then the sum of the parts' means, each times the part's share of the denominator of the
+// whole mean. The same holds for the gradients.
 #pragma once
 
 #include <cstdint>
@@ -20,78 +20,90 @@
 
 namespace braid {
 
+// One loss of an objective: `value`, 0-dim, on the device that computed it.
+struct LossTerm {
+  at::Tensor value;
+  double factor = 1;
+};
+
 struct ObjectiveValue {
-  double loss = 0;  // the weighted sum
-  // One for each output of the model; undefined where no loss depends on it, all undefined unless
-  // asked for.
+  std::vector<LossTerm> terms;
+  // One per output of the model; undefined where no loss depends on the output, and all undefined
+  // unless gradients are requested.
   std::vector<at::Tensor> output_gradients;
+
+  // Returns Σ factor · value. Waits for the device.
+  double loss() const;
 };
 
 struct GradientRequest {
   bool wanted = true;
-  // Multiplies the loss before it is differentiated, not the loss that is reported.
+  // Factor of the loss before it is differentiated. The reported loss is unscaled.
   double scale = 1;
 };
 
-// Immutable, thread-safe.
+// Shared by a trainer and its evaluations. Immutable, thread-safe.
 class Objective {
  public:
-  // The losses of `spec`, whose defaults are filled in. INVALID_ARGUMENT naming losses,
-  // losses[i].name, … or unweighted_mean.
+  // Fills in the defaults of the losses of `*spec`. INVALID_ARGUMENT naming losses, losses[i].name,
+  // … or unweighted_mean.
   static absl::StatusOr<std::shared_ptr<const Objective>> Create(TrainerSpec* spec,
                                                                  const ModelConfig& config);
 
-  // One target for each loss, in the losses' order, or with LossMode::kClient measured()'s alone,
-  // from a request's `targets`; each is named by its place there, "targets[1]", which is how the
-  // functions below name it. INVALID_ARGUMENT for a target that is not one of them, is there twice,
-  // missing, or not of `rows` rows. None with LossMode::kModel, where the targets are inputs of the
-  // model and not looked at.
+  // Picks from a request's `targets` one per loss, in the losses' order; with LossMode::kClient
+  // only the target of measured(). Names each by its place in the request, "targets[1]", for the
+  // errors of the functions below. Returns none with LossMode::kModel, where the targets are inputs
+  // of the model. INVALID_ARGUMENT for a target that is unknown, duplicated, missing, or not of
+  // `rows` rows.
   absl::StatusOr<std::vector<HostTensor>> PickTargets(const std::vector<HostTensor>& targets,
                                                       int64_t rows) const;
 
-  // Which of the model's outputs the losses take.
+  // Returns for each output of the model whether a loss takes it.
   const std::vector<bool>& takes_output() const { return takes_output_; }
   const std::vector<Loss>& losses() const { return losses_; }
-  // Whose target metrics are measured by, and the output that they are of: the first loss's; with
+  // Returns the loss whose target and output metrics compare: the first loss; with
   // LossMode::kClient "target" and the first output.
   const LossSpec& measured() const;
   size_t measured_output() const;
-  // One of the losses is a module, which may draw random numbers.
+  // Returns true if a loss is a module, which may draw random numbers.
   bool has_module() const;
 
-  // Each loss's Denominator() over rows [start, start + rows). On any thread.
+  // Returns each loss's Denominator() over rows [start, start + rows). On any thread.
   absl::StatusOr<std::vector<double>> Denominators(const std::vector<HostTensor>& targets,
                                                    int64_t start, int64_t rows) const;
 
-  // Each loss's share of the whole that a part has, by their denominators: 1 for a sum, and where
-  // the whole is 0, so that what comes out is the NaN that a mean over nothing is.
+  // Returns each loss's weight for a part, from the denominators of the part and the whole: 1 for a
+  // sum, and 1 if the whole is 0, so that the result is NaN like the mean of nothing.
   std::vector<double> Shares(const std::vector<double>& part,
                              const std::vector<double>& whole) const;
 
-  // Loss::CheckAddsUp() of each loss, before the first part of a batch is computed. `outputs`: of
-  // the first part, by one worker's thread.
+  // Calls Loss::CheckAddsUp() for each loss, before the first part of a batch is computed.
+  // `outputs`: of the first part. Called by one worker's thread.
   absl::Status CheckAddsUp(const std::vector<at::Tensor>& outputs,
                            const std::vector<HostTensor>& targets, bool with_gradient) const;
 
-  // Σ weight · share · loss over rows [start, start + rows) of the targets. `outputs` are the
-  // model's for these rows, detached, on the device of the calling worker's thread; those that no
-  // loss takes may be undefined. A loss whose share is 0 is left out. Errors are Loss::Compute()'s.
+  // Computes Σ weight · share · loss over rows [start, start + rows) of the targets. Does not wait
+  // for the device, unless `staging` is nullptr. `outputs` are the model's for these rows,
+  // detached, on the device of the calling worker's thread; those that no loss takes may be
+  // undefined. A loss whose share is 0 is left out. `staging`: host memory for the copies of the
+  // targets to that device; nullptr: the copies wait for the device. Errors are Loss::Compute()'s.
   absl::StatusOr<ObjectiveValue> Compute(const std::vector<at::Tensor>& outputs,
                                          const std::vector<HostTensor>& targets, int64_t start,
                                          int64_t rows, const std::vector<double>& shares,
-                                         GradientRequest gradient) const;
+                                         GradientRequest gradient,
+                                         Staging* staging = nullptr) const;
 
  private:
   Objective(LossMode mode, std::vector<Loss> losses, size_t outputs);
 
-  // In PickTargets()'s order.
+  // Returns the names of the targets, in PickTargets()'s order.
   std::vector<std::string> TargetNames() const;
   absl::Status CheckOne(const std::vector<HostTensor>& targets, size_t i, int64_t rows) const;
 
   const LossMode mode_;
   const std::vector<Loss> losses_;
   std::vector<bool> takes_output_;
-  LossSpec client_;  // what is known of the client's loss
+  LossSpec client_;  // kClient: defaults for metrics
 };
 
 }  // namespace braid

@@ -49,7 +49,7 @@ std::set<std::string> Required(const OptimizerSpec& spec, const ParameterGroups&
   return names;
 }
 
-// The batch that parameters of this place, group and count belong to.
+// Returns the batch for parameters of this buffer, group and update count.
 UpdatePlan::Batch& BatchOf(std::vector<UpdatePlan::Batch>& batches, size_t buffer, size_t group,
                            int64_t updates) {
   const auto found = std::find_if(batches.begin(), batches.end(), [&](const auto& batch) {
@@ -62,7 +62,7 @@ UpdatePlan::Batch& BatchOf(std::vector<UpdatePlan::Batch>& batches, size_t buffe
   return batches.back();
 }
 
-// What of `ranges` lies within `part`.
+// Returns the parts of `ranges` within `part`.
 std::vector<Slice> Within(const Slice& part, const std::vector<Slice>& ranges) {
   std::vector<Slice> slices;
   for (const Slice& range : ranges) {

@@ -15,15 +15,15 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The number of this update, one a slice, as the fused kernels take it.
+// Returns the number of this update once per slice, the format of the fused kernels.
 Tensors Counts(const Tensors& values, int64_t updates) {
   const at::Tensor count =
       at::full({}, static_cast<double>(updates + 1), values.front().options().dtype(at::kFloat));
   return Tensors(values.size(), count);
 }
 
-// For the datatypes of which the fused kernel stores nothing but what is left over behind whole
-// vectors, on the CPU.
+// Replaces the fused CPU kernel for datatypes for which it stores only the remainder after whole
+// vectors.
 void UpdateReduced(const SgdSpec& spec, const GroupValues& values, int64_t updates,
                    UpdateSlices& slices) {
   for (size_t s = 0; s < slices.values.size(); ++s) {
@@ -81,13 +81,13 @@ void Update(const AdagradSpec& spec, const GroupValues& values, int64_t updates,
                       spec.eps, /*maximize=*/false);
 }
 
-// So many elements at a time that what comes between stays in the cache.
+// Number of elements per block: temporaries stay in the cache.
 int64_t BlockSize(const at::Tensor& values) {
   return values.is_cpu() ? int64_t{1 << 15} * at::get_num_threads() : int64_t{1 << 22};
 }
 
-// There is no fused kernel. Each operation rounds once: one that multiplies and adds would round
-// once or twice, depending on where in a slice the element is.
+// Torch has no fused kernel for it. Each operation here rounds once: a fused multiply-add would
+// round once or twice, depending on the element's position in a slice.
 void Update(const RmsPropSpec& spec, const GroupValues& values, int64_t, UpdateSlices& slices) {
   for (size_t s = 0; s < slices.values.size(); ++s) {
     const int64_t size = slices.values[s].numel();

@@ -1,4 +1,4 @@
-// One update by torch.optim's rules, of slices of flat buffers.
+// One update of slices of flat buffers, by the formulas of torch.optim.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace braid {
 
-// Slices of one flat buffer, and of the optimizer's state for it; a multiple of 64 bytes each.
+// Slices of one flat buffer and of the optimizer's state for it, each a multiple of 64 bytes long.
 struct UpdateSlices {
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
-  // By torch.optim's names. "momentum_buffer" counts only where the momentum is not 0.
+  // By torch.optim's names. "momentum_buffer" is used only if the momentum is not 0.
   std::map<std::string, std::vector<at::Tensor>> state;
 };
 
-// Updates `slices`, which have been updated `updates` times before. What comes out does not depend,
-// in any bit, on how the elements are cut into slices.
+// Updates `slices`, which have been updated `updates` times before. The result does not depend, bit
+// for bit, on how the elements are cut into slices.
 void UpdateInPlace(const OptimizerSpec& spec, const GroupValues& values, int64_t updates,
                    UpdateSlices& slices);
 

@@ -1,4 +1,4 @@
-// What may be asked of an optimizer.
+// Checks of the configuration of an optimizer.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,12 +7,12 @@
 
 namespace braid {
 
-// INVALID_ARGUMENT naming the field ("optimizer.sgd.lr") that is out of range.
+// Returns INVALID_ARGUMENT naming a field ("optimizer.sgd.lr") that is out of range.
 absl::Status CheckOptimizer(const OptimizerSpec& spec);
 
-// "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad".
+// Returns "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad".
 absl::string_view OptimizerName(const OptimizerSpec& spec);
-// SGD and RMSprop do.
+// Returns true for SGD and RMSprop.
 bool TakesMomentum(const OptimizerSpec& spec);
 
 }  // namespace braid

@@ -15,7 +15,7 @@
 namespace braid {
 namespace {
 
-// Of a compiled pattern, in bytes: thousands of times what names of parameters need.
+// Maximum size of a compiled pattern in bytes, thousands of times what parameter names need.
 constexpr int64_t kMaxPatternMemory = int64_t{1} << 20;
 
 absl::Status CheckNumber(const std::string& field, std::optional<double> value, bool frozen) {
@@ -23,7 +23,7 @@ absl::Status CheckNumber(const std::string& field, std::optional<double> value, 
     return absl::OkStatus();
   }
   if (frozen) {
-    return InvalidField(field, "given for frozen parameters; expected a pattern alone");
+    return InvalidField(field, "given for frozen parameters; expected only a pattern");
   }
   return CheckNotNegative(field, *value);
 }
@@ -39,12 +39,13 @@ absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::string& pattern, const s
     return InvalidField(field, "is empty; expected a regular expression");
   }
   RE2::Options options;
-  options.set_log_errors(false);  // they go to the client
+  options.set_log_errors(false);  // the client gets them
   options.set_max_mem(kMaxPatternMemory);
   auto expression = std::make_unique<RE2>(pattern, options);
   if (!expression->ok()) {
-    return InvalidField(field, absl::StrCat("\"", Excerpt(pattern), "\" is no regular expression (",
-                                            Excerpt(expression->error()), ")"));
+    return InvalidField(field,
+                        absl::StrCat("\"", Excerpt(pattern), "\" is not a regular expression (",
+                                     Excerpt(expression->error()), ")"));
   }
   return expression;
 }
@@ -67,8 +68,8 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(std::vector<ParameterGro
       }
     }
     if (!found) {
-      return InvalidField(where + "pattern", absl::StrCat("\"", Excerpt(pattern),
-                                                          "\" is found in no parameter's name"));
+      return InvalidField(where + "pattern",
+                          absl::StrCat("\"", Excerpt(pattern), "\" matches no parameter name"));
     }
   }
   ParameterGroups groups(std::move(specs), std::move(group_of));

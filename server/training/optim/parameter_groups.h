@@ -1,4 +1,4 @@
-// Which parameters are updated otherwise than the rest, and which not at all.
+// Groups of parameters that are updated differently from the rest, or not at all.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@ namespace braid {
 // Immutable.
 class ParameterGroups {
  public:
-  // Sorts the trainable parameters, by their `names` in the model's order. INVALID_ARGUMENT naming
-  // the field ("parameter_groups[0].pattern") that is wrong; FAILED_PRECONDITION if every parameter
-  // is frozen.
+  // Assigns the trainable parameters, whose `names` are in the model's order, to groups.
+  // INVALID_ARGUMENT naming the wrong field ("parameter_groups[0].pattern"); FAILED_PRECONDITION if
+  // every parameter is frozen.
   static absl::StatusOr<ParameterGroups> Create(std::vector<ParameterGroupSpec> specs,
                                                 const std::vector<std::string>& names);
 
-  // Of parameter `p`: 0: in no group; g + 1: in specs()[g].
+  // Returns the group of parameter `p`: 0 for none, g + 1 for specs()[g].
   size_t group_of(size_t p) const { return group_of_[p]; }
   bool frozen(size_t p) const { return group_of_[p] > 0 && specs_[group_of_[p] - 1].frozen; }
 
-  // The same groups, of parameters [first, first + count) alone.
+  // Returns the groups of parameters [first, first + count).
   ParameterGroups Range(size_t first, size_t count) const;
 
-  // The groups and the rest.
+  // Returns the number of groups, plus one for the parameters without a group.
   size_t size() const { return specs_.size() + 1; }
   const std::vector<ParameterGroupSpec>& specs() const { return specs_; }
 

@@ -15,7 +15,7 @@ bool Plateau::Advance(std::optional<double> loss, std::optional<double> metric) 
       Forget();
       by_metric_ = true;
     }
-    return Look(*metric);
+    return Observe(*metric);
   }
   if (by_metric_ || !loss) {
     return false;
@@ -28,7 +28,7 @@ bool Plateau::Advance(std::optional<double> loss, std::optional<double> metric) 
   const double mean = sum_ / static_cast<double>(losses_);
   sum_ = 0;
   losses_ = 0;
-  return Look(mean);
+  return Observe(mean);
 }
 
 double Plateau::Reduced(double lr) const {
@@ -36,7 +36,7 @@ double Plateau::Reduced(double lr) const {
   return lr - reduced > spec_.eps ? reduced : lr;
 }
 
-bool Plateau::Look(double value) {
+bool Plateau::Observe(double value) {
   if (Better(value)) {
     best_ = value;
     bad_ = 0;

@@ -1,4 +1,4 @@
-// Notices when training gets no further, by the rules of ReduceLROnPlateau.
+// Detects when the loss or a metric stops improving, by the rules of ReduceLROnPlateau.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace braid {
 
-// Thread-compatible. Looks at the mean of the losses of each `interval` updates, until a metric
-// comes: from then on at metrics alone, and what the losses had shown is forgotten.
+// Thread-compatible. Watches the mean of the losses of each `interval` updates until the client
+// sends a metric. From then on it watches metrics only, and forgets the losses.
 class Plateau {
  public:
   explicit Plateau(const PlateauScheduleSpec& spec);
 
-  // After an update with this loss, if it is known, and this metric, if the client sent one. True:
-  // learning rates become Reduced() now.
+  // Records the loss of an update, if known, and its metric, if the client sent one. Returns
+  // whether to replace the learning rates by Reduced().
   bool Advance(std::optional<double> loss, std::optional<double> metric);
   double Reduced(double lr) const;
 
-  // All that a checkpoint needs. May hold infinities.
+  // Returns the state for a checkpoint. May contain infinities.
   std::vector<double> state() const;
-  // DATA_LOSS, changing nothing, if it is none.
+  // Restores a state(). On DATA_LOSS nothing changes.
   absl::Status Load(absl::Span<const double> state);
 
  private:
-  bool Look(double value);
+  bool Observe(double value);
   bool Better(double value) const;
   void Forget();
 
   PlateauScheduleSpec spec_;
   double best_ = 0;
-  int64_t bad_ = 0;       // looks in a row that were no better
-  int64_t cooldown_ = 0;  // looks that do not count yet
+  int64_t bad_ = 0;       // consecutive observations without improvement
+  int64_t cooldown_ = 0;  // observations still to be ignored
   double sum_ = 0;        // of the interval's losses
   int64_t losses_ = 0;
   bool by_metric_ = false;

@@ -1,4 +1,4 @@
-// The learning rates, and what goes with them, of each update.
+// Learning-rate schedule: the values that each update uses.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,35 @@
 
 namespace braid {
 
-// What an update uses for the parameters of one group.
+// Values of one update for the parameters of one group.
 struct GroupValues {
   double lr = 0;
   double weight_decay = 0;
   double momentum = 0;  // Adam and AdamW: beta1
 };
 
-// Thread-compatible. Counts the updates.
+// Counts the updates of a trainer, which owns it. Thread-compatible.
 class Schedule {
  public:
-  // `optimizer` has passed CheckOptimizer(). INVALID_ARGUMENT naming the field
-  // ("schedule.cosine.t_max", "parameter_groups[0].momentum") that is wrong.
+  // `optimizer` has passed CheckOptimizer(). INVALID_ARGUMENT naming the wrong field
+  // ("schedule.cosine.t_max", "parameter_groups[0].momentum").
   static absl::StatusOr<Schedule> Create(const ScheduleSpec& spec, const OptimizerSpec& optimizer,
                                          const ParameterGroups& groups);
 
-  // What the next update uses, one for each group, numbered as by group_of(), with `changes` in
-  // place of the optimizer's own. INVALID_ARGUMENT naming the field ("hyper_parameters.lr") that is
-  // out of range or not this trainer's; FAILED_PRECONDITION if a one-cycle schedule has ended.
+  // Returns the values of the next update by ParameterGroups::group_of(), with `changes` instead of
+  // the optimizer's own. INVALID_ARGUMENT naming a field ("hyper_parameters.lr") that is out of
+  // range or does not apply to this trainer; FAILED_PRECONDITION if a one-cycle schedule has ended.
   absl::StatusOr<std::vector<GroupValues>> Next(const HyperParameters& changes) const;
 
-  // After an update. `loss`: the mean of the losses since the last one, if it is known; `metric`:
-  // the client's.
+  // Advances after an update. `loss`: the mean loss since the last update, if known. `metric`: sent
+  // by the client.
   void Advance(std::optional<double> loss, std::optional<double> metric);
-  // The client's metric, with an update that was skipped: only a plateau looks at it.
-  void Look(double metric);
+  // Records the client's metric of a skipped update, which only a plateau schedule uses.
+  void RecordMetric(double metric);
 
-  // All that a checkpoint needs to go on from here, bit for bit. May hold infinities.
+  // Returns the state for a checkpoint. May contain infinities.
   std::vector<double> state() const;
-  // Of a schedule of the same spec. DATA_LOSS, changing nothing, if it is none.
+  // Restores the state() of a schedule with the same spec. On DATA_LOSS nothing changes.
   absl::Status Load(const std::vector<double>& state);
 
  private:
@@ -51,14 +51,14 @@ class Schedule {
   absl::Status CheckMomentum(double momentum) const;
   void AdvancePlateau(std::optional<double> loss, std::optional<double> metric);
 
-  // Not changed after Create().
+  // Constant after Create().
   ScheduleSpec spec_;
   OptimizerSpec optimizer_;
   std::vector<ParameterGroupSpec> groups_;
-  std::vector<GroupValues> base_;  // one a group
+  std::vector<GroupValues> base_;  // one per group
 
   int64_t updates_ = 0;
-  std::vector<double> lrs_;  // of the next update, one a group
+  std::vector<double> lrs_;  // of the next update, one per group
   std::optional<Plateau> plateau_;
 };
 

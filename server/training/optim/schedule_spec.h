@@ -1,4 +1,4 @@
-// What may be asked of a schedule.
+// Checks of the configuration of a schedule.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,11 +6,11 @@
 
 namespace braid {
 
-// INVALID_ARGUMENT naming the field ("schedule.cosine.t_max") that is out of range, or that
-// `optimizer` has no use for.
+// Returns INVALID_ARGUMENT naming a field ("schedule.cosine.t_max") that is out of range or does
+// not apply to `optimizer`.
 absl::Status CheckSchedule(const ScheduleSpec& spec, const OptimizerSpec& optimizer);
 
-// Whether the schedule sets momentum, or beta1, itself.
+// Returns true if the schedule sets the momentum, or beta1.
 bool CyclesMomentum(const ScheduleSpec& spec);
 
 }  // namespace braid

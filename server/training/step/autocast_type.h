@@ -1,4 +1,4 @@
-// A trainer's precision as LibTorch has it.
+// A trainer's precision as a LibTorch datatype.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace braid {
 
-// What its forward passes are autocast to; nullopt: they are not.
+// Returns the datatype of autocast in forward passes; nullopt: no autocast.
 inline std::optional<c10::ScalarType> AutocastType(Precision precision) {
   switch (precision) {
     case Precision::kBfloat16:

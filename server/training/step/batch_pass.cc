@@ -15,8 +15,7 @@
 #include "server/devices/random.h"
 #include "server/devices/run_on.h"
 #include "server/kernels/onednn_product.h"
-#include "server/parallel/chunks.h"
-#include "server/parallel/finite.h"
+#include "server/parallel/gather.h"
 #include "server/parallel/host_copy.h"
 #include "server/training/step/autocast_type.h"
 
@@ -26,7 +25,7 @@ namespace {
 // Part of batch norm's error for one row, in PyTorch, TorchScript and pairs.
 constexpr char kOneValue[] = "more than 1 value per channel when training";
 
-// What is summed by its memory (SumGradients()).
+// SumGradients() reads the gradients' memory.
 void MakeDense(std::vector<at::Tensor>* gradients) {
   for (at::Tensor& gradient : *gradients) {
     if (gradient.defined()) {
@@ -46,13 +45,15 @@ std::vector<std::string> Shapes(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 BatchPass::BatchPass(const TrainedModel& model, const Batch& batch, int64_t start, int64_t rows,
-                     size_t groups)
-    : model_(model), batch_(batch), start_(start), rows_(rows), groups_(groups) {
+                     size_t first_group)
+    : model_(model), batch_(batch), start_(start), rows_(rows), first_group_(first_group) {
   for (const Stage* stage : model_.stages) {
     StageRun& run = stages_.emplace_back();
     run.split = ChunkSizes(rows, static_cast<int64_t>(stage->size()));
     const size_t chunks = run.split.size();
+    run.inputs.resize(chunks);
     run.outputs.resize(chunks);
+    run.output_gradients.resize(chunks);
     run.input_gradients.resize(chunks);
     run.held.resize(chunks);
     run.input_shapes.resize(chunks);
@@ -69,7 +70,7 @@ BatchPass::BatchPass(const TrainedModel& model, const Batch& batch, int64_t star
 std::vector<RankGroup> BatchPass::RankGroups() const {
   std::vector<RankGroup> groups;
   for (size_t s = 0; s < stages_.size(); ++s) {
-    const std::vector<size_t>& ranks = model_.roster->rank[s];
+    const std::vector<size_t>& ranks = model_.ranks->rank[s];
     groups.emplace_back(ranks.begin(),
                         ranks.begin() + static_cast<std::ptrdiff_t>(stages_[s].split.size()));
   }
@@ -77,7 +78,7 @@ std::vector<RankGroup> BatchPass::RankGroups() const {
 }
 
 std::optional<size_t> BatchPass::Active(size_t stage, size_t rank) const {
-  const std::optional<size_t> replica = model_.roster->replica[stage][rank];
+  const std::optional<size_t> replica = model_.ranks->replica[stage][rank];
   return replica && *replica < stages_[stage].split.size() ? replica : std::nullopt;
 }
 
@@ -87,28 +88,37 @@ int64_t BatchPass::StartOf(size_t stage, size_t chunk) const {
                          int64_t{0});
 }
 
-BatchPass::Tensors BatchPass::Inputs(size_t stage, size_t chunk, bool keep_graph) const {
-  const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
-  const int64_t start = StartOf(stage, chunk);
-  const int64_t rows = stages_[stage].split[chunk];
+BatchPass::Tensors BatchPass::BatchInputs(size_t chunk, Staging& staging) const {
+  const int64_t start = start_ + StartOf(0, chunk);
   Tensors inputs;
-  if (stage == 0) {
-    for (const HostTensor& input : batch_.inputs) {
-      // What all chunks are given must not be one memory: a model may work in place.
-      inputs.push_back(ViewRows(input, start_ + start, rows)
-                           .to(at::TensorOptions(device), /*non_blocking=*/false,
-                               /*copy=*/input.broadcast));
-    }
-    return inputs;
+  for (const HostTensor& input : batch_.inputs) {
+    const at::Tensor rows = ViewRows(input, start, stages_[0].split[chunk]);
+    // Chunks must not share memory, because a model may modify its inputs in place.
+    inputs.push_back(input.broadcast && !staging.needed() ? rows.clone() : staging.Upload(rows));
   }
+  return inputs;
+}
+
+absl::Status BatchPass::Split(const RankContext& context) {
+  if (const std::optional<size_t> chunk = Active(0, context.rank())) {
+    context.Measure(Phase::kCopyIn,
+                    [&] { stages_[0].inputs[*chunk] = BatchInputs(*chunk, context.staging()); });
+  }
+  return absl::OkStatus();
+}
+
+BatchPass::Tensors BatchPass::StageInputs(size_t stage, size_t chunk, bool keep_graph) const {
+  const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
   const std::vector<Tensors>& before = stages_[stage - 1].outputs;
+  Tensors inputs;
   for (size_t i = 0; i < before.front().size(); ++i) {
     Tensors chunks;
     for (const Tensors& outputs : before) {
       chunks.push_back(outputs[i]);
     }
-    // Detached: the chunk itself may be passed on, which must not become a leaf of two graphs.
-    at::Tensor input = ConcatenateRows(chunks, start, rows, device).detach();
+    // Detached: the chunk itself may be passed on, and must not become a leaf of two graphs.
+    at::Tensor input =
+        TakeRows(chunks, StartOf(stage, chunk), stages_[stage].split[chunk], device).detach();
     inputs.push_back(input.requires_grad_(keep_graph && input.is_floating_point()));
   }
   return inputs;
@@ -139,20 +149,38 @@ absl::Status BatchPass::NameInputs(const absl::Status& status, size_t stage, siz
                                    "chunk: ", absl::StrJoin(ways, ", or "), ")"));
 }
 
-absl::Status BatchPass::ForwardChunk(WorkerGroup& worker_group, size_t rank, size_t stage,
-                                     size_t chunk, bool keep_graph, PhaseTimes* times) {
+absl::Status BatchPass::CheckPassedOn(size_t stage, size_t chunk) const {
+  const StageRun& run = stages_[stage];
+  if (stage + 1 == stages_.size()) {
+    return absl::OkStatus();
+  }
+  for (const at::Tensor& output : run.outputs[chunk]) {
+    if (output.dim() == 0 || output.size(0) != run.split[chunk]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("stage '", model_.stages[stage]->path(), "' returned a tensor of shape ",
+                       ShapeString(output.sizes().vec()), " for ", run.split[chunk],
+                       " rows: what goes on to the next stage is batched along dim 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::ForwardChunk(const RankContext& context, size_t stage, size_t chunk,
+                                     bool keep_graph) {
   Stage& part = *model_.stages[stage];
   StageRun& run = stages_[stage];
-  const Tensors inputs = times->Measure(worker_group, rank, Phase::kCopyIn,
-                                        [&] { return Inputs(stage, chunk, keep_graph); });
-  return times->Measure(worker_group, rank, Phase::kForward, [&]() -> absl::Status {
-    if (chunk > 0 && start_ > 0 && batch_.mode == Mode::kTrain) {
-      part.TakeHeldBuffers(chunk);
+  const bool training = batch_.mode == Mode::kTrain;
+  const Tensors inputs =
+      stage == 0
+          ? std::exchange(run.inputs[chunk], {})
+          : context.Measure(Phase::kCopyIn, [&] { return StageInputs(stage, chunk, keep_graph); });
+  return context.Measure(Phase::kForward, [&]() -> absl::Status {
+    if (chunk > 0 && start_ > 0 && training) {
+      part.TakeMicroBatchBuffers(chunk);
     } else if (chunk > 0) {
       part.ResetBuffers(chunk);
     }
     Replica& replica = part.replica(chunk);
-    const bool training = batch_.mode == Mode::kTrain;
     const c10::Device device = part.worker(chunk).torch_device();
     std::optional<RandomSeedGuard> random;
     std::optional<SyncBatchNormGuard> batch_norm;
@@ -161,7 +189,8 @@ absl::Status BatchPass::ForwardChunk(WorkerGroup& worker_group, size_t rank, siz
       random.emplace(device, MixSeed(MixSeed(batch_.seed, stage), first_row));
     }
     if (training && model_.spec->sync_batch_norm) {
-      batch_norm.emplace(worker_group, groups_ + stage, rank, chunk, *run.exchange);
+      batch_norm.emplace(context.group(), first_group_ + stage, context.rank(), chunk,
+                         *run.exchange);
     }
     const AutocastGuard autocast(device, AutocastType(model_.spec->precision));
     const OneDnnProductsGuard products;
@@ -178,33 +207,23 @@ absl::Status BatchPass::ForwardChunk(WorkerGroup& worker_group, size_t rank, siz
       run.input_shapes[chunk] = Shapes(inputs);
       run.output_shapes[chunk] = Shapes(run.outputs[chunk]);
     }
-    if (stage + 1 < stages_.size()) {
-      for (const at::Tensor& output : run.outputs[chunk]) {
-        if (output.dim() == 0 || output.size(0) != run.split[chunk]) {
-          return absl::FailedPreconditionError(
-              absl::StrCat("stage '", part.path(), "' returned a tensor of shape ",
-                           ShapeString(output.sizes().vec()), " for ", run.split[chunk],
-                           " rows: what goes on to the next stage is batched along dim 0"));
-        }
-      }
-    }
+    BRAID_RETURN_IF_ERROR(CheckPassedOn(stage, chunk));
     part.worker(chunk).CountChunk(DeviceWork::kTraining, run.split[chunk]);
     return absl::OkStatus();
   });
 }
 
-absl::Status BatchPass::Forward(WorkerGroup& worker_group, size_t rank, bool keep_graph,
-                                PhaseTimes* times) {
+absl::Status BatchPass::Forward(const RankContext& context, bool keep_graph) {
   for (size_t s = 0; s < stages_.size(); ++s) {
-    if (const std::optional<size_t> chunk = Active(s, rank)) {
-      BRAID_RETURN_IF_ERROR(ForwardChunk(worker_group, rank, s, *chunk, keep_graph, times));
+    if (const std::optional<size_t> chunk = Active(s, context.rank())) {
+      BRAID_RETURN_IF_ERROR(ForwardChunk(context, s, *chunk, keep_graph));
     }
-    BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
+    BRAID_RETURN_IF_ERROR(context.Barrier());
   }
   const bool goes_on = batch_.mode == Mode::kTrain && start_ + rows_ < batch_.rows;
   for (size_t s = 0; goes_on && s < stages_.size(); ++s) {
-    if (model_.roster->replica[s][rank] == size_t{0}) {
-      model_.stages[s]->HoldBuffers();
+    if (model_.ranks->replica[s][context.rank()] == size_t{0}) {
+      model_.stages[s]->SaveMicroBatchBuffers();
     }
   }
   return absl::OkStatus();
@@ -221,7 +240,8 @@ absl::StatusOr<BatchPass::Tensors> BatchPass::GatherSome(const std::vector<bool>
     for (const Tensors& outputs : last.outputs) {
       chunks.push_back({outputs[o]});
     }
-    BRAID_ASSIGN_OR_RETURN(Tensors one, Gather(chunks, last.split, model_.roster->output_device));
+    BRAID_ASSIGN_OR_RETURN(Tensors one,
+                           braid::Gather(chunks, last.split, model_.ranks->output_device));
     gathered[o] = std::move(one.front());
   }
   return gathered;
@@ -240,11 +260,111 @@ BatchPass::Tensors BatchPass::ChunkOfOutputs(const Tensors& gathered, size_t chu
   return outputs;
 }
 
-BatchPass::Tensors BatchPass::OutputGradients(size_t stage, size_t chunk) const {
-  const StageRun& run = stages_[stage];
-  const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
-  Tensors gradients(run.outputs[chunk].size());
-  if (stage + 1 == stages_.size()) {
+uint64_t BatchPass::LossSeed(int64_t start) const {
+  // After the seed of the last stage.
+  return MixSeed(MixSeed(batch_.seed, stages_.size()), static_cast<uint64_t>(start));
+}
+
+absl::StatusOr<std::vector<double>> BatchPass::SharesOf(int64_t start, int64_t rows,
+                                                        const std::vector<double>& whole) const {
+  if (whole.empty()) {
+    return std::vector<double>(model_.objective->losses().size(), 1);
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<double> part,
+                         model_.objective->Denominators(batch_.targets, start, rows));
+  return model_.objective->Shares(part, whole);
+}
+
+absl::Status BatchPass::Gather(const RankContext& context) {
+  if (model_.spec->loss_mode != LossMode::kCentral || context.rank() != model_.ranks->output_rank) {
+    return absl::OkStatus();
+  }
+  return context.Measure(Phase::kLoss, [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(gathered_, GatherSome(model_.objective->takes_output()));
+    return absl::OkStatus();
+  });
+}
+
+void BatchPass::RecordLoss(const RankContext& context, const ObjectiveValue& value, size_t index) {
+  losses_[index] = 0;
+  for (const LossTerm& term : value.terms) {
+    context.numbers().Add(term.value, [this, index, factor = term.factor](double number) {
+      losses_[index] += factor * number;
+    });
+  }
+}
+
+absl::Status BatchPass::CentralLoss(const RankContext& context, const std::vector<double>& whole,
+                                    bool with_gradient) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<double> shares, SharesOf(start_, rows_, whole));
+  if (IsFirstPart(start_, rows_)) {
+    BRAID_RETURN_IF_ERROR(model_.objective->CheckAddsUp(gathered_, batch_.targets, with_gradient));
+  }
+  std::optional<RandomSeedGuard> random;
+  if (model_.objective->has_module()) {
+    random.emplace(model_.ranks->output_device, LossSeed(start_));
+  }
+  BRAID_ASSIGN_OR_RETURN(
+      ObjectiveValue value,
+      model_.objective->Compute(std::exchange(gathered_, {}), batch_.targets, start_, rows_, shares,
+                                {with_gradient, batch_.gradient_scale}, &context.staging()));
+  RecordLoss(context, value, 0);
+  gathered_gradients_ = std::move(value.output_gradients);
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::ChunkLoss(const RankContext& context, size_t chunk,
+                                  const std::vector<double>& whole, bool with_gradient) {
+  const StageRun& last = stages_.back();
+  const int64_t start = start_ + StartOf(stages_.size() - 1, chunk);
+  const int64_t rows = last.split[chunk];
+  BRAID_ASSIGN_OR_RETURN(std::vector<double> shares, SharesOf(start, rows, whole));
+  if (model_.spec->unweighted_mean) {
+    // The mean of the chunks of this micro-batch, which is weighted by its rows.
+    const double micro_batch = static_cast<double>(rows_) / static_cast<double>(batch_.rows);
+    shares.assign(shares.size(), micro_batch / static_cast<double>(last.split.size()));
+  }
+  if (IsFirstPart(start, rows)) {
+    BRAID_RETURN_IF_ERROR(
+        model_.objective->CheckAddsUp(last.outputs[chunk], batch_.targets, with_gradient));
+  }
+  std::optional<RandomSeedGuard> random;
+  if (model_.objective->has_module()) {
+    random.emplace(model_.stages.back()->worker(chunk).torch_device(), LossSeed(start));
+  }
+  BRAID_ASSIGN_OR_RETURN(
+      ObjectiveValue value,
+      model_.objective->Compute(last.outputs[chunk], batch_.targets, start, rows, shares,
+                                {with_gradient, batch_.gradient_scale}, &context.staging()));
+  RecordLoss(context, value, chunk);
+  chunk_gradients_[chunk] = std::move(value.output_gradients);
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::Loss(const RankContext& context, const std::vector<double>& whole,
+                             bool with_gradient) {
+  const bool central = model_.spec->loss_mode == LossMode::kCentral;
+  const std::optional<size_t> chunk = Active(stages_.size() - 1, context.rank());
+  if (central ? context.rank() == model_.ranks->output_rank : chunk.has_value()) {
+    BRAID_RETURN_IF_ERROR(context.Measure(Phase::kLoss, [&] {
+      return central ? CentralLoss(context, whole, with_gradient)
+                     : ChunkLoss(context, *chunk, whole, with_gradient);
+    }));
+  }
+  return context.Barrier();
+}
+
+double BatchPass::loss() const { return std::accumulate(losses_.begin(), losses_.end(), 0.0); }
+
+void BatchPass::SetOutputGradients(std::vector<at::Tensor> gradients) {
+  gathered_gradients_ = std::move(gradients);
+}
+
+BatchPass::Tensors BatchPass::ModelOutputGradients(size_t chunk) const {
+  const StageRun& run = stages_.back();
+  if (!gathered_gradients_.empty()) {
+    const c10::Device device = model_.stages.back()->worker(chunk).torch_device();
+    Tensors gradients(run.outputs[chunk].size());
     for (size_t o = 0; o < gathered_gradients_.size(); ++o) {
       if (gathered_gradients_[o].defined()) {
         const at::Tensor& output = run.outputs[chunk][o];
@@ -252,18 +372,22 @@ BatchPass::Tensors BatchPass::OutputGradients(size_t stage, size_t chunk) const 
                            .to(device, output.scalar_type());
       }
     }
-    if (!gathered_gradients_.empty()) {
-      return gradients;
-    }
-    gradients = chunk_gradients_[chunk];
-    for (size_t o = 0; model_.spec->sync_batch_norm && o < gradients.size(); ++o) {
-      // The others are normalized by this chunk's rows too, even where no loss counts them.
-      if (!gradients[o].defined() && model_.objective->takes_output()[o]) {
-        gradients[o] = at::zeros_like(run.outputs[chunk][o]);
-      }
-    }
     return gradients;
   }
+  Tensors gradients = chunk_gradients_[chunk];
+  for (size_t o = 0; model_.spec->sync_batch_norm && o < gradients.size(); ++o) {
+    // The other chunks are normalized by this chunk's rows too, even where no loss counts them.
+    if (!gradients[o].defined() && model_.objective->takes_output()[o]) {
+      gradients[o] = at::zeros_like(run.outputs[chunk][o]);
+    }
+  }
+  return gradients;
+}
+
+BatchPass::Tensors BatchPass::StageOutputGradients(size_t stage, size_t chunk) const {
+  const StageRun& run = stages_[stage];
+  const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
+  Tensors gradients(run.outputs[chunk].size());
   const std::vector<Tensors>& after = stages_[stage + 1].input_gradients;
   for (size_t o = 0; o < gradients.size(); ++o) {
     Tensors chunks;
@@ -287,13 +411,25 @@ BatchPass::Tensors BatchPass::OutputGradients(size_t stage, size_t chunk) const 
   return gradients;
 }
 
-absl::Status BatchPass::BackwardChunk(WorkerGroup& worker_group, size_t rank, size_t stage,
-                                      size_t chunk, bool first, bool hold) {
+absl::Status BatchPass::ScatterGradient(const RankContext& context) {
+  const size_t last = stages_.size() - 1;
+  if (const std::optional<size_t> chunk = Active(last, context.rank())) {
+    context.Measure(Phase::kBackward,
+                    [&] { stages_[last].output_gradients[*chunk] = ModelOutputGradients(*chunk); });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchPass::BackwardChunk(const RankContext& context, size_t stage, size_t chunk,
+                                      bool first, bool hold) {
   Stage& part = *model_.stages[stage];
   StageRun& run = stages_[stage];
+  if (stage + 1 < stages_.size()) {
+    run.output_gradients[chunk] = StageOutputGradients(stage, chunk);
+  }
   std::optional<SyncBatchNormGuard> batch_norm;
   if (model_.spec->sync_batch_norm) {
-    batch_norm.emplace(worker_group, groups_ + stage, rank, chunk, *run.exchange);
+    batch_norm.emplace(context.group(), first_group_ + stage, context.rank(), chunk, *run.exchange);
   }
   OverlappedReduce* const reduce = reduces_[stage];
   const OneDnnProductsGuard products;
@@ -304,8 +440,9 @@ absl::Status BatchPass::BackwardChunk(WorkerGroup& worker_group, size_t rank, si
       reduce->Add(chunk, p, gradient);
     };
   }
-  BRAID_ASSIGN_OR_RETURN(Gradients gradients,
-                         part.replica(chunk).Backward(OutputGradients(stage, chunk), on_gradient));
+  BRAID_ASSIGN_OR_RETURN(
+      Gradients gradients,
+      part.replica(chunk).Backward(std::exchange(run.output_gradients[chunk], {}), on_gradient));
   run.input_gradients[chunk] = std::move(gradients.inputs);
   if (reduce != nullptr) {
     return reduce->End(chunk);
@@ -324,7 +461,7 @@ absl::Status BatchPass::BackwardChunk(WorkerGroup& worker_group, size_t rank, si
 
 absl::Status BatchPass::WaitForReduces(size_t rank) {
   for (size_t s = 0; s < stages_.size(); ++s) {
-    const std::optional<size_t> replica = model_.roster->replica[s][rank];
+    const std::optional<size_t> replica = model_.ranks->replica[s][rank];
     if (replica && reduces_[s] != nullptr) {
       BRAID_RETURN_IF_ERROR(reduces_[s]->Wait(*replica));
     }
@@ -332,17 +469,16 @@ absl::Status BatchPass::WaitForReduces(size_t rank) {
   return absl::OkStatus();
 }
 
-absl::Status BatchPass::Backward(WorkerGroup& worker_group, size_t rank, bool first, bool hold,
-                                 PhaseTimes* times) {
+absl::Status BatchPass::Backward(const RankContext& context, bool first, bool hold) {
+  const size_t rank = context.rank();
   for (size_t s = stages_.size(); s-- > 0;) {
     Stage& stage = *model_.stages[s];
     if (const std::optional<size_t> chunk = Active(s, rank)) {
-      BRAID_RETURN_IF_ERROR(times->Measure(worker_group, rank, Phase::kBackward, [&] {
-        return BackwardChunk(worker_group, rank, s, *chunk, first, hold);
-      }));
-    } else if (const std::optional<size_t> idle = model_.roster->replica[s][rank];
+      BRAID_RETURN_IF_ERROR(context.Measure(
+          Phase::kBackward, [&] { return BackwardChunk(context, s, *chunk, first, hold); }));
+    } else if (const std::optional<size_t> idle = model_.ranks->replica[s][rank];
                idle && first && !hold) {
-      // What it held before must not be summed.
+      // Its flat gradients are from an earlier step and must not be summed.
       if (reduces_[s] != nullptr) {
         reduces_[s]->Begin(*idle);
         BRAID_RETURN_IF_ERROR(reduces_[s]->End(*idle));
@@ -352,14 +488,14 @@ absl::Status BatchPass::Backward(WorkerGroup& worker_group, size_t rank, bool fi
       }
     }
     if (s > 0) {
-      BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
+      BRAID_RETURN_IF_ERROR(context.Barrier());
     }
   }
   if (std::all_of(reduces_.begin(), reduces_.end(), [](auto* reduce) { return !reduce; })) {
     return absl::OkStatus();
   }
-  BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
-  return times->Measure(worker_group, rank, Phase::kReduce, [&] { return WaitForReduces(rank); });
+  BRAID_RETURN_IF_ERROR(context.Barrier());
+  return context.Measure(Phase::kReduce, [&] { return WaitForReduces(rank); });
 }
 
 void BatchPass::Release(size_t rank) {
@@ -371,18 +507,18 @@ void BatchPass::Release(size_t rank) {
   }
 }
 
-double BatchPass::HeldShare(size_t rank) const {
-  double share = 0;
+BatchPass::Tensors BatchPass::HeldBy(size_t rank) const {
+  Tensors held;
   for (size_t s = 0; s < stages_.size(); ++s) {
     if (const std::optional<size_t> chunk = Active(s, rank)) {
       for (const at::Tensor& gradient : stages_[s].held[*chunk]) {
         if (gradient.defined()) {
-          share = std::max(share, RangeShare(gradient));
+          held.push_back(gradient);
         }
       }
     }
   }
-  return share;
+  return held;
 }
 
 std::vector<int64_t> BatchPass::gathered_shape(size_t output) const {

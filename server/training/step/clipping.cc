@@ -9,6 +9,7 @@
 #include "ATen/Dispatch.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/max.h"
+#include "ATen/ops/scalar_tensor.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
@@ -18,15 +19,15 @@
 namespace braid {
 namespace {
 
-// Keeps what is not a number, which compares as neither.
+// Returns the larger number, or NaN if one is NaN.
 double Larger(double a, double b) { return a > b || std::isnan(a) ? a : b; }
 
 double Fold(double a, double b, double norm_type) {
   return std::isinf(norm_type) ? Larger(a, b) : a + b;
 }
 
-// `term` of every element, put together by `fold`, from 0. In several chains: the processor need
-// not wait for one sum before it begins the next. A slice of a flat buffer is a multiple of them.
+// Folds `term` of every element, from 0, in several independent chains so that the processor does
+// not wait for one sum before it begins the next. The size of a slice is a multiple of the chains.
 template <typename T, typename Term, typename Join>
 double Folded(const T* data, int64_t size, Term term, Join fold) {
   constexpr size_t kChains = 8;
@@ -69,18 +70,18 @@ double HostNorm(const at::Tensor& gradients, double norm_type) {
   return norm;
 }
 
-double DeviceNorm(const at::Tensor& gradients, double norm_type) {
-  constexpr int64_t kBlock = 1 << 22;  // what is held in float64 at a time
+at::Tensor DeviceNorm(const at::Tensor& gradients, double norm_type) {
+  constexpr int64_t kBlock = 1 << 22;  // elements copied to float64 at a time
   at::Tensor norm = at::zeros({}, gradients.options().dtype(at::kDouble));
   for (const at::Tensor& block : gradients.split(kBlock)) {
     const at::Tensor absolute = block.to(at::kDouble).abs();
     norm = std::isinf(norm_type) ? at::max(norm, absolute.max())
                                  : norm.add(absolute.pow(norm_type).sum());
   }
-  return norm.item<double>();
+  return norm;
 }
 
-// The largest finite number.
+// Returns the largest finite number.
 double Largest(c10::ScalarType type) {
   double largest = 0;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "largest", [&] {
@@ -105,19 +106,24 @@ absl::Status CheckClipping(const ClippingSpec& spec) {
   return CheckRange("clipping.max_value", max_value, max_value > 0, "above 0");
 }
 
-double PartialNorm(const FlatParameters& parameters, double norm_type, size_t part, size_t parts) {
+at::Tensor PartialNorm(const FlatParameters& parameters, double norm_type, size_t part,
+                       size_t parts) {
   const c10::AutoGradMode no_grad(false);
-  double norm = 0;
+  double on_host = 0;
+  at::Tensor norm;
   for (const at::Tensor& flat : parameters.gradients()) {
     const at::Tensor gradients = PartOf(flat, part, parts);
-    if (gradients.numel() > 0) {
-      norm = Fold(
-          norm,
-          gradients.is_cpu() ? HostNorm(gradients, norm_type) : DeviceNorm(gradients, norm_type),
-          norm_type);
+    if (gradients.numel() == 0) {
+      continue;
     }
+    if (gradients.is_cpu()) {
+      on_host = Fold(on_host, HostNorm(gradients, norm_type), norm_type);
+      continue;
+    }
+    const at::Tensor next = DeviceNorm(gradients, norm_type);
+    norm = !norm.defined() ? next : std::isinf(norm_type) ? at::max(norm, next) : norm.add(next);
   }
-  return norm;
+  return norm.defined() ? norm : at::scalar_tensor(on_host, at::kDouble);
 }
 
 double CombineNorms(const std::vector<double>& partials, double norm_type) {

@@ -1,18 +1,22 @@
 #include "server/training/step/data_parallel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "ATen/ops/cat.h"
 #include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/devices/run_on.h"
-#include "server/devices/worker_group.h"
-#include "server/training/step/data_parallel_run.h"
+#include "server/parallel/finite.h"
+#include "server/parallel/host_copy.h"
 
 namespace braid {
 namespace {
 
-// Shapes of batches that a trainer remembers.
+// Batch shapes that a trainer remembers.
 constexpr size_t kMaxShapes = 1024;
 
 constexpr Phase kReported[] = {Phase::kCopyIn, Phase::kForward, Phase::kLoss,      Phase::kBackward,
@@ -34,6 +38,15 @@ std::vector<std::vector<int64_t>> ShapesOf(const Batch& batch) {
     }
   }
   return shapes;
+}
+
+// Copies the tensors out of the request's memory, because a kept graph outlives the request.
+void Own(std::vector<HostTensor>* tensors) {
+  for (HostTensor& tensor : *tensors) {
+    auto bytes = std::make_shared<std::string>(static_cast<const char*>(tensor.data), tensor.bytes);
+    tensor.data = bytes->data();
+    tensor.owner = std::move(bytes);
+  }
 }
 
 }  // namespace
@@ -66,7 +79,7 @@ DataParallel::DataParallel(const ModelConfig& config, TrainerSpec spec,
     : config_(config),
       spec_(std::move(spec)),
       objective_(std::move(objective)),
-      roster_(placement),
+      ranks_(placement),
       overlap_reduction_(placement.overlap_reduction),
       scaler_(spec_.grad_scaler),
       sync_(spec_.sync, /*measure=*/false) {}
@@ -79,7 +92,7 @@ absl::Status DataParallel::Init(Placement placement) {
                        [link](const PlacedStage& placed) { return LinkOf(placed) == link; });
   };
   const bool nccl = any(Link::kNccl);
-  // Replicas that make their own updates need parameters of their own.
+  // Replicas that update their own parameters cannot share them.
   const bool share_parameters = !nccl && !any(Link::kCopies) && spec_.sync != SyncMode::kAllReduce;
   std::vector<std::string> names;
   for (PlacedStage& placed : placement.stages) {
@@ -115,7 +128,7 @@ absl::Status DataParallel::Init(Placement placement) {
     stage->MakeOptimizer(spec_.optimizer, mine);
     first += count;
   }
-  peaks_.assign(roster_.workers.size(), 0);
+  peaks_.assign(ranks_.workers.size(), 0);
   CountBytes();
   return absl::OkStatus();
 }
@@ -143,57 +156,72 @@ absl::Status DataParallel::CheckAdditive(size_t s) const {
 }
 
 TrainedModel DataParallel::model() const {
-  TrainedModel model{&spec_, objective_.get(), &roster_, {}};
+  TrainedModel model{&spec_, objective_.get(), &ranks_, {}};
   for (const std::unique_ptr<Stage>& stage : stages_) {
     model.stages.push_back(stage.get());
   }
   return model;
 }
 
-std::vector<int64_t> DataParallel::Pieces(int64_t rows) const {
+std::vector<int64_t> DataParallel::MicroBatches(int64_t rows) const {
   if (spec_.micro_batch == 0) {
     return {rows};
   }
-  // So many rows that no replica of any stage gets more than a micro-batch.
+  // The most rows of which each replica of every stage gets at most micro_batch rows.
   size_t fewest = stages_.front()->size();
   for (const std::unique_ptr<Stage>& stage : stages_) {
     fewest = std::min(fewest, stage->size());
   }
-  // Not their product, which may be more than there are numbers.
+  // The product with micro_batch may overflow.
   const auto replicas = static_cast<int64_t>(fewest);
   const int64_t most = spec_.micro_batch >= rows ? rows : spec_.micro_batch * replicas;
-  // As even as can be: what looks at all rows of a piece would not see one alone at the end.
+  // Even sizes: layers that look at all rows, such as batch norm, must not get a single row.
   const int64_t count = (rows + most - 1) / most;
-  std::vector<int64_t> pieces(static_cast<size_t>(count), rows / count);
-  std::fill_n(pieces.begin(), rows % count, rows / count + 1);
-  return pieces;
+  std::vector<int64_t> sizes(static_cast<size_t>(count), rows / count);
+  std::fill_n(sizes.begin(), rows % count, rows / count + 1);
+  return sizes;
 }
 
-absl::Status DataParallel::SaveGradients(Run& run) {
-  if (accumulated_ == 0 || run.hold) {
-    return absl::OkStatus();
-  }
-  run.saved.resize(stages_.size());
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    run.saved[s].resize(stages_[s]->size());
-    BRAID_RETURN_IF_ERROR(RunOnEach(stages_[s]->workers(), Phase::kBackward, [&](size_t r) {
-      run.saved[s][r] = stages_[s]->flat(r).SaveGradients();
-      return absl::OkStatus();
-    }));
-  }
-  return absl::OkStatus();
+std::unique_ptr<TrainStep> DataParallel::NewStep(const Batch& batch, bool with_loss) {
+  TrainStep::Options options;
+  options.holding = holding_;
+  options.accumulating = accumulated_ > 0;
+  options.overflowed = overflow_;
+  options.gradient_scale = gradient_scale();
+  options.with_loss = with_loss;
+  options.peaks = &peaks_;
+  return std::make_unique<TrainStep>(model(), batch, std::move(options));
 }
 
-absl::Status DataParallel::MakeUpdate(Run& run, const std::vector<size_t>& holding,
-                                      const std::vector<GroupValues>& values) {
+absl::StatusOr<std::unique_ptr<TrainStep>> DataParallel::Split(
+    const Batch& batch, const std::vector<GroupValues>* update) {
+  DropKept();
+  std::unique_ptr<TrainStep> step = NewStep(batch, /*with_loss=*/true);
+  for (const int64_t rows : MicroBatches(batch.rows)) {
+    step->AddMicroBatch(rows);
+  }
+  if (update != nullptr) {
+    BRAID_RETURN_IF_ERROR(AddUpdate(*step, *update));
+  }
+  BRAID_RETURN_IF_ERROR(step->SaveGradients());
+  return step;
+}
+
+absl::Status DataParallel::AddUpdate(TrainStep& step, const std::vector<GroupValues>& values) {
   BRAID_RETURN_IF_ERROR(PrepareOptimizers(values));
-  const bool all_reduce = roster_.workers.size() > 1 && sync_.all_reduce();
+  const bool all_reduce = ranks_.workers.size() > 1 && sync_.all_reduce();
   if (all_reduce) {
     BRAID_RETURN_IF_ERROR(EqualizeOptimizers());
   }
   optimizers_equal_ = all_reduce;
-  run.update = std::make_unique<UpdatePass>(model(), holding, values, gradient_scale(), all_reduce);
-  ReduceMeanwhile(run, all_reduce);
+  step.SetUpdate({values, all_reduce});
+  // A collective under way waits for all its GPUs. An allocation on one of them may wait for the
+  // collective and delay its launch on another. Batches of shapes that have run before find their
+  // memory in the allocator's caches and their kernels loaded.
+  if (overlap_reduction_ && step.can_overlap_reduce() &&
+      settled_.contains(ShapesOf(step.batch()))) {
+    step.OverlapReduce();
+  }
   return absl::OkStatus();
 }
 
@@ -201,7 +229,7 @@ absl::Status DataParallel::PrepareOptimizers(const std::vector<GroupValues>& val
   for (size_t s = 0; !prepared_ && s < stages_.size(); ++s) {
     Stage& stage = *stages_[s];
     BRAID_RETURN_IF_ERROR(RunOnEach({&stage.worker(0)}, Phase::kUpdate, [&](size_t) {
-      // Whatever a step may reach.
+      // Any parameter may get a gradient.
       const std::vector<bool> all(stage.flat(0).slots().size(), true);
       stage.optimizer(0).Prepare(stage.optimizer(0).Plan(all, values));
       return absl::OkStatus();
@@ -227,216 +255,470 @@ absl::Status DataParallel::EqualizeOptimizers() {
   return absl::OkStatus();
 }
 
-absl::Status DataParallel::Compute(Run& run, WorkerGroup& worker_group, size_t rank) {
-  const bool by_parts = run.passes.size() > 1 || spec_.loss_mode != LossMode::kCentral;
-  if (by_parts && rank == roster_.output_rank) {
-    // The others need it after the forward pass, which ends with a meeting.
-    BRAID_ASSIGN_OR_RETURN(run.whole,
-                           objective_->Denominators(run.batch.targets, 0, run.batch.rows));
-  }
-  for (size_t k = 0; k < run.passes.size(); ++k) {
-    BatchPass& pass = *run.passes[k];
-    const bool first = accumulated_ == 0 && k == 0;
-    BRAID_RETURN_IF_ERROR(pass.Forward(worker_group, rank, /*keep_graph=*/true, &run.times));
-    BRAID_RETURN_IF_ERROR(
-        pass.Loss(worker_group, rank, run.whole, /*with_gradient=*/true, &run.times));
-    BRAID_RETURN_IF_ERROR(pass.Backward(worker_group, rank, first, run.hold, &run.times));
-  }
-  return Examine(run, worker_group, rank);
-}
-
-bool DataParallel::SumsFirst(const Run& run) const {
-  if (accumulated_ > 0) {
-    return false;
-  }
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    if (stages_[s]->link() == Link::kNccl && !run.summed(s)) {
-      return true;
+absl::StatusOr<OperationResult> DataParallel::RunTrainStep(const Batch& batch,
+                                                           const std::vector<GroupValues>* update) {
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<TrainStep> step, Split(batch, update));
+  const absl::Status status = step->OnEachRank([&](const RankContext& context) -> absl::Status {
+    BRAID_RETURN_IF_ERROR(step->ComputeDenominators(context));
+    for (const std::unique_ptr<BatchPass>& pass : step->passes()) {
+      BRAID_RETURN_IF_ERROR(pass->Split(context));
+      BRAID_RETURN_IF_ERROR(pass->Forward(context, /*keep_graph=*/true));
+      BRAID_RETURN_IF_ERROR(pass->Gather(context));
+      BRAID_RETURN_IF_ERROR(pass->Loss(context, step->whole(), /*with_gradient=*/true));
+      BRAID_RETURN_IF_ERROR(pass->ScatterGradient(context));
+      BRAID_RETURN_IF_ERROR(step->Backward(context, *pass));
     }
-  }
-  return false;
+    BRAID_RETURN_IF_ERROR(step->Reduce(context));
+    BRAID_RETURN_IF_ERROR(step->CheckFinite(context));
+    BRAID_RETURN_IF_ERROR(step->Apply(context));
+    return step->Broadcast(context);
+  });
+  return Record(*step, status);
 }
 
-absl::Status DataParallel::Apply(Run& run, WorkerGroup& worker_group, size_t rank) {
-  BRAID_ASSIGN_OR_RETURN(const Verdict verdict, Judge(run));
-  const bool updates = run.update != nullptr && verdict.counts && !verdict.overflow && !overflow_;
-  if (updates && SumsFirst(run)) {
-    BRAID_RETURN_IF_ERROR(run.update->Sum(worker_group, rank, &run.times));
-    BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
+absl::StatusOr<OperationResult> DataParallel::Record(TrainStep& step, const absl::Status& status) {
+  BRAID_RETURN_IF_ERROR(RollBackOnError(step, status));
+  BRAID_ASSIGN_OR_RETURN(const BatchOutcome outcome, step.Outcome());
+  OperationResult result;
+  result.skipped = !outcome.counts;
+  if (step.with_loss()) {
+    result.loss = step.loss();
   }
-  run.changing[rank] = 1;
-  if (verdict.counts && run.hold && !run.direct) {
-    run.passes.front()->Release(rank);
-    // An update sums what all have released.
-    BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
-  }
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    const std::optional<size_t> replica = roster_.replica[s][rank];
-    if (replica == size_t{0} && stages_[s]->has_buffers()) {
-      if (verdict.counts) {
-        stages_[s]->CommitBuffers();
-      } else {
-        stages_[s]->ResetBuffers(0);
-      }
-    }
-    if (replica && !verdict.counts && !run.saved.empty()) {
-      stages_[s]->flat(*replica).RestoreGradients(run.saved[s][*replica]);
-    }
-  }
-  return updates ? run.update->Run(worker_group, rank, &run.times) : absl::OkStatus();
-}
-
-absl::Status DataParallel::Recover(Run& run, const absl::Status& status) {
-  if (status.ok()) {
-    return status;
-  }
-  if (std::any_of(run.changing.begin(), run.changing.end(), [](char c) { return c; })) {
-    torn_ = true;
-    return status;
-  }
-  for (const auto& pass : run.passes) {
-    RunOnEach(roster_.workers, Phase::kReduce, [&](size_t rank) {
-      return pass->WaitForReduces(rank);
-    }).IgnoreError();  // what has begun ends before its memory is used again
-  }
-  RollBack();
-  for (size_t s = 0; s < run.saved.size(); ++s) {
-    RunOnEach(stages_[s]->workers(), Phase::kBackward, [&](size_t r) {
-      stages_[s]->flat(r).RestoreGradients(run.saved[s][r]);
-      return absl::OkStatus();
-    }).IgnoreError();  // copies into memory that is there
-  }
-  return status;
-}
-
-absl::StatusOr<WorkResult> DataParallel::ForwardBackward(const Batch& batch,
-                                                         const std::vector<GroupValues>* update) {
-  DropKept();
-  Run run(*this, batch);
-  run.AddPasses(*this);
-  // Summed from where the backward pass leaves them.
-  run.direct = update != nullptr && accumulated_ == 0 && run.passes.size() == 1 &&
-               std::all_of(stages_.begin(), stages_.end(),
-                           [](const auto& stage) { return stage->link() == Link::kSharedMemory; });
-  run.hold = run.direct || (accumulated_ > 0 && run.passes.size() == 1);
-  BRAID_RETURN_IF_ERROR(SaveGradients(run));
-  std::vector<size_t> holding = HoldingAfter(run);
-  if (update != nullptr) {
-    BRAID_RETURN_IF_ERROR(MakeUpdate(run, holding, *update));
-  }
-  const absl::Status status = RunWorkerGroup(
-      roster_.workers, run.groups, [&](WorkerGroup& worker_group, size_t rank) -> absl::Status {
-        const PeakMemory peak(worker_group.worker(rank).device(), &peaks_[rank]);
-        BRAID_RETURN_IF_ERROR(Compute(run, worker_group, rank));
-        BRAID_RETURN_IF_ERROR(ExamineSum(run, worker_group, rank));
-        return Apply(run, worker_group, rank);
-      });
-  BRAID_RETURN_IF_ERROR(Recover(run, status));
-  BRAID_ASSIGN_OR_RETURN(const Verdict verdict, Judge(run));
-  WorkResult result;
-  result.loss = run.loss();
-  result.skipped = !verdict.counts;
-  if (verdict.counts) {
+  if (outcome.counts && !step.passes().empty()) {
     ++accumulated_;
-    holding_ = std::move(holding);
-    overflow_ = overflow_ || verdict.overflow;
-    if (run.update != nullptr) {
-      ConcludeUpdate(run, &result);
-      if (overlap_reduction_ && settled_.size() < kMaxShapes) {
-        settled_.insert(ShapesOf(batch));
-      }
-    }
-  } else if (update == nullptr) {
-    ++left_out_;
+    holding_ = step.HoldingAfter();
+    overflow_ = overflow_ || outcome.overflow;
   }
-  Report(run, &result);
+  if (outcome.counts && step.updates()) {
+    RecordUpdate(step, &result);
+  } else if (!outcome.counts && !step.updates()) {
+    ++skipped_batches_;
+  }
+  Report(step, &result);
   return result;
 }
 
-void DataParallel::ReduceMeanwhile(Run& run, bool all_reduce) {
-  // Micro-batches and earlier batches are summed on each replica first.
-  if (accumulated_ > 0 || run.passes.size() != 1) {
-    return;
+absl::Status DataParallel::RollBackOnError(TrainStep& step, const absl::Status& status) {
+  if (status.ok()) {
+    return status;
   }
-  // A collective under way waits for all its GPUs, and an allocation on one may wait for the
-  // collective and hold up its launch on another. Batches of shapes that have run before find their
-  // memory in the allocator's caches and their kernels loaded.
-  if (!overlap_reduction_ || !settled_.contains(ShapesOf(run.batch))) {
-    return;
+  if (step.changing()) {
+    poisoned_ = true;
+    return status;
   }
-  std::vector<OverlappedReduce*> reduces(stages_.size());
-  run.reduces.resize(stages_.size());
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    Stage& stage = *stages_[s];
-    if (stage.link() != Link::kNccl) {
-      continue;
-    }
-    std::vector<bool> frozen;
-    for (const Parameter& parameter : stage.replica(0).parameters()) {
-      frozen.push_back(!parameter.value.requires_grad());
-    }
-    std::vector<FlatParameters*> flat;
-    for (size_t r = 0; r < stage.size(); ++r) {
-      flat.push_back(&stage.flat(r));
-    }
-    run.reduces[s] = std::make_unique<OverlappedReduce>(stage.communicator(), std::move(flat),
-                                                        frozen, all_reduce);
-    reduces[s] = run.reduces[s].get();
-    run.update->SkipReduce(s);
-  }
-  run.passes.front()->ReduceMeanwhile(std::move(reduces));
+  step.WaitForReduces();
+  RollBack();
+  step.RestoreGradients();
+  return status;
 }
 
-void DataParallel::ConcludeUpdate(Run& run, WorkResult* result) {
+void DataParallel::RecordUpdate(TrainStep& step, OperationResult* result) {
   if (overflow_) {
     result->skipped = true;
   } else {
-    run.update->Commit();
+    step.CommitUpdate();
     result->updated = true;
-    result->gradient_norm = run.update->gradient_norm();
-    sync_.Record(run.times.longest(Phase::kReduce) + run.times.longest(Phase::kUpdate) +
-                 run.times.longest(Phase::kBroadcast));
+    result->gradient_norm = step.gradient_norm();
+    sync_.Record(step.times().longest(Phase::kReduce) + step.times().longest(Phase::kUpdate) +
+                 step.times().longest(Phase::kBroadcast));
   }
   if (spec_.precision == Precision::kFloat16) {
     scaler_.Update(overflow_);
   }
   accumulated_ = 0;
-  left_out_ = 0;
+  skipped_batches_ = 0;
   overflow_ = false;
   holding_.assign(stages_.size(), 0);
+  if (overlap_reduction_ && !step.passes().empty() && settled_.size() < kMaxShapes) {
+    settled_.insert(ShapesOf(step.batch()));
+  }
 }
 
-void DataParallel::Report(const Run& run, WorkResult* result) const {
-  result->phases = ReportPhases(run.times);
-  result->imbalance = run.times.imbalance(roster_.computing);
-  for (const auto& pass : run.passes) {
+void DataParallel::Report(const TrainStep& step, OperationResult* result) const {
+  result->phases = ReportPhases(step.times());
+  result->imbalance = step.times().imbalance(ranks_.computing);
+  for (const std::unique_ptr<BatchPass>& pass : step.passes()) {
     for (TrainingChunk& chunk : pass->Report()) {
       result->chunks.push_back(std::move(chunk));
     }
   }
 }
 
-absl::StatusOr<WorkResult> DataParallel::Update(const std::vector<GroupValues>& values) {
+absl::StatusOr<OperationResult> DataParallel::Update(const std::vector<GroupValues>& values) {
   DropKept();
-  WorkResult result;
   if (accumulated_ == 0) {
-    left_out_ = 0;
+    skipped_batches_ = 0;
+    OperationResult result;
     result.skipped = true;
     return result;
   }
-  const Batch none;
-  Run run(*this, none);
-  if (!overflow_) {
-    BRAID_RETURN_IF_ERROR(MakeUpdate(run, holding_, values));
-    BRAID_RETURN_IF_ERROR(Recover(
-        run, RunWorkerGroup(roster_.workers, {}, [&](WorkerGroup& worker_group, size_t rank) {
-          run.changing[rank] = 1;
-          return run.update->Run(worker_group, rank, &run.times);
-        })));
+  const std::unique_ptr<TrainStep> step = NewStep(Batch(), /*with_loss=*/false);
+  BRAID_RETURN_IF_ERROR(AddUpdate(*step, values));
+  const absl::Status status = step->OnEachRank([&](const RankContext& context) -> absl::Status {
+    BRAID_RETURN_IF_ERROR(step->Apply(context));
+    return step->Broadcast(context);
+  });
+  return Record(*step, status);
+}
+
+absl::StatusOr<OperationResult> DataParallel::Forward(const Batch& batch, bool keep_graph) {
+  DropKept();
+  const bool with_loss = !batch.targets.empty() || spec_.loss_mode == LossMode::kModel;
+  const std::unique_ptr<TrainStep> step = NewStep(batch, with_loss);
+  std::unique_ptr<Batch> kept;
+  if (keep_graph) {
+    kept = std::make_unique<Batch>(batch);
+    Own(&kept->inputs);
+    step->AddPass(std::make_unique<BatchPass>(model(), *kept, 0, batch.rows, /*first_group=*/0));
+  } else {
+    for (const int64_t rows : MicroBatches(batch.rows)) {
+      step->AddMicroBatch(rows);
+    }
   }
-  ConcludeUpdate(run, &result);
-  Report(run, &result);
+  const bool training = batch.mode == Mode::kTrain;
+  buffers_finite_.assign(ranks_.workers.size(), 1);
+  OperationResult result;
+  const absl::Status status = step->OnEachRank([&](const RankContext& context) -> absl::Status {
+    BRAID_RETURN_IF_ERROR(ForwardRank(context, *step, keep_graph, &result));
+    return training ? CommitBuffers(context, keep_graph) : absl::OkStatus();
+  });
+  const bool skipped = !BuffersFinite();
+  if (!status.ok() || skipped || (!training && has_buffers())) {
+    RollBack();  // an evaluation changes nothing, even if the model changes its buffers
+  }
+  BRAID_RETURN_IF_ERROR(status);
+  if (with_loss) {
+    result.loss = step->loss();
+  }
+  Report(*step, &result);
+  if (keep_graph) {
+    kept_batch_ = std::move(kept);
+    kept_ = step->TakePass();
+    kept_is_skipped_ = skipped;
+    CountBytes();
+  } else {
+    result.skipped = skipped;
+  }
   return result;
+}
+
+absl::Status DataParallel::ForwardRank(const RankContext& context, TrainStep& step, bool keep_graph,
+                                       OperationResult* result) {
+  if (step.with_loss()) {
+    BRAID_RETURN_IF_ERROR(step.ComputeDenominators(context));
+  }
+  std::vector<std::vector<at::Tensor>> gathered;
+  for (const std::unique_ptr<BatchPass>& pass : step.passes()) {
+    BRAID_RETURN_IF_ERROR(pass->Split(context));
+    BRAID_RETURN_IF_ERROR(pass->Forward(context, keep_graph));
+    if (context.rank() == ranks_.output_rank) {
+      BRAID_ASSIGN_OR_RETURN(gathered.emplace_back(), pass->GatherOutputs());
+    }
+    if (step.with_loss()) {
+      BRAID_RETURN_IF_ERROR(pass->Gather(context));
+      BRAID_RETURN_IF_ERROR(pass->Loss(context, step.whole(), /*with_gradient=*/false));
+    } else {
+      BRAID_RETURN_IF_ERROR(context.Barrier());
+    }
+  }
+  if (context.rank() == ranks_.output_rank) {
+    context.Measure(Phase::kCopyOut, [&] { result->outputs = Export(gathered); });
+  }
+  return step.with_loss() ? context.numbers().Read(context.worker()) : absl::OkStatus();
+}
+
+absl::Status DataParallel::CommitBuffers(const RankContext& context, bool keep_earlier) {
+  const auto primary = [&](size_t s) { return ranks_.replica[s][context.rank()] == size_t{0}; };
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (!primary(s)) {
+      continue;
+    }
+    BRAID_RETURN_IF_ERROR(stages_[s]->CheckBuffers());
+    if (!stages_[s]->BuffersStayFinite()) {
+      buffers_finite_[context.rank()] = 0;
+    }
+    if (keep_earlier) {
+      stages_[s]->KeepEarlierBuffers();
+    }
+  }
+  BRAID_RETURN_IF_ERROR(context.Barrier());
+  if (!BuffersFinite()) {
+    return spec_.non_finite == NonFinitePolicy::kFail ? NotFiniteError("a buffer of the model")
+                                                      : absl::OkStatus();
+  }
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    if (primary(s) && stages_[s]->has_buffers()) {
+      stages_[s]->CommitBuffers();
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool DataParallel::BuffersFinite() const {
+  return std::all_of(buffers_finite_.begin(), buffers_finite_.end(),
+                     [](char finite) { return finite != 0; });
+}
+
+std::vector<HostTensor> DataParallel::Export(
+    const std::vector<std::vector<at::Tensor>>& gathered) const {
+  std::vector<HostTensor> outputs;
+  for (size_t o = 0; o < gathered.front().size(); ++o) {
+    std::vector<at::Tensor> pieces;
+    for (const std::vector<at::Tensor>& piece : gathered) {
+      pieces.push_back(piece[o]);
+    }
+    // The output of one chunk may be the input or a parameter; the recorded reply must outlive
+    // both.
+    const at::Tensor whole = pieces.size() > 1 ? at::cat(pieces) : pieces.front().clone();
+    outputs.push_back(
+        ToHost(whole.to(ToScalarType(config_.outputs[o].type)), config_.outputs[o].name));
+  }
+  return outputs;
+}
+
+absl::StatusOr<std::vector<at::Tensor>> DataParallel::ReadOutputGradients(
+    const std::vector<HostTensor>& output_gradients) const {
+  std::vector<at::Tensor> gradients(config_.outputs.size());
+  for (size_t i = 0; i < output_gradients.size(); ++i) {
+    const HostTensor& gradient = output_gradients[i];
+    const std::string field = absl::StrCat("output_gradients[", i, "]");
+    const auto output =
+        std::find_if(config_.outputs.begin(), config_.outputs.end(),
+                     [&](const TensorSpec& spec) { return spec.name == gradient.name; });
+    if (output == config_.outputs.end()) {
+      return InvalidField(field + ".name",
+                          absl::StrCat("the model has no output '", Excerpt(gradient.name), "'"));
+    }
+    const auto o = static_cast<size_t>(output - config_.outputs.begin());
+    if (gradients[o].defined()) {
+      return InvalidField(field + ".name", absl::StrCat("output '", gradient.name,
+                                                        "' is given twice; expected once"));
+    }
+    if (gradient.type != output->type || gradient.shape != kept_->gathered_shape(o)) {
+      return InvalidField(
+          absl::StrCat(field, gradient.type != output->type ? ".datatype" : ".shape"),
+          absl::StrCat("the gradient of '", gradient.name, "' is ", DataTypeName(gradient.type),
+                       " ", ShapeString(gradient.shape), "; expected the output's ",
+                       DataTypeName(output->type), " ", ShapeString(kept_->gathered_shape(o))));
+    }
+    gradients[o] = gradient_scale() == 1 ? View(gradient) : View(gradient).mul(gradient_scale());
+  }
+  if (output_gradients.empty()) {
+    return InvalidField("output_gradients", "is empty; expected one for at least one output");
+  }
+  return gradients;
+}
+
+absl::Status DataParallel::CheckFiniteGradients(
+    const std::vector<HostTensor>& output_gradients) const {
+  // With float16 it is an overflow, which lowers the scale.
+  const bool fails =
+      spec_.non_finite == NonFinitePolicy::kFail && spec_.precision != Precision::kFloat16;
+  for (size_t i = 0; fails && i < output_gradients.size(); ++i) {
+    if (!std::isfinite(RangeShare(View(output_gradients[i])))) {
+      return NotFiniteError(absl::StrCat("output_gradients[", i, "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OperationResult> DataParallel::Backward(
+    const std::vector<HostTensor>& output_gradients) {
+  if (kept_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "no graph is kept: call Forward with keep_graph just before Backward");
+  }
+  BRAID_ASSIGN_OR_RETURN(std::vector<at::Tensor> gradients, ReadOutputGradients(output_gradients));
+  BRAID_RETURN_IF_ERROR(CheckFiniteGradients(output_gradients));
+  if (kept_is_skipped_) {
+    DropKept();
+    ++skipped_batches_;
+    OperationResult skipped;
+    skipped.skipped = true;
+    return skipped;
+  }
+  kept_->SetOutputGradients(std::move(gradients));
+  const std::unique_ptr<TrainStep> step = NewStep(*kept_batch_, /*with_loss=*/false);
+  step->AddPass(std::move(kept_));
+  const absl::Status status = step->OnEachRank([&](const RankContext& context) -> absl::Status {
+    BatchPass& pass = *step->passes().front();
+    BRAID_RETURN_IF_ERROR(pass.ScatterGradient(context));
+    BRAID_RETURN_IF_ERROR(step->Backward(context, pass));
+    BRAID_RETURN_IF_ERROR(step->CheckFinite(context));
+    return step->Apply(context);
+  });
+  return Record(*step, status);
+}
+
+absl::Status DataParallel::AddChunkLosses(const BatchPass& pass,
+                                          const std::vector<at::Tensor>& outputs,
+                                          Evaluation* evaluation) const {
+  const std::vector<int64_t>& split = pass.split();
+  for (size_t chunk = 0; chunk < split.size(); ++chunk) {
+    // The weights of the trainer's loss.
+    const double weight = spec_.unweighted_mean
+                              ? static_cast<double>(pass.rows()) / static_cast<double>(split.size())
+                              : static_cast<double>(split[chunk]);
+    BRAID_RETURN_IF_ERROR(
+        evaluation->AddChunk(pass.ChunkOfOutputs(outputs, chunk), split[chunk], weight));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataParallel::Evaluate(const Batch& batch, Evaluation* evaluation) {
+  const std::unique_ptr<TrainStep> step = NewStep(batch, /*with_loss=*/false);
+  for (const int64_t rows : MicroBatches(batch.rows)) {
+    step->AddMicroBatch(rows);
+  }
+  int64_t start = 0;
+  const absl::Status status = step->OnEachRank([&](const RankContext& context) -> absl::Status {
+    for (const std::unique_ptr<BatchPass>& pass : step->passes()) {
+      BRAID_RETURN_IF_ERROR(pass->Split(context));
+      BRAID_RETURN_IF_ERROR(pass->Forward(context, /*keep_graph=*/false));
+      if (context.rank() != ranks_.output_rank) {
+        continue;
+      }
+      BRAID_RETURN_IF_ERROR(context.Measure(Phase::kLoss, [&]() -> absl::Status {
+        BRAID_ASSIGN_OR_RETURN(const std::vector<at::Tensor> outputs, pass->GatherOutputs());
+        return spec_.loss_mode == LossMode::kModel
+                   ? AddChunkLosses(*pass, outputs, evaluation)
+                   : evaluation->Add(outputs, batch.targets, start, pass->rows());
+      }));
+      start += pass->rows();
+    }
+    return absl::OkStatus();
+  });
+  ResetBuffers();  // not RollBack(): a graph that is kept for Backward() stays
+  return status;
+}
+
+void DataParallel::DropKept() {
+  if (kept_ == nullptr) {
+    return;
+  }
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    RunOnEach(stage->workers(), Phase::kBackward, [&](size_t r) {
+      stage->replica(r).DropGraph();
+      return absl::OkStatus();
+    }).IgnoreError();  // only frees memory
+  }
+  kept_.reset();
+  kept_batch_.reset();
+}
+
+absl::StatusOr<std::vector<StateTensor>> DataParallel::State() {
+  std::vector<StateTensor> state;
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
+      for (const StateEntry& entry : stage->state()) {
+        state.push_back({ToHost(entry.value.clone(), entry.name), entry.is_parameter});
+      }
+      return absl::OkStatus();
+    }));
+  }
+  return state;
+}
+
+absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
+  TrainingSnapshot snapshot;
+  BRAID_ASSIGN_OR_RETURN(snapshot.model, State());
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    BRAID_RETURN_IF_ERROR(SaveStage(*stages_[s], holding_[s], &snapshot));
+  }
+  snapshot.accumulated = accumulated_;
+  snapshot.skipped_batches = skipped_batches_;
+  snapshot.overflow = overflow_;
+  snapshot.grad_scaler = scaler_.state();
+  return snapshot;
+}
+
+absl::StatusOr<TrainingSnapshot> DataParallel::SnapshotBeforeForward() {
+  // Forward() changes only buffers.
+  const auto snapshot = [&]() -> absl::StatusOr<TrainingSnapshot> {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
+        stage->RestoreEarlierBuffers();
+        return absl::OkStatus();
+      }));
+    }
+    return Snapshot();
+  };
+  absl::StatusOr<TrainingSnapshot> before = snapshot();
+  ResetBuffers();
+  return before;
+}
+
+absl::Status DataParallel::CheckSnapshot(const TrainingSnapshot& snapshot) const {
+  BRAID_RETURN_IF_ERROR(GradScaler(spec_.grad_scaler).Load(snapshot.grad_scaler));
+  size_t first = 0;
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kLoad,
+                                    [&](size_t) { return CheckStage(*stage, snapshot, first); }));
+    first += stage->flat(0).slots().size();
+  }
+  if (first != snapshot.parameters.size()) {
+    return absl::FailedPreconditionError("it has other trainable parameters");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
+  BRAID_RETURN_IF_ERROR(CheckSnapshot(snapshot));
+  DropKept();
+  GradScaler scaler(spec_.grad_scaler);
+  BRAID_RETURN_IF_ERROR(scaler.Load(snapshot.grad_scaler));
+  poisoned_ = true;  // until everything is restored
+  size_t first = 0;
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kLoad,
+                                    [&](size_t) { return RestoreStage(*stage, snapshot, first); }));
+    BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kLoad, [&](size_t r) {
+      const c10::AutoGradMode no_grad(false);
+      for (size_t b = 0; r > 0 && b < stage->flat(r).values().size(); ++b) {
+        stage->flat(r).values()[b].copy_(stage->flat(0).values()[b]);
+      }
+      RestoreGradients(*stage, snapshot, r);
+      return absl::OkStatus();
+    }));
+    first += stage->flat(0).slots().size();
+  }
+  scaler_ = scaler;
+  accumulated_ = snapshot.accumulated;
+  skipped_batches_ = snapshot.skipped_batches;
+  overflow_ = snapshot.overflow;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    holding_[s] = snapshot.accumulated > 0 ? stages_[s]->size() : 0;
+  }
+  optimizers_equal_ = false;
+  prepared_ = false;
+  poisoned_ = false;
+  CountBytes();
+  return absl::OkStatus();
+}
+
+void DataParallel::CountBytes() {
+  bytes_.resize(stages_.size());
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    bytes_[s].resize(stages_[s]->size());
+    for (size_t r = 0; r < stages_[s]->size(); ++r) {
+      bytes_[s][r] = stages_[s]->bytes(r);
+    }
+  }
+}
+
+std::vector<DeviceMemory> DataParallel::memory() const {
+  std::vector<DeviceMemory> memory;
+  for (size_t rank = 0; rank < ranks_.workers.size(); ++rank) {
+    DeviceMemory& here = memory.emplace_back();
+    here.device = ranks_.workers[rank]->name();
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (const std::optional<size_t> replica = ranks_.replica[s][rank]) {
+        here.current += bytes_[s][*replica];
+      }
+    }
+    here.peak = here.current + peaks_[rank];
+  }
+  return memory;
 }
 
 bool DataParallel::has_buffers() const {
@@ -444,20 +726,8 @@ bool DataParallel::has_buffers() const {
                      [](const auto& stage) { return stage->has_buffers(); });
 }
 
-std::vector<size_t> DataParallel::HoldingAfter(const Run& run) const {
-  // Fewer rows may be more chunks: 4 rows on 3 replicas are 2 and 2.
-  std::vector<size_t> holding = holding_;
-  for (const auto& pass : run.passes) {
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      holding[s] = std::max(holding[s], pass->chunks(s));
-    }
-  }
-  return holding;
-}
-
 void DataParallel::RollBack() {
-  // Only drops memory and writes into memory that is there already: it cannot fail where the
-  // operation could.
+  // Only frees memory and copies into memory that is allocated, so it does not run out of memory.
   for (const std::unique_ptr<Stage>& stage : stages_) {
     RunOnEach(stage->workers(), Phase::kBroadcast, [&](size_t r) {
       stage->replica(r).DropGraph();
@@ -475,7 +745,7 @@ void DataParallel::ResetBuffers() {
     RunOnEach(stage->workers(), Phase::kBroadcast, [&](size_t r) {
       stage->ResetBuffers(r);
       return absl::OkStatus();
-    }).IgnoreError();  // writes into memory that is there
+    }).IgnoreError();  // copies into memory that is allocated
   }
 }
 

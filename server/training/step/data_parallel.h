@@ -1,7 +1,4 @@
 // A model in training, in stages that are replicated over the devices.
-//
-// Called by one thread, the trainer's; the tensors are touched on the workers alone. What fails
-// before the update leaves parameters, buffers, accumulated gradients and optimizer as they were.
 #pragma once
 
 #include <cstdint>
@@ -21,196 +18,163 @@
 #include "server/training/step/batch_pass.h"
 #include "server/training/step/evaluation.h"
 #include "server/training/step/grad_scaler.h"
-#include "server/training/step/phase_times.h"
 #include "server/training/step/placement.h"
 #include "server/training/step/rank_map.h"
 #include "server/training/step/snapshot.h"
 #include "server/training/step/stage.h"
 #include "server/training/step/sync_choice.h"
-#include "server/training/step/update_pass.h"
+#include "server/training/step/train_step.h"
 #include "server/training/trainer/operation.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
 
-// What an operation did.
-struct WorkResult {
-  std::optional<double> loss;
-  // In the order of the model's outputs; only of Forward().
-  std::vector<HostTensor> outputs;
-  std::vector<TrainingChunk> chunks;
-  std::vector<PhaseTime> phases;
-  // Something was not finite: the batch, or the update, was left out.
-  bool skipped = false;
-  bool updated = false;
-  std::optional<double> gradient_norm;
-  // 1 - mean / maximum of the workers' time for forward and backward; of several workers.
-  std::optional<double> imbalance;
-};
-
-// Thread-compatible.
+// Owned by a trainer. Thread-compatible: called by the trainer's thread, which waits for the
+// workers; only the workers use the tensors. An operation that fails before the update leaves
+// parameters, buffers, accumulated gradients and optimizer as they were.
 class DataParallel {
  public:
-  // `spec` as Objective, ParameterGroups and Place() have filled it. FAILED_PRECONDITION if the
-  // model is not batched, has no trainable parameter, or has a gradient that the batch's chunks
-  // cannot make; INVALID_ARGUMENT naming the field of `spec` that is wrong. Blocks.
+  // `spec`: with the defaults filled in by Objective, ParameterGroups and Place(). Blocks.
+  // FAILED_PRECONDITION if the model is not batched, has no trainable parameter, or has a gradient
+  // that is not the sum of the chunks' gradients; INVALID_ARGUMENT naming the wrong field of
+  // `spec`.
   static absl::StatusOr<std::unique_ptr<DataParallel>> Create(
       const ModelConfig& config, TrainerSpec spec, std::shared_ptr<const Objective> objective,
       Placement placement);
   ~DataParallel();
 
-  // Forward, loss and backward; adds to the accumulated gradients. With `update`, which has the
-  // values of each parameter group, one update follows.
-  absl::StatusOr<WorkResult> ForwardBackward(const Batch& batch,
-                                             const std::vector<GroupValues>* update);
-  // Forward alone, and the loss where there are targets. In training mode it updates the buffers.
-  // `keep_graph`: for Backward(), until any other call but Evaluate().
-  absl::StatusOr<WorkResult> Forward(const Batch& batch, bool keep_graph);
-  // From the outputs' gradients, by name: adds to the accumulated gradients. FAILED_PRECONDITION if
-  // no graph was kept, INVALID_ARGUMENT naming output_gradients[i].
-  absl::StatusOr<WorkResult> Backward(const std::vector<HostTensor>& output_gradients);
-  // No Backward() comes any more.
+  // The operations. Results leave out what only the trainer knows: sequence, step, learning rate.
+  // Runs forward, loss and backward, and adds the gradients to the accumulated ones. With `update`,
+  // the values of each parameter group, updates the parameters from them.
+  absl::StatusOr<OperationResult> RunTrainStep(const Batch& batch,
+                                               const std::vector<GroupValues>* update);
+  // Runs forward, and the loss if the batch has targets. In training mode it updates the buffers.
+  // `keep_graph`: for Backward(), until the next call other than Evaluate().
+  absl::StatusOr<OperationResult> Forward(const Batch& batch, bool keep_graph);
+  // Runs backward from the gradients of the outputs, by name, and adds to the accumulated
+  // gradients. FAILED_PRECONDITION if no graph is kept, INVALID_ARGUMENT naming
+  // output_gradients[i].
+  absl::StatusOr<OperationResult> Backward(const std::vector<HostTensor>& output_gradients);
+  // Drops the kept graph, if there is one.
   void DropKept();
-  // One update from the accumulated gradients, which it clears; none, skipped, if all batches since
-  // the last one were left out.
-  absl::StatusOr<WorkResult> Update(const std::vector<GroupValues>& values);
-  // Forward in eval mode; its loss and metrics are added to `evaluation`. Changes nothing.
+  // Updates the parameters from the accumulated gradients, and clears these. Skips the update if
+  // all batches since the last one were skipped.
+  absl::StatusOr<OperationResult> Update(const std::vector<GroupValues>& values);
+  // Runs forward in eval mode and adds losses and metrics to `evaluation`. Changes nothing.
   absl::Status Evaluate(const Batch& batch, Evaluation* evaluation);
 
   // Batches accumulated since the last update.
   int64_t accumulated() const { return accumulated_; }
-  // Batches left out since then, for what was not finite.
-  int64_t left_out() const { return left_out_; }
-  // A graph is kept for Backward().
+  // Batches skipped since the last update, because something was not finite.
+  int64_t skipped_batches() const { return skipped_batches_; }
   bool keeps_graph() const { return kept_ != nullptr; }
-  // An update, or a restoration, failed halfway: the replicas differ.
-  bool torn() const { return torn_; }
+  // An update or a restore was interrupted, so the replicas may differ. Restore() ends it.
+  bool poisoned() const { return poisoned_; }
   const ParameterGroups& groups() const { return *groups_; }
-  // What the loss is multiplied by before it is differentiated: 1 but for float16.
+  // Factor of the loss before it is differentiated: 1 unless the precision is float16.
   double gradient_scale() const {
     return spec_.precision == Precision::kFloat16 ? scaler_.scale() : 1;
   }
 
-  // The primaries' parameters and buffers.
+  // Returns the primaries' parameters and buffers.
   absl::StatusOr<std::vector<StateTensor>> State();
-  // All that a checkpoint holds; copies made on the devices, then on the host.
+  // Returns everything that a checkpoint holds.
   absl::StatusOr<TrainingSnapshot> Snapshot();
-  // The same of before the Forward() whose graph is kept, which stays.
+  // Returns the snapshot from before the Forward() whose graph is kept; keeps the graph.
   absl::StatusOr<TrainingSnapshot> SnapshotBeforeForward();
   // FAILED_PRECONDITION if `snapshot` is of another model or optimizer.
   absl::Status CheckSnapshot(const TrainingSnapshot& snapshot) const;
-  // Goes on from `snapshot`, with any number of replicas. Nothing has changed if it fails the
-  // check.
+  // Restores `snapshot`, into any number of replicas. Changes nothing if CheckSnapshot() fails.
   absl::Status Restore(const TrainingSnapshot& snapshot);
-  // What it takes on each device.
+  // Returns the memory that the trainer takes on each device.
   std::vector<DeviceMemory> memory() const;
 
  private:
-  struct Run;
-  // Of all inputs and targets of a batch.
+  // The shapes of all inputs and targets of a batch.
   using Shapes = std::vector<std::vector<int64_t>>;
 
   DataParallel(const ModelConfig& config, TrainerSpec spec,
                std::shared_ptr<const Objective> objective, const Placement& placement);
 
-  // What became of a batch whose numbers are known.
-  struct Verdict {
-    bool counts = true;
-    bool overflow = false;  // of float16: it counts, the update does not come
-  };
-
   absl::Status Init(Placement placement);
   // FAILED_PRECONDITION if the gradients of the chunks of stage `s` do not add up to the batch's.
   absl::Status CheckAdditive(size_t s) const;
   TrainedModel model() const;
-  // Rows of each piece that `rows` rows are worked on in.
-  std::vector<int64_t> Pieces(int64_t rows) const;
-  std::vector<size_t> HoldingAfter(const Run& run) const;
   bool has_buffers() const;
 
-  absl::Status SaveGradients(Run& run);
-  absl::Status MakeUpdate(Run& run, const std::vector<size_t>& holding,
-                          const std::vector<GroupValues>& values);
+  // Creates a step for `batch`, without passes. `with_loss`: the step computes the loss.
+  std::unique_ptr<TrainStep> NewStep(const Batch& batch, bool with_loss);
+  // Creates a training step that splits `batch` into micro-batches and these into chunks.
+  absl::StatusOr<std::unique_ptr<TrainStep>> Split(const Batch& batch,
+                                                   const std::vector<GroupValues>* update);
+  // Returns the rows of each micro-batch.
+  std::vector<int64_t> MicroBatches(int64_t rows) const;
+  // Prepares `step` to end with an update.
+  absl::Status AddUpdate(TrainStep& step, const std::vector<GroupValues>& values);
   absl::Status PrepareOptimizers(const std::vector<GroupValues>& values);
-  // Has the gradients of the run summed during its backward pass, where that can be.
-  void ReduceMeanwhile(Run& run, bool all_reduce);
-  // Returns whether a failed sum would lose nothing, so that it comes before anything is changed.
-  bool SumsFirst(const Run& run) const;
   // Gives every replica an optimizer in the primary's state.
   absl::Status EqualizeOptimizers();
+  // Records the outcome of a step in the trainer's state: `status` is what its ranks returned.
+  absl::StatusOr<OperationResult> Record(TrainStep& step, const absl::Status& status);
+  // On error, rolls back; if the step has already changed something, marks the trainer poisoned.
+  absl::Status RollBackOnError(TrainStep& step, const absl::Status& status);
+  void RecordUpdate(TrainStep& step, OperationResult* result);
+  void Report(const TrainStep& step, OperationResult* result) const;
 
-  // What each rank does, on its worker, in this order.
-  absl::Status Compute(Run& run, WorkerGroup& worker_group, size_t rank);
-  // Whether it is finite; sums it at once where that may be done before all is known to count.
-  absl::Status Examine(Run& run, WorkerGroup& worker_group, size_t rank);
-  // Whether the model left the buffers as they can be committed.
-  absl::Status CheckBuffers(size_t rank) const;
-  // Whether what would be applied is finite. Ends with a meeting.
-  absl::Status ExamineSum(Run& run, WorkerGroup& worker_group, size_t rank);
-  // What all replicas' gradients of flat buffer `buffer` add up to, on the primary's worker.
-  at::Tensor SumOf(const Run& run, size_t s, size_t buffer) const;
-  absl::Status Apply(Run& run, WorkerGroup& worker_group, size_t rank);
-  // Of Forward(): commits the buffers, if they may be. `keep_earlier`: for SnapshotBeforeForward().
-  absl::Status ExamineBuffers(Run& run, WorkerGroup& worker_group, size_t rank, bool keep_earlier);
-  // Why Backward() may not use the graph up, if so.
-  absl::Status JudgeOutputGradients(const std::vector<HostTensor>& output_gradients) const;
-  // Whether what was computed counts: the same for every rank.
-  absl::StatusOr<Verdict> Judge(const Run& run) const;
-
-  // Returns `status`, after an error with everything as it was, or torn.
-  absl::Status Recover(Run& run, const absl::Status& status);
-  void ConcludeUpdate(Run& run, WorkResult* result);
-  void Report(const Run& run, WorkResult* result) const;
+  // Runs Forward() on one rank; the output rank sets the outputs of `*result`.
+  absl::Status ForwardRank(const RankContext& context, TrainStep& step, bool keep_graph,
+                           OperationResult* result);
+  // Commits the buffers after a forward pass in training mode, if they are finite. `keep_earlier`:
+  // for SnapshotBeforeForward().
+  absl::Status CommitBuffers(const RankContext& context, bool keep_earlier);
+  bool BuffersFinite() const;
   std::vector<HostTensor> Export(const std::vector<std::vector<at::Tensor>>& gathered) const;
   absl::StatusOr<std::vector<at::Tensor>> ReadOutputGradients(
       const std::vector<HostTensor>& output_gradients) const;
-  static absl::Status SnapshotStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot);
-  // `first`: the index of the stage's first parameter. What is checked can be restored.
-  static absl::Status CheckStage(const Stage& stage, const TrainingSnapshot& snapshot,
-                                 size_t first);
-  static absl::Status RestoreStage(Stage& stage, const TrainingSnapshot& snapshot, size_t first);
-  static void RestoreGradients(Stage& stage, const TrainingSnapshot& snapshot, size_t r);
-  // Of a model that computes its loss: that of each chunk.
+  absl::Status CheckFiniteGradients(const std::vector<HostTensor>& output_gradients) const;
+  // Adds the loss of each chunk of a model that computes its own loss.
   absl::Status AddChunkLosses(const BatchPass& pass, const std::vector<at::Tensor>& outputs,
                               Evaluation* evaluation) const;
+
   void CountBytes();
-  // Goes back to the committed buffers and drops every graph.
+  // Restores the committed buffers and drops every graph.
   void RollBack();
-  // Goes back to the committed buffers.
   void ResetBuffers();
 
   // Immutable after Init().
   const ModelConfig config_;
   const TrainerSpec spec_;
   const std::shared_ptr<const Objective> objective_;
-  const RankMap roster_;
+  const RankMap ranks_;
   const bool overlap_reduction_;
   std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Stage>> stages_;
 
-  // Touched only by the trainer's thread, or while it waits for a worker group.
+  // Used by the trainer's thread, or by workers while it waits for them.
   int64_t accumulated_ = 0;
-  int64_t left_out_ = 0;
+  int64_t skipped_batches_ = 0;
   // By stage: replicas that hold accumulated gradients.
   std::vector<size_t> holding_;
-  // A gradient of those that were accumulated has overflowed float16: the update is to be left out.
+  // An accumulated gradient has overflowed float16, so the update will be skipped.
   bool overflow_ = false;
-  bool torn_ = false;
+  bool poisoned_ = false;
   GradScaler scaler_;
   SyncChoice sync_;
   bool prepared_ = false;
-  // Of batches that an update was made from without overlap, which filled the allocator's caches.
+  // Shapes of batches that have run a step without overlap, which filled the allocator's caches.
   std::set<Shapes> settled_;
-  // All replicas have optimizers, in the primary's state.
+  // Every replica has an optimizer in the primary's state.
   bool optimizers_equal_ = false;
-  // By rank: the most memory that an operation has taken.
+  // By rank: the peak memory of an operation, in bytes.
   std::vector<int64_t> peaks_;
-  // By stage and replica: what it takes between operations.
+  // By stage and replica: bytes held between operations.
   std::vector<std::vector<int64_t>> bytes_;
-  // Of Forward(keep_graph).
+  // By rank: whether the primaries' buffers on it stayed finite in the current Forward().
+  std::vector<char> buffers_finite_;
+  // Kept by Forward(keep_graph).
   std::unique_ptr<Batch> kept_batch_;
   std::unique_ptr<BatchPass> kept_;
-  // What it was made of is not finite: its Backward() is skipped.
+  // The kept pass computed something that is not finite, so its Backward() is skipped.
   bool kept_is_skipped_ = false;
 };
 

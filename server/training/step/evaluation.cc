@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<const char*, 5> kNames = {"accuracy", "top_k", "confusion", "mse", "mae"};
 
-// The table goes into one reply.
+// Limit of the confusion table, which is sent in one reply.
 constexpr int64_t kMaxConfusedClasses = 2048;
 
 std::string FieldOf(size_t i) { return absl::StrCat("metrics[", i, "]"); }
@@ -58,7 +58,7 @@ absl::StatusOr<Evaluation::Metric> Evaluation::MetricOf(const std::vector<std::s
   }
   const auto self = names.begin() + static_cast<std::ptrdiff_t>(i);
   if (std::find(names.begin(), self, names[i]) != self) {
-    return InvalidField(FieldOf(i), absl::StrCat("'", names[i], "' is there twice; expected once"));
+    return InvalidField(FieldOf(i), absl::StrCat("'", names[i], "' is given twice; expected once"));
   }
   return static_cast<Metric>(found - kNames.begin());
 }
@@ -106,7 +106,7 @@ absl::Status Evaluation::AddLosses(const std::vector<at::Tensor>& outputs,
     BRAID_ASSIGN_OR_RETURN(const double denominator, loss.Denominator(measured));
     BRAID_ASSIGN_OR_RETURN(const at::Tensor value,
                            loss.Compute(outputs[loss.output_index()], measured));
-    if (denominator != 0) {  // else the value is a mean over nothing
+    if (denominator != 0) {  // else the value is the mean of nothing
       losses_[i].sum += value.item<double>() * denominator;
       losses_[i].count += denominator;
     }
@@ -180,7 +180,7 @@ absl::Status Evaluation::GrowConfusion(size_t i, int64_t classes) {
 }
 
 void Evaluation::AddClasses(const at::Tensor& output, const TargetRows& rows) {
-  // [element, class]: one line for each class index.
+  // [element, class]: one row per class index.
   const at::Tensor scores = output.movedim(1, -1).reshape({-1, output.size(1)});
   const int64_t k = std::min(k_, scores.size(1));
   const at::Tensor best = scores.argmax(1).cpu();

@@ -1,4 +1,4 @@
-// Losses and metrics over the batches of an evaluation, as if they were one.
+// Losses and metrics of an evaluation, accumulated over its batches.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,32 @@
 
 namespace braid {
 
-// Thread-compatible.
+// Thread-compatible: one batch at a time adds to it.
 class Evaluation {
  public:
-  // `metrics`: of "accuracy", "top_k", "confusion", "mse" and "mae", of Objective's measured()
-  // output and target; `k` is top_k's. INVALID_ARGUMENT naming metrics[i] or k; FAILED_PRECONDITION
-  // for no metric where the client computes the loss, and for one where the model does.
+  // `metrics`: any of "accuracy", "top_k", "confusion", "mse" and "mae", which compare output and
+  // target of Objective::measured(). `k`: of top_k. INVALID_ARGUMENT naming metrics[i] or k;
+  // FAILED_PRECONDITION for no metrics if the client computes the loss, or for metrics if the model
+  // does.
   static absl::StatusOr<Evaluation> Create(const std::vector<std::string>& metrics, int64_t k,
                                            std::shared_ptr<const Objective> objective);
 
-  // Rows [start, start + rows) of a batch's targets, as Objective::PickTargets() gave them, with
-  // the model's outputs for them, on the device of the calling worker's thread. Errors are
-  // Objective::Compute()'s, and INVALID_ARGUMENT or FAILED_PRECONDITION naming metrics[i] for one
-  // that does not go with output or target; after one the evaluation is of no use.
+  // Adds rows [start, start + rows) of a batch. `outputs`: of these rows, on the device of the
+  // calling worker. `targets`: of the whole batch, from Objective::PickTargets(). Errors: those of
+  // Objective::Compute(); INVALID_ARGUMENT or FAILED_PRECONDITION naming metrics[i] for a metric
+  // that does not match output or target. After an error the evaluation cannot be used.
   absl::Status Add(const std::vector<at::Tensor>& outputs, const std::vector<HostTensor>& targets,
                    int64_t start, int64_t rows);
 
-  // A chunk's outputs, where the model computes its loss. `weight`: of their mean, against the
-  // other chunks'.
+  // Adds a chunk's outputs, where the model computes its loss. `weight`: of the chunk's mean
+  // relative to other chunks.
   absl::Status AddChunk(const std::vector<at::Tensor>& outputs, int64_t rows, double weight);
 
   EvaluationResult Result() const;
 
  private:
   enum class Metric { kAccuracy, kTopK, kConfusion, kMse, kMae };
-  // A mean: what is summed, and what it divides by.
+  // A mean: sum and denominator.
   struct Ratio {
     double sum = 0;
     double count = 0;
@@ -59,7 +60,7 @@ class Evaluation {
 
   absl::Status AddLosses(const std::vector<at::Tensor>& outputs,
                          const std::vector<HostTensor>& targets, int64_t start, int64_t rows);
-  // Which losses have checked already, where the server computes one.
+  // Checks the rows of `output`, which losses check too if there are any.
   absl::Status CheckRows(size_t i, const at::Tensor& output, int64_t rows) const;
   absl::Status CheckForm(size_t i, const at::Tensor& output, const HostTensor& target) const;
   absl::Status GrowConfusion(size_t i, int64_t classes);

@@ -1,4 +1,4 @@
-// Scales the loss so that float16 gradients neither vanish nor overflow, as torch.amp.GradScaler.
+// Scales the loss so that float16 gradients neither vanish nor overflow, like torch.amp.GradScaler.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,29 @@
 
 namespace braid {
 
-// INVALID_ARGUMENT naming the field ("grad_scaler.init_scale") that is out of range.
+// Returns INVALID_ARGUMENT naming a field ("grad_scaler.init_scale") that is out of range.
 absl::Status CheckGradScaler(const GradScalerSpec& spec);
 
-// Thread-compatible.
+// Owned by a DataParallel. Thread-compatible.
 class GradScaler {
  public:
   explicit GradScaler(const GradScalerSpec& spec);
 
-  // Multiplies the loss; the gradients are divided by it before they are used.
+  // Returns the factor of the loss, by which the gradients are divided before they are used.
   double scale() const { return scale_; }
-  // After an update, or, with `found_inf`, after one that was skipped since scaled gradients
+  // Adjusts the scale after an update. `found_inf`: the update was skipped because scaled gradients
   // overflowed.
   void Update(bool found_inf);
 
-  // All that a checkpoint needs.
+  // Returns the state for a checkpoint.
   std::vector<double> state() const;
-  // DATA_LOSS, changing nothing, if it is none.
+  // Restores a state(). On DATA_LOSS nothing changes.
   absl::Status Load(const std::vector<double>& state);
 
  private:
   GradScalerSpec spec_;
   float scale_;
-  int64_t good_ = 0;  // updates in a row
+  int64_t good_ = 0;  // consecutive updates without overflow
 };
 
 }  // namespace braid

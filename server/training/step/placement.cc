@@ -23,7 +23,7 @@ std::string Owned(const ReplicaSet& served) {
                        [](std::string* out, const Worker* worker) { out->append(worker->name()); });
 }
 
-// The index of the worker named `device`.
+// Returns the index of the worker named `device`.
 absl::StatusOr<size_t> FindWorker(const ReplicaSet& served, const std::string& device,
                                   const std::string& field) {
   for (size_t w = 0; w < served.size(); ++w) {
@@ -43,14 +43,14 @@ absl::StatusOr<std::vector<size_t>> FindWorkers(const ReplicaSet& served, const 
     BRAID_ASSIGN_OR_RETURN(const size_t w, FindWorker(served, stage.devices[d], where));
     if (std::find(found.begin(), found.end(), w) != found.end()) {
       return InvalidField(where, absl::StrCat("'", stage.devices[d],
-                                              "' is there twice; expected each device once"));
+                                              "' is given twice; expected each device once"));
     }
     found.push_back(w);
   }
   return found;
 }
 
-// Every parameter is in one stage, and none is shared by two.
+// Checks that every parameter is in exactly one stage.
 absl::Status CheckStages(const std::vector<StateEntry>& entries,
                          const std::vector<StageSpec>& stages) {
   std::map<const void*, std::pair<size_t, std::string>> owners;
@@ -165,7 +165,7 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
   return placement;
 }
 
-bool LeaveOutMissingDevices(const ReplicaSet& served, TrainerSpec* spec) {
+bool RemoveMissingDevices(const ReplicaSet& served, TrainerSpec* spec) {
   const auto missing = [&](const std::string& device) {
     return std::none_of(served.workers().begin(), served.workers().end(),
                         [&](const Worker* worker) { return worker->name() == device; });

@@ -1,4 +1,4 @@
-// Where a trainer's stages live.
+// Placement of a trainer's stages on devices.
 #pragma once
 
 #include <memory>
@@ -16,28 +16,28 @@ namespace braid {
 struct PlacedStage {
   std::string path;
   ReplicaSet replicas;
-  // Over the replicas' devices, or nullptr: MakeCommunicator() says which.
+  // Over the replicas' devices; nullptr: MakeCommunicator() returned none.
   std::unique_ptr<Communicator> communicator;
 };
 
 struct Placement {
   std::vector<PlacedStage> stages;
-  // Where outputs are gathered and the loss is computed, and the worker that does it.
+  // Worker and device that gather the outputs and compute the loss.
   Worker* output_worker = nullptr;
   c10::Device output_device = c10::kCPU;
   // Gradients may be summed between GPUs during the backward pass.
   bool overlap_reduction = false;
 };
 
-// Copies the parts of `served`, which has a replica on every worker of the server, to the devices
-// that `spec` names, and fills what it leaves open. INVALID_ARGUMENT naming "stages[0].path",
-// "stages[1].devices[0]" or "output_device"; FAILED_PRECONDITION for a
-// model that cannot be trained. Blocks: the workers copy.
+// Copies the stages of `served`, which has a replica on every worker of the server, to the devices
+// that `spec` names, and fills in the defaults of `*spec`. Blocks while the workers copy.
+// INVALID_ARGUMENT naming "stages[0].path", "stages[1].devices[0]" or "output_device";
+// FAILED_PRECONDITION for a model that cannot be trained.
 absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec);
 
-// For a trainer that goes on after a restart: a checkpoint goes into any number of replicas, so
-// devices that the server has no more are left out, and a stage that had no other is to be on all.
-// Returns whether there were any.
-bool LeaveOutMissingDevices(const ReplicaSet& served, TrainerSpec* spec);
+// Removes the devices that the server does not have from `*spec`, for a trainer that is restored
+// after a restart: a checkpoint can be restored into any number of replicas. A stage without
+// devices is placed on all. Returns whether a device was missing.
+bool RemoveMissingDevices(const ReplicaSet& served, TrainerSpec* spec);
 
 }  // namespace braid

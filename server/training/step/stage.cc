@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "c10/core/GradMode.h"
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
@@ -17,6 +16,10 @@ namespace {
 
 std::string WholeName(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
+}
+
+bool IsFinite(const at::Tensor& values) {
+  return !values.is_floating_point() || std::isfinite(RangeShare(values));
 }
 
 }  // namespace
@@ -38,9 +41,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed, bool sh
   std::vector<std::optional<FlatParameters>> flat(workers.size());
   BRAID_RETURN_IF_ERROR(RunOnEach({workers[0]}, Phase::kLoad, [&](size_t) {
     flat[0].emplace(stage->replica(0));
-    for (const at::Tensor& buffer : stage->replica(0).buffers()) {
-      stage->buffers_.push_back(buffer.clone());
-    }
+    stage->buffers_ = FlatBuffers(stage->replica(0).buffers());
     return absl::OkStatus();
   }));
   BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) {
@@ -89,50 +90,33 @@ std::vector<bool> Stage::Reached(size_t replicas) const {
 absl::Status Stage::CheckBuffers() const {
   const std::vector<at::Tensor> now = replica(0).buffers();
   for (size_t b = 0; b < now.size(); ++b) {
-    if (now[b].sizes() != buffers_[b].sizes() ||
-        now[b].scalar_type() != buffers_[b].scalar_type()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the model replaced a buffer of shape ",
-                       ShapeString(buffers_[b].sizes().vec()), " by one of shape ",
-                       ShapeString(now[b].sizes().vec()), ": buffers keep shape and datatype"));
+    const at::Tensor& committed = buffers_.views()[b];
+    if (now[b].sizes() != committed.sizes() || now[b].scalar_type() != committed.scalar_type()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the model replaced a buffer of shape ", ShapeString(committed.sizes().vec()),
+          " by one of shape ", ShapeString(now[b].sizes().vec()),
+          ": buffers must keep shape and datatype"));
     }
   }
   return absl::OkStatus();
 }
 
 bool Stage::BuffersStayFinite() const {
-  const std::vector<at::Tensor> now = replica(0).buffers();
-  for (size_t b = 0; b < now.size(); ++b) {
-    if (now[b].is_floating_point() && !std::isfinite(RangeShare(now[b])) &&
-        std::isfinite(RangeShare(buffers_[b]))) {
+  const FlatBuffers now(replica(0).buffers());
+  if (std::all_of(now.flat().begin(), now.flat().end(), IsFinite)) {
+    return true;
+  }
+  for (size_t b = 0; b < now.views().size(); ++b) {
+    if (!IsFinite(now.views()[b]) && IsFinite(buffers_.views()[b])) {
       return false;
     }
   }
   return true;
 }
 
-void Stage::HoldBuffers() {
-  held_buffers_.clear();
-  for (const at::Tensor& buffer : replica(0).buffers()) {
-    held_buffers_.push_back(buffer.detach().clone());
-  }
-}
-
 void Stage::CommitBuffers() {
-  const c10::AutoGradMode no_grad(false);
-  const std::vector<at::Tensor> now = replica(0).buffers();
-  for (size_t b = 0; b < now.size(); ++b) {
-    buffers_[b].copy_(now[b]);
-  }
+  buffers_.Assign(replica(0).buffers());
   ResetBuffers(0);
-}
-
-void Stage::KeepEarlierBuffers() {
-  std::vector<at::Tensor> earlier;
-  for (const at::Tensor& buffer : buffers_) {
-    earlier.push_back(buffer.detach().clone());
-  }
-  earlier_buffers_ = std::move(earlier);
 }
 
 void Stage::MakeOptimizer(const OptimizerSpec& spec, const ParameterGroups& groups) {
@@ -160,12 +144,12 @@ int64_t Stage::bytes(size_t r) const {
     }
     add(flat_[r].gradients()[b]);
   }
-  // Every replica has buffers like these, the primary the committed ones besides.
-  for (const at::Tensor& buffer : buffers_) {
+  // Every replica has buffers of these sizes; the primary's device also holds the committed ones.
+  for (const at::Tensor& buffer : buffers_.views()) {
     add(buffer);
     r == 0 ? add(buffer) : void();
   }
-  for (const at::Tensor& buffer : earlier_buffers_) {
+  for (const at::Tensor& buffer : earlier_buffers_.views()) {
     r == 0 ? add(buffer) : void();
   }
   if (optimizers_[r] != nullptr) {

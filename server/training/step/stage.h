@@ -1,4 +1,4 @@
-// A part of the model in training: its replicas, their flat parameters and gradients, the
+// One stage of a model in training: its replicas, their flat parameters and gradients, the
 // optimizer.
 #pragma once
 
@@ -14,25 +14,26 @@
 #include "server/parallel/flat_parameters.h"
 #include "server/parallel/replica_set.h"
 #include "server/training/optim/optimizer.h"
+#include "server/training/step/flat_buffers.h"
 #include "server/training/step/placement.h"
 
 namespace braid {
 
-// How the replicas of a stage reach each other's memory.
+// How the replicas of a stage exchange gradients and parameters.
 enum class Link {
-  kSharedMemory,  // all on the CPU: each worker adds, updates and copies a slice of it all
-  kNccl,          // all on GPUs of their own
-  kCopies,        // any other mix: the primary's worker does it
+  kSharedMemory,  // all on the CPU: each worker adds, updates and copies one slice of all replicas
+  kNccl,          // each on a GPU of its own: NCCL collectives
+  kCopies,        // any other mix: the primary's worker copies and adds
 };
 
 Link LinkOf(const PlacedStage& placed);
 
-// Thread-compatible. What it holds is touched on the workers alone, replica r's by worker r unless
-// a method says otherwise.
+// Owned by DataParallel. Thread-compatible: its tensors are used on the workers only, replica r's
+// by worker r unless a method says otherwise.
 class Stage {
  public:
-  // Flattens the replicas' parameters. `share_parameters`: all replicas have the primary's memory;
-  // for kSharedMemory alone. Blocks.
+  // Flattens the replicas' parameters. `share_parameters`: all replicas use the primary's parameter
+  // memory; requires kSharedMemory. Blocks.
   static absl::StatusOr<std::unique_ptr<Stage>> Create(PlacedStage placed, bool share_parameters);
 
   const std::string& path() const { return path_; }
@@ -50,46 +51,46 @@ class Stage {
   }
   FlatParameters& flat(size_t r) { return flat_[r]; }
   const FlatParameters& flat(size_t r) const { return flat_[r]; }
-  // Tensor `buffer` of what `member` gives, for every replica: FlatParameters::gradients.
+  // Returns tensor `buffer` of every replica's `member` (FlatParameters::gradients or values).
   std::vector<at::Tensor> OfAll(const std::vector<at::Tensor>& (FlatParameters::*member)() const,
                                 size_t buffer) const;
-  // The parameters' names as the whole model has them.
+  // Returns the names of the trainable parameters in the whole model.
   std::vector<std::string> ParameterNames() const;
-  // Which parameters one of the first `replicas` replicas has reached.
+  // Returns for each parameter whether one of the first `replicas` replicas has a gradient for it.
   std::vector<bool> Reached(size_t replicas) const;
 
-  // Buffers: each forward starts from the committed ones, on every replica; the primary's pass
-  // makes the next.
+  // Buffers. Each forward pass starts from the committed buffers on every replica; the primary's
+  // forward pass computes the next ones. Each method below moves one tensor per datatype.
   bool has_buffers() const { return !buffers_.empty(); }
-  // Gives replica r the committed ones.
-  void ResetBuffers(size_t r) { replicas_.replica(r).SetBuffers(buffers_); }
-  // The same between the pieces of a batch, where none are committed: by the primary's worker those
-  // that it has now are held, and the other replicas take them.
-  void HoldBuffers();
-  void TakeHeldBuffers(size_t r) { replicas_.replica(r).SetBuffers(held_buffers_); }
-  // Whether those that the primary has now can be committed. FAILED_PRECONDITION if the model gave
-  // one another shape or datatype.
+  // Copies the committed buffers to replica r.
+  void ResetBuffers(size_t r) { SetBuffers(r, buffers_); }
+  // Micro-batches pass on buffers that are not committed yet: the primary's worker saves the
+  // current ones, and the other replicas copy them.
+  void SaveMicroBatchBuffers() { micro_batch_buffers_ = FlatBuffers(replica(0).buffers()); }
+  void TakeMicroBatchBuffers(size_t r) { SetBuffers(r, micro_batch_buffers_); }
+  // FAILED_PRECONDITION if the model changed the shape or datatype of one of the primary's buffers.
   absl::Status CheckBuffers() const;
-  // Whether those that are finite as they are committed are so as the primary has them now.
+  // Returns false if a buffer that is finite in the committed state is not finite in the primary's
+  // current state. By the primary's worker, which waits for its device.
   bool BuffersStayFinite() const;
-  // By the primary's worker: commits what the primary has now.
+  // Commits the primary's current buffers. By the primary's worker.
   void CommitBuffers();
-  // By the primary's worker, before a commit that may have to be looked behind: copies those that
-  // are committed. ShowEarlierBuffers() gives the primary these, until ResetBuffers(0).
-  void KeepEarlierBuffers();
-  void ShowEarlierBuffers() { replicas_.replica(0).SetBuffers(earlier_buffers_); }
+  // Saves the committed buffers before a commit that a checkpoint may have to undo. By the
+  // primary's worker. RestoreEarlierBuffers() copies them to the primary, until ResetBuffers(0).
+  void KeepEarlierBuffers() { earlier_buffers_ = FlatBuffers(buffers_.views()); }
+  void RestoreEarlierBuffers() { SetBuffers(0, earlier_buffers_); }
 
-  // What replica r takes: parameters, gradients, buffers, optimizer state.
+  // Returns the bytes of replica r: parameters, gradients, buffers, optimizer state.
   int64_t bytes(size_t r) const;
 
-  // The primary's entries by their names in the whole model, as they are committed.
+  // Returns the primary's committed state_dict by names in the whole model.
   std::vector<StateEntry> state() const;
 
-  // The primary's optimizer counts; the others have one only while they make their own updates.
-  // `groups`: of this stage's parameters.
+  // Creates the primary's optimizer, which holds the optimizer state. The other replicas have an
+  // optimizer only while they make their own updates. `groups`: of this stage's parameters.
   void MakeOptimizer(const OptimizerSpec& spec, const ParameterGroups& groups);
   Optimizer& optimizer(size_t r) const { return *optimizers_[r]; }
-  // Gives replica r one in the state of the primary's, by its own worker.
+  // Creates replica r's optimizer as a copy of the primary's. By replica r's worker.
   absl::Status CopyOptimizer(size_t r);
 
  private:
@@ -100,6 +101,10 @@ class Stage {
         replicas_(std::move(placed.replicas)),
         communicator_(std::move(placed.communicator)) {}
 
+  void SetBuffers(size_t r, const FlatBuffers& buffers) {
+    replicas_.replica(r).SetBuffers(buffers.On(worker(r).torch_device()));
+  }
+
   const Link link_;
   const bool share_parameters_;
   const std::string path_;
@@ -107,9 +112,9 @@ class Stage {
   const std::unique_ptr<Communicator> communicator_;  // kNccl
   std::vector<FlatParameters> flat_;
   // On the primary device.
-  std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> held_buffers_;
-  std::vector<at::Tensor> earlier_buffers_;
+  FlatBuffers buffers_;  // committed
+  FlatBuffers micro_batch_buffers_;
+  FlatBuffers earlier_buffers_;
   OptimizerSpec optimizer_spec_;
   std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;

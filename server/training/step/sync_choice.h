@@ -1,4 +1,4 @@
-// Which way of synchronizing the replicas is the faster one here.
+// Choice between all-reduce and reduce + broadcast, by measurement.
 #pragma once
 
 #include <array>
@@ -9,16 +9,16 @@
 
 namespace braid {
 
-// Thread-compatible. Both ways give the same bits where the order of the sums is the same, so that
-// trying them changes nothing but the time.
+// Owned by a DataParallel. Thread-compatible. Both ways give the same bits if the sums have the
+// same order, so trying them changes only the time.
 class SyncChoice {
  public:
-  // `measure`: kAuto is to be measured; else it stands for all-reduce.
+  // `measure`: kAuto measures both ways; else it means all-reduce.
   SyncChoice(SyncMode mode, bool measure) : mode_(mode), measure_(measure) {}
 
-  // For the next update.
+  // Returns whether the next update uses all-reduce.
   bool all_reduce() const;
-  // The update that all_reduce() was asked for took `time`.
+  // Records that the update for which all_reduce() was called took `time`.
   void Record(absl::Duration time);
 
  private:
@@ -27,7 +27,7 @@ class SyncChoice {
   SyncMode mode_;
   bool measure_;
   int64_t updates_ = 0;
-  // The shortest of each, by all_reduce(): what disturbed the others does not count.
+  // The shortest time of each way, by all_reduce(): longer times were disturbed.
   std::array<absl::Duration, 2> shortest_ = {absl::InfiniteDuration(), absl::InfiniteDuration()};
 };
 

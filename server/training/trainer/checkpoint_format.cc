@@ -62,7 +62,7 @@ json WriteReply(const OperationResult& reply) {
   return out;
 }
 
-// Reads fields of a JSON object; the first that is missing or of another type is told.
+// Reads fields of a JSON object. Remembers the first field that is missing or of another type.
 class Fields {
  public:
   explicit Fields(const json& object) : object_(object) {}
@@ -72,7 +72,7 @@ class Fields {
     const json* field = Find(name);
     if (field == nullptr || !Fits<Value>(*field)) {
       status_.Update(
-          absl::DataLossError(absl::StrCat("the state's '", name, "' is missing or no sense")));
+          absl::DataLossError(absl::StrCat("the state's '", name, "' is missing or invalid")));
       return Value();
     }
     return field->get<Value>();
@@ -180,7 +180,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadFile(const std::map<std::string, std
   return ReadSafetensors(found->second);
 }
 
-// Their file has tensors in an order of its own; "2/y" is the third.
+// The file may reorder the tensors, so their names contain the index: "2/y" is the third.
 absl::Status ReadOutputs(std::vector<HostTensor> tensors, OperationResult* reply) {
   reply->outputs.resize(tensors.size());
   std::vector<bool> found(tensors.size(), false);
@@ -252,8 +252,8 @@ std::string WriteState(const TrainerCheckpoint& checkpoint) {
                 {"grad_scaler", HexList(tensors.grad_scaler)},
                 {kLastOperator, progress.last_operator},
                 {kBuffers, buffers}};
-  if (tensors.left_out > 0) {
-    state["left_out"] = tensors.left_out;
+  if (tensors.skipped_batches > 0) {
+    state["left_out"] = tensors.skipped_batches;
   }
   return state.dump();
 }
@@ -289,7 +289,7 @@ absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(
     const std::string& state, const std::map<std::string, std::string>& files) {
   const json object = json::parse(state, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
-    return absl::DataLossError("the state is no JSON object");
+    return absl::DataLossError("the state is not a JSON object");
   }
   Fields fields(object);
   TrainerCheckpoint checkpoint;
@@ -297,14 +297,14 @@ absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(
   checkpoint.tensors.parameters = fields.Get<std::vector<std::string>>("parameters");
   checkpoint.tensors.updates = fields.Get<std::vector<int64_t>>("updates");
   checkpoint.tensors.accumulated = fields.Get<int64_t>("accumulated");
-  checkpoint.tensors.left_out =
+  checkpoint.tensors.skipped_batches =
       fields.Find("left_out") == nullptr ? 0 : fields.Get<int64_t>("left_out");
   checkpoint.tensors.overflow = fields.Get<bool>("overflow");
   checkpoint.tensors.grad_scaler = fields.GetHexList("grad_scaler");
   const auto buffers = fields.Get<std::vector<std::string>>(kBuffers);
   BRAID_RETURN_IF_ERROR(fields.status());
   if (checkpoint.tensors.parameters.size() != checkpoint.tensors.updates.size()) {
-    return absl::DataLossError("the state's 'updates' are not one a parameter");
+    return absl::DataLossError("the state's 'updates' does not have one entry per parameter");
   }
   BRAID_RETURN_IF_ERROR(ReadTensors(files, buffers, &checkpoint));
   return checkpoint;

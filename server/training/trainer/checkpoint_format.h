@@ -2,11 +2,11 @@
 //
 //   model.pt               the model with the trainer's weights, for torch.jit.load
 //   weights.safetensors    parameters and buffers
-//   optimizer.safetensors  the optimizer's state, and the gradients that wait for an update
+//   optimizer.safetensors  the optimizer's state and the accumulated gradients
 //   reply.safetensors      the outputs of the last operation's recorded reply
 //
-// and a JSON object with the rest. Floating-point numbers are there in hexadecimal, which keeps
-// every bit.
+// and a JSON object with the rest, in which floating-point numbers are hexadecimal to keep every
+// bit.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,17 @@
 
 namespace braid {
 
-// What a trainer is besides its tensors.
+// State of a trainer other than its tensors.
 struct TrainerProgress {
   std::string model;
   std::string optimizer;  // its name
   int64_t step = 0;
   int64_t skipped = 0;
-  // The operation applied last, and its recorded reply.
+  // The last applied operation and its recorded reply.
   int64_t sequence = 0;
   Fingerprint fingerprint;
   OperationResult reply;
-  std::string last_operator;  // empty also where none was kept
+  std::string last_operator;  // empty also if the checkpoint does not have it
   std::vector<double> schedule;
   // The losses since the last update.
   double loss_sum = 0;
@@ -44,13 +44,13 @@ struct TrainerCheckpoint {
   TrainingSnapshot tensors;
 };
 
-// The JSON object.
+// Returns the JSON object.
 std::string WriteState(const TrainerCheckpoint& checkpoint);
-// The files but model.pt. `checkpoint` outlives them.
+// Returns the files except model.pt. `checkpoint` outlives them.
 std::vector<NewFile> CheckpointFiles(const TrainerCheckpoint& checkpoint);
 
-// From WriteState()'s object and the paths of the files. DATA_LOSS saying what is missing or no
-// sense.
+// Reads a checkpoint from the object of WriteState() and the paths of the files. DATA_LOSS naming
+// what is missing or invalid.
 absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(
     const std::string& state, const std::map<std::string, std::string>& files);
 

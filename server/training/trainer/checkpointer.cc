@@ -43,7 +43,8 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& c
     return info.status();
   }));
   if (const absl::Status retained = store_->Retain(keep_); !retained.ok()) {
-    Log(LogModule::kTraining).warn("old checkpoints stay: {}", std::string(retained.message()));
+    Log(LogModule::kTraining)
+        .warn("checkpoints: cannot delete old ones: {}", std::string(retained.message()));
   }
   return info;
 }

@@ -18,30 +18,33 @@
 
 namespace braid {
 
-// Thread-safe.
+// Owned by a trainer. Thread-safe.
 class Checkpointer {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
 
-  // `model`: for the model's files; outlives it. `keep`: how many are kept.
+  // `model`: writes the model's files; outlives the object. `keep`: number of checkpoints to keep,
+  // 0: all.
   Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep);
 
-  // Queues `checkpoint`. `done` is called by the background thread.
+  // Queues `checkpoint`. The background thread calls `done`.
   void Write(TrainerCheckpoint checkpoint, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // How many are queued or being written.
+  // Returns the number of checkpoints that are queued or being written.
   int64_t waiting() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A checkpoint's contents; the newest for an empty name. Waits for those that are being written.
+  // Contents of a checkpoint.
   struct Loaded {
     CheckpointInfo info;
     TrainerCheckpoint checkpoint;
   };
+  // Reads a checkpoint; an empty name means the newest. Blocks until queued checkpoints are
+  // written.
   absl::StatusOr<Loaded> Read(const std::string& name);
-  // The trainer stands at `name` again, with `state` in place of its own: a restart is to go on
-  // from there.
+  // Makes checkpoint `name` the newest, with `state` replacing its own, so that a restart continues
+  // from it.
   absl::Status MakeNewest(const std::string& name, const std::string& state);
 
-  // The oldest first.
+  // Returns the checkpoints, oldest first.
   std::vector<CheckpointInfo> List() const { return store_->List(); }
 
  private:

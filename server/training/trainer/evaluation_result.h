@@ -1,4 +1,4 @@
-// What an evaluation finds.
+// Result of an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace braid {
 
 struct EvaluationResult {
-  std::optional<double> loss;  // NaN where nothing counts; none where the client computes it
+  std::optional<double> loss;  // NaN if no target counts; nullopt if the client computes the loss
   int64_t rows = 0;
-  // By name; NaN where nothing counts.
+  // By name; NaN if no target counts.
   std::map<std::string, double> metrics;
-  // Row-major [classes, classes]: targets of class t predicted as class p at t * classes + p. Empty
-  // unless asked for.
+  // Row-major [classes, classes]: the count of targets of class t predicted as class p is at
+  // t * classes + p. Empty unless requested.
   std::vector<int64_t> confusion;
 };
 

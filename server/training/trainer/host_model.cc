@@ -23,7 +23,7 @@ absl::Status LoadState(const std::vector<StateTensor>& state, const Replica& rep
   for (const StateEntry& entry : replica.state()) {
     const auto found = values.find(entry.name);
     if (found == values.end()) {
-      continue;  // outside the stages that are trained
+      continue;  // not in a trained stage
     }
     if (found->second.sizes() != entry.value.sizes()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<HostModel>> HostModel::CopyOf(const ReplicaSet& s
 absl::Status HostModel::With(const std::vector<StateTensor>& state,
                              absl::FunctionRef<absl::Status(const Replica&)> use) {
   const absl::MutexLock lock(&mu_);
-  // The analysis does not see into functions that are called here and now.
+  // The thread-safety analysis does not follow the lambda.
   const Replica& replica = *replica_;
   return CatchTorch([&]() -> absl::Status {
     BRAID_RETURN_IF_ERROR(LoadState(state, replica));

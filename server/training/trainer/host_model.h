@@ -1,4 +1,4 @@
-// The whole model that a trainer trains, in host memory: its code, with the weights of the moment.
+// Copy of a trainer's whole model in host memory, for writing files.
 #pragma once
 
 #include <memory>
@@ -15,16 +15,15 @@
 
 namespace braid {
 
-// Thread-safe. Its code is that of the version which the trainer began from, whatever the model
-// serves meanwhile.
+// Owned by a trainer. Thread-safe. Its code is that of the version that the trainer started from.
 class HostModel {
  public:
-  // A copy of `source`'s. Blocks: a worker copies.
+  // Copies the primary of `source`. Blocks while a worker copies.
   static absl::StatusOr<std::unique_ptr<HostModel>> CopyOf(const ReplicaSet& source);
 
-  // Calls `use` with a replica that holds the weights in `state`, by name, on the calling thread;
-  // one call at a time. FAILED_PRECONDITION if the model has others, what `use` returns, and what
-  // CatchTorch() makes of what it throws.
+  // Calls `use` on the calling thread with a replica that has the weights in `state`, by name. One
+  // call at a time. Returns FAILED_PRECONDITION if the names or shapes do not match the model, else
+  // the status of `use`, or of CatchTorch() if it throws.
   absl::Status With(const std::vector<StateTensor>& state,
                     absl::FunctionRef<absl::Status(const Replica&)> use) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,4 +1,4 @@
-// What a client asks of a trainer, and what it is told.
+// Operations of a trainer and their results.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class OperationKind {
   kPublish,
 };
 
-// Tells one request's payload from another's.
+// Hash of a request's payload.
 struct Fingerprint {
   uint64_t low = 0;
   uint64_t high = 0;
@@ -36,9 +36,10 @@ struct Operation {
   OperationKind kind = OperationKind::kStep;
   int64_t sequence = 0;
   Fingerprint fingerprint;
-  // Of the trainer that it is meant for; empty: of whichever has the name.
+  // Expected trainer ID. Empty matches any trainer with this name.
   std::string trainer_id;
-  // Who makes it, and who is to have made the one before; empty: not told, anybody.
+  // The client that sends the operation, and the client that it expects to have sent the previous
+  // one. Empty: unknown, or any client.
   std::string client_id;
   std::string last_operator;
   std::vector<HostTensor> inputs;
@@ -48,28 +49,29 @@ struct Operation {
   bool keep_graph = false;                   // kForward
   std::vector<HostTensor> output_gradients;  // kBackward
   bool report_split = false;
-  // When it came.
+  // When the server received it.
   absl::Time received = absl::InfinitePast();
-  // Asked when its turn has come: whether it is not to be applied any more. Null: it is.
+  // Called before the operation is applied; it is cancelled if this returns true. May be null.
   std::function<bool()> dropped;
 };
 
-// A chunk of the batch and where it went.
+// A chunk of the batch and its device.
 struct TrainingChunk {
   std::string device;
   int64_t rows = 0;
   std::string stage;
-  // Of inputs and outputs, in their order: "[10, 5]".
+  // Shapes of inputs and outputs, in their order: "[10, 5]".
   std::vector<std::string> input_shapes;
   std::vector<std::string> output_shapes;
 };
 
-// The time that an operation spent in a phase: the longest of its workers'.
+// Time that an operation spent in a phase: the longest time of any worker.
 struct PhaseTime {
   std::string name;
   absl::Duration time;
 };
 
+// The result of an operation: DataParallel sets what it computed, the trainer the rest.
 struct OperationResult {
   int64_t applied_sequence = 0;
   int64_t durable_sequence = 0;
@@ -77,9 +79,14 @@ struct OperationResult {
   bool replayed = false;
   std::vector<TrainingChunk> chunks;
   std::vector<PhaseTime> phases;
-  // The loss or a gradient was not finite; nothing was updated.
+  // The loss, a gradient or a buffer was not finite, so the batch or the update was not applied.
   bool skipped = false;
+  // The parameters were updated. Not part of the recorded reply.
+  bool updated = false;
   std::optional<double> gradient_norm;
+  // 1 - mean / maximum of the workers' time for forward and backward; nullopt for one worker. Not
+  // part of the recorded reply.
+  std::optional<double> imbalance;
   std::optional<double> lr;
   std::optional<double> loss;
   std::vector<HostTensor> outputs;  // kForward
@@ -87,16 +94,16 @@ struct OperationResult {
   int64_t version = 0;              // kPublish
 };
 
-// An entry of the state_dict, copied to the host.
+// An entry of the state_dict, in host memory.
 struct StateTensor {
   HostTensor tensor;
   bool is_parameter = false;
 };
 
-// A model as a file.
+// File format of an exported model.
 enum class ExportFormat { kTorchScript, kSafetensors, kPackage };
 
-// Called once, by the trainer's thread; must not block.
+// Callbacks: called once, by the trainer's thread; must not block.
 using ExportDone = absl::AnyInvocable<void(absl::StatusOr<std::string>)>;
 using StateDone = absl::AnyInvocable<void(absl::StatusOr<std::vector<StateTensor>>)>;
 using OperationDone = absl::AnyInvocable<void(absl::StatusOr<OperationResult>)>;

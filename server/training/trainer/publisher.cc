@@ -23,8 +23,8 @@ namespace {
 
 using nlohmann::json;
 
-// For each model that is to serve another version than its newest: that version, and the newest of
-// the data directory when that was decided.
+// For each model that was rolled back: the version to serve, and the newest version of the data
+// directory at that time.
 constexpr char kPinned[] = "serving.json";
 constexpr char kVersion[] = "version";
 constexpr char kNewest[] = "newest";
@@ -69,7 +69,7 @@ int64_t Publisher::ReadPinned(const std::string& model, const std::vector<Source
   if (pin == pins.end() || !pin->is_object()) {
     return 0;
   }
-  // What was published since is newer than the decision to go back.
+  // Versions published after the rollback take precedence.
   const auto number = [&](const char* key) {
     return pin->contains(key) && pin->at(key).is_number_integer() ? pin->at(key).get<int64_t>() : 0;
   };
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::str
   return list;
 }
 
-void Publisher::TellHidden(const std::string& model, const std::vector<Source>& sources) const {
+void Publisher::WarnHidden(const std::string& model, const std::vector<Source>& sources) const {
   for (const Source& source : sources) {
     if (!source.stored || source.path.empty()) {
       continue;
@@ -159,7 +159,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   if (sources.empty()) {
     return absl::OkStatus();
   }
-  TellHidden(model, sources);
+  WarnHidden(model, sources);
   BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, sources.back().version));
   const int64_t pinned = ReadPinned(model, sources);
   const auto wanted = std::find_if(sources.begin(), sources.end(), [&](const Source& source) {
@@ -168,7 +168,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   if (wanted == sources.end()) {
     return absl::OkStatus();
   }
-  // As many as the policy serves, from the first that is not in the repository on.
+  // The versions that the policy serves, without those in the repository.
   const VersionPolicy& policy = served->config().version_policy;
   const auto* latest = std::get_if<LatestVersions>(&policy);
   const int64_t count = latest != nullptr                                  ? latest->count
@@ -228,7 +228,7 @@ absl::StatusOr<int64_t> Publisher::Publish(
   if (version != 0) {
     BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
     if (version < NewestStored(sources) || ReadPinned(model, sources) != 0) {
-      return version;  // It came again, and another has been chosen since.
+      return version;  // A retry, after another version has been chosen.
     }
   } else {
     BRAID_ASSIGN_OR_RETURN(version, models_->NextVersion(model));
@@ -254,7 +254,7 @@ absl::StatusOr<int64_t> Publisher::Rollback(const std::string& model, int64_t ve
   });
   if (wanted == sources.end()) {
     return absl::NotFoundError(
-        absl::StrCat("model '", model, "' has no version ", version, " to go back to; there are ",
+        absl::StrCat("model '", model, "' has no version ", version, " to roll back to; there are ",
                      absl::StrJoin(sources, ", ", [](std::string* out, const Source& source) {
                        absl::StrAppend(out, source.version);
                      })));

@@ -1,4 +1,4 @@
-// How a trainer's weights become a version of a model, and how an older version comes back.
+// Publishes a trainer's weights as a version of a model, and rolls models back.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,31 @@
 
 namespace braid {
 
-// Thread-safe. Blocks: files are loaded and written.
+// Owned by the server. Thread-safe. Methods block while they load and write files.
 class Publisher {
  public:
-  // `models` outlives it. `repository`: the directory of the models' files. `data_dir`: where
-  // published versions are kept; empty: in memory alone.
+  // `models` outlives the object. `repository`: directory of the models' files. `data_dir`:
+  // directory of published versions; empty: in memory only.
   static absl::StatusOr<std::unique_ptr<Publisher>> Open(ServedModels* models,
                                                          std::string repository,
                                                          std::string data_dir);
 
-  // After `model` has been loaded from the repository, or loaded again: serves what was published
-  // last, or rolled back to, before. What cannot be read is logged and passed over.
+  // Serves the version that was published last, or rolled back to. Called after `model` has been
+  // loaded or reloaded from the repository. Logs and skips versions that cannot be read.
   void ServeStored(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Serves `replicas`, which were made for `config`, as the next version of its model, and returns
-  // the number; the same number if the version of this very operation is there already, which then
-  // takes nobody's place that was published, or gone back to, since. `files` gives the model's
-  // files, as Replica::Files() does. FAILED_PRECONDITION if the model has been loaded with other
-  // inputs or outputs since, UNAVAILABLE if that happens meanwhile.
+  // Serves `replicas`, made for `config`, as the next version of its model and returns the version.
+  // Idempotent: a retry of the same operation returns the version that exists, and does not replace
+  // a version that was published or rolled back to since. `files`: returns the model's files, like
+  // Replica::Files(). FAILED_PRECONDITION if the model has been reloaded with other inputs or
+  // outputs, UNAVAILABLE if it is reloaded during the call.
   absl::StatusOr<int64_t> Publish(
       const ModelConfig& config, ReplicaSet replicas, const VersionOrigin& origin,
       const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Has `model` serve `version` again. Returns the version that was served before. NOT_FOUND,
-  // listing what there is, if there is no such version; UNAVAILABLE if the model is loaded again
-  // meanwhile.
+  // Serves `version` of `model` again. Returns the version that was served before. NOT_FOUND,
+  // listing the versions, if there is no such version; UNAVAILABLE if the model is reloaded during
+  // the call.
   absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -52,18 +52,18 @@ class Publisher {
   // A version that can be loaded.
   struct Source {
     int64_t version = 0;
-    std::string path;     // of the model's file in the repository; empty: there is none
-    bool stored = false;  // in the data directory, which is what counts then
+    std::string path;     // of the model's file in the repository; empty: none
+    bool stored = false;  // in the data directory, which takes precedence
   };
   absl::StatusOr<std::vector<Source>> Sources(const std::string& model) const;
   absl::Status ServeStoredModel(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Warns of files in the repository that are served no more, whose version was published.
-  void TellHidden(const std::string& model, const std::vector<Source>& sources) const;
+  // Warns of files in the repository that a published version of the same number hides.
+  void WarnHidden(const std::string& model, const std::vector<Source>& sources) const;
   absl::Status ServeSource(const std::string& model, const Source& source);
   absl::StatusOr<int64_t> StoredAs(const std::string& model, const VersionOrigin& origin) const;
-  // 0: none is in the data directory.
+  // Returns the newest version in the data directory; 0: none.
   static int64_t NewestStored(const std::vector<Source>& sources);
-  // Which version a model is to serve although it is not its newest; 0: none.
+  // Returns the version that a model was rolled back to; 0: it serves the newest.
   int64_t ReadPinned(const std::string& model, const std::vector<Source>& sources) const;
   absl::Status WritePinned(const std::string& model, int64_t version,
                            const std::vector<Source>& sources) const;
@@ -71,9 +71,9 @@ class Publisher {
   ServedModels* const models_;
   const std::string repository_;
   const std::string data_dir_;
-  std::unique_ptr<VersionStore> store_;  // null: no data directory
+  std::unique_ptr<VersionStore> store_;  // nullptr: no data directory
 
-  // Held while a version takes the place of another, so that no number is given twice.
+  // Held while a version replaces another, so that version numbers are unique.
   absl::Mutex mu_;
 };
 

@@ -17,11 +17,12 @@ absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
   if (sequence == next) {
     const bool follows =
         last_operator.empty() || last_operator_.empty() || last_operator == last_operator_;
-    return follows ? absl::StatusOr<std::optional<OperationResult>>(std::nullopt)
-                   : absl::FailedPreconditionError(absl::StrCat(
-                         "sender.last_operator: operation ", applied_,
-                         " is not the one that this client knows: another client has operated the "
-                         "trainer, or restored a checkpoint"));
+    return follows
+               ? absl::StatusOr<std::optional<OperationResult>>(std::nullopt)
+               : absl::FailedPreconditionError(absl::StrCat(
+                     "sender.last_operator: operation ", applied_,
+                     " is not from this client: another client has sent operations or restored a "
+                     "checkpoint"));
   }
   if (sequence != applied_) {
     return absl::FailedPreconditionError(

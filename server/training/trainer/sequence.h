@@ -1,4 +1,4 @@
-// The order of a trainer's operations: each is applied once, whatever is sent twice.
+// Sequence numbers of a trainer's operations, which make retries idempotent.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace braid {
 // Thread-compatible.
 class Sequence {
  public:
-  // What to do with an operation: nullopt: apply it; a result: it had been applied, this is its
-  // recorded reply. INVALID_ARGUMENT for a number below 1, ABORTED for the last one with another
-  // payload, FAILED_PRECONDITION for any other, naming the number expected, and for the next one if
-  // the last is not by `last_operator`; empty: by anybody.
+  // Returns nullopt for the next operation, which the caller applies, and the recorded result for a
+  // retry of the last one. INVALID_ARGUMENT for a number below 1; ABORTED for the last number with
+  // another payload; FAILED_PRECONDITION for any other number, naming the expected one, and for the
+  // next one if the client that sent the last is not `last_operator` (empty: any client).
   absl::StatusOr<std::optional<OperationResult>> Admit(int64_t sequence,
                                                        const Fingerprint& fingerprint,
                                                        absl::string_view last_operator = "") const;
-  // The operation that Admit() let through has been applied, for `last_operator`.
+  // Records the result of an operation that Admit() returned nullopt for, sent by `last_operator`.
   void Record(int64_t sequence, const Fingerprint& fingerprint, const OperationResult& result,
               std::string last_operator);
 
-  // What was recorded last.
+  // The operation recorded last.
   int64_t applied() const { return applied_; }
   const Fingerprint& fingerprint() const { return fingerprint_; }
   const OperationResult& result() const { return result_; }

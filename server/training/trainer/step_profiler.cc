@@ -15,7 +15,7 @@ namespace {
 namespace profiler = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 
-// Allocators, caches and the profiler itself settle.
+// Operations for warm-up of allocators, caches and the profiler.
 constexpr int64_t kWarmUp = 3;
 
 void Start() {
@@ -74,13 +74,13 @@ void StepProfiler::Save() {
     Log(LogModule::kTraining).error("--profile: cannot write '{}': {}", path_, error.what());
     return;
   }
-  // The profiler does not say whether it could.
+  // The profiler does not report errors.
   if (!std::ifstream(path_)) {
     Log(LogModule::kTraining).error("--profile: cannot write '{}'", path_);
     return;
   }
   Log(LogModule::kTraining)
-      .info("{} training operations are profiled in '{}'", done_ - kWarmUp, path_);
+      .info("--profile: {} training operations written to '{}'", done_ - kWarmUp, path_);
 }
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// Writes what the workers did during some training operations as a Chrome trace.
+// Records some training operations as a Chrome trace.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace braid {
 
-// Thread-safe. The source of the trace is LibTorch's profiler, Kineto: operators on every thread,
-// and kernels where there is a GPU.
+// Owned by the server. Thread-safe. Uses LibTorch's profiler, Kineto: operators on every thread,
+// and kernels on GPUs.
 class StepProfiler {
  public:
-  // Records `steps` operations of whatever trainers, after some that warm up, and writes them to
-  // `path`, to be opened with https://ui.perfetto.dev or chrome://tracing.
+  // Records `steps` operations of any trainers, after a few for warm-up, and writes them to `path`.
+  // Open the file with https://ui.perfetto.dev or chrome://tracing.
   StepProfiler(std::string path, int64_t steps) : path_(std::move(path)), steps_(steps) {}
   ~StepProfiler();
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
 
-  // Before and after each operation.
+  // Called before and after each operation.
   void Begin() ABSL_LOCKS_EXCLUDED(mu_);
   void End() ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -5,9 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/base/random_id.h"
 #include "server/base/random_seed.h"
 #include "server/base/status.h"
+#include "server/batching/batch_queue.h"
+#include "server/devices/run_on.h"
 #include "server/models/input_check.h"
+#include "server/storage/checksum.h"
+#include "server/storage/model_files.h"
+#include "server/storage/safetensors.h"
+#include "server/telemetry/log.h"
 #include "server/training/optim/optimizer_spec.h"
 #include "server/training/step/clipping.h"
 #include "server/training/step/placement.h"
@@ -15,7 +22,7 @@
 namespace braid {
 namespace {
 
-// A client pipelines a few operations; more that wait are a mistake, and hold their batches in
+// A client pipelines a few operations. More in the queue are a mistake and keep their batches in
 // memory.
 constexpr int64_t kMaxWaiting = 64;
 
@@ -55,7 +62,7 @@ absl::Status CheckSpec(const TrainerSpec& spec) {
   return CheckNumbers(spec);
 }
 
-// What needs a data directory.
+// Checks the settings that need a data directory.
 absl::Status CheckUnstored(const TrainerSpec& spec) {
   constexpr absl::string_view kNeeds = "needs a server with --data_dir; expected 0";
   if (spec.idle_timeout > absl::ZeroDuration()) {
@@ -80,6 +87,30 @@ std::vector<std::string> NotesOn(const ModelConfig& config) {
                        "). Each replica sees its chunk alone, so results depend on the number of "
                        "replicas.")};
 }
+
+absl::Status NoStore(const std::string& name) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "trainer '", name, "' has no checkpoints: the server was started without --data_dir"));
+}
+
+std::string ChecksumOfState(const std::vector<StateTensor>& state) {
+  Checksum checksum;
+  for (const StateTensor& entry : state) {
+    checksum.Add(entry.tensor.name);
+    checksum.Add({static_cast<const char*>(entry.tensor.data), entry.tensor.bytes});
+  }
+  return checksum.Hex();
+}
+
+// Sink that collects the bytes in memory.
+class StringSink final : public ByteSink {
+ public:
+  absl::Status Write(absl::string_view bytes) override {
+    absl::StrAppend(&text, bytes);
+    return absl::OkStatus();
+  }
+  std::string text;
+};
 
 }  // namespace
 
@@ -144,8 +175,9 @@ Trainer::~Trainer() {
 absl::Status Trainer::Enqueue(TaskThread::Task task) {
   const absl::MutexLock lock(&mu_);
   if (waiting_ >= kMaxWaiting) {
-    return absl::ResourceExhaustedError(absl::StrCat("trainer '", spec_.name, "' has ", waiting_,
-                                                     " operations waiting; send fewer at a time"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("trainer '", spec_.name, "' has ", waiting_,
+                     " operations in its queue; send fewer at a time"));
   }
   ++waiting_;
   last_used_ = absl::Now();
@@ -158,11 +190,11 @@ absl::Status Trainer::Enqueue(TaskThread::Task task) {
 }
 
 template <typename Done, typename Work>
-void Trainer::Ask(Done done, Work work) {
-  // The task may be dropped unrun, the callback may not.
+void Trainer::RunOnThread(Done done, Work work) {
+  // The task may be destroyed without running; the callback must be called.
   auto shared = std::make_shared<Done>(std::move(done));
   absl::Status queued = Enqueue([this, work = std::move(work), shared]() mutable {
-    absl::Status alive = CheckAlive();
+    absl::Status alive = CheckUsable();
     if (!alive.ok()) {
       (*shared)(std::move(alive));
       return;
@@ -176,22 +208,23 @@ void Trainer::Ask(Done done, Work work) {
 
 void Trainer::Submit(Operation operation, OperationDone done) {
   operation.received = absl::Now();
-  Ask(std::move(done),
-      [this, operation = std::move(operation)]() mutable { return Apply(std::move(operation)); });
+  RunOnThread(std::move(done), [this, operation = std::move(operation)]() mutable {
+    return Apply(std::move(operation));
+  });
 }
 
 void Trainer::GetState(StateDone done) {
-  Ask(std::move(done), [this] { return model_->State(); });
+  RunOnThread(std::move(done), [this] { return model_->State(); });
 }
 
 void Trainer::Export(ExportFormat format, ExportDone done) {
-  Ask(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
+  RunOnThread(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
     BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
     return ExportNow(format, state);
   });
 }
 
-absl::Status Trainer::CheckThere() const {
+absl::Status Trainer::CheckNotDeleted() const {
   const absl::MutexLock lock(&mu_);
   if (deleted_) {
     return absl::NotFoundError(absl::StrCat("trainer '", spec_.name, "' has been deleted"));
@@ -199,10 +232,10 @@ absl::Status Trainer::CheckThere() const {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::CheckAlive() const {
-  BRAID_RETURN_IF_ERROR(CheckThere());
+absl::Status Trainer::CheckUsable() const {
+  BRAID_RETURN_IF_ERROR(CheckNotDeleted());
   const absl::MutexLock lock(&mu_);
-  return torn_;
+  return poisoned_;
 }
 
 absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
@@ -213,7 +246,7 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
   if (!operation.trainer_id.empty() && operation.trainer_id != id_) {
     return absl::AbortedError(absl::StrCat(
         "sender.trainer_id: trainer '", spec_.name,
-        "' is not the one that this client knows, which was deleted: attach to it anew"));
+        "' is a new trainer, the one that this client knows was deleted; attach again"));
   }
   BRAID_ASSIGN_OR_RETURN(
       std::optional<OperationResult> recorded,
@@ -276,44 +309,31 @@ absl::StatusOr<Batch> Trainer::MakeBatch(Operation& operation) const {
   return batch;
 }
 
-absl::StatusOr<WorkResult> Trainer::RunWork(Operation& operation,
-                                            const std::vector<GroupValues>& values) {
-  if (operation.kind == OperationKind::kOptimStep) {
-    if (model_->accumulated() == 0 && model_->left_out() == 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("trainer '", spec_.name,
-                       "' has no gradients to update from; call ForwardBackward first"));
-    }
-    return model_->Update(values);
+absl::Status Trainer::CheckOperation(const Operation& operation) const {
+  const bool trains =
+      operation.kind == OperationKind::kStep || operation.kind == OperationKind::kForwardBackward;
+  if (operation.kind == OperationKind::kOptimStep && model_->accumulated() == 0 &&
+      model_->skipped_batches() == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "trainer '", spec_.name, "' has no gradients to update from; call ForwardBackward first"));
   }
-  if (operation.kind == OperationKind::kBackward) {
-    return model_->Backward(operation.output_gradients);
-  }
-  const bool forward = operation.kind == OperationKind::kForward;
-  if (!forward && spec_.loss_mode == LossMode::kClient) {
+  if (trains && spec_.loss_mode == LossMode::kClient) {
     return absl::FailedPreconditionError(
         absl::StrCat("the client computes the loss of trainer '", spec_.name,
                      "': call Forward with keep_graph, then Backward, then OptimStep"));
   }
-  if (operation.keep_graph && operation.mode == Mode::kEval) {
-    return InvalidField("keep_graph", "goes with MODE_TRAIN");
+  if (operation.kind == OperationKind::kForward && operation.keep_graph &&
+      operation.mode == Mode::kEval) {
+    return InvalidField("keep_graph", "requires MODE_TRAIN");
   }
-  BRAID_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(operation));
-  absl::StatusOr<WorkResult> work =
-      forward ? model_->Forward(batch, operation.keep_graph)
-              : model_->ForwardBackward(batch,
-                                        operation.kind == OperationKind::kStep ? &values : nullptr);
-  if (work.ok() && work->loss) {
-    metrics_.RecordLoss(*work->loss, batch.rows);
-  }
-  return work;
+  return absl::OkStatus();
 }
 
-absl::Status Trainer::Tear(absl::string_view what, const absl::Status& failure) {
+absl::Status Trainer::Poison(absl::string_view what, const absl::Status& failure) {
   const absl::MutexLock lock(&mu_);
-  torn_ = absl::DataLossError(absl::StrCat("trainer '", spec_.name, "' is lost: ", what,
-                                           " failed halfway: ", failure.message()));
-  return torn_;
+  poisoned_ = absl::DataLossError(absl::StrCat("trainer '", spec_.name, "' is poisoned: ", what,
+                                               " was interrupted: ", failure.message()));
+  return poisoned_;
 }
 
 absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
@@ -321,79 +341,97 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
     return RunPublish(operation);
   }
   const absl::Time start = absl::Now();
-  // Checked first: what is wrong with the update must not come out after the backward pass.
+  // Checks the update before the backward pass, so that an error changes nothing.
   std::vector<GroupValues> values;
-  if (operation.kind == OperationKind::kStep || operation.kind == OperationKind::kOptimStep) {
+  const bool updates =
+      operation.kind == OperationKind::kStep || operation.kind == OperationKind::kOptimStep;
+  if (updates) {
     BRAID_ASSIGN_OR_RETURN(values, schedule_.Next(operation.hyper_parameters));
   }
-  if (services_.profiler != nullptr) {
-    services_.profiler->Begin();
+  BRAID_RETURN_IF_ERROR(CheckOperation(operation));
+  int64_t rows = 0;
+  const auto run = [&]() -> absl::StatusOr<OperationResult> {
+    if (operation.kind == OperationKind::kOptimStep) {
+      return model_->Update(values);
+    }
+    if (operation.kind == OperationKind::kBackward) {
+      return model_->Backward(operation.output_gradients);
+    }
+    BRAID_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(operation));
+    rows = batch.rows;
+    return operation.kind == OperationKind::kForward
+               ? model_->Forward(batch, operation.keep_graph)
+               : model_->RunTrainStep(batch, updates ? &values : nullptr);
+  };
+  absl::StatusOr<OperationResult> result = Profiled(run);
+  if (!result.ok()) {
+    return model_->poisoned() ? Poison("an update", result.status()) : result.status();
   }
-  absl::StatusOr<WorkResult> work = RunWork(operation, values);
-  if (services_.profiler != nullptr) {
-    services_.profiler->End();
+  if (result->updated) {
+    result->lr = values.front().lr;
   }
-  if (!work.ok()) {
-    return model_->torn() ? Tear("an update", work.status()) : work.status();
+  Record(operation, values, rows, start, *result);
+  return result;
+}
+
+absl::StatusOr<OperationResult> Trainer::Profiled(
+    absl::FunctionRef<absl::StatusOr<OperationResult>()> run) {
+  if (services_.profiler == nullptr) {
+    return run();
   }
-  Record(operation, values, *work, start);
-  OperationResult result;
-  result.loss = work->loss;
-  result.outputs = std::move(work->outputs);
-  result.chunks = std::move(work->chunks);
-  result.phases = std::move(work->phases);
-  result.skipped = work->skipped;
-  result.gradient_norm = work->gradient_norm;
-  if (work->updated) {
-    result.lr = values.front().lr;
-  }
+  services_.profiler->Begin();
+  absl::StatusOr<OperationResult> result = run();
+  services_.profiler->End();
   return result;
 }
 
 void Trainer::Record(const Operation& operation, const std::vector<GroupValues>& values,
-                     const WorkResult& work, absl::Time start) {
+                     int64_t rows, absl::Time start, const OperationResult& result) {
+  if (result.loss) {
+    metrics_.RecordLoss(*result.loss, rows);
+  }
   const bool trains =
       operation.kind == OperationKind::kStep || operation.kind == OperationKind::kForwardBackward;
-  if (trains && work.loss && !work.skipped) {
-    loss_sum_ += *work.loss;
+  if (trains && result.loss && !result.skipped) {
+    loss_sum_ += *result.loss;
     ++losses_;
   }
-  if (work.updated) {
+  if (result.updated) {
     const std::optional<double> loss =
         losses_ > 0 ? std::optional<double>(loss_sum_ / static_cast<double>(losses_))
                     : std::nullopt;
     schedule_.Advance(loss, operation.hyper_parameters.metric);
     metrics_.SetLearningRate(values.front().lr);
   } else if (operation.hyper_parameters.metric) {
-    schedule_.Look(*operation.hyper_parameters.metric);
+    schedule_.RecordMetric(*operation.hyper_parameters.metric);
   }
   if (model_->accumulated() == 0) {
-    // Gone with the gradients, whether an update was made of them or skipped.
+    // Cleared with the gradients, whether the update was applied or skipped.
     loss_sum_ = 0;
     losses_ = 0;
   }
   const bool evaluates = operation.kind == OperationKind::kForward && operation.mode == Mode::kEval;
-  CountWork(work, evaluates ? absl::ZeroDuration() : absl::Now() - start);
+  RecordMetrics(result, evaluates ? absl::ZeroDuration() : absl::Now() - start);
   const absl::MutexLock lock(&mu_);
-  step_ += work.updated ? 1 : 0;
-  skipped_ += work.skipped ? 1 : 0;
+  step_ += result.updated ? 1 : 0;
+  skipped_ += result.skipped ? 1 : 0;
 }
 
-void Trainer::CountWork(const WorkResult& work, absl::Duration time) {
-  for (const PhaseTime& phase : work.phases) {
+void Trainer::RecordMetrics(const OperationResult& result, absl::Duration time) {
+  for (const PhaseTime& phase : result.phases) {
     metrics_.AddPhase(phase.name, phase.time);
   }
-  if (work.imbalance) {
-    metrics_.RecordImbalance(*work.imbalance);
+  if (result.imbalance) {
+    metrics_.RecordImbalance(*result.imbalance);
   }
-  if (work.gradient_norm) {
-    metrics_.SetGradientNorm(*work.gradient_norm);
+  if (result.gradient_norm) {
+    metrics_.SetGradientNorm(*result.gradient_norm);
   }
-  if (work.skipped) {
+  if (result.skipped) {
     metrics_.CountSkip();
   }
   step_time_ += time;
-  if (work.updated) {
+  if (result.updated) {
     metrics_.CountStep(std::exchange(step_time_, absl::ZeroDuration()));
   }
 }
@@ -411,19 +449,20 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
   operation.mode = Mode::kEval;
   operation.inputs = std::move(inputs);
   operation.targets = std::move(targets);
-  Ask(std::move(done),
-      [this, evaluation = std::move(evaluation),
-       operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
-        std::vector<HostTensor> measured;
-        if (spec_.loss_mode != LossMode::kModel) {
-          measured = std::exchange(operation.targets, {});
-        }
-        BRAID_ASSIGN_OR_RETURN(Batch batch, MakeBatch(operation));
-        BRAID_ASSIGN_OR_RETURN(batch.targets, objective_->PickTargets(measured, batch.rows));
-        BRAID_RETURN_IF_ERROR(model_->Evaluate(batch, evaluation.get()));
-        const absl::MutexLock lock(&mu_);
-        return step_;
-      });
+  RunOnThread(std::move(done),
+              [this, evaluation = std::move(evaluation),
+               operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
+                std::vector<HostTensor> measured;
+                if (spec_.loss_mode != LossMode::kModel) {
+                  measured = std::exchange(operation.targets, {});
+                }
+                BRAID_ASSIGN_OR_RETURN(Batch batch, MakeBatch(operation));
+                BRAID_ASSIGN_OR_RETURN(batch.targets,
+                                       objective_->PickTargets(measured, batch.rows));
+                BRAID_RETURN_IF_ERROR(model_->Evaluate(batch, evaluation.get()));
+                const absl::MutexLock lock(&mu_);
+                return step_;
+              });
 }
 
 TrainerInfo Trainer::info() const {
@@ -434,9 +473,9 @@ TrainerInfo Trainer::info() const {
 
 void Trainer::GetSettled(InfoDone done) {
   auto shared = std::make_shared<InfoDone>(std::move(done));
-  // Also of a trainer that is torn: its client wants to know where it stands.
+  // Also for a poisoned trainer, whose client needs the sequence number.
   absl::Status queued = Enqueue([this, shared] {
-    absl::Status there = CheckThere();
+    absl::Status there = CheckNotDeleted();
     (*shared)(there.ok() ? absl::StatusOr<TrainerInfo>(info()) : std::move(there));
   });
   if (!queued.ok()) {
@@ -446,7 +485,7 @@ void Trainer::GetSettled(InfoDone done) {
 
 TrainerState Trainer::state() const {
   const absl::MutexLock lock(&mu_);
-  return {!torn_.ok(), memory_};
+  return {!poisoned_.ok(), memory_};
 }
 
 bool Trainer::RetireAt(int64_t sequence) {
@@ -458,6 +497,293 @@ bool Trainer::RetireAt(int64_t sequence) {
 absl::Time Trainer::last_used() const {
   const absl::MutexLock lock(&mu_);
   return waiting_ > 0 ? absl::Now() : last_used_;
+}
+
+absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const Replica& whole) {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
+                         services_.models->FindReplicas(spec_.model, 0));
+  const std::vector<Worker*>& workers = served->replicas().workers();
+  std::vector<std::unique_ptr<Replica>> replicas(workers.size());
+  for (size_t r = 0; r < workers.size(); ++r) {
+    // One after the other, because a replica is not thread-safe.
+    BRAID_RETURN_IF_ERROR(RunOnEach({workers[r]}, Phase::kLoad, [&](size_t) -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(replicas[r],
+                             whole.CloneStage(StageRole(), workers[r]->torch_device()));
+      return absl::OkStatus();
+    }));
+  }
+  return ReplicaSet(workers, std::move(replicas));
+}
+
+absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
+                                               const std::vector<StateTensor>& state) {
+  StringSink sink;
+  if (format == ExportFormat::kSafetensors) {
+    std::vector<HostTensor> tensors;
+    for (const StateTensor& entry : state) {
+      tensors.push_back(entry.tensor);
+    }
+    BRAID_RETURN_IF_ERROR(WriteSafetensors(&sink, tensors));
+  } else {
+    BRAID_RETURN_IF_ERROR(host_model_->With(
+        state, [&](const Replica& whole) { return WriteFile(whole, format, &sink); }));
+  }
+  return std::move(sink.text);
+}
+
+absl::Status Trainer::WriteFile(const Replica& whole, ExportFormat format, ByteSink* sink) const {
+  const std::vector<NewFile> files = whole.Files();
+  const absl::string_view wanted =
+      format == ExportFormat::kTorchScript ? kTorchScriptFile : kPackageFile;
+  if (files.front().name != wanted) {
+    return InvalidField("format",
+                        absl::StrCat("model '", spec_.model, "' is ",
+                                     files.front().name == kPackageFile
+                                         ? "an exported pair; expected PACKAGE or SAFETENSORS"
+                                         : "a TorchScript module; expected TORCHSCRIPT or "
+                                           "SAFETENSORS"));
+  }
+  return files.front().write(sink);
+}
+
+absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+  VersionOrigin origin;
+  origin.trainer = spec_.name;
+  origin.trainer_id = id_;
+  origin.sequence = operation.sequence;
+  origin.last_operator = sequence_.last_operator();
+  origin.weights_checksum = ChecksumOfState(state);
+  origin.created = absl::Now();
+  {
+    const absl::MutexLock lock(&mu_);
+    origin.step = step_;
+    // The operation itself changes no weights.
+    if (checkpoint_.sequence == operation.sequence - 1) {
+      origin.checkpoint = checkpoint_.name;
+    }
+  }
+  OperationResult result;
+  result.model = spec_.model;
+  BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas(whole));
+    BRAID_ASSIGN_OR_RETURN(result.version,
+                           services_.publisher->Publish(config_, std::move(replicas), origin,
+                                                        [&whole] { return whole.Files(); }));
+    return absl::OkStatus();
+  }));
+  model_->DropKept();
+  return result;
+}
+
+absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {
+  const Sequence& sequence = before_forward ? *before_forward_ : sequence_;
+  TrainerCheckpoint checkpoint;
+  BRAID_ASSIGN_OR_RETURN(checkpoint.tensors,
+                         before_forward ? model_->SnapshotBeforeForward() : model_->Snapshot());
+  TrainerProgress& progress = checkpoint.progress;
+  progress.model = spec_.model;
+  progress.optimizer = std::string(OptimizerName(spec_.optimizer));
+  progress.sequence = sequence.applied();
+  progress.fingerprint = sequence.fingerprint();
+  progress.reply = sequence.result();
+  progress.last_operator = sequence.last_operator();
+  progress.schedule = schedule_.state();
+  progress.loss_sum = loss_sum_;
+  progress.losses = losses_;
+  const absl::MutexLock lock(&mu_);
+  progress.step = step_;
+  progress.skipped = skipped_;
+  return checkpoint;
+}
+
+void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
+  const absl::Time start = absl::Now();
+  absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint(before_forward);
+  metrics_.RecordCheckpointPause(absl::Now() - start);
+  operations_since_checkpoint_ = 0;
+  last_checkpoint_ = start;
+  if (!checkpoint.ok()) {
+    metrics_.RecordCheckpoint(/*written=*/false, absl::Now() - start);
+    done(checkpoint.status());
+    return;
+  }
+  checkpointer_->Write(*std::move(checkpoint), [this, start, done = std::move(done)](
+                                                   absl::StatusOr<CheckpointInfo> info) mutable {
+    if (info.ok()) {
+      const absl::MutexLock lock(&mu_);
+      durable_ = info->sequence;
+      checkpoint_ = *info;
+      metrics_.SetLastCheckpoint(info->created);
+    } else {
+      Log(LogModule::kTraining)
+          .error("trainer '{}': a checkpoint was not written: {}", spec_.name,
+                 std::string(info.status().message()));
+    }
+    metrics_.RecordCheckpoint(info.ok(), absl::Now() - start);
+    done(std::move(info));
+    // The next checkpoint may be due already, and no operation may follow for a long time.
+    PostCheckpointCheck(absl::Now());
+  });
+}
+
+void Trainer::StartCheckpointIfDue(absl::Time now) {
+  const CheckpointPolicy& policy = spec_.checkpoints;
+  if (checkpointer_ == nullptr || operations_since_checkpoint_ == 0) {
+    return;
+  }
+  const bool by_count =
+      policy.every_operations > 0 && operations_since_checkpoint_ >= policy.every_operations;
+  const bool by_time =
+      policy.every > absl::ZeroDuration() && now - last_checkpoint_ >= policy.every;
+  // One at a time, so that a slow disk gets fewer checkpoints. Not between a Forward and its
+  // Backward, which could not be retried after a restart because graphs cannot be checkpointed.
+  if ((by_count || by_time) && checkpointer_->waiting() == 0 && !model_->keeps_graph()) {
+    StartCheckpoint(/*before_forward=*/false, [](const absl::StatusOr<CheckpointInfo>&) {});
+  }
+}
+
+void Trainer::Tick(absl::Time now) {
+  if (checkpointer_ != nullptr && spec_.checkpoints.every > absl::ZeroDuration()) {
+    PostCheckpointCheck(now);
+  }
+}
+
+void Trainer::PostCheckpointCheck(absl::Time now) {
+  const absl::MutexLock lock(&mu_);
+  // The destructor joins the trainer's thread before the checkpointer's.
+  if (deleted_ || check_posted_) {
+    return;
+  }
+  check_posted_ = true;
+  thread_.Post([this, now] {
+    {
+      const absl::MutexLock begun(&mu_);
+      check_posted_ = false;
+    }
+    if (CheckUsable().ok()) {
+      StartCheckpointIfDue(now);
+    }
+  });
+}
+
+void Trainer::SaveCheckpoint(SaveDone done) { Save(/*last=*/false, std::move(done)); }
+
+void Trainer::SaveLast(SaveDone done) { Save(/*last=*/true, std::move(done)); }
+
+bool Trainer::awaits_backward() const {
+  const CheckpointPolicy& policy = spec_.checkpoints;
+  const bool client_sends_again =
+      policy.every_operations > 0 || policy.every > absl::ZeroDuration();
+  return client_sends_again && model_->keeps_graph() && before_forward_.has_value();
+}
+
+void Trainer::Save(bool last, SaveDone done) {
+  if (checkpointer_ == nullptr) {
+    done(NoStore(spec_.name));
+    return;
+  }
+  auto shared = std::make_shared<SaveDone>(std::move(done));
+  const absl::Status queued = Enqueue([this, last, shared] {
+    if (absl::Status alive = CheckUsable(); !alive.ok()) {
+      (*shared)(std::move(alive));
+      return;
+    }
+    const bool before_forward = last && awaits_backward();
+    if (const auto written = WrittenAt((before_forward ? *before_forward_ : sequence_).applied());
+        last && written) {
+      (*shared)(*written);
+      return;
+    }
+    StartCheckpoint(before_forward,
+                    [shared](absl::StatusOr<CheckpointInfo> info) { (*shared)(std::move(info)); });
+  });
+  if (!queued.ok()) {
+    (*shared)(queued);
+  }
+}
+
+std::optional<CheckpointInfo> Trainer::WrittenAt(int64_t sequence) const {
+  const absl::MutexLock lock(&mu_);
+  return durable_ == sequence ? std::optional(checkpoint_) : std::nullopt;
+}
+
+absl::StatusOr<std::vector<CheckpointInfo>> Trainer::ListCheckpoints() const {
+  if (checkpointer_ == nullptr) {
+    return NoStore(spec_.name);
+  }
+  return checkpointer_->List();
+}
+
+void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {
+  Restore(std::move(name), /*resumes=*/false, std::move(done));
+}
+
+void Trainer::Resume(SaveDone done) { Restore("", /*resumes=*/true, std::move(done)); }
+
+void Trainer::Restore(std::string name, bool resumes, SaveDone done) {
+  if (checkpointer_ == nullptr) {
+    done(NoStore(spec_.name));
+    return;
+  }
+  auto shared = std::make_shared<SaveDone>(std::move(done));
+  // Also for a poisoned trainer, which only a restore repairs.
+  const absl::Status queued = Enqueue([this, shared, name = std::move(name), resumes] {
+    absl::Status there = CheckNotDeleted();
+    (*shared)(there.ok() ? RestoreNow(name, resumes) : std::move(there));
+  });
+  if (!queued.ok()) {
+    (*shared)(queued);
+  }
+}
+
+absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool resumes) {
+  BRAID_ASSIGN_OR_RETURN(Checkpointer::Loaded loaded, checkpointer_->Read(name));
+  TrainerProgress& progress = loaded.checkpoint.progress;
+  const auto other = [&](const char* what, const std::string& theirs, absl::string_view ours) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint '", loaded.info.name, "' is of ",
+                                                      what, " '", theirs, "', the trainer of '",
+                                                      ours, "'"));
+  };
+  if (progress.model != spec_.model) {
+    return other("model", progress.model, spec_.model);
+  }
+  if (progress.optimizer != OptimizerName(spec_.optimizer)) {
+    return other("optimizer", progress.optimizer, OptimizerName(spec_.optimizer));
+  }
+  Schedule schedule = schedule_;
+  BRAID_RETURN_IF_ERROR(schedule.Load(progress.schedule));
+  BRAID_RETURN_IF_ERROR(model_->CheckSnapshot(loaded.checkpoint.tensors));
+  if (!resumes) {
+    progress.last_operator = RandomId();
+    // Written before anything changes, because the disk may be full.
+    BRAID_RETURN_IF_ERROR(
+        checkpointer_->MakeNewest(loaded.info.name, WriteState(loaded.checkpoint)));
+  }
+  if (const absl::Status restored = model_->Restore(loaded.checkpoint.tensors); !restored.ok()) {
+    return Poison("a restore", restored);
+  }
+  schedule_ = std::move(schedule);
+  loss_sum_ = progress.loss_sum;
+  losses_ = progress.losses;
+  step_time_ = absl::ZeroDuration();
+  operations_since_checkpoint_ = 0;
+  last_checkpoint_ = absl::Now();
+  before_forward_.reset();
+  sequence_ = Sequence();
+  sequence_.Record(progress.sequence, progress.fingerprint, progress.reply, progress.last_operator);
+  const absl::MutexLock lock(&mu_);
+  poisoned_ = absl::OkStatus();
+  step_ = progress.step;
+  skipped_ = progress.skipped;
+  applied_ = progress.sequence;
+  last_operator_ = progress.last_operator;
+  durable_ = progress.sequence;
+  checkpoint_ = loaded.info;
+  UpdateInfo();
+  metrics_.SetLearningRate(lr_);
+  metrics_.SetLastCheckpoint(loaded.info.created);
+  return loaded.info;
 }
 
 }  // namespace braid

@@ -11,19 +11,22 @@
 #include "server/base/text.h"
 #include "server/base/wait_for.h"
 #include "server/batching/batch_queue.h"
+#include "server/models/config/version_config.h"
+#include "server/serving/load_model.h"
 #include "server/storage/checkpoint_store.h"
+#include "server/storage/model_files.h"
 #include "server/storage/names.h"
 #include "server/telemetry/log.h"
 #include "server/training/step/evaluation.h"
+#include "server/training/step/placement.h"
 #include "server/training/trainer/publisher.h"
-#include "server/training/trainer/restore_trainer.h"
 #include "server/training/trainer/trainer.h"
 #include "server/training/trainer/trainer_storage.h"
 
 namespace braid {
 namespace {
 
-// How often is looked at what is due by the clock.
+// Period of Tick().
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 
 absl::Status CheckName(absl::string_view name) {
@@ -31,34 +34,34 @@ absl::Status CheckName(absl::string_view name) {
     return absl::OkStatus();
   }
   return InvalidField("name",
-                      absl::StrCat("'", absl::CHexEscape(Excerpt(name)),
-                                   "' is no trainer's name; expected 1 to 128 letters, digits, "
-                                   "'_', '-' and '.', the first no '.'"));
+                      absl::StrCat("invalid trainer name '", absl::CHexEscape(Excerpt(name)),
+                                   "' (expected 1 to 128 letters, digits, '_', '-' and '.', not "
+                                   "starting with '.')"));
 }
 
 absl::Status NotFound(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat("there is no trainer '", Excerpt(name), "'"));
 }
 
-// The same for one that runs and one that is stored: it may be somebody else's.
+// Does not say whether the trainer is running or stored, because it may be another user's.
 absl::Status NameIsTaken(absl::string_view name) {
   return absl::AlreadyExistsError(
-      absl::StrCat("name: there is a trainer '", name,
-                   "', at work or in the data directory; attach to it, bring it back with "
+      absl::StrCat("name: trainer '", name,
+                   "' exists, running or in the data directory; attach to it, restore it with "
                    "RestoreCheckpoint (braid checkpoints restore ",
-                   name, "), delete it, or give the new one another name"));
+                   name, "), delete it, or choose another name"));
 }
 
-// Its checkpoints are whole, it may be: they are nobody else's.
+// Its checkpoints may be intact, so the name must not be reused.
 absl::Status IsDamaged(absl::string_view name, const absl::Status& damage) {
   return absl::DataLossError(absl::StrCat(
-      "name: the trainer '", name, "' in the data directory is damaged (", damage.message(),
-      "): mend its trainer.json and start the server again, delete it, or take another name"));
+      "name: stored trainer '", name, "' is damaged (", damage.message(),
+      "): repair its trainer.json and restart the server, delete it, or choose another name"));
 }
 
-// Of a trainer that is on the disk: a crash came before its first checkpoint, so before anybody was
-// told that it exists.
-bool IsUnborn(const TrainerStorage& storage, const std::string& name) {
+// Returns true for a stored trainer without a first checkpoint: the server crashed before the
+// client got a reply to Create().
+bool IsIncomplete(const TrainerStorage& storage, const std::string& name) {
   const auto store = storage.OpenCheckpoints(name);
   return store.ok() && (*store)->List().empty() && (*store)->damaged().empty();
 }
@@ -66,6 +69,55 @@ bool IsUnborn(const TrainerStorage& storage, const std::string& name) {
 absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
   return WaitFor<absl::StatusOr<CheckpointInfo>>(
       [&](auto done) { trainer.SaveCheckpoint(std::move(done)); });
+}
+
+// Loads the model of checkpoint `name` on the workers of `served`; an empty name means the newest.
+absl::StatusOr<LoadedVersion> LoadCheckpointed(CheckpointStore& store, const std::string& name,
+                                               const BatchQueue& served) {
+  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded,
+                         name.empty() ? store.ReadNewest() : store.Read(name));
+  for (const char* file : {kPackageFile, kTorchScriptFile}) {
+    if (const auto found = loaded.files.find(file); found != loaded.files.end()) {
+      return LoadOnEach({found->second, "", served.config().name, served.version()},
+                        Declared(served.config()), served.replicas().workers());
+    }
+  }
+  return absl::DataLossError(absl::StrCat("checkpoint '", loaded.info.name, "' has no model file"));
+}
+
+// Creates the trainer `stored` from `spec` and restores `checkpoint`; an empty name means the
+// newest. Blocks. NOT_FOUND if there is no such checkpoint or the model is not served, DATA_LOSS if
+// the files cannot be read.
+absl::StatusOr<std::shared_ptr<Trainer>> RestoreTrainer(const StoredTrainer& stored,
+                                                        TrainerSpec spec,
+                                                        const std::string& checkpoint,
+                                                        const TrainerStorage& storage,
+                                                        const TrainerServices& services) {
+  spec.name = stored.name;
+  spec.base_version = stored.base_version;
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served,
+                         services.models->FindReplicas(spec.model, 0));
+  if (RemoveMissingDevices(served->replicas(), &spec)) {
+    Log(LogModule::kTraining)
+        .warn("trainer '{}': moved to other devices (the server does not have all of its devices)",
+              spec.name);
+  }
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
+                         storage.OpenCheckpoints(stored.name));
+  // The version that it started from may no longer be served, or may have changed.
+  BRAID_ASSIGN_OR_RETURN(const LoadedVersion loaded, LoadCheckpointed(*store, checkpoint, *served));
+  BRAID_ASSIGN_OR_RETURN(
+      std::shared_ptr<Trainer> trainer,
+      Trainer::Create(std::move(spec), stored.id, {loaded.config, loaded.version, loaded.replicas},
+                      std::move(store), services));
+  BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
+                          if (checkpoint.empty()) {
+                            trainer->Resume(std::move(done));
+                          } else {
+                            trainer->RestoreCheckpoint(checkpoint, std::move(done));
+                          }
+                        }).status());
+  return trainer;
 }
 
 }  // namespace
@@ -111,7 +163,7 @@ void TrainerRegistry::Tick() {
   }
 }
 
-// There is storage: without it no trainer has an idle timeout.
+// Requires storage: without it no trainer has an idle timeout.
 void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   const std::string name = trainer->spec().name;
   const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
@@ -119,23 +171,23 @@ void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   if (!saved.ok() || !stored.ok()) {
     const absl::Status& failure = saved.ok() ? stored.status() : saved.status();
     Log(LogModule::kTraining)
-        .error("trainer '{}' is idle and stays, its state cannot be saved: {}", name,
+        .error("trainer '{}': not expired, its state cannot be saved: {}", name,
                std::string(failure.message()));
     return;
   }
   if (!trainer->RetireAt(saved->sequence)) {
-    return;  // somebody has come meanwhile
+    return;  // it has been used in the meantime
   }
   StoredTrainer expired = *stored;
   expired.expired = true;
   if (const absl::Status status = storage_->Write(expired); !status.ok()) {
     Log(LogModule::kTraining)
-        .error("trainer '{}' was idle and comes back with the next start: {}", name,
+        .error("trainer '{}': expired, but the next start restores it: {}", name,
                std::string(status.message()));
   }
   Take(name).reset();
   Log(LogModule::kTraining)
-      .info("trainer '{}' was idle for {} and is gone; RestoreCheckpoint brings it back", name,
+      .info("trainer '{}': expired after {} without use; RestoreCheckpoint restores it", name,
             absl::FormatDuration(trainer->spec().idle_timeout));
 }
 
@@ -166,7 +218,8 @@ void TrainerRegistry::RestoreStored() {
   absl::StatusOr<std::vector<StoredTrainer>> stored = storage_->List();
   if (!stored.ok()) {
     Log(LogModule::kTraining)
-        .error("the stored trainers cannot be listed: {}", std::string(stored.status().message()));
+        .error("trainers: cannot list the data directory: {}",
+               std::string(stored.status().message()));
     return;
   }
   for (const StoredTrainer& trainer : *stored) {
@@ -174,18 +227,19 @@ void TrainerRegistry::RestoreStored() {
       continue;
     }
     const absl::Status status = RestoreOne(trainer, /*checkpoint=*/"");
-    if (absl::IsNotFound(status) && IsUnborn(*storage_, trainer.name)) {
-      storage_->Remove(trainer.name).IgnoreError();  // else its next creation says so
+    if (absl::IsNotFound(status) && IsIncomplete(*storage_, trainer.name)) {
+      storage_->Remove(trainer.name)
+          .IgnoreError();  // else the next Create() of this name reports it
       continue;
     }
     if (status.ok()) {
       const TrainerInfo info = *Get(trainer.name);
       Log(LogModule::kTraining)
-          .info("trainer '{}' is back at step {}, sequence {}", trainer.name, info.step,
+          .info("trainer '{}': restored at step {}, sequence {}", trainer.name, info.step,
                 info.applied_sequence);
     } else {
       Log(LogModule::kTraining)
-          .error("trainer '{}' cannot be brought back, and stays on the disk: {}", trainer.name,
+          .error("trainer '{}': cannot be restored, left on disk: {}", trainer.name,
                  std::string(status.message()));
     }
   }
@@ -231,10 +285,11 @@ absl::Status TrainerRegistry::CheckRoom() const {
   const absl::MutexLock lock(&mu_);
   return trainers_.size() < most_
              ? absl::OkStatus()
-             : absl::ResourceExhaustedError(absl::StrCat(
-                   "there are ", trainers_.size(), " trainers, and the server takes ", most_,
-                   " (--max_trainers): delete one that is not needed any more, or have idle ones "
-                   "expire (idle_timeout_seconds)"));
+             : absl::ResourceExhaustedError(absl::StrCat("the server has ", trainers_.size(),
+                                                         " trainers, the maximum is ", most_,
+                                                         " (--max_trainers): delete a trainer, or "
+                                                         "set idle_timeout_seconds to delete idle "
+                                                         "ones"));
 }
 
 absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
@@ -248,7 +303,7 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
   if (const auto there = Find(spec.name); there.ok()) {
     TrainerInfo info = (*there)->info();
-    // The caller may train `spec.model`, so it may know of that model's trainers alone.
+    // The caller may train `spec.model`, so it may only learn about that model's trainers.
     const bool same = !spec.request_id.empty() && info.spec.request_id == spec.request_id &&
                       info.spec.model == spec.model;
     return same ? absl::StatusOr<TrainerInfo>(std::move(info)) : NameIsTaken(spec.name);
@@ -279,13 +334,13 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   absl::StatusOr<std::shared_ptr<Trainer>> trainer = create();
   absl::Status status = trainer.status();
   if (status.ok() && stored) {
-    // A trainer is durable from its start.
+    // A trainer is durable before Create() returns.
     status = SaveAndWait(**trainer).status();
   }
   if (!status.ok()) {
     trainer = status;
     if (stored) {
-      storage_->Remove(name).IgnoreError();  // told is what went wrong first
+      storage_->Remove(name).IgnoreError();  // the first error is reported
     }
     return status;
   }
@@ -318,7 +373,7 @@ void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint
   }
   thread_.Post([this, name = std::move(name), checkpoint = std::move(checkpoint),
                 done = std::move(done)]() mutable {
-    // Somebody may have brought it back meanwhile.
+    // Another call may have restored it already.
     if (const auto trainer = Find(name); trainer.ok()) {
       (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
       return;
@@ -342,13 +397,13 @@ absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& nam
 
 absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   std::shared_ptr<Trainer> trainer = Take(name);
-  // Also one that cannot be read: nothing else takes it away.
+  // Also removes a trainer that cannot be read.
   const bool on_disk = storage_ != nullptr && CheckName(name).ok() &&
                        !absl::IsNotFound(storage_->Find(name).status());
   if (trainer == nullptr && !on_disk) {
     return NotFound(name);
   }
-  // Waits for its threads, unless a call has it still; that one ends it then.
+  // Joins its threads, unless a call still has a reference: then that call does.
   trainer.reset();
   return on_disk ? storage_->Remove(name) : absl::OkStatus();
 }

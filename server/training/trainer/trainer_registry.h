@@ -32,61 +32,63 @@ class Trainer;
 class TrainerStorage;
 struct StoredTrainer;
 
-// What trainers work with. All of it outlives them.
+// Services that trainers use. They outlive the trainers.
 struct TrainerServices {
   ServedModels* models = nullptr;
   Publisher* publisher = nullptr;
   Metrics* metrics = nullptr;
-  StepProfiler* profiler = nullptr;  // null: nothing is profiled
+  StepProfiler* profiler = nullptr;  // nullptr: no profiling
   bool overlap_reduction = false;    // Placement::overlap_reduction
 };
 
-// An evaluation under way.
+// An evaluation in progress.
 struct EvaluationRun {
   std::string trainer;
   std::shared_ptr<Evaluation> evaluation;
 };
 
-// Thread-safe. What blocks, creating, deleting and restoring, happens on a thread of the registry's
-// own.
+// Owned by the server. Thread-safe. Creating, deleting and restoring block, so they run on a thread
+// of the registry.
 class TrainerRegistry {
  public:
   using InfoDone = absl::AnyInvocable<void(absl::StatusOr<TrainerInfo>)>;
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using CheckpointDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
-  // With the updates that the trainer has made.
+  // Receives the number of updates that the trainer has made.
   using EvaluateDone = absl::AnyInvocable<void(absl::StatusOr<int64_t>)>;
-  // Reads a stored trainer's request.
+  // Parses a stored trainer's request.
   using SpecReader = std::function<absl::StatusOr<TrainerSpec>(const std::string& request)>;
 
-  // What `services` points to outlives the registry. `storage`: nullptr: trainers live in memory.
-  // `most`: trainers at work at once, but for those that RestoreStored() brings back.
+  // `services` outlive the registry. `storage`: nullptr keeps trainers in memory only. `most`:
+  // maximum number of trainers, not counting those that RestoreStored() restores.
   TrainerRegistry(const TrainerServices& services, std::unique_ptr<TrainerStorage> storage,
                   SpecReader read_spec, size_t most);
   ~TrainerRegistry();
 
-  // Brings back the stored trainers, each where its newest checkpoint stands. Those that cannot be
-  // are logged and left on the disk. Blocks.
+  // Restores the stored trainers from their newest checkpoints. Logs the trainers that cannot be
+  // restored and leaves them on disk. Blocks.
   void RestoreStored() ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes a checkpoint of every trainer that has operations since its last one, as
-  // Trainer::SaveLast does; false, and logged, if one could not be written. Blocks.
+  // Calls Trainer::SaveLast() for every trainer. Returns false, and logs why, if a checkpoint could
+  // not be written. Blocks.
   bool SaveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Creates a trainer; an empty name is the model's. `request` is kept, for RestoreStored().
-  // NOT_FOUND for an unknown model, ALREADY_EXISTS for a name that is taken, unless
-  // `spec.request_id` and the model say that it was this very call that took it, INVALID_ARGUMENT
-  // naming the field that is wrong, RESOURCE_EXHAUSTED if there are as many as there may be.
+  // Creates a trainer. An empty name becomes the model's name. Stores `request` for
+  // RestoreStored(). NOT_FOUND for an unknown model; ALREADY_EXISTS for a name in use, unless
+  // `spec.request_id` and the model show that this is a retry of the call that created it;
+  // INVALID_ARGUMENT naming the wrong field; RESOURCE_EXHAUSTED if the maximum number of trainers
+  // exists.
   void Create(TrainerSpec spec, std::string request, InfoDone done);
-  // Waits for the trainer's running operation. NOT_FOUND if there is none of that name.
+  // Waits for the trainer's running operation, then deletes it. NOT_FOUND for an unknown name.
   void Delete(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // As Trainer's; brings back one that is on the disk alone, if there may be one more.
+  // Calls Trainer::RestoreCheckpoint(). Loads a trainer that exists only on disk first, within the
+  // maximum number.
   void RestoreCheckpoint(std::string name, std::string checkpoint, CheckpointDone done)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // As Publisher's.
+  // Calls Publisher::Rollback().
   void Rollback(std::string model, int64_t version,
                 absl::AnyInvocable<void(absl::StatusOr<int64_t>)> done);
 
-  // As Trainer's; NOT_FOUND if there is none of that name.
+  // Forward to the trainer of that name; NOT_FOUND for an unknown name.
   void Submit(absl::string_view name, Operation operation, OperationDone done)
       ABSL_LOCKS_EXCLUDED(mu_);
   void GetState(absl::string_view name, StateDone done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,44 +97,44 @@ class TrainerRegistry {
   void SaveCheckpoint(absl::string_view name, CheckpointDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // `metrics` and `k` as Evaluation's.
+  // `metrics` and `k`: of Evaluation::Create().
   absl::StatusOr<EvaluationRun> StartEvaluation(absl::string_view name,
                                                 const std::vector<std::string>& metrics,
                                                 int64_t k) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Adds a batch, one after the other.
+  // Adds a batch to the evaluation. Batches run one after the other.
   void Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
                 std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
   static EvaluationResult Result(const EvaluationRun& run);
   absl::StatusOr<TrainerInfo> Get(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
   void GetSettled(absl::string_view name, InfoDone done) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The model that a trainer began from. NOT_FOUND as above.
+  // Returns the model that a trainer started from. NOT_FOUND for an unknown name.
   absl::StatusOr<std::string> ModelOf(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of all trainers.
+  // Returns the states of all trainers.
   std::vector<TrainerState> States() const ABSL_LOCKS_EXCLUDED(mu_);
-  // By name.
+  // Returns all trainers, sorted by name.
   std::vector<TrainerInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   absl::StatusOr<TrainerInfo> CreateNow(TrainerSpec spec, const std::string& request)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mu_);
-  // One that is on the disk alone.
+  // Loads a trainer that exists only on disk.
   absl::StatusOr<CheckpointInfo> BringBack(const std::string& name, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DeleteNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RestoreOne(const StoredTrainer& stored, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // A trainer to work with; it may be deleted meanwhile, and then answers NOT_FOUND. Not to be
-  // kept: the last to hold it waits for its threads.
+  // Returns the trainer of that name. It may be deleted while the caller uses it, and then returns
+  // NOT_FOUND. Callers must not keep it: releasing the last reference joins its threads.
   absl::StatusOr<std::shared_ptr<Trainer>> Find(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `ask(trainer, done)`, or tells `done` that there is no such trainer.
+  // Calls `ask(trainer, done)`, or `done` with NOT_FOUND for an unknown name.
   template <typename Callback, typename Ask>
   void AskTrainer(absl::string_view name, Callback done, Ask ask) const ABSL_LOCKS_EXCLUDED(mu_);
   void Expire(const std::shared_ptr<Trainer>& trainer) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Trainer> Take(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<Trainer>> All() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Once a while: what is due by the clock.
+  // The clock thread: calls Tick() periodically.
   void RunClock() ABSL_LOCKS_EXCLUDED(mu_);
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -145,7 +147,7 @@ class TrainerRegistry {
   std::map<std::string, std::shared_ptr<Trainer>, std::less<>> trainers_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Last members: joined first, the clock before the thread that it gives work.
+  // Last members, joined first: the clock thread before the thread that it posts to.
   TaskThread thread_;
   std::thread clock_;
 };

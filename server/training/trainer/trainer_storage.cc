@@ -23,7 +23,7 @@ absl::StatusOr<StoredTrainer> Parse(const std::string& name, const std::string& 
   if (!field("request").is_string() || !field("id").is_string() || !field("expired").is_boolean() ||
       !field("base_version").is_number_integer() ||
       !absl::Base64Unescape(field("request").get<std::string>(), &trainer.request)) {
-    return absl::DataLossError("trainer.json makes no sense");
+    return absl::DataLossError("trainer.json is invalid");
   }
   trainer.id = field("id").get<std::string>();
   trainer.base_version = field("base_version").get<int64_t>();

@@ -1,4 +1,4 @@
-// Where trainers are kept: in the data directory.
+// Trainers in the data directory.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,27 @@
 
 namespace braid {
 
+// The description of a trainer on disk.
 struct StoredTrainer {
   std::string name;
-  // Tells it from others that have had its name.
+  // Unique: a later trainer of the same name has another.
   std::string id;
-  // As the client described it: opaque here.
+  // The client's request that created it; opaque here.
   std::string request;
-  // Whose weights it started from.
+  // Version of the model whose weights it started from.
   int64_t base_version = 0;
-  // It was idle for too long: it is there to be restored, and not started with the server.
+  // It was idle for too long. It can be restored, but is not started with the server.
   bool expired = false;
 };
 
-// Not to be used by two threads at a time.
+// Owned by the TrainerRegistry. Thread-compatible.
 class TrainerStorage {
  public:
   static absl::StatusOr<std::unique_ptr<TrainerStorage>> Open(const std::string& data_dir);
 
-  // Those that can be read; the others are logged.
+  // Returns the trainers that can be read; logs the others.
   absl::StatusOr<std::vector<StoredTrainer>> List() const;
-  // NOT_FOUND if there is none, DATA_LOSS if it cannot be read.
+  // NOT_FOUND for an unknown name, DATA_LOSS if the trainer cannot be read.
   absl::StatusOr<StoredTrainer> Find(const std::string& name) const;
   absl::Status Write(const StoredTrainer& trainer);
   absl::Status Remove(const std::string& name) { return trainers_.Remove(name); }

@@ -175,7 +175,7 @@ TEST(LossModuleTest, MayReadWhatItHoldsAndChangeWhatItIsGiven) {
   EXPECT_THAT(LoadWithState("target.mul_(2)\n  a = self.b + self.t * self.p\n  a.add_(1)"), IsOk());
 }
 
-// As in a network whose features a loss compares: it always runs in evaluation mode.
+// A perceptual loss contains a network like this; loss modules always run in evaluation mode.
 TEST(LossModuleTest, MayChangeStateInTrainingModeThatItIsNeverIn) {
   EXPECT_THAT(LoadWithState("if self.training:\n    self.b.add_(1)\n"
                             "  y = torch.batch_norm(output, None, None, self.b, self.b, "

@@ -1,4 +1,4 @@
-// What Loss::Create() lets through.
+// Tests Loss::Create().
 #include <limits>
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-// What Loss makes of outputs and targets.
+// Compares Loss with PyTorch's losses.
 #include "server/training/loss/loss.h"
 
 #include <cstdint>

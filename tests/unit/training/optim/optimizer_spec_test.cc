@@ -1,4 +1,4 @@
-// What CheckOptimizer() lets through.
+// Tests CheckOptimizer().
 #include "server/training/optim/optimizer_spec.h"
 
 #include <limits>

@@ -132,7 +132,7 @@ class EveryOptimizerTest : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Optimizers, EveryOptimizerTest, ::testing::ValuesIn(Cases()),
                          [](const auto& each) { return each.param.name; });
 
-TEST_P(EveryOptimizerTest, PartsGiveBitForBitWhatTheWholeGives) {
+TEST_P(EveryOptimizerTest, PartsGiveTheBitsOfTheWhole) {
   for (const size_t parts : {2, 3, 16}) {
     Training whole(GetParam().spec);
     Training split(GetParam().spec);
@@ -164,7 +164,7 @@ TEST_P(EveryOptimizerTest, StateIsNamedAndShapedAsTheParameters) {
   EXPECT_THAT(training.optimizer().updates(), ElementsAre(1, 1, 1, 0, 0));
 }
 
-TEST_P(EveryOptimizerTest, GoesOnFromItsStateBitForBit) {
+TEST_P(EveryOptimizerTest, ContinuesFromItsStateBitForBit) {
   Training first(GetParam().spec);
   first.Update(1);
   first.Update(2);
@@ -179,7 +179,7 @@ TEST_P(EveryOptimizerTest, GoesOnFromItsStateBitForBit) {
   ExpectSameValues(first, second);
 }
 
-TEST_P(EveryOptimizerTest, OfAParameterWithoutUpdatesTheStateMayBeLeftOut) {
+TEST_P(EveryOptimizerTest, AcceptsMissingStateOfAParameterWithoutUpdates) {
   Training first(GetParam().spec);
   first.Update(1);
   std::vector<StateView> state = first.StateCopy();
@@ -218,35 +218,35 @@ class LoadTest : public ::testing::Test {
   std::vector<StateView> before_;
 };
 
-TEST_F(LoadTest, StateInAnyOrder) {
+TEST_F(LoadTest, AcceptsStateInAnyOrder) {
   std::swap(state_.front(), state_.back());
   ASSERT_THAT(target_.Load(state_, {1, 1, 1, 0, 0}), IsOk());
   EXPECT_TRUE(at::equal(target_.State()[0].value, source_.State()[0].value));
 }
 
-TEST_F(LoadTest, StateThatIsMissing) {
+TEST_F(LoadTest, RejectsMissingState) {
   const std::string name = state_.front().name;
   state_.erase(state_.begin());
   ExpectRefused({1, 1, 1, 0, 0}, absl::StatusCode::kDataLoss, name + " is missing");
 }
 
-TEST_F(LoadTest, AParameterThatWasUpdatedHasState) {
+TEST_F(LoadTest, RejectsMissingStateOfAnUpdatedParameter) {
   std::erase_if(state_, [](const StateView& view) { return view.name.starts_with("d."); });
   ExpectRefused({1, 1, 1, 1, 0}, absl::StatusCode::kDataLoss, "d.exp_avg is missing");
 }
 
-TEST_F(LoadTest, StateThatIsThereTwice) {
+TEST_F(LoadTest, RejectsDuplicateState) {
   state_.push_back(state_.front());
   ExpectRefused({1, 1, 1, 0, 0}, absl::StatusCode::kDataLoss, "twice");
 }
 
-TEST_F(LoadTest, AnotherOptimizersState) {
+TEST_F(LoadTest, RejectsAnotherOptimizersState) {
   state_[0].name = "a.momentum_buffer";
   ExpectRefused({1, 1, 1, 0, 0}, absl::StatusCode::kFailedPrecondition,
                 "a.momentum_buffer is not of this model with Adam");
 }
 
-TEST_F(LoadTest, AnotherShapeOrDatatype) {
+TEST_F(LoadTest, RejectsAnotherShapeOrDatatype) {
   const at::Tensor value = state_[0].value;
   state_[0].value = value.flatten();
   ExpectRefused({1, 1, 1, 0, 0}, absl::StatusCode::kFailedPrecondition, "another shape");
@@ -254,12 +254,12 @@ TEST_F(LoadTest, AnotherShapeOrDatatype) {
   ExpectRefused({1, 1, 1, 0, 0}, absl::StatusCode::kFailedPrecondition, "datatype");
 }
 
-TEST_F(LoadTest, UpdateCountsThatAreNone) {
+TEST_F(LoadTest, RejectsInvalidUpdateCounts) {
   ExpectRefused({1, 1, 1}, absl::StatusCode::kFailedPrecondition, "of 3 parameters for 5");
   ExpectRefused({1, 1, 1, -1, 0}, absl::StatusCode::kDataLoss, "counts");
 }
 
-TEST_F(LoadTest, WithoutUpdatesTheStateIsAsItWasMade) {
+TEST_F(LoadTest, HasTheInitialStateWithoutUpdates) {
   Training fresh(AdagradSpec{.lr = 0.1, .initial_accumulator_value = 0.5});
   Training used(AdagradSpec{.lr = 0.1, .initial_accumulator_value = 0.5});
   used.Update(3);

@@ -255,7 +255,7 @@ TEST_F(OptimizerTest, OneCycleTurnsMomentumOn) {
   ExpectSame();
 }
 
-TEST_F(OptimizerTest, AParameterThatIsNotReachedKeepsValueAndState) {
+TEST_F(OptimizerTest, AParameterWithoutGradientKeepsValueAndState) {
   Start(SgdSpec{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.05});
   StartReference<optim::SGD>(
       optim::SGDOptions(0.1).momentum(0.9).dampening(0.5).weight_decay(0.05));
@@ -275,7 +275,7 @@ TEST_F(OptimizerTest, AdagradCountsEachParametersUpdates) {
   ExpectSameWhereReached();
 }
 
-TEST_F(OptimizerTest, WithNothingReachedNothingChanges) {
+TEST_F(OptimizerTest, ChangesNothingWithoutGradients) {
   Start(AdamSpec{.weight_decay = 1});
   StartReference<optim::Adam>(optim::AdamOptions(1e-3).weight_decay(1));
   const Tensors before = {flat_.values()[0].clone(), flat_.values()[1].clone()};
@@ -284,7 +284,7 @@ TEST_F(OptimizerTest, WithNothingReachedNothingChanges) {
   EXPECT_TRUE(at::equal(flat_.values()[1], before[1]));
 }
 
-TEST_F(OptimizerTest, NeighboursOfOneGroupAndCountAreOneRange) {
+TEST_F(OptimizerTest, MergesAdjacentParametersIntoOneRange) {
   Start(AdamSpec{});
   const std::vector<GroupValues> values = *schedule_->Next({});
   const std::vector<FlatSlot>& slots = flat_.slots();

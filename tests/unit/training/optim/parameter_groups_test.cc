@@ -33,21 +33,21 @@ std::vector<size_t> GroupsOf(const ParameterGroups& groups, size_t count) {
   return of;
 }
 
-TEST(ParameterGroupsTest, WithoutGroupsAllAreInNone) {
+TEST(ParameterGroupsTest, HasNoGroupsByDefault) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ParameterGroups groups, Groups({}));
   EXPECT_EQ(groups.size(), 1);
   EXPECT_THAT(GroupsOf(groups, 4), ElementsAre(0, 0, 0, 0));
   EXPECT_FALSE(groups.frozen(0));
 }
 
-TEST(ParameterGroupsTest, AParameterIsInTheFirstGroupWhosePatternIsFoundInItsName) {
+TEST(ParameterGroupsTest, AssignsAParameterToTheFirstMatchingGroup) {
   BRAID_ASSERT_OK_AND_ASSIGN(const ParameterGroups groups,
                              Groups({{.pattern = "bias$"}, {.pattern = "^features\\.\\d"}}));
   EXPECT_EQ(groups.size(), 3);
   EXPECT_THAT(GroupsOf(groups, 4), ElementsAre(2, 1, 0, 1));
 }
 
-TEST(ParameterGroupsTest, FrozenAreThoseOfAFrozenGroup) {
+TEST(ParameterGroupsTest, FreezesTheParametersOfAFrozenGroup) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const ParameterGroups groups,
       Groups({{.pattern = "0.bias", .lr = 0.1}, {.pattern = "^features", .frozen = true}}));
@@ -66,25 +66,25 @@ TEST(ParameterGroupsTest, ARangeKeepsTheGroupsOfItsParameters) {
   EXPECT_TRUE(range.frozen(0));
 }
 
-TEST(ParameterGroupsTest, PatternsThatAreNone) {
+TEST(ParameterGroupsTest, RejectsInvalidPatterns) {
   EXPECT_THAT(Groups({{.pattern = "bias"}, {.pattern = "(weight"}}),
               RefusesField("parameter_groups[1].pattern", HasSubstr("missing )")));
   EXPECT_THAT(Groups({{.pattern = ""}}),
               RefusesField("parameter_groups[0].pattern", HasSubstr("is empty")));
 }
 
-TEST(ParameterGroupsTest, APatternThatTakesTooMuchMemory) {
+TEST(ParameterGroupsTest, RejectsAPatternThatNeedsTooMuchMemory) {
   const std::string pattern = absl::StrJoin(std::vector<std::string>(40, ".{1000}"), "");
   EXPECT_THAT(Groups({{.pattern = pattern}}),
               RefusesField("parameter_groups[0].pattern", HasSubstr("pattern too large")));
 }
 
-TEST(ParameterGroupsTest, APatternThatIsFoundNowhere) {
+TEST(ParameterGroupsTest, RejectsAPatternWithoutMatch) {
   EXPECT_THAT(Groups({{.pattern = "^weight"}}),
               RefusesField("parameter_groups[0].pattern", HasSubstr("\"^weight\" is found in no")));
 }
 
-TEST(ParameterGroupsTest, NumbersOutOfRange) {
+TEST(ParameterGroupsTest, RejectsNumbersOutOfRange) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(Groups({{.pattern = "bias", .lr = -1}}),
               RefusesField("parameter_groups[0].lr", HasSubstr("-1 is out of range")));
@@ -94,7 +94,7 @@ TEST(ParameterGroupsTest, NumbersOutOfRange) {
               RefusesField("parameter_groups[0].momentum", HasSubstr("at least 0")));
 }
 
-TEST(ParameterGroupsTest, AFrozenGroupHasAPatternAlone) {
+TEST(ParameterGroupsTest, RejectsValuesForAFrozenGroup) {
   const auto refuses = [](const ParameterGroupSpec& spec, const std::string& field) {
     EXPECT_THAT(Groups({spec}), RefusesField("parameter_groups[0]." + field, HasSubstr("frozen")));
   };
@@ -103,7 +103,7 @@ TEST(ParameterGroupsTest, AFrozenGroupHasAPatternAlone) {
   refuses({.pattern = "bias", .frozen = true, .momentum = 0.1}, "momentum");
 }
 
-TEST(ParameterGroupsTest, SomethingIsLeftToTrain) {
+TEST(ParameterGroupsTest, RejectsFreezingEveryParameter) {
   EXPECT_THAT(Groups({{.pattern = "weight", .frozen = true}, {.pattern = "bias", .frozen = true}}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("every parameter")));
 }

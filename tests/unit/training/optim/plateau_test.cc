@@ -40,14 +40,14 @@ TEST(PlateauTest, ReducesAfterMoreBadLossesInARowThanThePatience) {
   EXPECT_THAT(Reductions({.patience = 0}, {5, kNan, 4}), ElementsAre(1));
 }
 
-TEST(PlateauTest, AnImprovementIsOneThatPassesTheThreshold) {
+TEST(PlateauTest, IgnoresImprovementsBelowTheThreshold) {
   EXPECT_THAT(Reductions({.patience = 0, .threshold = 0.1}, {10, 9.1, 8.9}), ElementsAre(1));
   EXPECT_THAT(
       Reductions({.patience = 0, .threshold = 2, .absolute_threshold = true}, {10, 8.5, 7.5}),
       ElementsAre(1));
 }
 
-TEST(PlateauTest, MaximizingLooksForLargerOnes) {
+TEST(PlateauTest, MaximizesTheMetric) {
   EXPECT_THAT(Reductions({.maximize = true, .patience = 0, .threshold = 0.1}, {10, 10.9, 11.1, 5}),
               ElementsAre(1, 3));
   EXPECT_THAT(
@@ -56,23 +56,23 @@ TEST(PlateauTest, MaximizingLooksForLargerOnes) {
       ElementsAre(1));
 }
 
-TEST(PlateauTest, WhileItCoolsDownNothingIsBad) {
+TEST(PlateauTest, IgnoresObservationsDuringTheCooldown) {
   EXPECT_THAT(Reductions({.patience = 0, .cooldown = 2}, {1, 1, 1, 1, 1, 1, 1}), ElementsAre(1, 4));
 }
 
-TEST(PlateauTest, LooksAtTheMeanOfEachInterval) {
+TEST(PlateauTest, ObservesTheMeanOfEachInterval) {
   EXPECT_THAT(Reductions({.interval = 2, .patience = 0}, {5, 1, 1, 5, 2, 2, 9, 9}),
               ElementsAre(3, 7));
 }
 
-TEST(PlateauTest, ALossThatIsNotKnownDoesNotCount) {
+TEST(PlateauTest, IgnoresUnknownLosses) {
   Plateau plateau({.interval = 2, .patience = 0});
   EXPECT_THAT(Reductions(plateau, {4, 4, 5}), IsEmpty());
   EXPECT_FALSE(plateau.Advance(std::nullopt, std::nullopt));
   EXPECT_TRUE(plateau.Advance(5, std::nullopt));
 }
 
-TEST(PlateauTest, FromTheFirstMetricOnItAloneCounts) {
+TEST(PlateauTest, ObservesOnlyMetricsAfterTheFirst) {
   Plateau plateau({.patience = 0});
   EXPECT_THAT(Reductions(plateau, {1, 0.5}), IsEmpty());
   EXPECT_FALSE(plateau.Advance(0.1, 70));  // worse than any loss, but the first of its kind
@@ -81,7 +81,7 @@ TEST(PlateauTest, FromTheFirstMetricOnItAloneCounts) {
   EXPECT_TRUE(plateau.Advance(std::nullopt, 60));
 }
 
-TEST(PlateauTest, ReducesDownToTheLeastAndByNoLessThanEps) {
+TEST(PlateauTest, ReducesToTheMinimumAndByAtLeastEps) {
   const Plateau plateau({.factor = 0.5, .min_lr = 0.3, .eps = 0.01});
   EXPECT_EQ(plateau.Reduced(1), 0.5);
   EXPECT_EQ(plateau.Reduced(0.5), 0.3);
@@ -89,7 +89,7 @@ TEST(PlateauTest, ReducesDownToTheLeastAndByNoLessThanEps) {
   EXPECT_EQ(plateau.Reduced(0.1), 0.1);  // below the least already
 }
 
-TEST(PlateauTest, GoesOnFromItsState) {
+TEST(PlateauTest, ContinuesFromItsState) {
   const PlateauScheduleSpec spec = {.interval = 2, .patience = 1, .cooldown = 1};
   const std::vector<double> losses = {3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3};
   const std::vector<size_t> all = Reductions(spec, losses);
@@ -107,7 +107,7 @@ TEST(PlateauTest, GoesOnFromItsState) {
   }
 }
 
-TEST(PlateauTest, TheStateKnowsOfMetrics) {
+TEST(PlateauTest, TheStateRecordsTheUseOfMetrics) {
   Plateau first({.patience = 0});
   first.Advance(std::nullopt, 5);
   Plateau second({.patience = 0});
@@ -116,7 +116,7 @@ TEST(PlateauTest, TheStateKnowsOfMetrics) {
   EXPECT_TRUE(second.Advance(std::nullopt, 5));
 }
 
-TEST(PlateauTest, StatesThatAreNone) {
+TEST(PlateauTest, RejectsInvalidStates) {
   Plateau plateau({});
   for (const std::vector<double>& bad : {std::vector<double>{},
                                          {1, 0, 0, 0, 0},

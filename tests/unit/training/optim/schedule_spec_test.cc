@@ -1,4 +1,4 @@
-// What CheckSchedule() lets through.
+// Tests CheckSchedule().
 #include "server/training/optim/schedule_spec.h"
 
 #include <limits>

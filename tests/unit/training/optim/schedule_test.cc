@@ -50,11 +50,11 @@ std::vector<double> Lrs(Schedule schedule, size_t updates, size_t group = 0) {
   return lrs;
 }
 
-TEST(ScheduleTest, WithoutOneTheLearningRateStays) {
+TEST(ScheduleTest, IsConstantByDefault) {
   EXPECT_THAT(Lrs(Made({}, SgdSpec{.lr = 0.25}), 5), Each(0.25));
 }
 
-TEST(ScheduleTest, StepReducesEverySoManyUpdates) {
+TEST(ScheduleTest, StepReducesEveryStepSizeUpdates) {
   EXPECT_THAT(Lrs(Made({{}, StepScheduleSpec{.step_size = 2, .gamma = 0.5}}), 6),
               ElementsAre(1, 1, 0.5, 0.5, 0.25, 0.25));
 }
@@ -87,7 +87,7 @@ TEST(ScheduleTest, WarmupIsLinearAndTheScheduleBeginsAtItsEnd) {
   EXPECT_THAT(Lrs(Made({{2, 0.5}, {}}), 4), Pointwise(DoubleEq(), {0.5, 0.75, 1.0, 1.0}));
 }
 
-TEST(ScheduleTest, OneCycleClimbsAndFallsAndMomentumTheOtherWay) {
+TEST(ScheduleTest, OneCycleRaisesAndLowersTheRateAndMomentumInversely) {
   Schedule schedule = Made({{}, OneCycleScheduleSpec{.max_lr = 0.5, .total_steps = 10}});
   const std::vector<GroupValues> values = Values(schedule, 10);
   EXPECT_NEAR(values[0].lr, 0.5 / 25, 1e-15);
@@ -136,7 +136,7 @@ TEST(ScheduleTest, OneCycleBeginsAtItsPeakWhereItsFirstPhaseIsOneUpdate) {
       ElementsAre(1));
 }
 
-TEST(ScheduleTest, OneCycleCyclesAdamsBeta1AndTakesThePlaceOfEveryLr) {
+TEST(ScheduleTest, OneCycleCyclesBeta1AndReplacesEveryLr) {
   Schedule schedule = Made({{}, OneCycleScheduleSpec{.max_lr = 0.5, .total_steps = 2}},
                            AdamSpec{.beta1 = 0.1}, {{.pattern = "b", .lr = 7}});
   const std::vector<GroupValues> values = *schedule.Next({});
@@ -159,24 +159,24 @@ TEST(ScheduleTest, PlateauReducesEveryGroupAfterTheWarmup) {
   EXPECT_THAT(Lrs(schedule, 5, 1), Pointwise(DoubleEq(), {4.0, 6.0, 8.0, 8.0, 4.0}));
 }
 
-TEST(ScheduleTest, PlateauLooksAtTheMetric) {
+TEST(ScheduleTest, PlateauObservesTheMetric) {
   Schedule schedule = Made({{}, PlateauScheduleSpec{.factor = 0.5, .patience = 0}});
   schedule.Advance(3.0, 10);
   schedule.Advance(2.0, 10);
   EXPECT_EQ(schedule.Next({})->at(0).lr, 0.5);
 }
 
-TEST(ScheduleTest, PlateauLooksAtAMetricWithoutAnUpdate) {
+TEST(ScheduleTest, PlateauObservesTheMetricOfASkippedUpdate) {
   Schedule schedule = Made({{1, 0.5}, PlateauScheduleSpec{.factor = 0.5, .patience = 0}});
-  schedule.Look(1);  // forgotten: warming up
+  schedule.RecordMetric(1);  // forgotten: warming up
   schedule.Advance(std::nullopt, std::nullopt);
-  schedule.Look(10);
+  schedule.RecordMetric(10);
   EXPECT_EQ(schedule.Next({})->at(0).lr, 1);
-  schedule.Look(10);
+  schedule.RecordMetric(10);
   EXPECT_EQ(schedule.Next({})->at(0).lr, 0.5);
 }
 
-TEST(ScheduleTest, GroupsHaveTheirOwnOrTheOptimizers) {
+TEST(ScheduleTest, GroupsOverrideTheOptimizersValues) {
   Schedule schedule = Made(
       {{}, ExponentialScheduleSpec{0.5}}, SgdSpec{.lr = 1, .momentum = 0.9, .weight_decay = 0.1},
       {{.pattern = "a", .lr = 4}, {.pattern = "b", .weight_decay = 0, .momentum = 0.5}});
@@ -193,13 +193,13 @@ TEST(ScheduleTest, GroupsHaveTheirOwnOrTheOptimizers) {
   EXPECT_EQ(values[2].momentum, 0.5);
 }
 
-TEST(ScheduleTest, TheValuesAreTheOptimizers) {
+TEST(ScheduleTest, UsesTheOptimizersValues) {
   EXPECT_EQ(Made({}, AdamSpec{.beta1 = 0.7, .weight_decay = 0.2}).Next({})->at(0).momentum, 0.7);
   EXPECT_EQ(Made({}, RmsPropSpec{.momentum = 0.3}).Next({})->at(0).momentum, 0.3);
   EXPECT_EQ(Made({}, AdagradSpec{.weight_decay = 0.2}).Next({})->at(0).weight_decay, 0.2);
 }
 
-TEST(ScheduleTest, ChangesHoldForOneUpdateAndWhatHasNoneOfItsOwn) {
+TEST(ScheduleTest, ChangesApplyToOneUpdateAndNotToGroupsWithOwnValues) {
   Schedule schedule =
       Made({{}, StepScheduleSpec{.step_size = 1, .gamma = 0.5}},
            SgdSpec{.lr = 1, .momentum = 0.9, .weight_decay = 0.1},
@@ -218,7 +218,7 @@ TEST(ScheduleTest, ChangesHoldForOneUpdateAndWhatHasNoneOfItsOwn) {
   EXPECT_EQ(schedule.Next({})->at(0).lr, 0.5);
 }
 
-TEST(ScheduleTest, GroupLrIsOfTheGroups) {
+TEST(ScheduleTest, GroupLrSetsTheGroupsRates) {
   const Schedule schedule =
       Made({}, SgdSpec{.lr = 1}, {{.pattern = "a", .lr = 4}, {.pattern = "b", .frozen = true}});
   const std::vector<GroupValues> values = *schedule.Next({.lr = 7, .group_lr = {8, 9}});
@@ -232,7 +232,7 @@ TEST(ScheduleTest, GroupLrIsOfTheGroups) {
               RefusesField("hyper_parameters.group_lr[1]", HasSubstr("at least 0")));
 }
 
-TEST(ScheduleTest, ChangesThatAreWrongAreNamed) {
+TEST(ScheduleTest, NamesTheWrongChange) {
   const Schedule sgd = Made({});
   EXPECT_THAT(sgd.Next({.lr = -1}), RefusesField("hyper_parameters.lr", HasSubstr("-1")));
   EXPECT_THAT(sgd.Next({.weight_decay = kNan}),
@@ -249,7 +249,7 @@ TEST(ScheduleTest, ChangesThatAreWrongAreNamed) {
               RefusesField("hyper_parameters.momentum", HasSubstr("at least 0")));
 }
 
-TEST(ScheduleTest, MomentumIsNotTurnedOnOrOff) {
+TEST(ScheduleTest, RejectsTurningMomentumOnOrOff) {
   EXPECT_THAT(Made({}, SgdSpec{.momentum = 0}).Next({.momentum = 0.9}),
               RefusesField("hyper_parameters.momentum", HasSubstr("turned on or off")));
   EXPECT_THAT(Made({}, RmsPropSpec{.momentum = 0.9}).Next({.momentum = 0}),
@@ -274,7 +274,7 @@ TEST(ScheduleTest, CreateChecksTheSpec) {
               RefusesField("schedule.cosine.t_max", HasSubstr("at least 1")));
 }
 
-TEST(ScheduleTest, GoesOnFromItsStateBitForBit) {
+TEST(ScheduleTest, ContinuesFromItsStateBitForBit) {
   for (const ScheduleSpec& spec : std::vector<ScheduleSpec>{
            {},
            {{3, 0.3}, CosineScheduleSpec{7, 0.1}},
@@ -292,7 +292,7 @@ TEST(ScheduleTest, GoesOnFromItsStateBitForBit) {
   }
 }
 
-TEST(ScheduleTest, StatesThatAreNoneChangeNothing) {
+TEST(ScheduleTest, RejectsInvalidStates) {
   Schedule plain = Made({}, SgdSpec{}, {{.pattern = "a"}});
   Schedule plateau = Made({{}, PlateauScheduleSpec{}});
   const std::vector<double> before = plateau.state();

@@ -1,4 +1,4 @@
-// What a model does that depends on which rows it sees: batch norm and random numbers.
+// Tests models whose results depend on the rows of a chunk: batch norm and random numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -56,8 +56,8 @@ TEST_P(ChunkedModelTest, SyncedBatchNormIsThatOfTheWholeBatch) {
     TrainedModule whole(Normed(), 1, TrainedSpec(SgdSpec{.lr = 0.1, .momentum = 0.9}));
     for (const int64_t rows : {20, 3, 4, 7, 2}) {
       const at::Tensor x = Inputs(rows + 1).narrow(0, 1, rows);
-      BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult ours, trained.Step(x, Classes(rows)));
-      BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult theirs, whole.Step(x, Classes(rows)));
+      BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult ours, trained.Step(x, Classes(rows)));
+      BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult theirs, whole.Step(x, Classes(rows)));
       EXPECT_NEAR(*ours.loss, *theirs.loss, kDouble);
     }
     ExpectSameState(trained.state(), whole.state(), kDouble);
@@ -165,7 +165,7 @@ TEST_P(ChunkedModelTest, DropoutRepeatsForASeed) {
   EXPECT_FALSE(at::equal(run(2)["w1"], once.at("w1")));
 }
 
-// Which elements were dropped of equal rows.
+// Returns which elements dropout has dropped, for equal rows.
 at::Tensor Kept(TrainedModule* trained, int64_t rows, Mode mode) {
   const auto result = trained->Forward(at::ones({rows, 3}, at::kDouble), mode);
   EXPECT_THAT(result, IsOk());

@@ -28,7 +28,7 @@ class ClippingTest : public ::testing::Test {
   double Norm(double norm_type, size_t parts) const {
     std::vector<double> partials;
     for (size_t part = 0; part < parts; ++part) {
-      partials.push_back(PartialNorm(flat_, norm_type, part, parts));
+      partials.push_back(PartialNorm(flat_, norm_type, part, parts).item<double>());
     }
     return CombineNorms(partials, norm_type);
   }
@@ -88,7 +88,7 @@ TEST_F(ClippingTest, HalfPrecisionAddsUpInFloat64) {
   PuppetReplica replica(nullptr, {{"a", at::zeros({70000}, at::kHalf)}});
   FlatParameters flat(replica);
   flat.Accumulate({at::full({70000}, 2, at::kHalf)}, /*first=*/true);
-  EXPECT_EQ(PartialNorm(flat, 1, 0, 1), 140000);  // more than float16 holds
+  EXPECT_EQ(PartialNorm(flat, 1, 0, 1).item<double>(), 140000);  // more than float16 holds
 }
 
 TEST_F(ClippingTest, ScalesThenCutsOff) {

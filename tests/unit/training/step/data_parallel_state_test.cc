@@ -1,5 +1,5 @@
-// What a data-parallel step does to buffers and unreached parameters, and what a failed one does
-// not.
+// Tests the effects of a step on buffers and on parameters without a gradient, and that a failed
+// step has none.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,7 +43,8 @@ TEST(DataParallelBuffersTest, AreThoseOfThePrimarysChunk) {
   for (const int workers : {1, 2, 3}) {
     TrainedModule trained(Stateful(), workers);
     const at::Tensor x = Inputs(20) * at::arange(20, at::kDouble).unsqueeze(1);
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.ForwardBackward(x, Classes(20)));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
+                               trained.ForwardBackward(x, Classes(20)));
     const at::Tensor chunk = x.narrow(0, 0, result.chunks[0].rows);
     State state = trained.state();
     EXPECT_TRUE(at::allclose(state["mean"], chunk.mean(0), 1e-12, 1e-12));
@@ -64,7 +65,7 @@ def forward(self, x):
   at::Tensor x = at::ones({4, 3}, at::kDouble);
   x.narrow(0, 2, 2).fill_(10);  // the second replica's chunk
   ASSERT_THAT(trained.Forward(x, Mode::kTrain), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Forward(x, Mode::kTrain));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Forward(x, Mode::kTrain));
   const at::Tensor y = View(result.outputs[0]).select(1, 0);
   EXPECT_TRUE(at::equal(y, at::tensor({2.0, 2.0, 11.0, 11.0}, at::kDouble)));
 }
@@ -123,7 +124,7 @@ TEST(DataParallelFailureTest, ABadTargetChangesNothing) {
   }
 }
 
-TEST(DataParallelFailureTest, TheFirstBatchMayFailToo) {
+TEST(DataParallelFailureTest, AFailedFirstBatchChangesNothing) {
   TrainedModule trained(Stateful(), 2);
   TrainedModule spared(Stateful(), 2);
   EXPECT_FALSE(trained.ForwardBackward(BadInputs(20), Classes(20)).ok());
@@ -135,7 +136,7 @@ TEST(DataParallelFailureTest, TheFirstBatchMayFailToo) {
   ExpectSameState(trained.state(), spared.state(), 0);
 }
 
-TEST(DataParallelFailureTest, ABufferThatBecomesAnotherShapeChangesNothing) {
+TEST(DataParallelFailureTest, RejectsABufferThatChangesItsShape) {
   torch::jit::Module module = TwoLayers();
   module.register_buffer("last", at::zeros({1}, at::kDouble));
   module.define(R"(
@@ -176,7 +177,7 @@ def forward(self, x):
   return module;
 }
 
-TEST(DataParallelReachTest, AParameterThatNoReplicaReachesIsNotUpdated) {
+TEST(DataParallelReachTest, DoesNotUpdateAParameterWithoutGradient) {
   TrainedModule trained(Branching(), 2, TrainedSpec(SgdSpec{.lr = 0.5, .weight_decay = 0.5}));
   const State before = trained.state();
   ASSERT_THAT(trained.Step(-at::ones({4, 3}, at::kDouble), Classes(4)), IsOk());
@@ -186,7 +187,7 @@ TEST(DataParallelReachTest, AParameterThatNoReplicaReachesIsNotUpdated) {
   EXPECT_FALSE(at::equal(after["w1"], before.at("w1")));
 }
 
-TEST(DataParallelReachTest, OneThatSomeReplicasReachIsUpdated) {
+TEST(DataParallelReachTest, UpdatesAParameterWithAGradientOnSomeReplicas) {
   TrainedModule trained(Branching(), 2);
   const State before = trained.state();
   const at::Tensor x = -at::ones({4, 3}, at::kDouble);

@@ -66,7 +66,7 @@ TEST_P(OnWorkersTest, AStepIsThatOfTheWholeBatch) {
     TrainedModule trained(Mlp(), GetParam());
     torch::jit::Module reference = Mlp();
     const Sample sample = SampleOf(rows);
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Step(sample.x, sample.target));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Step(sample.x, sample.target));
     const std::vector<double> losses = ReferenceStep(&reference, {sample}, 0.5);
     EXPECT_NEAR(*result.loss, losses[0], kDouble);
     EXPECT_TRUE(result.updated);
@@ -79,7 +79,7 @@ TEST_P(OnWorkersTest, AStepIsAForwardBackwardAndAnUpdate) {
   TrainedModule halves(Mlp(), GetParam());
   for (const int64_t rows : {20, 3, 7}) {
     ASSERT_THAT(whole.Step(Inputs(rows), Classes(rows)), IsOk());
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult half,
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult half,
                                halves.ForwardBackward(Inputs(rows), Classes(rows)));
     EXPECT_FALSE(half.updated);
     ASSERT_THAT(halves.Update(), IsOk());
@@ -134,7 +134,7 @@ TEST_P(OnWorkersTest, ForwardGathersOutputsAndComputesTheLoss) {
   torch::jit::Module reference = Mlp();
   const Sample sample = SampleOf(7);
   BRAID_ASSERT_OK_AND_ASSIGN(
-      const WorkResult result,
+      const OperationResult result,
       trained->Forward(trained.BatchOf(sample.x, sample.target), /*keep_graph=*/false));
   const at::Tensor y = reference.forward({sample.x}).toTensor().detach();
   ASSERT_EQ(result.outputs.size(), 1);
@@ -142,7 +142,7 @@ TEST_P(OnWorkersTest, ForwardGathersOutputsAndComputesTheLoss) {
   EXPECT_TRUE(at::allclose(View(result.outputs[0]), y, kDouble, kDouble));
   EXPECT_NEAR(*result.loss, at::cross_entropy_loss(y, sample.target).item<double>(), kDouble);
   EXPECT_EQ(trained->accumulated(), 0);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult without, trained.Forward(sample.x, Mode::kEval));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult without, trained.Forward(sample.x, Mode::kEval));
   EXPECT_FALSE(without.loss.has_value());
 }
 
@@ -159,7 +159,7 @@ TEST_P(OnWorkersTest, EvaluationIsThatOfTheWholeBatch) {
   EXPECT_EQ(result.rows, 7);
 }
 
-std::vector<int64_t> RowsOf(const absl::StatusOr<WorkResult>& result) {
+std::vector<int64_t> RowsOf(const absl::StatusOr<OperationResult>& result) {
   std::vector<int64_t> rows;
   for (const TrainingChunk& chunk : result->chunks) {
     rows.push_back(chunk.rows);
@@ -173,7 +173,7 @@ TEST(DataParallelTest, SaysHowTheBatchWasSplit) {
   EXPECT_EQ(trained.fleet().worker(2).samples(), 6);
   Batch batch = trained.BatchOf(Inputs(4), std::nullopt, Mode::kEval);
   batch.report_split = true;
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result,
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
                              trained->Forward(batch, /*keep_graph=*/false));
   EXPECT_THAT(RowsOf(result), ElementsAre(2, 2));
   EXPECT_EQ(result.chunks[1].device, "cpu:1");
@@ -209,7 +209,8 @@ TEST(DataParallelTest, AZeroDimOutputIsOneElementAChunk) {
   torch::jit::Module module = TwoLayers();
   module.define("def forward(self, x):\n  return (x @ self.w1).sum()\n");
   TrainedModule trained(module, 3);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Forward(Inputs(20), Mode::kEval));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
+                             trained.Forward(Inputs(20), Mode::kEval));
   EXPECT_THAT(result.outputs[0].shape, ElementsAre(3));
 }
 
@@ -237,7 +238,7 @@ TEST(DataParallelTest, ABroadcastInputGoesWholeToEveryReplica) {
   for (const int workers : {1, 3}) {
     TrainedModule trained(module, workers, TrainedSpec(), config);
     const Batch batch = trained.BatchOf({scale, ToHost(Inputs(5), "x")}, std::nullopt, Mode::kEval);
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result,
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
                                trained->Forward(batch, /*keep_graph=*/false));
     EXPECT_EQ(result.chunks.front().rows, workers == 1 ? 5 : 2);
     outputs.push_back(ValuesOf<double>(result.outputs[0]));

@@ -29,8 +29,9 @@ TrainerSpec SpecOf(LossMode mode) {
 // Both take the same steps.
 void ExpectSameSteps(TrainedModule* a, TrainedModule* b, const std::vector<at::Tensor>& targets) {
   for (const at::Tensor& target : targets) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult ours, a->Step(Inputs(target.size(0)), target));
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult theirs, b->Step(Inputs(target.size(0)), target));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult ours, a->Step(Inputs(target.size(0)), target));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult theirs,
+                               b->Step(Inputs(target.size(0)), target));
     EXPECT_NEAR(*ours.loss, *theirs.loss, kDouble) << target.size(0) << " rows";
   }
   ExpectSameState(a->state(), b->state(), kDouble);
@@ -92,7 +93,7 @@ def forward(self, x):
     for (TrainedModule* model : {&trained, &reference}) {
       Batch batch = model->BatchOf(Inputs(rows), Classes(rows));
       batch.targets[1] = ToHost(at::arange(rows, at::kDouble), "targets[1]");
-      BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result,
+      BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
                                  (*model)->ForwardBackward(batch, nullptr));
       ASSERT_THAT(model->Update(), IsOk());
       losses.push_back(*result.loss);
@@ -126,10 +127,10 @@ TEST_P(LossModeTest, AModelsOwnLossIsCentral) {
     TrainedModule reference(Mlp(), 1, SpecOf(LossMode::kCentral));
     ExpectSameSteps(&trained, &reference, Uneven());
     BRAID_ASSERT_OK_AND_ASSIGN(
-        const WorkResult forward,
+        const OperationResult forward,
         trained->Forward(trained.BatchOf(Inputs(5), Classes(5), Mode::kEval), false));
     BRAID_ASSERT_OK_AND_ASSIGN(
-        const WorkResult expected,
+        const OperationResult expected,
         reference->Forward(reference.BatchOf(Inputs(5), Classes(5), Mode::kEval), false));
     EXPECT_NEAR(*forward.loss, *expected.loss, kDouble);
   }
@@ -152,7 +153,7 @@ TEST(ModelLossTest, AnUnweightedMeanIsThatOfTheChunks) {
 
 // Forward, the client's loss, Backward.
 absl::Status ClientStep(TrainedModule* trained, const at::Tensor& x, const at::Tensor& target) {
-  BRAID_ASSIGN_OR_RETURN(const WorkResult forward,
+  BRAID_ASSIGN_OR_RETURN(const OperationResult forward,
                          trained->Forward(x, Mode::kTrain, /*keep_graph=*/true));
   const at::Tensor y = View(forward.outputs[0]).requires_grad_(true);
   const at::Tensor gradient =

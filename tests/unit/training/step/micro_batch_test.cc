@@ -33,12 +33,12 @@ TEST_P(MicroBatchTest, PiecesMakeTheWholeStep) {
       TrainedModule trained(Mlp(), GetParam(), SpecOf(micro_batch, mode));
       TrainedModule whole(Mlp(), 1, SpecOf(0));
       for (const int64_t rows : {20, 7, 4, 1}) {
-        BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result,
+        BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
                                    trained.Step(Inputs(rows), Classes(rows)));
         for (const TrainingChunk& chunk : result.chunks) {
           EXPECT_LE(chunk.rows, micro_batch);
         }
-        BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult expected,
+        BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult expected,
                                    whole.Step(Inputs(rows), Classes(rows)));
         EXPECT_NEAR(*result.loss, *expected.loss, kDouble);
       }
@@ -78,9 +78,9 @@ TEST_P(MicroBatchTest, PiecesAddToWhatHasAccumulated) {
 TEST_P(MicroBatchTest, ForwardAndEvaluationAreThoseOfTheWhole) {
   TrainedModule trained(Mlp(), GetParam(), SpecOf(1));
   TrainedModule whole(Mlp(), 1, SpecOf(0));
-  const WorkResult ours =
+  const OperationResult ours =
       *trained->Forward(trained.BatchOf(Inputs(9), Classes(9), Mode::kEval), false);
-  const WorkResult theirs =
+  const OperationResult theirs =
       *whole->Forward(whole.BatchOf(Inputs(9), Classes(9), Mode::kEval), false);
   EXPECT_THAT(ours.outputs[0].shape, ElementsAre(9, 4));
   EXPECT_TRUE(at::allclose(View(ours.outputs[0]), View(theirs.outputs[0]), kDouble, kDouble));

@@ -1,4 +1,4 @@
-// What is not finite is left out, or fails the operation, and changes nothing.
+// A batch that is not finite is skipped, or fails the operation, and changes nothing.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -101,14 +101,15 @@ TEST_P(NonFiniteTest, AnOperationThatFailsChangesNothing) {
 
 TEST_P(NonFiniteTest, ABatchThatIsSkippedChangesNothing) {
   ExpectUnchangedBy(NonFinitePolicy::kSkip, [](TrainedModule* trained) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult loss, trained->Step(BadLoss(), Classes(7)));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult loss, trained->Step(BadLoss(), Classes(7)));
     EXPECT_TRUE(loss.skipped);
     EXPECT_FALSE(loss.updated);
     EXPECT_TRUE(std::isnan(*loss.loss));
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult gradient, trained->Step(BadGradient(), Classes(7)));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult gradient,
+                               trained->Step(BadGradient(), Classes(7)));
     EXPECT_TRUE(gradient.skipped);
     EXPECT_TRUE(std::isfinite(*gradient.loss));
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult half,
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult half,
                                trained->ForwardBackward(BadGradient(), Classes(7)));
     EXPECT_TRUE(half.skipped);
   });
@@ -176,7 +177,7 @@ TEST(NonFiniteSumTest, WhatWouldBeAppliedIsLookedAt) {
   }
 }
 
-// The same in float32, where autocast makes float16 of it.
+// The same batch in float32, which autocast converts to float16.
 ModelConfig HalfConfig() {
   ModelConfig config = TrainedConfig();
   config.inputs[0].type = DataType::kFp32;
@@ -209,9 +210,9 @@ TEST_P(Float16Test, GradientsAreUnscaledBeforeTheyAreUsed) {
   spec.clipping.max_norm = 100;
   TrainedModule reference(FloatMlp(), 1, spec, HalfConfig());
   for (const int64_t rows : {7, 5}) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult ours,
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult ours,
                                trained.Step(FloatInputs(rows), Classes(rows)));
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult theirs,
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult theirs,
                                reference.Step(FloatInputs(rows), Classes(rows)));
     EXPECT_NEAR(*ours.gradient_norm, *theirs.gradient_norm, 1e-2 * *theirs.gradient_norm);
     EXPECT_NEAR(*ours.loss, *theirs.loss, 1e-2);
@@ -227,7 +228,8 @@ TEST_P(Float16Test, AnOverflowSkipsTheUpdateAndHalvesTheScale) {
   bool updated = false;
   while (!updated && scale > 1) {
     EXPECT_EQ(trained->gradient_scale(), scale);
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Step(FloatInputs(7), Classes(7)));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
+                               trained.Step(FloatInputs(7), Classes(7)));
     EXPECT_TRUE(std::isfinite(*result.loss));
     EXPECT_NE(result.skipped, result.updated);
     updated = result.updated;
@@ -246,12 +248,12 @@ TEST_P(Float16Test, AnOverflowAmongBatchesThatAccumulateSkipsTheirUpdate) {
   TrainedModule trained = Make({.init_scale = kHuge});
   const State before = trained.state();
   for (int b = 0; b < 2; ++b) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult half,
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult half,
                                trained.ForwardBackward(FloatInputs(7), Classes(7)));
     EXPECT_FALSE(half.skipped);  // it is the update that will be
   }
   EXPECT_EQ(trained->accumulated(), 2);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Update());
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Update());
   EXPECT_TRUE(result.skipped);
   EXPECT_FALSE(result.updated);
   EXPECT_EQ(trained->accumulated(), 0);

@@ -81,14 +81,14 @@ TEST_P(OverlapTest, OverlapsShapesThatHaveRunWithout) {
   }
 }
 
-TEST_P(OverlapTest, AShapeWhoseStepFailedHasNotRun) {
+TEST_P(OverlapTest, DoesNotOverlapAShapeWhoseStepFailed) {
   const auto linked = Linked(SpecOf(GetParam()), 2);
   EXPECT_FALSE(linked->Step(Inputs(6) * 1e308 * 10, Classes(6)).ok());
   ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
   EXPECT_THAT(Sums(), IsEmpty());
 }
 
-TEST_P(OverlapTest, NothingOverlapsUnlessItIsEnabled) {
+TEST_P(OverlapTest, DoesNotOverlapUnlessEnabled) {
   const auto linked =
       Linked(SpecOf(GetParam()), std::make_unique<WorkerFleet>(2), /*overlap=*/false);
   for (int step = 0; step < 3; ++step) {
@@ -98,7 +98,7 @@ TEST_P(OverlapTest, NothingOverlapsUnlessItIsEnabled) {
   EXPECT_EQ(calls_.reduces, 3);
 }
 
-TEST_P(OverlapTest, NotWhatWasAccumulated) {
+TEST_P(OverlapTest, DoesNotOverlapAccumulatedBatches) {
   const auto linked = Linked(SpecOf(GetParam()), 2);
   ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
   ASSERT_THAT(linked->ForwardBackward(Inputs(6), Classes(6)), IsOk());
@@ -106,7 +106,7 @@ TEST_P(OverlapTest, NotWhatWasAccumulated) {
   EXPECT_THAT(Sums(), IsEmpty());
 }
 
-TEST_P(OverlapTest, NorMicroBatches) {
+TEST_P(OverlapTest, DoesNotOverlapMicroBatches) {
   TrainerSpec spec = SpecOf(GetParam());
   spec.micro_batch = 2;
   const auto linked = Linked(spec, 2);
@@ -116,7 +116,7 @@ TEST_P(OverlapTest, NorMicroBatches) {
   EXPECT_THAT(Sums(), IsEmpty());
 }
 
-TEST_P(OverlapTest, ABatchThatIsNotFiniteLeavesEverythingAsItWas) {
+TEST_P(OverlapTest, ANonFiniteBatchChangesNothing) {
   const auto linked = Linked(SpecOf(GetParam()), 2);
   ASSERT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());
   const State before = linked->state();
@@ -141,7 +141,7 @@ TEST_P(OverlapTest, KeepsTheStateIfASumFailsDuringOrAfterTheBackwardPass) {
     EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
                 StatusIs(absl::StatusCode::kInternal, HasSubstr("unhandled")));
     ExpectSameState(linked->state(), before, 0);
-    EXPECT_FALSE((*linked)->torn());
+    EXPECT_FALSE((*linked)->poisoned());
   }
 }
 
@@ -160,14 +160,14 @@ TEST_P(OverlapTest, ACollectiveThatIsAbortedFailsTheStepAndLosesTheDevices) {
     nccl.set_running_fault(absl::InternalError("cudaStreamQuery: unspecified launch failure"));
     EXPECT_THAT(trained.Step(Inputs(6), Classes(6)),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
-    EXPECT_FALSE(trained->torn());
+    EXPECT_FALSE(trained->poisoned());
     EXPECT_FALSE(trained.fleet().worker(0).healthy());
     EXPECT_FALSE(trained.fleet().worker(1).healthy());
     EXPECT_EQ(nccl.aborted(), 1);
   }
 }
 
-TEST_P(OverlapTest, ADeviceThatIsLostBeforeTheUpdateChangesNothing) {
+TEST_P(OverlapTest, AFaultBeforeTheUpdateChangesNothing) {
   int whole = 0;
   for (int wait = 1; wait <= 5; ++wait) {
     std::vector<std::unique_ptr<Device>> devices;
@@ -182,7 +182,7 @@ TEST_P(OverlapTest, ADeviceThatIsLostBeforeTheUpdateChangesNothing) {
     device->FailOnceAfter(wait);
     EXPECT_THAT(linked->Step(Inputs(6), Classes(6)),
                 StatusIs(absl::StatusCode::kInternal, HasSubstr("the device is lost")));
-    if (!(*linked)->torn()) {
+    if (!(*linked)->poisoned()) {
       ++whole;
       ExpectSameState(linked->state(), before, 0);
       EXPECT_THAT(linked->Step(Inputs(6), Classes(6)), IsOk());

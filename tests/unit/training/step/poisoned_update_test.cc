@@ -1,5 +1,5 @@
-// A device that is lost in the middle of a step: before the update nothing has changed, from then
-// on the model is torn, and a snapshot brings it back.
+// Tests faults of a device in a step: before the update nothing changes; during the update the
+// model becomes poisoned, and a snapshot restores it.
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -43,8 +43,8 @@ TrainerSpec SpecOf(SyncMode sync) {
   return spec;
 }
 
-class TornUpdateTest : public ::testing::TestWithParam<SyncMode> {};
-INSTANTIATE_TEST_SUITE_P(Syncs, TornUpdateTest,
+class PoisonedUpdateTest : public ::testing::TestWithParam<SyncMode> {};
+INSTANTIATE_TEST_SUITE_P(Syncs, PoisonedUpdateTest,
                          ::testing::Values(SyncMode::kReduceBroadcast, SyncMode::kAllReduce));
 
 // How often a step waits for the device, once all is prepared.
@@ -56,9 +56,9 @@ int WaitsOfAStep(const TrainerSpec& spec) {
   return model.device().synchronized() - before;
 }
 
-TEST_P(TornUpdateTest, AFaultChangesNothingOrTearsTheModel) {
+TEST_P(PoisonedUpdateTest, AFaultChangesNothingOrPoisonsTheModel) {
   const int waits = WaitsOfAStep(SpecOf(GetParam()));
-  int torn = 0;
+  int poisoned = 0;
   for (int wait = 1; wait <= waits; ++wait) {
     OnFaultyDevice model(SpecOf(GetParam()));
     TrainedModule spared(Mlp(), 2, SpecOf(GetParam()));
@@ -69,12 +69,12 @@ TEST_P(TornUpdateTest, AFaultChangesNothingOrTearsTheModel) {
     model.device().FailOnceAfter(wait);
     EXPECT_THAT(model->Step(Inputs(5), Classes(5)),
                 StatusIs(absl::StatusCode::kInternal, HasSubstr("the device is lost")));
-    if ((*model)->torn()) {
-      ++torn;
+    if ((*model)->poisoned()) {
+      ++poisoned;
       ASSERT_THAT((*model)->Restore(snapshot), IsOk());
-      EXPECT_FALSE((*model)->torn());
+      EXPECT_FALSE((*model)->poisoned());
     } else {
-      EXPECT_EQ(torn, 0) << "after an update had begun";
+      EXPECT_EQ(poisoned, 0) << "after an update had begun";
     }
     EXPECT_EQ((*model)->accumulated(), 0);
     ExpectSameState(model->state(), spared.state(), 0);
@@ -83,17 +83,17 @@ TEST_P(TornUpdateTest, AFaultChangesNothingOrTearsTheModel) {
     }
     ExpectSameState(model->state(), spared.state(), 0);
   }
-  EXPECT_GE(torn, 1);  // at the last one at least
-  EXPECT_LT(torn, waits);
+  EXPECT_GE(poisoned, 1);  // at the last one at least
+  EXPECT_LT(poisoned, waits);
 }
 
-TEST_P(TornUpdateTest, SoDoesAFaultInAnUpdateOfItsOwn) {
+TEST_P(PoisonedUpdateTest, AFaultInASeparateUpdatePoisonsTheModel) {
   OnFaultyDevice model(SpecOf(GetParam()));
   ASSERT_THAT(model->Step(Inputs(7), Classes(7)), IsOk());
   ASSERT_THAT(model->ForwardBackward(Inputs(7), Classes(7)), IsOk());
   model.device().FailOnceAfter(1);
   EXPECT_THAT(model->Update(), StatusIs(absl::StatusCode::kInternal, HasSubstr("lost")));
-  EXPECT_TRUE((*model)->torn());
+  EXPECT_TRUE((*model)->poisoned());
 }
 
 }  // namespace

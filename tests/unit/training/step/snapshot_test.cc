@@ -86,7 +86,7 @@ TEST_P(SnapshotTest, TheSameReplicasGoOnWithTheSameBits) {
       ExpectSameState(restored.state(), then, 0);
       GoOn(&restored);
       ExpectSameState(restored.state(), trained.state(), 0);
-      // And back again, over whatever has come since.
+      // Restores the earlier state over later operations.
       ASSERT_THAT(restored.ForwardBackward(Inputs(9), Classes(9)), IsOk());
       ASSERT_THAT(restored->Restore(snapshot), IsOk());
       GoOn(&restored);
@@ -166,7 +166,7 @@ void ExpectRefused(const std::vector<StageSpec>& stages,
   Begin(&spared);
   const absl::Status status = trained->Restore(snapshot);
   EXPECT_TRUE(absl::IsFailedPrecondition(status) || absl::IsDataLoss(status)) << status;
-  EXPECT_FALSE(trained->torn());
+  EXPECT_FALSE(trained->poisoned());
   EXPECT_EQ(trained->accumulated(), 2);
   ExpectSameState(trained.state(), spared.state(), 0);
   GoOn(&trained);
@@ -174,7 +174,7 @@ void ExpectRefused(const std::vector<StageSpec>& stages,
   ExpectSameState(trained.state(), spared.state(), 0);
 }
 
-// What is wrong is the last stage's: the first must not have gone ahead.
+// The last stage is wrong: the first must not be restored.
 class RefusedSnapshotTest : public ::testing::TestWithParam<std::vector<StageSpec>> {};
 INSTANTIATE_TEST_SUITE_P(Stages, RefusedSnapshotTest,
                          ::testing::Values(std::vector<StageSpec>{},
@@ -241,7 +241,7 @@ TEST(SnapshotScalerTest, TheScaleAndAnOverflowGoOn) {
   TrainedModule restored(module, 2, spec, config);
   ASSERT_THAT(restored->Restore(snapshot), IsOk());
   EXPECT_EQ(restored->gradient_scale(), 1099511627776.0 / 2);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, restored.Update());
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, restored.Update());
   EXPECT_TRUE(result.skipped);
   EXPECT_EQ(restored->gradient_scale(), 1099511627776.0 / 4);
 }

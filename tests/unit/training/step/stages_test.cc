@@ -37,8 +37,10 @@ void ExpectTrainsAsOne(const torch::jit::Module& module, int workers, const Trai
   ASSERT_THAT(trained.status(), IsOk());
   TrainedModule whole(module, 1, one);
   for (const int64_t rows : {20, 7, 1, 5}) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult ours, trained.Step(Inputs(rows), Classes(rows)));
-    BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult theirs, whole.Step(Inputs(rows), Classes(rows)));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult ours,
+                               trained.Step(Inputs(rows), Classes(rows)));
+    BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult theirs,
+                               whole.Step(Inputs(rows), Classes(rows)));
     EXPECT_NEAR(*ours.loss, *theirs.loss, kDouble);
     EXPECT_NEAR(*ours.gradient_norm, *theirs.gradient_norm, kDouble);
   }
@@ -48,8 +50,8 @@ void ExpectTrainsAsOne(const torch::jit::Module& module, int workers, const Trai
   }
   ASSERT_THAT(trained.Update(), IsOk());
   ASSERT_THAT(whole.Update(), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult ours, trained.Forward(Inputs(9), Mode::kTrain));
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult theirs, whole.Forward(Inputs(9), Mode::kTrain));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult ours, trained.Forward(Inputs(9), Mode::kTrain));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult theirs, whole.Forward(Inputs(9), Mode::kTrain));
   EXPECT_TRUE(at::allclose(View(ours.outputs[0]), View(theirs.outputs[0]), kDouble, kDouble));
   BRAID_ASSERT_OK_AND_ASSIGN(const EvaluationResult evaluated,
                              trained.Evaluate(Inputs(9), Classes(9)));
@@ -124,7 +126,7 @@ def forward(self, x):
   return module;
 }
 
-// What else the model does would be left out.
+// Operations outside the stages would be lost.
 TEST(StagesTest, AreAllThatTheModelIs) {
   const struct {
     std::string forward;
@@ -190,7 +192,7 @@ TEST(StagesTest, TellsHowEachWasSplit) {
   TrainedModule trained(TwoStages(), 2, spec);
   Batch batch = trained.BatchOf(Inputs(5), std::nullopt);
   batch.report_split = true;
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained->Forward(batch, false));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained->Forward(batch, false));
   std::vector<std::string> lines;
   for (const TrainingChunk& chunk : result.chunks) {
     lines.push_back(absl::StrCat(chunk.stage, " ", chunk.device, " ", chunk.rows, " ",

@@ -13,7 +13,8 @@ using ::testing::Each;
 
 constexpr int kMeasured = 18;  // updates after which it is decided
 
-// What it does `updates` times, where all-reduce takes `all_reduce` and the other way 2 s.
+// Returns the choices of `updates` updates, where all-reduce takes `all_reduce` and the other way 2
+// s.
 std::vector<bool> Choices(SyncChoice* choice, int updates, absl::Duration all_reduce) {
   std::vector<bool> choices;
   for (int u = 0; u < updates; ++u) {

@@ -1,4 +1,4 @@
-// However the replicas are kept equal, the bits are the same.
+// Both ways of synchronizing the replicas give the same bits.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace braid {
 namespace {
 
-// What an optimizer, clipping and groups are asked for with all at once.
+// An optimizer with clipping and groups.
 TrainerSpec SpecOf(SyncMode sync) {
   TrainerSpec spec =
       TrainedSpec(AdamSpec{.decoupled_weight_decay = true, .lr = 0.05, .weight_decay = 0.01});
@@ -72,7 +72,7 @@ TEST_P(SyncTest, EveryReplicaHasTheParameters) {
     for (const int64_t rows : {20, 1, 2}) {
       ASSERT_THAT(trained.Step(Inputs(rows), Classes(rows)), IsOk());
       const at::Tensor same = Inputs(1).repeat({int64_t{4} * GetParam(), 1});
-      BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Forward(same, Mode::kEval));
+      BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Forward(same, Mode::kEval));
       const at::Tensor y = View(result.outputs[0]);
       EXPECT_TRUE(at::equal(y, y.narrow(0, 0, 1).expand_as(y)));
     }

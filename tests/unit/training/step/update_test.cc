@@ -1,4 +1,4 @@
-// What an update does to gradients and groups, whatever the number of replicas.
+// Tests updates with clipping and groups, for several numbers of replicas.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -60,7 +60,7 @@ TEST_P(UpdateTest, GradientsAreClippedByTheirNormAndThenByValue) {
   TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.5});
   spec.clipping = {.max_norm = norm / 2, .max_value = norm / 20};
   TrainedModule trained(Mlp(), GetParam(), spec);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Step(Inputs(7), Classes(7)));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Step(Inputs(7), Classes(7)));
   EXPECT_NEAR(*result.gradient_norm, norm, kDouble);
   ExpectSameState(trained.state(), Moved(gradients, 0.5), kDouble);
 }
@@ -77,12 +77,12 @@ TEST_P(UpdateTest, AnInfiniteNormIsTheLargestGradients) {
   TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.5});
   spec.clipping = {.max_norm = norm / 3, .norm_type = std::numeric_limits<double>::infinity()};
   TrainedModule trained(Mlp(), GetParam(), spec);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Step(Inputs(7), Classes(7)));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Step(Inputs(7), Classes(7)));
   EXPECT_NEAR(*result.gradient_norm, norm, kDouble);
   ExpectSameState(trained.state(), Moved(gradients, 0.5), kDouble);
 }
 
-// What has accumulated is clipped as one; small gradients are not.
+// Accumulated gradients are clipped together; small ones are not.
 TEST_P(UpdateTest, TheNormIsThatOfAllThatHasAccumulated) {
   TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.5});
   spec.clipping = {.max_norm = 1e9};
@@ -97,7 +97,7 @@ TEST_P(UpdateTest, TheNormIsThatOfAllThatHasAccumulated) {
   }
   ASSERT_THAT(trained.ForwardBackward(Inputs(7), Classes(7)), IsOk());
   ASSERT_THAT(trained.ForwardBackward(Inputs(3), Classes(3)), IsOk());
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Update());
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Update());
   EXPECT_NEAR(*result.gradient_norm, std::sqrt(squares), kDouble);
   ExpectSameState(trained.state(), Moved(sum, 0.5), kDouble);
 }
@@ -124,7 +124,7 @@ TEST_P(UpdateTest, AFrozenGroupStaysAsItIs) {
   }
   spec.clipping.max_norm = 1e9;
   TrainedModule trained(Mlp(), GetParam(), spec);
-  BRAID_ASSERT_OK_AND_ASSIGN(const WorkResult result, trained.Step(Inputs(7), Classes(7)));
+  BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, trained.Step(Inputs(7), Classes(7)));
   EXPECT_NEAR(*result.gradient_norm, std::sqrt(squares), kDouble);
   ExpectSameState(trained.state(), Moved(gradients, 0.5), kDouble);
 }

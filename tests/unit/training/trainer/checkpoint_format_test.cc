@@ -181,10 +181,10 @@ TEST_F(CheckpointFormatTest, WhatAReplyHasNotItHasNotAfterwards) {
 
 TEST_F(CheckpointFormatTest, BatchesThatWereLeftOutComeBack) {
   TrainerCheckpoint checkpoint = Whole();
-  for (const int64_t left_out : {0, 3}) {
-    checkpoint.tensors.left_out = left_out;
+  for (const int64_t skipped : {0, 3}) {
+    checkpoint.tensors.skipped_batches = skipped;
     BRAID_ASSERT_OK_AND_ASSIGN(const TrainerCheckpoint read, RoundTrip(checkpoint));
-    EXPECT_EQ(read.tensors.left_out, left_out);
+    EXPECT_EQ(read.tensors.skipped_batches, skipped);
   }
   json state = json::parse(WriteState(checkpoint));
   state["left_out"] = "three";
@@ -222,7 +222,7 @@ TEST_F(CheckpointFormatTest, EveryFieldIsNeededAndOfItsKind) {
 TEST_F(CheckpointFormatTest, ADamagedStateIsDataLoss) {
   const auto files = Write(Whole());
   const json whole = json::parse(WriteState(Whole()));
-  // A JSON pointer, what is put there, and what is told.
+  // A JSON pointer, the value to put there, and the expected error.
   const std::vector<std::tuple<std::string, json, std::string>> cases = {
       {"/loss_sum", "one", "'loss_sum' is no number"},
       {"/loss_sum", "", "'loss_sum' is no number"},

@@ -82,7 +82,7 @@ TEST_F(PublisherTest, EachVersionServesItsWeights) {
   }
 }
 
-TEST_F(PublisherTest, ARestartServesWhatWasPublishedLast) {
+TEST_F(PublisherTest, ARestartServesTheLastPublishedVersion) {
   at::Tensor published;
   {
     const auto server = Start();
@@ -99,7 +99,7 @@ TEST_F(PublisherTest, ARestartServesWhatWasPublishedLast) {
 }
 
 // Somebody has put a version into the repository without a look at what was published.
-TEST_F(PublisherTest, AFolderOfAPublishedNumberIsServedUnderAnother) {
+TEST_F(PublisherTest, AHiddenRepositoryFolderIsServedUnderAnotherNumber) {
   const auto server = Start();
   const at::Tensor first = server->Infer();
   server->Step(1);
@@ -117,7 +117,7 @@ TEST_F(PublisherTest, AFolderOfAPublishedNumberIsServedUnderAnother) {
 }
 
 // The server fell after the version was there and before a checkpoint held its operation.
-TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
+TEST_F(PublisherTest, ARetriedPublishReturnsTheSameVersion) {
   at::Tensor published;
   {
     const auto server = Start();
@@ -136,8 +136,8 @@ TEST_F(PublisherTest, APublishThatComesAgainIsTheSameVersion) {
   EXPECT_EQ(*server->Publish(4), 3);
 }
 
-// What was decided since, on either side of a restart, is not undone.
-TEST_F(PublisherTest, APublishThatComesAgainTakesNobodysPlace) {
+// Later decisions stay in force, also after a restart.
+TEST_F(PublisherTest, ARetriedPublishDoesNotReplaceALaterVersion) {
   {
     const auto server = Start();
     server->Step(1);
@@ -163,7 +163,7 @@ TEST_F(PublisherTest, APublishThatComesAgainTakesNobodysPlace) {
 }
 
 // With the same number and the same weights, but after a return that somebody asked for.
-TEST_F(PublisherTest, APublishAfterARestorationIsAnother) {
+TEST_F(PublisherTest, APublishAfterARestoreIsANewVersion) {
   const auto server = Start();
   server->Step(1);
   ASSERT_THAT(Save(server->trainer()), IsOk());
@@ -175,7 +175,7 @@ TEST_F(PublisherTest, APublishAfterARestorationIsAnother) {
 }
 
 // The server fell after the version was written and before it was served.
-TEST_F(PublisherTest, AVersionThatIsWrittenEndsTheGoingBack) {
+TEST_F(PublisherTest, ANewVersionEndsARollback) {
   {
     const auto server = Start();
     server->Step(1);
@@ -198,8 +198,8 @@ TEST_F(PublisherTest, AVersionThatIsWrittenEndsTheGoingBack) {
   EXPECT_EQ(server->served(), 3);
 }
 
-// The same number, but a trainer that went back and took another way.
-TEST_F(PublisherTest, OtherWeightsAreAnotherVersion) {
+// The same sequence number, of a trainer that restored a checkpoint and continued differently.
+TEST_F(PublisherTest, OtherWeightsAreANewVersion) {
   const auto server = Start();
   server->Step(1);
   ASSERT_THAT(Save(server->trainer()), IsOk());
@@ -210,7 +210,7 @@ TEST_F(PublisherTest, OtherWeightsAreAnotherVersion) {
   EXPECT_EQ(*server->Publish(3), 3);
 }
 
-TEST_F(PublisherTest, AnOlderVersionComesBackAndStays) {
+TEST_F(PublisherTest, ARollbackSurvivesARestart) {
   at::Tensor first;
   at::Tensor second;
   {
@@ -241,7 +241,7 @@ TEST_F(PublisherTest, AnOlderVersionComesBackAndStays) {
   EXPECT_EQ(next->served(), 4);  // and no longer gone back from
 }
 
-TEST_F(PublisherTest, AVersionThatIsNotThereIsNotFound) {
+TEST_F(PublisherTest, ReturnsNotFoundForAnUnknownVersion) {
   const auto server = Start();
   server->Step(1);
   ASSERT_EQ(*server->Publish(2), 2);
@@ -252,7 +252,7 @@ TEST_F(PublisherTest, AVersionThatIsNotThereIsNotFound) {
   EXPECT_EQ(server->served(), 2);
 }
 
-TEST_F(PublisherTest, InMemoryThereIsTheRepositoryToGoBackTo) {
+TEST_F(PublisherTest, RollsBackToTheRepositoryWithoutADataDirectory) {
   const auto server = StartInMemory();
   const at::Tensor first = server->Infer();
   server->Step(1);
@@ -262,8 +262,8 @@ TEST_F(PublisherTest, InMemoryThereIsTheRepositoryToGoBackTo) {
   EXPECT_EQ(*server->Publish(3), 3);
 }
 
-// What was stored and is damaged is passed over: the model is served as the repository has it.
-TEST_F(PublisherTest, ADamagedVersionIsNotServed) {
+// A damaged stored version is skipped: the model serves the version in the repository.
+TEST_F(PublisherTest, DoesNotServeADamagedVersion) {
   {
     const auto server = Start();
     server->Step(1);

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 constexpr Fingerprint kThis{1, 2};
 constexpr Fingerprint kOther{1, 3};
 
-// As it stands after operation `applied`, whose reply said `loss`.
+// Returns the sequence after operation `applied`, whose reply contained `loss`.
 Sequence After(int64_t applied, double loss) {
   Sequence sequence;
   OperationResult result;
@@ -27,19 +27,19 @@ Sequence After(int64_t applied, double loss) {
   return sequence;
 }
 
-TEST(SequenceTest, TheFirstIsOne) {
+TEST(SequenceTest, StartsWithOne) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto recorded, Sequence().Admit(1, kThis));
   EXPECT_FALSE(recorded.has_value());
 }
 
-TEST(SequenceTest, TheNextIsApplied) {
+TEST(SequenceTest, AdmitsTheNextNumber) {
   for (const Fingerprint& fingerprint : {kThis, kOther}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto recorded, After(7, 0.5).Admit(8, fingerprint));
     EXPECT_FALSE(recorded.has_value());
   }
 }
 
-TEST(SequenceTest, TheLastWithTheSameRequestReturnsItsReply) {
+TEST(SequenceTest, ReturnsTheRecordedReplyForARetry) {
   const Sequence sequence = After(7, 0.5);
   for (int i = 0; i < 2; ++i) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto recorded, sequence.Admit(7, kThis));
@@ -50,12 +50,12 @@ TEST(SequenceTest, TheLastWithTheSameRequestReturnsItsReply) {
   }
 }
 
-TEST(SequenceTest, TheLastWithAnotherRequestIsAborted) {
+TEST(SequenceTest, AbortsTheLastNumberWithAnotherRequest) {
   EXPECT_THAT(After(7, 0.5).Admit(7, kOther),
               StatusIs(absl::StatusCode::kAborted, AllOf(HasSubstr("7"), HasSubstr("expected 8"))));
 }
 
-TEST(SequenceTest, TheNextFollowsWhomItSays) {
+TEST(SequenceTest, RejectsTheNextNumberAfterAnotherClient) {
   for (const char* operated : {"ann", ""}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto recorded, After(7, 0.5).Admit(8, kOther, operated));
     EXPECT_FALSE(recorded.has_value());
@@ -73,7 +73,7 @@ TEST(SequenceTest, TheNextFollowsWhomItSays) {
   EXPECT_THAT(restored.Admit(1, kThis, "bob"), IsOk());
 }
 
-TEST(SequenceTest, AnyOtherIsOutOfOrder) {
+TEST(SequenceTest, RejectsNumbersOutOfOrder) {
   for (const int64_t number :
        {int64_t{1}, int64_t{6}, int64_t{9}, std::numeric_limits<int64_t>::max()}) {
     EXPECT_THAT(After(7, 0.5).Admit(number, kThis),
@@ -84,7 +84,7 @@ TEST(SequenceTest, AnyOtherIsOutOfOrder) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("expected 1")));
 }
 
-TEST(SequenceTest, NumbersBelowOneAreInvalid) {
+TEST(SequenceTest, RejectsNumbersBelowOne) {
   for (const int64_t number : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
     EXPECT_THAT(Sequence().Admit(number, Fingerprint()),
                 RefusesField("sequence", HasSubstr("expected 1")))

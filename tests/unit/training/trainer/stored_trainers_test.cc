@@ -42,7 +42,7 @@ class StoredTrainersTest : private WithDirectory, public RegistryTest {
   }
 };
 
-TEST_F(StoredTrainersTest, ARestartBringsThemBack) {
+TEST_F(StoredTrainersTest, ARestartRestoresTrainers) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Create(Named("b")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
@@ -60,7 +60,7 @@ TEST_F(StoredTrainersTest, ARestartBringsThemBack) {
   EXPECT_EQ(again.loss, lost.loss);
 }
 
-TEST_F(StoredTrainersTest, OneOnTheDiskComesBackWhenThereIsRoom) {
+TEST_F(StoredTrainersTest, RestoresATrainerOnDiskWithinTheLimit) {
   ASSERT_THAT(Create(Idle("idle")), IsOk());
   ASSERT_TRUE(GoneSoon("idle"));
   for (size_t t = 0; t < kMost; ++t) {
@@ -72,7 +72,7 @@ TEST_F(StoredTrainersTest, OneOnTheDiskComesBackWhenThereIsRoom) {
   EXPECT_THAT(RestoreCheckpoint("idle"), IsOk());
 }
 
-TEST_F(StoredTrainersTest, TwoWhoBringOneBackGetTheSame) {
+TEST_F(StoredTrainersTest, ConcurrentRestoresReturnTheSameTrainer) {
   ASSERT_THAT(Create(Idle("idle")), IsOk());
   ASSERT_TRUE(GoneSoon("idle"));
   for (size_t t = 1; t < kMost; ++t) {
@@ -86,7 +86,7 @@ TEST_F(StoredTrainersTest, TwoWhoBringOneBackGetTheSame) {
   EXPECT_THAT(second.Wait(), IsOk());
 }
 
-TEST_F(StoredTrainersTest, ARestartWithOtherDevicesBringsThemBackToo) {
+TEST_F(StoredTrainersTest, ARestartWithOtherDevicesRestoresTrainers) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
   ASSERT_THAT(Save("a"), IsOk());
@@ -104,7 +104,7 @@ TEST_F(StoredTrainersTest, ARestartWithOtherDevicesBringsThemBackToo) {
   EXPECT_THAT(Do("a", BatchOperation(2, 20)), IsOk());
 }
 
-TEST_F(StoredTrainersTest, SavingAllLeavesNothingToSendAgain) {
+TEST_F(StoredTrainersTest, SaveAllSavesEveryOperation) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
   registry().SaveAll();
@@ -117,7 +117,7 @@ TEST_F(StoredTrainersTest, SavingAllLeavesNothingToSendAgain) {
   EXPECT_EQ(registry().Get("a")->applied_sequence, 1);
 }
 
-TEST_F(StoredTrainersTest, SavingAllLosesNothingBeforeAGraphThatIsKept) {
+TEST_F(StoredTrainersTest, SaveAllSavesTheOperationsBeforeAKeptGraph) {
   TrainerSpec spec = ClientSpec();
   spec.name = "a";
   spec.checkpoints.every_operations = 1000;
@@ -146,7 +146,7 @@ TEST_F(StoredTrainersTest, DeletingRemovesTheDirectory) {
   EXPECT_THAT(Create(Named("a")), IsOk());
 }
 
-TEST_F(StoredTrainersTest, ATrainerThatCouldNotBeMadeLeavesNothing) {
+TEST_F(StoredTrainersTest, AFailedCreateLeavesNothingOnDisk) {
   TrainerSpec spec = Named("a");
   spec.losses[0].name = "hinge";
   EXPECT_THAT(Create(spec), RefusesField("losses[0].name", HasSubstr("hinge")));
@@ -155,7 +155,7 @@ TEST_F(StoredTrainersTest, ATrainerThatCouldNotBeMadeLeavesNothing) {
 }
 
 // Its checkpoints are not the next one's, whose retention would take them away.
-TEST_F(StoredTrainersTest, TheNameOfADamagedOneIsNotFree) {
+TEST_F(StoredTrainersTest, KeepsTheNameOfADamagedTrainer) {
   ASSERT_THAT(Create(Named("cut")), IsOk());
   ASSERT_THAT(Create(Named("gone")), IsOk());
   std::filesystem::resize_file(DirectoryOf("cut") / "trainer.json", 10);
@@ -175,11 +175,11 @@ TEST_F(StoredTrainersTest, TheNameOfADamagedOneIsNotFree) {
   }
 }
 
-TEST_F(StoredTrainersTest, OneThatIsIdleIsGoneAndComesBackWhenAskedFor) {
+TEST_F(StoredTrainersTest, AnIdleTrainerExpiresAndCanBeRestored) {
   ASSERT_THAT(Create(Idle("a")), IsOk());
   ASSERT_THAT(Create(Named("b")), IsOk());
   ASSERT_THAT(Do("b", BatchOperation(1, 20)), IsOk());
-  // Whatever the clock does meanwhile, it is there, or is brought back with all that it had.
+  // The trainer exists, or can be restored completely, whenever it expires.
   int64_t sequence = 0;
   while (sequence == 0) {
     const auto result = Do("a", BatchOperation(1, 20));
@@ -199,7 +199,7 @@ TEST_F(StoredTrainersTest, OneThatIsIdleIsGoneAndComesBackWhenAskedFor) {
   EXPECT_EQ(restored.sequence, 1);
 }
 
-TEST_F(StoredTrainersTest, AnIdleOneIsNotStartedWithTheServer) {
+TEST_F(StoredTrainersTest, ARestartDoesNotRestoreExpiredTrainers) {
   ASSERT_THAT(Create(Idle("a")), IsOk());
   ASSERT_TRUE(GoneSoon("a"));
   Start();
@@ -214,7 +214,7 @@ TEST_F(StoredTrainersTest, AnIdleOneIsNotStartedWithTheServer) {
 }
 
 // The others come back, and what it has left on the disk stays there.
-TEST_F(StoredTrainersTest, OneThatCannotBeReadIsLeftWhereItIs) {
+TEST_F(StoredTrainersTest, LeavesUnreadableTrainersOnDisk) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Create(Named("b")), IsOk());
   ASSERT_THAT(Create(Named("c")), IsOk());
@@ -240,7 +240,7 @@ class InMemoryTest : public RegistryTest {
   InMemoryTest() : RegistryTest("") {}
 };
 
-TEST_F(InMemoryTest, NothingIsPromisedThatNeedsADisk) {
+TEST_F(InMemoryTest, RejectsSettingsThatNeedADataDirectory) {
   TrainerSpec spec = Named("a");
   spec.idle_timeout = absl::Milliseconds(50);
   EXPECT_THAT(Create(spec), RefusesField("idle_timeout_seconds", HasSubstr("--data_dir")));

@@ -37,7 +37,7 @@ def forward(self, x):
   return module;
 }
 
-// What has state of its own: moments, a schedule that looks at the losses, random numbers.
+// A trainer with more state: moments, a schedule that watches the losses, random numbers.
 TrainerSpec SpecOf(CheckpointPolicy checkpoints = {}) {
   TrainerSpec spec = TrainedSpec(AdamSpec{.lr = 0.05});
   spec.schedule.kind = PlateauScheduleSpec{.interval = 2, .factor = 0.5, .patience = 0};
@@ -98,7 +98,7 @@ class TrainerCheckpointsTest : public ::testing::Test {
 };
 
 // Wherever it was stopped: between an accumulation and its update, after a Forward, …
-TEST_F(TrainerCheckpointsTest, ARestartGoesOnWithTheSameBits) {
+TEST_F(TrainerCheckpointsTest, ARestartContinuesWithTheSameBits) {
   Life undisturbed(other_);
   undisturbed.Apply(1, 12);
   for (int64_t stop = 1; stop <= 6; ++stop) {
@@ -142,7 +142,7 @@ TEST_F(TrainerCheckpointsTest, ARestartGoesOnWithTheSameBits) {
   }
 }
 
-TEST_F(TrainerCheckpointsTest, AreWrittenAfterSoManyOperationsAndTheNewestKept) {
+TEST_F(TrainerCheckpointsTest, WritesACheckpointEveryNOperationsAndKeepsTheNewest) {
   Life life(dir_, SpecOf({.every_operations = 2, .keep = 2}));
   for (int64_t sequence = 2; sequence <= 6; sequence += 2) {
     life.Apply(sequence - 1, sequence);
@@ -156,7 +156,7 @@ TEST_F(TrainerCheckpointsTest, AreWrittenAfterSoManyOperationsAndTheNewestKept) 
 }
 
 // Nothing comes after it that would have the trainer look again.
-TEST_F(TrainerCheckpointsTest, OneThatIsDueWhileAnotherIsWrittenFollowsIt) {
+TEST_F(TrainerCheckpointsTest, WritesACheckpointThatBecameDueDuringAnother) {
   Life life(dir_, SpecOf({.every_operations = 2}));
   life.Apply(1, 1);
   std::vector<Pending<absl::StatusOr<CheckpointInfo>>> saves(20);
@@ -170,7 +170,7 @@ TEST_F(TrainerCheckpointsTest, OneThatIsDueWhileAnotherIsWrittenFollowsIt) {
   EXPECT_TRUE(Eventually([&] { return life->info().durable_sequence == 3; }));
 }
 
-TEST_F(TrainerCheckpointsTest, AreWrittenWhenSoMuchTimeHasPassedIfThereIsSomethingNew) {
+TEST_F(TrainerCheckpointsTest, WritesACheckpointAfterAPeriodWithOperations) {
   Life life(dir_, SpecOf({.every = absl::Hours(1)}));
   const auto tick = [&](absl::Duration time) {
     life->Tick(absl::Now() + time);
@@ -205,7 +205,7 @@ void ApplyClients(Life& life, int64_t first, int64_t last) {
 }
 
 // The client sends the Forward again, whose buffers count once.
-TEST_F(TrainerCheckpointsTest, TheLastOneIsOfBeforeAForwardWhoseBackwardIsToCome) {
+TEST_F(TrainerCheckpointsTest, SaveLastExcludesAForwardWithPendingBackward) {
   TrainerSpec spec = ClientSpec();
   spec.seed = 7;
   spec.checkpoints.every_operations = 1000;
@@ -232,13 +232,13 @@ TEST_F(TrainerCheckpointsTest, TheLastOneIsOfBeforeAForwardWhoseBackwardIsToCome
 }
 
 // Without a policy no client sends anything again.
-TEST_F(TrainerCheckpointsTest, TheLastOneOfAClientThatKeepsNothingIsOfAllOperations) {
+TEST_F(TrainerCheckpointsTest, SaveLastIncludesTheForwardWithoutAPolicy) {
   Life life(dir_, ClientSpec());
   ApplyClients(life, 1, 4);
   EXPECT_EQ(SaveLast(*life)->sequence, 4);
 }
 
-TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
+TEST_F(TrainerCheckpointsTest, ARestoreSurvivesARestart) {
   std::string first;
   {
     Life life(dir_);
@@ -263,7 +263,7 @@ TEST_F(TrainerCheckpointsTest, ATrainerGoesBackAndARestartStaysThere) {
   ExpectSameState(after.state(), undisturbed.state(), 0);
 }
 
-TEST_F(TrainerCheckpointsTest, TwoTriesFromOneCheckpointHaveTheirOwn) {
+TEST_F(TrainerCheckpointsTest, TwoRunsFromOneCheckpointKeepTheirOwnCheckpoints) {
   Life life(dir_, SpecOf({.keep = 0}));
   life.Apply(1, 2);
   BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo start, Save(*life));
@@ -283,14 +283,14 @@ TEST_F(TrainerCheckpointsTest, TwoTriesFromOneCheckpointHaveTheirOwn) {
   ExpectSameState(life.state(), of_second, 0);
 }
 
-// Else the next checkpoint would say that an older state is the newer one's.
-TEST_F(TrainerCheckpointsTest, GoingBackThatCannotBeWrittenDownChangesNothing) {
+// Else the next checkpoint would contain an older state than its name says.
+TEST_F(TrainerCheckpointsTest, ARestoreThatCannotBeWrittenChangesNothing) {
   Life life(dir_);
   life.Apply(1, 4);
   BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo first, Save(*life));
   life.Apply(5, 8);
   const State before = life.state();
-  // Where the manifest would be written beside the old one.
+  // The path of the new manifest, next to the old one.
   std::filesystem::create_directories(life.bench().checkpoints() + "/" + first.name +
                                       "/manifest.json.tmp/in the way");
   EXPECT_FALSE(Restore(*life, first.name).ok());
@@ -302,7 +302,7 @@ TEST_F(TrainerCheckpointsTest, GoingBackThatCannotBeWrittenDownChangesNothing) {
   ExpectSameState(life.state(), undisturbed.state(), 0);
 }
 
-TEST_F(TrainerCheckpointsTest, AnotherModelsOrOptimizersIsRefused) {
+TEST_F(TrainerCheckpointsTest, RejectsCheckpointsOfAnotherModelOrOptimizer) {
   {
     Life life(dir_);
     life.Apply(1, 4);
@@ -330,7 +330,7 @@ TEST_F(TrainerCheckpointsTest, AnotherModelsOrOptimizersIsRefused) {
                                           AllOf(HasSubstr("'m'"), HasSubstr("'n'"))));
 }
 
-TEST_F(TrainerCheckpointsTest, OtherNumbersOfWorkersGoOnToo) {
+TEST_F(TrainerCheckpointsTest, RestoresWithAnotherNumberOfWorkers) {
   TrainerSpec spec = TrainedSpec(AdamSpec{.lr = 0.05});
   {
     TrainerBench bench(Mlp(), 3, dir_.path().string());
@@ -352,7 +352,7 @@ TEST_F(TrainerCheckpointsTest, OtherNumbersOfWorkersGoOnToo) {
   ExpectSameState(*StateOf(*restored), *StateOf(*undisturbed), 1e-12);
 }
 
-TEST_F(TrainerCheckpointsTest, ThereAreNoneWithoutADirectory) {
+TEST_F(TrainerCheckpointsTest, HasNoCheckpointsWithoutADataDirectory) {
   TrainerBench bench(Mlp(), 1);
   const auto trainer = bench.MustCreate(TrainedSpec());
   const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--data_dir"));
@@ -363,7 +363,7 @@ TEST_F(TrainerCheckpointsTest, ThereAreNoneWithoutADirectory) {
 }
 
 // The disk fails: training goes on, and what was durable is still said to be.
-TEST_F(TrainerCheckpointsTest, OneThatCannotBeWrittenIsTold) {
+TEST_F(TrainerCheckpointsTest, ReportsACheckpointThatCannotBeWritten) {
   Life life(dir_, SpecOf({.every_operations = 1}));
   life.Apply(1, 1);
   ASSERT_TRUE(Eventually([&] { return life->info().durable_sequence == 1; }));
@@ -375,7 +375,7 @@ TEST_F(TrainerCheckpointsTest, OneThatCannotBeWrittenIsTold) {
   life.Apply(4, 4);
 }
 
-TEST_F(TrainerCheckpointsTest, TheModelsFileHoldsTheWeights) {
+TEST_F(TrainerCheckpointsTest, TheModelFileContainsTheWeights) {
   Life life(dir_);
   life.Apply(1, 4);
   BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, Save(*life));
@@ -389,9 +389,9 @@ TEST_F(TrainerCheckpointsTest, TheModelsFileHoldsTheWeights) {
 }
 
 // An update that is interrupted halfway, on the second of two devices.
-class TornTrainerTest : public ::testing::Test {
+class PoisonedTrainerTest : public ::testing::Test {
  protected:
-  TornTrainerTest() {
+  PoisonedTrainerTest() {
     std::vector<std::unique_ptr<Device>> devices;
     devices.push_back(MakeCpuDevice(/*threads=*/1));
     auto fake = std::make_unique<FakeDevice>();
@@ -419,7 +419,7 @@ class TornTrainerTest : public ::testing::Test {
   std::unique_ptr<Trainer> trainer_;
 };
 
-TEST_F(TornTrainerTest, NothingGoesOnButARestoration) {
+TEST_F(PoisonedTrainerTest, RejectsEverythingButARestore) {
   const auto lost = StatusIs(absl::StatusCode::kDataLoss, HasSubstr("failed halfway"));
   EXPECT_THAT(Tear(), lost);
   EXPECT_THAT(Do(*trainer_, BatchOperation(3, 7)), lost);

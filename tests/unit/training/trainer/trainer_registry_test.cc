@@ -25,7 +25,7 @@ class TrainerRegistryTest : public RegistryTest {
   TrainerRegistryTest() : RegistryTest("") {}
 };
 
-TEST_F(TrainerRegistryTest, ATrainerIsFoundByItsName) {
+TEST_F(TrainerRegistryTest, FindsATrainerByName) {
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo created, Create(Named("a")));
   EXPECT_EQ(created.spec.name, "a");
   EXPECT_THAT(Create(Named("b")), IsOk());
@@ -37,12 +37,12 @@ TEST_F(TrainerRegistryTest, ATrainerIsFoundByItsName) {
   EXPECT_THAT(names, ElementsAre("a", "b"));
 }
 
-TEST_F(TrainerRegistryTest, ANameThatIsNotGivenIsTheModels) {
+TEST_F(TrainerRegistryTest, AnEmptyNameBecomesTheModelName) {
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo created, Create(Named("")));
   EXPECT_EQ(created.spec.name, "m");
 }
 
-TEST_F(TrainerRegistryTest, NamesAreChecked) {
+TEST_F(TrainerRegistryTest, RejectsInvalidNames) {
   const std::string longest(128, 'a');
   for (const std::string& good : {std::string("a"), std::string("A-1_b.c"), longest}) {
     EXPECT_THAT(Create(Named(good)), IsOk()) << good;
@@ -53,7 +53,7 @@ TEST_F(TrainerRegistryTest, NamesAreChecked) {
   }
 }
 
-TEST_F(TrainerRegistryTest, ASecondOfOneNameIsRefused) {
+TEST_F(TrainerRegistryTest, RejectsANameInUse) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
   // Not how far it is: it may be somebody else's.
@@ -61,7 +61,7 @@ TEST_F(TrainerRegistryTest, ASecondOfOneNameIsRefused) {
                                            AllOf(HasSubstr("'a'"), Not(HasSubstr("step")))));
 }
 
-TEST_F(TrainerRegistryTest, TheSameCallSentTwiceReturnsItsTrainer) {
+TEST_F(TrainerRegistryTest, ARetriedCreateReturnsTheTrainer) {
   TrainerSpec spec = Named("a");
   spec.request_id = "one";
   ASSERT_THAT(Create(spec), IsOk());
@@ -72,7 +72,7 @@ TEST_F(TrainerRegistryTest, TheSameCallSentTwiceReturnsItsTrainer) {
   EXPECT_EQ(Create(spec).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST_F(TrainerRegistryTest, SoManyAreAtWorkAtOnce) {
+TEST_F(TrainerRegistryTest, LimitsTheNumberOfTrainers) {
   TrainerSpec first = Named("0");
   first.request_id = "one";
   ASSERT_THAT(Create(first), IsOk());
@@ -87,7 +87,7 @@ TEST_F(TrainerRegistryTest, SoManyAreAtWorkAtOnce) {
   EXPECT_THAT(Create(Named("more")), IsOk());
 }
 
-TEST_F(TrainerRegistryTest, ATrainerOfAnotherModelIsNotTold) {
+TEST_F(TrainerRegistryTest, DoesNotRevealATrainerOfAnotherModel) {
   TrainerSpec spec = Named("a");
   spec.request_id = "one";
   ASSERT_THAT(Create(spec), IsOk());
@@ -96,7 +96,7 @@ TEST_F(TrainerRegistryTest, ATrainerOfAnotherModelIsNotTold) {
   EXPECT_EQ(Create(spec).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST_F(TrainerRegistryTest, WhatIsWrongWithTheSpecIsNamed) {
+TEST_F(TrainerRegistryTest, NamesTheWrongFieldOfTheSpec) {
   TrainerSpec spec = Named("a");
   spec.model = "";
   EXPECT_THAT(Create(spec), RefusesField("model", HasSubstr("empty")));
@@ -117,7 +117,7 @@ TEST_F(TrainerRegistryTest, WhatIsWrongWithTheSpecIsNamed) {
   EXPECT_TRUE(registry().List().empty());
 }
 
-TEST_F(TrainerRegistryTest, WhatIsNotThereIsNotFound) {
+TEST_F(TrainerRegistryTest, ReturnsNotFoundForUnknownNames) {
   const auto not_found = StatusIs(absl::StatusCode::kNotFound, HasSubstr("no trainer 'a'"));
   EXPECT_THAT(registry().Get("a"), not_found);
   EXPECT_THAT(Delete("a"), not_found);
@@ -130,7 +130,7 @@ TEST_F(TrainerRegistryTest, WhatIsNotThereIsNotFound) {
   EXPECT_THAT(settled.Wait(), not_found);
 }
 
-TEST_F(TrainerRegistryTest, ADeletedTrainersNameAndSeriesAreFreeAgain) {
+TEST_F(TrainerRegistryTest, DeletingFreesNameAndMetrics) {
   const auto scrape = [this] {
     return prometheus::TextSerializer().Serialize(bench().metrics()->registry()->Collect());
   };
@@ -143,7 +143,7 @@ TEST_F(TrainerRegistryTest, ADeletedTrainersNameAndSeriesAreFreeAgain) {
   EXPECT_EQ(again.step, 0);
 }
 
-TEST_F(TrainerRegistryTest, DeletingAnswersTheOperationsThatWait) {
+TEST_F(TrainerRegistryTest, DeletingEndsQueuedOperations) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   std::vector<PendingOperation> operations(30);
   Pending<absl::Status> deleted;
@@ -163,7 +163,7 @@ TEST_F(TrainerRegistryTest, DeletingAnswersTheOperationsThatWait) {
   }
 }
 
-TEST_F(TrainerRegistryTest, EndsWithOperationsThatWait) {
+TEST_F(TrainerRegistryTest, DestructorEndsQueuedOperations) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   std::vector<PendingOperation> operations(30);
   for (size_t i = 0; i < operations.size(); ++i) {

@@ -50,7 +50,7 @@ TEST_F(TrainerTest, StartsFromTheServedWeights) {
   EXPECT_TRUE(at::equal(Weights()["w1"], Mlp().attr("w1").toTensor().detach()));
 }
 
-TEST_F(TrainerTest, AStepIsAForwardBackwardAndAnOptimStep) {
+TEST_F(TrainerTest, StepEqualsForwardBackwardAndOptimStep) {
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult step, Do(BatchOperation(1, 20)));
   EXPECT_EQ(step.applied_sequence, 1);
   EXPECT_EQ(step.step, 1);
@@ -73,7 +73,7 @@ TEST_F(TrainerTest, AStepIsAForwardBackwardAndAnOptimStep) {
   ExpectSameState(Weights(), stepped, 0);
 }
 
-TEST_F(TrainerTest, AnOperationSentTwiceIsAppliedOnce) {
+TEST_F(TrainerTest, AppliesARetriedOperationOnce) {
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult first, Do(BatchOperation(1, 20)));
   const State weights = Weights();
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult again, Do(BatchOperation(1, 20)));
@@ -88,7 +88,7 @@ TEST_F(TrainerTest, AnOperationSentTwiceIsAppliedOnce) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("expected 2")));
 }
 
-TEST_F(TrainerTest, IsSettledOnceWhatWaitsIsDone) {
+TEST_F(TrainerTest, GetSettledWaitsForQueuedOperations) {
   PendingOperation applied;
   PendingOperation refused;
   Pending<absl::StatusOr<TrainerInfo>> settled;
@@ -106,7 +106,7 @@ TEST_F(TrainerTest, IsSettledOnceWhatWaitsIsDone) {
   EXPECT_TRUE(refused.answered());
 }
 
-TEST_F(TrainerTest, WhatItDoesIsCounted) {
+TEST_F(TrainerTest, RecordsMetrics) {
   const auto scrape = [this] {
     return prometheus::TextSerializer().Serialize(bench_.metrics()->registry()->Collect());
   };
@@ -136,7 +136,7 @@ TEST_F(TrainerTest, WhatItDoesIsCounted) {
                     Not(HasSubstr("braid_training_gradient_norm"))));
 }
 
-TEST_F(TrainerTest, AFailedOperationUsesUpNoNumber) {
+TEST_F(TrainerTest, AFailedOperationDoesNotUseItsSequenceNumber) {
   const State weights = Weights();
   EXPECT_THAT(Do(OptimStep(1)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ForwardBackward first")));
@@ -155,7 +155,7 @@ TEST_F(TrainerTest, AFailedOperationUsesUpNoNumber) {
   EXPECT_THAT(Do(BatchOperation(1, 20)), IsOk());
 }
 
-TEST_F(TrainerTest, HyperParametersAreOfOneUpdate) {
+TEST_F(TrainerTest, HyperParametersApplyToOneUpdate) {
   Operation still = BatchOperation(1, 20);
   still.hyper_parameters.lr = 0;
   const State weights = Weights();
@@ -178,7 +178,7 @@ TEST_F(TrainerTest, PublishServesTheWeightsAsTheNextVersion) {
   EXPECT_EQ(ValuesOf<double>(served.outputs[0]), ValuesOf<double>(expected.outputs[0]));
 }
 
-TEST_F(TrainerTest, UpdatesTellWhatTheyUsed) {
+TEST_F(TrainerTest, UpdatesReturnTheLearningRate) {
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult half,
                              Do(BatchOperation(1, 20, OperationKind::kForwardBackward)));
   EXPECT_FALSE(half.lr.has_value());
@@ -209,7 +209,7 @@ TEST_F(TrainerTest, ASkippedBatchCountsAsAnOperation) {
   EXPECT_EQ(trainer_->info().applied_sequence, 1);
 }
 
-TEST_F(TrainerTest, TheScheduleGoesOnWithTheUpdates) {
+TEST_F(TrainerTest, UpdatesAdvanceTheSchedule) {
   TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 1});
   spec.schedule.kind = StepScheduleSpec{.step_size = 1, .gamma = 0.5};
   trainer_ = bench_.MustCreate(spec);
@@ -255,7 +255,7 @@ TEST_F(TrainerTest, APlateauLooksAtAMetricThatComesWithASkippedUpdate) {
   EXPECT_EQ(trainer_->info().lr, 0.025);
 }
 
-TEST_F(TrainerTest, EvaluationChangesNothingAndTakesNoNumber) {
+TEST_F(TrainerTest, EvaluationChangesNothingAndHasNoSequenceNumber) {
   ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
   const State before = Weights();
   BRAID_ASSERT_OK_AND_ASSIGN(const auto evaluation, trainer_->StartEvaluation({"accuracy"}, 1));
@@ -275,7 +275,7 @@ TEST_F(TrainerTest, EvaluationChangesNothingAndTakesNoNumber) {
   EXPECT_EQ(trainer_->info().applied_sequence, 1);
 }
 
-TEST_F(TrainerTest, AFileOfItHoldsItsWeights) {
+TEST_F(TrainerTest, ExportsItsWeights) {
   ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
   Pending<absl::StatusOr<std::string>> script;
   trainer_->Export(ExportFormat::kTorchScript, script.done());
@@ -314,7 +314,7 @@ TEST_F(ClientTrainerTest, StepsAreForwardBackwardAndOptimStep) {
   EXPECT_EQ(Do(*trainer_, OptimStep(3))->step, 1);
 }
 
-TEST_F(ClientTrainerTest, WhatComesBetweenDropsTheGraph) {
+TEST_F(ClientTrainerTest, AnotherOperationDropsTheGraph) {
   ASSERT_THAT(Do(*trainer_, KeptForward(1)), IsOk());
   ASSERT_THAT(Do(*trainer_, Publish(2)), IsOk());
   EXPECT_THAT(Do(*trainer_, BackwardOfOnes(3)),
@@ -363,7 +363,7 @@ TEST(TrainerReplayTest, ARecordedReplyOutlivesItsRequest) {
   EXPECT_EQ(forward(), first);
 }
 
-TEST(TrainerQueueTest, TooManyThatWaitAreRefusedAtOnce) {
+TEST(TrainerQueueTest, RejectsOperationsBeyondTheQueueLimit) {
   TrainerBench bench(Mlp(), /*workers=*/1);
   const std::unique_ptr<Trainer> trainer = bench.MustCreate(TrainedSpec(SgdSpec{}));
   std::vector<PendingOperation> pending(65);
@@ -381,7 +381,7 @@ TEST(TrainerQueueTest, TooManyThatWaitAreRefusedAtOnce) {
   }
 }
 
-TEST(TrainerQueueTest, ADeletedTrainerAnswersEveryOperation) {
+TEST(TrainerQueueTest, DeletingATrainerEndsEveryOperation) {
   TrainerBench bench(Mlp(), /*workers=*/1);
   std::unique_ptr<Trainer> trainer = bench.MustCreate(TrainedSpec(SgdSpec{}));
   std::vector<PendingOperation> pending(60);

@@ -1,4 +1,5 @@
-// What of a model in training is read from outside and put back: weights, snapshots, memory.
+#include "server/training/step/snapshot.h"
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -9,14 +10,13 @@
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
 #include "server/parallel/host_copy.h"
-#include "server/training/step/data_parallel.h"
 
 namespace braid {
 namespace {
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 
-std::string InWhole(const Stage& stage, const std::string& name) {
+std::string NameInModel(const Stage& stage, const std::string& name) {
   return stage.path().empty() ? name : absl::StrCat(stage.path(), ".", name);
 }
 
@@ -24,7 +24,7 @@ absl::Status CheckEntry(const StateEntry& entry, const TensorsByName& saved) {
   const auto found = saved.find(entry.name);
   if (found == saved.end()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("it has no '", entry.name, "': it is of another model"));
+        absl::StrCat("it has no '", entry.name, "': it belongs to another model"));
   }
   if (found->second.sizes() != entry.value.sizes() ||
       found->second.scalar_type() != entry.value.scalar_type()) {
@@ -32,7 +32,7 @@ absl::Status CheckEntry(const StateEntry& entry, const TensorsByName& saved) {
         absl::StrCat("its '", entry.name, "' is ", c10::toString(found->second.scalar_type()), " ",
                      ShapeString(found->second.sizes().vec()), ", the model's ",
                      c10::toString(entry.value.scalar_type()), " ",
-                     ShapeString(entry.value.sizes().vec()), ": it is of another model"));
+                     ShapeString(entry.value.sizes().vec()), ": it belongs to another model"));
   }
   return absl::OkStatus();
 }
@@ -45,7 +45,7 @@ TensorsByName ByName(const TrainingSnapshot& snapshot) {
   return saved;
 }
 
-// What of it is of `stage`, by the names that its parameters have there.
+// Returns the optimizer state of `stage`, by names within the stage.
 std::vector<Optimizer::StateView> OptimizerState(const Stage& stage,
                                                  const TrainingSnapshot& snapshot) {
   const std::vector<std::string> names = stage.ParameterNames();
@@ -70,24 +70,10 @@ std::vector<int64_t> Updates(const Stage& stage, const TrainingSnapshot& snapsho
 
 }  // namespace
 
-absl::StatusOr<std::vector<StateTensor>> DataParallel::State() {
-  std::vector<StateTensor> state;
-  for (const std::unique_ptr<Stage>& stage : stages_) {
-    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
-      for (const StateEntry& entry : stage->state()) {
-        state.push_back({ToHost(entry.value.clone(), entry.name), entry.is_parameter});
-      }
-      return absl::OkStatus();
-    }));
-  }
-  return state;
-}
-
-absl::Status DataParallel::SnapshotStage(Stage& stage, size_t replicas,
-                                         TrainingSnapshot* snapshot) {
+absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot) {
   BRAID_RETURN_IF_ERROR(RunOnEach({&stage.worker(0)}, Phase::kCopyOut, [&](size_t) {
     for (const auto& view : stage.optimizer(0).state(stage.replica(0).parameters())) {
-      snapshot->optimizer.push_back(ToHost(view.value.clone(), InWhole(stage, view.name)));
+      snapshot->optimizer.push_back(ToHost(view.value.clone(), NameInModel(stage, view.name)));
     }
     const std::vector<int64_t>& updates = stage.optimizer(0).updates();
     snapshot->updates.insert(snapshot->updates.end(), updates.begin(), updates.end());
@@ -105,7 +91,7 @@ absl::Status DataParallel::SnapshotStage(Stage& stage, size_t replicas,
       if (flat.reached()[p]) {
         const std::string name = stage.replica(r).parameters()[p].name;
         gradients[r].push_back(
-            ToHost(flat.gradient(p).clone(), absl::StrCat(r, "/", InWhole(stage, name))));
+            ToHost(flat.gradient(p).clone(), absl::StrCat(r, "/", NameInModel(stage, name))));
       }
     }
     return absl::OkStatus();
@@ -118,37 +104,7 @@ absl::Status DataParallel::SnapshotStage(Stage& stage, size_t replicas,
   return absl::OkStatus();
 }
 
-absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
-  TrainingSnapshot snapshot;
-  BRAID_ASSIGN_OR_RETURN(snapshot.model, State());
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    BRAID_RETURN_IF_ERROR(SnapshotStage(*stages_[s], holding_[s], &snapshot));
-  }
-  snapshot.accumulated = accumulated_;
-  snapshot.left_out = left_out_;
-  snapshot.overflow = overflow_;
-  snapshot.grad_scaler = scaler_.state();
-  return snapshot;
-}
-
-absl::StatusOr<TrainingSnapshot> DataParallel::SnapshotBeforeForward() {
-  // A Forward() changes nothing but buffers.
-  const auto snapshot = [&]() -> absl::StatusOr<TrainingSnapshot> {
-    for (const std::unique_ptr<Stage>& stage : stages_) {
-      BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
-        stage->ShowEarlierBuffers();
-        return absl::OkStatus();
-      }));
-    }
-    return Snapshot();
-  };
-  absl::StatusOr<TrainingSnapshot> before = snapshot();
-  ResetBuffers();
-  return before;
-}
-
-absl::Status DataParallel::CheckStage(const Stage& stage, const TrainingSnapshot& snapshot,
-                                      size_t first) {
+absl::Status CheckStage(const Stage& stage, const TrainingSnapshot& snapshot, size_t first) {
   const TensorsByName saved = ByName(snapshot);
   for (const StateEntry& entry : stage.state()) {
     BRAID_RETURN_IF_ERROR(CheckEntry(entry, saved));
@@ -163,8 +119,7 @@ absl::Status DataParallel::CheckStage(const Stage& stage, const TrainingSnapshot
                                   Updates(stage, snapshot, first));
 }
 
-absl::Status DataParallel::RestoreStage(Stage& stage, const TrainingSnapshot& snapshot,
-                                        size_t first) {
+absl::Status RestoreStage(Stage& stage, const TrainingSnapshot& snapshot, size_t first) {
   const c10::AutoGradMode no_grad(false);
   BRAID_RETURN_IF_ERROR(stage.optimizer(0).Load(stage.replica(0).parameters(),
                                                 OptimizerState(stage, snapshot),
@@ -177,8 +132,8 @@ absl::Status DataParallel::RestoreStage(Stage& stage, const TrainingSnapshot& sn
   return absl::OkStatus();
 }
 
-void DataParallel::RestoreGradients(Stage& stage, const TrainingSnapshot& snapshot, size_t r) {
-  // Those of replicas that are no more are added to the first one's.
+void RestoreGradients(Stage& stage, const TrainingSnapshot& snapshot, size_t r) {
+  // Gradients of replicas that no longer exist are added to the first replica's.
   FlatParameters& flat = stage.flat(r);
   const std::vector<std::string> names = stage.ParameterNames();
   flat.Accumulate(std::vector<at::Tensor>(names.size()), /*first=*/true);
@@ -192,79 +147,6 @@ void DataParallel::RestoreGradients(Stage& stage, const TrainingSnapshot& snapsh
       flat.Accumulate(one, /*first=*/false);
     }
   }
-}
-
-absl::Status DataParallel::CheckSnapshot(const TrainingSnapshot& snapshot) const {
-  BRAID_RETURN_IF_ERROR(GradScaler(spec_.grad_scaler).Load(snapshot.grad_scaler));
-  size_t first = 0;
-  for (const std::unique_ptr<Stage>& stage : stages_) {
-    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kLoad,
-                                    [&](size_t) { return CheckStage(*stage, snapshot, first); }));
-    first += stage->flat(0).slots().size();
-  }
-  if (first != snapshot.parameters.size()) {
-    return absl::FailedPreconditionError("it has other trainable parameters");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
-  BRAID_RETURN_IF_ERROR(CheckSnapshot(snapshot));
-  DropKept();
-  GradScaler scaler(spec_.grad_scaler);
-  BRAID_RETURN_IF_ERROR(scaler.Load(snapshot.grad_scaler));
-  torn_ = true;  // until all of it is there
-  size_t first = 0;
-  for (const std::unique_ptr<Stage>& stage : stages_) {
-    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kLoad,
-                                    [&](size_t) { return RestoreStage(*stage, snapshot, first); }));
-    BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kLoad, [&](size_t r) {
-      const c10::AutoGradMode no_grad(false);
-      for (size_t b = 0; r > 0 && b < stage->flat(r).values().size(); ++b) {
-        stage->flat(r).values()[b].copy_(stage->flat(0).values()[b]);
-      }
-      RestoreGradients(*stage, snapshot, r);
-      return absl::OkStatus();
-    }));
-    first += stage->flat(0).slots().size();
-  }
-  scaler_ = scaler;
-  accumulated_ = snapshot.accumulated;
-  left_out_ = snapshot.left_out;
-  overflow_ = snapshot.overflow;
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    holding_[s] = snapshot.accumulated > 0 ? stages_[s]->size() : 0;
-  }
-  optimizers_equal_ = false;
-  prepared_ = false;
-  torn_ = false;
-  CountBytes();
-  return absl::OkStatus();
-}
-
-void DataParallel::CountBytes() {
-  bytes_.resize(stages_.size());
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    bytes_[s].resize(stages_[s]->size());
-    for (size_t r = 0; r < stages_[s]->size(); ++r) {
-      bytes_[s][r] = stages_[s]->bytes(r);
-    }
-  }
-}
-
-std::vector<DeviceMemory> DataParallel::memory() const {
-  std::vector<DeviceMemory> memory;
-  for (size_t rank = 0; rank < roster_.workers.size(); ++rank) {
-    DeviceMemory& here = memory.emplace_back();
-    here.device = roster_.workers[rank]->name();
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      if (const std::optional<size_t> replica = roster_.replica[s][rank]) {
-        here.current += bytes_[s][*replica];
-      }
-    }
-    here.peak = here.current + peaks_[rank];
-  }
-  return memory;
 }
 
 }  // namespace braid

@@ -1,0 +1,110 @@
+// Resources of the ranks of one operation: barrier, clocks, staging memory, numbers.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/devices/staging.h"
+#include "server/devices/worker_group.h"
+#include "server/telemetry/phase.h"
+#include "server/training/step/device_numbers.h"
+
+namespace braid {
+
+// How long each rank of an operation spent on each phase. Each rank writes its own row only.
+class PhaseTimes {
+ public:
+  explicit PhaseTimes(size_t ranks) : times_(ranks) {}
+
+  absl::Duration* of(size_t rank, Phase phase) { return &times_[rank][static_cast<size_t>(phase)]; }
+
+  // Returns the longest time of any rank.
+  absl::Duration longest(Phase phase) const {
+    absl::Duration longest;
+    for (const auto& rank : times_) {
+      longest = std::max(longest, rank[static_cast<size_t>(phase)]);
+    }
+    return longest;
+  }
+  // Returns 1 - mean / maximum of the time that each of `ranks` spent on forward and backward;
+  // nullopt if there is nothing to compare.
+  std::optional<double> imbalance(const std::vector<size_t>& ranks) const {
+    absl::Duration sum;
+    absl::Duration longest;
+    for (const size_t rank : ranks) {
+      const absl::Duration time = times_[rank][static_cast<size_t>(Phase::kForward)] +
+                                  times_[rank][static_cast<size_t>(Phase::kBackward)];
+      sum += time;
+      longest = std::max(longest, time);
+    }
+    if (ranks.size() < 2 || longest == absl::ZeroDuration()) {
+      return std::nullopt;
+    }
+    return 1 - absl::FDivDuration(sum, longest) / static_cast<double>(ranks.size());
+  }
+
+ private:
+  std::vector<std::array<absl::Duration, kPhases>> times_;
+};
+
+// One rank of an operation. Used on the rank's worker.
+class RankContext {
+ public:
+  RankContext(WorkerGroup& group, size_t rank, PhaseTimes& times, Staging& staging,
+              DeviceNumbers& numbers)
+      : group_(group), rank_(rank), times_(times), staging_(staging), numbers_(numbers) {}
+
+  size_t rank() const { return rank_; }
+  WorkerGroup& group() const { return group_; }
+  Worker& worker() const { return group_.worker(rank_); }
+  // Host memory for copies to the rank's device; lives until the operation has ended.
+  Staging& staging() const { return staging_; }
+  // Numbers that the host needs from the rank's device.
+  DeviceNumbers& numbers() const { return numbers_; }
+
+  // WorkerGroup::Barrier() of all ranks.
+  absl::Status Barrier() const { return group_.Barrier(rank_); }
+  // Runs `work` and counts its time as `phase`, by the end of the operation.
+  template <typename Work>
+  auto Measure(Phase phase, Work work) const {
+    return worker().Measure(phase, work, times_.of(rank_, phase));
+  }
+
+ private:
+  WorkerGroup& group_;
+  const size_t rank_;
+  PhaseTimes& times_;
+  Staging& staging_;
+  DeviceNumbers& numbers_;
+};
+
+// The ranks of one operation: their clocks, staging memory and numbers. Owned by the trainer's
+// thread.
+class RankRun {
+ public:
+  // `workers` outlive the object.
+  explicit RankRun(const std::vector<Worker*>& workers);
+
+  // Runs `work` for every rank on its worker at the same time, and waits for all; a rank's device
+  // is synchronized when it has returned. `groups`: of WorkerGroup. Returns the first error.
+  absl::Status OnEachRank(const std::vector<RankGroup>& groups,
+                          absl::FunctionRef<absl::Status(const RankContext&)> work);
+
+  const PhaseTimes& times() const { return times_; }
+
+ private:
+  const std::vector<Worker*>& workers_;
+  PhaseTimes times_;
+  // By rank. Freed once the devices are synchronized.
+  std::vector<std::unique_ptr<Staging>> staging_;
+  std::vector<DeviceNumbers> numbers_;
+};
+
+}  // namespace braid

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "server/base/descriptor_limit.h"
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
   const sigset_t signals = BlockSignals();
   braid::SetLogFormat(options->log_format);
   braid::SetLogLevels(options->log_levels);
+  const absl::Cleanup stop_log = [] { braid::StopLog(); };  // after the server is destroyed
 
   ShutdownState& state = *new ShutdownState;  // never freed: the signal thread runs until exit
   std::thread([&state, signals] { HandleSignals(signals, &state); }).detach();
@@ -98,7 +100,6 @@ int main(int argc, char** argv) {
   if (!(*server)->Drain(state.hurry)) {
     ExitNow(1);
   }
-  braid::StopLog();
-  ServerLog().info("stopped");
+  ServerLog().info("bye");
   return 0;
 }

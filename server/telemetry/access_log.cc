@@ -12,9 +12,9 @@
 namespace braid {
 namespace {
 
-// What the entry tells whose value may be anything: `add(name, value)`, of those that there are.
+// Calls `add(name, value)` for each text field that is not empty.
 template <typename Add>
-void ForEachName(const AccessEntry& entry, const CallFacts& facts, Add add) {
+void ForEachText(const AccessEntry& entry, const CallFacts& facts, Add add) {
   const std::pair<absl::string_view, absl::string_view> names[] = {
       {"model", entry.model},           {"identity", entry.identity}, {"peer", entry.peer},
       {"request_id", facts.request_id}, {"trace_id", entry.trace_id},
@@ -30,7 +30,7 @@ std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
   std::string line =
       absl::StrCat(entry.method, " ", entry.code, " ",
                    absl::FormatDuration(absl::Trunc(entry.duration, absl::Microseconds(1))));
-  ForEachName(entry, facts, [&line](absl::string_view name, absl::string_view value) {
+  ForEachText(entry, facts, [&line](absl::string_view name, absl::string_view value) {
     absl::StrAppend(&line, " ", name, "=", QuotedExcerpt(value));
   });
   if (facts.rows > 0) {
@@ -46,8 +46,8 @@ std::string ToText(const AccessEntry& entry, const CallFacts& facts) {
   return line;
 }
 
-// As JSON has it. Most of it is plain, and need not be looked at twice.
-std::string InQuotes(absl::string_view text) {
+// Returns `text` as a JSON string. Plain text, the usual case, takes the fast path.
+std::string JsonString(absl::string_view text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\';
   });
@@ -56,13 +56,13 @@ std::string InQuotes(absl::string_view text) {
                : Json(std::string(text)).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-// The members of a JSON object, without its braces.
+// Returns the members of a JSON object, without its braces.
 std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
   std::string json =
-      absl::StrCat("\"method\":", InQuotes(entry.method), ",\"code\":", InQuotes(entry.code),
+      absl::StrCat("\"method\":", JsonString(entry.method), ",\"code\":", JsonString(entry.code),
                    ",\"duration_seconds\":", absl::ToDoubleSeconds(entry.duration));
-  ForEachName(entry, facts, [&json](absl::string_view name, absl::string_view value) {
-    absl::StrAppend(&json, ",\"", name, "\":", InQuotes(value));
+  ForEachText(entry, facts, [&json](absl::string_view name, absl::string_view value) {
+    absl::StrAppend(&json, ",\"", name, "\":", JsonString(value));
   });
   if (facts.rows > 0) {
     absl::StrAppend(&json, ",\"rows\":", facts.rows);
@@ -72,7 +72,7 @@ std::string ToJson(const AccessEntry& entry, const CallFacts& facts) {
   }
   absl::string_view between = ",\"phase_seconds\":{";
   for (const auto& [phase, time] : facts.phases) {
-    absl::StrAppend(&json, between, InQuotes(phase), ":", absl::ToDoubleSeconds(time));
+    absl::StrAppend(&json, between, JsonString(phase), ":", absl::ToDoubleSeconds(time));
     between = ",";
   }
   absl::StrAppend(&json, facts.phases.empty() ? "" : "}");
@@ -87,24 +87,17 @@ bool IsLowerHex(char c) {
 
 bool AccessLogOn() { return Log(LogModule::kAccess).should_log(spdlog::level::info); }
 
-void LogAccess(AccessEntry entry, CallFacts facts) {
-  // What is too long to be told does not wait either.
-  for (std::string* text : {&entry.model, &entry.identity, &entry.peer, &facts.request_id}) {
-    if (const size_t told = Excerpt(*text).size(); told < text->size()) {
-      *text = text->substr(0, told);
-    }
-  }
-  LogAccessLater([entry = std::move(entry), facts = std::move(facts)] {
-    return GetLogFormat() == LogFormat::kJson ? ToJson(entry, facts) : ToText(entry, facts);
-  });
+void LogAccess(const AccessEntry& entry, const CallFacts& facts) {
+  Log(LogModule::kAccess)
+      .info("{}", GetLogFormat() == LogFormat::kJson ? ToJson(entry, facts) : ToText(entry, facts));
 }
 
 absl::string_view TraceIdOf(absl::string_view traceparent) {
-  // version "-" trace-id "-" parent-id "-" flags; later versions may go on.
+  // Format: version "-" trace-id "-" parent-id "-" flags. Later versions may append fields.
   constexpr size_t kVersion = 2;
   constexpr size_t kTraceId = 32;
-  constexpr size_t kLeast = 55;
-  if (traceparent.size() < kLeast || traceparent[kVersion] != '-' ||
+  constexpr size_t kMinLength = 55;
+  if (traceparent.size() < kMinLength || traceparent[kVersion] != '-' ||
       traceparent[kVersion + 1 + kTraceId] != '-') {
     return {};
   }

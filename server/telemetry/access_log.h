@@ -1,4 +1,4 @@
-// A line for each call, in the log's module kAccess.
+// Access log: one line per call, in the log module kAccess.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace braid {
 
-// What a call tells of its work, as far as it has any.
+// Facts that a handler reports about its call. Empty and zero fields are omitted from the line.
 struct CallFacts {
-  std::string request_id;  // the client's
+  std::string request_id;  // set by the client
   int64_t rows = 0;
   int64_t chunks = 0;
-  // By name: "queue", "forward".
+  // Time of each phase, for example "queue" or "forward".
   absl::InlinedVector<std::pair<std::string, absl::Duration>, 2> phases;
 };
 
 struct AccessEntry {
-  absl::string_view method;  // without the package; lives as long as the program
+  absl::string_view method;  // without the package
   std::string model;
-  absl::string_view code;  // as the method
-  std::string identity;    // empty: nobody was asked
+  absl::string_view code;  // name of the status code
+  std::string identity;    // empty without authentication
   std::string peer;
-  std::string trace_id;  // of a W3C traceparent; empty: there is none
+  std::string trace_id;  // from the W3C traceparent header; empty if there is none
   absl::Duration duration;
 };
 
-// Whether anybody reads them: what is for them alone need not be collected otherwise.
+// Returns true if the access log is on. Facts that only the log needs are not collected otherwise.
 bool AccessLogOn();
-// Any thread; waits neither for the disk nor for the line's text.
-void LogAccess(AccessEntry entry, CallFacts facts);
+// Logs one call in the format of the log. Thread-safe; does not block.
+void LogAccess(const AccessEntry& entry, const CallFacts& facts);
 
-// The trace id of a W3C `traceparent`; empty if it is none.
+// Returns the trace ID of a W3C `traceparent` header, or an empty string if it is invalid.
 absl::string_view TraceIdOf(absl::string_view traceparent);
 
 }  // namespace braid

@@ -8,7 +8,7 @@
 namespace braid {
 namespace {
 
-// Of a detail: all settings that there are, and a value or two that are none.
+// Fits the names of all settings.
 constexpr size_t kMaxDetailBytes = 1024;
 
 std::string ToText(const AuditEntry& entry) {
@@ -28,12 +28,12 @@ std::string ToText(const AuditEntry& entry) {
   return line;
 }
 
-// The members of a JSON object, without its braces.
+// Returns the members of a JSON object, without its braces.
 std::string ToJson(const AuditEntry& entry) {
   nlohmann::ordered_json line;
-  const auto add = [&line](const std::string& name, absl::string_view value, size_t most) {
+  const auto add = [&line](const std::string& name, absl::string_view value, size_t max_bytes) {
     if (!value.empty()) {
-      line[name] = std::string(Excerpt(value, most));
+      line[name] = std::string(Excerpt(value, max_bytes));
     }
   };
   constexpr size_t kMaxNameBytes = 128;
@@ -60,6 +60,7 @@ std::string ToJson(const AuditEntry& entry) {
 void LogAudit(const AuditEntry& entry) {
   Log(LogModule::kAudit)
       .info("{}", GetLogFormat() == LogFormat::kJson ? ToJson(entry) : ToText(entry));
+  FlushLog();
 }
 
 }  // namespace braid

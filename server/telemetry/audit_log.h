@@ -1,4 +1,4 @@
-// A line for each call that is audited, in the log's module kAudit, whose only writer this is.
+// Audit log: one line per audited call, in the log module kAudit.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 namespace braid {
 
 using AuditValue = std::variant<int64_t, std::string>;
-// What a call asked for or did beside whom it was about, by name: {"version", 3},
+// Further fields of a call, by name: {"version", 3},
 // {"checkpoint", "step-000000120-sequence-000000131"}.
 using AuditDetails = std::vector<std::pair<std::string, AuditValue>>;
 
-// All of it lives until LogAudit() returns; what is empty there is not, or nobody asks.
+// Views of fields of a call. Empty fields do not apply to the call, or to this server.
 struct AuditEntry {
   absl::string_view identity;
   absl::string_view peer;
@@ -24,11 +24,12 @@ struct AuditEntry {
   absl::string_view model;
   absl::string_view trainer;
   const AuditDetails& details;
-  absl::string_view outcome;  // a code's name
+  absl::string_view outcome;  // name of the status code
 };
 
-// Any thread; the line is written when it returns, in the format that the log has. In JSON each
-// part of it is a member of the line's object, as in the access log.
+// Logs one line in the format of the log: text, or JSON with one member per field. Blocks until the
+// line is written, at most one second: while stdout is stuck, audit lines wait like all others.
+// Thread-safe.
 void LogAudit(const AuditEntry& entry);
 
 }  // namespace braid

@@ -1,27 +1,29 @@
 #include "server/telemetry/log.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "server/base/text.h"
-#include "server/telemetry/log_output.h"
+#include "spdlog/async.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/base_sink.h"
 
@@ -32,7 +34,7 @@ using spdlog::level::level_enum;
 
 constexpr std::array<const char*, kLogModules> kModuleNames = {
     "server", "rpc", "models", "training", "devices", "storage", "access", "audit"};
-// Those before have levels that can be changed.
+// The levels of the modules before it can be changed.
 constexpr size_t kAudit = static_cast<size_t>(LogModule::kAudit);
 constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
     {{"trace", level_enum::trace},
@@ -44,18 +46,13 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
      {"off", level_enum::off}}};
 
 constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
-// Lines of the access log that wait to be written; beyond, they are lost.
-constexpr size_t kMaxWaiting = size_t{1} << 16;
-// As many are written at once, while the caches have them still; fewer after a while.
-constexpr size_t kWorthWriting = 256;
-constexpr absl::Duration kAWhile = absl::Seconds(1);
-// For who reads the log: a server that ends, or a call that is audited, waits no longer for it.
-constexpr absl::Duration kPatience = absl::Seconds(1);
+// Longest time that a call that is audited, or a server that ends, waits for the log.
+constexpr absl::Duration kMaxFlushTime = absl::Seconds(1);
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }
 
-// The first and the last of characters that end a line, move the cursor, turn the order of what
-// follows or cannot be seen: Unicode's controls, separators of lines, and marks of format.
+// Ranges of characters that end a line, move the cursor, change the text direction or are
+// invisible: Unicode's control, line separator and format characters.
 constexpr std::array<std::pair<char32_t, char32_t>, 13> kHidden = {{{0x00, 0x1F},
                                                                     {0x7F, 0x9F},
                                                                     {0xAD, 0xAD},
@@ -75,11 +72,11 @@ struct Character {
   bool hidden = true;
 };
 
-// The first one of UTF-8 `text`; of what is none, a byte that cannot be seen.
-Character FirstOf(absl::string_view text) {
+// Returns the first character of UTF-8 `text`; for invalid UTF-8, one hidden byte.
+Character FirstCharacter(absl::string_view text) {
   const auto first = static_cast<unsigned char>(text.front());
   if (absl::ascii_isprint(first)) {
-    return {1, false};  // as nearly all are
+    return {1, false};
   }
   if (first >= 0x80 && first < 0xC0) {
     return {};
@@ -98,14 +95,14 @@ Character FirstOf(absl::string_view text) {
           })};
 }
 
-// The message in one line of characters that can be seen.
+// Formats the message in one line of visible characters.
 class TextMessage final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& line, const std::tm&,
               spdlog::memory_buf_t& out) override {
     absl::string_view rest = ViewOf(line.payload);
     while (!rest.empty()) {
-      const Character next = FirstOf(rest);
+      const Character next = FirstCharacter(rest);
       const absl::string_view bytes = rest.substr(0, next.bytes);
       if (next.hidden) {
         const std::string escaped = absl::CHexEscape(bytes);
@@ -121,12 +118,12 @@ class TextMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
-// Whether what it logs is made of members already, where the format is JSON.
+// Returns true if messages of `module` are members of a JSON object already.
 bool LogsMembers(absl::string_view module) {
   return module == kModuleNames[kAccess] || module == kModuleNames[kAudit];
 }
 
-// The message as members of the line's JSON object.
+// Formats the message as members of the line's JSON object.
 class JsonMessage final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& line, const std::tm&,
@@ -154,119 +151,125 @@ std::unique_ptr<spdlog::formatter> MakeFormatter(LogFormat format) {
   return formatter;
 }
 
-absl::string_view ViewOf(const spdlog::memory_buf_t& bytes) { return {bytes.data(), bytes.size()}; }
-
-class OutputSink final : public spdlog::sinks::base_sink<std::mutex> {
+// Sink that writes lines to stdout. Only the log's thread writes. spdlog's own sinks write to a
+// FILE, and a process that exits would wait for one whose write is stuck.
+class StdoutSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit OutputSink(LogOutput* output) : output_(output) {}
+  explicit StdoutSink(spdlog::details::thread_pool* pool) : pool_(*pool) {}
+
+  // True from the time when a caller waited in vain until the next line is written.
+  std::atomic<bool>& stuck() { return stuck_; }
 
  private:
   void sink_it_(const spdlog::details::log_msg& line) override {
-    spdlog::memory_buf_t bytes;
-    formatter_->format(line, bytes);
-    output_->Write(ViewOf(bytes));
+    Write(line);
+    ReportDropped();
   }
   void flush_() override {}
 
-  LogOutput* const output_;
+  void Write(const spdlog::details::log_msg& line) {
+    spdlog::memory_buf_t bytes;
+    formatter_->format(line, bytes);
+    absl::string_view rest(bytes.data(), bytes.size());
+    while (!rest.empty()) {
+      const ssize_t written = write(STDOUT_FILENO, rest.data(), rest.size());
+      if (written >= 0) {
+        rest.remove_prefix(static_cast<size_t>(written));
+      } else if (errno == EAGAIN) {
+        pollfd writable = {STDOUT_FILENO, POLLOUT, 0};
+        poll(&writable, 1, /*timeout=*/-1);
+      } else if (errno != EINTR) {
+        break;  // the reader is gone
+      }
+    }
+    stuck_ = false;
+  }
+
+  // Reports when the queue is empty again, and once per second while it is not.
+  void ReportDropped() {
+    const size_t dropped = pool_.overrun_counter();
+    const auto now = spdlog::log_clock::now();
+    if (dropped == reported_ ||
+        (pool_.queue_size() > 0 && now - last_report_ < std::chrono::seconds(1))) {
+      return;
+    }
+    const std::string message =
+        absl::StrCat("log: dropped ", dropped - reported_, " lines (stdout was not read in time)");
+    Write({now, {}, kModuleNames[0], level_enum::warn, message});
+    reported_ = dropped;
+    last_report_ = now;
+  }
+
+  spdlog::details::thread_pool& pool_;
+  std::atomic<bool> stuck_ = false;
+  // Used by the log's thread.
+  size_t reported_ = 0;
+  spdlog::log_clock::time_point last_report_;
 };
 
-// Lines of the access log, made and written together, so that a call waits neither for the disk nor
-// for its text.
-class AccessLines {
+// Sink that tells when the log's thread has come to its flush request.
+class FlushMarker final : public spdlog::sinks::sink {
  public:
-  using Message = absl::AnyInvocable<std::string()>;
+  bool WaitUntilReached(absl::Duration timeout) const {
+    return reached_.WaitForNotificationWithTimeout(timeout);
+  }
 
-  explicit AccessLines(LogOutput* output) : output_(output) {}
+  void log(const spdlog::details::log_msg&) override {}
+  void flush() override { reached_.Notify(); }
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 
-  void Add(Message message) ABSL_LOCKS_EXCLUDED(mu_) {
-    const spdlog::log_clock::time_point now = spdlog::log_clock::now();
-    const absl::MutexLock lock(&mu_);
-    if (waiting_.size() < kMaxWaiting) {
-      waiting_.push_back({now, std::move(message)});
-    }
-    if (waiting_.size() == kWorthWriting) {
-      many_.Signal();
+ private:
+  absl::Notification reached_;
+};
+
+// Thread-safe.
+class Loggers {
+ public:
+  Loggers() {
+    const LogLevels levels = DefaultLogLevels();
+    SetFormat(LogFormat::kText);
+    for (size_t m = 0; m < kLogModules; ++m) {
+      loggers_[m] = MakeLogger(kModuleNames[m], sink_);
+      loggers_[m]->set_level(levels[m]);
     }
   }
-  // Until it is time to write.
-  void Wait() ABSL_LOCKS_EXCLUDED(mu_) {
-    const absl::MutexLock lock(&mu_);
-    many_.WaitWithTimeout(&mu_, kAWhile);
+
+  spdlog::logger& logger(size_t module) { return *loggers_[module]; }
+  LogFormat format() const { return format_; }
+
+  void SetFormat(LogFormat format) {
+    Flush();  // lines that wait have the old format
+    sink_->set_formatter(MakeFormatter(format));
+    format_ = format;
   }
-  void Write() ABSL_LOCKS_EXCLUDED(mu_, write_mu_) {
-    const absl::MutexLock one_at_a_time(&write_mu_);
-    std::vector<Line> lines;
-    {
-      const absl::MutexLock lock(&mu_);
-      std::swap(lines, waiting_);
-      waiting_.reserve(lines.size());  // as many as there will be, it seems
+
+  void Flush() {
+    const auto marker = std::make_shared<FlushMarker>();
+    MakeLogger("flush", marker)->flush();
+    const bool stuck = sink_->stuck();
+    if (!marker->WaitUntilReached(stuck ? absl::ZeroDuration() : kMaxFlushTime)) {
+      sink_->stuck() = true;
     }
-    spdlog::memory_buf_t bytes;
-    for (Line& line : lines) {
-      const std::string message = line.message();
-      formatter_->format(
-          spdlog::details::log_msg(line.time, {}, kModuleNames[kAccess], level_enum::info, message),
-          bytes);
-    }
-    output_->Write(ViewOf(bytes));
-  }
-  void SetFormatter(std::unique_ptr<spdlog::formatter> formatter) ABSL_LOCKS_EXCLUDED(write_mu_) {
-    const absl::MutexLock lock(&write_mu_);
-    formatter_ = std::move(formatter);
   }
 
  private:
-  struct Line {
-    spdlog::log_clock::time_point time;
-    Message message;
-  };
-
-  LogOutput* const output_;
-
-  absl::Mutex mu_;
-  absl::CondVar many_;
-  std::vector<Line> waiting_ ABSL_GUARDED_BY(mu_);
-  absl::Mutex write_mu_;
-  std::unique_ptr<spdlog::formatter> formatter_ ABSL_GUARDED_BY(write_mu_);
-};
-
-struct Loggers {
-  Loggers() {
-    const LogLevels levels = DefaultLogLevels();
-    sink->set_formatter(MakeFormatter(LogFormat::kText));
-    access.SetFormatter(MakeFormatter(LogFormat::kText));
-    for (size_t m = 0; m < kLogModules; ++m) {
-      of_module[m] = std::make_shared<spdlog::logger>(kModuleNames[m], sink);
-      of_module[m]->flush_on(level_enum::info);
-      of_module[m]->set_level(levels[m]);
-    }
-    std::thread([this] {
-      pthread_setname_np(pthread_self(), "log");
-      Write();
-    }).detach();
+  std::shared_ptr<spdlog::logger> MakeLogger(const char* name, spdlog::sink_ptr sink) {
+    return std::make_shared<spdlog::async_logger>(name, std::move(sink), pool_,
+                                                  spdlog::async_overflow_policy::overrun_oldest);
   }
 
-  // As long as the process.
-  [[noreturn]] void Write() {
-    while (true) {
-      access.Wait();
-      access.Write();
-      if (const int64_t lost = output.TakeLost(); lost > 0) {
-        of_module[static_cast<size_t>(LogModule::kServer)]->warn(
-            "{} lines of the log were lost: nobody read it", lost);
-      }
-    }
-  }
-
-  LogOutput output{STDOUT_FILENO, kPatience};
-  const std::shared_ptr<spdlog::sinks::sink> sink = std::make_shared<OutputSink>(&output);
-  AccessLines access{&output};
-  std::array<std::shared_ptr<spdlog::logger>, kLogModules> of_module;
-  std::atomic<LogFormat> format = LogFormat::kText;
+  const std::shared_ptr<spdlog::details::thread_pool> pool_ =
+      std::make_shared<spdlog::details::thread_pool>(
+          spdlog::details::default_async_q_size, /*threads_n=*/1,
+          [] { pthread_setname_np(pthread_self(), "log"); });
+  const std::shared_ptr<StdoutSink> sink_ = std::make_shared<StdoutSink>(pool_.get());
+  std::array<std::shared_ptr<spdlog::logger>, kLogModules> loggers_;
+  std::atomic<LogFormat> format_ = LogFormat::kText;
 };
 
-// Lives as long as the process: what is destroyed at its end logs too.
+// Never destroyed: destructors of static objects log too, and the log's thread may be stuck in a
+// write, which joining it would wait for.
 Loggers& TheLoggers() {
   static auto* const kLoggers = new Loggers;
   return *kLoggers;
@@ -291,7 +294,7 @@ absl::StatusOr<level_enum> ParseLevel(absl::string_view text) {
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("'", Excerpt(text), "' is no level; expected one of ", LevelNames()));
+      absl::StrCat("unknown level '", Excerpt(text), "' (expected ", LevelNames(), ")"));
 }
 
 }  // namespace
@@ -316,8 +319,8 @@ absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels level
     const auto* const named = std::find(kModuleNames.begin(), end, sides.first);
     if (!all && named == end) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", Excerpt(sides.first), "' is no module of the log; expected one of ",
-                       absl::StrJoin(kModuleNames.begin(), end, ", ")));
+          absl::StrCat("unknown log module '", Excerpt(sides.first), "' (expected ",
+                       absl::StrJoin(kModuleNames.begin(), end, ", "), ")"));
     }
     if (all) {
       std::fill_n(levels.begin(), kAccess, *level);
@@ -336,41 +339,31 @@ std::string LogLevelsText(const LogLevels& levels) {
   return absl::StrJoin(parts, ",");
 }
 
-spdlog::logger& Log(LogModule module) {
-  return *TheLoggers().of_module[static_cast<size_t>(module)];
-}
+spdlog::logger& Log(LogModule module) { return TheLoggers().logger(static_cast<size_t>(module)); }
 
-void LogAccessLater(absl::AnyInvocable<std::string()> message) {
-  TheLoggers().access.Add(std::move(message));
-}
+void SetLogFormat(LogFormat format) { TheLoggers().SetFormat(format); }
 
-void SetLogFormat(LogFormat format) {
-  TheLoggers().sink->set_formatter(MakeFormatter(format));
-  TheLoggers().access.SetFormatter(MakeFormatter(format));
-  TheLoggers().format = format;
-}
-
-LogFormat GetLogFormat() { return TheLoggers().format; }
+LogFormat GetLogFormat() { return TheLoggers().format(); }
 
 void SetLogLevels(const LogLevels& levels) {
   for (size_t m = 0; m < kAudit; ++m) {
-    TheLoggers().of_module[m]->set_level(levels[m]);
+    TheLoggers().logger(m).set_level(levels[m]);
   }
 }
 
 LogLevels GetLogLevels() {
   LogLevels levels;
   for (size_t m = 0; m < kLogModules; ++m) {
-    levels[m] = TheLoggers().of_module[m]->level();
+    levels[m] = TheLoggers().logger(m).level();
   }
   return levels;
 }
 
+void FlushLog() { TheLoggers().Flush(); }
+
 void StopLog() {
-  Loggers& loggers = TheLoggers();
-  loggers.of_module[kAccess]->set_level(level_enum::off);
-  loggers.access.Write();
-  loggers.sink->flush();
+  Log(LogModule::kAccess).set_level(level_enum::off);
+  FlushLog();
 }
 
 }  // namespace braid

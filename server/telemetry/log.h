@@ -1,12 +1,13 @@
-// The server's log: one stream of lines on stdout, a logger with a level of its own for each
-// module.
+// The server's log: lines on stdout, with a log level for each module.
+//
+// A thread of its own writes the lines, so no caller waits for stdout. If stdout is not read fast
+// enough, the oldest waiting lines are dropped and their number is logged.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <string>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "spdlog/logger.h"
@@ -18,33 +19,34 @@ inline constexpr size_t kLogModules = 8;
 
 enum class LogFormat { kText, kJson };
 
-// One a module. What kAudit logs no level silences.
+// Level of each module. The level of kAudit is always info.
 using LogLevels = std::array<spdlog::level::level_enum, kLogModules>;
 
-// info, but for the access log, which is off.
+// Returns info for all modules except the access log, which is off.
 LogLevels DefaultLogLevels();
 
-// "warning", of all modules but the access log; "training=debug,access=info", of those named: what
-// is not said stays as in `levels`. INVALID_ARGUMENT says what makes no sense, and what would.
+// Parses "warning" (all modules except the access log) or "training=debug,access=info" (the named
+// modules). Modules that are not named keep their level in `levels`. INVALID_ARGUMENT names an
+// unknown level or module and lists the valid ones.
 absl::StatusOr<LogLevels> ParseLogLevels(absl::string_view text, LogLevels levels);
-// What ParseLogLevels() reads, every module named.
+// Returns the levels of all modules in the form that ParseLogLevels() reads.
 std::string LogLevelsText(const LogLevels& levels);
 
-// Logs of `module`. Any thread. Characters that end or hide a line are escaped. Lines of kAudit are
-// LogAudit()'s: where the format is JSON they are the members of an object.
+// Returns the logger of `module`. Thread-safe; logging does not block. Control and invisible
+// characters of messages are escaped. With LogFormat::kJson, messages of kAccess and kAudit must be
+// the members of a JSON object: use LogAccess() and LogAudit().
 spdlog::logger& Log(LogModule module);
 
-// A line of kAccess, of now, whatever its level. The thread that writes it, within a second, asks
-// `message` for its text, so that no call waits for that. Where the format is JSON it is the
-// members of an object. Any thread.
-void LogAccessLater(absl::AnyInvocable<std::string()> message);
-
-// From now on lines are in `format`: text until then. Times are UTC.
+// Sets the format of later lines, text by default. Times are UTC.
 void SetLogFormat(LogFormat format);
 LogFormat GetLogFormat();
 void SetLogLevels(const LogLevels& levels);
 LogLevels GetLogLevels();
-// Writes what waits, and ends the access log.
+
+// Waits until all lines logged so far are written, at most one second. Returns at once while stdout
+// is known to be stuck.
+void FlushLog();
+// Turns the access log off and flushes. Called before the process ends.
 void StopLog();
 
 }  // namespace braid

@@ -232,7 +232,7 @@ def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path:
         with pytest.raises(grpc.RpcError) as caught:
             set_log_level(server, "loud")
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert "settings.log_level: 'loud' is no level" in caught.value.details()
+        assert "settings.log_level: unknown level 'loud'" in caught.value.details()
         with triton.InferenceServerClient(server.address) as client:
             # Of all modules but the access log.
             client.update_log_settings({"log_info": False})
@@ -294,40 +294,62 @@ def is_full(fifo: Path) -> bool:
         os.close(writer)
 
 
-def test_a_log_that_nobody_reads_holds_nothing_up(repository: Path, tmp_path: Path) -> None:
+def test_a_stuck_stdout_does_not_block_the_server(repository: Path, tmp_path: Path) -> None:
     flags = ("--log_format=json", "--log_level=access=info")
     server = Server(repository, "cpu*2", tmp_path, flags)
 
-    def flood(client: braid.Client) -> None:
-        for _ in range(1000):
-            client.infer("linear", {"input": np.zeros((1, 3), np.float32)})
+    def flood(lines: int) -> None:
+        """Refused requests of a stream: each has a line."""
+        request = service_pb2.ModelInferRequest(model_name="nosuch")
+        with grpc.insecure_channel(server.address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            replies = stub.ModelStreamInfer(iter([request] * lines), timeout=60)
+            assert sum(1 for _ in replies) == lines
 
     os.mkfifo(server.log_path)
     reader = os.open(server.log_path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        with server, braid.connect(server.address) as client:
-            flood(client)
-            wait_until(lambda: is_full(server.log_path))
+        with server:
+            flood(12_000)  # more than the pipe and the server's queue of 8,192 lines hold
+            assert is_full(server.log_path)
             for level in ("rpc=debug", "rpc=info"):
-                set_log_level(server, level)  # leaves lines that no thread of their own writes
+                set_log_level(server, level)  # audited: waits until its line is written, or 1 s
             read = b""
 
-            def is_told() -> bool:
+            def is_reported() -> bool:
                 nonlocal read
                 with contextlib.suppress(BlockingIOError):
                     read += os.read(reader, 1 << 20)
-                return b"lines of the log were lost" in read
+                return b"log: dropped " in read
 
-            wait_until(is_told)
-            flood(client)  # so that it ends without a reader
+            wait_until(is_reported)
+            for line in read.splitlines()[:-1]:
+                json.loads(line)
+            flood(1_000)  # so that the server ends without a reader
     finally:
         os.close(reader)
+
+
+def test_a_closed_stdout_does_not_end_the_server(repository: Path, tmp_path: Path) -> None:
+    server = Server(repository, "cpu*1", tmp_path, ("--log_level=access=info",))
+    os.mkfifo(server.log_path)
+    reader = os.open(server.log_path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        server.start()
+        os.close(reader)
+        for _ in range(3):
+            infer(server)
+            assert set_log_level(server, "access=info").endswith("access=info")
+        server.terminate()
+        assert server.wait() == 0
+    finally:
+        server.kill()
 
 
 def test_levels_that_make_no_sense_are_named(repository: Path) -> None:
     ended = run_to_exit(f"--model_repository={repository}", "--log_level=info,no=off")
     assert ended.returncode == 2
-    assert "--log_level: 'no' is no module of the log; expected one of server, rpc" in ended.stderr
+    assert "--log_level: unknown log module 'no' (expected server, rpc" in ended.stderr
 
 
 def test_training_operations_have_phases_and_a_profile(repository: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/telemetry/log.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 
@@ -33,6 +34,7 @@ class ReloadedFilesTest : public ::testing::Test {
   static std::string LogOf(absl::FunctionRef<void()> call) {
     ::testing::internal::CaptureStdout();
     call();
+    FlushLog();
     return ::testing::internal::GetCapturedStdout();
   }
   std::string LogOfLooks() {

@@ -26,13 +26,13 @@ class AuditLogTest : public ::testing::Test {
   const AuditEntry entry_ = {"ann", "ipv4:1.2.3.4:5", "Rollback", "m", "", details_, "OK"};
 };
 
-TEST_F(AuditLogTest, InTextALineSaysAllOfIt) {
+TEST_F(AuditLogTest, TextLineHasAllFields) {
   EXPECT_THAT(Written(entry_),
               EndsWith("info audit: identity=\"ann\" peer=\"ipv4:1.2.3.4:5\" method=Rollback "
                        "model=\"m\" trainer=\"\" version=3 checkpoint=\"a\\\"b\\n\" outcome=OK\n"));
 }
 
-TEST_F(AuditLogTest, InJsonAllOfItAreMembers) {
+TEST_F(AuditLogTest, JsonLineHasAMemberPerField) {
   SetLogFormat(LogFormat::kJson);
   const std::string line = Written(entry_);
   EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
@@ -49,7 +49,7 @@ TEST_F(AuditLogTest, InJsonAllOfItAreMembers) {
                                      {"outcome", "OK"}}));
 }
 
-TEST_F(AuditLogTest, WhatIsLongIsCutAndWhatIsNoTextIsReplaced) {
+TEST_F(AuditLogTest, CutsLongTextAndReplacesInvalidText) {
   const std::string longest(2000, 'x');
   const AuditDetails details = {{"settings", longest}};
   const std::string hostile = "a\xff\x1b";

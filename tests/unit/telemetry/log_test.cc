@@ -16,30 +16,31 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-// Puts format and levels back, so that tests can be run in any order.
+// Restores format and levels, so that tests can run in any order.
 class LogTest : public ::testing::Test {
  protected:
   void TearDown() override {
     SetLogFormat(LogFormat::kText);
     SetLogLevels(DefaultLogLevels());
   }
-  // What `log` writes to stdout.
+  // Returns what `log` writes to stdout.
   template <typename Write>
   static std::string Written(Write log) {
     ::testing::internal::CaptureStdout();
     log();
+    FlushLog();
     return ::testing::internal::GetCapturedStdout();
   }
 };
 
-TEST_F(LogTest, ALineIsOneMessageOfAModule) {
+TEST_F(LogTest, WritesOneLinePerMessage) {
   const std::string line =
       Written([] { Log(LogModule::kTraining).warn("trainer '{}' is idle", "a"); });
   EXPECT_THAT(line, MatchesRegex("20..-..-..T..:..:..\\....Z warning training: trainer 'a' is "
                                  "idle\n"));
 }
 
-TEST_F(LogTest, NothingInAMessageEndsItsLine) {
+TEST_F(LogTest, EscapesControlCharacters) {
   const std::string hostile = "a\nb\r\t\x1b[31m\x7f\xc3\xa9";
   const std::string text = Written([&] { Log(LogModule::kServer).info("{}", hostile); });
   EXPECT_THAT(text, EndsWith("server: a\\nb\\r\\t\\x1b[31m\\x7f\xc3\xa9\n"));
@@ -49,17 +50,17 @@ TEST_F(LogTest, NothingInAMessageEndsItsLine) {
   EXPECT_EQ(nlohmann::json::parse(json)["message"], hostile + "\xef\xbf\xbd");
 }
 
-TEST_F(LogTest, NorDoesAnythingThatOnlyUnicodeHides) {
+TEST_F(LogTest, EscapesInvisibleUnicodeCharacters) {
   const std::string text = Written([] {
     Log(LogModule::kServer)
-        // NOLINTNEXTLINE(misc-misleading-bidirectional): that is what is written otherwise
+        // NOLINTNEXTLINE(misc-misleading-bidirectional): this is the input
         .info("a\xc2\x85 \xc2\x9b \xe2\x80\xa8 \xe2\x80\xae \xe2\x81\xa6 \xe2\x82\xac");
   });
   EXPECT_THAT(text, EndsWith("server: a\\xc2\\x85 \\xc2\\x9b \\xe2\\x80\\xa8 \\xe2\\x80\\xae "
                              "\\xe2\\x81\\xa6 \xe2\x82\xac\n"));
   EXPECT_THAT(
       Written([] {
-        // An Arabic mark, a space of no width, a byte order mark, a tag, and a lone C1 byte.
+        // An Arabic letter mark, a zero-width space, a byte order mark, a tag, and a C1 byte.
         Log(LogModule::kServer)
             .info(
                 "\xd8\x9c \xe2\x80\x8b \xef\xbb\xbf \xf3\xa0\x80\xa1 \x9b \xd8\xa8 "
@@ -72,7 +73,7 @@ TEST_F(LogTest, NorDoesAnythingThatOnlyUnicodeHides) {
   EXPECT_THAT(json, HasSubstr("a\\u2028"));
 }
 
-TEST_F(LogTest, JsonSaysWhenHowGraveAndWhose) {
+TEST_F(LogTest, JsonHasTimeLevelAndModule) {
   SetLogFormat(LogFormat::kJson);
   const nlohmann::json line =
       nlohmann::json::parse(Written([] { Log(LogModule::kRpc).error("no"); }));
@@ -81,7 +82,7 @@ TEST_F(LogTest, JsonSaysWhenHowGraveAndWhose) {
   EXPECT_THAT(line["time"].get<std::string>(), MatchesRegex("20.*T.*Z"));
 }
 
-TEST_F(LogTest, LevelsAreOfModules) {
+TEST_F(LogTest, EachModuleHasItsLevel) {
   BRAID_ASSERT_OK_AND_ASSIGN(const LogLevels levels,
                              ParseLogLevels("warning,training=debug,access=info", GetLogLevels()));
   SetLogLevels(levels);
@@ -92,23 +93,24 @@ TEST_F(LogTest, LevelsAreOfModules) {
   EXPECT_THAT(Written([] { Log(LogModule::kTraining).debug("yes"); }), HasSubstr("yes"));
 }
 
-TEST_F(LogTest, NoLevelSilencesTheAudit) {
+TEST_F(LogTest, AuditIsLoggedAtEveryLevel) {
   BRAID_ASSERT_OK_AND_ASSIGN(const LogLevels levels, ParseLogLevels("off", GetLogLevels()));
   SetLogLevels(levels);
   EXPECT_THAT(Written([] { Log(LogModule::kAudit).info("yes"); }), HasSubstr("audit: yes"));
 }
 
-TEST_F(LogTest, WhatMakesNoSenseIsNamed) {
+TEST_F(LogTest, RejectsUnknownLevelsAndModules) {
   const LogLevels levels = DefaultLogLevels();
   EXPECT_THAT(ParseLogLevels("loud", levels),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'loud' is no level")));
-  EXPECT_THAT(ParseLogLevels("info,audit=off", levels),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'audit' is no module")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown level 'loud'")));
+  EXPECT_THAT(
+      ParseLogLevels("info,audit=off", levels),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown log module 'audit'")));
   EXPECT_THAT(ParseLogLevels("", levels),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no level")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown level ''")));
 }
 
-TEST(TraceIdTest, IsThatOfATraceparent) {
+TEST(TraceIdTest, ParsesATraceparent) {
   constexpr char kId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
   EXPECT_EQ(TraceIdOf(std::string("00-") + kId + "-00f067aa0ba902b7-01"), kId);
   for (const char* wrong : {"", "00-4bf92f3577b34da6a3ce929d0e0e4736",

@@ -85,7 +85,7 @@ TEST_F(LogSettingsTest, RejectsInvalidSettingsWithoutChanges) {
   EXPECT_THAT(Exchange(), RefusesField("settings.log_info", HasSubstr("true or false")));
   (*this)["log_info"].set_bool_param(false);
   (*this)["log_level"].set_string_param("info,no=off");
-  EXPECT_THAT(Exchange(), RefusesField("settings.log_level", HasSubstr("'no' is no module")));
+  EXPECT_THAT(Exchange(), RefusesField("settings.log_level", HasSubstr("unknown log module 'no'")));
   EXPECT_EQ(GetLogLevels(), DefaultLogLevels());
 }
 

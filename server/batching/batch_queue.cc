@@ -74,7 +74,7 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, RunMode
   }
   FailExpired(expired);
   BRAID_RETURN_IF_ERROR(added);
-  if (!run_inline || !RunInline()) {
+  if (!here || !RunInline()) {
     WakeWorkers(wanted);
     // A request that ran inline has nothing left to expire.
     if (expires && expiries_ != nullptr) {
@@ -202,7 +202,7 @@ void BatchQueue::WakeWorkers(int64_t count) {
 bool BatchQueue::RunInline() {
   const auto& workers = replicas_.workers();
   return std::any_of(workers.begin(), workers.end(),
-                     [this](Worker* worker) { return worker->RunHere(*this); });
+                     [this](Worker* worker) { return worker->RunInline(*this); });
 }
 
 size_t BatchQueue::ReplicaOf(const Worker& worker) const {

@@ -1,4 +1,4 @@
-// Computing in a shorter type than the parameters'.
+// Computing in a shorter dtype than that of the parameters.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 
 namespace braid {
 
-// For its scope, on the calling thread, LibTorch's autocast to `type` for the kind of `device`;
-// with nullopt nothing. Restores what was. To be held in the forward pass and the loss alone: the
-// backward pass takes the types that they used.
+// Enables LibTorch's autocast to `type` for the kind of `device` on the calling thread in a scope;
+// does nothing for nullopt. Use it for the forward pass and the loss only: the backward pass uses
+// the dtypes of the forward pass.
 //
-// Casts of weights are not cached: the cache is one for all threads, who empty it under each other,
-// and what a weight that is used twice gets for a gradient would depend on that.
+// Casts of weights are not cached. LibTorch has one cache for all threads, which each of them may
+// clear, and the gradients of weights that are used twice would depend on that.
 class AutocastGuard {
  public:
   AutocastGuard(c10::Device device, std::optional<c10::ScalarType> type);

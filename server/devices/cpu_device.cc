@@ -12,7 +12,7 @@ class CpuDevice final : public Device {
   explicit CpuDevice(int threads) : threads_(threads) {}
 
   void Enter() override {}
-  // Several intra-op threads belong to the thread that has them wait for it.
+  // A pool of intra-op threads belongs to one thread.
   bool lendable() const override { return threads_ == 1; }
   absl::Status Synchronize() override { return absl::OkStatus(); }
   void ResetPeakMemory() override {

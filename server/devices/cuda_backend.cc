@@ -11,12 +11,12 @@
 namespace braid {
 namespace {
 
-// NOLINTBEGIN(concurrency-mt-unsafe): dlerror() is glibc's, which keeps an error a thread.
+// NOLINTBEGIN(concurrency-mt-unsafe): glibc's dlerror() is thread-safe.
 absl::StatusOr<CudaBackend*> Load() {
   SetCudaEnvironment("/");
-  // Without a driver the CUDA libraries of LibTorch are 350 MB of memory for nothing.
+  // Without a driver, LibTorch's CUDA libraries would take 350 MB of memory for nothing.
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no NVIDIA driver: ", dlerror()));
+    return absl::NotFoundError(absl::StrCat("no NVIDIA driver: ", dlerror()));
   }
   void* const library = dlopen("libbraid_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
@@ -25,7 +25,7 @@ absl::StatusOr<CudaBackend*> Load() {
   const auto make = reinterpret_cast<MakeCudaBackendFunction>(dlsym(library, kMakeCudaBackend));
   if (make == nullptr) {
     return absl::UnavailableError(
-        absl::StrCat("libbraid_cuda.so is not of this build: ", dlerror()));
+        absl::StrCat("libbraid_cuda.so belongs to another build: ", dlerror()));
   }
   std::string why;
   CudaBackend* const backend = make(&why);
@@ -38,7 +38,7 @@ absl::StatusOr<CudaBackend*> LoadAndLog() {
   if (!backend.ok()) {
     Log(LogModule::kDevices)
         .log(absl::IsNotFound(backend.status()) ? spdlog::level::info : spdlog::level::warn,
-             "GPUs: none can be used: {}", std::string(backend.status().message()));
+             "GPUs: not available ({})", std::string(backend.status().message()));
   }
   return backend;
 }

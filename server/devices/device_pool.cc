@@ -1,6 +1,7 @@
 #include "server/devices/device_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <thread>
@@ -16,8 +17,8 @@
 namespace braid {
 namespace {
 
-// Each worker's intra-op threads. Those of CPU slots share the cores, whose threads compute; those
-// of GPUs share them with all, since they only prepare inputs and copy outputs.
+// Intra-op threads of each worker. CPU slots divide the cores among themselves. GPU slots, which
+// only prepare inputs and copy outputs on the host, divide them among all slots.
 struct Threads {
   int cpu;
   int cuda;
@@ -59,6 +60,7 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
   BRAID_ASSIGN_OR_RETURN(pool->slots_, ParseDevices(options.devices, gpus));
   InstallHostAllocator();
   const Threads threads = ThreadsFor(pool->slots_, options.cpu_threads);
+  const auto inline_batch = std::make_shared<std::atomic<bool>>(false);
   for (const DeviceSlot& slot : pool->slots_) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                            MakeDevice(slot, cuda.value_or(nullptr), threads));
@@ -68,7 +70,7 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
                                             : device->hardware());
     pool->workers_.push_back(
         std::make_unique<Worker>(Worker::Options{slot.name, options.training_share, options.clock,
-                                                 options.metrics, options.on_lost},
+                                                 options.metrics, options.on_lost, inline_batch},
                                  std::move(device)));
   }
   return pool;

@@ -1,4 +1,4 @@
-// The workers of all device slots.
+// Workers of all device slots.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace braid {
 
 class CudaBackend;
 
-// Immutable after Create().
+// Owned by the server. Immutable after Create().
 class DevicePool {
  public:
   struct Options {
@@ -26,22 +26,23 @@ class DevicePool {
     double training_share = 0;
     const Clock* clock = nullptr;
     Metrics* metrics = nullptr;
-    // Each worker's.
+    // See Worker::Options.
     std::function<void(const absl::Status& why)> on_lost = nullptr;
   };
 
-  // Starts a worker for each slot. INVALID_ARGUMENT for slots that this machine has not.
+  // Starts a worker for each slot of `options.devices`. INVALID_ARGUMENT for slots that this
+  // machine does not have.
   static absl::StatusOr<std::unique_ptr<DevicePool>> Create(const Options& options);
-  // The same with `cuda` in place of LoadCudaBackend().
+  // Same, with `cuda` instead of LoadCudaBackend().
   static absl::StatusOr<std::unique_ptr<DevicePool>> Create(
       const Options& options, const absl::StatusOr<CudaBackend*>& cuda);
 
   ~DevicePool();
 
   std::vector<Worker*> workers() const;
-  // What each slot has done so far.
+  // Returns the current state of each slot.
   std::vector<DeviceSlotView> View() const;
-  // Of the GPUs that the process may use, whether they have slots or not.
+  // Returns access to memory of all GPUs that the process may use, with or without slots.
   static GpuMemorySource gpu_memory();
 
  private:

@@ -1,4 +1,4 @@
-// A device slot as it is shown to a client: no LibTorch in it.
+// State of a device slot for clients. Free of LibTorch.
 #pragma once
 
 #include <array>

@@ -16,16 +16,17 @@ constexpr int kMaxSlots = 64;
 constexpr absl::string_view kGrammar = "auto, cpu*N, cuda, cuda:I or cuda:I*N, separated by commas";
 
 absl::Status Reject(absl::string_view item, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("'", item, "' ", why, "; expected ", kGrammar));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", item, "' ", why, " (expected ", kGrammar, ")"));
 }
 
-// How many workers each GPU and the CPU get.
+// Number of workers on the CPU and on each GPU.
 struct Counts {
   int cpu = 0;
   std::map<int, int> cuda;
 };
 
-// The worker count of "cpu*3": cuts "*3" off `item`.
+// Removes "*3" from "cpu*3" and returns 3; returns 1 without a count.
 absl::StatusOr<int> TakeCount(absl::string_view whole, absl::string_view* item) {
   const size_t star = item->find('*');
   if (star == absl::string_view::npos) {
@@ -33,7 +34,7 @@ absl::StatusOr<int> TakeCount(absl::string_view whole, absl::string_view* item) 
   }
   int count = 0;
   if (!absl::SimpleAtoi(item->substr(star + 1), &count) || count < 1 || count > kMaxSlots) {
-    return Reject(whole, absl::StrCat("asks for a number of workers that is not 1 to ", kMaxSlots));
+    return Reject(whole, absl::StrCat("has an invalid number of workers, not 1 to ", kMaxSlots));
   }
   *item = item->substr(0, star);
   return count;
@@ -41,8 +42,8 @@ absl::StatusOr<int> TakeCount(absl::string_view whole, absl::string_view* item) 
 
 absl::Status AddGpu(absl::string_view whole, int index, int workers, int gpus, Counts* counts) {
   if (index >= gpus) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", whole, "' names a GPU that this machine lacks: it has ", gpus));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", whole, "' names a GPU that does not exist (this machine has ", gpus, ")"));
   }
   if (!counts->cuda.emplace(index, workers).second) {
     return Reject(whole, "names a GPU twice");
@@ -61,11 +62,11 @@ absl::Status AddItem(absl::string_view whole, const absl::StatusOr<int>& gpus, C
   int index = -1;
   if (!every_gpu &&
       (!absl::ConsumePrefix(&item, "cuda:") || !absl::SimpleAtoi(item, &index) || index < 0)) {
-    return Reject(whole, "is no device");
+    return Reject(whole, "is not a device");
   }
   if (!gpus.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", whole, "' asks for a GPU, but none can be used: ", gpus.status().message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", whole, "' needs a GPU, but none can be used: ", gpus.status().message()));
   }
   if (!every_gpu) {
     return AddGpu(whole, index, workers, *gpus, counts);
@@ -98,7 +99,7 @@ absl::StatusOr<std::vector<DeviceSlot>> ParseDevices(absl::string_view text,
     slots.push_back({DeviceKind::kCpu, i, absl::StrCat("cpu:", i)});
   }
   if (slots.size() > kMaxSlots) {
-    return Reject(text, absl::StrCat("makes more than ", kMaxSlots, " device slots"));
+    return Reject(text, absl::StrCat("has more than ", kMaxSlots, " device slots"));
   }
   return slots;
 }

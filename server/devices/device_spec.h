@@ -1,4 +1,4 @@
-// Which device slots the server owns: the `--devices` flag, as text and as a list.
+// Parser of the `--devices` flag.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace braid {
 
 enum class DeviceKind { kCpu, kCuda };
 
-// One slot: a worker thread and what it runs on.
+// Place of one worker: the CPU or a GPU.
 struct DeviceSlot {
   DeviceKind kind = DeviceKind::kCpu;
   // The GPU's ordinal, or the CPU slot's number.
@@ -22,10 +22,10 @@ struct DeviceSlot {
   bool operator==(const DeviceSlot&) const = default;
 };
 
-// Reads `auto`, or a comma-separated list of `cpu`, `cpu*N` (N CPU slots), `cuda` (every GPU),
-// `cuda:I` and `cuda:I*N` (N workers on GPU I). `auto` is every GPU, or `cpu*2` where there is
-// none. `gpus`: how many GPUs there are (at least 1), or why none can be used. At most 64 slots.
-// INVALID_ARGUMENT for what it does not understand and for a GPU that is not there or named twice.
+// Parses `auto`, or a comma-separated list of `cpu`, `cpu*N` (N CPU slots), `cuda` (every GPU),
+// `cuda:I` and `cuda:I*N` (N workers on GPU I). `auto` is every GPU, or `cpu*2` without a GPU. At
+// most 64 slots. `gpus` is the number of GPUs, at least 1, or the reason why none can be used.
+// INVALID_ARGUMENT for a syntax error and for a GPU that does not exist or is named twice.
 absl::StatusOr<std::vector<DeviceSlot>> ParseDevices(absl::string_view text,
                                                      const absl::StatusOr<int>& gpus);
 

@@ -15,16 +15,16 @@
 namespace braid {
 namespace {
 
-// From here on it is looked whether a tensor fits: to read the kernel's files takes far less time
-// than to touch so much.
+// Tensors of at least this size are checked. Reading the kernel's files takes far less time than
+// touching that much memory.
 constexpr size_t kLarge = 32 << 20;
-// For smaller tensors, and for what the server has besides.
+// Reserve for smaller tensors and for other memory of the server.
 constexpr int64_t kReserve = 256 << 20;
 
 struct Counter {
   int64_t bytes = 0;
   int64_t peak = 0;
-  int64_t refusals = 0;
+  int64_t out_of_memory_errors = 0;
 };
 thread_local Counter counter;
 
@@ -33,61 +33,60 @@ void Count(int64_t bytes) {
   counter.peak = std::max(counter.peak, counter.bytes);
 }
 
-// Of all threads, with what has been promised to one. Nothing else is ordered by it.
-std::atomic<int64_t> alive = 0;
+// Bytes of all threads, including reservations.
+std::atomic<int64_t> allocated = 0;
 
 void Free(void* data) {
   if (data != nullptr) {
     const auto bytes = static_cast<int64_t>(malloc_usable_size(data));
     Count(-bytes);
-    alive.fetch_sub(bytes, std::memory_order_relaxed);
+    allocated.fetch_sub(bytes, std::memory_order_relaxed);
     c10::free_cpu(data);
   }
 }
 
-[[noreturn]] void ThrowOutOfMemory(size_t wanted, int64_t free) {
-  ++counter.refusals;
+[[noreturn]] void ThrowOutOfMemory(size_t bytes, int64_t free) {
+  ++counter.out_of_memory_errors;
   C10_THROW_ERROR(OutOfMemoryError,
-                  absl::StrCat("out of host memory: ", wanted, " bytes were wanted, ",
-                               std::max<int64_t>(free, 0), " are free"));
+                  absl::StrCat("out of host memory: cannot allocate ", bytes, " bytes, ",
+                               std::max<int64_t>(free, 0), " are available"));
 }
 
-// What tensors may have in all.
+// Returns how many bytes all tensors together may take.
 int64_t Room(const std::filesystem::path& root) { return ReachableHostBytes(root) - kReserve; }
 
-// Counts the tensor as alive before it is, so that of two at a time one is refused if both do not
-// fit.
-void Promise(size_t bytes, const std::filesystem::path& root) {
+// Counts the tensor before it is allocated, so that two threads cannot take the same memory.
+void Reserve(size_t bytes, const std::filesystem::path& root) {
   const int64_t room = Room(root);
-  int64_t before = alive.load(std::memory_order_relaxed);
+  int64_t before = allocated.load(std::memory_order_relaxed);
   do {
     const int64_t free = room - before;
     if (free < 0 || bytes > static_cast<size_t>(free)) {
       ThrowOutOfMemory(bytes, free);
     }
-  } while (!alive.compare_exchange_weak(before, before + static_cast<int64_t>(bytes),
-                                        std::memory_order_relaxed));
+  } while (!allocated.compare_exchange_weak(before, before + static_cast<int64_t>(bytes),
+                                            std::memory_order_relaxed));
 }
 
 }  // namespace
 
 c10::DataPtr HostAllocator::allocate(size_t bytes) {
-  int64_t promised = 0;
+  int64_t reserved = 0;
   if (bytes >= kLarge) {
-    Promise(bytes, root_);
-    promised = static_cast<int64_t>(bytes);
+    Reserve(bytes, root_);
+    reserved = static_cast<int64_t>(bytes);
   }
   void* data = nullptr;
   try {
     data = c10::alloc_cpu(bytes);
   } catch (const c10::Error&) {
-    const int64_t others = alive.fetch_sub(promised, std::memory_order_relaxed) - promised;
+    const int64_t others = allocated.fetch_sub(reserved, std::memory_order_relaxed) - reserved;
     ThrowOutOfMemory(bytes, Room(root_) - others);
   }
   if (data != nullptr) {
     const auto taken = static_cast<int64_t>(malloc_usable_size(data));
     Count(taken);
-    alive.fetch_add(taken - promised, std::memory_order_relaxed);
+    allocated.fetch_add(taken - reserved, std::memory_order_relaxed);
   }
   return {data, data, &Free, c10::Device(c10::kCPU)};
 }
@@ -101,13 +100,13 @@ void HostAllocator::copy_data(void* destination, const void* source, size_t byte
 void InstallHostAllocator() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // A step frees what the next one allocates again. Given back to the system in between, every
-    // page of it would be faulted in and zeroed anew: a fifth of a convolutional step.
+    // A training step allocates what the previous one freed. If malloc returned that memory to the
+    // system, page faults would take a fifth of a convolutional step.
     // NOLINTBEGIN(concurrency-mt-unsafe): it takes malloc's locks.
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's maximum
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     // NOLINTEND(concurrency-mt-unsafe)
-    // Never destroyed: tensors outlive main().
+    // Never destroyed, because tensors outlive main().
     static HostAllocator& allocator = *new HostAllocator("/");
     c10::SetCPUAllocator(&allocator, /*priority=*/1);
   });
@@ -115,7 +114,7 @@ void InstallHostAllocator() {
 
 int64_t HostBytes() { return counter.bytes; }
 int64_t HostPeak() { return counter.peak; }
-int64_t HostRefusals() { return counter.refusals; }
+int64_t HostOutOfMemoryErrors() { return counter.out_of_memory_errors; }
 void ResetHostPeak() { counter.peak = counter.bytes; }
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// LibTorch's memory on the CPU, counted for each thread, and refused where there is none.
+// LibTorch's CPU allocator: counts memory per thread and fails cleanly when memory runs out.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@
 
 namespace braid {
 
-// Where there is no memory to be had, it throws c10::OutOfMemoryError, which says what was wanted
-// and what there is. malloc alone would not: Linux lends more than there is, and kills who uses it.
-// So large tensors are asked for only while all that live, touched or not, fit.
+// Throws c10::OutOfMemoryError, with the bytes requested and available, if there is not enough
+// memory. malloc alone does not fail: Linux overcommits and kills the process that touches the
+// memory. So the allocator refuses a large tensor unless all live tensors, touched or not, fit.
+// Thread-safe.
 class HostAllocator final : public c10::Allocator {
  public:
-  // root: as of ReachableHostBytes.
+  // `root`: see ReachableHostBytes().
   explicit HostAllocator(std::filesystem::path root) : root_(std::move(root)) {}
 
   c10::DataPtr allocate(size_t bytes) override;
@@ -26,16 +27,16 @@ class HostAllocator final : public c10::Allocator {
   const std::filesystem::path root_;
 };
 
-// Has LibTorch allocate through a HostAllocator from now on, and malloc keep what is freed. Before
-// any other use of LibTorch; later calls do nothing.
+// Makes LibTorch allocate through a HostAllocator and malloc keep freed memory. Must precede any
+// other use of LibTorch. Later calls do nothing.
 void InstallHostAllocator();
 
-// Of the calling thread: what it allocated less what it freed, and the most of it since
-// ResetHostPeak().
+// Bytes that the calling thread has allocated minus those that it has freed, and their maximum
+// since ResetHostPeak().
 int64_t HostBytes();
 int64_t HostPeak();
 void ResetHostPeak();
-// Allocations that were refused to the calling thread.
-int64_t HostRefusals();
+// Number of the calling thread's allocations that failed for lack of memory.
+int64_t HostOutOfMemoryErrors();
 
 }  // namespace braid

@@ -18,7 +18,8 @@ namespace {
 
 using Path = std::filesystem::path;
 
-// More than any machine has, and to be added to. Version 1 of cgroups says a larger number.
+// More than any machine has, but small enough to be added to. Version 1 of cgroups reports a larger
+// number if there is no limit.
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 2;
 
 using Keys = std::array<const char*, 2>;
@@ -27,7 +28,7 @@ struct CgroupVersion {
   const char* root;
   const char* limit;
   const char* used;
-  Keys cached;  // of memory.stat: what is given up before anything is killed
+  Keys cached;  // keys in memory.stat of memory that the kernel can reclaim
 };
 constexpr CgroupVersion kVersion1 = {"sys/fs/cgroup/memory",
                                      "memory.limit_in_bytes",
@@ -36,15 +37,15 @@ constexpr CgroupVersion kVersion1 = {"sys/fs/cgroup/memory",
 constexpr CgroupVersion kVersion2 = {
     "sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}};
 
-// What the file begins with; nullopt if that is no number, such as "max".
-std::optional<int64_t> Number(const Path& path) {
+// Reads the number at the start of a file; nullopt if there is none, for example "max".
+std::optional<int64_t> ReadNumber(const Path& path) {
   std::ifstream file(path);
   int64_t value = 0;
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-// The sum of the numbers behind `keys`; nullopt if the file does not have the first of them.
-std::optional<int64_t> Sum(const Path& path, const Keys& keys) {
+// Reads the sum of the values of `keys`; nullopt if the file lacks the first key.
+std::optional<int64_t> ReadSum(const Path& path, const Keys& keys) {
   std::ifstream file(path);
   int64_t sum = 0;
   bool has_first = false;
@@ -60,19 +61,19 @@ std::optional<int64_t> Sum(const Path& path, const Keys& keys) {
   return has_first ? std::optional(sum) : std::nullopt;
 }
 
-// What the limit of one cgroup leaves.
+// Returns the bytes below the limit of one cgroup.
 int64_t LeftIn(const Path& cgroup, const CgroupVersion& version) {
-  const int64_t limit = Number(cgroup / version.limit).value_or(kUnlimited);
+  const int64_t limit = ReadNumber(cgroup / version.limit).value_or(kUnlimited);
   if (limit >= kUnlimited) {
     return kUnlimited;
   }
-  const int64_t used = Number(cgroup / version.used).value_or(0) -
-                       Sum(cgroup / "memory.stat", version.cached).value_or(0);
+  const int64_t used = ReadNumber(cgroup / version.used).value_or(0) -
+                       ReadSum(cgroup / "memory.stat", version.cached).value_or(0);
   return std::max<int64_t>(limit - std::max<int64_t>(used, 0), 0);
 }
 
-// In `own` and all above it. In a container `own` may be its name outside: then there is only the
-// uppermost directory, which is the container's own.
+// Returns the bytes below the limits of the cgroup `own` and its ancestors. In a container, `own`
+// may be its name on the host: then only the top directory exists, which is the container's.
 int64_t LeftAlong(const Path& root, const Path& own, const CgroupVersion& version) {
   Path cgroup = root / version.root;
   int64_t left = LeftIn(cgroup, version);
@@ -87,7 +88,7 @@ int64_t LeftInCgroups(const Path& root) {
   std::ifstream file(root / "proc/self/cgroup");
   int64_t left = kUnlimited;
   for (std::string line; std::getline(file, line);) {
-    // "4:cpu,memory:/path", of version 2 "0::/path".
+    // Version 1: "4:cpu,memory:/path". Version 2: "0::/path".
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) {
       continue;
@@ -102,17 +103,17 @@ int64_t LeftInCgroups(const Path& root) {
   return left;
 }
 
-// The sum, in a file that counts in KiB.
+// Reads a sum in bytes from a file with values in KiB.
 int64_t SumOfKib(const Path& path, const Keys& keys) {
-  const std::optional<int64_t> sum = Sum(path, keys);
+  const std::optional<int64_t> sum = ReadSum(path, keys);
   return sum ? *sum * 1024 : kUnlimited;
 }
 
 }  // namespace
 
 int64_t ReachableHostBytes(const std::filesystem::path& root) {
-  // First: memory that goes back before the rest is read is then counted twice. Left out it would
-  // refuse what fits.
+  // Read first: memory that is freed in between is counted twice, not missed. Missing it would
+  // refuse tensors that fit.
   const int64_t own = SumOfKib(root / "proc/self/status", {"RssAnon:", "VmSwap:"});
   const int64_t machine = SumOfKib(root / "proc/meminfo", {"MemAvailable:", "SwapFree:"});
   return std::min(machine, LeftInCgroups(root)) + own;

@@ -1,4 +1,4 @@
-// The memory that this process can come to have, as the kernel tells it.
+// Memory that this process can use, as reported by the kernel.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,12 @@
 
 namespace braid {
 
-// The bytes that are still to be had, plus those that the process has for itself, in memory or
-// swapped out. To be had is what the machine has available and its free swap, or, if that is less,
-// what a limit of the process's cgroup, or of one above it, leaves, where files that are only
-// cached count as free. Touching memory does not change the sum. Where no file tells: more than any
-// machine has.
+// Returns the available bytes plus the bytes that the process has for itself, in memory or swapped
+// out, so touching memory does not change the result. Available is the smaller of the machine's
+// available memory and free swap and the room within the limits of the process's cgroup and its
+// ancestors, where cached files count as free. If no limit can be read: more than any machine has.
 //
-// root: the directory of proc and sys, "/".
+// `root` contains proc and sys; it is "/" except in tests.
 int64_t ReachableHostBytes(const std::filesystem::path& root);
 
 }  // namespace braid

@@ -1,16 +1,18 @@
+#include <map>
 #include <set>
 #include <utility>
 
-#include "server/devices/collectives.h"
+#include "server/base/status.h"
 #include "server/devices/communicator.h"
 #include "server/devices/cuda_backend.h"
+#include "server/devices/nccl_communicator.h"
 #include "server/devices/worker.h"
 
 namespace braid {
 namespace {
 
-// NCCL takes a GPU once in a communicator.
-bool AllOnGpusOfTheirOwn(const std::vector<Worker*>& workers) {
+// NCCL accepts a GPU only once per communicator.
+bool EachHasOwnGpu(const std::vector<Worker*>& workers) {
   std::set<int> gpus;
   for (const Worker* worker : workers) {
     const c10::Device device = worker->torch_device();
@@ -23,16 +25,26 @@ bool AllOnGpusOfTheirOwn(const std::vector<Worker*>& workers) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers) {
+absl::StatusOr<std::shared_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers) {
   return MakeCommunicator(std::move(workers), LoadCudaBackend().value_or(nullptr));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers,
+absl::StatusOr<std::shared_ptr<Communicator>> MakeCommunicator(std::vector<Worker*> workers,
                                                                CudaBackend* cuda) {
-  if (workers.size() < 2 || !AllOnGpusOfTheirOwn(workers)) {
+  if (workers.size() < 2 || !EachHasOwnGpu(workers)) {
     return nullptr;
   }
-  return Collectives::Create(std::move(workers), *cuda, Collectives::Options());
+  CommunicatorCache& cache = cuda->communicators();
+  const absl::MutexLock lock(&cache.mu);
+  std::erase_if(cache.by_workers, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<NcclCommunicator>& cached = cache.by_workers[workers];
+  if (std::shared_ptr<NcclCommunicator> used = cached.lock(); used && !used->aborted()) {
+    return used;
+  }
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<NcclCommunicator> made,
+                         NcclCommunicator::Create(std::move(workers), *cuda, {}));
+  cached = made;
+  return made;
 }
 
 }  // namespace braid

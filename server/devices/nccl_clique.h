@@ -1,4 +1,4 @@
-// NCCL's communicators of one set of GPUs, one communicator for each.
+// NCCL communicators of a set of GPUs, one per GPU.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,28 @@ namespace braid {
 
 enum class CollectiveKind { kBroadcast, kReduce, kAllReduce };
 
-// Begins collectives on streams of its own and does not wait for them. Tensors and ranks are as
-// Communicator has them. Made, destroyed and given collectives by one thread in the process at a
-// time; the other methods may be called meanwhile. All methods may throw what LibTorch throws.
+// Starts collectives on streams of its own without waiting for them. Tensors and ranks are those of
+// Communicator. Owned by an NcclCommunicator. At most one thread in the process may create, destroy
+// or Begin() at a time (CudaBackend::nccl_mutex()); the other methods may run concurrently. All
+// methods may throw LibTorch's exceptions.
 class NcclClique {
  public:
   virtual ~NcclClique() = default;
 
-  // Begins one collective on all ranks. UNIMPLEMENTED, with nothing begun, for a datatype that NCCL
-  // does not have.
+  // Starts one collective on all ranks. UNIMPLEMENTED, with nothing started, for a dtype that NCCL
+  // does not support.
   virtual absl::Status Begin(CollectiveKind kind, const std::vector<at::Tensor>& tensors) = 0;
-  // Called by rank's worker: marks what it has queued until now as sum `index` of the rank.
+  // Called by the rank's worker: records an event for sum `index` after the work queued so far.
   virtual absl::Status MarkReady(size_t rank, size_t index) = 0;
-  // Has the next collective begin after sum `index` of every rank.
+  // Makes the next collective wait for the event of sum `index` on every rank.
   virtual absl::Status FollowReady(size_t index) = 0;
 
-  // Blocks until the rank's part of all collectives has ended, or Abort() has ended it.
+  // Blocks until the rank's part of all collectives has ended or was aborted.
   virtual absl::Status Wait(size_t rank) = 0;
-  // Returns whether a collective is under way, without blocking; an error if one cannot end.
+  // Returns true if a collective is in flight, without blocking; an error if one has failed.
   virtual absl::StatusOr<bool> Running() = 0;
-  // Ends the collectives under way, also one that a thread is stuck in beginning. Called once,
-  // after which only Wait() is called.
+  // Ends the collectives in flight and unblocks a thread that is stuck in Begin(). Called at most
+  // once; afterwards only Wait() may be called.
   virtual void Abort() = 0;
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 thread_local RandomSeedGuard* guard_of_thread = nullptr;
 
-bool MayBeGivenGenerator(const c10::Argument& argument) {
+bool IsOptionalGenerator(const c10::Argument& argument) {
   static const c10::TypePtr kType = c10::OptionalType::create(c10::GeneratorType::get());
   return *argument.type() == *kType;
 }
@@ -37,7 +37,7 @@ void DrawForThread(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 bool Draws(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded) ||
-         absl::c_any_of(op.schema().arguments(), MayBeGivenGenerator);
+         absl::c_any_of(op.schema().arguments(), IsOptionalGenerator);
 }
 
 void RegisterRandomOperators(torch::Library& library) {
@@ -50,7 +50,7 @@ void RegisterRandomOperators(torch::Library& library) {
   }
 }
 
-// Held while operators draw from the shared generator of `device`.
+// Returns the lock of the default generator of `device`, which LibTorch has once per process.
 absl::Mutex& MutexOf(c10::Device device) {
   static std::array<absl::Mutex, 64> mutexes;
   return mutexes[static_cast<size_t>(device.index()) % mutexes.size()];
@@ -77,7 +77,7 @@ RandomSeedGuard::~RandomSeedGuard() { guard_of_thread = outer_; }
 void RandomSeedGuard::Draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                            torch::jit::Stack* stack) {
   const auto call = [&] { op.redispatchBoxed(BelowThreadKernels(keys), stack); };
-  // Operators without tensors are left alone: those that they are made of come here.
+  // Composite operators without tensor arguments pass: the operators that they call are handled.
   if (drawing_ || keys.highestBackendKey() != generator_.key_set().highestBackendKey()) {
     call();
     return;
@@ -86,7 +86,7 @@ void RandomSeedGuard::Draw(const c10::OperatorHandle& op, c10::DispatchKeySet ke
     const auto& arguments = op.schema().arguments();
     for (size_t a = 0; a < arguments.size(); ++a) {
       c10::IValue& given = torch::jit::peek(*stack, a, arguments.size());
-      if (MayBeGivenGenerator(arguments[a]) && given.isNone()) {
+      if (IsOptionalGenerator(arguments[a]) && given.isNone()) {
         given = generator_;
       }
     }

@@ -1,4 +1,4 @@
-// Random numbers that depend on a seed alone.
+// Random numbers that depend only on a seed.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,26 @@ struct IValue;
 
 namespace braid {
 
-// For its scope, what the calling thread draws on `device` follows from `seed`, whatever threads
-// with guards of their own draw. An inner guard takes the place of an outer one.
+// Makes the random numbers that the calling thread draws on `device` in a scope a function of
+// `seed`, independent of other threads with guards. An inner guard replaces an outer one.
 //
-// On a CPU, operators draw from a generator of the guard's own, unless they are given another one.
-// On a GPU, some kernels draw from the GPU's one generator alone. Around each operator that draws,
-// the guard sets that generator to where its own draws have left it, and excludes the operators of
-// other guards. A thread without a guard that draws at the same time, such as one that loads a
-// model, may shift these draws.
+// On a CPU, operators draw from the guard's own generator unless they are given another one. On a
+// GPU, some kernels can only draw from the GPU's default generator. Around each operator that
+// draws, the guard sets that generator to the state after its own last draw and locks out the
+// operators of other guards. A thread that draws without a guard at the same time, for example
+// while it loads a model, may change the numbers.
 //
-// A backward pass that LibTorch hands to another thread, and what a model forks, draw as if there
-// were no guard.
+// The guard does not apply to threads that LibTorch starts for a backward pass or a fork.
 class RandomSeedGuard {
  public:
   RandomSeedGuard(c10::Device device, uint64_t seed);
-  // For a device whose kernels draw from `shared` alone.
+  // For a device whose kernels can only draw from `shared`.
   RandomSeedGuard(at::Generator shared, uint64_t seed);
   ~RandomSeedGuard();
   RandomSeedGuard(const RandomSeedGuard&) = delete;
   RandomSeedGuard& operator=(const RandomSeedGuard&) = delete;
 
-  // Calls `op`, which draws, for the thread that holds the guard.
+  // Calls `op`, which draws, on the thread that holds the guard.
   void Draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
             std::vector<c10::IValue>* stack);
 
@@ -47,9 +46,9 @@ class RandomSeedGuard {
   at::Generator generator_;
   const bool shared_;
   const uint64_t seed_;
-  // Of a shared generator.
-  at::Tensor state_;      // after the guard's last draw; undefined before the first
-  bool drawing_ = false;  // within an operator that the generator was set for
+  // For a shared generator.
+  at::Tensor state_;      // state after the guard's last draw; undefined before the first
+  bool drawing_ = false;  // true within an operator that draws
   RandomSeedGuard* const outer_;
   const ThreadKernelsGuard kernels_;
 };

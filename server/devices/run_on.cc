@@ -19,10 +19,10 @@
 namespace braid {
 namespace {
 
-// What a person needs of a TorchScript error: of an operator that failed, the line after
-// "RuntimeError: "; of a `raise`, the last line; the rest is the interpreter's stack. Other errors
-// begin with theirs.
-absl::string_view Essence(absl::string_view message) {
+// Extracts the line that explains an error. In TorchScript's errors, this is the line after
+// "RuntimeError: " for an operator and the last line for a `raise`; the rest is the interpreter's
+// stack. In other errors, it is the first line.
+absl::string_view Cause(absl::string_view message) {
   constexpr absl::string_view kRuntimeError = "RuntimeError: ";
   constexpr absl::string_view kInterpreter = "The following operation failed in the TorchScript";
   message = absl::StripAsciiWhitespace(message);
@@ -35,25 +35,21 @@ absl::string_view Essence(absl::string_view message) {
   return absl::StripAsciiWhitespace(line);
 }
 
-// The interpreter throws what a model ran into as an exception of its own: its words are left.
+// Recognizes out-of-memory errors that TorchScript's interpreter wraps in its own exception type.
 bool IsOutOfMemory(absl::string_view message) {
   return absl::StrContains(message, "out of host memory") ||
          absl::StrContains(message, "CUDA out of memory");
 }
 
 absl::Status OutOfMemory(absl::string_view message) {
-  const absl::string_view device = DeviceOfThread();
+  const absl::string_view device = CurrentDeviceName();
   return absl::ResourceExhaustedError(
       absl::StrCat(device.empty() ? "host" : device, ": ", message));
 }
 
-// `refused`: the thread was refused memory meanwhile. Compiled code does not say so.
-absl::Status Failure(absl::string_view message, bool refused) {
-  message = Essence(message);
-  if (IsOutOfMemory(message)) {
-    return OutOfMemory(message);
-  }
-  return refused ? OutOfMemory("out of memory") : absl::InternalError(message);
+absl::Status Failure(absl::string_view message) {
+  message = Cause(message);
+  return IsOutOfMemory(message) ? OutOfMemory(message) : absl::InternalError(message);
 }
 
 absl::Status FirstError(const std::vector<absl::Status>& results) {
@@ -68,26 +64,24 @@ absl::Status FirstError(const std::vector<absl::Status>& results) {
 }  // namespace
 
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work) {
-  const int64_t errors_before = OutOfMemoryErrorsOfThread();
-  const auto refused = [&] { return OutOfMemoryErrorsOfThread() > errors_before; };
   try {
     return work();
   } catch (const c10::OutOfMemoryError& error) {
-    return OutOfMemory(Essence(error.what_without_backtrace()));
+    return OutOfMemory(Cause(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
-    return Failure(error.what_without_backtrace(), refused());
+    return Failure(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     return OutOfMemory("out of host memory");
   } catch (const std::exception& error) {
-    return Failure(error.what(), refused());
+    return Failure(error.what());
   }
 }
 
-absl::Status RunFor(Worker& worker, absl::FunctionRef<absl::Status()> work) {
+absl::Status RunAndSynchronize(Worker& worker, absl::FunctionRef<absl::Status()> work) {
   absl::Status done = worker.healthy() ? CatchTorch(work) : worker.LostStatus();
   const absl::Status ended = worker.Synchronize();
   if (!worker.healthy()) {
-    return worker.LostStatus();  // whatever came of it
+    return worker.LostStatus();
   }
   done.Update(ended);
   return done;
@@ -105,7 +99,8 @@ absl::Status RepeatOnEach(const std::vector<Worker*>& workers, Phase phase, int6
   const std::function<void(size_t, int64_t)> post = [&](size_t i, int64_t left) {
     workers[i]->Post([&, i, left] {
       Worker& worker = *workers[i];
-      results[i] = worker.Measure(phase, [&] { return RunFor(worker, [&] { return work(i); }); });
+      results[i] =
+          worker.Measure(phase, [&] { return RunAndSynchronize(worker, [&] { return work(i); }); });
       if (results[i].ok() && left > 1) {
         post(i, left - 1);
       } else {
@@ -120,19 +115,19 @@ absl::Status RepeatOnEach(const std::vector<Worker*>& workers, Phase phase, int6
   return FirstError(results);
 }
 
-absl::Status RunBesideEach(const std::vector<Worker*>& workers,
-                           absl::FunctionRef<absl::Status(size_t)> work) {
+absl::Status RunOnLoadThreads(const std::vector<Worker*>& workers,
+                              absl::FunctionRef<absl::Status(size_t)> work) {
   std::vector<absl::Status> results(workers.size());
   const auto run = [&](size_t i) {
     Worker& worker = *workers[i];
     const std::string name = absl::StrCat("load ", worker.name());
     pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-    results[i] = RunFor(worker, [&] {
-      worker.Enter();
+    results[i] = RunAndSynchronize(worker, [&] {
+      worker.EnterForLoading();
       return work(i);
     });
   };
-  // Threads may be what is not to be had; those that have begun are joined all the same.
+  // Creating a thread may throw. Threads that have started are joined anyway.
   const absl::Status started = CatchTorch([&] {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < workers.size(); ++i) {

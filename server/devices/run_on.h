@@ -1,4 +1,4 @@
-// Fan out to workers, or to threads beside them, and wait for all.
+// Functions that run work on workers or on load threads and wait for it.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,31 @@
 
 namespace braid {
 
-// Runs `work(i)` on `workers[i]` for every i at the same time, each followed by the device's
-// synchronization, and counts the time as `phase`. Waits for all, whatever fails; returns the first
-// error in the order of the workers. Not to be called by a worker.
+// Runs `work(i)` on `workers[i]` for every i at the same time, synchronizes the devices and adds
+// the time to `phase`. Blocks until all have ended, even if some fail. Returns the first error in
+// the order of `workers`. Must not be called on a worker's thread.
 absl::Status RunOnEach(const std::vector<Worker*>& workers, Phase phase,
                        absl::FunctionRef<absl::Status(size_t)> work);
 
-// The same `times` times, at least once, on each until it fails there. Each run is a task, posted
-// when the one before has ended: what else a worker has to do comes in between, by its turns.
+// Same, `times` times (at least once) or until it fails. Each run is a task of its own, so other
+// work of the worker runs in between.
 absl::Status RepeatOnEach(const std::vector<Worker*>& workers, Phase phase, int64_t times,
                           absl::FunctionRef<absl::Status(size_t)> work);
 
-// As RunOnEach(), but each on a thread of its own that has entered the worker's device, while the
-// worker does what it has to do: for what takes long and computes little, such as to read a file
-// and to copy it to the device. It is no time of the worker's, so no phase counts it.
-absl::Status RunBesideEach(const std::vector<Worker*>& workers,
-                           absl::FunctionRef<absl::Status(size_t)> work);
+// Same as RunOnEach(), but each `work(i)` runs on a new thread that has entered the device for
+// loading (Worker::EnterForLoading()), so the worker keeps serving. For work that takes long and
+// computes little, such as reading a file and copying it to the device. Counted in no phase.
+absl::Status RunOnLoadThreads(const std::vector<Worker*>& workers,
+                              absl::FunctionRef<absl::Status(size_t)> work);
 
-// `work()` on the calling thread, which has entered the worker's device or does so in it, then the
-// device's synchronization: after an error, too, what was begun has to end. UNAVAILABLE, whatever
-// came of it, if the device is lost; it runs nothing if that is known.
-absl::Status RunFor(Worker& worker, absl::FunctionRef<absl::Status()> work);
+// Runs `work()` on the calling thread, which has entered the worker's device or does so in `work`,
+// and synchronizes the device, even after an error. UNAVAILABLE if the device is lost, before or
+// after.
+absl::Status RunAndSynchronize(Worker& worker, absl::FunctionRef<absl::Status()> work);
 
-// `work()` as the calling thread's, with what LibTorch throws as a Status: RESOURCE_EXHAUSTED,
-// naming the device that the thread computes for, for memory that is not to be had, else INTERNAL
-// with the first line of its message. The only place that catches.
+// Runs `work()` on the calling thread and turns LibTorch's exceptions into a Status: out-of-memory
+// errors into RESOURCE_EXHAUSTED that names the thread's device, all others into INTERNAL with the
+// first line of the message.
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> work);
 
 }  // namespace braid

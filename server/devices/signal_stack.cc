@@ -9,7 +9,7 @@
 namespace braid {
 namespace {
 
-// What the kernel keeps of a processor's registers takes 3 to 12 KiB.
+// The kernel saves 3 to 12 KiB of registers.
 constexpr size_t kBytes = size_t{64} << 10;
 
 class SignalStack {
@@ -17,7 +17,7 @@ class SignalStack {
   SignalStack() {
     stack_t there = {};
     if (sigaltstack(nullptr, &there) != 0 || (there.ss_flags & SS_DISABLE) == 0) {
-      return;  // a sanitizer's
+      return;  // a sanitizer has installed one
     }
     memory_ = std::make_unique<char[]>(kBytes);
     stack_t stack = {};
@@ -44,8 +44,8 @@ class SignalStack {
 void UseSignalStack() { static thread_local const SignalStack stack; }
 
 void UseSignalStacks(int threads) {
-  // What `#pragma omp parallel` calls. LibTorch brings its OpenMP; a program that is linked with
-  // another has two.
+  // The function behind `#pragma omp parallel`, in LibTorch's OpenMP library. Linking with OpenMP
+  // would add a second one.
   using Parallel = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
   const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
   if (threads > 1 && parallel != nullptr) {

@@ -1,14 +1,14 @@
-// Where the handlers of signals run on threads that compute.
+// Alternate signal stacks of threads that compute.
 #pragma once
 
 namespace braid {
 
-// Gives the calling thread memory for the handlers of its signals, unless it has some, until it
-// ends. Kernels of matrix products point the stack register into a buffer of theirs: a handler that
-// runs on "the stack", as that of shared memory which a client has cut off, writes what the
-// processor has to keep in front of that buffer, over what malloc has there.
+// Gives the calling thread an alternate signal stack until it ends, unless it has one. Kernels of
+// matrix products point the stack register into a buffer of theirs. A signal handler on "the
+// stack", such as the SIGBUS handler for shared memory that a client has truncated, would overwrite
+// malloc's data in front of that buffer.
 void UseSignalStack();
-// The same for the `threads` OpenMP threads that compute with the calling one, which is among them.
+// Same, for the `threads` OpenMP threads that compute with the calling thread, including itself.
 void UseSignalStacks(int threads);
 
 }  // namespace braid

@@ -1,8 +1,8 @@
-// Kernels that stand before LibTorch's on one thread at a time.
+// Kernels that take precedence over LibTorch's on individual threads.
 //
 // A kernel that is registered under kThreadKernels (TORCH_LIBRARY_IMPL(aten, DeferredInit, …)) is
-// called, instead of LibTorch's, by a thread that holds a ThreadKernelsGuard. All other operators,
-// and all operators on other threads, run as if there were none: nothing is overridden.
+// called instead of LibTorch's on threads that hold a ThreadKernelsGuard. Other operators and other
+// threads are not affected.
 #pragma once
 
 #include "c10/core/DispatchKey.h"
@@ -11,11 +11,11 @@
 
 namespace braid {
 
-// LibTorch keeps this key for modes that others bring, before autograd and autocast, and registers
-// nothing under it.
+// LibTorch reserves this key, which precedes autograd and autocast, for external modes and
+// registers nothing under it.
 inline constexpr c10::DispatchKey kThreadKernels = c10::DispatchKey::DeferredInit;
 
-// For its scope, on the calling thread.
+// Enables the kernels on the calling thread in a scope.
 class ThreadKernelsGuard {
  public:
   ThreadKernelsGuard();
@@ -24,7 +24,7 @@ class ThreadKernelsGuard {
   const c10::impl::IncludeDispatchKeyGuard include_;
 };
 
-// What a kernel that was called with `keys` redispatches with, to come to LibTorch's.
+// Returns the keys with which a kernel that was called with `keys` redispatches to LibTorch's.
 inline c10::DispatchKeySet BelowThreadKernels(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kThreadKernels);
 }

@@ -1,12 +1,11 @@
-// LibTorch's per-thread settings, which every thread that computes for a device needs.
+// LibTorch's settings of threads that compute for a device.
 #pragma once
 
 namespace braid {
 
-// For the calling thread: `threads` intra-op threads (at least 1), TorchScript without its
-// profiling optimizer (whose first calls at each shape are ten times slower than the ones after,
-// which a server cannot offer), and backward passes on the thread that asks for them instead of
-// LibTorch's own.
+// Sets the calling thread up: `threads` intra-op threads (at least 1), TorchScript without its
+// profiling optimizer, whose first calls at each shape are ten times slower than later ones, and
+// backward passes on the calling thread instead of LibTorch's own threads.
 void SetUpWorkerThread(int threads);
 
 }  // namespace braid

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -16,12 +17,12 @@
 namespace braid {
 namespace {
 
-// The worker that the thread computes for.
+// Worker that the thread computes for.
 thread_local const Worker* worker_of_thread = nullptr;
-// The worker whose own thread this is.
+// Worker whose own thread this is.
 thread_local const Worker* owner_of_thread = nullptr;
 
-// For its scope the calling thread computes for a worker's device.
+// Makes the calling thread compute for a worker in a scope.
 class ComputesFor {
  public:
   explicit ComputesFor(const Worker* worker) : outer_(std::exchange(worker_of_thread, worker)) {}
@@ -35,12 +36,12 @@ class ComputesFor {
 
 }  // namespace
 
-absl::string_view DeviceOfThread() {
+absl::string_view CurrentDeviceName() {
   return worker_of_thread != nullptr ? worker_of_thread->name() : absl::string_view();
 }
 
-int64_t OutOfMemoryErrorsOfThread() {
-  return HostRefusals() +
+int64_t OutOfMemoryErrors() {
+  return HostOutOfMemoryErrors() +
          (worker_of_thread != nullptr ? worker_of_thread->device().out_of_memory_errors() : 0);
 }
 
@@ -74,17 +75,32 @@ void Worker::Post(Task task) {
   wake_.Signal();
 }
 
+void Worker::PostToAll(const std::vector<Worker*>& workers,
+                       absl::FunctionRef<Task(size_t)> task) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // All threads lock in the order of addresses.
+  const std::set<Worker*> locked(workers.begin(), workers.end());
+  for (Worker* worker : locked) {
+    worker->posting_mu_.Lock();
+  }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    workers[i]->Post(task(i));
+  }
+  for (Worker* worker : locked) {
+    worker->posting_mu_.Unlock();
+  }
+}
+
 void Worker::AddSource(std::weak_ptr<WorkSource> source) {
   const absl::MutexLock lock(&mu_);
-  // It starts where the others are.
+  // The new source gets no credit for the time before.
   const absl::Duration served = sources_.empty() ? absl::ZeroDuration() : sources_.front().served;
   sources_.push_back({std::move(source), served});
   wake_.Signal();
 }
 
 bool Worker::Wake() {
-  // The flag is set before the worker asks its sources and whoever wakes it has queued its work
-  // before: one of the two sees the other.
+  // The worker sets the flag before it asks its sources, and callers queue work before they wake
+  // it, so at least one of the two sees the other.
   if (!asleep_.exchange(false)) {
     return false;
   }
@@ -93,13 +109,13 @@ bool Worker::Wake() {
   return true;
 }
 
-bool Worker::RunHere(WorkSource& source) {
-  // Whatever a batch turns out to take, one thread waits for it at most.
-  static std::atomic<bool> somewhere{false};
-  if (!asleep_.load() || !device_->lendable() || somewhere.exchange(true)) {
+bool Worker::RunInline(WorkSource& source) {
+  // A batch may take longer than expected. Only one calling thread is held up at a time.
+  std::atomic<bool>& running = *options_.inline_batch;
+  if (!asleep_.load() || !device_->lendable() || running.exchange(true)) {
     return false;
   }
-  const absl::Cleanup over = [] { somewhere = false; };
+  const absl::Cleanup over = [&running] { running = false; };
   Choice choice = Lend(source);
   if (!choice.work) {
     return false;
@@ -143,7 +159,7 @@ void Worker::TakeBack() {
   working_ = false;
   asleep_ = true;
   if (stop_ || !tasks_.empty()) {
-    wake_.Signal();  // it chooses
+    wake_.Signal();
     return;
   }
   WorkSource::Next next = TakeBatch(options_.clock->Now());
@@ -186,7 +202,7 @@ Worker::Measurement::~Measurement() {
 }
 
 void Worker::EndIntervals(bool known) {
-  // Those inside of others, which began later, first.
+  // Nested intervals, which began later, come first.
   for (auto it = intervals_.rbegin(); known && it != intervals_.rend(); ++it) {
     const Interval& interval = **it;
     if (interval.end == nullptr) {
@@ -215,11 +231,11 @@ absl::Status Worker::Synchronize() {
   if (!absl::IsUnavailable(status)) {
     return status;
   }
-  Lose(status);
+  MarkLost(status);
   return LostStatus();
 }
 
-void Worker::Lose(const absl::Status& why) {
+void Worker::MarkLost(const absl::Status& why) {
   if (!healthy_.exchange(false)) {
     return;  // another thread has reported it
   }
@@ -232,8 +248,7 @@ void Worker::Lose(const absl::Status& why) {
 
 absl::Status Worker::LostStatus() const {
   return absl::UnavailableError(
-      absl::StrCat("device ", options_.name,
-                   " is lost to this server, which has to be restarted; the log says why"));
+      absl::StrCat("device ", options_.name, " is lost (see the log; restart the server)"));
 }
 
 void Worker::AddBusy(Phase phase, absl::Duration busy) {
@@ -252,15 +267,17 @@ absl::Duration Worker::busy(Phase phase) const {
       busy_nanoseconds_[static_cast<size_t>(phase)].load(std::memory_order_relaxed));
 }
 
-void Worker::Enter() {
+void Worker::EnterForLoading() {
   SetUpWorkerThread(device_->threads());
-  device_->Enter();
+  device_->EnterForLoading();
   worker_of_thread = this;
 }
 
 void Worker::Run() {
+  SetUpWorkerThread(device_->threads());
+  device_->Enter();
   owner_of_thread = this;
-  Enter();
+  worker_of_thread = this;
   while (true) {
     Choice choice = Choose();
     if (!choice.work) {
@@ -279,7 +296,7 @@ void Worker::Run() {
 absl::Duration Worker::Do(Choice* choice) {
   const absl::Time start = absl::Now();
   choice->work();
-  choice->work = nullptr;  // what it holds goes before the worker counts as free
+  choice->work = nullptr;  // releases what it holds before the worker counts as free
   return absl::Now() - start;
 }
 
@@ -339,21 +356,21 @@ WorkSource::Next Worker::TakeBatch(absl::Time now) {
   return earliest;
 }
 
-WorkSource::Next Worker::TakeBatch(Sources::iterator source, WorkSource& from, absl::Time now) {
+WorkSource::Next Worker::TakeBatch(Sources::iterator place, WorkSource& from, absl::Time now) {
   WorkSource::Next next = from.Take(*this, now);
   if (std::holds_alternative<WorkSource::Work>(next)) {
-    // Those before it have no work, and are owed none for the time until they have.
-    for (auto idle = sources_.begin(); idle != source; ++idle) {
-      idle->served = source->served;
+    // The sources before it have no work and get no credit for this time.
+    for (auto idle = sources_.begin(); idle != place; ++idle) {
+      idle->served = place->served;
     }
-    std::rotate(sources_.begin(), source, source + 1);
+    std::rotate(sources_.begin(), place, place + 1);
   }
   return next;
 }
 
 void Worker::CountBatch(absl::Duration time) {
   share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
-  // Sources are only added behind it meanwhile.
+  // The source is still the first one: new sources are added at the end.
   if (sources_.empty()) {
     return;  // stopped
   }

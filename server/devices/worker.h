@@ -1,15 +1,13 @@
-// The thread that owns a device slot: what that device computes runs on it. What a model that is
-// loaded brings there comes from a thread beside it (Enter()).
+// Thread of a device slot. All computation on the device runs on it.
 //
-// Two kinds of work reach it. Tasks are posted to this worker by name (a training step's share, a
-// run of a warm-up) and run in the order of posting. Batches are pulled: when the worker is
-// free it asks its sources, the queues of the models that it holds a replica of, for the next one,
-// first the source that has had the least of its time.
-// Batches go first; `training_share` of the time for which both kinds wait is the tasks' all the
-// same.
+// A worker gets two kinds of work. Tasks are posted to one worker, such as a rank's share of a
+// training step or a warm-up run, and run in the order of posting. Batches are pulled: a free
+// worker asks its sources, the queues of the models that it has replicas of, and starts with the
+// source that has used the least of its time. Batches go first, but tasks get `training_share` of
+// the time while both wait.
 //
-// A batch that takes less time than a sleeping thread takes to wake may run on the thread that
-// brings it, which has the device lent for so long.
+// A batch that takes less time than waking a thread may run on the thread that submits it
+// (RunInline()). Models are loaded by other threads, on a stream of their own (RunOnLoadThreads()).
 #pragma once
 
 #include <array>
@@ -26,6 +24,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -41,26 +40,27 @@ namespace braid {
 
 class Worker;
 
-// Where a worker finds batches. Thread-safe.
+// Source of batches. Thread-safe.
 class WorkSource {
  public:
   using Work = absl::AnyInvocable<void()>;
-  // Work to do now; or the time from which there will be some (InfiniteFuture: until Wake()).
+  // Work to do now, or the earliest time when there may be some (InfiniteFuture: not before
+  // Wake()).
   using Next = std::variant<Work, absl::Time>;
 
   virtual ~WorkSource() = default;
-  // What `worker` should do next, at `now`. Takes what it returns. The worker calls it under its
-  // lock: it neither blocks nor calls a worker.
+  // Removes and returns the next work for `worker`. The worker calls it with its lock held, so it
+  // must neither block nor call a worker.
   virtual Next Take(const Worker& worker, absl::Time now) = 0;
-  // Of the time for which several sources have work, this one's part is proportional to it. > 0.
+  // Relative share of the time when several sources have work. > 0.
   virtual double weight() const { return 1; }
 };
 
-// The name of the device that the calling thread computes for; empty where it does for none.
-absl::string_view DeviceOfThread();
-// Allocations, of its device's memory or of the host's, that have been refused to the calling
-// thread; of a GPU those of other threads, too.
-int64_t OutOfMemoryErrorsOfThread();
+// Returns the name of the device that the calling thread computes for, or an empty string.
+absl::string_view CurrentDeviceName();
+// Returns the number of allocations that failed for lack of memory: on the host, those of the
+// calling thread, and on its device, those of all threads.
+int64_t OutOfMemoryErrors();
 
 // Thread-safe.
 class Worker {
@@ -69,12 +69,14 @@ class Worker {
 
   struct Options {
     std::string name;
-    // Of the time for which tasks and batches both wait, the tasks' part, in [0, 1].
+    // Share of the time that tasks get while batches wait, too. In [0, 1).
     double training_share = 0.25;
     const Clock* clock = nullptr;  // outlives the worker
     Metrics* metrics = nullptr;    // outlives the worker
-    // Called once, by the thread that notices, when its device is lost. Must not block.
+    // Called once when the device is lost, by the thread that notices. Must not block.
     std::function<void(const absl::Status& why)> on_lost = nullptr;
+    // True while a thread is in RunInline(). Workers that share it run one inline batch at a time.
+    std::shared_ptr<std::atomic<bool>> inline_batch = std::make_shared<std::atomic<bool>>(false);
   };
 
   Worker(Options options, std::unique_ptr<Device> device);
@@ -82,62 +84,63 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Runs the tasks that are posted, then joins the thread; takes no batch any more. Workers that
-  // know each other are all stopped before one of them goes.
+  // Takes no more batches, runs the tasks that are posted and joins the thread. Stop all workers
+  // whose tasks use each other before you destroy one.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Queues `task`. Its callers bound how many they post.
+  // Queues `task`. The queue is unbounded: callers limit how many tasks they post.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Posts `task(i)` to `workers[i]` for every i. Calls that share workers reach them in the same
+  // order, so tasks that wait for each other do not deadlock.
+  static void PostToAll(const std::vector<Worker*>& workers, absl::FunctionRef<Task(size_t)> task);
 
-  // From now on asks `source` too, as long as it lives. Sources that have work share the time by
-  // their weights.
+  // Adds a source, which the worker asks as long as it lives.
   void AddSource(std::weak_ptr<WorkSource> source) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has a free worker ask its sources again. False if it is at work, or woken already.
+  // Makes a sleeping worker ask its sources again. Returns false if it is busy or already woken.
   bool Wake() ABSL_LOCKS_EXCLUDED(mu_);
-  // If the worker has nothing to do, and its device lets any thread compute for it: runs the next
-  // batch of `source` here, for which the calling thread, no worker's, is the worker's. One thread
-  // in the process at a time. False: nothing was run.
-  bool RunHere(WorkSource& source) ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs the next batch of `source` on the calling thread, which is no worker's, if the worker is
+  // idle and its device lendable. Returns false if nothing was run.
+  bool RunInline(WorkSource& source) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Runs `work` on the calling thread, which is the worker's, and counts the time as `phase`, less
-  // what was measured inside. Adds all of it to `*total`, if that is given. The time of a GPU is
-  // what its stream takes, and is known after the next Synchronize(), until which `total` is valid.
+  // Runs `work` on the calling thread, which is the worker's, and adds its time to `phase`, without
+  // the time of nested calls. Adds the whole time to `*total`, if given. On a GPU, this is the time
+  // on its stream, which is known after the next Synchronize(); `total` must be valid until then.
   template <typename Work>
   auto Measure(Phase phase, Work work, absl::Duration* total = nullptr) {
     const Measurement measurement(this, phase, total);
     return work();
   }
   void AddBusy(Phase phase, absl::Duration busy);
-  // `rows` rows went through a forward pass together.
+  // Counts a forward pass of `rows` rows.
   void CountChunk(DeviceWork work, int64_t rows);
-  // What it does next has waited for `queued`. It counts tasks itself.
+  // Records the queueing time of a batch. The worker records that of tasks itself.
   void RecordQueued(DeviceWork work, absl::Duration queued) { metrics_.RecordQueued(work, queued); }
 
-  // Makes the calling thread, for as long as it lasts, the device's beside the worker's own: set up
-  // as that is, and with the same stream, so that neither sees memory that the other still uses. It
-  // ends before the worker goes, and enters no other's device.
-  void Enter();
+  // Sets the calling thread up to load models on the device: settings of LibTorch and the stream
+  // for loading. The thread must end before the worker is destroyed and must not enter another
+  // device.
+  void EnterForLoading();
 
-  // Device::Synchronize(), for a thread that has entered the device. Once it was UNAVAILABLE it
-  // always is, and the worker healthy no more: what it is given has to be refused.
+  // Calls Device::Synchronize() on a thread that has entered the device. Once it returns
+  // UNAVAILABLE, the device is lost: every later call returns UNAVAILABLE, too.
   absl::Status Synchronize();
-  // The device is lost for the reason `why`, whatever it says itself: as if Synchronize() had been
-  // UNAVAILABLE. Any thread.
-  void Lose(const absl::Status& why);
+  // Marks the device as lost because of `why`.
+  void MarkLost(const absl::Status& why);
+  // Returns false once the device is lost.
   bool healthy() const { return healthy_.load(); }
-  // What Synchronize() says of a worker that is not healthy. Any thread.
+  // Returns the error of work for a lost device.
   absl::Status LostStatus() const;
 
   const std::string& name() const { return options_.name; }
   Device& device() { return *device_; }
   const Device& device() const { return *device_; }
   c10::Device torch_device() const { return device_->torch_device(); }
-  // What it does next may be something else than a batch of the source that asks.
+  // Returns true if the worker has tasks or several sources.
   bool has_other_work() const ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::MutexLock lock(&mu_);
     return !tasks_.empty() || sources_.size() > 1;
   }
-  // Not at work just now.
+  // Returns true if the worker is idle.
   bool free() const { return !working_.load(); }
   absl::Duration busy(Phase phase) const;
   int64_t samples() const { return samples_.load(std::memory_order_relaxed); }
@@ -145,24 +148,23 @@ class Worker {
  private:
   struct Source {
     std::weak_ptr<WorkSource> source;
-    // Time that its batches took, divided by its weight; what it did not ask for while it had no
-    // work is counted as if it had been given.
+    // Time of its batches divided by its weight. A source that had no work does not catch up.
     absl::Duration served;
   };
   struct PostedTask {
     Task task;
     absl::Time posted;
   };
-  // A call of Measure() on a device whose time is known later.
+  // Call of Measure() on a device whose events give the time later.
   struct Interval {
     Phase phase;
     absl::Duration* total;
-    Interval* outer;  // the one around it, nullptr if there is none
+    Interval* outer;  // enclosing interval, or nullptr
     std::unique_ptr<Moment> begin;
-    std::unique_ptr<Moment> end = nullptr;  // while it goes on
-    absl::Duration inner = {};              // measured inside
+    std::unique_ptr<Moment> end = nullptr;  // nullptr while it is open
+    absl::Duration inner = {};              // time of nested intervals
   };
-  // A call of Measure().
+  // Scope of a call of Measure().
   class Measurement {
    public:
     Measurement(Worker* worker, Phase phase, absl::Duration* total);
@@ -175,7 +177,7 @@ class Worker {
     const Phase phase_;
     absl::Duration* const total_;
     const absl::Time start_ = absl::Now();
-    absl::Duration outside_;  // measured before, in the call around this one
+    absl::Duration outside_;  // nested time of the enclosing call so far
     Interval* interval_ = nullptr;
   };
   struct Choice {
@@ -186,37 +188,36 @@ class Worker {
   using Sources = std::vector<Source>;
 
   void Run();
-  // The next thing to do; blocks until there is one. Empty `work` at the end.
+  // Returns the next work; blocks until there is some. `work` is empty when the worker stops.
   Choice Choose() ABSL_LOCKS_EXCLUDED(mu_);
   WorkSource::Next TakeBatch(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What `source`, which is one of sources_, has to do; its place is the first then.
-  WorkSource::Next TakeBatch(Sources::iterator source, WorkSource& from, absl::Time now)
+  // Takes a batch of `from`, the source at `place` in sources_, and moves it to the front.
+  WorkSource::Next TakeBatch(Sources::iterator place, WorkSource& from, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the intervals that are over; counts them if `known`.
+  // Removes the closed intervals. Counts their time if `known`.
   void EndIntervals(bool known);
-  // Runs it to its end. The time that it took.
+  // Runs the work and returns the time that it took.
   static absl::Duration Do(Choice* choice);
-  // What `source` has to do, for which the device is lent until TakeBack(); empty `work`: nothing.
+  // Takes a batch of `source` and lends the device until TakeBack(). `work` is empty if there is no
+  // batch or if the worker is busy.
   Choice Lend(WorkSource& source) ABSL_LOCKS_EXCLUDED(mu_);
-  // What has come meanwhile is the worker's.
+  // Ends the loan and hands work that has arrived to the worker's thread.
   void TakeBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The batch that was taken last took `time`.
+  // Charges `time` to the source of the latest batch.
   void CountBatch(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Immutable after construction.
+  // Constant after construction.
   const Options options_;
   const std::unique_ptr<Device> device_;
 
-  // Touched only by the thread that works: what Measure() has counted within the call that it is
-  // in ...
+  // Used by the thread that runs the current work: time measured within the current call.
   absl::Duration measured_;
-  // ... and by the worker's own thread: intervals in the order of their begin, and the innermost
-  // one that goes on.
+  // Used by the worker's thread: intervals in the order of their begin, and the innermost open one.
   std::vector<std::unique_ptr<Interval>> intervals_;
   Interval* open_ = nullptr;
 
-  // Provide their own synchronization.
+  // Thread-safe.
   DeviceMetrics metrics_;
   std::atomic<bool> working_{true};
   std::atomic<bool> asleep_{false};
@@ -224,14 +225,17 @@ class Worker {
   std::atomic<bool> healthy_{true};
   std::array<std::atomic<int64_t>, kPhases> busy_nanoseconds_{};
 
+  // Held by PostToAll().
+  absl::Mutex posting_mu_;
+
   mutable absl::Mutex mu_;
   absl::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool lent_ ABSL_GUARDED_BY(mu_) = false;  // to a thread in RunHere(); the worker's waits
-  // Taken from a source for the worker's thread.
+  bool lent_ ABSL_GUARDED_BY(mu_) = false;  // to a thread in RunInline()
+  // Batch that TakeBack() took for the worker's thread.
   WorkSource::Work handed_over_ ABSL_GUARDED_BY(mu_);
   std::deque<PostedTask> tasks_ ABSL_GUARDED_BY(mu_);
-  // By `served`, but for the first one, whose batch has just run.
+  // Sorted by `served`, except that the source of the latest batch is first.
   Sources sources_ ABSL_GUARDED_BY(mu_);
   WorkShare share_ ABSL_GUARDED_BY(mu_);
 

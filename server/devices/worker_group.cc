@@ -10,16 +10,12 @@
 namespace braid {
 namespace {
 
-// Held while a worker group is posted: two that share two workers must reach both in one order,
-// else each would wait for the other.
-ABSL_CONST_INIT absl::Mutex posting_mutex(absl::kConstInit);
-
-// Ranks come to a meeting within microseconds of each other, and to be woken takes tens of them. So
-// each first looks for the others for a while. It does not yield meanwhile: on a busy machine
-// whoever goes first stays for milliseconds, longer than one who sleeps has to wait.
+// Spins for a while before it sleeps: ranks usually reach a barrier within microseconds of each
+// other, and waking a thread takes tens of microseconds. Does not yield, because on a busy machine
+// another thread would keep the core for milliseconds.
 void WaitForChange(const std::atomic<uint32_t>& value, uint32_t before) {
-  constexpr absl::Duration kLooking = absl::Microseconds(50);
-  const absl::Time until = absl::Now() + kLooking;
+  constexpr absl::Duration kSpinTime = absl::Microseconds(50);
+  const absl::Time until = absl::Now() + kSpinTime;
   while (value.load(std::memory_order_acquire) == before && absl::Now() < until) {
   }
   value.wait(before, std::memory_order_acquire);
@@ -29,9 +25,9 @@ void WaitForChange(const std::atomic<uint32_t>& value, uint32_t before) {
 
 WorkerGroup::WorkerGroup(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups)
     : workers_(workers), groups_(groups), present_(workers.size()) {
-  meetings_.push_back(std::make_unique<BarrierState>(workers.size()));
+  barriers_.push_back(std::make_unique<BarrierState>(workers.size()));
   for (const RankGroup& group : groups_) {
-    meetings_.push_back(std::make_unique<BarrierState>(group.size()));
+    barriers_.push_back(std::make_unique<BarrierState>(group.size()));
   }
   for (const std::unique_ptr<BarrierState>& meeting : meetings_) {
     for (std::vector<std::unique_ptr<Moment>>& moments : meeting->moments) {
@@ -40,56 +36,37 @@ WorkerGroup::WorkerGroup(const std::vector<Worker*>& workers, const std::vector<
   }
 }
 
-absl::Status WorkerGroup::Barrier(size_t rank) { return BarrierAt(*meetings_[0], rank); }
+absl::Status WorkerGroup::Barrier(size_t rank) { return BarrierAt(*barriers_[0], rank); }
 
 absl::Status WorkerGroup::Barrier(size_t group, size_t rank) {
-  return BarrierAt(*meetings_[1 + group], rank);
+  return BarrierAt(*barriers_[1 + group], rank);
 }
 
-absl::Status WorkerGroup::BarrierAt(BarrierState& meeting, size_t rank) {
-  Worker& worker = *workers_[rank];
-  if (!worker.healthy()) {
-    return worker.LostStatus();
-  }
-  std::unique_ptr<Moment> moment = worker.device().Mark();
-  if (moment == nullptr) {
-    BRAID_RETURN_IF_ERROR(worker.Synchronize());
-  }
+absl::Status WorkerGroup::BarrierAt(BarrierState& barrier, size_t rank) {
+  BRAID_RETURN_IF_ERROR(workers_[rank]->Synchronize());
   uint32_t before = 0;
   {
     const absl::MutexLock lock(&mu_);
-    before = meeting.held.load(std::memory_order_relaxed);
-    meeting.moments[before % 2][rank] = std::move(moment);
+    before = barrier.generation.load(std::memory_order_relaxed);
     ++waiting_;
-    if (++meeting.arrived == meeting.present) {
-      Open(meeting);
+    if (++barrier.arrived == barrier.present) {
+      Release(barrier);
     } else {
       EndDeadlock();
     }
   }
-  WaitForChange(meeting.held, before);
-  if (meeting.failed.load(std::memory_order_relaxed)) {
-    return absl::CancelledError("another replica failed");
-  }
-  return FollowOthers(meeting.moments[before % 2], rank);
+  WaitForChange(barrier.generation, before);
+  return barrier.failed.load(std::memory_order_relaxed)
+             ? absl::CancelledError("another replica failed")
+             : absl::OkStatus();
 }
 
-absl::Status WorkerGroup::FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments,
-                                       size_t rank) const {
-  for (size_t other = 0; other < moments.size(); ++other) {
-    if (other != rank && moments[other] != nullptr) {
-      BRAID_RETURN_IF_ERROR(workers_[rank]->device().WaitFor(*moments[other]));
-    }
-  }
-  return absl::OkStatus();
-}
-
-void WorkerGroup::Open(BarrierState& meeting) {
-  waiting_ -= meeting.arrived;
-  meeting.arrived = 0;
-  meeting.failed.store(failed_, std::memory_order_relaxed);
-  meeting.held.fetch_add(1, std::memory_order_release);
-  meeting.held.notify_all();
+void WorkerGroup::Release(BarrierState& barrier) {
+  waiting_ -= barrier.arrived;
+  barrier.arrived = 0;
+  barrier.failed.store(failed_, std::memory_order_relaxed);
+  barrier.generation.fetch_add(1, std::memory_order_release);
+  barrier.generation.notify_all();
 }
 
 void WorkerGroup::EndDeadlock() {
@@ -98,11 +75,11 @@ void WorkerGroup::EndDeadlock() {
   }
   failed_ = true;
   first_error_.Update(absl::InternalError(
-      "replicas wait for each other: the model takes another way on each of them, which it may not "
-      "with synchronized batch norm"));
-  for (const std::unique_ptr<BarrierState>& meeting : meetings_) {
-    if (meeting->arrived > 0) {
-      Open(*meeting);
+      "replicas deadlocked: control flow diverged between them (not supported with synchronized "
+      "batch norm)"));
+  for (const std::unique_ptr<BarrierState>& barrier : barriers_) {
+    if (barrier->arrived > 0) {
+      Release(*barrier);
     }
   }
 }
@@ -112,13 +89,13 @@ void WorkerGroup::Leave(size_t rank, const absl::Status& result) {
   first_error_.Update(result);
   failed_ = failed_ || !result.ok();
   --present_;
-  for (size_t m = 0; m < meetings_.size(); ++m) {
-    BarrierState& meeting = *meetings_[m];
+  for (size_t m = 0; m < barriers_.size(); ++m) {
+    BarrierState& barrier = *barriers_[m];
     const bool member = m == 0 || std::find(groups_[m - 1].begin(), groups_[m - 1].end(), rank) !=
                                       groups_[m - 1].end();
     if (!member) continue;
-    --meeting.present;
-    if (meeting.present > 0 && meeting.arrived == meeting.present) Open(meeting);
+    --barrier.present;
+    if (barrier.present > 0 && barrier.arrived == barrier.present) Release(barrier);
   }
   EndDeadlock();
 }
@@ -133,22 +110,14 @@ absl::Status RunWorkerGroup(const std::vector<Worker*>& workers,
                             absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> work) {
   WorkerGroup worker_group(workers, groups);
   absl::BlockingCounter running(static_cast<int>(workers.size()));
-  {
-    const absl::MutexLock posting(&posting_mutex);
-    for (size_t rank = 0; rank < workers.size(); ++rank) {
-      workers[rank]->Post([&, rank] {
-        absl::Status result = CatchTorch([&] { return work(worker_group, rank); });
-        // Also after an error: what was begun has to end.
-        if (const absl::Status ended = workers[rank]->Synchronize(); !workers[rank]->healthy()) {
-          result = ended;  // whatever came of it
-        } else {
-          result.Update(ended);
-        }
-        worker_group.Leave(rank, result);
-        running.DecrementCount();
-      });
-    }
-  }
+  Worker::PostToAll(workers, [&](size_t rank) -> Worker::Task {
+    return [&, rank] {
+      const absl::Status result =
+          RunAndSynchronize(*workers[rank], [&] { return work(worker_group, rank); });
+      worker_group.Leave(rank, result);
+      running.DecrementCount();
+    };
+  });
   running.Wait();
   return worker_group.first_error();
 }

@@ -1,5 +1,4 @@
-// Workers that do one thing together, in phases: each rank runs the same function on its worker,
-// and waits for the others where they meet.
+// Workers that run one function together and synchronize at barriers.
 #pragma once
 
 #include <array>
@@ -18,23 +17,20 @@
 
 namespace braid {
 
-// Ranks of a worker group that also meet among themselves.
+// Ranks of a worker group that have a barrier of their own.
 using RankGroup = std::vector<size_t>;
 
-// One run of a worker group. Thread-safe.
+// One run of a worker group. Owned by RunWorkerGroup(). Thread-safe.
 class WorkerGroup {
  public:
   size_t size() const { return workers_.size(); }
   Worker& worker(size_t rank) const { return *workers_[rank]; }
 
-  // Waits for all ranks. Called by rank `rank` on its worker. What a rank wrote before the barrier,
-  // on the host or on its device, is visible to all ranks after it. Devices with streams are
-  // ordered by events and are not synchronized, so the host must not read their memory yet. A
-  // tensor that another rank may be reading must not be freed before the next barrier. CANCELLED,
-  // for all ranks at the barrier, if a rank has failed, or if ranks wait for each other at
-  // different barriers: then all return.
+  // Called by rank `rank` on its worker: synchronizes its device and waits for all ranks. What a
+  // rank wrote before the barrier is visible to all ranks after it. Returns CANCELLED on all ranks
+  // if one of them has failed, or if ranks wait at different barriers; they must then return.
   absl::Status Barrier(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same among the ranks of `groups[group]`, of which `rank` is one.
+  // Same, for the ranks of `groups[group]` only, which include `rank`.
   absl::Status Barrier(size_t group, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -42,15 +38,15 @@ class WorkerGroup {
                                      const std::vector<RankGroup>& groups,
                                      absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> work);
 
-  // Where some ranks meet, again and again. Changed under the worker group's lock.
+  // Reusable barrier. Changed with WorkerGroup::mu_ held.
   struct BarrierState {
     explicit BarrierState(size_t members) : present(members) {}
 
-    size_t present;
+    size_t present;  // ranks that have not returned
     size_t arrived = 0;
-    // How often all have met; waited on.
-    std::atomic<uint32_t> held{0};
-    // How the last one went: it stays until all have come to the next.
+    // Number of times that it was released. Ranks wait for a change.
+    std::atomic<uint32_t> generation{0};
+    // Result of the latest release. Valid until all ranks have reached the next barrier.
     std::atomic<bool> failed{false};
     // By rank: when its device had done all that came before the barrier; nullptr for a device
     // without streams. Two sets in turn: a rank fills a set again only after all ranks have arrived
@@ -60,33 +56,30 @@ class WorkerGroup {
 
   WorkerGroup(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups);
 
-  absl::Status BarrierAt(BarrierState& meeting, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
-  // Orders what the rank's device does next after what the others' had done before the barrier.
-  absl::Status FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments, size_t rank) const;
-  // The rank has returned `result`.
+  absl::Status BarrierAt(BarrierState& barrier, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // Records that the rank has returned `result`.
   void Leave(size_t rank, const absl::Status& result) ABSL_LOCKS_EXCLUDED(mu_);
-  void Open(BarrierState& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Where everybody waits, nobody will come.
+  void Release(BarrierState& barrier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Fails all barriers if every rank waits at one.
   void EndDeadlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status first_error() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::vector<Worker*>& workers_;
   const std::vector<RankGroup>& groups_;
-  // Of all ranks, and then of each group.
-  std::vector<std::unique_ptr<BarrierState>> meetings_;
+  // First the barrier of all ranks, then those of the groups.
+  std::vector<std::unique_ptr<BarrierState>> barriers_;
 
   mutable absl::Mutex mu_;
   size_t present_ ABSL_GUARDED_BY(mu_);
   size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
-  // The first to come: the others may be its echoes.
+  // Later errors may be consequences of the first one.
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
 };
 
-// Runs `work(worker group, rank)` on `workers[rank]` for every rank at the same time, each followed
-// by the device's synchronization, and waits for all. Returns the first error to come. Worker
-// groups that share workers reach them in one order, so none waits for a rank that is behind it.
-// Not to be called by a worker.
+// Runs `work(group, rank)` on `workers[rank]` for every rank at the same time, synchronizes the
+// devices and blocks until all have ended. Returns the first error in time. Groups that share
+// workers reach them in one order, so they do not deadlock. Must not be called by a worker.
 absl::Status RunWorkerGroup(const std::vector<Worker*>& workers,
                             const std::vector<RankGroup>& groups,
                             absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> work);

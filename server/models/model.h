@@ -15,9 +15,8 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // Creates a replica with the file's weights on `device`, in evaluation mode. Call it on a thread
-  // that has entered the device, in parallel to its worker (RunBesideEach()). Throws what LibTorch
-  // throws.
+  // A replica with the file's weights on `device`, in eval mode. Called on a thread that has
+  // entered the device, beside its worker (RunOnLoadThreads()); may throw what LibTorch throws.
   virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const = 0;
   // True if a forward pass in evaluation mode may change the replica's state.
   virtual bool stateful() const { return false; }

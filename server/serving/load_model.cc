@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Model>> OpenBeside(const ModelFile& file,
                                                   const std::optional<ModelConfig>& config,
                                                   Worker* worker) {
   std::unique_ptr<Model> model;
-  BRAID_RETURN_IF_ERROR(RunBesideEach({worker}, [&](size_t) -> absl::Status {
+  BRAID_RETURN_IF_ERROR(RunOnLoadThreads({worker}, [&](size_t) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(model, Open(file.path, file.model, config, worker->torch_device()));
     return CheckScalars(model->config());
   }));
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Model>> OpenBeside(const ModelFile& file,
 absl::StatusOr<std::vector<std::unique_ptr<Replica>>> MakeReplicas(
     const Model& model, const std::vector<Worker*>& workers) {
   std::vector<std::unique_ptr<Replica>> replicas(workers.size());
-  BRAID_RETURN_IF_ERROR(RunBesideEach(workers, [&](size_t r) -> absl::Status {
+  BRAID_RETURN_IF_ERROR(RunOnLoadThreads(workers, [&](size_t r) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(replicas[r], model.MakeReplica(workers[r]->torch_device()));
     return absl::OkStatus();
   }));

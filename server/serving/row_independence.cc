@@ -524,7 +524,7 @@ absl::StatusOr<RowTest> TestRowIndependence(const ModelConfig& config, Worker& w
     return absl::OkStatus();
   }));
   absl::StatusOr<RowTest> test;
-  BRAID_RETURN_IF_ERROR(RunBesideEach({&worker}, [&](size_t) -> absl::Status {
+  BRAID_RETURN_IF_ERROR(RunOnLoadThreads({&worker}, [&](size_t) -> absl::Status {
     const c10::AutoGradMode no_grad(false);
     const RandomSeedGuard seed(c10::kCPU, kSeed);
     test = Tester(config, worker, replica).Run();

@@ -117,7 +117,7 @@ std::vector<HostTensor> CopiesOf(const std::vector<HostTensor>& inputs) {
 absl::Status Run(const ModelConfig& config, const Warmup& warmup, const std::string& folder,
                  const ReplicaSet& replicas) {
   std::vector<HostTensor> inputs;
-  BRAID_RETURN_IF_ERROR(RunBesideEach(replicas.first_workers(1), [&](size_t) -> absl::Status {
+  BRAID_RETURN_IF_ERROR(RunOnLoadThreads(replicas.first_workers(1), [&](size_t) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(inputs, MakeInputs(config, warmup, folder));
     return absl::OkStatus();
   }));

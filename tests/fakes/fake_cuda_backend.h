@@ -1,4 +1,4 @@
-// GPUs that are not there: workers on them run, but no tensor can be made.
+// GPUs that do not exist: workers on them run, but no tensor can be made.
 #pragma once
 
 #include <memory>
@@ -28,17 +28,19 @@ class FakeCudaBackend final : public CudaBackend {
     return std::make_unique<FakeDevice>(
         c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)), threads);
   }
-  // Without `nccl` it throws, as LibTorch does where a GPU is lost.
+  // Throws without `nccl`, as LibTorch does if a GPU is lost.
   absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(const std::vector<int>&) override {
     TORCH_CHECK(nccl != nullptr, "CUDA error: device-side assert triggered");
+    ++cliques;
     return std::make_unique<FakeNcclClique>(nccl);
   }
   absl::StatusOr<std::unique_ptr<GpuMemory>> OpenGpuMemory(const std::string&, int) override {
     return absl::UnimplementedError("a fake GPU has no memory");
   }
 
-  absl::Status device_error;  // what making a device comes to
-  FakeNccl* nccl = nullptr;   // outlives what is made of it
+  absl::Status device_error;  // result of MakeDevice() if it is an error
+  FakeNccl* nccl = nullptr;   // outlives its cliques
+  int cliques = 0;            // number of calls of MakeNcclClique(), which nccl_mutex() serializes
 
  private:
   const int gpus_;

@@ -1,4 +1,4 @@
-// A device that tells what was asked of it.
+// Device that records how it is used.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -17,7 +19,7 @@
 
 namespace braid {
 
-// When so much of a fake device's time had passed.
+// Event at a time of a fake device.
 class FakeMoment final : public Moment {
  public:
   explicit FakeMoment(absl::Duration time) : time_(time) {}
@@ -33,13 +35,18 @@ class FakeMoment final : public Moment {
 // Thread-safe.
 class FakeDevice final : public Device {
  public:
-  // On a GPU that is not there no tensor can be made.
+  // No tensor can be made on a GPU that does not exist.
   explicit FakeDevice(c10::Device device = c10::kCPU, int threads = 1)
       : device_(device), threads_(threads) {}
 
   void Enter() override { ++entered_; }
+  void EnterForLoading() override {
+    const absl::MutexLock lock(&mu_);
+    ++entered_for_loading_;
+    loading_.insert(std::this_thread::get_id());
+  }
   absl::Status Synchronize() override {
-    if (on_synchronize) {
+    if (on_synchronize && !UsesLoadStream()) {
       on_synchronize();
     }
     const absl::MutexLock lock(&mu_);
@@ -64,37 +71,46 @@ class FakeDevice final : public Device {
   int64_t out_of_memory_errors() const override { return ooms; }
   c10::Allocator* pinned_memory() const override { return pinned; }
 
-  // Set while nothing runs on it.
+  // Set these while nothing runs on the device.
   c10::Allocator* pinned = nullptr;
-  std::function<void()> on_synchronize;
-  // What its work has taken so far, for its worker's thread; nullopt: Mark() gives no moments.
+  std::function<void()> on_synchronize;  // of the stream of Enter()
+  // Time that its work has taken so far, for its worker's thread; nullopt: Mark() returns nullptr.
   std::optional<absl::Duration> time;
   std::atomic<int64_t> ooms = 0;  // out_of_memory_errors()
 
-  // What Synchronize() says from now on.
+  // Sets the result of later calls of Synchronize().
   void set_fault(absl::Status fault) {
     const absl::MutexLock lock(&mu_);
     fault_ = std::move(fault);
   }
-  // The `calls`-th Synchronize() from now on fails, and no other.
+  // Makes the `calls`-th later call of Synchronize() fail, and no other.
   void FailOnceAfter(int calls) {
     const absl::MutexLock lock(&mu_);
     fails_at_ = synchronized_ + calls;
   }
   int entered() const { return entered_; }
-  // Calls of WaitFor().
-  int waited_for() const { return waited_for_; }
+  int entered_for_loading() const {
+    const absl::MutexLock lock(&mu_);
+    return entered_for_loading_;
+  }
   int synchronized() const {
     const absl::MutexLock lock(&mu_);
     return synchronized_;
   }
 
  private:
+  bool UsesLoadStream() const {
+    const absl::MutexLock lock(&mu_);
+    return loading_.contains(std::this_thread::get_id());
+  }
+
   const c10::Device device_;
   const int threads_;
   std::atomic<int> entered_{0};
   std::atomic<int> waited_for_{0};
   mutable absl::Mutex mu_;
+  int entered_for_loading_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<std::thread::id> loading_ ABSL_GUARDED_BY(mu_);
   int synchronized_ ABSL_GUARDED_BY(mu_) = 0;
   int fails_at_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status fault_ ABSL_GUARDED_BY(mu_);

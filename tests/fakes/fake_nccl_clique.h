@@ -1,4 +1,4 @@
-// Collectives over tensors in host memory, which a test can keep from ending.
+// NcclClique over tensors in host memory. A test can keep its collectives from ending.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,17 @@
 
 namespace braid {
 
-// What all cliques of a test have in common. Thread-safe; outlives them.
+// State that all cliques of a test share. Thread-safe. Outlives them.
 class FakeNccl {
  public:
   enum class Hang { kNever, kUnderWay, kBeginning };
 
-  // From now on collectives do not end, or do not even begin.
+  // Makes later collectives hang in flight or while they start.
   void set_hang(Hang hang) {
     const absl::MutexLock lock(&mu_);
     hang_ = hang;
   }
-  // What beginning a collective comes to from now on; what looking at those under way does.
+  // Set the results of later calls of Begin() and Running().
   void set_begin_fault(absl::Status fault) {
     const absl::MutexLock lock(&mu_);
     begin_fault_ = std::move(fault);
@@ -37,13 +37,13 @@ class FakeNccl {
   }
   int begun() const { return Get(begun_); }
   int aborted() const { return Get(aborted_); }
-  // The most threads that were initializing, beginning or destroying at once.
+  // Maximum number of threads that were initializing, starting or destroying at once.
   int most_inside() const { return Get(most_inside_); }
 
  private:
   friend class FakeNcclClique;
 
-  // For its scope the calling thread does what one thread may do at a time.
+  // Scope of an operation that must be serialized.
   class Inside {
    public:
     explicit Inside(FakeNccl& nccl) : nccl_(nccl) {
@@ -51,7 +51,7 @@ class FakeNccl {
         const absl::MutexLock lock(&nccl_.mu_);
         nccl_.most_inside_ = std::max(nccl_.most_inside_, ++nccl_.inside_);
       }
-      // Others have the time to come in, if they may.
+      // Gives other threads the chance to enter if nothing prevents it.
       for (int i = 0; i < 100; ++i) {
         std::this_thread::yield();
       }
@@ -137,7 +137,7 @@ class FakeNcclClique final : public NcclClique {
   }
 
   FakeNccl& nccl_;
-  // Under its lock.
+  // Guarded by FakeNccl::mu_.
   bool hangs_ = false;
   bool aborted_ = false;
 };

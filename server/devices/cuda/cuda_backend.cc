@@ -23,7 +23,7 @@
 namespace braid {
 namespace {
 
-// An event on the current stream. Without one, where the GPU is lost, no time passes.
+// CUDA event on a stream. On a lost GPU there is no event and Since() returns zero.
 class CudaMoment final : public Moment {
  public:
   explicit CudaMoment(const c10::cuda::CUDAStream& stream) : device_(stream.device_index()) {
@@ -69,18 +69,23 @@ class CudaDevice final : public Device {
         hardware_(std::move(hardware)),
         gpu_(std::move(gpu)),
         threads_(threads),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)) {}
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)),
+        load_stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)) {}
 
   void Enter() override {
     c10::cuda::set_device(index_);
     c10::cuda::setCurrentCUDAStream(stream_);
   }
+  void EnterForLoading() override {
+    c10::cuda::set_device(index_);
+    c10::cuda::setCurrentCUDAStream(load_stream_);
+  }
   absl::Status Synchronize() override {
-    const cudaError_t result = cudaStreamSynchronize(stream_);
+    const cudaError_t result =
+        cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream(index_).stream());
     if (EndsContext(result)) {
       return absl::UnavailableError(
-          absl::StrCat("the GPU is lost to this server: ", cudaGetErrorString(result),
-                       "; it serves again after a restart"));
+          absl::StrCat("the GPU failed: ", cudaGetErrorString(result), " (restart the server)"));
     }
     return CudaStatus(result, "cudaStreamSynchronize");
   }
@@ -101,7 +106,7 @@ class CudaDevice final : public Device {
   }
   int64_t PeakMemory() override { return Used().peak - before_; }
   c10::Allocator* pinned_memory() const override {
-    // Never destroyed: replies outlive the device.
+    // Never destroyed, because replies outlive the device.
     static PinnedPool& pool = *new PinnedPool([](void* memory, size_t bytes) {
       return BRAID_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
     });
@@ -123,7 +128,7 @@ class CudaDevice final : public Device {
  private:
   static constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
-  // Of the whole GPU: what this process's tensors take.
+  // Bytes of this process's tensors on the whole GPU.
   c10::CachingAllocator::Stat Used() const {
     return c10::cuda::CUDACachingAllocator::getDeviceStats(index_).allocated_bytes[kAll];
   }
@@ -133,6 +138,7 @@ class CudaDevice final : public Device {
   const GpuId gpu_;
   const int threads_;
   const c10::cuda::CUDAStream stream_;
+  const c10::cuda::CUDAStream load_stream_;
   int64_t before_ = 0;
 };
 
@@ -143,19 +149,19 @@ std::string UuidOf(const cudaDeviceProp& properties) {
                       hex.substr(16, 4), "-", hex.substr(20));
 }
 
-// Empty if it does not tell.
+// Returns an empty string if it is unknown.
 std::string PciIdOf(int index) {
   std::array<char, 32> id{};
-  const bool told = cudaDeviceGetPCIBusId(id.data(), id.size(), index) == cudaSuccess;
-  return told ? id.data() : "";
+  const bool known = cudaDeviceGetPCIBusId(id.data(), id.size(), index) == cudaSuccess;
+  return known ? id.data() : "";
 }
 
-// 12040: "12.4".
+// Formats 12040 as "12.4".
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// Explains `result`, of cudaGetDeviceCount(), to whoever runs the server.
+// Explains the error `result` of cudaGetDeviceCount().
 std::string WhyNoGpu(cudaError_t result) {
   int driver = 0;
   int runtime = 0;
@@ -173,17 +179,17 @@ class RealCudaBackend final : public CudaBackend {
   int gpus() const override { return gpus_; }
   int compute_capability(int index) const override {
     cudaDeviceProp properties;
-    const bool told = cudaGetDeviceProperties(&properties, index) == cudaSuccess;
-    return told ? properties.major * 10 + properties.minor : 0;
+    const bool known = cudaGetDeviceProperties(&properties, index) == cudaSuccess;
+    return known ? properties.major * 10 + properties.minor : 0;
   }
 
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int index, int threads) override {
     cudaDeviceProp properties;
     BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDeviceProperties(&properties, index)));
     const auto device_index = static_cast<c10::DeviceIndex>(index);
-    // The first tensor opens the context and LibTorch's allocator here, where an error can still be
-    // reported: the worker's Enter() and a scrape of the metrics find them open. Its kernel shows
-    // whether LibTorch has code for this GPU.
+    // The first tensor initializes the CUDA context and LibTorch's allocator, which Enter() and a
+    // scrape of the metrics need, where an error can still be reported. Its kernel shows whether
+    // LibTorch has code for this GPU.
     const absl::Status ran = CatchTorch([&] {
       const c10::cuda::CUDAGuard on_gpu(device_index);
       at::ones({1}, at::TensorOptions(c10::Device(c10::kCUDA, device_index)));
@@ -191,8 +197,8 @@ class RealCudaBackend final : public CudaBackend {
     });
     if (!ran.ok()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "cuda:", index, ": LibTorch cannot run on this GPU, ", properties.name,
-          " of compute capability ", properties.major, ".", properties.minor, ": ", ran.message()));
+          "cuda:", index, ": LibTorch cannot run on ", properties.name, " (compute capability ",
+          properties.major, ".", properties.minor, "): ", ran.message()));
     }
     return std::make_unique<CudaDevice>(device_index, properties.name,
                                         GpuId{UuidOf(properties), PciIdOf(index)}, threads);
@@ -230,7 +236,7 @@ extern "C" braid::CudaBackend* BraidMakeCudaBackend(std::string* why) {
     *why = braid::WhyNoGpu(result);
     return nullptr;
   }
-  // Lives as long as the process, as the CUDA context does.
+  // Lives as long as the CUDA context, which is as long as the process.
   static braid::RealCudaBackend backend(gpus);
   return &backend;
 }

@@ -15,9 +15,8 @@ inline absl::Status CudaStatus(cudaError_t result, const char* expression) {
   return absl::InternalError(absl::StrCat(expression, ": ", cudaGetErrorString(result)));
 }
 
-// Whether `result` is an error after which every call in this process fails: the GPU's context is
-// gone, with all that its memory held. CUDA says so of most of them; uncorrectable memory and
-// NVLink errors, a destroyed context and an unknown error leave nothing to go on with either.
+// Returns true if every later call in this process fails after the error `result`, because the
+// GPU's context and its memory are lost. CUDA documents this for most of these errors.
 inline bool EndsContext(cudaError_t result) {
   switch (result) {
     case cudaErrorECCUncorrectable:

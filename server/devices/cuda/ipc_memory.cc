@@ -10,8 +10,8 @@
 namespace braid {
 namespace {
 
-// From `memory` to the end of what the driver knows as one allocation. The driver's function comes
-// by way of the runtime, so that nothing here is linked with the driver.
+// Returns the bytes from `memory` to the end of its allocation. Looks the driver's function up
+// through the runtime, so that this library is not linked with the driver.
 absl::StatusOr<size_t> AllocatedBytes(void* memory) {
   constexpr unsigned int kSince = 3020;  // the CUDA version that gave the function this form
   void* function = nullptr;
@@ -19,7 +19,7 @@ absl::StatusOr<size_t> AllocatedBytes(void* memory) {
   BRAID_RETURN_IF_ERROR(BRAID_CUDA(cudaGetDriverEntryPointByVersion(
       "cuMemGetAddressRange", &function, kSince, cudaEnableDefault, &found)));
   if (found != cudaDriverEntryPointSuccess || function == nullptr) {
-    return absl::InternalError("the CUDA driver has no cuMemGetAddressRange");
+    return absl::InternalError("the CUDA driver lacks cuMemGetAddressRange");
   }
   CUdeviceptr base = 0;
   size_t bytes = 0;
@@ -32,7 +32,7 @@ absl::StatusOr<size_t> AllocatedBytes(void* memory) {
   return bytes - (reinterpret_cast<CUdeviceptr>(memory) - base);
 }
 
-// The thread's GPU for its scope: LibTorch's own guard throws where a GPU is lost.
+// Sets the thread's current GPU for a scope. LibTorch's guard would throw if the GPU is lost.
 class OnGpu {
  public:
   explicit OnGpu(int gpu) {
@@ -41,7 +41,7 @@ class OnGpu {
   }
   ~OnGpu() {
     cudaSetDevice(outer_);
-    // The runtime keeps an error for whoever asks this thread next, who is not concerned.
+    // Clears the runtime's last error, which an unrelated call could see otherwise.
     static_cast<void>(cudaGetLastError());
   }
   OnGpu(const OnGpu&) = delete;
@@ -94,7 +94,7 @@ class IpcMemory final : public GpuMemory {
   const int device_;
   char* const memory_;
   size_t bytes_ = 0;
-  // Its own, so that a copy waits for no model.
+  // A separate stream, so that copies do not wait for models.
   cudaStream_t stream_ = nullptr;
 };
 
@@ -103,9 +103,9 @@ class IpcMemory final : public GpuMemory {
 absl::StatusOr<std::unique_ptr<GpuMemory>> OpenIpcMemory(const std::string& handle, int device) {
   cudaIpcMemHandle_t exported;
   if (handle.size() != sizeof(exported)) {
-    return InvalidField(
-        "raw_handle", absl::StrCat("has ", handle.size(), " bytes; expected the ", sizeof(exported),
-                                   " of what cudaIpcGetMemHandle() makes"));
+    return InvalidField("raw_handle",
+                        absl::StrCat(handle.size(), " bytes (expected the ", sizeof(exported),
+                                     " bytes of a cudaIpcMemHandle_t)"));
   }
   std::memcpy(&exported, handle.data(), sizeof(exported));
   const OnGpu on_gpu(device);
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<GpuMemory>> OpenIpcMemory(const std::string& hand
     return InvalidField(
         "raw_handle",
         absl::StrCat("cannot be opened on GPU ", device, ": ", cudaGetErrorString(opened),
-                     "; expected the handle of another process's memory there"));
+                     " (expected a handle from another process for memory of this GPU)"));
   }
   auto ipc_memory = std::make_unique<IpcMemory>(device, memory);
   BRAID_RETURN_IF_ERROR(ipc_memory->Open());

@@ -1,4 +1,4 @@
-// Memory of a GPU that another process has allocated, by its handle of CUDA's.
+// GPU memory of another process, opened by a CUDA IPC handle.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace braid {
 
-// `handle` is the bytes of a cudaIpcMemHandle_t. INVALID_ARGUMENT for what is no handle, or of
-// memory that this process cannot open on GPU `device`: its own, for one.
+// Opens `handle`, the bytes of a cudaIpcMemHandle_t, on GPU `device`. INVALID_ARGUMENT if it is not
+// a handle or if this process cannot open it, for example because the memory is its own.
 absl::StatusOr<std::unique_ptr<GpuMemory>> OpenIpcMemory(const std::string& handle, int device);
 
 }  // namespace braid

@@ -1,10 +1,13 @@
 #include "server/devices/cuda/nccl_clique.h"
 
 #include <atomic>
+#include <deque>
 #include <utility>
 
 #include "ATen/cuda/CUDAEvent.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "c10/cuda/CUDAStream.h"
 #include "server/base/status.h"
 #include "server/devices/cuda/cuda_status.h"
@@ -30,13 +33,14 @@ absl::StatusOr<ncclDataType_t> NcclType(at::ScalarType type) {
     case at::kBool:
       return ncclUint8;
     default:
-      return absl::UnimplementedError(absl::StrCat("NCCL has no type for ", c10::toString(type)));
+      return absl::UnimplementedError(
+          absl::StrCat("NCCL does not support dtype ", c10::toString(type)));
   }
 }
 
 class CudaNcclClique final : public NcclClique {
  public:
-  explicit CudaNcclClique(std::vector<int> gpus) : gpus_(std::move(gpus)) {}
+  explicit CudaNcclClique(std::vector<int> gpus) : gpus_(std::move(gpus)), ready_(gpus_.size()) {}
   CudaNcclClique(const CudaNcclClique&) = delete;
   CudaNcclClique& operator=(const CudaNcclClique&) = delete;
 
@@ -53,7 +57,6 @@ class CudaNcclClique final : public NcclClique {
       streams_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/true,
                                                       static_cast<c10::DeviceIndex>(gpu)));
     }
-    ready_.resize(gpus_.size());
     std::vector<ncclComm_t> communicators(gpus_.size());
     BRAID_RETURN_IF_ERROR(BRAID_NCCL(
         ncclCommInitAll(communicators.data(), static_cast<int>(gpus_.size()), gpus_.data())));
@@ -73,19 +76,13 @@ class CudaNcclClique final : public NcclClique {
   }
 
   absl::Status MarkReady(size_t rank, size_t index) override {
-    std::vector<at::cuda::CUDAEvent>& events = ready_[rank];
-    if (events.size() <= index) {
-      events.resize(index + 1);
-    }
-    events[index].record();
+    ReadyEvent(rank, index).record();
     return absl::OkStatus();
   }
 
   absl::Status FollowReady(size_t index) override {
     for (size_t rank = 0; rank < streams_.size(); ++rank) {
-      if (index < ready_[rank].size()) {  // else the rank has queued nothing for it
-        ready_[rank][index].block(streams_[rank]);
-      }
+      ReadyEvent(rank, index).block(streams_[rank]);
     }
     return absl::OkStatus();
   }
@@ -111,7 +108,7 @@ class CudaNcclClique final : public NcclClique {
     return running;
   }
 
-  // A thread may be stuck in Begin(): what it uses stays as it is, and NCCL ends its call.
+  // A thread may be stuck in Begin(). NCCL ends its call; the members that it uses stay valid.
   void Abort() override {
     aborted_ = true;
     for (ncclComm_t communicator : communicators_) {
@@ -136,15 +133,26 @@ class CudaNcclClique final : public NcclClique {
         return BRAID_NCCL(
             ncclAllReduce(data, data, count, type, ncclSum, communicator, streams_[rank]));
     }
-    return absl::InternalError("no such collective");
+    return absl::InternalError("unknown collective");
+  }
+
+  // Events stay where they are, because ranks add theirs while a sum follows earlier ones.
+  at::cuda::CUDAEvent& ReadyEvent(size_t rank, size_t index) ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    std::deque<at::cuda::CUDAEvent>& events = ready_[rank];
+    while (events.size() <= index) {
+      events.emplace_back();
+    }
+    return events[index];
   }
 
   const std::vector<int> gpus_;
   std::vector<c10::cuda::CUDAStream> streams_;
   std::vector<ncclComm_t> communicators_;
-  std::atomic<bool> aborted_{false};  // which frees the communicators
-  // By rank and sum; each rank's worker makes its own.
-  std::vector<std::vector<at::cuda::CUDAEvent>> ready_;
+  std::atomic<bool> aborted_{false};  // ncclCommAbort() has freed the communicators
+  absl::Mutex mu_;
+  // By rank and sum.
+  std::vector<std::deque<at::cuda::CUDAEvent>> ready_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Makes an NcclClique.
+// NcclClique with NCCL.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace braid {
 
-// `gpus`: distinct ones, the primary's first.
+// Initializes NCCL on distinct `gpus`, the primary's first. Blocks.
 absl::StatusOr<std::unique_ptr<NcclClique>> MakeNcclClique(std::vector<int> gpus);
 
 }  // namespace braid

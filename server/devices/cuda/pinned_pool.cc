@@ -17,10 +17,10 @@ constexpr size_t kPage = 4096;
 
 struct PinnedPool::Block {
   PinnedPool* pool;
-  size_t size;          // its index in free_
-  c10::DataPtr memory;  // with room to begin the data on a page of its own
+  size_t size;          // index in free_
+  c10::DataPtr memory;  // one page longer than the data, which is page-aligned
   void* data;
-  Block* next = nullptr;  // of those that are free
+  Block* next = nullptr;  // next free block
 };
 
 c10::DataPtr PinnedPool::allocate(size_t bytes) {
@@ -29,7 +29,7 @@ c10::DataPtr PinnedPool::allocate(size_t bytes) {
     return {nullptr, cpu};
   }
   const auto size = static_cast<size_t>(std::bit_width((bytes - 1) / kPage));
-  TORCH_CHECK(size < kSizes, "out of host memory: ", bytes, " bytes were wanted");
+  TORCH_CHECK(size < kSizes, "out of host memory: cannot allocate ", bytes, " bytes");
   Block* block = Take(size);
   if (block == nullptr) {
     block = Make(size);

@@ -95,7 +95,7 @@ absl::StatusOr<PlacedStage> PlaceStage(const ReplicaSet& served, const StageRole
     return InvalidField(field + ".path", status.message());
   }
   BRAID_RETURN_IF_ERROR(status);
-  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, MakeCommunicator(workers));
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator, MakeCommunicator(workers));
   return PlacedStage{role.path, ReplicaSet(std::move(workers), std::move(replicas)),
                      std::move(communicator)};
 }

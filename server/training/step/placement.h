@@ -16,8 +16,8 @@ namespace braid {
 struct PlacedStage {
   std::string path;
   ReplicaSet replicas;
-  // Over the replicas' devices; nullptr: MakeCommunicator() returned none.
-  std::unique_ptr<Communicator> communicator;
+  // Over the replicas' devices, or nullptr: MakeCommunicator() says which.
+  std::shared_ptr<Communicator> communicator;
 };
 
 struct Placement {

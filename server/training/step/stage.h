@@ -109,7 +109,7 @@ class Stage {
   const bool share_parameters_;
   const std::string path_;
   const ReplicaSet replicas_;
-  const std::unique_ptr<Communicator> communicator_;  // kNccl
+  const std::shared_ptr<Communicator> communicator_;  // kNccl
   std::vector<FlatParameters> flat_;
   // On the primary device.
   FlatBuffers buffers_;  // committed

@@ -50,7 +50,7 @@ Result RunAutocast(torch::jit::Module module, std::optional<at::ScalarType> type
   return result;
 }
 
-// The same with the casts written out.
+// Same, with explicit casts.
 Result CastByHand(const torch::jit::Module& module, at::ScalarType type) {
   const at::Tensor w = module.attr("w").toTensor();
   const at::Tensor b = module.attr("b").toTensor();
@@ -69,7 +69,7 @@ void ExpectSame(const Result& a, const Result& b) {
   }
 }
 
-// As a worker would.
+// Sets the thread up like a worker's.
 void OnAThread(const std::function<void()>& work) {
   std::thread([&] {
     SetUpWorkerThread(/*threads=*/1);
@@ -77,7 +77,7 @@ void OnAThread(const std::function<void()>& work) {
   }).join();
 }
 
-TEST(AutocastGuardTest, AScriptComputesInTheTypeAndItsParametersGetFloatGradients) {
+TEST(AutocastGuardTest, ComputesInTheTypeWithFloatGradients) {
   OnAThread([] {
     const torch::jit::Module module = TwiceTheSameLayer();
     const Result result = RunAutocast(module, at::kBFloat16);
@@ -86,7 +86,7 @@ TEST(AutocastGuardTest, AScriptComputesInTheTypeAndItsParametersGetFloatGradient
   });
 }
 
-TEST(AutocastGuardTest, TheTypeIsThatOfEachGuard) {
+TEST(AutocastGuardTest, EachGuardHasItsType) {
   OnAThread([] {
     const torch::jit::Module module = TwiceTheSameLayer();
     for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kBFloat16}) {
@@ -96,7 +96,7 @@ TEST(AutocastGuardTest, TheTypeIsThatOfEachGuard) {
   });
 }
 
-TEST(AutocastGuardTest, WeightsThatChangeAreCastAnew) {
+TEST(AutocastGuardTest, CastsChangedWeightsAgain) {
   OnAThread([] {
     const torch::jit::Module module = TwiceTheSameLayer();
     RunAutocast(module, at::kBFloat16);
@@ -108,7 +108,7 @@ TEST(AutocastGuardTest, WeightsThatChangeAreCastAnew) {
   });
 }
 
-TEST(AutocastGuardTest, RestoresWhatWas) {
+TEST(AutocastGuardTest, RestoresThePreviousSettings) {
   const bool cache = at::autocast::is_autocast_cache_enabled();
   const at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
   {
@@ -125,7 +125,7 @@ TEST(AutocastGuardTest, RestoresWhatWas) {
   EXPECT_EQ(at::autocast::is_autocast_cache_enabled(), cache);
 }
 
-TEST(AutocastGuardTest, RestoresAfterAFailure) {
+TEST(AutocastGuardTest, RestoresAfterAnException) {
   const auto fail = [] {
     const AutocastGuard guard(c10::kCPU, at::kBFloat16);
     throw std::runtime_error("out of memory");
@@ -134,14 +134,14 @@ TEST(AutocastGuardTest, RestoresAfterAFailure) {
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 
-TEST(AutocastGuardTest, WithoutATypeNothingChanges) {
+TEST(AutocastGuardTest, DoesNothingWithoutAType) {
   const AutocastGuard outer(c10::kCPU, at::kHalf);
   const AutocastGuard none(c10::kCPU, std::nullopt);
   EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
   EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kHalf);
 }
 
-TEST(AutocastGuardTest, AnotherThreadAndAnotherKindOfDeviceAreNotConcerned) {
+TEST(AutocastGuardTest, DoesNotAffectOtherThreadsAndDevices) {
   const AutocastGuard guard(c10::kCPU, at::kBFloat16);
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCUDA));
   OnAThread([] {

@@ -37,13 +37,13 @@ class CudaEnvironmentTest : public ::testing::Test {
   const TempDir root_;
 };
 
-TEST_F(CudaEnvironmentTest, OnSeveralGpusNothingWaitsForAGpuInsideCuda) {
+TEST_F(CudaEnvironmentTest, SetsVariablesOnSeveralGpus) {
   Set(/*gpus=*/2);
   EXPECT_THAT(getenv(kModules), StrEq("EAGER"));
   EXPECT_THAT(getenv(kAllocator), StrEq("expandable_segments:True"));
 }
 
-TEST_F(CudaEnvironmentTest, WhatTheUserHasSetStays) {
+TEST_F(CudaEnvironmentTest, KeepsVariablesOfTheUser) {
   setenv(kModules, "LAZY", /*overwrite=*/1);
   setenv(kAllocator, "backend:cudaMallocAsync", /*overwrite=*/1);
   Set(/*gpus=*/2);
@@ -51,19 +51,19 @@ TEST_F(CudaEnvironmentTest, WhatTheUserHasSetStays) {
   EXPECT_THAT(getenv(kAllocator), StrEq("backend:cudaMallocAsync"));
 }
 
-TEST_F(CudaEnvironmentTest, TheAllocatorsOlderVariableCountsToo) {
+TEST_F(CudaEnvironmentTest, KeepsTheOlderAllocatorVariable) {
   setenv(kOldAllocator, "max_split_size_mb:64", /*overwrite=*/1);
   Set(/*gpus=*/2);
   EXPECT_THAT(getenv(kAllocator), IsNull());
 }
 
-TEST_F(CudaEnvironmentTest, OneGpuNeedsNothing) {
+TEST_F(CudaEnvironmentTest, SetsNothingOnOneGpu) {
   Set(/*gpus=*/1);
   EXPECT_THAT(getenv(kModules), IsNull());
   EXPECT_THAT(getenv(kAllocator), IsNull());
 }
 
-TEST_F(CudaEnvironmentTest, NorDoesAMachineWithoutADriver) {
+TEST_F(CudaEnvironmentTest, SetsNothingWithoutADriver) {
   Set(/*gpus=*/0);
   EXPECT_THAT(getenv(kModules), IsNull());
 }

@@ -49,7 +49,7 @@ TEST(EndsContextTest, CoversErrorsThatLeaveNoUsableContext) {
   }
 }
 
-TEST(EndsContextTest, IsFalseForErrorsThatPass) {
+TEST(EndsContextTest, IsFalseForTransientErrors) {
   for (const cudaError_t error :
        {cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotReady,
         cudaErrorNoKernelImageForDevice, cudaErrorLaunchOutOfResources,

@@ -45,19 +45,19 @@ class DevicePoolTest : public ::testing::Test {
   Metrics metrics_;
 };
 
-TEST_F(DevicePoolTest, HasAWorkerForEachSlot) {
+TEST_F(DevicePoolTest, CreatesAWorkerForEachSlot) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*3", 1));
   ASSERT_EQ(pool->workers().size(), 3);
   EXPECT_EQ(pool->workers()[2]->name(), "cpu:2");
 }
 
-TEST_F(DevicePoolTest, ThreadsAreTheWorkersIntraOpThreads) {
+TEST_F(DevicePoolTest, AppliesIntraOpThreads) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 3));
   EXPECT_EQ(IntraOpThreads(*pool->workers().front()), 3);
   EXPECT_EQ(pool->View().front().threads, 3);
 }
 
-TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
+TEST_F(DevicePoolTest, DividesTheCoresByDefault) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   for (const int slots : {1, 2, 64}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create(absl::StrCat("cpu*", slots), 0));
@@ -65,7 +65,7 @@ TEST_F(DevicePoolTest, TheDefaultSharesTheCores) {
   }
 }
 
-TEST_F(DevicePoolTest, WorkersOfGpusShareTheCores) {
+TEST_F(DevicePoolTest, DividesTheCoresAmongWorkersOfGpus) {
   FakeCudaBackend cuda(1);
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   for (const int slots : {1, 2, 64}) {
@@ -75,20 +75,20 @@ TEST_F(DevicePoolTest, WorkersOfGpusShareTheCores) {
   }
 }
 
-TEST_F(DevicePoolTest, WithGpusAloneHostMemoryIsGuardedToo) {
+TEST_F(DevicePoolTest, InstallsTheHostAllocatorWithOnlyGpus) {
   FakeCudaBackend cuda(1);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cuda", 1, &cuda));
   EXPECT_NE(dynamic_cast<HostAllocator*>(c10::GetCPUAllocator()), nullptr);
 }
 
-TEST_F(DevicePoolTest, AGpuThatCannotBeUsedIsRefusedWithTheReason) {
+TEST_F(DevicePoolTest, ReportsWhyAGpuCannotBeUsed) {
   FakeCudaBackend cuda(1);
   cuda.device_error = absl::FailedPreconditionError("compute capability 7.0");
   EXPECT_THAT(Create("auto", 1, &cuda),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("compute capability 7.0")));
 }
 
-TEST_F(DevicePoolTest, WithoutGpusTheReasonIsInTheErrorAndAutoIsTwoCpuSlots) {
+TEST_F(DevicePoolTest, ReportsWhyThereIsNoGpuAndAutoUsesTheCpu) {
   const absl::Status none = absl::UnavailableError("system not yet initialized");
   EXPECT_THAT(Create("cuda", 1, none), StatusIs(absl::StatusCode::kInvalidArgument,
                                                 HasSubstr("system not yet initialized")));
@@ -96,7 +96,7 @@ TEST_F(DevicePoolTest, WithoutGpusTheReasonIsInTheErrorAndAutoIsTwoCpuSlots) {
   EXPECT_EQ(pool->workers().size(), 2);
 }
 
-TEST_F(DevicePoolTest, TheViewShowsWhatEachHasDone) {
+TEST_F(DevicePoolTest, ViewShowsTheWorkOfEachSlot) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 1));
   pool->workers()[1]->CountChunk(DeviceWork::kInference, 7);
   pool->workers()[1]->AddBusy(Phase::kForward, absl::Seconds(2));
@@ -109,7 +109,7 @@ TEST_F(DevicePoolTest, TheViewShowsWhatEachHasDone) {
   EXPECT_EQ(view[0].samples, 0);
 }
 
-TEST_F(DevicePoolTest, SlotsThatAreNotThereAreRefused) {
+TEST_F(DevicePoolTest, RejectsSlotsThatDoNotExist) {
   EXPECT_THAT(Create("cuda:99", 1),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'cuda:99'")));
 }

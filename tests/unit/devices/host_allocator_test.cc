@@ -20,18 +20,18 @@ namespace {
 using ::testing::ContainsRegex;
 
 constexpr size_t kTensor = 64 << 20;
-constexpr int64_t kMib = 1 << 10;  // KiB, as the kernel counts
+constexpr int64_t kMib = 1 << 10;  // in KiB, the kernel's unit
 constexpr int64_t kReserve = 256 * kMib;
 
-// A process that is told of what memory there is, and touches none.
+// Allocator whose view of the machine's memory is set by the test.
 class HostAllocatorTest : public ::testing::Test {
  protected:
-  void Tell(int64_t available, int64_t own) const {
+  void SetMemory(int64_t available, int64_t own) const {
     root_.Write("proc/meminfo", absl::StrCat("MemAvailable: ", available, " kB\n"));
     root_.Write("proc/self/status", absl::StrCat("RssAnon: ", own, " kB\n"));
   }
 
-  // What it says when it refuses `bytes`; empty if it does not.
+  // Returns the error for a tensor of `bytes`, or an empty string.
   std::string Refusal(size_t bytes) {
     try {
       allocator_.allocate(bytes);
@@ -45,54 +45,55 @@ class HostAllocatorTest : public ::testing::Test {
   HostAllocator allocator_{root_.path()};
 };
 
-TEST_F(HostAllocatorTest, WhatDoesNotFitIsRefusedWithWhatWasWantedAndIsFree) {
-  Tell(kReserve + 40 * kMib, 0);
-  // A few bytes may be other tensors'.
-  EXPECT_THAT(Refusal(kTensor), ContainsRegex("^out of host memory: 67108864 bytes were wanted, "
-                                              "4[01][0-9]{6} are free$"));
-  Tell(kReserve / 2, 0);
-  EXPECT_THAT(Refusal(kTensor), ContainsRegex(" 67108864 bytes were wanted, 0 are free$"));
-  Tell(kReserve + 80 * kMib, 0);
+TEST_F(HostAllocatorTest, RefusesATensorThatDoesNotFitAndReportsSizes) {
+  SetMemory(kReserve + 40 * kMib, 0);
+  // Other tensors may take a few bytes.
+  EXPECT_THAT(Refusal(kTensor),
+              ContainsRegex("^out of host memory: cannot allocate 67108864 bytes, "
+                            "4[01][0-9]{6} are available$"));
+  SetMemory(kReserve / 2, 0);
+  EXPECT_THAT(Refusal(kTensor), ContainsRegex(" 67108864 bytes, 0 are available$"));
+  SetMemory(kReserve + 80 * kMib, 0);
   EXPECT_EQ(Refusal(kTensor), "");
 }
 
-TEST_F(HostAllocatorTest, TensorsThatLiveAreCountedThoughNobodyTouchedThem) {
-  Tell(kReserve + 160 * kMib, 0);
+TEST_F(HostAllocatorTest, CountsUntouchedTensors) {
+  SetMemory(kReserve + 160 * kMib, 0);
   c10::DataPtr first = allocator_.allocate(kTensor);
   const c10::DataPtr second = allocator_.allocate(kTensor);
-  EXPECT_THAT(Refusal(kTensor), ContainsRegex(" 67108864 bytes were wanted, 3[123][0-9]{6} are"));
+  EXPECT_THAT(Refusal(kTensor), ContainsRegex(" 67108864 bytes, 3[123][0-9]{6} are"));
   first.clear();
   EXPECT_EQ(Refusal(kTensor), "");
 }
 
-TEST_F(HostAllocatorTest, TensorsThatWereTouchedAreCountedOnce) {
-  Tell(kReserve + 160 * kMib, 0);
+TEST_F(HostAllocatorTest, CountsTouchedTensorsOnce) {
+  SetMemory(kReserve + 160 * kMib, 0);
   const c10::DataPtr first = allocator_.allocate(kTensor);
-  Tell(kReserve + 96 * kMib, 64 * kMib);
+  SetMemory(kReserve + 96 * kMib, 64 * kMib);
   EXPECT_EQ(Refusal(kTensor), "");
-  Tell(kReserve + 32 * kMib, 64 * kMib);
+  SetMemory(kReserve + 32 * kMib, 64 * kMib);
   EXPECT_NE(Refusal(kTensor), "");
 }
 
-TEST_F(HostAllocatorTest, SmallTensorsAreCountedToo) {
-  Tell(kReserve + 80 * kMib, 0);
+TEST_F(HostAllocatorTest, CountsSmallTensors) {
+  SetMemory(kReserve + 80 * kMib, 0);
   const c10::DataPtr small = allocator_.allocate(kTensor / 2 - 1);
   EXPECT_NE(Refusal(kTensor), "");
 }
 
-TEST_F(HostAllocatorTest, WhatTheProcessHasFreedAndKeptIsThereForTensors) {
-  Tell(0, kReserve + 80 * kMib);
+TEST_F(HostAllocatorTest, MemoryThatMallocKeepsIsAvailable) {
+  SetMemory(0, kReserve + 80 * kMib);
   EXPECT_EQ(Refusal(kTensor), "");
 }
 
-TEST_F(HostAllocatorTest, NobodyLooksForSmallTensors) {
-  Tell(0, 0);
+TEST_F(HostAllocatorTest, DoesNotCheckSmallTensors) {
+  SetMemory(0, 0);
   EXPECT_EQ(Refusal(kTensor / 2 - 1), "");
   EXPECT_NE(Refusal(kTensor / 2), "");
 }
 
-TEST_F(HostAllocatorTest, OfSeveralAtATimeNoMoreAreMadeThanFit) {
-  Tell(kReserve + 3 * 65 * kMib, 0);
+TEST_F(HostAllocatorTest, ConcurrentAllocationsDoNotExceedTheMemory) {
+  SetMemory(kReserve + 3 * 65 * kMib, 0);
   std::atomic<int> made = 0;
   std::vector<std::thread> threads;
   absl::Barrier* const tried = new absl::Barrier(8);
@@ -115,23 +116,23 @@ TEST_F(HostAllocatorTest, OfSeveralAtATimeNoMoreAreMadeThanFit) {
   EXPECT_EQ(made, 3);
 }
 
-TEST_F(HostAllocatorTest, WhatWasRefusedIsNotCounted) {
-  Tell(kReserve + 80 * kMib, 0);
+TEST_F(HostAllocatorTest, DoesNotCountRefusedTensors) {
+  SetMemory(kReserve + 80 * kMib, 0);
   for (int i = 0; i < 3; ++i) {
     EXPECT_NE(Refusal(2 * kTensor), "");
   }
   EXPECT_EQ(Refusal(kTensor), "");
 }
 
-TEST_F(HostAllocatorTest, WhatMallocRefusesIsNotCounted) {
+TEST_F(HostAllocatorTest, DoesNotCountTensorsThatMallocRefuses) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer ends the process for so much";
+  GTEST_SKIP() << "the sanitizer ends the process for such a size";
 #endif
   const TempDir nothing;
   HostAllocator unlimited(nothing.path());
-  // More than any address space has.
+  // Larger than any address space.
   EXPECT_THROW(unlimited.allocate(size_t{1} << 58), c10::OutOfMemoryError);
-  Tell(kReserve + 80 * kMib, 0);
+  SetMemory(kReserve + 80 * kMib, 0);
   EXPECT_EQ(Refusal(kTensor), "");
 }
 

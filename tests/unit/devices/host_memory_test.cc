@@ -17,8 +17,8 @@ using ::testing::Lt;
 constexpr int64_t kMachine = int64_t{1024} * (8000 + 500);
 constexpr int64_t kOwn = int64_t{1024} * (300 + 40);
 
-// A machine that has 8000 KiB available and 500 KiB of free swap, and a process with 300 KiB of its
-// own and 40 KiB swapped out.
+// Machine with 8000 KiB available and 500 KiB of free swap, and a process with 300 KiB of its own
+// and 40 KiB swapped out.
 class HostMemoryTest : public ::testing::Test {
  protected:
   HostMemoryTest() {
@@ -40,23 +40,23 @@ class HostMemoryTest : public ::testing::Test {
                              "\nactive_file 5\nslab 11\n"));
   }
 
-  // What the cgroups leave; kMachine where they limit nothing.
+  // Returns the bytes below the limits of the cgroups; kMachine without limits.
   int64_t Left() const { return ReachableHostBytes(root_.path()) - kOwn; }
 
   const TempDir root_;
 };
 
-TEST_F(HostMemoryTest, WithoutCgroupsItIsTheMachinesAndTheProcesssOwn) {
+TEST_F(HostMemoryTest, IsTheMachinesMemoryWithoutCgroups) {
   EXPECT_EQ(ReachableHostBytes(root_.path()), kMachine + kOwn);
 }
 
-TEST_F(HostMemoryTest, WithoutSwapItIsMemoryAlone) {
+TEST_F(HostMemoryTest, IsMemoryAloneWithoutSwap) {
   root_.Write("proc/meminfo", "MemAvailable:   8000 kB\n");
   root_.Write("proc/self/status", "RssAnon:\t 300 kB\n");
   EXPECT_EQ(ReachableHostBytes(root_.path()), 1024 * 8300);
 }
 
-TEST_F(HostMemoryTest, WhatVersion2Leaves) {
+TEST_F(HostMemoryTest, AppliesTheLimitOfCgroupVersion2) {
   root_.Write("proc/self/cgroup", "0::/\n");
   WriteVersion2("", "1000000", 400000, 100);
   EXPECT_EQ(Left(), 1000000 - (400000 - 100 - 5));
@@ -64,19 +64,19 @@ TEST_F(HostMemoryTest, WhatVersion2Leaves) {
   EXPECT_EQ(Left(), 0);
 }
 
-TEST_F(HostMemoryTest, AsMuchAsTheMachineHasIfItIsLess) {
+TEST_F(HostMemoryTest, IsAtMostTheMachinesMemory) {
   root_.Write("proc/self/cgroup", "0::/\n");
   WriteVersion2("", "10000000000", 0);
   EXPECT_EQ(Left(), kMachine);
 }
 
-TEST_F(HostMemoryTest, MaxIsNoLimit) {
+TEST_F(HostMemoryTest, MaxMeansNoLimit) {
   root_.Write("proc/self/cgroup", "0::/\n");
   WriteVersion2("", "max", 400000);
   EXPECT_EQ(Left(), kMachine);
 }
 
-TEST_F(HostMemoryTest, WhatVersion1Leaves) {
+TEST_F(HostMemoryTest, AppliesTheLimitOfCgroupVersion1) {
   root_.Write("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/\n0::/\n");
   const std::string cgroup = "sys/fs/cgroup/memory/";
   root_.Write(cgroup + "memory.limit_in_bytes", "1000000\n");
@@ -88,7 +88,7 @@ TEST_F(HostMemoryTest, WhatVersion1Leaves) {
   EXPECT_EQ(Left(), kMachine);
 }
 
-TEST_F(HostMemoryTest, TheTightestOfNestedCgroupsCounts) {
+TEST_F(HostMemoryTest, AppliesTheTightestLimitOfNestedCgroups) {
   root_.Write("proc/self/cgroup", "0::/a/b/c\n");
   WriteVersion2("a", "3000000", 1000000);
   WriteVersion2("a/b", "1500000", 500000);
@@ -101,7 +101,7 @@ TEST_F(HostMemoryTest, TheTightestOfNestedCgroupsCounts) {
   EXPECT_EQ(Left(), 10 + 5);
 }
 
-TEST_F(HostMemoryTest, OfAContainerThatSeesItsOuterNameTheUppermostCounts) {
+TEST_F(HostMemoryTest, UsesTheTopCgroupInAContainer) {
   root_.Write("proc/self/cgroup", "0::/docker/0123\n");
   WriteVersion2("", "1000000", 400000);
   EXPECT_EQ(Left(), 600000 + 5);
@@ -109,13 +109,13 @@ TEST_F(HostMemoryTest, OfAContainerThatSeesItsOuterNameTheUppermostCounts) {
   EXPECT_EQ(Left(), 600000 + 5);
 }
 
-TEST_F(HostMemoryTest, WhatIsNotToldIsNoLimit) {
+TEST_F(HostMemoryTest, MissingFilesMeanNoLimit) {
   root_.Write("proc/self/status", "VmSwap:\t 40 kB\n");
   EXPECT_THAT(ReachableHostBytes(root_.path()), Gt(int64_t{1} << 60));
   EXPECT_THAT(ReachableHostBytes(root_.path() / "nothing"), Gt(int64_t{1} << 60));
 }
 
-TEST_F(HostMemoryTest, OfThisMachineTheFilesAreFound) {
+TEST_F(HostMemoryTest, ReadsTheFilesOfThisMachine) {
   const int64_t bytes = ReachableHostBytes("/");
   EXPECT_THAT(bytes, Gt(1 << 20));
   EXPECT_THAT(bytes, Lt(int64_t{1} << 60));

@@ -35,32 +35,32 @@ TEST_F(PinnedPoolTest, ReusesAFreedBlockWithoutLockingPages) {
   EXPECT_EQ(locked_, 1);
 }
 
-TEST_F(PinnedPoolTest, BlocksInUseAreDistinct) {
+TEST_F(PinnedPoolTest, BlocksInUseAreDifferent) {
   const c10::DataPtr first = pool_.allocate(1);
   const c10::DataPtr second = pool_.allocate(1);
   EXPECT_NE(first.get(), second.get());
   EXPECT_EQ(locked_, 2);
 }
 
-TEST_F(PinnedPoolTest, ALargerTensorTakesAnotherBlock) {
+TEST_F(PinnedPoolTest, UsesAnotherBlockForALargerTensor) {
   pool_.allocate(4096);
   pool_.allocate(4097);
   pool_.allocate(8192);
   EXPECT_EQ(locked_, 2);
 }
 
-TEST_F(PinnedPoolTest, ATensorWithoutElementsTakesNone) {
+TEST_F(PinnedPoolTest, UsesNoBlockForAnEmptyTensor) {
   EXPECT_EQ(pool_.allocate(0).get(), nullptr);
   EXPECT_EQ(locked_, 0);
 }
 
-TEST_F(PinnedPoolTest, ItsMemoryCountsAsHostMemory) {
+TEST_F(PinnedPoolTest, CountsAsHostMemory) {
   const int64_t before = HostBytes();
   pool_.allocate(1 << 20);
   EXPECT_GE(HostBytes() - before, 1 << 20);
 }
 
-TEST_F(PinnedPoolTest, PagesThatCannotBeLockedAreGivenBackAndReported) {
+TEST_F(PinnedPoolTest, FreesAndReportsPagesThatCannotBeLocked) {
   const int64_t before = HostBytes();
   result_ = absl::InternalError("cudaHostRegister: unspecified launch failure");
   EXPECT_THAT([&] { pool_.allocate(1); },

@@ -16,7 +16,7 @@
 namespace braid {
 namespace {
 
-// A module that returns `expression` of its input x.
+// Module that returns `expression` of its input x.
 torch::jit::Module Returning(const std::string& expression) {
   torch::jit::Module module("Made");
   module.define("def forward(self, x):\n  return " + expression + "\n");
@@ -34,7 +34,7 @@ at::Tensor DrawSeeded(const torch::jit::Module& module, uint64_t seed) {
   return Draw(module);
 }
 
-// As a worker would.
+// Sets the thread up like a worker's.
 void OnAThread(const std::function<void()>& work) {
   std::thread([&] {
     SetUpWorkerThread(/*threads=*/1);
@@ -42,12 +42,12 @@ void OnAThread(const std::function<void()>& work) {
   }).join();
 }
 
-// Kernels draw from it unless they are given another one, as all kernels of a GPU may.
+// Default generator of kernels, like that of a GPU.
 at::Generator SharedGenerator() { return at::detail::getDefaultCPUGenerator(); }
 
 at::Tensor ProcessState() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
-TEST(RandomSeedGuardTest, ThreadsAtTheSameTimeDrawWhatEachDrawsAlone) {
+TEST(RandomSeedGuardTest, ConcurrentThreadsDrawTheSameAsAlone) {
   constexpr size_t kThreads = 4;
   std::vector<torch::jit::Module> modules;
   std::vector<at::Tensor> alone(kThreads);
@@ -74,32 +74,32 @@ TEST(RandomSeedGuardTest, ThreadsAtTheSameTimeDrawWhatEachDrawsAlone) {
   }
 }
 
-TEST(RandomSeedGuardTest, DrawsFollowFromTheSeedAlone) {
+TEST(RandomSeedGuardTest, DrawsDependOnlyOnTheSeed) {
   const torch::jit::Module module = Dropout();
   const at::Tensor first = DrawSeeded(module, 1);
   EXPECT_TRUE(at::equal(DrawSeeded(module, 1), first));
   EXPECT_FALSE(at::equal(DrawSeeded(module, 2), first));
 }
 
-TEST(RandomSeedGuardTest, DrawsInOneGuardDiffer) {
+TEST(RandomSeedGuardTest, SuccessiveDrawsDiffer) {
   const torch::jit::Module module = Dropout();
   const RandomSeedGuard guard(c10::kCPU, 1);
   const at::Tensor first = Draw(module);
   EXPECT_FALSE(at::equal(Draw(module), first));
 }
 
-TEST(RandomSeedGuardTest, WithoutAGuardTheProcessGeneratorServes) {
+TEST(RandomSeedGuardTest, UsesTheDefaultGeneratorWithoutAGuard) {
   const torch::jit::Module module = Dropout();
   at::manual_seed(5);
   const at::Tensor first = Draw(module);
   const at::Tensor second = Draw(module);
   at::manual_seed(5);
   EXPECT_TRUE(at::equal(Draw(module), first));
-  DrawSeeded(module, 1);  // between two draws, and changes neither
+  DrawSeeded(module, 1);  // between two draws; changes neither
   EXPECT_TRUE(at::equal(Draw(module), second));
 }
 
-TEST(RandomSeedGuardTest, AnInnerGuardLeavesTheOuterOnesSequence) {
+TEST(RandomSeedGuardTest, AnInnerGuardDoesNotAdvanceTheOuterOne) {
   const torch::jit::Module module = Dropout();
   std::optional<RandomSeedGuard> alone(std::in_place, c10::kCPU, 1);
   const at::Tensor first = Draw(module);
@@ -111,7 +111,7 @@ TEST(RandomSeedGuardTest, AnInnerGuardLeavesTheOuterOnesSequence) {
   EXPECT_TRUE(at::equal(Draw(module), second));
 }
 
-TEST(RandomSeedGuardTest, AnotherThreadIsNotConcerned) {
+TEST(RandomSeedGuardTest, DoesNotAffectOtherThreads) {
   const torch::jit::Module module = Dropout();
   const RandomSeedGuard guard(c10::kCPU, 1);
   at::manual_seed(5);
@@ -121,7 +121,7 @@ TEST(RandomSeedGuardTest, AnotherThreadIsNotConcerned) {
   OnAThread([&] { EXPECT_TRUE(at::equal(Draw(module), here)); });
 }
 
-TEST(RandomSeedGuardTest, AGeneratorThatIsGivenServes) {
+TEST(RandomSeedGuardTest, UsesAnExplicitGenerator) {
   const auto draw = [] {
     at::Generator generator = at::detail::createCPUGenerator(3);
     return at::empty({50}).uniform_(0, 1, generator);
@@ -131,7 +131,7 @@ TEST(RandomSeedGuardTest, AGeneratorThatIsGivenServes) {
   EXPECT_TRUE(at::equal(draw(), expected));
 }
 
-TEST(RandomSeedGuardTest, ThreadsThatShareAGeneratorDrawWhatEachDrawsAlone) {
+TEST(RandomSeedGuardTest, ThreadsThatShareAGeneratorDrawTheSameAsAlone) {
   constexpr size_t kThreads = 4;
   const auto draw = [](uint64_t seed) {
     const torch::jit::Module module = Dropout();
@@ -162,10 +162,10 @@ TEST(RandomSeedGuardTest, ThreadsThatShareAGeneratorDrawWhatEachDrawsAlone) {
   }
 }
 
-// An expression that is random.
+// Parameter: a random expression.
 class RandomOperatorTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(RandomOperatorTest, DrawsFromTheGuardAlone) {
+TEST_P(RandomOperatorTest, DrawsOnlyFromTheGuard) {
   const torch::jit::Module module = Returning(GetParam());
   at::manual_seed(5);
   const at::Tensor before = ProcessState();
@@ -175,7 +175,7 @@ TEST_P(RandomOperatorTest, DrawsFromTheGuardAlone) {
   EXPECT_FALSE(at::equal(DrawSeeded(module, 2), first));
 }
 
-TEST_P(RandomOperatorTest, DrawsFromTheGuardAloneWithGradients) {
+TEST_P(RandomOperatorTest, DrawsOnlyFromTheGuardWithGradients) {
   torch::jit::Module module = Returning(GetParam());
   at::manual_seed(5);
   const at::Tensor before = ProcessState();
@@ -184,7 +184,7 @@ TEST_P(RandomOperatorTest, DrawsFromTheGuardAloneWithGradients) {
   EXPECT_TRUE(at::equal(ProcessState(), before)) << "drew from the process's generator";
 }
 
-TEST_P(RandomOperatorTest, DrawsFromASharedGeneratorAreNotShiftedByOtherGuards) {
+TEST_P(RandomOperatorTest, OtherGuardsDoNotShiftDrawsFromASharedGenerator) {
   const torch::jit::Module module = Returning(GetParam());
   const auto draw_twice = [&](const std::function<void()>& between) {
     const RandomSeedGuard guard(SharedGenerator(), 1);

@@ -27,7 +27,7 @@ void OnSignal(int) {
   handled_at = reinterpret_cast<uintptr_t>(&local);
 }
 
-TEST(SignalStackTest, HandlersRunOnIt) {
+TEST(SignalStackTest, HandlersRunOnTheSignalStack) {
   struct sigaction action = {};
   struct sigaction before = {};
   action.sa_handler = OnSignal;
@@ -46,17 +46,16 @@ TEST(SignalStackTest, HandlersRunOnIt) {
   EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
-// Where the thread sanitizer sees every access: a counter on a stack would be made by one thread
-// and counted up by OpenMP's, whose start it does not see.
+// Static, because ThreadSanitizer does not see the start of OpenMP's threads and would report a
+// race for a counter on the stack.
 std::atomic<int> threads_with_one = 0;
 
-// Its intra-op threads as well as the one that they compute with.
-TEST(SignalStackTest, EveryIntraOpThreadOfAWorkerHasOne) {
+TEST(SignalStackTest, EveryIntraOpThreadOfAWorkerHasASignalStack) {
   std::thread([] {
     constexpr int kThreads = 2;
     SetUpWorkerThread(kThreads);
     const int before = threads_with_one;
-    // at::parallel_for() is OpenMP's only where LibTorch itself is compiled.
+    // at::parallel_for() uses OpenMP only in code that LibTorch compiles.
     using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
     const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
     ASSERT_NE(parallel, nullptr);
@@ -66,7 +65,7 @@ TEST(SignalStackTest, EveryIntraOpThreadOfAWorkerHasOne) {
   }).join();
 }
 
-TEST(SignalStackTest, OneThatIsThereStays) {
+TEST(SignalStackTest, KeepsAnExistingSignalStack) {
   std::thread([] {
     UseSignalStack();
     const void* const first = StackOfThisThread().ss_sp;

@@ -8,24 +8,24 @@ namespace {
 
 constexpr absl::Duration kTime = absl::Milliseconds(3);
 
-TEST(WorkShareTest, BatchesGoFirst) {
+TEST(WorkShareTest, ChoosesBatchesFirst) {
   const WorkShare share(0.25);
   EXPECT_EQ(share.Choose(), WorkKind::kBatch);
 }
 
-TEST(WorkShareTest, ATaskThatWaitedForABatchHasItsTurn) {
+TEST(WorkShareTest, ChoosesATaskThatWaitedForABatch) {
   WorkShare share(0.25);
   share.RecordBatch(kTime, /*task_waited=*/true);
   EXPECT_EQ(share.Choose(), WorkKind::kTask);
 }
 
-TEST(WorkShareTest, WithoutAShareTasksOnlyFillGaps) {
+TEST(WorkShareTest, WithoutAShareTasksRunOnlyWhenIdle) {
   WorkShare share(0);
   share.RecordBatch(kTime, /*task_waited=*/true);
   EXPECT_EQ(share.Choose(), WorkKind::kBatch);
 }
 
-TEST(WorkShareTest, TasksGetTheirShareOfTheTimeThatBothWant) {
+TEST(WorkShareTest, TasksGetTheirShareWhileBothWait) {
   for (const double part : {0.1, 0.25, 0.5, 0.9}) {
     WorkShare share(part);
     absl::Duration tasks;
@@ -43,7 +43,7 @@ TEST(WorkShareTest, TasksGetTheirShareOfTheTimeThatBothWant) {
   }
 }
 
-TEST(WorkShareTest, ALongTaskIsPaidBackBeforeTheNext) {
+TEST(WorkShareTest, ALongTaskUsesItsCreditUp) {
   WorkShare share(0.5);
   share.RecordBatch(kTime, /*task_waited=*/true);
   share.RecordTask(3 * kTime, /*by_credit=*/true);
@@ -56,13 +56,13 @@ TEST(WorkShareTest, ALongTaskIsPaidBackBeforeTheNext) {
   EXPECT_EQ(share.Choose(), WorkKind::kTask);
 }
 
-TEST(WorkShareTest, NoCreditIsSavedWhereOneKindAloneWaited) {
+TEST(WorkShareTest, EarnsNoCreditWhileOnlyOneKindWaits) {
   WorkShare share(0.5);
   share.RecordBatch(kTime, /*task_waited=*/true);
   share.RecordBatch(kTime, /*task_waited=*/false);
   EXPECT_EQ(share.Choose(), WorkKind::kBatch);
 
-  // Nor is there a debt for a task that ran because there was no batch.
+  // A task that ran because there was no batch leaves no debt.
   share.RecordTask(100 * kTime, /*by_credit=*/false);
   share.RecordBatch(kTime, /*task_waited=*/true);
   EXPECT_EQ(share.Choose(), WorkKind::kTask);

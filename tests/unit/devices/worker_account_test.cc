@@ -1,4 +1,4 @@
-// What a worker tells of its time and its rows.
+// Time and rows that a worker counts.
 #include <memory>
 #include <utility>
 
@@ -60,7 +60,7 @@ class DeviceTimeTest : public ::testing::Test {
     });
     done.WaitForNotification();
   }
-  // Has the device compute for `seconds`, as `phase`, while its thread goes on at once.
+  // Queues `seconds` of work on the device in `phase` without waiting for it.
   void Compute(Phase phase, int seconds, absl::Duration* total = nullptr) {
     worker_->Measure(
         phase, [&] { return *device_->time += absl::Seconds(seconds); }, total);
@@ -72,7 +72,7 @@ class DeviceTimeTest : public ::testing::Test {
   std::unique_ptr<Worker> worker_;
 };
 
-TEST_F(DeviceTimeTest, TheDevicesTimeIsCountedWhenItIsSynchronized) {
+TEST_F(DeviceTimeTest, CountsDeviceTimeAtSynchronization) {
   Run([&] {
     absl::Duration total = absl::Seconds(1);
     Compute(Phase::kForward, 5, &total);
@@ -105,7 +105,7 @@ TEST_F(DeviceTimeTest, NestedMeasurementsCountTimeOnce) {
   EXPECT_EQ(total, absl::Seconds(9));
 }
 
-TEST_F(DeviceTimeTest, TimeBeforeAFaultIsNotCounted) {
+TEST_F(DeviceTimeTest, DoesNotCountTimeBeforeAFault) {
   Run([&] {
     {
       absl::Duration total;
@@ -121,7 +121,7 @@ TEST_F(DeviceTimeTest, TimeBeforeAFaultIsNotCounted) {
   EXPECT_EQ(worker_->busy(Phase::kForward), absl::Seconds(1));
 }
 
-TEST_F(DeviceTimeTest, AThreadBesideTheWorkerCountsNothing) {
+TEST_F(DeviceTimeTest, LoadThreadsCountNothing) {
   Run([&] { Compute(Phase::kForward, 5); });
   EXPECT_THAT(worker_->Synchronize(), IsOk());
   EXPECT_EQ(worker_->busy(Phase::kForward), absl::ZeroDuration());
@@ -129,7 +129,7 @@ TEST_F(DeviceTimeTest, AThreadBesideTheWorkerCountsNothing) {
   EXPECT_EQ(worker_->busy(Phase::kForward), absl::Seconds(5));
 }
 
-TEST(WorkerTest, SamplesAddUp) {
+TEST(WorkerTest, AddsSamplesUp) {
   const WorkerFleet fleet(1);
   fleet.worker(0).CountChunk(DeviceWork::kInference, 20);
   fleet.worker(0).CountChunk(DeviceWork::kTraining, 7);

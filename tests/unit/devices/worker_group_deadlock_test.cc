@@ -1,4 +1,4 @@
-// Ranks that wait for each other at different meetings: all return, and the worker group says so.
+// Ranks that wait at different barriers: all return and the group reports a deadlock.
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -14,7 +14,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// Runs `meet` on three workers, of which 0 and 1 are a group; all are to be told.
+// Runs `meet` on three workers; 0 and 1 are a group. Expects the error on all ranks.
 template <typename Meet>
 void ExpectDeadlock(Meet meet) {
   const WorkerFleet fleet(3);
@@ -26,7 +26,7 @@ void ExpectDeadlock(Meet meet) {
                                              });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("wait for each other")));
   EXPECT_THAT(told, Each(StatusIs(absl::StatusCode::kCancelled, HasSubstr(""))));
-  // The workers are free for the next.
+  // The workers remain usable.
   EXPECT_THAT(RunWorkerGroup(fleet.workers(), {},
                              [](WorkerGroup& worker_group, size_t rank) {
                                return worker_group.Barrier(rank);
@@ -34,13 +34,13 @@ void ExpectDeadlock(Meet meet) {
               IsOk());
 }
 
-TEST(WorkerGroupDeadlockTest, SomeMeetAllAndSomeTheirGroup) {
+TEST(WorkerGroupDeadlockTest, SomeRanksWaitForAllAndSomeForTheirGroup) {
   ExpectDeadlock([](WorkerGroup& worker_group, size_t rank) {
     return rank == 0 ? worker_group.Barrier(/*group=*/0, rank) : worker_group.Barrier(rank);
   });
 }
 
-TEST(WorkerGroupDeadlockTest, EachMeetsAnotherGroup) {
+TEST(WorkerGroupDeadlockTest, RanksWaitForDifferentGroups) {
   ExpectDeadlock([](WorkerGroup& worker_group, size_t rank) {
     return rank == 0   ? worker_group.Barrier(/*group=*/0, rank)
              : rank == 1 ? worker_group.Barrier(/*group=*/1, rank)
@@ -48,7 +48,7 @@ TEST(WorkerGroupDeadlockTest, EachMeetsAnotherGroup) {
   });
 }
 
-TEST(WorkerGroupDeadlockTest, TheyCameTogetherOnceBefore) {
+TEST(WorkerGroupDeadlockTest, DeadlockAfterASuccessfulBarrier) {
   ExpectDeadlock([](WorkerGroup& worker_group, size_t rank) -> absl::Status {
     BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
     if (rank < 2) {
@@ -58,8 +58,8 @@ TEST(WorkerGroupDeadlockTest, TheyCameTogetherOnceBefore) {
   });
 }
 
-// One that is done cannot come either, but does not keep the others waiting.
-TEST(WorkerGroupDeadlockTest, ThoseWhoAreLeftWaitAtDifferentMeetings) {
+// A rank that has returned does not block the others.
+TEST(WorkerGroupDeadlockTest, RemainingRanksWaitAtDifferentBarriers) {
   const WorkerFleet fleet(3);
   const absl::Status status = RunWorkerGroup(
       fleet.workers(), {{0, 1}}, [&](WorkerGroup& worker_group, size_t rank) -> absl::Status {

@@ -48,7 +48,7 @@ TEST(RunWorkerGroupTest, RunsEachRankOnItsWorker) {
   EXPECT_EQ(ran, workers);
 }
 
-TEST(RunWorkerGroupTest, WhatRanksWroteBeforeTheyMetIsSeenByAllAfter) {
+TEST(RunWorkerGroupTest, BarrierMakesWritesVisibleToAllRanks) {
   const WorkerFleet fleet(3);
   std::vector<int> written(3);
   std::vector<std::vector<int>> seen(3);
@@ -66,7 +66,7 @@ TEST(RunWorkerGroupTest, WhatRanksWroteBeforeTheyMetIsSeenByAllAfter) {
   EXPECT_THAT(status, IsOk());
 }
 
-TEST(RunWorkerGroupTest, GroupsMeetOnTheirOwn) {
+TEST(RunWorkerGroupTest, GroupsHaveTheirOwnBarriers) {
   const WorkerFleet fleet(4);
   const std::vector<RankGroup> groups = {{0, 2}, {1, 3}};
   std::vector<int> written(4);
@@ -74,7 +74,7 @@ TEST(RunWorkerGroupTest, GroupsMeetOnTheirOwn) {
   const absl::Status status = RunWorkerGroup(
       fleet.workers(), groups, [&](WorkerGroup& worker_group, size_t rank) -> absl::Status {
         const size_t group = rank % 2;
-        // The second group meets more often.
+        // The second group has more barriers.
         for (size_t meeting = 0; meeting <= group; ++meeting) {
           written[rank] = static_cast<int>(10 * meeting + rank);
           BRAID_RETURN_IF_ERROR(worker_group.Barrier(group, rank));
@@ -87,7 +87,7 @@ TEST(RunWorkerGroupTest, GroupsMeetOnTheirOwn) {
   EXPECT_THAT(of_other, ElementsAre(2, 13, 0, 11));
 }
 
-// What the others hear at their next meeting when one of three ranks fails.
+// Results of the other ranks' next barrier after one of three ranks fails.
 void ExpectAFailureIsTold(absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> meet) {
   const WorkerFleet fleet(3);
   std::vector<absl::Status> met(3);
@@ -105,18 +105,18 @@ void ExpectAFailureIsTold(absl::FunctionRef<absl::Status(WorkerGroup&, size_t)> 
   EXPECT_THAT(met[2], told);
 }
 
-TEST(RunWorkerGroupTest, AFailureEndsTheOthersAtTheirNextMeeting) {
+TEST(RunWorkerGroupTest, AFailureCancelsOtherRanksAtTheNextBarrier) {
   ExpectAFailureIsTold(
       [](WorkerGroup& worker_group, size_t rank) { return worker_group.Barrier(rank); });
 }
 
-TEST(RunWorkerGroupTest, AFailureEndsTheOthersAtTheirGroupsNextMeeting) {
+TEST(RunWorkerGroupTest, AFailureCancelsOtherRanksAtTheNextGroupBarrier) {
   ExpectAFailureIsTold([](WorkerGroup& worker_group, size_t rank) {
     return worker_group.Barrier(/*group=*/0, rank);
   });
 }
 
-TEST(RunWorkerGroupTest, AThrownErrorIsAFailure) {
+TEST(RunWorkerGroupTest, AnExceptionIsAFailure) {
   const WorkerFleet fleet(2);
   const absl::Status status = RunWorkerGroup(
       fleet.workers(), {}, [&](WorkerGroup& worker_group, size_t rank) -> absl::Status {
@@ -129,7 +129,7 @@ TEST(RunWorkerGroupTest, AThrownErrorIsAFailure) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, StrEq("sizes differ")));
 }
 
-TEST(RunWorkerGroupTest, ARankThatIsDoneIsNotWaitedFor) {
+TEST(RunWorkerGroupTest, BarriersDoNotWaitForRanksThatHaveReturned) {
   const WorkerFleet fleet(3);
   std::atomic<int> met{0};
   const absl::Status status = RunWorkerGroup(
@@ -144,7 +144,7 @@ TEST(RunWorkerGroupTest, ARankThatIsDoneIsNotWaitedFor) {
   EXPECT_EQ(met, 3);
 }
 
-TEST(RunWorkerGroupTest, TheNextGangIsNotConcernedByAFailure) {
+TEST(RunWorkerGroupTest, AFailureDoesNotAffectTheNextGroup) {
   const WorkerFleet fleet(2);
   const auto run = [&](bool fail) {
     return RunWorkerGroup(fleet.workers(), {},
@@ -159,7 +159,7 @@ TEST(RunWorkerGroupTest, TheNextGangIsNotConcernedByAFailure) {
   EXPECT_THAT(run(false), IsOk());
 }
 
-// A worker on a device whose faults the test makes.
+// Worker on a device with errors set by the test.
 class FaultyWorker {
  public:
   FaultyWorker() {
@@ -178,7 +178,7 @@ class FaultyWorker {
   std::unique_ptr<Worker> worker_;
 };
 
-TEST(RunWorkerGroupTest, MeetingAndReturningEndWhatTheDeviceWasGiven) {
+TEST(RunWorkerGroupTest, BarrierAndReturnSynchronizeTheDevice) {
   FaultyWorker faulty;
   int before = 0;
   int after = 0;
@@ -195,53 +195,7 @@ TEST(RunWorkerGroupTest, MeetingAndReturningEndWhatTheDeviceWasGiven) {
   EXPECT_EQ(faulty.device().synchronized(), 2);
 }
 
-// With streams, the devices wait for each other's events and the host for none of them.
-TEST(RunWorkerGroupTest, DevicesWithStreamsAreSynchronizedOnceAtTheEnd) {
-  std::vector<std::unique_ptr<Device>> devices;
-  std::vector<FakeDevice*> fakes;
-  for (int d = 0; d < 3; ++d) {
-    auto fake = std::make_unique<FakeDevice>();
-    fake->time = absl::ZeroDuration();
-    fakes.push_back(fake.get());
-    devices.push_back(std::move(fake));
-  }
-  const WorkerFleet fleet(std::move(devices));
-  constexpr int kBarriers = 5;
-  EXPECT_THAT(RunWorkerGroup(fleet.workers(), {},
-                             [&](WorkerGroup& worker_group, size_t rank) -> absl::Status {
-                               for (int b = 0; b < kBarriers; ++b) {
-                                 BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
-                               }
-                               return absl::OkStatus();
-                             }),
-              IsOk());
-  for (const FakeDevice* device : fakes) {
-    EXPECT_EQ(device->synchronized(), 1);
-    EXPECT_EQ(device->waited_for(), kBarriers * 2);  // for each of the two others
-  }
-}
-
-TEST(RunWorkerGroupTest, ACpuSlotWaitsForTheEventsOfOtherDevices) {
-  std::vector<std::unique_ptr<Device>> devices;
-  auto gpu = std::make_unique<FakeDevice>();
-  gpu->time = absl::ZeroDuration();
-  auto cpu = std::make_unique<FakeDevice>();
-  FakeDevice* const with_stream = gpu.get();
-  FakeDevice* const without = cpu.get();
-  devices.push_back(std::move(gpu));
-  devices.push_back(std::move(cpu));
-  const WorkerFleet fleet(std::move(devices));
-  EXPECT_THAT(RunWorkerGroup(fleet.workers(), {},
-                             [](WorkerGroup& worker_group, size_t rank) {
-                               return worker_group.Barrier(rank);
-                             }),
-              IsOk());
-  EXPECT_EQ(without->waited_for(), 1);
-  EXPECT_EQ(with_stream->waited_for(), 0);  // what a CPU slot does has ended when it arrives
-  EXPECT_EQ(with_stream->synchronized(), 1);
-}
-
-TEST(RunWorkerGroupTest, AFaultOfADeviceIsAFailure) {
+TEST(RunWorkerGroupTest, ADeviceErrorIsAFailure) {
   const WorkerFleet fleet(1);
   FaultyWorker faulty;
   faulty.device().set_fault(absl::InternalError("device is lost"));
@@ -259,7 +213,7 @@ TEST(RunWorkerGroupTest, AFaultOfADeviceIsAFailure) {
   EXPECT_THAT(met, StatusIs(absl::StatusCode::kCancelled, HasSubstr("another replica failed")));
 }
 
-TEST(RunWorkerGroupTest, GangsThatShareWorkersInAnyOrderDoNotWaitForEachOther) {
+TEST(RunWorkerGroupTest, GroupsThatShareWorkersInAnyOrderDoNotDeadlock) {
   const WorkerFleet fleet(3);
   std::vector<Worker*> backwards = fleet.workers();
   std::reverse(backwards.begin(), backwards.end());

@@ -1,4 +1,4 @@
-// What a worker says and refuses once its device is lost.
+// Errors of a worker whose device is lost.
 #include <memory>
 #include <utility>
 
@@ -37,14 +37,14 @@ class WorkerHealthTest : public ::testing::Test {
     worker_ = std::make_unique<Worker>(std::move(options), std::move(device));
   }
 
-  // What comes of `work` on the worker.
+  // Returns the status of `work` on the worker.
   absl::Status Run(absl::Status work) {
     return RunOnEach({worker_.get()}, Phase::kForward, [&](size_t) {
       ++ran_;
       return work;
     });
   }
-  // What comes of a batch for a model that `forward` stands for.
+  // Returns the status of a batch for a model with `forward`.
   absl::Status RunBatchOf(PuppetReplica::Function forward) {
     PuppetReplica replica(std::move(forward));
     absl::Status status;
@@ -66,7 +66,7 @@ class WorkerHealthTest : public ::testing::Test {
   std::unique_ptr<Worker> worker_;
 };
 
-TEST_F(WorkerHealthTest, AFaultThatPassesLeavesItHealthy) {
+TEST_F(WorkerHealthTest, ATransientErrorLeavesTheWorkerHealthy) {
   device_->set_fault(absl::InternalError("once"));
   EXPECT_THAT(Run(absl::OkStatus()), StatusIs(absl::StatusCode::kInternal, HasSubstr("once")));
   device_->set_fault(absl::OkStatus());
@@ -75,7 +75,7 @@ TEST_F(WorkerHealthTest, AFaultThatPassesLeavesItHealthy) {
   EXPECT_EQ(lost_, 0);
 }
 
-TEST_F(WorkerHealthTest, ALostDeviceStaysLostAndIsToldOfOnce) {
+TEST_F(WorkerHealthTest, ALostDeviceStaysLostAndIsReportedOnce) {
   device_->set_fault(absl::UnavailableError("assert"));
   EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
   device_->set_fault(absl::OkStatus());
@@ -83,12 +83,12 @@ TEST_F(WorkerHealthTest, ALostDeviceStaysLostAndIsToldOfOnce) {
   EXPECT_FALSE(worker_->healthy());
   EXPECT_EQ(lost_, 1);
   EXPECT_THAT(why_, StatusIs(kUnavailable, AllOf(HasSubstr("fake:0"), HasSubstr("assert"))));
-  EXPECT_EQ(ran_, 1);  // what came later was refused
+  EXPECT_EQ(ran_, 1);  // later work is refused
 }
 
-TEST_F(WorkerHealthTest, AThreadBesideItNoticesAndIsRefusedToo) {
+TEST_F(WorkerHealthTest, LoadThreadsDetectALostDeviceAndAreRefused) {
   const auto beside = [&] {
-    return RunBesideEach({worker_.get()}, [&](size_t) {
+    return RunOnLoadThreads({worker_.get()}, [&](size_t) {
       ++ran_;
       return absl::OkStatus();
     });
@@ -98,20 +98,21 @@ TEST_F(WorkerHealthTest, AThreadBesideItNoticesAndIsRefusedToo) {
   EXPECT_THAT(beside(), StatusIs(kUnavailable, HasSubstr("fake:0")));
   EXPECT_FALSE(worker_->healthy());
   EXPECT_EQ(lost_, 1);
-  EXPECT_EQ(device_->entered(), 2);  // by the worker, and by this thread
+  EXPECT_EQ(device_->entered(), 1);
+  EXPECT_EQ(device_->entered_for_loading(), 1);
   EXPECT_THAT(beside(), StatusIs(kUnavailable, HasSubstr("fake:0")));
   EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
   EXPECT_EQ(lost_, 1);
   EXPECT_EQ(ran_, 2);
 }
 
-TEST_F(WorkerHealthTest, WhatFailedBecauseOfItIsUnavailableToo) {
+TEST_F(WorkerHealthTest, AnErrorOfWorkOnALostDeviceIsUnavailable) {
   device_->set_fault(absl::UnavailableError("assert"));
   EXPECT_THAT(Run(absl::InternalError("device-side assert")),
               StatusIs(kUnavailable, HasSubstr("fake:0")));
 }
 
-TEST_F(WorkerHealthTest, ABatchThatFailsOnALostDeviceIsNotItsInputsFault) {
+TEST_F(WorkerHealthTest, ABatchThatFailsOnALostDeviceIsUnavailable) {
   device_->set_fault(absl::UnavailableError("assert"));
   const auto fail = [](const std::vector<at::Tensor>&) -> absl::StatusOr<std::vector<at::Tensor>> {
     TORCH_CHECK(false, "CUDA error: device-side assert triggered");
@@ -122,7 +123,7 @@ TEST_F(WorkerHealthTest, ABatchThatFailsOnALostDeviceIsNotItsInputsFault) {
 
 TEST_F(WorkerHealthTest, ABatchWhoseCopyFailsOnALostDeviceIsUnavailable) {
   device_->set_fault(absl::UnavailableError("assert"));
-  // Nothing can be copied from a tensor without memory.
+  // A tensor without memory cannot be copied.
   const auto forward =
       [](const std::vector<at::Tensor>& inputs) -> absl::StatusOr<std::vector<at::Tensor>> {
     return std::vector<at::Tensor>{inputs[0].to(at::kMeta)};
@@ -131,7 +132,7 @@ TEST_F(WorkerHealthTest, ABatchWhoseCopyFailsOnALostDeviceIsUnavailable) {
   EXPECT_EQ(lost_, 1);
 }
 
-TEST_F(WorkerHealthTest, StagedInputsStayUntilTheDeviceIsSynchronized) {
+TEST_F(WorkerHealthTest, KeepsStagedInputsUntilTheDeviceIsSynchronized) {
   PinnedPool pool([](void*, size_t) { return absl::OkStatus(); });
   device_->pinned = &pool;
   const void* staged = nullptr;
@@ -145,7 +146,7 @@ TEST_F(WorkerHealthTest, StagedInputsStayUntilTheDeviceIsSynchronized) {
   EXPECT_EQ(pool.allocate(1).get(), staged);
 }
 
-TEST_F(WorkerHealthTest, ABatchForALostDeviceIsNotRun) {
+TEST_F(WorkerHealthTest, DoesNotRunABatchOnALostDevice) {
   device_->set_fault(absl::UnavailableError("assert"));
   EXPECT_THAT(Run(absl::OkStatus()), StatusIs(kUnavailable, HasSubstr("fake:0")));
   int ran = 0;

@@ -1,4 +1,4 @@
-// Batches that run on the thread that brings them.
+// Batches that run on the thread that submits them.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -28,44 +28,44 @@ class WorkerLentTest : public ::testing::Test {
  protected:
   WorkerLentTest() {
     worker().AddSource(source_);
-    // Then it sleeps, and will not look by itself.
+    // The worker sleeps until it is woken.
     EXPECT_TRUE(Eventually([this] { return source_->asked() > 0; }));
   }
 
   Worker& worker() { return fleet_.worker(0); }
-  void RunHere() { EXPECT_TRUE(worker().RunHere(*source_)); }
+  void RunInline() { EXPECT_TRUE(worker().RunInline(*source_)); }
 
   const std::shared_ptr<QueueSource> source_ = std::make_shared<QueueSource>();
   WorkerFleet fleet_{1};
 };
 
-TEST_F(WorkerLentTest, ABatchRunsOnTheCallingThread) {
-  EXPECT_FALSE(worker().RunHere(*source_));  // has none
+TEST_F(WorkerLentTest, RunsABatchOnTheCallingThread) {
+  EXPECT_FALSE(worker().RunInline(*source_));  // no batch
   std::thread::id thread;
   bool free = true;
   source_->Push([&] {
     thread = std::this_thread::get_id();
     free = worker().free();
   });
-  RunHere();
+  RunInline();
   EXPECT_EQ(thread, std::this_thread::get_id());
   EXPECT_FALSE(free);
   EXPECT_TRUE(worker().free());
 }
 
-TEST_F(WorkerLentTest, AWorkerAtWorkIsNotLent) {
+TEST_F(WorkerLentTest, DoesNotLendABusyWorker) {
   const WorkerBlock block(worker());
   source_->Push([] {});
-  EXPECT_FALSE(worker().RunHere(*source_));
+  EXPECT_FALSE(worker().RunInline(*source_));
 }
 
-TEST_F(WorkerLentTest, ASourceThatItDoesNotKnowIsNotRun) {
+TEST_F(WorkerLentTest, DoesNotRunAnUnknownSource) {
   QueueSource other;
   other.Push([] {});
-  EXPECT_FALSE(worker().RunHere(other));
+  EXPECT_FALSE(worker().RunInline(other));
 }
 
-TEST_F(WorkerLentTest, WithSeveralIntraOpThreadsItIsNotLent) {
+TEST_F(WorkerLentTest, DoesNotLendWithSeveralIntraOpThreads) {
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(MakeCpuDevice(/*threads=*/2));
   const WorkerFleet fleet(std::move(devices));
@@ -73,10 +73,10 @@ TEST_F(WorkerLentTest, WithSeveralIntraOpThreadsItIsNotLent) {
   fleet.worker(0).AddSource(source);
   EXPECT_TRUE(Eventually([&] { return source->asked() > 0; }));
   source->Push([] {});
-  EXPECT_FALSE(fleet.worker(0).RunHere(*source));
+  EXPECT_FALSE(fleet.worker(0).RunInline(*source));
 }
 
-TEST_F(WorkerLentTest, WhatComesMeanwhileIsTheWorkers) {
+TEST_F(WorkerLentTest, WorkThatArrivesDuringALoanRunsOnTheWorker) {
   absl::BlockingCounter done(2);
   std::thread::id batch_thread;
   std::thread::id task_thread;
@@ -93,19 +93,19 @@ TEST_F(WorkerLentTest, WhatComesMeanwhileIsTheWorkers) {
       batch_thread = std::this_thread::get_id();
       done.DecrementCount();
     });
-    EXPECT_FALSE(worker().Wake());             // it is at work
-    EXPECT_FALSE(worker().RunHere(*source_));  // nor is it lent twice
+    EXPECT_FALSE(worker().Wake());               // busy
+    EXPECT_FALSE(worker().RunInline(*source_));  // already lent
     lent = false;
   });
-  RunHere();
+  RunInline();
   done.Wait();
   EXPECT_FALSE(overlaps);
   EXPECT_EQ(batch_thread, task_thread);
   EXPECT_NE(batch_thread, std::this_thread::get_id());
 }
 
-// As if the worker itself had kept it waiting.
-TEST_F(WorkerLentTest, ATaskThatWaitedMeanwhileHasItsShare) {
+// Like a task that waited for a batch on the worker.
+TEST_F(WorkerLentTest, ATaskThatWaitedDuringALoanEarnsCredit) {
   std::vector<std::string> order;
   absl::BlockingCounter done(2);
   const auto note = [&](const char* what) {
@@ -116,12 +116,12 @@ TEST_F(WorkerLentTest, ATaskThatWaitedMeanwhileHasItsShare) {
     worker().Post([&] { note("task"); });
     source_->Push([&] { note("batch"); });
   });
-  RunHere();
+  RunInline();
   done.Wait();
   EXPECT_THAT(order, ElementsAre("task", "batch"));
 }
 
-TEST_F(WorkerLentTest, StoppingWaitsForTheOneWhoHasIt) {
+TEST_F(WorkerLentTest, StopWaitsForTheEndOfALoan) {
   absl::Notification begun;
   absl::Notification go_on;
   std::atomic<bool> over{false};
@@ -130,7 +130,7 @@ TEST_F(WorkerLentTest, StoppingWaitsForTheOneWhoHasIt) {
     go_on.WaitForNotification();
     over = true;
   });
-  std::thread lender([&] { RunHere(); });
+  std::thread lender([&] { RunInline(); });
   begun.WaitForNotification();
   std::thread stopper([&] {
     worker().Stop();
@@ -144,14 +144,13 @@ TEST_F(WorkerLentTest, StoppingWaitsForTheOneWhoHasIt) {
 TEST_F(WorkerLentTest, ErrorsNameTheDevice) {
   absl::Status status;
   source_->Push([&] { status = CatchTorch([]() -> absl::Status { throw std::bad_alloc(); }); });
-  RunHere();
+  RunInline();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cpu:0: ")));
-  EXPECT_EQ(DeviceOfThread(), "");
+  EXPECT_EQ(CurrentDeviceName(), "");
 }
 
-// Whoever brings a batch either runs it or has a worker run it, and none runs twice or beside
-// another.
-TEST_F(WorkerLentTest, EveryBatchRunsOnceWhoeverRunsIt) {
+// A batch runs on the submitting thread or on the worker, exactly once and not concurrently.
+TEST_F(WorkerLentTest, RunsEveryBatchExactlyOnce) {
   constexpr int kEach = 2000;
   constexpr int kThreads = 4;
   std::atomic<int> running{0};
@@ -166,7 +165,7 @@ TEST_F(WorkerLentTest, EveryBatchRunsOnceWhoeverRunsIt) {
           --running;
           ++ran;
         });
-        if (t % 2 == 0 || !worker().RunHere(*source_)) {
+        if (t % 2 == 0 || !worker().RunInline(*source_)) {
           worker().Wake();
         }
       }

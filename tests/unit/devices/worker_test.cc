@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(WorkerTest, TasksRunInTheOrderOfPosting) {
+TEST(WorkerTest, RunsTasksInOrder) {
   std::vector<int> order;
   {
     const WorkerFleet fleet(1);
@@ -32,7 +32,7 @@ TEST(WorkerTest, TasksRunInTheOrderOfPosting) {
   EXPECT_THAT(order, ElementsAre(0, 1, 2));
 }
 
-TEST(WorkerTest, DestructionRunsTheTasksThatWait) {
+TEST(WorkerTest, DestructorRunsPostedTasks) {
   int ran = 0;
   auto fleet = std::make_optional<WorkerFleet>(1);
   {
@@ -61,14 +61,14 @@ TEST(WorkerTest, EntersItsDeviceOnceBeforeAnyTask) {
   EXPECT_EQ(entered, 1);
 }
 
-TEST(WorkerTest, AWorkerAtWorkIsNotFree) {
+TEST(WorkerTest, ABusyWorkerIsNotFree) {
   const WorkerFleet fleet(1);
   const WorkerBlock block(fleet.worker(0));
   EXPECT_FALSE(fleet.worker(0).free());
-  EXPECT_FALSE(fleet.worker(0).Wake());  // it will ask its sources anyway
+  EXPECT_FALSE(fleet.worker(0).Wake());  // it asks its sources anyway
 }
 
-TEST(WorkerTest, BatchesGoBeforeTasks) {
+TEST(WorkerTest, RunsBatchesBeforeTasks) {
   const WorkerFleet fleet(1);
   const auto source = std::make_shared<QueueSource>();
   std::vector<const char*> order;
@@ -89,7 +89,7 @@ TEST(WorkerTest, BatchesGoBeforeTasks) {
   EXPECT_THAT(order, ElementsAre(::testing::StrEq("batch"), ::testing::StrEq("task")));
 }
 
-// Has batches of about a millisecond, as long as any of those that it shares are left.
+// Source of batches of about a millisecond that it shares with other sources.
 class BusySource final : public WorkSource {
  public:
   struct Batches {
@@ -116,13 +116,13 @@ class BusySource final : public WorkSource {
   absl::Duration time() const { return time_; }
 
  private:
-  // All but `weight_` is touched by the worker only, until it is done.
+  // Used by the worker until it is done, except `weight_`.
   const double weight_;
   Batches* const batches_;
   absl::Duration time_;
 };
 
-// How much longer the batches of a source of weight `first` take than those of one of `second`.
+// Returns the ratio of the times that sources with the weights `first` and `second` get.
 double TimeRatio(double first, double second) {
   BusySource::Batches batches;
   const auto heavy = std::make_shared<BusySource>(first, &batches);
@@ -137,11 +137,11 @@ double TimeRatio(double first, double second) {
   return absl::FDivDuration(heavy->time(), light->time());
 }
 
-TEST(WorkerTest, SourcesShareTheTimeEvenly) { EXPECT_NEAR(TimeRatio(1, 1), 1, 0.3); }
+TEST(WorkerTest, SharesTimeEvenlyBetweenSources) { EXPECT_NEAR(TimeRatio(1, 1), 1, 0.3); }
 
-TEST(WorkerTest, SourcesShareTheTimeByTheirWeights) { EXPECT_NEAR(TimeRatio(6, 2), 3, 0.8); }
+TEST(WorkerTest, SharesTimeBetweenSourcesByWeight) { EXPECT_NEAR(TimeRatio(6, 2), 3, 0.8); }
 
-TEST(WorkerTest, ASourceThatIsGoneIsPassedOver) {
+TEST(WorkerTest, SkipsDestroyedSources) {
   const WorkerFleet fleet(1);
   auto gone = std::make_shared<QueueSource>();
   const auto source = std::make_shared<QueueSource>();
@@ -156,7 +156,7 @@ TEST(WorkerTest, ASourceThatIsGoneIsPassedOver) {
   done.WaitForNotification();
 }
 
-// Tells at which time it was asked.
+// Source that records when it was asked.
 class TimeSource final : public WorkSource {
  public:
   explicit TimeSource(absl::Notification* asked) : asked_(asked) {}
@@ -174,7 +174,7 @@ class TimeSource final : public WorkSource {
   absl::Time time_;
 };
 
-TEST(WorkerTest, SourcesAreAskedAtTheClocksTime) {
+TEST(WorkerTest, AsksSourcesAtTheClocksTime) {
   ManualClock clock;
   clock.Advance(absl::Hours(7));
   Metrics metrics;
@@ -186,16 +186,16 @@ TEST(WorkerTest, SourcesAreAskedAtTheClocksTime) {
   EXPECT_EQ(source->time(), absl::UnixEpoch() + absl::Hours(7));
 }
 
-TEST(WorkerTest, StopRunsTheTasksThatWait) {
+TEST(WorkerTest, StopRunsPostedTasks) {
   const WorkerFleet fleet(1);
   bool ran = false;
   fleet.worker(0).Post([&ran] { ran = true; });
   fleet.worker(0).Stop();
   EXPECT_TRUE(ran);
-  fleet.worker(0).Stop();  // again is fine
+  fleet.worker(0).Stop();  // idempotent
 }
 
-TEST(WorkerTest, NoWakeUpIsLost) {
+TEST(WorkerTest, LosesNoWakeUp) {
   constexpr int kProducers = 4;
   constexpr int kEach = 3000;
   const WorkerFleet fleet(2);
@@ -216,7 +216,7 @@ TEST(WorkerTest, NoWakeUpIsLost) {
   for (std::thread& producer : producers) {
     producer.join();
   }
-  done.Wait();  // hangs, if one was
+  done.Wait();  // hangs if one was lost
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "server/devices/collectives.h"
+#include "server/devices/nccl_communicator.h"
 #include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/fake_device.h"
 #include "tests/fakes/host_communicator.h"
@@ -151,7 +151,7 @@ TEST_P(OverlapTest, ACollectiveThatIsAbortedFailsTheStepAndLosesTheDevices) {
     FakeCudaBackend cuda(2);
     cuda.nccl = &nccl;
     const auto link = [&](const std::vector<Worker*>& ranks) -> std::unique_ptr<Communicator> {
-      return *Collectives::Create(ranks, cuda, {.interval = absl::Milliseconds(1)});
+      return *NcclCommunicator::Create(ranks, cuda, {.interval = absl::Milliseconds(1)});
     };
     TrainedModule trained(TwoStages(), std::make_unique<WorkerFleet>(2), SpecOf(GetParam()),
                           TrainedConfig(), link, overlap);

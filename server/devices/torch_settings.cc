@@ -1,8 +1,9 @@
-#include "server/devices/numerics.h"
+#include "server/devices/torch_settings.h"
 
 #include <cstdlib>
 
 #include "ATen/Context.h"
+#include "c10/util/Logging.h"
 
 namespace braid {
 
@@ -11,7 +12,7 @@ void SetNumerics(bool tf32, bool deterministic) {
   context.setAllowTF32CuBLAS(tf32);
   context.setAllowTF32CuDNN(tf32);
   if (deterministic) {
-    // What cuBLAS asks for; read when its handle is made. No other thread is there yet.
+    // Required by cuBLAS for determinism. There is no other thread yet.
     // NOLINTNEXTLINE(concurrency-mt-unsafe)
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     context.setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -19,5 +20,7 @@ void SetNumerics(bool tf32, bool deterministic) {
     context.setBenchmarkCuDNN(false);
   }
 }
+
+void LimitTorchLog() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
 
 }  // namespace braid

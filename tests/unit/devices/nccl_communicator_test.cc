@@ -1,4 +1,4 @@
-#include "server/devices/collectives.h"
+#include "server/devices/nccl_communicator.h"
 
 #include <memory>
 #include <thread>
@@ -20,13 +20,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Collectives::Options kPatient = {.interval = absl::Milliseconds(1)};
-constexpr Collectives::Options kImpatient = {.deadline = absl::Milliseconds(20),
-                                             .interval = absl::Milliseconds(1)};
+constexpr NcclCommunicator::Options kPatient = {.interval = absl::Milliseconds(1)};
+constexpr NcclCommunicator::Options kImpatient = {.deadline = absl::Milliseconds(20),
+                                                  .interval = absl::Milliseconds(1)};
 
-class CollectivesTest : public ::testing::Test {
+class NcclCommunicatorTest : public ::testing::Test {
  protected:
-  CollectivesTest() { cuda_.nccl = &nccl_; }
+  NcclCommunicatorTest() { cuda_.nccl = &nccl_; }
 
   static std::vector<std::unique_ptr<Device>> Gpus() {
     std::vector<std::unique_ptr<Device>> devices;
@@ -35,8 +35,8 @@ class CollectivesTest : public ::testing::Test {
     }
     return devices;
   }
-  std::unique_ptr<Collectives> Make(const Collectives::Options& options) {
-    auto made = Collectives::Create(fleet_.workers(), cuda_, options);
+  std::unique_ptr<NcclCommunicator> Make(const NcclCommunicator::Options& options) {
+    auto made = NcclCommunicator::Create(fleet_.workers(), cuda_, options);
     EXPECT_THAT(made, IsOk());
     return *std::move(made);
   }
@@ -48,7 +48,7 @@ class CollectivesTest : public ::testing::Test {
   const std::vector<at::Tensor> tensors_ = {at::full({2}, 1.0), at::full({2}, 10.0)};
 };
 
-TEST_F(CollectivesTest, SumsAndBroadcasts) {
+TEST_F(NcclCommunicatorTest, SumsAndBroadcasts) {
   const auto collectives = Make(kPatient);
   EXPECT_THAT(collectives->Reduce(tensors_), IsOk());
   EXPECT_TRUE(at::equal(tensors_[0], at::full({2}, 11.0)));
@@ -60,7 +60,7 @@ TEST_F(CollectivesTest, SumsAndBroadcasts) {
   EXPECT_GT(fleet_.worker(1).busy(Phase::kBroadcast), absl::ZeroDuration());
 }
 
-TEST_F(CollectivesTest, TheTimeOfTheWorkerThatCallsIsNotCountedTwice) {
+TEST_F(NcclCommunicatorTest, DoesNotCountTheCallersTimeTwice) {
   static_cast<FakeDevice&>(fleet_.worker(0).device()).time = absl::ZeroDuration();
   const auto collectives = Make(kPatient);
   EXPECT_THAT(RunOnEach({&fleet_.worker(0)}, Phase::kReduce,
@@ -70,18 +70,18 @@ TEST_F(CollectivesTest, TheTimeOfTheWorkerThatCallsIsNotCountedTwice) {
   EXPECT_GT(fleet_.worker(1).busy(Phase::kReduce), absl::ZeroDuration());
 }
 
-TEST_F(CollectivesTest, OneThatDoesNotEndInTimeIsAborted) {
+TEST_F(NcclCommunicatorTest, AbortsACollectiveThatMissesItsDeadline) {
   const auto collectives = Make(kImpatient);
   nccl_.set_hang(FakeNccl::Hang::kUnderWay);
   EXPECT_THAT(collectives->AllReduce(tensors_),
               StatusIs(absl::StatusCode::kUnavailable,
-                       AllOf(HasSubstr("cpu:0, cpu:1"), HasSubstr("not ended within 20ms"))));
+                       AllOf(HasSubstr("cpu:0, cpu:1"), HasSubstr("did not end within 20ms"))));
   EXPECT_FALSE(fleet_.worker(0).healthy());
   EXPECT_FALSE(fleet_.worker(1).healthy());
   EXPECT_TRUE(at::equal(tensors_[0], at::full({2}, 1.0)));
 }
 
-TEST_F(CollectivesTest, OneThatAThreadIsStuckInBeginningIsAborted) {
+TEST_F(NcclCommunicatorTest, AbortsACollectiveThatIsStuckAtItsStart) {
   const auto collectives = Make(kImpatient);
   nccl_.set_hang(FakeNccl::Hang::kBeginning);
   EXPECT_THAT(collectives->Reduce(tensors_),
@@ -89,7 +89,7 @@ TEST_F(CollectivesTest, OneThatAThreadIsStuckInBeginningIsAborted) {
   EXPECT_FALSE(healthy());
 }
 
-TEST_F(CollectivesTest, OverlappedSumsThatFailAreAborted) {
+TEST_F(NcclCommunicatorTest, AbortsOverlappedSumsThatFail) {
   const auto collectives = Make(kPatient);
   nccl_.set_hang(FakeNccl::Hang::kUnderWay);
   for (const size_t rank : {0, 1}) {
@@ -104,7 +104,7 @@ TEST_F(CollectivesTest, OverlappedSumsThatFailAreAborted) {
   EXPECT_FALSE(healthy());
 }
 
-TEST_F(CollectivesTest, OneThatFailsUnderWayIsAbortedBeforeItsDeadline) {
+TEST_F(NcclCommunicatorTest, AbortsAFailedCollectiveBeforeItsDeadline) {
   const auto collectives = Make(kPatient);
   nccl_.set_hang(FakeNccl::Hang::kUnderWay);
   nccl_.set_running_fault(absl::InternalError("cudaStreamQuery: unspecified launch failure"));
@@ -113,7 +113,7 @@ TEST_F(CollectivesTest, OneThatFailsUnderWayIsAbortedBeforeItsDeadline) {
   EXPECT_FALSE(healthy());
 }
 
-TEST_F(CollectivesTest, OneThatCannotBeginEndsTheOthers) {
+TEST_F(NcclCommunicatorTest, AbortsIfACollectiveCannotStart) {
   const auto collectives = Make(kPatient);
   nccl_.set_begin_fault(absl::InternalError("ncclGroupEnd: unhandled cuda error"));
   EXPECT_THAT(collectives->Broadcast(tensors_),
@@ -121,17 +121,17 @@ TEST_F(CollectivesTest, OneThatCannotBeginEndsTheOthers) {
   EXPECT_TRUE(Eventually([&] { return nccl_.aborted() == 1 && !healthy(); }));
 }
 
-TEST_F(CollectivesTest, ADatatypeThatNcclDoesNotHaveIsNoFault) {
+TEST_F(NcclCommunicatorTest, AnUnsupportedDtypeIsNotAFault) {
   const auto collectives = Make(kPatient);
-  nccl_.set_begin_fault(absl::UnimplementedError("NCCL has no type for ComplexFloat"));
+  nccl_.set_begin_fault(absl::UnimplementedError("NCCL does not support dtype ComplexFloat"));
   EXPECT_THAT(collectives->Broadcast(tensors_),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("no type")));
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("dtype")));
   nccl_.set_begin_fault(absl::OkStatus());
   EXPECT_THAT(collectives->Broadcast(tensors_), IsOk());
   EXPECT_TRUE(healthy());
 }
 
-TEST_F(CollectivesTest, NothingBeginsAfterAnAbort) {
+TEST_F(NcclCommunicatorTest, StartsNothingAfterAnAbort) {
   const auto collectives = Make(kImpatient);
   nccl_.set_hang(FakeNccl::Hang::kUnderWay);
   EXPECT_THAT(collectives->Reduce(tensors_),
@@ -142,7 +142,7 @@ TEST_F(CollectivesTest, NothingBeginsAfterAnAbort) {
   EXPECT_EQ(nccl_.begun(), 1);
 }
 
-TEST_F(CollectivesTest, ThreadsInitializeBeginAndDestroyOneAtATime) {
+TEST_F(NcclCommunicatorTest, SerializesInitializationStartAndDestruction) {
   const auto work = [&] {
     const std::vector<at::Tensor> tensors = {at::ones({1}), at::ones({1})};
     for (int i = 0; i < 20; ++i) {

@@ -1,4 +1,4 @@
-#include "server/devices/torch_log.h"
+#include "server/devices/torch_settings.h"
 
 #include <string>
 
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 std::string Logged(int severity) {
   LimitTorchLog();
   ::testing::internal::CaptureStderr();
-  // As LibTorch's macros do it.
+  // Like LibTorch's macros.
   c10::MessageLogger({__func__, __FILE__, __LINE__}, severity).stream() << "something";
   return ::testing::internal::GetCapturedStderr();
 }

@@ -1,4 +1,4 @@
-#include "server/devices/collectives.h"
+#include "server/devices/nccl_communicator.h"
 
 #include <pthread.h>
 
@@ -15,9 +15,6 @@
 namespace braid {
 namespace {
 
-// Held while NCCL is initialized, given a collective or destroyed.
-ABSL_CONST_INIT absl::Mutex one_at_a_time(absl::kConstInit);
-
 std::string NamesOf(const std::vector<Worker*>& workers) {
   return absl::StrJoin(workers, ", ", [](std::string* out, const Worker* worker) {
     absl::StrAppend(out, worker->name());
@@ -26,71 +23,72 @@ std::string NamesOf(const std::vector<Worker*>& workers) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(std::vector<Worker*> workers,
-                                                                 CudaBackend& cuda,
-                                                                 const Options& options) {
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    std::vector<Worker*> workers, CudaBackend& cuda, const Options& options) {
   std::vector<int> gpus;
   for (const Worker* worker : workers) {
     gpus.push_back(worker->torch_device().index());
   }
   std::unique_ptr<NcclClique> clique;
   {
-    const absl::MutexLock lock(&one_at_a_time);
+    const absl::MutexLock lock(&cuda.nccl_mutex());
     BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(clique, cuda.MakeNcclClique(gpus));
       return absl::OkStatus();
     }));
   }
-  return std::unique_ptr<Collectives>(
-      new Collectives(std::move(workers), std::move(clique), options));
+  return std::unique_ptr<NcclCommunicator>(
+      new NcclCommunicator(std::move(workers), cuda.nccl_mutex(), std::move(clique), options));
 }
 
-Collectives::Collectives(std::vector<Worker*> workers, std::unique_ptr<NcclClique> clique,
-                         const Options& options)
+NcclCommunicator::NcclCommunicator(std::vector<Worker*> workers, absl::Mutex& nccl_mu,
+                                   std::unique_ptr<NcclClique> clique, const Options& options)
     : workers_(std::move(workers)),
       options_(options),
+      nccl_mu_(nccl_mu),
       clique_(std::move(clique)),
-      thread_([this] { Watch(); }) {
-  pthread_setname_np(thread_.native_handle(), "collectives");
+      watchdog_([this] { Watch(); }) {
+  pthread_setname_np(watchdog_.native_handle(), "collectives");
 }
 
-Collectives::~Collectives() {
+NcclCommunicator::~NcclCommunicator() {
   {
     const absl::MutexLock lock(&mu_);
     stop_ = true;
     stopped_.Signal();
   }
-  thread_.join();
-  const absl::MutexLock lock(&one_at_a_time);
+  watchdog_.join();
+  const absl::MutexLock lock(&nccl_mu_);
   clique_.reset();
 }
 
-absl::Status Collectives::Broadcast(const std::vector<at::Tensor>& tensors) {
+absl::Status NcclCommunicator::Broadcast(const std::vector<at::Tensor>& tensors) {
   return Run(CollectiveKind::kBroadcast, tensors);
 }
 
-absl::Status Collectives::Reduce(const std::vector<at::Tensor>& tensors) {
+absl::Status NcclCommunicator::Reduce(const std::vector<at::Tensor>& tensors) {
   return Run(CollectiveKind::kReduce, tensors);
 }
 
-absl::Status Collectives::AllReduce(const std::vector<at::Tensor>& tensors) {
+absl::Status NcclCommunicator::AllReduce(const std::vector<at::Tensor>& tensors) {
   return Run(CollectiveKind::kAllReduce, tensors);
 }
 
-absl::Status Collectives::MarkReady(size_t rank, size_t index) {
+absl::Status NcclCommunicator::MarkReady(size_t rank, size_t index) {
   return CatchTorch([&] { return clique_->MarkReady(rank, index); });
 }
 
-absl::Status Collectives::BeginSum(size_t index, const std::vector<at::Tensor>& tensors, bool all) {
-  const absl::MutexLock lock(&one_at_a_time);
+absl::Status NcclCommunicator::BeginSum(size_t index, const std::vector<at::Tensor>& tensors,
+                                        bool all) {
+  const absl::MutexLock lock(&nccl_mu_);
   BRAID_RETURN_IF_ERROR(CatchTorch([&] { return clique_->FollowReady(index); }));
   return Begin(all ? CollectiveKind::kAllReduce : CollectiveKind::kReduce, tensors);
 }
 
-absl::Status Collectives::EndSums(size_t rank) { return Wait(rank); }
+absl::Status NcclCommunicator::EndSums(size_t rank) { return Wait(rank); }
 
-absl::Status Collectives::Run(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
-  const absl::MutexLock lock(&one_at_a_time);
+absl::Status NcclCommunicator::Run(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
+  const absl::MutexLock lock(&nccl_mu_);
   const absl::Time start = absl::Now();
   BRAID_RETURN_IF_ERROR(CatchTorch([&] { return clique_->FollowReady(/*index=*/0); }));
   BRAID_RETURN_IF_ERROR(Begin(kind, tensors));
@@ -104,14 +102,14 @@ absl::Status Collectives::Run(CollectiveKind kind, const std::vector<at::Tensor>
   }
   const Phase phase = kind == CollectiveKind::kBroadcast ? Phase::kBroadcast : Phase::kReduce;
   for (Worker* worker : workers_) {
-    if (worker->name() != DeviceOfThread()) {  // which measures itself
+    if (worker->name() != CurrentDeviceName()) {  // the caller's worker measures its own time
       worker->AddBusy(phase, absl::Now() - start);
     }
   }
   return status;
 }
 
-absl::Status Collectives::Begin(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
+absl::Status NcclCommunicator::Begin(CollectiveKind kind, const std::vector<at::Tensor>& tensors) {
   {
     const absl::MutexLock lock(&mu_);
     BRAID_RETURN_IF_ERROR(aborted_);
@@ -123,20 +121,25 @@ absl::Status Collectives::Begin(CollectiveKind kind, const std::vector<at::Tenso
   const absl::MutexLock lock(&mu_);
   beginning_ = false;
   if (!status.ok() && !absl::IsUnimplemented(status)) {
-    fault_.Update(status);  // some ranks may have begun, and wait for the others
+    fault_.Update(status);  // some ranks may have started and wait for the others
   }
   return aborted_.ok() ? status : aborted_;
 }
 
-absl::Status Collectives::Wait(size_t rank) {
+absl::Status NcclCommunicator::Wait(size_t rank) {
   const absl::Status ended = CatchTorch([&] { return clique_->Wait(rank); });
   const absl::MutexLock lock(&mu_);
   return aborted_.ok() ? ended : aborted_;
 }
 
-void Collectives::Watch() {
+bool NcclCommunicator::aborted() const {
+  const absl::MutexLock lock(&mu_);
+  return !aborted_.ok();
+}
+
+void NcclCommunicator::Watch() {
   uint64_t seen = 0;
-  absl::Duration lasted;  // since a collective has begun
+  absl::Duration lasted;  // time since the last collective started
   while (true) {
     uint64_t begun = 0;
     {
@@ -150,7 +153,7 @@ void Collectives::Watch() {
       begun = begun_;
     }
     lasted = begun == std::exchange(seen, begun) ? lasted + options_.interval : absl::Duration();
-    const absl::StatusOr<bool> running = Look();
+    const absl::StatusOr<bool> running = Poll();
     if (!running.ok()) {
       return Abort(running.status());
     }
@@ -158,18 +161,18 @@ void Collectives::Watch() {
       lasted = absl::ZeroDuration();
     } else if (lasted >= options_.deadline) {
       return Abort(absl::DeadlineExceededError(
-          absl::StrCat("it has not ended within ", absl::FormatDuration(options_.deadline))));
+          absl::StrCat("it did not end within ", absl::FormatDuration(options_.deadline))));
     }
   }
 }
 
-absl::StatusOr<bool> Collectives::Look() {
+absl::StatusOr<bool> NcclCommunicator::Poll() {
   uint64_t begun = 0;
   {
     const absl::MutexLock lock(&mu_);
     BRAID_RETURN_IF_ERROR(fault_);
     if (!running_ || beginning_) {
-      return running_;  // what is just beginning may have nothing under way yet
+      return running_;  // a collective that is being started may not be in flight yet
     }
     begun = begun_;
   }
@@ -183,7 +186,7 @@ absl::StatusOr<bool> Collectives::Look() {
   return running_;
 }
 
-void Collectives::Abort(const absl::Status& why) {
+void NcclCommunicator::Abort(const absl::Status& why) {
   const absl::Status lost = absl::UnavailableError(
       absl::StrCat("a collective over ", NamesOf(workers_), " failed: ", why.message()));
   {
@@ -191,7 +194,7 @@ void Collectives::Abort(const absl::Status& why) {
     aborted_ = lost;
   }
   for (Worker* worker : workers_) {
-    worker->Lose(lost);
+    worker->MarkLost(lost);
   }
   clique_->Abort();
 }

@@ -23,12 +23,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "c10/util/Exception.h"
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/base/torch_version.h"
 #include "server/devices/cuda_backend.h"
-#include "server/models/archive/model_archive.h"
+#include "server/devices/worker.h"
+#include "server/models/archive/archive_check.h"
 #include "server/models/inference_only/aoti_interface.h"
 #include "server/models/inference_only/aoti_ranges.h"
 #include "server/models/inference_only/delete_unless.h"
@@ -179,16 +181,7 @@ class AotiRunner final : public PackageRunner {
       : runner_(runner.release(), DeleteUnless<Runner>{[device] { return IsLost(device); }}) {}
 
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& inputs) override {
-    try {
-      return runner_->run(inputs);
-    } catch (const std::exception& failure) {
-      if (!absl::StrContains(failure.what(), "API call failed")) {
-        throw;
-      }
-      throw std::runtime_error(
-          "the compiled code raised an error, for example for an index out of range (see the "
-          "server's standard error)");
-    }
+    return RunCompiledCode([&] { return runner_->run(inputs); });
   }
 
  private:
@@ -201,6 +194,23 @@ class AotiRunner final : public PackageRunner {
 };
 
 }  // namespace
+
+std::vector<at::Tensor> RunCompiledCode(absl::FunctionRef<std::vector<at::Tensor>()> run) {
+  const int64_t out_of_memory_before = OutOfMemoryErrors();
+  try {
+    return run();
+  } catch (const std::exception& failure) {
+    if (!absl::StrContains(failure.what(), "API call failed")) {
+      throw;
+    }
+    if (OutOfMemoryErrors() > out_of_memory_before) {
+      C10_THROW_ERROR(OutOfMemoryError, "out of memory");
+    }
+    throw std::runtime_error(
+        "the compiled code raised an error, for example because an index is out of range (the "
+        "server's standard error has its message)");
+  }
+}
 
 absl::StatusOr<std::shared_ptr<const InferencePackage>> AotiPackage::Open(const std::string& path) {
   std::shared_ptr<AotiPackage> package(new AotiPackage);

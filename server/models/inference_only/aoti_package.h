@@ -3,7 +3,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ATen/core/Tensor.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "c10/core/Device.h"
@@ -38,5 +41,10 @@ class AotiPackage final : public InferencePackage {
   std::string compute_capability_;
   PackageInterface interface_;
 };
+
+// Calls `run`, which runs compiled code. Compiled code reports every error as "API call failed". If
+// allocations failed meanwhile (OutOfMemoryErrors()), throws c10::OutOfMemoryError, else an error
+// that says where the message is. Other exceptions pass.
+std::vector<at::Tensor> RunCompiledCode(absl::FunctionRef<std::vector<at::Tensor>()> run);
 
 }  // namespace braid

@@ -1,5 +1,5 @@
-"""Where the tests of this folder run: on GPU 0 or, if BRAID_GPU_TESTS_ON is "cpu", on the CPU. The
-latter is for trying the tests themselves on a machine without a GPU."""
+"""Device of the tests in this folder: GPU 0 or, if BRAID_GPU_TESTS_ON is "cpu", the CPU, to try the
+tests themselves on a machine without a GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What only a GPU can break: synchronized batch norm, lack of memory, a lost GPU, several kinds of
-work at once, and unusual settings of the CUDA runtime."""
+"""Faults that only a GPU shows: synchronized batch norm, out-of-memory errors, a lost GPU, several
+kinds of work at once, and unusual settings of the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEVERAL = pytest.param("cuda", marks=several_gpus)
 
 
 class Hungry(nn.Module):
-    """Allocates 4 GiB a row, of which it touches little."""
+    """Allocates 4 GiB per row and touches little of it."""
 
     def forward(self, x: Tensor) -> Tensor:
         memory = x.new_empty(x.shape[0], 1 << 30)[:, :1]
@@ -44,8 +44,32 @@ output [ { name: "output__0" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
 
 
+class HungryProduct(nn.Module):
+    """Allocates 4 MiB per row for a product, which compiled code does not fuse away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("wide", torch.ones(16, 1 << 20))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.wide).amax(1, keepdim=True)
+
+
+class WritesOutOfBounds(nn.Module):
+    """Writes where its input says; the CUDA kernel does not check it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch._convert_indices_from_coo_to_csr(x, 4)
+
+
+WRITES_CONFIG = """
+input [ { name: "x" data_type: TYPE_INT64 dims: [ 2 ] } ]
+output [ { name: "output__0" data_type: TYPE_INT64 dims: [ 5 ] } ]
+"""
+
+
 class Made(nn.Module):
-    """Uses a constant and tensors that it makes on the device of its input."""
+    """Uses a constant and tensors that it creates on the device of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,6 +156,21 @@ def test_a_batch_without_memory_is_refused(tmp_path: Path, format: str) -> None:
             assert output == 1
 
 
+def test_a_batch_without_memory_for_compiled_code_is_refused(tmp_path: Path) -> None:
+    example = [torch.zeros(2, 16, device=DEVICE)]
+    sizes = programs.any_batch(example, min=2, max=1 << 16)
+    programs.compile(
+        tmp_path / "models/hungry/1/model.pt2", HungryProduct().to(DEVICE), example, sizes
+    )
+    with Server(tmp_path / "models", ONE, tmp_path / "run", data=False) as server:
+        with braid.connect(server.address, timeout=CALL_SECONDS) as client:
+            with pytest.raises(braid.ResourceExhausted, match="out of memory"):
+                client.infer("hungry", {"input__0": np.zeros((1 << 16, 16), np.float32)})
+            assert client.is_ready()
+            (output,) = client.infer("hungry", {"input__0": np.ones((2, 16), np.float32)}).values()
+            assert (output == 16).all()
+
+
 @pytest.mark.parametrize("devices", [TWO, SEVERAL])
 def test_serving_training_and_loading_at_once(tmp_path: Path, devices: str) -> None:
     flags = ("--model_control_mode=explicit", "--load_model=mlp64", "--load_model=convnet64")
@@ -175,7 +214,7 @@ def test_settings_of_the_cuda_runtime(tmp_path: Path, environment: dict[str, str
 
 @gpu_only
 def test_a_lost_gpu_does_not_abort_the_server(tmp_path: Path) -> None:
-    """Requests in flight fail, too, and memory that the GPU was copying is released."""
+    """Requests in flight fail, too, and memory that the GPU was copying is freed."""
     example = [torch.zeros(1, dtype=torch.int64)]
     models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
     server = Server(tmp_path / "models", TWO, tmp_path / "run", data=False)
@@ -199,6 +238,44 @@ def test_a_lost_gpu_does_not_abort_the_server(tmp_path: Path) -> None:
         # A signal's number is negative.
         assert server.wait() >= 0, server.log
         assert "is lost" in server.log
+    finally:
+        server.kill()
+
+
+@gpu_only
+def test_an_illegal_memory_access_turns_the_server_unhealthy(tmp_path: Path) -> None:
+    """Not the error of the request that caused it: nothing runs on the GPU afterwards."""
+    models.export(tmp_path / "models/writes", WritesOutOfBounds(), config=WRITES_CONFIG)
+    server = Server(tmp_path / "models", ONE, tmp_path / "run", data=False)
+    try:
+        with braid.connect(server.start().address, timeout=CALL_SECONDS) as client:
+            (output,) = client.infer("writes", {"x": np.array([0, 1])}).values()
+            assert output.tolist() == [0, 1, 2, 2, 2]
+            with pytest.raises(braid.Unavailable, match="cuda:0"):
+                client.infer("writes", {"x": np.full(2, 1 << 40)})
+            assert not client.is_ready()
+            with pytest.raises(braid.Unavailable, match="cuda:0"):
+                client.infer("writes", {"x": np.array([0, 1])})
+        server.terminate()
+        assert server.wait() >= 0, server.log
+    finally:
+        server.kill()
+
+
+@gpu_only
+@pytest.mark.parametrize("devices", [ONE, SEVERAL])
+def test_a_trainer_on_a_lost_gpu_is_refused(tmp_path: Path, devices: str) -> None:
+    """On several GPUs, its communicators cannot be created either."""
+    example = [torch.zeros(1, dtype=torch.int64)]
+    models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
+    server = Server(tmp_path / "models", devices, tmp_path / "run")
+    try:
+        with braid.connect(server.start().address, timeout=CALL_SECONDS) as client:
+            with pytest.raises(braid.Unavailable):
+                client.infer("words", {"words": np.full(64, 1000)})
+            with pytest.raises(braid.Unavailable):
+                client.create_trainer("words", loss="cross_entropy", optimizer=SGD)
+            assert server.process.poll() is None, server.log
     finally:
         server.kill()
 

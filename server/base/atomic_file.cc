@@ -11,18 +11,18 @@
 namespace braid {
 
 absl::Status WriteFileAtomically(const std::string& path, const std::string& text) {
-  const std::string beside = absl::StrCat(path, ".", getpid(), ".tmp");
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   {
-    std::ofstream file(beside, std::ios::trunc);
+    std::ofstream file(temporary, std::ios::trunc);
     file << text;
     file.close();
     if (!file) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot write '", beside, "'"));
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot write '", temporary, "'"));
     }
   }
-  if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot make '", path, "'"));
-    std::remove(beside.c_str());
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot create '", path, "'"));
+    std::remove(temporary.c_str());
     return status;
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Files that are there whole or not at all.
+// Atomic writes of small files.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace braid {
 
-// Writes `text` beside `path` and renames it there. Returns what the system says if it cannot.
+// Writes `text` to a temporary file and renames it to `path`. Not durable.
 absl::Status WriteFileAtomically(const std::string& path, const std::string& text);
 
 }  // namespace braid

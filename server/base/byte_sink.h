@@ -1,4 +1,4 @@
-// Where bytes go, one after the other.
+// Interface for sequential output.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,7 +10,7 @@ class ByteSink {
  public:
   virtual ~ByteSink() = default;
 
-  // Takes all of `bytes`, or fails; nothing is to be written after a failure.
+  // Writes all of `bytes`. Must not be called again after an error.
   virtual absl::Status Write(absl::string_view bytes) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Time, injected so that tests need not wait for it.
+// Source of time, injected so that tests need not wait.
 #pragma once
 
 #include "absl/time/clock.h"

@@ -1,4 +1,4 @@
-// Element types, by the names that the Open Inference Protocol gives them.
+// Element types of the Open Inference Protocol.
 #pragma once
 
 #include <cstddef>
@@ -24,16 +24,16 @@ enum class DataType {
   kFp64,
 };
 
-// "FP32".
+// Returns the protocol's name, for example "FP32".
 absl::string_view DataTypeName(DataType type);
-// nullopt for what is not one of the names above; BYTES among them.
+// Returns nullopt for other names, including BYTES, which is not supported.
 std::optional<DataType> DataTypeFromName(absl::string_view name);
-// Bytes of one element.
+// Returns the bytes of one element.
 size_t DataTypeSize(DataType type);
-// FP16, BF16, FP32, FP64.
+// Returns true for FP16, BF16, FP32 and FP64.
 bool IsFloatingPoint(DataType type);
 
-// All names, for messages: "BOOL, UINT8, …".
+// Returns all names for messages: "BOOL, UINT8, …".
 absl::string_view AllDataTypeNames();
 
 }  // namespace braid

@@ -8,8 +8,7 @@
 namespace braid {
 namespace {
 
-// Where there is no limit, some libraries would take memory for each descriptor that there could
-// be.
+// Upper bound, because some libraries allocate memory for each possible descriptor.
 constexpr rlim_t kMost = rlim_t{1} << 20;
 
 }  // namespace

@@ -1,16 +1,15 @@
-// How many file descriptors the process may have open: each connection takes one.
+// Limit of open file descriptors. Each connection takes one.
 #pragma once
 
 #include <cstdint>
 
 namespace braid {
 
-// Raises the limit of this process, RLIMIT_NOFILE, as far as it may raise it by itself. Many
-// systems begin with 1024, for programs that use select(), and let those have more that ask. What
-// cannot be raised stays as it is.
+// Raises the soft limit RLIMIT_NOFILE of this process to the hard limit. Many systems set a soft
+// limit of 1,024 for programs that use select(). Ignores errors.
 void RaiseDescriptorLimit();
 
-// As it is now: descriptors are below it.
+// Returns the current soft limit.
 int64_t DescriptorLimit();
 
 }  // namespace braid

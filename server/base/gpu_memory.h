@@ -1,4 +1,4 @@
-// Memory of a GPU that another process has allocated and shares.
+// GPU memory that another process has allocated and exported.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +11,25 @@
 
 namespace braid {
 
-// Open as long as the object lives. Thread-safe; what the bytes are is the sharers' business.
+// Closed when it is destroyed. Thread-safe; the other process may change the bytes at any time.
 class GpuMemory {
  public:
   virtual ~GpuMemory() = default;
 
-  // Of the whole allocation.
+  // Size of the allocation.
   virtual size_t bytes() const = 0;
-  // Copies between host memory and bytes [offset, offset + bytes), which are within it. Returns
-  // when that is done.
+  // Copy bytes [offset, offset + bytes), which must be within the allocation, to or from host
+  // memory. Block until the copy has ended.
   virtual absl::Status Read(size_t offset, size_t bytes, void* to) const = 0;
   virtual absl::Status Write(size_t offset, size_t bytes, const void* from) const = 0;
 };
 
-// Opens the allocation that another process has exported as `handle`, on the GPU `device`, which
-// there is. INVALID_ARGUMENT if it cannot be opened there.
+// Opens the allocation that another process exported as `handle` on the existing GPU `device`.
+// INVALID_ARGUMENT if it cannot be opened.
 using GpuMemoryOpener = std::function<absl::StatusOr<std::unique_ptr<GpuMemory>>(
     const std::string& handle, int device)>;
 
-// How GPU memory of other processes is opened, on how many GPUs; none where there is no GPU.
+// Access to GPU memory of other processes. `gpus` is 0 and `open` empty without a GPU.
 struct GpuMemorySource {
   int gpus = 0;
   GpuMemoryOpener open;

@@ -1,4 +1,4 @@
-// A tensor in host memory, as it crosses the border between the wire and the engine.
+// Tensors in host memory, as they pass between the wire and the engine.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace braid {
 
-// Row-major, no padding, little-endian. `owner` keeps `data` alive; the bytes are not to be changed
-// while anyone else may read them. Copying one copies no bytes.
+// Row-major, without padding, little-endian. `owner` keeps `data` alive. Copies share the bytes,
+// which must not change while others may read them.
 struct HostTensor {
   std::string name;
   DataType type = DataType::kFp32;
@@ -21,14 +21,14 @@ struct HostTensor {
   const void* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<const void> owner;
-  // An input that is not cut along dim 0: every replica gets it whole.
+  // An input that is not split along dim 0: every replica gets all of it.
   bool broadcast = false;
 
-  // Dim 0. Call it only where the rank is at least 1.
+  // Returns dim 0. Requires a rank of at least 1.
   int64_t rows() const { return shape.front(); }
 };
 
-// A tensor in pieces along dim 0, in their order. `shape` and `bytes` are the whole's.
+// Tensor in pieces along dim 0. `shape` and `bytes` are those of the whole tensor.
 struct GatheredTensor {
   std::string name;
   DataType type = DataType::kFp32;
@@ -37,11 +37,10 @@ struct GatheredTensor {
   std::vector<HostTensor> pieces;
 };
 
-// Bytes that `shape` and `type` ask for; nullopt if a dimension is negative or the product
-// overflows.
+// Returns the bytes of a tensor; nullopt if a dimension is negative or the product overflows.
 std::optional<size_t> BytesOf(DataType type, const std::vector<int64_t>& shape);
 
-// "[20, 10]".
+// Formats a shape as "[20, 10]".
 std::string ShapeString(const std::vector<int64_t>& shape);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// Reading JSON that somebody else wrote, with errors that say where.
+// Reader of external JSON whose errors name the field.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace braid {
 
-// A value and where it stands, as in "parts[0].path". Both outlive what they were made from only as
-// long as the document does. All errors are FAILED_PRECONDITION.
+// JSON value and its path, for example "parts[0].path". Refers to the document, which must outlive
+// it. All errors are FAILED_PRECONDITION.
 class JsonField {
  public:
   JsonField(const nlohmann::json& value, std::string where)
@@ -19,26 +19,26 @@ class JsonField {
 
   const std::string& where() const { return where_; }
 
-  // Of an object.
+  // Members of an object.
   bool Has(const char* name) const { return value_->is_object() && value_->contains(name); }
   absl::StatusOr<JsonField> Get(const char* name) const;
-  // Of an object of one entry: that one's name.
+  // Returns the only key of an object with one entry.
   absl::StatusOr<std::string> OnlyKey() const;
-  // Keys of an object; empty for anything else.
+  // Returns the keys of an object; empty for other values.
   std::vector<std::string> Keys() const;
-  // Of a list.
+  // Returns the elements of a list.
   absl::StatusOr<std::vector<JsonField>> Items() const;
 
   absl::StatusOr<std::string> String() const;
   absl::StatusOr<std::vector<std::string>> Strings() const;
   absl::StatusOr<int64_t> Integer() const;
   absl::StatusOr<bool> Boolean() const;
-  // A number, or what torch.export writes for one that JSON does not have: "Infinity".
+  // Accepts a number, or torch.export's text for a number that JSON lacks, such as "Infinity".
   absl::StatusOr<double> Number() const;
   bool is_string() const { return value_->is_string(); }
   bool is_null() const { return value_->is_null(); }
 
-  // "<where>: <what>".
+  // Returns the error "<path>: <what>".
   absl::Status Error(absl::string_view what) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace braid {
 namespace {
 
-// Whether a socket can be bound there, to any port.
+// Returns true if a socket can be bound to the address, at any port.
 bool CanBind(const addrinfo& address) {
   const int descriptor = socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, 0);
   if (descriptor < 0) {
@@ -25,7 +25,7 @@ bool CanBind(const addrinfo& address) {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// All that `host` stands for; null: nothing.
+// Returns all addresses of `host`, or nullptr.
 Addresses Resolve(const std::string& host) {
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   const std::string name = bracketed ? host.substr(1, host.size() - 2) : host;
@@ -59,8 +59,8 @@ absl::Status CheckLocalAddress(const std::string& host) {
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", host, "' is no address of this machine; expected one, such as 127.0.0.1"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", host, "' is not an address of this machine (expected one, such as 127.0.0.1)"));
 }
 
 bool IsLoopback(const std::string& host) {

@@ -1,4 +1,4 @@
-// Whether a server can listen on an address, and who could reach it there.
+// Checks of listening addresses.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace braid {
 
-// `host`: a name or number, IPv6 in brackets. INVALID_ARGUMENT if it is no address of this machine.
+// Checks that `host`, a name or an address (IPv6 in brackets), belongs to this machine.
+// INVALID_ARGUMENT if it does not.
 absl::Status CheckLocalAddress(const std::string& host);
 
-// Whether only this machine reaches it: all that `host`, as above, stands for is loopback.
+// Returns true if all addresses of `host` are loopback addresses.
 bool IsLoopback(const std::string& host);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// A file that is to be written.
+// File to be written.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace braid {
 
-// `write` gives its bytes to the sink.
+// `write` writes the contents to the sink.
 struct NewFile {
   std::string name;
   std::function<absl::Status(ByteSink*)> write;

@@ -17,7 +17,7 @@
 namespace braid {
 namespace {
 
-// Of an end of an IP socket; -1: it is none.
+// Returns the port of an address, or -1 if it is not an IP address.
 int PortOf(const sockaddr_storage& address) {
   switch (address.ss_family) {
     case AF_INET:
@@ -29,7 +29,7 @@ int PortOf(const sockaddr_storage& address) {
   }
 }
 
-// The one that `get`, getsockname() or getpeername(), tells; nothing if it tells none.
+// Returns the address from `get`, which is getsockname() or getpeername(); empty on an error.
 std::optional<sockaddr_storage> AddressOf(int descriptor, int (*get)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
@@ -43,7 +43,7 @@ bool Listens(int descriptor) {
   return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
 }
 
-// The port of the socket `descriptor` at this end; -1 if it is not an IP socket.
+// Returns the local port of the socket `descriptor`, or -1 if it is not an IP socket.
 int LocalPort(int descriptor) {
   const std::optional<sockaddr_storage> here = AddressOf(descriptor, getsockname);
   return here ? PortOf(*here) : -1;
@@ -63,8 +63,7 @@ void ForEachDescriptor(int port, absl::FunctionRef<void(int)> visit) {
   }
 }
 
-// A descriptor that others close meanwhile may be another socket's when it is acted on; a duplicate
-// of it cannot be.
+// Works on a duplicate: if another thread closes the descriptor, its number may be reused.
 void ForEachSocket(int port, absl::FunctionRef<void(int)> visit) {
   ForEachDescriptor(port, [&](int descriptor) {
     if (const int duplicate = fcntl(descriptor, F_DUPFD_CLOEXEC, 0); duplicate >= 0) {

@@ -1,19 +1,18 @@
-// This process's TCP sockets at a port that it listens on, whoever opened them.
+// This process's TCP sockets at a port on which it listens, whichever library opened them.
 #pragma once
 
 #include <cstdint>
 
 namespace braid {
 
-// Lets nobody connect any more; connections stay as they are.
+// Stops accepting connections. Existing connections stay open.
 void StopListening(int port);
 
-// What has been written to the port's connections and has not reached the machines at their other
-// ends.
+// Returns the bytes written to the port's connections that the peers have not acknowledged.
 int64_t UndeliveredBytes(int port);
 
-// Ends all connections of the port, in order: what has been written still arrives, then the end.
-// Returns at once.
+// Shuts all connections of the port down in order: peers receive what was written, then the end of
+// the stream. Does not block.
 void EndAllConnections(int port);
 
 }  // namespace braid

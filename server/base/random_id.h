@@ -1,11 +1,11 @@
-// Text that nobody else has.
+// Unique identifiers.
 #pragma once
 
 #include <string>
 
 namespace braid {
 
-// 32 hexadecimal digits.
+// Returns 32 random hexadecimal digits.
 std::string RandomId();
 
 }  // namespace braid

@@ -1,12 +1,12 @@
-// Seeds of independent random sequences from one.
+// Seeds of independent random sequences, derived from one seed.
 #pragma once
 
 #include <cstdint>
 
 namespace braid {
 
-// `seed` and `stream` mixed so that close ones give sequences that have nothing in common: two
-// rounds of SplitMix64's finalizer (Steele, Lea and Flood, 2014).
+// Mixes `seed` and `stream`, so that similar inputs give unrelated sequences: two rounds of
+// SplitMix64's finalizer (Steele, Lea and Flood, 2014).
 inline uint64_t MixSeed(uint64_t seed, uint64_t stream) {
   const auto mix = [](uint64_t x) {
     x += 0x9e3779b97f4a7c15U;

@@ -1,4 +1,4 @@
-// Status macros, and errors that name the field of a request that is wrong.
+// Status macros, and errors that name the invalid field of a request.
 #pragma once
 
 #include <optional>
@@ -38,15 +38,15 @@ namespace braid {
 
 inline constexpr absl::string_view kFieldPayload = "braid/field";
 
-// INVALID_ARGUMENT for `field` (a path in the request: "inputs[0].shape"); the message begins with
-// it.
+// Returns the INVALID_ARGUMENT error "<field>: <what>". `field` is a path in the request, for
+// example "inputs[0].shape", which is also kept as a payload.
 inline absl::Status InvalidField(absl::string_view field, absl::string_view what) {
   absl::Status status = absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
   status.SetPayload(kFieldPayload, absl::Cord(field));
   return status;
 }
 
-// The field that InvalidField() named, if it made `status`.
+// Returns the field if InvalidField() created `status`.
 inline std::optional<std::string> InvalidFieldOf(const absl::Status& status) {
   if (const auto field = status.GetPayload(kFieldPayload)) {
     return std::string(*field);

@@ -1,4 +1,4 @@
-// One thread that runs what it is given, in order.
+// Thread that runs tasks in the order of posting.
 #pragma once
 
 #include <deque>
@@ -17,12 +17,12 @@ class TaskThread {
   using Task = absl::AnyInvocable<void()>;
 
   explicit TaskThread(const std::string& name);
-  // Runs what was posted, then joins the thread. Not to be called from it.
+  // Runs the posted tasks, then joins the thread. Must not be called on that thread.
   ~TaskThread();
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
 
-  // Does not block. The caller bounds how many wait.
+  // Does not block. The queue is unbounded: callers limit how many tasks wait.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -1,4 +1,4 @@
-// Text from outside, fit for a message.
+// Helpers that make external text safe for messages.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,27 @@
 
 namespace braid {
 
-// At most the first `most` bytes of UTF-8 `text`, cut between characters.
-inline absl::string_view Excerpt(absl::string_view text, size_t most = 128) {
-  if (text.size() <= most) {
+// Returns at most the first `max_bytes` bytes of UTF-8 `text`, cut between characters.
+inline absl::string_view Excerpt(absl::string_view text, size_t max_bytes = 128) {
+  if (text.size() <= max_bytes) {
     return text;
   }
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) {
-    --most;
+  while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0) == 0x80) {
+    --max_bytes;
   }
-  return text.substr(0, most);
+  return text.substr(0, max_bytes);
 }
 
-// The first line of `text` that is not empty: what LibTorch has to say may begin with a line break.
+// Returns the first line of `text` that is not empty: LibTorch's messages may start with a newline.
 inline absl::string_view FirstLine(absl::string_view text) {
   text = absl::StripLeadingAsciiWhitespace(text);
   return text.substr(0, text.find('\n'));
 }
 
-// `text` for a line of the log: an excerpt in double quotes, with what would end line or quotes
+// Returns an excerpt of `text` in double quotes for a log line. Quotes and control characters are
 // escaped.
-inline std::string QuotedExcerpt(absl::string_view text, size_t most = 128) {
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(Excerpt(text, most)), "\"");
+inline std::string QuotedExcerpt(absl::string_view text, size_t max_bytes = 128) {
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(Excerpt(text, max_bytes)), "\"");
 }
 
 }  // namespace braid

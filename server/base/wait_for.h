@@ -1,4 +1,4 @@
-// The result of work that tells it to a callback.
+// Synchronous wait for a function with a completion callback.
 #pragma once
 
 #include <optional>
@@ -8,16 +8,17 @@
 
 namespace braid {
 
-// Calls `ask(done)` and waits until somebody calls `done(result)`, which has to happen once.
-template <typename Result, typename Ask>
-Result WaitFor(Ask ask) {
+// Calls `start(done)`, blocks until `done(result)` is called, which must happen exactly once, and
+// returns the result.
+template <typename Result, typename Start>
+Result WaitFor(Start start) {
   std::optional<Result> result;
-  absl::Notification told;
-  ask([&](Result got) {
-    result = std::move(got);
-    told.Notify();
+  absl::Notification done;
+  start([&](Result value) {
+    result = std::move(value);
+    done.Notify();
   });
-  told.WaitForNotification();
+  done.WaitForNotification();
   return *std::move(result);
 }
 

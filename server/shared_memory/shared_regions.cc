@@ -17,43 +17,42 @@
 namespace braid {
 namespace {
 
-constexpr size_t kLongestName = 1024;
-constexpr size_t kLongestKey = 255;
-// Objects that this process, NCCL, LibTorch, the CUDA driver and the C library (semaphores) make
-// for themselves.
-constexpr absl::string_view kInternal[] = {"braid", "nccl", "torch_", "cuda", "sem."};
+constexpr size_t kMaxNameBytes = 1024;
+constexpr size_t kMaxKeyBytes = 255;
+// Prefixes of objects that this server, NCCL, LibTorch, the CUDA driver and the C library
+// (semaphores) create.
+constexpr absl::string_view kReservedPrefixes[] = {"braid", "nccl", "torch_", "cuda", "sem."};
 
-// Triton's clients leave the '/' out or not, as they do for shm_open().
+// Removes the leading '/', which is optional in Triton's clients.
 absl::string_view ObjectOf(absl::string_view key) {
   absl::ConsumePrefix(&key, "/");
   return key;
 }
 
 absl::Status CheckName(const std::string& name) {
-  if (name.empty() || name.size() > kLongestName) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
     return InvalidField("name",
-                        absl::StrCat("has ", name.size(), " bytes; expected 1 to ", kLongestName));
+                        absl::StrCat(name.size(), " bytes (expected 1 to ", kMaxNameBytes, ")"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckKey(const std::string& key) {
   const absl::string_view object = ObjectOf(key);
-  const bool plain = !object.empty() && key.size() <= kLongestKey &&
+  const bool plain = !object.empty() && key.size() <= kMaxKeyBytes &&
                      !absl::StrContains(object, '/') && !absl::StrContains(object, "..") &&
                      !absl::StrContains(object, '\0');
   if (!plain) {
-    return InvalidField("key", absl::StrCat("'", Excerpt(key),
-                                            "' is no key of shared memory; expected a name of "
-                                            "at most ",
-                                            kLongestKey,
-                                            " bytes without '..', and without '/' but "
-                                            "for the first byte"));
+    return InvalidField(
+        "key", absl::StrCat("invalid shared memory key '", Excerpt(key), "' (expected at most ",
+                            kMaxKeyBytes, " bytes without '..', and '/' only as the first byte)"));
   }
-  for (const absl::string_view prefix : kInternal) {
+  for (const absl::string_view prefix : kReservedPrefixes) {
     if (absl::StartsWith(object, prefix)) {
-      return InvalidField("key", absl::StrCat("keys that begin with '/", prefix,
-                                              "' are not for clients; expected another"));
+      return InvalidField("key", absl::StrCat("'", Excerpt(key),
+                                              "' is reserved (expected a key that does "
+                                              "not start with '/",
+                                              prefix, "')"));
     }
   }
   return absl::OkStatus();
@@ -65,15 +64,16 @@ absl::StatusOr<std::unique_ptr<GuardedMapping>> Open(const std::string& key, uin
   struct stat facts = {};
   if (file.get() < 0 || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
     return absl::NotFoundError(
-        absl::StrCat("key: there is no shared memory '", key, "' that this server may use"));
+        absl::StrCat("key: no shared memory object '", key, "' that this server may use"));
   }
   const auto size = static_cast<uint64_t>(facts.st_size);
   if (bytes == 0) {
-    return InvalidField("byte_size", "is 0; expected at least 1");
+    return InvalidField("byte_size", "0 (expected at least 1)");
   }
   if (offset > size || bytes > size - offset) {
-    return InvalidField("byte_size", absl::StrCat(bytes, " bytes at offset ", offset,
-                                                  " are not within the shared memory '", key, "'"));
+    return InvalidField(
+        "byte_size", absl::StrCat(bytes, " bytes at offset ", offset, " exceed the shared memory '",
+                                  key, "' of ", size, " bytes"));
   }
   return GuardedMapping::Map(file.get(), offset, bytes);
 }
@@ -103,11 +103,11 @@ absl::Status SharedSlice::Write(size_t at, size_t count, const void* from) const
 absl::Status SharedRegions::CheckFree(const std::string& name) const {
   if (regions_.contains(name)) {
     return absl::AlreadyExistsError(
-        absl::StrCat("name: a shared memory region '", Excerpt(name), "' is registered already"));
+        absl::StrCat("name: shared memory region '", Excerpt(name), "' is already registered"));
   }
-  if (regions_.size() >= GuardedMapping::kMost) {
+  if (regions_.size() >= GuardedMapping::kMaxMappings) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "name: ", regions_.size(), " shared memory regions are registered, which is the most"));
+        "name: too many shared memory regions (at most ", GuardedMapping::kMaxMappings, ")"));
   }
   return absl::OkStatus();
 }
@@ -132,16 +132,16 @@ absl::Status SharedRegions::RegisterGpu(const std::string& name, const std::stri
                                         int64_t gpu, uint64_t bytes) {
   BRAID_RETURN_IF_ERROR(CheckName(name));
   if (gpu < 0 || gpu >= gpu_memory_.gpus) {
-    return InvalidField("device_id", absl::StrCat("is ", gpu, "; expected 0 to ",
-                                                  gpu_memory_.gpus - 1, ", the server's GPUs"));
+    return InvalidField("device_id", absl::StrCat("unknown GPU ", gpu, " (expected 0 to ",
+                                                  gpu_memory_.gpus - 1, ")"));
   }
   auto region = std::make_shared<SharedRegion>();
-  // Before the lock, which requests wait for: a GPU that was not used before takes a while.
+  // Opened before requests have to wait for the lock: the first use of a GPU takes a while.
   BRAID_ASSIGN_OR_RETURN(region->gpu_memory, gpu_memory_.open(handle, static_cast<int>(gpu)));
   if (bytes == 0 || bytes > region->gpu_memory->bytes()) {
     return InvalidField("byte_size",
-                        absl::StrCat("is ", bytes, "; expected 1 to ", region->gpu_memory->bytes(),
-                                     ", which the handle's allocation has"));
+                        absl::StrCat(bytes, " (expected 1 to ", region->gpu_memory->bytes(),
+                                     ", the size of the allocation)"));
   }
   region->name = name;
   region->bytes = bytes;
@@ -153,11 +153,11 @@ absl::Status SharedRegions::RegisterGpu(const std::string& name, const std::stri
 }
 
 void SharedRegions::Unregister(RegionKind kind, absl::string_view name) {
-  std::vector<std::shared_ptr<const SharedRegion>> gone;  // closed after the lock
+  std::vector<std::shared_ptr<const SharedRegion>> removed;  // destroyed after the lock is released
   const absl::MutexLock lock(&mu_);
   for (auto region = regions_.begin(); region != regions_.end();) {
     if (KindOf(*region->second) == kind && (name.empty() || name == region->first)) {
-      gone.push_back(std::move(region->second));
+      removed.push_back(std::move(region->second));
       region = regions_.erase(region);
     } else {
       ++region;
@@ -176,7 +176,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const SharedRegion>>> SharedRegions::
   }
   if (listed.empty() && !name.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("name: there is no shared memory region '", Excerpt(name), "' of this kind"));
+        absl::StrCat("name: no shared memory region '", Excerpt(name), "' of this kind"));
   }
   return listed;
 }
@@ -188,8 +188,8 @@ absl::StatusOr<SharedSlice> SharedRegions::Find(absl::string_view name, int64_t 
     const absl::MutexLock lock(&mu_);
     const auto found = regions_.find(name);
     if (found == regions_.end()) {
-      return InvalidField(field, absl::StrCat("there is no shared memory region '", Excerpt(name),
-                                              "'; expected one that is registered"));
+      return InvalidField(field, absl::StrCat("unknown shared memory region '", Excerpt(name),
+                                              "' (register it first)"));
     }
     slice.region = found->second;
   }
@@ -197,9 +197,9 @@ absl::StatusOr<SharedSlice> SharedRegions::Find(absl::string_view name, int64_t 
   const size_t size = slice.region->bytes;
   if (offset < 0 || bytes < 0 || static_cast<size_t>(offset) > size ||
       static_cast<size_t>(bytes) > size - static_cast<size_t>(offset)) {
-    return InvalidField(field, absl::StrCat(bytes, " bytes at offset ", offset,
-                                            " are not within the shared memory region '", name,
-                                            "', which has ", size));
+    return InvalidField(
+        field, absl::StrCat(bytes, " bytes at offset ", offset,
+                            " exceed the shared memory region '", name, "' of ", size, " bytes"));
   }
   slice.offset = static_cast<size_t>(offset);
   slice.bytes = static_cast<size_t>(bytes);
@@ -212,7 +212,7 @@ absl::Status CheckWhole(const SharedSlice& slice) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("shared memory region '", slice.region->name,
-                   "' has lost memory since it was registered; expected it to keep its size"));
+                   "' was truncated (its object must keep its size while it is registered)"));
 }
 
 }  // namespace braid

@@ -21,7 +21,7 @@ constexpr char kKind[] = "checkpoint";
 constexpr char kStep[] = "step";
 constexpr char kSequence[] = "sequence";
 constexpr char kSerial[] = "serial";
-// That it was written in, and that of what follows it.
+// Line of the checkpoint, and line of the checkpoints after it.
 constexpr char kLine[] = "line";
 constexpr char kNextLine[] = "next_line";
 
@@ -31,10 +31,10 @@ std::string NameOf(int64_t step, int64_t sequence, int64_t line) {
   return line == 0 ? name : absl::StrCat(name, "-line-", line);
 }
 
-// `otherwise`: where there is no such number. Servers before lines were told apart wrote none.
-int64_t NumberOr(const Manifest& manifest, const char* key, int64_t otherwise) {
+// Returns `fallback` if the manifest lacks the number: older servers wrote no lines.
+int64_t NumberOr(const Manifest& manifest, const char* key, int64_t fallback) {
   const auto found = manifest.numbers.find(key);
-  return found != manifest.numbers.end() ? found->second : otherwise;
+  return found != manifest.numbers.end() ? found->second : fallback;
 }
 
 CheckpointInfo InfoOf(const Manifest& manifest) {
@@ -49,13 +49,14 @@ CheckpointInfo InfoOf(const Manifest& manifest) {
   return info;
 }
 
-// The manifest at `path`, if it is that of the checkpoint `name`.
+// Reads the manifest at `path` and checks that it belongs to the checkpoint `name`.
 absl::StatusOr<Manifest> ReadManifestOf(const std::string& path, absl::string_view name) {
   BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(path, kKind));
   const std::map<std::string, int64_t>& numbers = manifest.numbers;
   if (!numbers.contains(kStep) || !numbers.contains(kSequence) || !numbers.contains(kSerial) ||
       InfoOf(manifest).name != name) {
-    return absl::DataLossError(absl::StrCat("'", path, "': has another checkpoint's manifest"));
+    return absl::DataLossError(
+        absl::StrCat("'", path, "': manifest belongs to another checkpoint"));
   }
   return manifest;
 }
@@ -98,7 +99,7 @@ absl::Status CheckpointStore::Scan() {
       continue;
     }
     const int64_t serial = manifest->numbers.at(kSerial);
-    // What was written before lines were told apart may be of several: what follows is of neither.
+    // Checkpoints without lines may belong to several: later ones start a new line.
     found.push_back({serial, NumberOr(*manifest, kNextLine, serial), InfoOf(*manifest)});
     next_serial_ = std::max(next_serial_, serial + 1);
   }
@@ -146,10 +147,9 @@ absl::StatusOr<LoadedCheckpoint> CheckpointStore::ReadNewest() {
     const std::optional<CheckpointInfo> info = newest();
     if (!info) {
       const size_t lost = damaged().size();
-      return lost == 0
-                 ? absl::NotFoundError(absl::StrCat("'", directory_, "': holds no checkpoint"))
-                 : absl::DataLossError(
-                       absl::StrCat("'", directory_, "': all ", lost, " checkpoints are damaged"));
+      return lost == 0 ? absl::NotFoundError(absl::StrCat("'", directory_, "': no checkpoints"))
+                       : absl::DataLossError(absl::StrCat("'", directory_, "': all ", lost,
+                                                          " checkpoints are damaged"));
     }
     absl::StatusOr<LoadedCheckpoint> loaded = Read(info->name);
     if (!IsDamage(loaded.status())) {
@@ -223,13 +223,13 @@ absl::StatusOr<std::string> CheckpointStore::Find(absl::string_view name) const 
     return found->status;
   }
   return absl::NotFoundError(
-      absl::StrCat("there is no checkpoint '", absl::Utf8SafeCHexEscape(Excerpt(name)), "'"));
+      absl::StrCat("unknown checkpoint '", absl::Utf8SafeCHexEscape(Excerpt(name)), "'"));
 }
 
 absl::Status CheckpointStore::Unreadable() const {
   const absl::MutexLock lock(&mu_);
   for (const DamagedCheckpoint& one : damaged_) {
-    // Its serial number is not known; names go by the step.
+    // Its serial number is unknown. Names sort by step.
     if (!IsDamage(one.status) && (infos_.empty() || one.name > infos_.back().name)) {
       return one.status;
     }
@@ -240,14 +240,14 @@ absl::Status CheckpointStore::Unreadable() const {
 void CheckpointStore::PutLast(CheckpointInfo info) {
   const absl::MutexLock lock(&mu_);
   if (FindNamed(damaged_, info.name) != damaged_.end()) {
-    Log(LogModule::kStorage).warn("damaged checkpoint replaced: {}", PathOf(info.name));
+    Log(LogModule::kStorage).warn("checkpoint: damaged one replaced ({})", PathOf(info.name));
   }
   Forget(info.name);
   infos_.push_back(std::move(info));
 }
 
 void CheckpointStore::SetAside(const std::string& name, const absl::Status& status) {
-  Log(LogModule::kStorage).warn("checkpoint passed over: {}", status.ToString());
+  Log(LogModule::kStorage).warn("checkpoint: skipped ({})", status.ToString());
   const absl::MutexLock lock(&mu_);
   Forget(name);
   damaged_.push_back({name, status});

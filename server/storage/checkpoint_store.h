@@ -1,14 +1,14 @@
-// The checkpoints of one trainer.
+// Checkpoints of one trainer.
 //
 //   <directory>/step-000000120-sequence-000000131/manifest.json   see manifest.h
 //                                                 <files>
 //
-// Their order is that in which they were written: after a return to an older one, the newest may
-// have a lower step than others.
+// They are ordered by the time when they were written. After a restore of an older checkpoint, the
+// newest one may have a lower step than others.
 //
-// With a return another line begins, in which the same step and sequence are of another state. Its
-// checkpoints are called after it, step-000000120-sequence-000000131-line-7, so that a name once
-// given is never another state's.
+// A restore starts a new line of history, in which the same step and sequence have another state.
+// Names of its checkpoints end in its number, step-000000120-sequence-000000131-line-7, so a name
+// never refers to two states.
 #pragma once
 
 #include <cstdint>
@@ -33,56 +33,55 @@ struct CheckpointInfo {
   std::string name;
   int64_t step = 0;
   int64_t sequence = 0;
-  // Of its files.
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of all its files
   absl::Time created;
 };
 
 struct DamagedCheckpoint {
   std::string name;
-  // DATA_LOSS naming the file; FAILED_PRECONDITION if a later version of the server wrote it.
+  // DATA_LOSS with the file; FAILED_PRECONDITION if a later version of the server wrote it.
   absl::Status status;
 };
 
 struct LoadedCheckpoint {
   CheckpointInfo info;
-  // The JSON object that Write() was given.
+  // JSON object that was passed to Write().
   std::string state;
-  // Their paths, by name. They stay until Retain() removes them, or Write() replaces them.
+  // Paths of the files, by name. Valid until Retain() removes or Write() replaces the checkpoint.
   std::map<std::string, std::string> files;
 };
 
-// List(), newest() and damaged() may be called by any thread at any time. The others go to the disk
-// and are for one thread at a time. Nobody else may change the directory meanwhile.
+// Owned by a trainer. List(), newest() and damaged() are thread-safe. The other methods block on
+// the disk and must be called by one thread at a time. Nothing else may change the directory.
 class CheckpointStore {
  public:
-  // Makes `directory` if there is none, removes what an interrupted Write() or Retain() left, and
-  // looks at the manifests and the sizes of files, not at their contents.
+  // Creates `directory` if necessary, removes leftovers of an interrupted Write() or Retain(), and
+  // checks manifests and file sizes, but not file contents.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(std::string directory);
 
-  // Returns when the checkpoint is on the disk. It replaces one of the same step and sequence in
-  // this line, which is of the same state. If it fails, what was there stays: RESOURCE_EXHAUSTED
-  // where the disk is full; what a file's `write` returned; INVALID_ARGUMENT if `state` is no JSON
-  // object or a file has a bad name.
+  // Writes a checkpoint and returns once it is durable. Replaces a checkpoint with the same step,
+  // sequence and line, which has the same state. An error changes nothing: RESOURCE_EXHAUSTED if
+  // the disk is full; the error of a file's `write`; INVALID_ARGUMENT if `state` is not a JSON
+  // object or a file name is invalid.
   absl::StatusOr<CheckpointInfo> Write(int64_t step, int64_t sequence, std::string state,
                                        const std::vector<NewFile>& files) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Reads every file through before it returns. NOT_FOUND for a name that List() does not know. One
-  // that is damaged is listed as such from now on, with the status that this returns.
+  // Verifies all files before it returns. NOT_FOUND for a name that is not in List(). A checkpoint
+  // that turns out to be damaged moves to damaged() with the returned status.
   absl::StatusOr<LoadedCheckpoint> Read(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
-  // The newest that is not damaged; what it passes over, it logs. NOT_FOUND if there is none. One
-  // further on that is not damaged, but cannot be read by this server, is not passed over.
+  // Reads the newest checkpoint that is not damaged and logs those that it skips. NOT_FOUND if
+  // there is none. Does not skip a newer checkpoint that a later version of the server wrote, but
+  // returns its error.
   absl::StatusOr<LoadedCheckpoint> ReadNewest() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Has `name` be the newest, with `state` in place of its own, and begins another line: to be
-  // called after a return to it, lest the next start go on from one that was left behind. NOT_FOUND
-  // as Read(), INVALID_ARGUMENT as Write().
+  // Makes `name` the newest checkpoint, replaces its state by `state` and starts a new line. Call
+  // it after a restore, so that the next start continues from there. Errors as Read() and Write().
   absl::Status MakeNewest(absl::string_view name, std::string state) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Removes all but the newest `keep`; 0 keeps all. Those that are damaged stay, and do not count.
+  // Removes all but the newest `keep` checkpoints; 0 keeps all. Damaged ones stay and do not count.
   absl::Status Retain(int64_t keep) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The oldest first.
+  // Oldest first.
   std::vector<CheckpointInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
   std::optional<CheckpointInfo> newest() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<DamagedCheckpoint> damaged() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -92,9 +91,9 @@ class CheckpointStore {
 
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<LoadedCheckpoint> Load(const std::string& name) const;
-  // One of List().
+  // Returns the name if it is in List(), else the error of Read().
   absl::StatusOr<std::string> Find(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The status of one that is in the way of going on from the newest.
+  // Returns the error of a checkpoint from a later version that is newer than newest().
   absl::Status Unreadable() const ABSL_LOCKS_EXCLUDED(mu_);
   void PutLast(CheckpointInfo info) ABSL_LOCKS_EXCLUDED(mu_);
   void SetAside(const std::string& name, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -102,9 +101,9 @@ class CheckpointStore {
   std::string PathOf(absl::string_view name) const;
 
   const std::string directory_;
-  // Counts the writes; of the next one. Of the thread that writes.
+  // Used by the thread that writes: serial number and line of the next checkpoint. The number of a
+  // line is the serial number of the restore that started it, or 0.
   int64_t next_serial_ = 1;
-  // Of the next one: 0, or the serial number that a return was given. Of the thread that writes.
   int64_t line_ = 0;
 
   mutable absl::Mutex mu_;

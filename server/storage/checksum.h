@@ -1,4 +1,4 @@
-// Checksums of what is stored.
+// XXH3 checksums of stored data.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@ class Checksum {
   Checksum& operator=(Checksum&&) noexcept;
 
   void Add(absl::string_view bytes);
-  // Of all that was added: XXH3's 128 bits in hexadecimal, as `xxhsum -H2` prints them.
+  // Returns the checksum of all added bytes: XXH3's 128 bits in hexadecimal, as `xxhsum -H2`
+  // prints.
   std::string Hex() const;
 
  private:

@@ -18,7 +18,7 @@ absl::StatusOr<FileDescriptor> LockDirectory(const std::string& directory) {
   }
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("'", directory, "' is another server's: it holds ", path));
+        absl::StrCat("'", directory, "' is in use by another server, which holds ", path));
   }
   return file;
 }

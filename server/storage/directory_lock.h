@@ -1,4 +1,4 @@
-// Keeps two servers out of one data directory.
+// Lock that keeps two servers from using one data directory.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace braid {
 
-// Held until the descriptor is closed, at the latest by the process's end. FAILED_PRECONDITION if
-// another process holds it.
+// Locks `directory` until the descriptor is closed or the process ends. FAILED_PRECONDITION if
+// another process holds the lock.
 absl::StatusOr<FileDescriptor> LockDirectory(const std::string& directory);
 
 }  // namespace braid

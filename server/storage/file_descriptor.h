@@ -1,4 +1,4 @@
-// A file descriptor that closes itself.
+// File descriptor that is closed automatically.
 #pragma once
 
 #include <unistd.h>
@@ -18,9 +18,9 @@ class FileDescriptor {
     return *this;
   }
 
-  // Negative: none.
+  // Negative if there is none.
   int get() const { return descriptor_; }
-  // Whether the system took it well; errno says what was wrong.
+  // Closes the descriptor early. Returns false and sets errno on an error.
   bool Close() {
     const int descriptor = std::exchange(descriptor_, -1);
     return descriptor < 0 || close(descriptor) == 0;

@@ -6,8 +6,8 @@
 
 namespace braid {
 
-absl::Status FileError(int code, absl::string_view what, absl::string_view path) {
-  absl::Status status = absl::ErrnoToStatus(code, absl::StrCat("cannot ", what, " '", path, "'"));
+absl::Status FileError(int code, absl::string_view action, absl::string_view path) {
+  absl::Status status = absl::ErrnoToStatus(code, absl::StrCat("cannot ", action, " '", path, "'"));
   switch (code) {
     case ENOSPC:
     case EDQUOT:

@@ -1,4 +1,4 @@
-// What the system says of a file, as a status.
+// Errors of files as a Status.
 #pragma once
 
 #include <string>
@@ -8,11 +8,12 @@
 
 namespace braid {
 
-// "cannot <what> '<path>': <the system's words for `code`, an errno>". RESOURCE_EXHAUSTED where the
-// disk, a quota or the limit on files' sizes is used up, DATA_LOSS where the disk cannot be read.
-absl::Status FileError(int code, absl::string_view what, absl::string_view path);
+// Returns the error "cannot <action> '<path>': <text of `code`>". `code` is an errno. The status is
+// RESOURCE_EXHAUSTED if the disk, a quota or the file size limit is exhausted, DATA_LOSS for an I/O
+// error, else that of absl::ErrnoToStatus().
+absl::Status FileError(int code, absl::string_view action, absl::string_view path);
 
-// `status` with "'<path>': " before its message.
+// Returns `status` with "'<path>': " before its message.
 absl::Status InFile(absl::string_view path, const absl::Status& status);
 
 }  // namespace braid

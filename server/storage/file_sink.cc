@@ -21,7 +21,7 @@ constexpr size_t kBuffer = size_t{1} << 20;
 absl::StatusOr<FileSink> FileSink::Create(std::string path) {
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.get() < 0) {
-    return FileError(errno, "make", path);
+    return FileError(errno, "create", path);
   }
   return FileSink(std::move(path), std::move(file));
 }
@@ -47,7 +47,7 @@ absl::Status FileSink::Finish() {
   BRAID_RETURN_IF_ERROR(failure_);
   BRAID_RETURN_IF_ERROR(Flush());
   if (fsync(file_.get()) != 0 || !file_.Close()) {
-    failure_ = FileError(errno, absl::StrCat("put ", bytes_, " bytes on the disk:"), path_);
+    failure_ = FileError(errno, absl::StrCat("sync ", bytes_, " bytes of"), path_);
   }
   return failure_;
 }

@@ -1,4 +1,4 @@
-// A file that is written from its beginning to its end.
+// File that is written sequentially.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace braid {
 
-// Thread-compatible. Every failure names the path; RESOURCE_EXHAUSTED where the disk is full.
+// Errors name the path; RESOURCE_EXHAUSTED if the disk is full. Thread-compatible.
 class FileSink final : public ByteSink {
  public:
-  // Makes the file, or empties the one that is there.
+  // Creates or truncates the file.
   static absl::StatusOr<FileSink> Create(std::string path);
 
-  // Buffers what is small. After a failure: that failure again.
+  // Buffers small writes. After an error, returns that error again.
   absl::Status Write(absl::string_view bytes) override;
-  // Returns when all is on the disk. The file is there before, but not to be relied on.
+  // Flushes and syncs the file. Its contents are durable only afterwards.
   absl::Status Finish();
 
-  // Of all that was written.
+  // Size and checksum of all written bytes.
   int64_t bytes() const { return bytes_; }
   std::string checksum() const { return checksum_.Hex(); }
 
@@ -36,12 +36,11 @@ class FileSink final : public ByteSink {
 
   std::string path_;
   FileDescriptor file_;
-  // Not handed to the system yet.
+  // Bytes that are not written yet.
   std::string buffer_;
   int64_t bytes_ = 0;
   Checksum checksum_;
-  // The first one.
-  absl::Status failure_;
+  absl::Status failure_;  // first error
 };
 
 }  // namespace braid

@@ -59,7 +59,7 @@ absl::Status MakeDirectories(const std::string& directory) {
   if (mkdir(directory.c_str(), 0777) != 0) {
     const int code = errno;
     if (code != EEXIST || !fs::is_directory(directory, error)) {
-      return FileError(code, "make the directory", directory);
+      return FileError(code, "create directory", directory);
     }
   }
   return SyncDirectory(parent);
@@ -68,7 +68,7 @@ absl::Status MakeDirectories(const std::string& directory) {
 absl::Status SyncDirectory(const std::string& directory) {
   const FileDescriptor opened(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (opened.get() < 0 || fsync(opened.get()) != 0) {
-    return FileError(errno, "put on the disk the directory", directory);
+    return FileError(errno, "sync directory", directory);
   }
   return absl::OkStatus();
 }
@@ -80,7 +80,7 @@ absl::Status RenameDurably(const std::string& from, const std::string& to) {
   return SyncDirectory(ParentOf(to));
 }
 
-// Not by std::filesystem::remove_all, of which LibTorch has one of its own, not always a good one.
+// Does not use std::filesystem::remove_all(), because LibTorch may export a broken copy of it.
 absl::Status RemoveTree(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(fs::symlink_status(path, error))) {
@@ -96,13 +96,13 @@ absl::Status RemoveTree(const std::string& path) {
 }
 
 absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes) {
-  const std::string beside = absl::StrCat(path, ".tmp");
-  absl::Status status = WriteAndFinish(beside, bytes);
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  absl::Status status = WriteAndFinish(temporary, bytes);
   if (status.ok()) {
-    status = RenameDurably(beside, path);
+    status = RenameDurably(temporary, path);
   }
   if (!status.ok()) {
-    std::remove(beside.c_str());
+    std::remove(temporary.c_str());
   }
   return status;
 }

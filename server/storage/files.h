@@ -1,4 +1,5 @@
-// Changes to the data directory that are on the disk when they return. Errors name the path.
+// Durable changes of the data directory: they are on the disk when a function returns. Errors name
+// the path.
 #pragma once
 
 #include <string>
@@ -10,22 +11,22 @@
 
 namespace braid {
 
-// Makes `directory` and what is missing above it.
+// Creates `directory` and its missing parents.
 absl::Status MakeDirectories(const std::string& directory);
 
-// Has the disk hold the names that are in `directory`.
+// Makes the directory entries of `directory` durable.
 absl::Status SyncDirectory(const std::string& directory);
 
-// Both in one directory.
+// Renames within one directory.
 absl::Status RenameDurably(const std::string& from, const std::string& to);
 
-// With all that is in it, if it is there.
+// Removes `path` recursively. A missing path is not an error.
 absl::Status RemoveTree(const std::string& path);
 
-// Replaces the file whole or not at all.
+// Replaces the file atomically.
 absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes);
 
-// The names of the directories in `directory`, in their order.
+// Returns the names of the directories in `directory`, sorted.
 absl::StatusOr<std::vector<std::string>> ListDirectories(const std::string& directory);
 
 }  // namespace braid

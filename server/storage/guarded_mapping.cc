@@ -16,27 +16,27 @@
 namespace braid {
 namespace {
 
-// What the handler knows of a mapping. A signal handler may take no lock, and must not see the
-// address of one mapping with the size of another: both are in one word, counted in pages of 4 KiB.
+// Mapping in the handler's table. A signal handler cannot lock, but must read address and size of
+// one mapping together: both are in one word, in pages of 4 KiB.
 struct Slot {
-  std::atomic<uint64_t> pages{0};  // 0: free
+  std::atomic<uint64_t> pages{0};  // 0 if free
   std::atomic<bool> damaged{false};
 };
 
 constexpr int kPageBits = 12;
-constexpr int kCountBits = 28;  // 1 TiB; what is left holds the 48 bits of a program's addresses
+constexpr int kCountBits = 28;  // 1 TiB; the other bits hold a 48-bit address
 constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
-// Not a page, so that it is taken and covers nothing.
+// Marks a slot as taken without covering any page.
 constexpr uint64_t kReserved = 1ULL << kCountBits;
 
-std::array<Slot, GuardedMapping::kMost> slots;
+std::array<Slot, GuardedMapping::kMaxMappings> slots;
 struct sigaction before;
 
 uint64_t Pack(const char* pages, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pages) >> kPageBits << kCountBits | bytes >> kPageBits;
 }
 
-// Only what a signal handler may call: a system call and lock-free atomics.
+// Async-signal-safe: uses only a system call and lock-free atomics.
 void OnBusError(int, siginfo_t* info, void*) {
   const uint64_t page = reinterpret_cast<uintptr_t>(info->si_addr) >> kPageBits;
   for (Slot& slot : slots) {
@@ -49,7 +49,7 @@ void OnBusError(int, siginfo_t* info, void*) {
     const int error = errno;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are numbers, for one atomic to hold them.
     void* const start = reinterpret_cast<void*>(first << kPageBits);
-    // Not mmap(): the thread sanitizer takes that for a write by this thread, beside others' reads.
+    // ThreadSanitizer would report mmap() as a write that races with reads of other threads.
     const int64_t mapped = syscall(SYS_mmap, start, count << kPageBits, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     errno = error;
@@ -58,7 +58,7 @@ void OnBusError(int, siginfo_t* info, void*) {
       return;
     }
   }
-  // Somebody else's: the access is repeated, and meets what was there before.
+  // Not one of our mappings: restores the previous action, and the access is repeated.
   sigaction(SIGBUS, &before, nullptr);
 }
 
@@ -70,7 +70,7 @@ void InstallHandler() {
   sigaction(SIGBUS, &action, &before);
 }
 
-// A slot of the table, taken; kMost: there is none.
+// Takes a free slot. Returns kMaxMappings if there is none.
 size_t TakeSlot() {
   for (size_t s = 0; s < slots.size(); ++s) {
     uint64_t free = 0;
@@ -93,19 +93,19 @@ absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::Map(int file, ui
   constexpr uint64_t kLongest = kCountMask << kPageBits;
   if (bytes > kLongest - 2 * page || offset > std::numeric_limits<off_t>::max() - kLongest) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a mapping of ", bytes, " bytes at ", offset, " is too large"));
+        absl::StrCat("mapping of ", bytes, " bytes at offset ", offset, " is too large"));
   }
   const size_t pages_bytes = (skip + bytes + page - 1) / page * page;
   const size_t slot = TakeSlot();
-  if (slot == kMost) {
+  if (slot == kMaxMappings) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", kMost, " shared memory regions already, the limit"));
+        absl::StrCat("too many shared memory regions (at most ", kMaxMappings, ")"));
   }
   void* const pages = mmap(nullptr, pages_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
                            static_cast<off_t>(offset - skip));
   if (pages == MAP_FAILED) {
     slots[slot].pages.store(0, std::memory_order_release);
-    return absl::ResourceExhaustedError(absl::StrCat("no room for ", bytes, " bytes of memory"));
+    return absl::ResourceExhaustedError(absl::StrCat("no address space for ", bytes, " bytes"));
   }
   auto* const start = static_cast<char*>(pages);
   slots[slot].pages.store(Pack(start, pages_bytes), std::memory_order_release);
@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::Map(int file, ui
 }
 
 GuardedMapping::~GuardedMapping() {
-  // First out of the table: the addresses may be somebody else's right after the next line.
+  // Leaves the table first: the addresses may be reused right after munmap().
   slots[slot_].pages.store(kReserved, std::memory_order_release);
   munmap(pages_, pages_bytes_);
   slots[slot_].pages.store(0, std::memory_order_release);

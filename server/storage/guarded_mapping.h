@@ -1,4 +1,4 @@
-// Memory that is mapped from a file that others may cut off at any moment.
+// Memory mapped from a file that other processes may truncate at any time.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,15 @@
 
 namespace braid {
 
-// A range of a file, shared with whoever else has it mapped. To touch a page that the file has lost
-// raises SIGBUS: the handler that the first mapping installs puts private zeros in place of the
-// whole range, for good, so that the thread goes on, and `damaged()` tells. (To copy with pread()
-// instead would be safe too, and cost the copy that shared memory is there to avoid.) A SIGBUS
-// anywhere else ends the process as it would without. Thread-safe; what the bytes are is the
-// sharers' business.
+// Shared mapping of a range of a file. Access to a page that was truncated raises SIGBUS. The
+// handler that the first mapping installs replaces the whole range by private zeros, so the thread
+// continues and damaged() returns true. (Copying with pread() would be safe, too, but shared memory
+// is there to avoid that copy.) SIGBUS at another address still ends the process. Thread-safe;
+// other processes may change the bytes at any time.
 class GuardedMapping {
  public:
-  // Bytes [offset, offset + bytes) of `file`, to be read and written; bytes > 0. They must be
-  // within the file now. RESOURCE_EXHAUSTED if the system has no room, or there are kMost mappings
-  // already.
+  // Maps bytes [offset, offset + bytes) of `file` for reading and writing. Requires bytes > 0 and a
+  // range within the file. RESOURCE_EXHAUSTED without address space or with kMaxMappings mappings.
   static absl::StatusOr<std::unique_ptr<GuardedMapping>> Map(int file, uint64_t offset,
                                                              size_t bytes);
   ~GuardedMapping();
@@ -28,10 +26,10 @@ class GuardedMapping {
 
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // Whether pages were gone when they were touched: what was read then was zeros.
+  // Returns true once an access met a truncated page. Such reads return zeros.
   bool damaged() const;
 
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMaxMappings = 4096;
 
  private:
   GuardedMapping(char* pages, size_t pages_bytes, size_t skip, size_t bytes, size_t slot)
@@ -41,7 +39,7 @@ class GuardedMapping {
   const size_t pages_bytes_;
   char* const data_;
   const size_t bytes_;
-  const size_t slot_;  // in the handler's table
+  const size_t slot_;  // index in the handler's table
 };
 
 }  // namespace braid

@@ -14,14 +14,14 @@
 namespace braid {
 
 absl::StatusOr<InputFile> InputFile::Open(std::string path) {
-  // To open a pipe would wait for who writes to it. Files are read as ever.
+  // O_NONBLOCK keeps open() from waiting for the writer of a pipe. It does not affect files.
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about = {};
   if (file.get() < 0 || fstat(file.get(), &about) != 0) {
     return FileError(errno, "read", path);
   }
   if (!S_ISREG(about.st_mode)) {
-    return absl::DataLossError(absl::StrCat("'", path, "': is no regular file"));
+    return absl::DataLossError(absl::StrCat("'", path, "': not a regular file"));
   }
   return InputFile(std::move(path), std::move(file), about.st_size);
 }
@@ -38,8 +38,8 @@ absl::Status InputFile::Read(int64_t offset, void* to, size_t count) const {
                        path_);
     }
     if (got == 0) {
-      return absl::DataLossError(absl::StrCat("'", path_, "': ends at byte ", offset, "; expected ",
-                                              count, " bytes more"));
+      return absl::DataLossError(absl::StrCat("'", path_, "': ends at byte ", offset, " (expected ",
+                                              count, " more bytes)"));
     }
     if (got > 0) {
       at += got;
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
   BRAID_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   if (file.bytes() > limit) {
     return absl::DataLossError(
-        absl::StrCat("'", path, "': has ", file.bytes(), " bytes; expected at most ", limit));
+        absl::StrCat("'", path, "': ", file.bytes(), " bytes (expected at most ", limit, ")"));
   }
   std::string text(static_cast<size_t>(file.bytes()), '\0');
   BRAID_RETURN_IF_ERROR(file.Read(0, text.data(), text.size()));

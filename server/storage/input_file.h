@@ -1,4 +1,4 @@
-// A file that is read.
+// File for reading.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace braid {
 // Thread-safe.
 class InputFile {
  public:
-  // NOT_FOUND if there is none, DATA_LOSS if it is something else than a file.
+  // NOT_FOUND if it does not exist, DATA_LOSS if it is not a regular file.
   static absl::StatusOr<InputFile> Open(std::string path);
 
   const std::string& path() const { return path_; }
-  // When it was opened.
+  // Size when the file was opened.
   int64_t bytes() const { return bytes_; }
 
-  // The `count` bytes from `offset`. DATA_LOSS if there are not so many, any more.
+  // Reads `count` bytes at `offset` into `to`. DATA_LOSS if the file is shorter.
   absl::Status Read(int64_t offset, void* to, size_t count) const;
 
  private:
@@ -32,7 +32,7 @@ class InputFile {
   int64_t bytes_;
 };
 
-// All of a file. DATA_LOSS if it has more than `limit` bytes.
+// Reads a whole file. DATA_LOSS if it has more than `limit` bytes.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit);
 
 }  // namespace braid

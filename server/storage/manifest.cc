@@ -18,7 +18,7 @@ constexpr absl::string_view kEnd = "\n}";
 constexpr absl::string_view kChecksum = ",\n  \"checksum\": \"";
 
 absl::Status Damaged(absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("is damaged: ", what));
+  return absl::DataLossError(absl::StrCat("damaged: ", what));
 }
 
 std::string DumpObject(const Json& json, int indent) {
@@ -28,12 +28,12 @@ std::string DumpObject(const Json& json, int indent) {
 absl::Status CheckVersion(const Json& json) {
   const auto version = json.find("format_version");
   if (version == json.end() || !version->is_number_integer() || version->get<int64_t>() < 1) {
-    return Damaged("it has no format_version");
+    return Damaged("no \"format_version\"");
   }
   if (version->get<int64_t>() > kManifestVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("format_version ", version->get<int64_t>(),
-                                                      ": this server reads up to ",
-                                                      kManifestVersion));
+    return absl::FailedPreconditionError(
+        absl::StrCat("format_version ", version->get<int64_t>(),
+                     " is newer than this server (expected at most ", kManifestVersion, ")"));
   }
   return absl::OkStatus();
 }
@@ -41,11 +41,11 @@ absl::Status CheckVersion(const Json& json) {
 absl::Status CheckChecksum(absl::string_view text) {
   const size_t at = text.rfind(kChecksum);
   if (at == absl::string_view::npos) {
-    return Damaged("it does not end with its checksum");
+    return Damaged("no checksum at its end");
   }
   const std::string expected =
       absl::StrCat(text.substr(0, at), kChecksum, ChecksumOf(text.substr(0, at)), "\"", kEnd, "\n");
-  return text == expected ? absl::OkStatus() : Damaged("its checksum is that of another text");
+  return text == expected ? absl::OkStatus() : Damaged("checksum mismatch");
 }
 
 absl::Status ReadFiles(const Json& json, Manifest* manifest) {
@@ -54,7 +54,7 @@ absl::Status ReadFiles(const Json& json, Manifest* manifest) {
     const auto checksum = file.find("checksum");
     if (!IsPlainName(name) || bytes == file.end() || !bytes->is_number_unsigned() ||
         checksum == file.end() || !checksum->is_string()) {
-      return Damaged("\"files\" is not as expected");
+      return Damaged("invalid \"files\"");
     }
     manifest->files[name] = {bytes->get<int64_t>(), checksum->get<std::string>()};
   }
@@ -64,7 +64,7 @@ absl::Status ReadFiles(const Json& json, Manifest* manifest) {
 absl::Status ReadNumbers(const Json& json, Manifest* manifest) {
   for (const auto& [name, number] : json.items()) {
     if (!number.is_number_integer()) {
-      return Damaged("\"numbers\" is not as expected");
+      return Damaged("invalid \"numbers\"");
     }
     manifest->numbers[name] = number.get<int64_t>();
   }
@@ -74,12 +74,12 @@ absl::Status ReadNumbers(const Json& json, Manifest* manifest) {
 absl::StatusOr<Manifest> ReadFields(const Json& json) {
   for (const char* name : {"files", "numbers", "state"}) {
     if (!json.contains(name) || !json[name].is_object()) {
-      return Damaged(absl::StrCat("it has no \"", name, "\""));
+      return Damaged(absl::StrCat("no \"", name, "\""));
     }
   }
   for (const char* name : {"kind", "created"}) {
     if (!json.contains(name) || !json[name].is_string()) {
-      return Damaged(absl::StrCat("it has no \"", name, "\""));
+      return Damaged(absl::StrCat("no \"", name, "\""));
     }
   }
   Manifest manifest;
@@ -87,7 +87,7 @@ absl::StatusOr<Manifest> ReadFields(const Json& json) {
   manifest.state = DumpObject(json["state"], -1);
   if (!absl::ParseTime(absl::RFC3339_full, json["created"].get<std::string>(), &manifest.created,
                        nullptr)) {
-    return Damaged("\"created\" is no time");
+    return Damaged("invalid \"created\"");
   }
   BRAID_RETURN_IF_ERROR(ReadNumbers(json["numbers"], &manifest));
   BRAID_RETURN_IF_ERROR(ReadFiles(json["files"], &manifest));
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
       {"files", Json::object()},
       {"state", Json::parse(manifest.state, nullptr, false)}};
   if (!json["state"].is_object()) {
-    return absl::InvalidArgumentError("the state is no JSON object");
+    return absl::InvalidArgumentError("state: not a JSON object");
   }
   for (const auto& [name, number] : manifest.numbers) {
     json["numbers"][name] = number;
@@ -121,9 +121,9 @@ absl::StatusOr<std::string> ManifestText(const Manifest& manifest) {
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
-    return Damaged("it is no JSON object");
+    return Damaged("not a JSON object");
   }
-  // First: a later version may end otherwise.
+  // Checked first, because later versions may have another checksum.
   BRAID_RETURN_IF_ERROR(CheckVersion(json));
   BRAID_RETURN_IF_ERROR(CheckChecksum(text));
   return ReadFields(json);

@@ -1,4 +1,4 @@
-// manifest.json: what a sealed directory says of itself.
+// Manifest of a sealed directory, manifest.json.
 //
 //   {
 //     "created": "2026-01-31T12:00:00.5+00:00",
@@ -7,7 +7,7 @@
 //     "kind": "checkpoint",
 //     "numbers": {"step": 120},
 //     "state": {},
-//     "checksum": "<of all the text before this line>"
+//     "checksum": "<of the text before this line>"
 //   }
 #pragma once
 
@@ -22,7 +22,7 @@
 namespace braid {
 
 inline constexpr char kManifestName[] = "manifest.json";
-// Of what is written, and the newest that is read.
+// Version that is written, and newest version that can be read.
 inline constexpr int64_t kManifestVersion = 1;
 
 struct StoredFile {
@@ -34,16 +34,16 @@ struct Manifest {
   std::string kind;
   absl::Time created;
   std::map<std::string, int64_t> numbers;
-  // A JSON object. Its writer's own; numbers that are not finite are none in JSON.
+  // JSON object of the writer. JSON has no infinite numbers or NaN.
   std::string state = "{}";
   std::map<std::string, StoredFile> files;
 };
 
-// INVALID_ARGUMENT if `state` is no JSON object.
+// Formats a manifest. INVALID_ARGUMENT if `state` is not a JSON object.
 absl::StatusOr<std::string> ManifestText(const Manifest& manifest);
 
-// DATA_LOSS if `text` is not what ManifestText made, FAILED_PRECONDITION if a later version made
-// it.
+// Parses a manifest. DATA_LOSS if `text` is damaged, FAILED_PRECONDITION if a later version of the
+// server wrote it.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
 }  // namespace braid

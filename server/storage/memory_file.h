@@ -1,4 +1,4 @@
-// A file that is in memory alone, for readers that want a path.
+// File in memory, for readers that need a path.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@
 
 namespace braid {
 
-// Nobody can change it. Thread-safe.
+// Immutable. Thread-safe.
 class MemoryFile {
  public:
-  // `name`: what the process's list of open files shows.
+  // Creates a file with `bytes`. `name` appears in the process's list of open files.
   static absl::StatusOr<MemoryFile> Create(const std::string& name, absl::string_view bytes);
-  // What the file `path` holds now.
+  // Creates a file with the current contents of `path`.
   static absl::StatusOr<MemoryFile> Copy(const std::string& path);
 
-  // Of use as long as this object is there, in this process.
+  // Valid in this process and as long as this object.
   std::string path() const;
-  // What the sink returns if it fails.
+  // Writes the contents. Returns the sink's error.
   absl::Status WriteTo(ByteSink* sink) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a model's files are called in its version's folder.
+// Names of a model's files in the folder of a version.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,11 @@
 namespace braid {
 
 inline constexpr char kTorchScriptFile[] = "model.pt";
-// An exported pair, or an AOTInductor package.
+// Exported pair, exported program or AOTInductor package.
 inline constexpr char kPackageFile[] = "model.pt2";
-// Of an exported pair in kPackageFile.
+// Weights of an exported pair.
 inline constexpr char kWeightsFile[] = "model.safetensors";
-// Of an exported pair at `path`, which may have another name.
+// Returns the path of the weights of an exported pair at `path`.
 inline std::string WeightsBeside(const std::string& path) {
   return std::filesystem::path(path).replace_extension(".safetensors");
 }

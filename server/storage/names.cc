@@ -11,7 +11,7 @@
 namespace braid {
 namespace {
 
-bool IsPlainSign(unsigned char c) {
+bool IsPlainCharacter(unsigned char c) {
   return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
 }
 
@@ -19,14 +19,14 @@ bool IsPlainSign(unsigned char c) {
 
 bool IsUtf8(absl::string_view text) {
   using Json = nlohmann::json;
-  // What replaces a byte that makes no sense makes the text another one.
+  // Invalid bytes are replaced, which changes the text.
   const std::string copy(text);
   return Json::parse(Json(copy).dump(-1, ' ', false, Json::error_handler_t::replace)) == copy;
 }
 
 bool IsPlainName(absl::string_view name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), IsPlainSign);
+         std::all_of(name.begin(), name.end(), IsPlainCharacter);
 }
 
 std::string PlainName(absl::string_view name) {
@@ -37,11 +37,11 @@ std::string PlainName(absl::string_view name) {
   }
   std::string plain(name.substr(0, kKept));
   std::replace_if(
-      plain.begin(), plain.end(), [](char c) { return !IsPlainSign(c); }, '_');
+      plain.begin(), plain.end(), [](char c) { return !IsPlainCharacter(c); }, '_');
   if (plain.empty() || plain.front() == '.') {
     plain.insert(0, 1, '_');
   }
-  // Two models must not have one name.
+  // The checksum keeps names of different models different.
   return absl::StrCat(plain, "-", ChecksumOf(name).substr(0, kChecksum));
 }
 

@@ -1,4 +1,4 @@
-// Names that are fit to be a directory's or a file's.
+// Names that are valid for files and directories.
 #pragma once
 
 #include <string>
@@ -7,17 +7,16 @@
 
 namespace braid {
 
-// Whether it is text that can go out in a message or a JSON file.
+// Returns true if `text` is valid UTF-8, as messages and JSON files require.
 bool IsUtf8(absl::string_view text);
 
-// 1 to 128 letters, digits, '_', '-' and '.', the first no '.'.
+// Returns true for 1 to 128 letters, digits, '_', '-' and '.' that do not start with '.'.
 bool IsPlainName(absl::string_view name);
 
-// `name` if it is plain; else a plain name made of it, unique for each `name`.
+// Returns `name` if it is plain, else a plain name that is derived from it and unique.
 std::string PlainName(absl::string_view name);
 
-// Anything that a directory can be called, but for what begins with a '.', and for what is no text,
-// as names go out in messages: 1 to 255 bytes of UTF-8, no '/'.
+// Returns true for 1 to 255 bytes of UTF-8 without '/' that do not start with '.'.
 bool IsFolderName(absl::string_view name);
 
 }  // namespace braid

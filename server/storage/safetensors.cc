@@ -15,11 +15,11 @@ namespace braid {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
-// As in the reference implementation.
+// Limit of the reference implementation.
 constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr size_t kAlignment = 64;
 
-// What comes before the data, and the tensors in the order of their bytes.
+// Bytes before the data, and the tensors in the order of their data.
 struct Plan {
   std::string head;
   std::vector<const HostTensor*> tensors;
@@ -74,7 +74,8 @@ absl::StatusOr<std::shared_ptr<char>> Allocate(size_t bytes) {
   std::shared_ptr<char> memory(static_cast<char*>(std::aligned_alloc(kAlignment, rounded)),
                                &std::free);
   if (memory == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of host memory: cannot allocate ", bytes, " bytes"));
   }
   return memory;
 }
@@ -82,16 +83,16 @@ absl::StatusOr<std::shared_ptr<char>> Allocate(size_t bytes) {
 absl::StatusOr<std::string> ReadHeader(const InputFile& file) {
   const uint64_t bytes = static_cast<uint64_t>(file.bytes());
   if (bytes < kLengthBytes) {
-    return absl::DataLossError(absl::StrCat("'", file.path(), "': has ", bytes,
-                                            " bytes; expected the header's length in 8"));
+    return absl::DataLossError(
+        absl::StrCat("'", file.path(), "': ", bytes, " bytes (expected a header of at least 8)"));
   }
   std::string text(kLengthBytes, '\0');
   BRAID_RETURN_IF_ERROR(file.Read(0, text.data(), text.size()));
   const uint64_t length = DecodeLength(text);
-  const uint64_t most = std::min(kMaxHeader, bytes - kLengthBytes);
-  if (length > most) {
-    return absl::DataLossError(absl::StrCat("'", file.path(), "': a header of ", length,
-                                            " bytes; expected at most ", most));
+  const uint64_t max_length = std::min(kMaxHeader, bytes - kLengthBytes);
+  if (length > max_length) {
+    return absl::DataLossError(absl::StrCat("'", file.path(), "': header of ", length,
+                                            " bytes (expected at most ", max_length, ")"));
   }
   text.resize(static_cast<size_t>(length));
   BRAID_RETURN_IF_ERROR(file.Read(kLengthBytes, text.data(), text.size()));

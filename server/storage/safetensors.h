@@ -1,8 +1,9 @@
-// Tensors in a file that PyTorch, JAX and others read: https://github.com/huggingface/safetensors
+// Safetensors files, which PyTorch, JAX and others read:
+// https://github.com/huggingface/safetensors
 //
-//   8 bytes    the header's length, little-endian
-//   header     see safetensors_header.h; filled up with spaces to a multiple of 8 bytes
-//   data       the tensors' bytes, one after the other
+//   8 bytes    length of the header, little-endian
+//   header     see safetensors_header.h; padded with spaces to a multiple of 8 bytes
+//   data       bytes of the tensors, without gaps
 #pragma once
 
 #include <cstddef>
@@ -22,28 +23,27 @@ namespace braid {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// Copies no tensor. The larger the elements of a tensor, the earlier it comes, so that all are
-// aligned; else in the order of `tensors`. INVALID_ARGUMENT, before anything is written, for a name
-// that comes twice, for text that is no UTF-8, and for bytes that are not as many as the shape
-// says.
+// Writes tensors without copying them. Tensors with larger elements come first, so that all are
+// aligned, otherwise in the order of `tensors`. INVALID_ARGUMENT, before anything is written, for a
+// duplicate name, invalid UTF-8 and a byte size that does not match the shape.
 absl::Status WriteSafetensors(ByteSink* sink, const std::vector<HostTensor>& tensors,
                               const SafetensorsMetadata& metadata = {});
 
-// How many bytes that writes.
+// Returns the number of bytes that WriteSafetensors() writes.
 absl::StatusOr<int64_t> SafetensorsBytes(const std::vector<HostTensor>& tensors,
                                          const SafetensorsMetadata& metadata = {});
 
-// One that is read. Thread-safe.
+// Safetensors file for reading. Thread-safe.
 class SafetensorsFile {
  public:
-  // Takes nothing on trust: NOT_FOUND if there is no file, DATA_LOSS saying what is wrong with it.
+  // Validates the header. NOT_FOUND if the file does not exist, DATA_LOSS if it is invalid.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
-  // In the order of their bytes.
+  // In the order of their data.
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
 
-  // One of the entries' bytes. `to` has room for them. DATA_LOSS if the file became shorter.
+  // Reads the bytes of one of the entries into `to`. DATA_LOSS if the file became shorter.
   absl::Status Read(const SafetensorsEntry& entry, void* to) const;
 
  private:
@@ -54,8 +54,8 @@ class SafetensorsFile {
   size_t head_bytes_;
 };
 
-// All of the file's tensors, in the order of their bytes, each in memory of its own. Fails as
-// SafetensorsFile does.
+// Reads all tensors of a file, in the order of their data, each into memory of its own. Errors as
+// SafetensorsFile.
 absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(const std::string& path);
 
 }  // namespace braid

@@ -1,4 +1,4 @@
-// The header of a safetensors file: JSON that says what lies where.
+// Header of a safetensors file: JSON that lists the tensors.
 //
 //   {"__metadata__": {"format": "pt"},
 //    "weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
@@ -20,7 +20,7 @@ struct SafetensorsEntry {
   std::string name;
   DataType type = DataType::kFp32;
   std::vector<int64_t> shape;
-  // Of the bytes after the header.
+  // Range of its bytes in the data.
   size_t begin = 0;
   size_t end = 0;
 };
@@ -30,11 +30,12 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// INVALID_ARGUMENT for a name that comes twice or is "__metadata__", and for text that is no UTF-8.
+// Formats a header. INVALID_ARGUMENT for a duplicate name, for the name "__metadata__", and for
+// invalid UTF-8.
 absl::StatusOr<std::string> SafetensorsHeaderText(const SafetensorsHeader& header);
 
-// Takes nothing on trust. The entries come in the order of their bytes, of which there are
-// `data_bytes`, each belonging to one entry. DATA_LOSS saying what is wrong.
+// Parses and validates a header. The entries must cover the `data_bytes` bytes of data without gaps
+// and are returned in the order of their bytes. DATA_LOSS if the header is invalid.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view text, size_t data_bytes);
 
 }  // namespace braid

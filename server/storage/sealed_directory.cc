@@ -39,7 +39,7 @@ absl::Status WriteAll(const std::string& directory, const std::vector<NewFile>& 
     if (!IsPlainName(file.name) || file.name == kManifestName ||
         manifest->files.contains(file.name)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", absl::CHexEscape(file.name), "' is no file's name, or comes twice"));
+          absl::StrCat("invalid or duplicate file name '", absl::CHexEscape(file.name), "'"));
     }
     BRAID_ASSIGN_OR_RETURN(manifest->files[file.name],
                            WriteOne(PathIn(directory, file.name), file));
@@ -49,11 +49,11 @@ absl::Status WriteAll(const std::string& directory, const std::vector<NewFile>& 
       .status();
 }
 
-// A file that is missing has been lost.
+// Reports a missing file as DATA_LOSS.
 absl::StatusOr<InputFile> OpenStored(const std::string& path) {
   absl::StatusOr<InputFile> file = InputFile::Open(path);
   if (absl::IsNotFound(file.status())) {
-    return absl::DataLossError(absl::StrCat("'", path, "': is missing"));
+    return absl::DataLossError(absl::StrCat("'", path, "': missing"));
   }
   return file;
 }
@@ -62,7 +62,7 @@ absl::Status CheckSize(const std::string& path, const StoredFile& expected) {
   BRAID_ASSIGN_OR_RETURN(const InputFile file, OpenStored(path));
   if (file.bytes() != expected.bytes) {
     return absl::DataLossError(
-        absl::StrCat("'", path, "': has ", file.bytes(), " bytes; expected ", expected.bytes));
+        absl::StrCat("'", path, "': ", file.bytes(), " bytes (expected ", expected.bytes, ")"));
   }
   return absl::OkStatus();
 }
@@ -78,9 +78,8 @@ absl::Status CheckContent(const std::string& path, const StoredFile& expected) {
     checksum.Add(piece);
   }
   if (checksum.Hex() != expected.checksum) {
-    return absl::DataLossError(absl::StrCat("'", path, "': has ", expected.bytes,
-                                            " bytes with checksum ", checksum.Hex(), "; expected ",
-                                            expected.checksum));
+    return absl::DataLossError(absl::StrCat("'", path, "': checksum ", checksum.Hex(),
+                                            " (expected ", expected.checksum, ")"));
   }
   return absl::OkStatus();
 }
@@ -112,7 +111,7 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& directory, absl::string
   const std::string path = PathIn(directory, kManifestName);
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxManifest);
   if (absl::IsNotFound(text.status())) {
-    return absl::DataLossError(absl::StrCat("'", path, "': is missing"));
+    return absl::DataLossError(absl::StrCat("'", path, "': missing"));
   }
   BRAID_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
@@ -121,7 +120,7 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& directory, absl::string
   }
   if (manifest->kind != kind) {
     return absl::DataLossError(absl::StrCat(
-        "'", path, "': is of a ", absl::CHexEscape(manifest->kind), "; expected a ", kind));
+        "'", path, "': kind '", absl::CHexEscape(manifest->kind), "' (expected '", kind, "')"));
   }
   for (const auto& [name, file] : manifest->files) {
     BRAID_RETURN_IF_ERROR(CheckSize(PathIn(directory, name), file));

@@ -1,4 +1,4 @@
-// Directories whose manifest says what is in them, so that damage is found before it is used.
+// Directories with a manifest of their files and checksums, so that damage is detected before use.
 #pragma once
 
 #include <string>
@@ -12,23 +12,23 @@
 
 namespace braid {
 
-// A file of `bytes`.
+// Returns a file with the contents `bytes`.
 NewFile FileOf(std::string name, std::string bytes);
 
-// Writes <parent>/<name> with `files` and the manifest, whole or not at all (staging.h), in place
-// of what is there. Returns the manifest, with its files. RESOURCE_EXHAUSTED where the disk is
-// full; what `write` returns if it fails; INVALID_ARGUMENT for a bad file name or state.
+// Writes or replaces <parent>/<name> with `files` and the manifest, atomically (staging.h). Returns
+// the manifest with its files. RESOURCE_EXHAUSTED if the disk is full; the error of a file's
+// `write`; INVALID_ARGUMENT for an invalid file name or state.
 absl::StatusOr<Manifest> WriteSealedDirectory(const std::string& parent, const std::string& name,
                                               Manifest manifest, const std::vector<NewFile>& files);
 
-// The manifest of a `kind`, after a look at which files are there, and how large. DATA_LOSS if
-// something is missing or otherwise, FAILED_PRECONDITION if a later version of the server wrote it.
+// Reads a manifest of `kind` and checks that the files exist with the right sizes. DATA_LOSS if
+// they do not, FAILED_PRECONDITION if a later version of the server wrote it.
 absl::StatusOr<Manifest> ReadManifest(const std::string& directory, absl::string_view kind);
 
-// Replaces the manifest alone. The files are to be what it says.
+// Replaces only the manifest, which must match the files.
 absl::Status ReplaceManifest(const std::string& directory, const Manifest& manifest);
 
-// Reads every file through. DATA_LOSS naming the one that has changed.
+// Verifies the checksums of all files. DATA_LOSS names a file that has changed.
 absl::Status CheckContents(const std::string& directory, const Manifest& manifest);
 
 }  // namespace braid

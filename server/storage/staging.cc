@@ -60,7 +60,7 @@ absl::Status PutInPlace(const std::string& parent, const std::string& name) {
     }
     return status;
   }
-  // What remains of it goes at the next start.
+  // Leftovers are removed at the next start.
   RemoveTree(replaced).IgnoreError();
   return absl::OkStatus();
 }

@@ -1,10 +1,11 @@
-// Directories that come and go whole.
+// Directories that are created, replaced and removed atomically.
 //
-// One is made as ".tmp-<name>" beside its place, and renamed when all is in it. What it replaces is
-// ".old-<name>" meanwhile. One that goes is renamed to ".tmp-<name>" first. So a crash leaves,
-// under the name, the old directory or the new one, once RemoveLeftovers has run.
+// A directory is written as ".tmp-<name>" next to its place and renamed when it is complete. The
+// directory that it replaces is ".old-<name>" in between. A directory that is removed is first
+// renamed to ".tmp-<name>". So after a crash and RemoveLeftovers(), either the old or the new
+// directory has the name.
 //
-// Not to be used on one `parent` by two threads at a time.
+// Not thread-safe for the same `parent`.
 #pragma once
 
 #include <string>
@@ -14,18 +15,19 @@
 
 namespace braid {
 
-// Makes ".tmp-<name>", empty, and returns its path.
+// Creates an empty ".tmp-<name>" and returns its path.
 absl::StatusOr<std::string> Stage(const std::string& parent, const std::string& name);
 
-// Gives what Stage() made its name. The files in it are on the disk already.
+// Renames the directory of Stage() to its name. Its files must be durable.
 absl::Status PutInPlace(const std::string& parent, const std::string& name);
 
-// Removes what Stage() made, as far as it can.
+// Removes the directory of Stage(). Ignores errors.
 void Unstage(const std::string& parent, const std::string& name);
 
+// Removes a directory with its contents.
 absl::Status RemoveWhole(const std::string& parent, const std::string& name);
 
-// Ends what a crash has interrupted.
+// Completes what a crash has interrupted.
 absl::Status RemoveLeftovers(const std::string& parent);
 
 }  // namespace braid

@@ -21,10 +21,10 @@ constexpr int64_t kMaxSpec = int64_t{1} << 30;
 
 absl::StatusOr<std::string> PathOf(const std::string& root, absl::string_view name) {
   if (!IsPlainName(name)) {
-    return InvalidField("name",
-                        absl::StrCat("'", absl::Utf8SafeCHexEscape(Excerpt(name)),
-                                     "' is no trainer's name; expected 1 to 128 letters, digits, "
-                                     "'_', '-' and '.', the first no '.'"));
+    return InvalidField(
+        "name", absl::StrCat("invalid trainer name '", absl::Utf8SafeCHexEscape(Excerpt(name)),
+                             "' (expected 1 to 128 letters, digits, '_', '-' and '.', not "
+                             "starting with '.')"));
   }
   return absl::StrCat(root, "/", name);
 }
@@ -69,7 +69,7 @@ absl::StatusOr<std::string> TrainerDirectories::ReadSpec(const std::string& name
   BRAID_ASSIGN_OR_RETURN(const std::string path, PathOf(root_, name));
   absl::StatusOr<std::string> spec = ReadFile(absl::StrCat(path, "/", kSpecName), kMaxSpec);
   if (absl::IsNotFound(spec.status()) && IsDirectory(path)) {
-    return absl::DataLossError(absl::StrCat("'", path, "': has no ", kSpecName));
+    return absl::DataLossError(absl::StrCat("'", path, "': missing ", kSpecName));
   }
   return spec;
 }
@@ -82,7 +82,7 @@ absl::StatusOr<std::string> TrainerDirectories::CheckpointsOf(const std::string&
 absl::Status TrainerDirectories::Remove(const std::string& name) const {
   BRAID_ASSIGN_OR_RETURN(const std::string path, PathOf(root_, name));
   if (!IsDirectory(path)) {
-    return absl::NotFoundError(absl::StrCat("'", path, "': there is no such directory"));
+    return absl::NotFoundError(absl::StrCat("'", path, "': no such directory"));
   }
   return RemoveWhole(root_, name);
 }

@@ -1,5 +1,4 @@
-// What is stored of each trainer: <data_dir>/trainers/<name>/trainer.json, and checkpoints/ beside
-// it.
+// Directory of each trainer, <data_dir>/trainers/<name>, with trainer.json and checkpoints/.
 #pragma once
 
 #include <string>
@@ -12,25 +11,25 @@
 
 namespace braid {
 
-// Not to be used by two threads at a time. Names are 1 to 128 letters, digits, '_', '-' and '.',
-// the first no '.'; others are INVALID_ARGUMENT.
+// Names have 1 to 128 letters, digits, '_', '-' and '.' and do not start with '.'; other names are
+// INVALID_ARGUMENT. Not thread-safe.
 class TrainerDirectories {
  public:
-  // Makes what is missing, and removes what a crash left.
+  // Creates missing directories and removes leftovers of a crash.
   static absl::StatusOr<TrainerDirectories> Open(const std::string& data_dir);
 
-  // In their order.
+  // Returns the names of all trainers, sorted.
   absl::StatusOr<std::vector<std::string>> List() const;
 
-  // Writes trainer.json, and makes the directory with it: there is none without.
+  // Writes trainer.json. Creates the directory together with it, so none exists without.
   absl::Status WriteSpec(const std::string& name, absl::string_view spec) const;
-  // NOT_FOUND if there is no such trainer, DATA_LOSS if it has lost its trainer.json.
+  // NOT_FOUND for an unknown trainer, DATA_LOSS if its trainer.json is missing.
   absl::StatusOr<std::string> ReadSpec(const std::string& name) const;
 
-  // For CheckpointStore::Open.
+  // Returns the directory for CheckpointStore::Open().
   absl::StatusOr<std::string> CheckpointsOf(const std::string& name) const;
 
-  // Removes the directory and all that is in it. NOT_FOUND if there is none.
+  // Removes the directory with its contents. NOT_FOUND if it does not exist.
   absl::Status Remove(const std::string& name) const;
 
  private:

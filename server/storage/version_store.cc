@@ -27,16 +27,16 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kKind[] = "version";
-// What a version's model is read from.
+// Files from which a model is read.
 constexpr std::array kModelNames = {kTorchScriptFile, kPackageFile};
 constexpr char kOriginName[] = "origin.json";
 
 absl::StatusOr<std::string> PathOf(const std::string& root, absl::string_view model) {
   if (!IsFolderName(model)) {
-    return InvalidField("model",
-                        absl::StrCat("'", absl::Utf8SafeCHexEscape(Excerpt(model)),
-                                     "' is no model's name; expected 1 to 255 bytes without '/', "
-                                     "the first no '.'"));
+    return InvalidField(
+        "model", absl::StrCat("invalid model name '", absl::Utf8SafeCHexEscape(Excerpt(model)),
+                              "' (expected 1 to 255 bytes without '/', not starting with "
+                              "'.')"));
   }
   return absl::StrCat(root, "/", model);
 }
@@ -46,7 +46,7 @@ bool IsDirectory(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-// 0: none.
+// Returns 0 if there is none.
 int64_t VersionOf(const std::string& folder) {
   int64_t version = 0;
   return absl::SimpleAtoi(folder, &version) && version > 0 && folder == absl::StrCat(version)
@@ -75,30 +75,30 @@ absl::StatusOr<VersionOrigin> ParseOrigin(absl::string_view text) {
         std::pair("checkpoint", &origin.checkpoint),
         std::pair("weights_checksum", &origin.weights_checksum)}) {
     if (!json.contains(name) || !json[name].is_string()) {
-      return absl::DataLossError(absl::StrCat("has no \"", name, "\""));
+      return absl::DataLossError(absl::StrCat("missing \"", name, "\""));
     }
     *to = json[name].get<std::string>();
   }
-  // Versions that were published before it was kept have none.
+  // Older servers did not write it.
   if (const auto found = json.find("last_operator"); found != json.end() && found->is_string()) {
     origin.last_operator = found->get<std::string>();
   }
   for (const auto& [name, to] :
        {std::pair("step", &origin.step), std::pair("sequence", &origin.sequence)}) {
     if (!json.contains(name) || !json[name].is_number_integer()) {
-      return absl::DataLossError(absl::StrCat("has no \"", name, "\""));
+      return absl::DataLossError(absl::StrCat("missing \"", name, "\""));
     }
     *to = json[name].get<int64_t>();
   }
   if (!json.contains("created") || !json["created"].is_string() ||
       !absl::ParseTime(absl::RFC3339_full, json["created"].get<std::string>(), &origin.created,
                        nullptr)) {
-    return absl::DataLossError("has no \"created\"");
+    return absl::DataLossError("missing \"created\"");
   }
   return origin;
 }
 
-// Of a version; nullptr: there is none.
+// Returns the model file of a version, or nullptr.
 const char* ModelNameIn(const Manifest& manifest) {
   for (const char* name : kModelNames) {
     if (manifest.files.contains(name)) {
@@ -108,17 +108,17 @@ const char* ModelNameIn(const Manifest& manifest) {
   return nullptr;
 }
 
-// Of a version whose manifest has been read.
+// Reads the origin of a version whose manifest has been read.
 absl::StatusOr<VersionOrigin> ReadOriginIn(const std::string& directory, const Manifest& manifest) {
   const std::string path = absl::StrCat(directory, "/", kOriginName);
   const auto expected = manifest.files.find(kOriginName);
   if (expected == manifest.files.end() || ModelNameIn(manifest) == nullptr) {
-    return absl::DataLossError(absl::StrCat("'", directory, "': has another kind's manifest"));
+    return absl::DataLossError(absl::StrCat("'", directory, "': manifest of another kind"));
   }
   BRAID_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, expected->second.bytes));
   if (ChecksumOf(text) != expected->second.checksum) {
     return absl::DataLossError(
-        absl::StrCat("'", path, "': has another checksum; expected ", expected->second.checksum));
+        absl::StrCat("'", path, "': checksum mismatch (expected ", expected->second.checksum, ")"));
   }
   absl::StatusOr<VersionOrigin> origin = ParseOrigin(text);
   if (!origin.ok()) {
@@ -145,7 +145,7 @@ absl::Status VersionStore::Write(const std::string& model, int64_t version,
   const std::string name = absl::StrCat(version);
   if (IsDirectory(absl::StrCat(parent, "/", name))) {
     return absl::AlreadyExistsError(
-        absl::StrCat("'", parent, "': version ", version, " is there already"));
+        absl::StrCat("'", parent, "': version ", version, " already exists"));
   }
   BRAID_RETURN_IF_ERROR(MakeDirectories(parent));
   Manifest manifest;
@@ -206,7 +206,7 @@ absl::StatusOr<std::string> VersionStore::Find(const std::string& model, int64_t
   BRAID_ASSIGN_OR_RETURN(const std::string parent, PathOf(root_, model));
   std::string directory = absl::StrCat(parent, "/", version);
   if (!IsDirectory(directory)) {
-    return absl::NotFoundError(absl::StrCat("'", directory, "': there is no such version"));
+    return absl::NotFoundError(absl::StrCat("'", directory, "': no such version"));
   }
   return directory;
 }

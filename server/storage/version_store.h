@@ -1,4 +1,4 @@
-// The versions of models that were published, each with where it comes from.
+// Published versions of models and their origins.
 //
 //   <data_dir>/models/<model>/<version>/manifest.json   see manifest.h
 //                                       model.pt        a TorchScript module, or
@@ -22,16 +22,16 @@ namespace braid {
 
 struct VersionOrigin {
   std::string trainer;
-  // Tells it from other trainers that have had its name.
+  // Distinguishes trainers that had the same name.
   std::string trainer_id;
-  // Who made the operation before the publication, as the trainer tells: another since a checkpoint
-  // was restored, so that one which is made then is not taken for this one, sent again.
+  // ID of the operator of the operation before the publication. It changes when a checkpoint is
+  // restored, so that a later publication is not taken for a retry of this one.
   std::string last_operator;
   int64_t step = 0;
   int64_t sequence = 0;
-  // Of parameters and buffers: a trainer that went back has the same numbers again.
+  // Checksum of parameters and buffers: after a restore, steps and sequences repeat.
   std::string weights_checksum;
-  // The name of the checkpoint of that state; empty: there is none.
+  // Name of the checkpoint with this state, or empty.
   std::string checkpoint;
   absl::Time created;
 };
@@ -42,35 +42,33 @@ struct StoredVersion {
   VersionOrigin origin;
 };
 
-// Writing is for one thread at a time; what is written is not changed any more, so that reading is
-// for any. A model's name is any that a folder of a repository can have; others are
-// INVALID_ARGUMENT.
+// Reading is thread-safe, because versions never change. Writing is for one thread at a time. Model
+// names must satisfy IsFolderName(), else INVALID_ARGUMENT.
 class VersionStore {
  public:
-  // Makes what is missing, and removes what a crash left.
+  // Creates missing directories and removes leftovers of a crash.
   static absl::StatusOr<VersionStore> Open(const std::string& data_dir);
 
-  // `files`: the model's own first. Returns when they are on the disk. ALREADY_EXISTS if the model
-  // has that version here; RESOURCE_EXHAUSTED where the disk is full; what writing a file returns
-  // if it fails.
+  // Writes a version and returns once it is durable. The first of `files` is the model.
+  // ALREADY_EXISTS if the version exists; RESOURCE_EXHAUSTED if the disk is full; the error of a
+  // file's `write`.
   absl::Status Write(const std::string& model, int64_t version, const VersionOrigin& origin,
                      std::vector<NewFile> files) const;
 
-  // Those that have versions here, in their order.
+  // Returns the names of the models with versions, sorted.
   absl::StatusOr<std::vector<std::string>> Models() const;
-  // Ascending; none for a model that is not here.
+  // Returns the versions of a model, ascending; empty for an unknown model.
   absl::StatusOr<std::vector<int64_t>> Versions(const std::string& model) const;
 
-  // Reads every file through before it returns. NOT_FOUND if there is no such version, DATA_LOSS
-  // naming the file that is damaged.
+  // Verifies all files. NOT_FOUND for an unknown version, DATA_LOSS with a file that is damaged.
   absl::StatusOr<StoredVersion> Read(const std::string& model, int64_t version) const;
-  // The same without the model's contents, which is quick.
+  // Same, without verifying the model, which is fast.
   absl::StatusOr<VersionOrigin> ReadOrigin(const std::string& model, int64_t version) const;
 
  private:
   explicit VersionStore(std::string root) : root_(std::move(root)) {}
 
-  // The directory of a version that is there.
+  // Returns the directory of an existing version.
   absl::StatusOr<std::string> Find(const std::string& model, int64_t version) const;
 
   std::string root_;

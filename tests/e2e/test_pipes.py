@@ -26,7 +26,7 @@ def test_a_pipe_is_refused_and_other_models_are_loaded(tmp_path: Path, file: str
     else:
         version.mkdir(parents=True)
     os.mkfifo(version / file)
-    check(tmp_path, version / file, "no regular file" if "safe" in file else "is not a regular file")
+    check(tmp_path, version / file, "not a regular file" if "safe" in file else "is no file")
 
 
 def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:

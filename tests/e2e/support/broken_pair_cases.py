@@ -99,7 +99,7 @@ ARCHIVES = [
 
 WEIGHTS = [
     weights("no_weights", no_weights, "No such file"),
-    weights("weights_folder", weights_folder, "no regular file"),
+    weights("weights_folder", weights_folder, "not a regular file"),
     weights("weights_cut", weights_are(lambda old: old[:-7]), "'last.bias'", "data_offsets"),
     weights("weights_longer", weights_are(lambda old: old + b"1234"), "expected"),
     weights("weights_tiny", weights_are(lambda old: old[:5]), "5 bytes", "8"),

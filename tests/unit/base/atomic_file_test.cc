@@ -30,14 +30,14 @@ TEST(WriteFileAtomicallyTest, WritesAndReplaces) {
   EXPECT_EQ(Read(path), "second");
 }
 
-TEST(WriteFileAtomicallyTest, LeavesNothingElseBehind) {
+TEST(WriteFileAtomicallyTest, LeavesNoTemporaryFile) {
   const TempDir dir;
   ASSERT_THAT(WriteFileAtomically(dir.path() / "ready.json", "text"), IsOk());
   const auto files = fs::directory_iterator(dir.path());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 
-TEST(WriteFileAtomicallyTest, SaysWhatItCannotWrite) {
+TEST(WriteFileAtomicallyTest, ReportsAFileThatCannotBeWritten) {
   const TempDir dir;
   EXPECT_THAT(WriteFileAtomically(dir.path() / "missing" / "ready.json", "text"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing/ready.json")));

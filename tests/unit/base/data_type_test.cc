@@ -25,7 +25,7 @@ TEST(DataTypeTest, EveryNameHasItsTypeAndSize) {
   }
 }
 
-TEST(DataTypeTest, OtherNamesAreNone) {
+TEST(DataTypeTest, RejectsOtherNames) {
   for (const char* name : {"", "BYTES", "fp32", "FP8", "FP32 ", "TYPE_FP32"}) {
     EXPECT_FALSE(DataTypeFromName(name)) << name;
   }

@@ -9,7 +9,7 @@
 namespace braid {
 namespace {
 
-// As it was, at the end.
+// Restores the limit.
 class DescriptorLimitTest : public ::testing::Test {
  protected:
   DescriptorLimitTest() { getrlimit(RLIMIT_NOFILE, &before_); }
@@ -23,14 +23,14 @@ class DescriptorLimitTest : public ::testing::Test {
   rlimit before_ = {};
 };
 
-TEST_F(DescriptorLimitTest, ItIsRaisedAsFarAsItMayBe) {
+TEST_F(DescriptorLimitTest, RaisesTheLimitToTheHardLimit) {
   Lower(128);
   EXPECT_EQ(DescriptorLimit(), 128);
   RaiseDescriptorLimit();
   EXPECT_EQ(DescriptorLimit(), static_cast<int64_t>(std::min(before_.rlim_max, rlim_t{1} << 20)));
 }
 
-TEST_F(DescriptorLimitTest, ItIsNeverLowered) {
+TEST_F(DescriptorLimitTest, NeverLowersTheLimit) {
   Lower(before_.rlim_max);
   const int64_t most = DescriptorLimit();
   RaiseDescriptorLimit();

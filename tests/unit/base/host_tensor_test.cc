@@ -17,20 +17,20 @@ TEST(BytesOfTest, IsTheProductTimesTheElementSize) {
   EXPECT_EQ(BytesOf(DataType::kBool, {kHuge}), static_cast<size_t>(kHuge));
 }
 
-TEST(BytesOfTest, AZeroAnywhereMakesNone) {
+TEST(BytesOfTest, IsZeroIfADimensionIsZero) {
   EXPECT_EQ(BytesOf(DataType::kFp64, {0, 7}), 0);
   EXPECT_EQ(BytesOf(DataType::kFp64, {7, 0}), 0);
 }
 
-TEST(BytesOfTest, NegativeDimensionsAreRefused) {
+TEST(BytesOfTest, RejectsNegativeDimensions) {
   EXPECT_EQ(BytesOf(DataType::kInt8, {-1}), std::nullopt);
   EXPECT_EQ(BytesOf(DataType::kInt8, {0, -1}), std::nullopt);
 }
 
-TEST(BytesOfTest, OverflowIsRefused) {
+TEST(BytesOfTest, RejectsOverflow) {
   EXPECT_EQ(BytesOf(DataType::kInt16, {kHuge}), std::nullopt);
   EXPECT_EQ(BytesOf(DataType::kInt8, {int64_t{1} << 32, int64_t{1} << 32}), std::nullopt);
-  // Also where the product wraps around to something small.
+  // Also if the product wraps around to a small number.
   EXPECT_EQ(BytesOf(DataType::kInt8, {int64_t{1} << 62, 4, 1}), std::nullopt);
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using Socket = LoopbackSocket;
 
-TEST(PortSocketsTest, NobodyConnectsWhereNobodyListensAnyMore) {
+TEST(PortSocketsTest, RefusesConnectionsAfterStopListening) {
   const Socket listener;
   const int port = listener.Listen();
   const Socket other_listener;
@@ -39,7 +39,7 @@ TEST(PortSocketsTest, NobodyConnectsWhereNobodyListensAnyMore) {
   before.Receive(sent);
 }
 
-TEST(PortSocketsTest, WhatNobodyReadsIsUndelivered) {
+TEST(PortSocketsTest, CountsUnacknowledgedBytes) {
   const Socket listener;
   const int port = listener.Listen();
   const Socket client;
@@ -53,7 +53,7 @@ TEST(PortSocketsTest, WhatNobodyReadsIsUndelivered) {
   EXPECT_LE(UndeliveredBytes(port), sent);
   client.Receive(sent);
   StopListening(port);
-  // The last acknowledgement may be on its way.
+  // The last acknowledgement may be in flight.
   const absl::Time end = absl::Now() + absl::Seconds(10);
   while (UndeliveredBytes(port) > 0 && absl::Now() < end) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -61,7 +61,7 @@ TEST(PortSocketsTest, WhatNobodyReadsIsUndelivered) {
   EXPECT_EQ(UndeliveredBytes(port), 0);
 }
 
-TEST(PortSocketsTest, AllConnectionsAreEndedReadOrNot) {
+TEST(PortSocketsTest, EndsAllConnections) {
   const Socket listener;
   const int port = listener.Listen();
   const Socket stuck_client;
@@ -77,7 +77,7 @@ TEST(PortSocketsTest, AllConnectionsAreEndedReadOrNot) {
   EXPECT_EQ(stuck.Send(), EPIPE);
   EXPECT_EQ(idle.Send(), EPIPE);
   const Socket later;
-  EXPECT_EQ(later.Connect(port), 0);  // it still listens
+  EXPECT_EQ(later.Connect(port), 0);  // still listening
 }
 
 }  // namespace

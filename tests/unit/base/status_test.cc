@@ -22,7 +22,7 @@ absl::StatusOr<int> Quarter(int number) {
   return half / 2;
 }
 
-TEST(StatusMacrosTest, PassTheValueOrTheError) {
+TEST(StatusMacrosTest, ReturnTheValueOrTheError) {
   EXPECT_EQ(*Quarter(8), 2);
   EXPECT_EQ(Quarter(7).status(), InvalidField("number", "is odd"));
   EXPECT_EQ(Quarter(6).status(), InvalidField("number", "is odd"));
@@ -35,7 +35,7 @@ TEST(InvalidFieldTest, NamesTheFieldInMessageAndPayload) {
   EXPECT_EQ(InvalidFieldOf(status), "inputs[0].shape");
 }
 
-TEST(InvalidFieldTest, OtherErrorsNameNone) {
+TEST(InvalidFieldTest, OtherErrorsNameNoField) {
   EXPECT_EQ(InvalidFieldOf(absl::InvalidArgumentError("no")), std::nullopt);
   EXPECT_EQ(InvalidFieldOf(absl::OkStatus()), std::nullopt);
 }

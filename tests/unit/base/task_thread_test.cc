@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(TaskThreadTest, RunsInTheOrderOfPosting) {
+TEST(TaskThreadTest, RunsTasksInOrder) {
   std::vector<int> order;
   {
     TaskThread thread("test");
@@ -24,7 +24,7 @@ TEST(TaskThreadTest, RunsInTheOrderOfPosting) {
   EXPECT_THAT(order, ElementsAre(0, 1, 2));
 }
 
-TEST(TaskThreadTest, DestructionRunsWhatWasPosted) {
+TEST(TaskThreadTest, DestructorRunsPostedTasks) {
   int ran = 0;
   absl::Notification gate;
   auto thread = std::make_optional<TaskThread>("test");

@@ -25,7 +25,7 @@ constexpr uint64_t kBytes = 10000;
 constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
 constexpr int64_t kHugeSigned = std::numeric_limits<int64_t>::max();
 
-// A client's shared memory object of kBytes bytes.
+// Shared memory object of a client with kBytes bytes.
 class SharedRegionsTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(ftruncate(file_.get(), kBytes), 0); }
@@ -52,7 +52,7 @@ TEST_F(SharedRegionsTest, SlicesPointIntoTheObject) {
   EXPECT_EQ(listed[0]->bytes, 100);
 }
 
-TEST_F(SharedRegionsTest, AKeyMayLackItsSlash) {
+TEST_F(SharedRegionsTest, AcceptsKeysWithoutSlash) {
   const std::string bare = key_.substr(1);
   ASSERT_EQ(pwrite(file_.get(), "abc", 3, 0), 3);
   ASSERT_THAT(regions_.RegisterSystem("r", bare, 0, 3), IsOk());
@@ -62,16 +62,16 @@ TEST_F(SharedRegionsTest, AKeyMayLackItsSlash) {
   EXPECT_EQ(listed[0]->key, bare);
 }
 
-TEST_F(SharedRegionsTest, RangesAreWithinTheObject) {
-  EXPECT_THAT(Register("r", 0, 0), RefusesField("byte_size", HasSubstr("is 0")));
-  EXPECT_THAT(Register("r", 0, kBytes + 1), RefusesField("byte_size", HasSubstr("not within")));
-  EXPECT_THAT(Register("r", 1, kBytes), RefusesField("byte_size", HasSubstr("not within")));
-  EXPECT_THAT(Register("r", kHuge, 2), RefusesField("byte_size", HasSubstr("not within")));
-  EXPECT_THAT(Register("r", 2, kHuge), RefusesField("byte_size", HasSubstr("not within")));
+TEST_F(SharedRegionsTest, RejectsRangesOutsideTheObject) {
+  EXPECT_THAT(Register("r", 0, 0), RefusesField("byte_size", HasSubstr("0 (expected")));
+  EXPECT_THAT(Register("r", 0, kBytes + 1), RefusesField("byte_size", HasSubstr("exceed")));
+  EXPECT_THAT(Register("r", 1, kBytes), RefusesField("byte_size", HasSubstr("exceed")));
+  EXPECT_THAT(Register("r", kHuge, 2), RefusesField("byte_size", HasSubstr("exceed")));
+  EXPECT_THAT(Register("r", 2, kHuge), RefusesField("byte_size", HasSubstr("exceed")));
   EXPECT_THAT(Register("r", kBytes - 1, 1), IsOk());
 }
 
-TEST_F(SharedRegionsTest, SlicesAreWithinTheRegion) {
+TEST_F(SharedRegionsTest, RejectsSlicesOutsideTheRegion) {
   ASSERT_THAT(Register("r", 100, 50), IsOk());
   EXPECT_THAT(regions_.Find("r", 0, 50, "f"), IsOk());
   EXPECT_THAT(regions_.Find("r", 50, 0, "f"), IsOk());
@@ -81,28 +81,30 @@ TEST_F(SharedRegionsTest, SlicesAreWithinTheRegion) {
                                       {0, -1},
                                       {kHugeSigned, kHugeSigned},
                                       {51, 0}}) {
-    EXPECT_THAT(regions_.Find("r", offset, bytes, "f"), RefusesField("f", HasSubstr("not within")));
+    EXPECT_THAT(regions_.Find("r", offset, bytes, "f"), RefusesField("f", HasSubstr("exceed")));
   }
   EXPECT_THAT(regions_.Find("other", 0, 1, "f"), RefusesField("f", HasSubstr("'other'")));
 }
 
-TEST_F(SharedRegionsTest, KeysAreOfClientsOnly) {
+TEST_F(SharedRegionsTest, RejectsInvalidAndReservedKeys) {
   for (const char* key : {"", "/", "//x", "/a/b", "a/b", "/../x", "../x", "/..", "/x..y"}) {
-    EXPECT_THAT(regions_.RegisterSystem("r", key, 0, 1), RefusesField("key", HasSubstr("no key")));
+    EXPECT_THAT(regions_.RegisterSystem("r", key, 0, 1),
+                RefusesField("key", HasSubstr("invalid shared memory key")));
   }
   for (const char* key :
        {"/braid_x", "braid_x", "/nccl-1", "/torch_1_2", "/cuda.shm.1", "/sem.x", "sem.x"}) {
-    EXPECT_THAT(regions_.RegisterSystem("r", key, 0, 1), RefusesField("key", HasSubstr("not for")));
+    EXPECT_THAT(regions_.RegisterSystem("r", key, 0, 1),
+                RefusesField("key", HasSubstr("reserved")));
   }
   EXPECT_THAT(regions_.RegisterSystem("r", std::string("/x\0y", 4), 0, 1),
-              RefusesField("key", HasSubstr("no key")));
+              RefusesField("key", HasSubstr("invalid shared memory key")));
   EXPECT_THAT(regions_.RegisterSystem("r", "/" + std::string(300, 'x'), 0, 1),
               RefusesField("key", HasSubstr("255")));
   EXPECT_THAT(regions_.RegisterSystem("r", "/there_is_no_such_object", 0, 1),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no_such")));
 }
 
-TEST_F(SharedRegionsTest, NamesAreTakenOnce) {
+TEST_F(SharedRegionsTest, RejectsNamesInUse) {
   EXPECT_THAT(Register(""), RefusesField("name", HasSubstr("0 bytes")));
   EXPECT_THAT(Register(std::string(1025, 'x')), RefusesField("name", HasSubstr("1025")));
   ASSERT_THAT(Register("r"), IsOk());
@@ -126,14 +128,15 @@ TEST_F(SharedRegionsTest, ASliceOutlivesItsRegistration) {
   EXPECT_THAT(CheckWhole(slice), IsOk());
 }
 
-TEST_F(SharedRegionsTest, ARegionThatIsCutOffIsRefusedFromThenOn) {
+TEST_F(SharedRegionsTest, RejectsATruncatedRegion) {
   ASSERT_THAT(Register("r"), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const SharedSlice slice, regions_.Find("r", 0, kBytes, "f"));
   ASSERT_EQ(ftruncate(file_.get(), 0), 0);
   EXPECT_EQ(static_cast<volatile char*>(slice.data())[0], 0);
-  EXPECT_THAT(CheckWhole(slice), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lost")));
+  EXPECT_THAT(CheckWhole(slice),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncated")));
   EXPECT_THAT(regions_.Find("r", 0, 1, "f"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lost")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncated")));
 }
 
 class GpuRegionsTest : public ::testing::Test {
@@ -142,7 +145,7 @@ class GpuRegionsTest : public ::testing::Test {
   SharedRegions regions_{gpus_.Source(2)};
 };
 
-TEST_F(GpuRegionsTest, SlicesAreCopied) {
+TEST_F(GpuRegionsTest, CopiesSlices) {
   ASSERT_THAT(regions_.RegisterGpu("r", "handle", 1, 8), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const SharedSlice slice, regions_.Find("r", 2, 4, "f"));
   EXPECT_EQ(slice.data(), nullptr);
@@ -154,18 +157,18 @@ TEST_F(GpuRegionsTest, SlicesAreCopied) {
   EXPECT_EQ(gpus_.allocations["handle"], "012ab56789");
 }
 
-TEST_F(GpuRegionsTest, RangesAreWithinTheRegionAndTheAllocation) {
+TEST_F(GpuRegionsTest, RejectsRangesOutsideTheAllocation) {
   EXPECT_THAT(regions_.RegisterGpu("r", "handle", 0, 0),
               RefusesField("byte_size", HasSubstr("expected 1 to 10")));
   EXPECT_THAT(regions_.RegisterGpu("r", "handle", 0, 11),
-              RefusesField("byte_size", HasSubstr("is 11")));
+              RefusesField("byte_size", HasSubstr("11 (expected")));
   EXPECT_EQ(gpus_.open, 0);
   ASSERT_THAT(regions_.RegisterGpu("r", "handle", 0, 8), IsOk());
   EXPECT_THAT(regions_.Find("r", 0, 8, "f"), IsOk());
-  EXPECT_THAT(regions_.Find("r", 1, 8, "f"), RefusesField("f", HasSubstr("which has 8")));
+  EXPECT_THAT(regions_.Find("r", 1, 8, "f"), RefusesField("f", HasSubstr("of 8 bytes")));
 }
 
-TEST_F(GpuRegionsTest, GpusAndHandlesAreChecked) {
+TEST_F(GpuRegionsTest, RejectsUnknownGpusAndHandles) {
   for (const int64_t gpu : {int64_t{-1}, int64_t{2}, kHugeSigned}) {
     EXPECT_THAT(regions_.RegisterGpu("r", "handle", gpu, 1),
                 RefusesField("device_id", HasSubstr("expected 0 to 1")));
@@ -175,7 +178,7 @@ TEST_F(GpuRegionsTest, GpusAndHandlesAreChecked) {
   EXPECT_THAT(regions_.RegisterGpu("", "handle", 0, 1), RefusesField("name", HasSubstr("0 bytes")));
 }
 
-TEST_F(GpuRegionsTest, NamesAreOfAllKinds) {
+TEST_F(GpuRegionsTest, NamesAreUniqueAcrossKinds) {
   const std::string key = absl::StrCat("/gpu_regions_test_", getpid());
   const FileDescriptor file(shm_open(key.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
   ASSERT_EQ(ftruncate(file.get(), 100), 0);
@@ -200,7 +203,7 @@ TEST_F(GpuRegionsTest, NamesAreOfAllKinds) {
   EXPECT_THAT(regions_.Find("gpu", 0, 1, "f"), RefusesField("f", HasSubstr("'gpu'")));
 }
 
-TEST_F(GpuRegionsTest, MemoryIsOpenUntilNobodyUsesIt) {
+TEST_F(GpuRegionsTest, ClosesMemoryAfterItsLastUse) {
   ASSERT_THAT(regions_.RegisterGpu("r", "handle", 0, 1), IsOk());
   {
     BRAID_ASSERT_OK_AND_ASSIGN(const SharedSlice slice, regions_.Find("r", 0, 1, "f"));

@@ -16,13 +16,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(ChecksumTest, IsThatOfXxhsum) {
+TEST(ChecksumTest, MatchesXxhsum) {
   EXPECT_EQ(ChecksumOf(""), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(ChecksumOf("braid"), ChecksumOf(std::string("bra") + "id"));
   EXPECT_NE(ChecksumOf("braid"), ChecksumOf("braie"));
 }
 
-TEST(FileSinkTest, WritesWhatItIsGivenInPiecesOfAllSizes) {
+TEST(FileSinkTest, WritesPiecesOfAnySize) {
   const TempDir dir;
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create(dir.path() / "file"));
   std::string all;
@@ -37,7 +37,7 @@ TEST(FileSinkTest, WritesWhatItIsGivenInPiecesOfAllSizes) {
   EXPECT_EQ(sink.checksum(), ChecksumOf(all));
 }
 
-TEST(FileSinkTest, EmptiesTheFileThatIsThere) {
+TEST(FileSinkTest, TruncatesAnExistingFile) {
   const TempDir dir;
   dir.Write("file", "old and long");
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create(dir.path() / "file"));
@@ -46,13 +46,13 @@ TEST(FileSinkTest, EmptiesTheFileThatIsThere) {
   EXPECT_EQ(Contents(dir.path() / "file"), "new");
 }
 
-TEST(FileSinkTest, SaysWhatItCannotMake) {
+TEST(FileSinkTest, ReportsAFileThatCannotBeCreated) {
   const TempDir dir;
   EXPECT_THAT(FileSink::Create(dir.path() / "missing" / "file"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing/file'")));
 }
 
-TEST(FileSinkTest, AFullDiskIsFoundAtTheLatestByFinish) {
+TEST(FileSinkTest, FinishReportsAFullDisk) {
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create("/dev/full"));
   ASSERT_THAT(sink.Write("small"), IsOk());
   const auto full = StatusIs(absl::StatusCode::kResourceExhausted,
@@ -62,13 +62,13 @@ TEST(FileSinkTest, AFullDiskIsFoundAtTheLatestByFinish) {
   EXPECT_THAT(sink.Finish(), full);
 }
 
-TEST(FileSinkTest, AFullDiskIsFoundWhereMuchIsWritten) {
+TEST(FileSinkTest, WriteReportsAFullDisk) {
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create("/dev/full"));
   EXPECT_THAT(sink.Write(std::string(2 << 20, 'x')),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("2097152 bytes")));
 }
 
-TEST(FileSinkTest, ALimitOnTheFilesSizeIsAFullDiskToo) {
+TEST(FileSinkTest, ReportsTheFileSizeLimitAsAFullDisk) {
   const TempDir dir;
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create(dir.path() / "file"));
   const FileSizeLimit limit(4096);

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(FileErrorTest, WhatIsUsedUpIsResourceExhausted) {
+TEST(FileErrorTest, ReportsExhaustedSpaceAsResourceExhausted) {
   for (const int code : {ENOSPC, EDQUOT, EFBIG}) {
     EXPECT_THAT(FileError(code, "write", "/x"),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cannot write '/x'")));
@@ -30,7 +30,7 @@ TEST(FileErrorTest, WhatIsUsedUpIsResourceExhausted) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/x")));
 }
 
-TEST(MakeDirectoriesTest, MakesAllThatIsMissing) {
+TEST(MakeDirectoriesTest, CreatesMissingParents) {
   const TempDir dir;
   const fs::path deep = dir.path() / "a" / "b" / "c";
   EXPECT_THAT(MakeDirectories(deep), IsOk());
@@ -40,7 +40,7 @@ TEST(MakeDirectoriesTest, MakesAllThatIsMissing) {
   EXPECT_TRUE(fs::is_directory(dir.path() / "d"));
 }
 
-TEST(MakeDirectoriesTest, AFileIsInTheWay) {
+TEST(MakeDirectoriesTest, ReportsAFileInThePath) {
   const TempDir dir;
   dir.Write("file", "");
   EXPECT_THAT(MakeDirectories(dir.path() / "file"),
@@ -48,7 +48,7 @@ TEST(MakeDirectoriesTest, AFileIsInTheWay) {
   EXPECT_THAT(MakeDirectories(dir.path() / "file" / "below"), testing::Not(IsOk()));
 }
 
-TEST(RemoveTreeTest, RemovesAllButWhatLinksLeadTo) {
+TEST(RemoveTreeTest, DoesNotFollowLinks) {
   const TempDir dir;
   dir.Write("tree/a/b/file", "");
   dir.Write("tree/.hidden", "");
@@ -62,7 +62,7 @@ TEST(RemoveTreeTest, RemovesAllButWhatLinksLeadTo) {
   EXPECT_FALSE(fs::exists(dir.path() / "other" / "file"));
 }
 
-TEST(WriteFileDurablyTest, ReplacesAndLeavesNothingElse) {
+TEST(WriteFileDurablyTest, ReplacesTheFileAndLeavesNoOther) {
   const TempDir dir;
   EXPECT_THAT(WriteFileDurably(dir.path() / "file", "first, and longer"), IsOk());
   EXPECT_THAT(WriteFileDurably(dir.path() / "file", "second"), IsOk());
@@ -70,7 +70,7 @@ TEST(WriteFileDurablyTest, ReplacesAndLeavesNothingElse) {
   EXPECT_THAT(Names(dir.path()), ElementsAre("file"));
 }
 
-TEST(WriteFileDurablyTest, KeepsTheOldFileWhereTheDiskIsFull) {
+TEST(WriteFileDurablyTest, KeepsTheOldFileIfTheDiskIsFull) {
   const TempDir dir;
   dir.Write("file", "old");
   {
@@ -82,7 +82,7 @@ TEST(WriteFileDurablyTest, KeepsTheOldFileWhereTheDiskIsFull) {
   EXPECT_THAT(Names(dir.path()), ElementsAre("file"));
 }
 
-TEST(ListDirectoriesTest, ListsDirectoriesInTheirOrder) {
+TEST(ListDirectoriesTest, ListsDirectoriesSorted) {
   const TempDir dir;
   dir.Write("b/file", "");
   dir.Write(".a/file", "");
@@ -93,18 +93,18 @@ TEST(ListDirectoriesTest, ListsDirectoriesInTheirOrder) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
 }
 
-TEST(ReadFileTest, ReadsNoMoreThanItMay) {
+TEST(ReadFileTest, RejectsFilesBeyondTheLimit) {
   const TempDir dir;
   dir.Write("file", "12345");
   BRAID_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(dir.path() / "file", 5));
   EXPECT_EQ(text, "12345");
   EXPECT_THAT(ReadFile(dir.path() / "file", 4),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 5 bytes")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("5 bytes")));
   EXPECT_THAT(ReadFile(dir.path(), 4),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no regular file")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not a regular file")));
 }
 
-TEST(InputFileTest, AFileThatEndsTooEarlyIsLoss) {
+TEST(InputFileTest, ReportsATruncatedFileAsDataLoss) {
   const TempDir dir;
   dir.Write("file", "12345");
   BRAID_ASSERT_OK_AND_ASSIGN(const InputFile file, InputFile::Open(dir.path() / "file"));
@@ -114,7 +114,7 @@ TEST(InputFileTest, AFileThatEndsTooEarlyIsLoss) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("ends at byte 4")));
 }
 
-TEST(NamesTest, PlainNamesAreThoseThatNeedNoQuoting) {
+TEST(NamesTest, RecognizesPlainNames) {
   for (const char* name : {"a", "A-1_b.c", "..."}) {
     EXPECT_EQ(IsPlainName(name), name[0] != '.') << name;
   }
@@ -125,7 +125,7 @@ TEST(NamesTest, PlainNamesAreThoseThatNeedNoQuoting) {
   }
 }
 
-TEST(NamesTest, FolderNamesAreWhatAFolderCanBeCalled) {
+TEST(NamesTest, RecognizesFolderNames) {
   for (const std::string& name : {std::string("my model"), std::string("\xC3\xA9")}) {
     EXPECT_TRUE(IsFolderName(name)) << name;
   }

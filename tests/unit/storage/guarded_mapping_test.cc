@@ -36,7 +36,7 @@ TEST_F(GuardedMappingTest, SharesAnyRangeOfTheFile) {
   EXPECT_FALSE(mapping->damaged());
 }
 
-TEST_F(GuardedMappingTest, OutlivesAFileThatIsCutOff) {
+TEST_F(GuardedMappingTest, SurvivesTruncationOfTheFile) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto cut, GuardedMapping::Map(file_.get(), 0, 4 * kPage));
   const FileDescriptor other(memfd_create("other", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(other.get(), kPage), 0);
@@ -58,23 +58,23 @@ TEST_F(GuardedMappingTest, OutlivesAFileThatIsCutOff) {
   EXPECT_EQ(whole->data()[0], 'w');
 }
 
-TEST_F(GuardedMappingTest, ASlotThatIsFreedIsUsedAgainAndWhole) {
-  for (size_t m = 0; m < GuardedMapping::kMost + 10; ++m) {
+TEST_F(GuardedMappingTest, ReusesFreedSlots) {
+  for (size_t m = 0; m < GuardedMapping::kMaxMappings + 10; ++m) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto mapping, GuardedMapping::Map(file_.get(), 0, kPage));
     EXPECT_FALSE(mapping->damaged());
   }
 }
 
-TEST_F(GuardedMappingTest, ThereAreSoManyAtMost) {
+TEST_F(GuardedMappingTest, LimitsTheNumberOfMappings) {
   std::vector<std::unique_ptr<GuardedMapping>> all;
-  for (size_t m = 0; m < GuardedMapping::kMost; ++m) {
+  for (size_t m = 0; m < GuardedMapping::kMaxMappings; ++m) {
     BRAID_ASSERT_OK_AND_ASSIGN(all.emplace_back(), GuardedMapping::Map(file_.get(), 0, kPage));
   }
   EXPECT_THAT(GuardedMapping::Map(file_.get(), 0, kPage),
               StatusIs(absl::StatusCode::kResourceExhausted, ::testing::HasSubstr("4096")));
 }
 
-TEST_F(GuardedMappingTest, ABusErrorElsewhereStillEndsTheProcess) {
+TEST_F(GuardedMappingTest, SigbusElsewhereStillEndsTheProcess) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto mapping, GuardedMapping::Map(file_.get(), 0, kPage));
   auto* const unguarded = static_cast<volatile char*>(
       mmap(nullptr, kPage, PROT_READ, MAP_SHARED, file_.get(), 2 * kPage));

@@ -16,14 +16,14 @@ std::string Read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(MemoryFileTest, IsReadByItsPathAgainAndAgain) {
+TEST(MemoryFileTest, CanBeReadRepeatedlyByItsPath) {
   const std::string bytes("a\0b", 3);
   BRAID_ASSERT_OK_AND_ASSIGN(const MemoryFile file, MemoryFile::Create("model.pt2", bytes));
   EXPECT_EQ(Read(file.path()), bytes);
   EXPECT_EQ(Read(file.path()), bytes);
 }
 
-TEST(MemoryFileTest, NobodyCanWriteToIt) {
+TEST(MemoryFileTest, IsReadOnly) {
   BRAID_ASSERT_OK_AND_ASSIGN(const MemoryFile file, MemoryFile::Create("model.pt2", "as it was"));
   std::ofstream writer(file.path(), std::ios::binary | std::ios::in);
   writer << "other";
@@ -31,7 +31,7 @@ TEST(MemoryFileTest, NobodyCanWriteToIt) {
   EXPECT_EQ(Read(file.path()), "as it was");
 }
 
-TEST(MemoryFileTest, GoesWithItsObject) {
+TEST(MemoryFileTest, IsRemovedWithItsObject) {
   std::string path;
   {
     BRAID_ASSERT_OK_AND_ASSIGN(MemoryFile file, MemoryFile::Create("model.pt2", "here"));

@@ -8,9 +8,9 @@
 namespace braid {
 namespace {
 
-TEST(PlainNameTest, APlainNameStaysAsItIs) { EXPECT_EQ(PlainName("m-1.x_y"), "m-1.x_y"); }
+TEST(PlainNameTest, KeepsAPlainName) { EXPECT_EQ(PlainName("m-1.x_y"), "m-1.x_y"); }
 
-TEST(PlainNameTest, OtherNamesBecomePlainAndStayDistinct) {
+TEST(PlainNameTest, MakesOtherNamesPlainAndUnique) {
   std::set<std::string> names;
   for (const std::string& name : {std::string("a/b"), std::string("a:b"), std::string("a b"),
                                   std::string("a_b"), std::string("modèle"), std::string(".hidden"),

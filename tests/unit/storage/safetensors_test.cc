@@ -38,7 +38,7 @@ class TextSink final : public ByteSink {
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  // A file with `header` as it stands, and its length.
+  // Writes a file with the unchanged `header` and its length.
   void PutFile(const std::string& header, const std::string& data) const {
     std::string length(8, '\0');
     for (size_t i = 0; i < length.size(); ++i) {
@@ -59,7 +59,7 @@ const std::vector<HostTensor> kTensors = {
     {"mask", DataType::kBool, {3}, "\1\0\1", 3, nullptr},
 };
 
-TEST_F(SafetensorsTest, ComesBackAsItWasWritten) {
+TEST_F(SafetensorsTest, RoundTrips) {
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create(path_));
   ASSERT_THAT(WriteSafetensors(&sink, kTensors, {{"format", "pt"}}), IsOk());
   ASSERT_THAT(sink.Finish(), IsOk());
@@ -82,7 +82,7 @@ TEST_F(SafetensorsTest, ComesBackAsItWasWritten) {
   EXPECT_THAT(ValuesOf<uint8_t>(tensors[4]), ElementsAre(1, 0, 1));
 }
 
-TEST_F(SafetensorsTest, TheHeaderIsAMultipleOfEightAndTensorsAreAligned) {
+TEST_F(SafetensorsTest, PadsTheHeaderAndAlignsTensors) {
   TextSink sink;
   ASSERT_THAT(WriteSafetensors(&sink, kTensors), IsOk());
   const auto length =
@@ -96,7 +96,7 @@ TEST_F(SafetensorsTest, TheHeaderIsAMultipleOfEightAndTensorsAreAligned) {
   }
 }
 
-TEST_F(SafetensorsTest, SaysHowManyBytesItWrites) {
+TEST_F(SafetensorsTest, ReturnsTheNumberOfBytes) {
   TextSink sink;
   ASSERT_THAT(WriteSafetensors(&sink, kTensors, {{"a", "b"}}), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const int64_t bytes, SafetensorsBytes(kTensors, {{"a", "b"}}));
@@ -105,7 +105,7 @@ TEST_F(SafetensorsTest, SaysHowManyBytesItWrites) {
   EXPECT_EQ(none, 16);
 }
 
-TEST_F(SafetensorsTest, NothingIsWrittenOfWhatIsWrong) {
+TEST_F(SafetensorsTest, WritesNothingForInvalidTensors) {
   TextSink sink;
   HostTensor tensor = kTensors[0];
   tensor.shape = {4};
@@ -116,13 +116,13 @@ TEST_F(SafetensorsTest, NothingIsWrittenOfWhatIsWrong) {
   EXPECT_EQ(sink.text, "");
 }
 
-TEST_F(SafetensorsTest, AFullDiskEndsTheWriting) {
+TEST_F(SafetensorsTest, ReportsAFullDisk) {
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create("/dev/full"));
   EXPECT_THAT(WriteSafetensors(&sink, {MakeRows("x", 1 << 20, 0)}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/dev/full")));
 }
 
-TEST_F(SafetensorsTest, TensorsThatAreNotAlignedInTheFileAreInMemory) {
+TEST_F(SafetensorsTest, AlignsTensorsInMemory) {
   PutFile(R"({"b":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]},)"
           R"("i":{"dtype":"I32","shape":[1],"data_offsets":[1,5]}})",
           std::string("\1\7\0\0\0", 5));
@@ -132,7 +132,7 @@ TEST_F(SafetensorsTest, TensorsThatAreNotAlignedInTheFileAreInMemory) {
   EXPECT_THAT(ValuesOf<int32_t>(tensors[1]), ElementsAre(7));
 }
 
-TEST_F(SafetensorsTest, EveryTruncationIsFound) {
+TEST_F(SafetensorsTest, DetectsEveryTruncation) {
   TextSink sink;
   ASSERT_THAT(WriteSafetensors(&sink, kTensors), IsOk());
   for (size_t size = 0; size < sink.text.size(); ++size) {
@@ -143,7 +143,7 @@ TEST_F(SafetensorsTest, EveryTruncationIsFound) {
   }
 }
 
-TEST_F(SafetensorsTest, AFileThatBecomesShorterIsFound) {
+TEST_F(SafetensorsTest, DetectsAFileThatBecomesShorter) {
   BRAID_ASSERT_OK_AND_ASSIGN(FileSink sink, FileSink::Create(path_));
   ASSERT_THAT(WriteSafetensors(&sink, {MakeRows("x", 2, 0)}), IsOk());
   ASSERT_THAT(sink.Finish(), IsOk());
@@ -155,37 +155,37 @@ TEST_F(SafetensorsTest, AFileThatBecomesShorterIsFound) {
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("model.safetensors': ends at byte ")));
 }
 
-TEST_F(SafetensorsTest, HeadersThatDoNotFitTheFileAreRefused) {
+TEST_F(SafetensorsTest, RejectsHeadersLargerThanTheFile) {
   Put(path_, std::string("\x09\0\0\0\0\0\0\0{}      ", 16));
   EXPECT_THAT(ReadSafetensors(path_),
               StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("model.safetensors': a header of 9 bytes; expected at most 8")));
+                       HasSubstr("model.safetensors': header of 9 bytes (expected at most 8)")));
   Put(path_, std::string(8, '\xFF') + "{}");
   EXPECT_THAT(ReadSafetensors(path_),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a header of 18446744073709551615")));
-  // With room for it, in a hole.
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("header of 18446744073709551615")));
+  // A sparse file that is large enough.
   Put(path_, std::string("\0\0\0\x08\0\0\0\0{}", 10));
   std::filesystem::resize_file(path_, 200'000'000);
   EXPECT_THAT(ReadSafetensors(path_),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("expected at most 100000000")));
 }
 
-TEST_F(SafetensorsTest, AWrongHeaderIsNamedWithItsFile) {
+TEST_F(SafetensorsTest, NamesTheFileOfAnInvalidHeader) {
   PutFile(R"({"w":{"dtype":"C64","shape":[],"data_offsets":[0,8]}})", "12345678");
   EXPECT_THAT(ReadSafetensors(path_),
               StatusIs(absl::StatusCode::kDataLoss,
                        AllOf(HasSubstr("model.safetensors': 'w': "), HasSubstr("'C64'"))));
 }
 
-TEST_F(SafetensorsTest, AFileThatIsNotThereIsNotFound) {
+TEST_F(SafetensorsTest, ReportsAMissingFile) {
   EXPECT_THAT(ReadSafetensors(path_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("model.safetensors'")));
 }
 
-TEST_F(SafetensorsTest, APipeIsNotWaitedFor) {
+TEST_F(SafetensorsTest, DoesNotBlockOnAPipe) {
   SilentPipe pipe(path_);
   EXPECT_THAT(SafetensorsFile::Open(path_),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("is no regular file")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not a regular file")));
   EXPECT_FALSE(pipe.WasWaitedFor());
 }
 

@@ -25,7 +25,7 @@ class StagingTest : public ::testing::Test {
   const TempDir dir_;
 };
 
-TEST_F(StagingTest, NothingIsUnderTheNameUntilItIsPutInPlace) {
+TEST_F(StagingTest, ADirectoryAppearsOnlyWhenPutInPlace) {
   StageFile("new");
   EXPECT_THAT(Names(dir_.path()), ElementsAre(".tmp-name"));
   ASSERT_THAT(PutInPlace(dir_.path(), "name"), IsOk());
@@ -33,7 +33,7 @@ TEST_F(StagingTest, NothingIsUnderTheNameUntilItIsPutInPlace) {
   EXPECT_EQ(Contents(dir_.path() / "name/file"), "new");
 }
 
-TEST_F(StagingTest, ReplacesWhatIsThere) {
+TEST_F(StagingTest, ReplacesADirectory) {
   dir_.Write("name/file", "old");
   dir_.Write("name/other", "old");
   StageFile("new");
@@ -43,7 +43,7 @@ TEST_F(StagingTest, ReplacesWhatIsThere) {
   EXPECT_EQ(Contents(dir_.path() / "name/file"), "new");
 }
 
-TEST_F(StagingTest, StagesWithoutWhatWasLeftThere) {
+TEST_F(StagingTest, StageRemovesLeftovers) {
   dir_.Write(".tmp-name/left", "");
   StageFile("new");
   EXPECT_THAT(Names(dir_.path() / ".tmp-name"), ElementsAre("file"));
@@ -51,14 +51,14 @@ TEST_F(StagingTest, StagesWithoutWhatWasLeftThere) {
   EXPECT_THAT(Names(dir_.path()), IsEmpty());
 }
 
-TEST_F(StagingTest, WhatWasNotStagedCannotBePutInPlace) {
+TEST_F(StagingTest, RequiresAStagedDirectory) {
   dir_.Write("name/file", "old");
   EXPECT_THAT(PutInPlace(dir_.path(), "name"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(".tmp-name")));
   EXPECT_EQ(Contents(dir_.path() / "name/file"), "old");
 }
 
-TEST_F(StagingTest, RemovesWhole) {
+TEST_F(StagingTest, RemovesADirectory) {
   dir_.Write("name/file", "");
   dir_.Write(".tmp-name/left", "");
   ASSERT_THAT(RemoveWhole(dir_.path(), "name"), IsOk());
@@ -67,7 +67,7 @@ TEST_F(StagingTest, RemovesWhole) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("name'")));
 }
 
-TEST_F(StagingTest, ACrashBeforeTheRenamesLeavesTheOldOne) {
+TEST_F(StagingTest, ACrashBeforeTheRenamesKeepsTheOldDirectory) {
   dir_.Write("name/file", "old");
   dir_.Write(".tmp-name/file", "half of the n");
   ASSERT_THAT(RemoveLeftovers(dir_.path()), IsOk());
@@ -75,7 +75,7 @@ TEST_F(StagingTest, ACrashBeforeTheRenamesLeavesTheOldOne) {
   EXPECT_EQ(Contents(dir_.path() / "name/file"), "old");
 }
 
-TEST_F(StagingTest, ACrashBetweenTheRenamesLeavesTheOldOne) {
+TEST_F(StagingTest, ACrashBetweenTheRenamesKeepsTheOldDirectory) {
   dir_.Write(".old-name/file", "old");
   dir_.Write(".tmp-name/file", "new");
   ASSERT_THAT(RemoveLeftovers(dir_.path()), IsOk());
@@ -83,7 +83,7 @@ TEST_F(StagingTest, ACrashBetweenTheRenamesLeavesTheOldOne) {
   EXPECT_EQ(Contents(dir_.path() / "name/file"), "old");
 }
 
-TEST_F(StagingTest, ACrashAfterTheRenamesLeavesTheNewOne) {
+TEST_F(StagingTest, ACrashAfterTheRenamesKeepsTheNewDirectory) {
   dir_.Write(".old-name/file", "old");
   dir_.Write("name/file", "new");
   ASSERT_THAT(RemoveLeftovers(dir_.path()), IsOk());
@@ -91,7 +91,7 @@ TEST_F(StagingTest, ACrashAfterTheRenamesLeavesTheNewOne) {
   EXPECT_EQ(Contents(dir_.path() / "name/file"), "new");
 }
 
-TEST_F(StagingTest, OnlyLeftoversAreRemoved) {
+TEST_F(StagingTest, RemovesOnlyLeftovers) {
   dir_.Write(".hidden/file", "");
   dir_.Write("other/file", "");
   ASSERT_THAT(RemoveLeftovers(dir_.path()), IsOk());

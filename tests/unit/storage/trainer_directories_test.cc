@@ -45,7 +45,7 @@ TEST_F(TrainerDirectoriesTest, KeepsASpecForEachTrainer) {
   EXPECT_THAT(Names(root_ / "b"), ElementsAre("trainer.json"));
 }
 
-TEST_F(TrainerDirectoriesTest, ANewSpecLeavesTheCheckpoints) {
+TEST_F(TrainerDirectoriesTest, ANewSpecKeepsTheCheckpoints) {
   ASSERT_THAT(trainers_.WriteSpec("a", "{}"), IsOk());
   BRAID_ASSERT_OK_AND_ASSIGN(const std::string checkpoints, trainers_.CheckpointsOf("a"));
   EXPECT_EQ(checkpoints, root_ / "a" / "checkpoints");
@@ -55,7 +55,7 @@ TEST_F(TrainerDirectoriesTest, ANewSpecLeavesTheCheckpoints) {
   EXPECT_EQ(Contents(root_ / "a" / "trainer.json"), R"({"new": 1})");
 }
 
-TEST_F(TrainerDirectoriesTest, RemovesAllOfATrainer) {
+TEST_F(TrainerDirectoriesTest, RemovesATrainer) {
   ASSERT_THAT(trainers_.WriteSpec("a", "{}"), IsOk());
   dir_.Write("data/trainers/a/checkpoints/x/file", "");
   ASSERT_THAT(trainers_.Remove("a"), IsOk());
@@ -64,7 +64,7 @@ TEST_F(TrainerDirectoriesTest, RemovesAllOfATrainer) {
   EXPECT_THAT(trainers_.ReadSpec("a"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("a/")));
 }
 
-TEST_F(TrainerDirectoriesTest, WhatACrashLeftIsNoTrainer) {
+TEST_F(TrainerDirectoriesTest, IgnoresLeftoversOfACrash) {
   dir_.Write("data/trainers/.tmp-a/trainer.json", "{");
   dir_.Write("data/trainers/file", "");
   dir_.Write("data/trainers/lost and found/file", "");
@@ -73,7 +73,7 @@ TEST_F(TrainerDirectoriesTest, WhatACrashLeftIsNoTrainer) {
   EXPECT_THAT(Names(root_), testing::UnorderedElementsAre("file", "lost and found"));
 }
 
-TEST_F(TrainerDirectoriesTest, AFullDiskMakesNoTrainer) {
+TEST_F(TrainerDirectoriesTest, AFullDiskCreatesNoTrainer) {
   {
     const FileSizeLimit limit(100);
     EXPECT_THAT(trainers_.WriteSpec("a", std::string(200, ' ')),
@@ -82,13 +82,14 @@ TEST_F(TrainerDirectoriesTest, AFullDiskMakesNoTrainer) {
   EXPECT_THAT(Names(root_), IsEmpty());
 }
 
-TEST_F(TrainerDirectoriesTest, BadNamesAreRefused) {
+TEST_F(TrainerDirectoriesTest, RejectsInvalidNames) {
   for (const char* name : {"", "..", "a/b", "/etc", ".tmp-a", "a b"}) {
     EXPECT_THAT(trainers_.WriteSpec(name, ""),
-                RefusesField("name", HasSubstr("no trainer's name")));
-    EXPECT_THAT(trainers_.ReadSpec(name), RefusesField("name", HasSubstr("no trainer's name")));
-    EXPECT_THAT(trainers_.CheckpointsOf(name), RefusesField("name", HasSubstr("no trainer's")));
-    EXPECT_THAT(trainers_.Remove(name), RefusesField("name", HasSubstr("no trainer's name")));
+                RefusesField("name", HasSubstr("invalid trainer name")));
+    EXPECT_THAT(trainers_.ReadSpec(name), RefusesField("name", HasSubstr("invalid trainer name")));
+    EXPECT_THAT(trainers_.CheckpointsOf(name),
+                RefusesField("name", HasSubstr("invalid trainer name")));
+    EXPECT_THAT(trainers_.Remove(name), RefusesField("name", HasSubstr("invalid trainer name")));
   }
 }
 

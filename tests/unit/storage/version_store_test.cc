@@ -98,13 +98,13 @@ TEST_F(VersionStoreTest, ListsModelsAndVersions) {
   EXPECT_THAT(models, ElementsAre("a", "b"));
 }
 
-TEST_F(VersionStoreTest, AVersionIsNotChangedAnyMore) {
+TEST_F(VersionStoreTest, DoesNotReplaceAVersion) {
   ASSERT_THAT(Write("m", 1), IsOk());
   EXPECT_THAT(Write("m", 1),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("version 1 is there")));
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("version 1 already exists")));
 }
 
-TEST_F(VersionStoreTest, DamageIsFound) {
+TEST_F(VersionStoreTest, DetectsDamage) {
   ASSERT_THAT(Write("m", 1), IsOk());
   FlipByte(root_ / "m/1/model.pt", 3);
   EXPECT_THAT(versions_.Read("m", 1),
@@ -115,21 +115,21 @@ TEST_F(VersionStoreTest, DamageIsFound) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("m/1/origin.json'")));
   std::filesystem::remove(root_ / "m/1/manifest.json");
   EXPECT_THAT(versions_.Read("m", 1),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json': is missing")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json': missing")));
 }
 
-TEST_F(VersionStoreTest, UnknownVersionsAndBadNames) {
+TEST_F(VersionStoreTest, RejectsUnknownVersionsAndInvalidNames) {
   EXPECT_THAT(versions_.Read("m", 1), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m/1'")));
   EXPECT_THAT(versions_.ReadOrigin("m", -1),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("m/-1'")));
   for (const char* name : {"", "..", "a/b", ".hidden"}) {
-    EXPECT_THAT(Write(name, 1), RefusesField("model", HasSubstr("no model's name")));
-    EXPECT_THAT(versions_.Versions(name), RefusesField("model", HasSubstr("no model's name")));
-    EXPECT_THAT(versions_.Read(name, 1), RefusesField("model", HasSubstr("no model's name")));
+    EXPECT_THAT(Write(name, 1), RefusesField("model", HasSubstr("invalid model name")));
+    EXPECT_THAT(versions_.Versions(name), RefusesField("model", HasSubstr("invalid model name")));
+    EXPECT_THAT(versions_.Read(name, 1), RefusesField("model", HasSubstr("invalid model name")));
   }
 }
 
-TEST_F(VersionStoreTest, WhatACrashLeftIsNoVersion) {
+TEST_F(VersionStoreTest, IgnoresLeftoversOfACrash) {
   ASSERT_THAT(Write("m", 1), IsOk());
   dir_.Write("models/m/.tmp-2/model.pt", "half");
   EXPECT_THAT(Versions("m"), ElementsAre(1));
@@ -137,7 +137,7 @@ TEST_F(VersionStoreTest, WhatACrashLeftIsNoVersion) {
   EXPECT_THAT(Names(root_ / "m"), ElementsAre("1"));
 }
 
-TEST_F(VersionStoreTest, AFullDiskMakesNoVersion) {
+TEST_F(VersionStoreTest, AFullDiskCreatesNoVersion) {
   {
     const FileSizeLimit limit(4);
     EXPECT_THAT(Write("m", 1),

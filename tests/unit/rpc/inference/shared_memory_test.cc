@@ -67,7 +67,7 @@ TEST_F(GpuTensorsTest, InputsAreCopiedToTheHost) {
 
 TEST_F(GpuTensorsTest, RejectsInputsOutsideTheRegion) {
   EXPECT_THAT(ReadInputs(Request(56, 16), &regions_, &slices_),
-              RefusesField("inputs[0].parameters.shared_memory_region", HasSubstr("not within")));
+              RefusesField("inputs[0].parameters.shared_memory_region", HasSubstr("exceed")));
   EXPECT_THAT(ReadInputs(Request(0, 12), &regions_, &slices_),
               RefusesField("inputs[0].parameters.shared_memory_byte_size", HasSubstr("is 12")));
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From nothing to a model that several replicas train over the network and the same process then
-# serves: a small convnet on Fashion-MNIST, on two CPU replicas or on every GPU.
+# Builds the server and the braid command, trains a small convnet on Fashion-MNIST over the network,
+# publishes it and classifies with it, on two CPU replicas or on all GPUs.
 #
-# FASHION_MNIST=DIRECTORY names a directory with the data set where Debian's package is not at hand.
+# FASHION_MNIST=DIRECTORY: takes the data set from a directory instead of Debian's package.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -17,15 +17,15 @@ step() { printf '\n== %s\n' "$*"; }
 
 server=''
 work=''
-# Ends the server, if it still runs, and removes what the demo wrote; after an error shows its log.
+# Stops the server, if it runs, and removes the demo's files. After an error, prints the server's log.
 clean_up() {
   local status=$?
   if [[ -n $server ]] && kill -TERM "$server" 2>/dev/null; then
-    # Ten seconds to drain; a server that hangs must not outlive the demo.
+    # Allow ten seconds to drain; a server that hangs must not outlive the demo.
     timeout 10 tail --pid="$server" -f /dev/null || kill -KILL "$server" 2>/dev/null || true
   fi
   if ((status > 0 && status < 128)) && [[ -s $work/server.log ]]; then
-    printf '\nThe end of the log of the server:\n' >&2
+    printf '\nThe end of the server's log:\n' >&2
     tail -n 20 "$work/server.log" >&2
   fi
   [[ -z $work ]] || rm -rf "$work"
@@ -66,7 +66,7 @@ if (($#)); then
   say "usage: scripts/demo.sh" >&2
   exit 2
 fi
-scripts/setup.sh
+scripts/setup.sh braid-server braid
 started=$SECONDS
 work=$(mktemp -d)
 mkdir "$work/models" "$work/data" "$work/fashion_mnist"

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Makes a bare Debian 12 or Ubuntu 24.04 machine ready and builds Braid: system packages, .venv with
-# pinned wheels, configure, build. Does only what is missing, so run it whenever you like; an
-# interrupted run is repaired by the next.
+# Prepares a bare Debian 12 or Ubuntu 24.04 machine and builds Braid: system packages, .venv with
+# pinned wheels, configure, build. Does only what is missing; run it again at any time, also after an
+# interruption.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 usage() {
   cat <<END
-usage: scripts/setup.sh [--no-packages]
+usage: scripts/setup.sh [--no-packages] [TARGET...]
 
-  --no-packages  leave the system's packages alone: for a system without apt, or with its own
-                 gRPC and compilers (scripts/packages.txt lists what is needed)
+  --no-packages  install no system packages: for a system without apt, or with its own gRPC and
+                 compilers (scripts/packages.txt lists the packages)
+  TARGET         build only these targets (default: everything, with the unit tests and benchmarks)
 
 environment:
-  PYTHON         interpreter that .venv is made from, 3.11 or 3.12 (default: /usr/bin/python3)
-  TORCH          version of PyTorch to build with (default: $default_torch). Other versions go to
+  PYTHON         Python 3.11 or 3.12 for .venv (default: /usr/bin/python3)
+  TORCH          version of PyTorch to build with (default: $default_torch). Other versions use
                  .venv-VERSION and build/release-VERSION, without the benchmarks.
                  Supported: $(supported_torch)
 END
@@ -113,21 +114,25 @@ configure() {
   touch "$configured"
 }
 
-build() {
-  # A dry run tells "nothing to do" from a build worth announcing.
-  if [[ $(ninja -C "$built" -n 2>&1 | tail -n 1) == "ninja: no work to do." ]]; then
+build() { # TARGET...
+  # Stays silent if there is nothing to build.
+  if [[ $(ninja -C "$built" -n "$@" 2>&1 | tail -n 1) == "ninja: no work to do." ]]; then
     return
   fi
-  work "setup-build$suffix" "Building" cmake --build "$built" --parallel "$(nproc)"
+  work "setup-build$suffix" "Building" ninja -C "$built" -j "$(nproc)" "$@"
 }
 
 packages=yes
 case ${1:-} in
-  '') ;;
-  --no-packages) packages=no ;;
+  --no-packages)
+    packages=no
+    shift
+    ;;
   --help | -h) usage && exit ;;
-  *) usage >&2 && exit 2 ;;
 esac
+for target in "$@"; do
+  [[ $target != -* ]] || { usage >&2 && exit 2; }
+done
 [[ -f ${requirements[0]} ]] ||
   fail "TORCH=$TORCH: unsupported version (expected one of: $(supported_torch))"
 mkdir -p build
@@ -139,7 +144,7 @@ started=$SECONDS
   [[ $packages == no ]] || install_packages
   make_venv
   configure
-  build
+  build "$@"
 } 9>&- # a service that apt starts must not inherit the lock
 if [[ $worked == yes ]]; then
   say "Setup done in $((SECONDS - started)) s: the programs are in $built/bin"

@@ -36,9 +36,9 @@ std::vector<GradientBucket> MakeBuckets(const FlatParameters& flat, const Bucket
     GradientBucket& bucket = buckets[*filled];
     bucket.slice.begin = slot.offset;
     bucket.parameters.push_back(p);
-    const int64_t least = *filled == 0 ? sizes.first : sizes.others;
+    const int64_t min_bytes = *filled == 0 ? sizes.first : sizes.others;
     const auto element = static_cast<int64_t>(flat.gradients()[slot.buffer].element_size());
-    if (bucket.slice.size() * element >= least) {
+    if (bucket.slice.size() * element >= min_bytes) {
       filled.reset();
     }
   }

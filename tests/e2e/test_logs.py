@@ -253,7 +253,7 @@ def test_a_folder_whose_name_is_no_text_is_left_alone(repository: Path, tmp_path
     )
     with Server(tmp_path / "models", "cpu*1", tmp_path / "run") as server:
         assert [model.name for model in braid.connect(server.address).models()] == ["linear"]
-        assert "bad\\xff': its name is not UTF-8" in server.log
+        assert "bad\\xff': folder skipped (its name is not UTF-8)" in server.log
 
 
 def test_requests_that_are_no_protobuf_write_nothing_to_the_log(

@@ -272,8 +272,7 @@ absl::Status AotiPackage::Unpack(const std::string& path) {
     Log(LogModule::kModels)
         .warn(
             "{}: compiled code accepts negative indices of embeddings and counts them from the "
-            "end, "
-            "but PyTorch raises an error (compile with braid.export to reject them)",
+            "end, but PyTorch raises an error (compile with braid.export to reject them)",
             path);
   }
   return absl::OkStatus();

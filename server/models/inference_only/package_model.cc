@@ -224,8 +224,7 @@ absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
         return absl::FailedPreconditionError(
             absl::StrCat("the batch has ", rows, " rows (expected at least ", run_rows,
                          ": output '", config_.outputs[o].name,
-                         "' is one number for all rows, so that model.pt2 "
-                         "cannot run a padded batch)"));
+                         "' is one number for all rows, so model.pt2 cannot run a padded batch)"));
       }
       value = value.size(0) == run_rows ? value.narrow(0, 0, rows) : value;
     }

@@ -259,8 +259,7 @@ absl::StatusOr<std::vector<at::Tensor>> PairReplica::ForwardForTraining(
   if (mode != Mode::kTrain) {
     return absl::FailedPreconditionError(
         "an exported pair has no backward pass in evaluation mode (run the forward pass in "
-        "training "
-        "mode)");
+        "training mode)");
   }
   BRAID_ASSIGN_OR_RETURN(pass_, RunForward(inputs));
   return ToConfig(pass_->outputs);

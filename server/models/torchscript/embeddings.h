@@ -18,6 +18,7 @@ namespace braid {
 void FindEmbeddingRanges(const torch::jit::Module& module,
                          const std::vector<ArgumentPlan>& arguments,
                          std::vector<TensorSpec>* inputs);
+
 // Returns the weights of the embeddings with scale_grad_by_freq that forward() may look up,
 // including those whose flag is known only at run time. Their gradient is divided by how often an
 // index occurs in the batch. An undefined tensor stands for a weight that forward() computes.

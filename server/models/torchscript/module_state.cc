@@ -22,7 +22,7 @@ namespace aten = torch::jit::aten;
 namespace prim = torch::jit::prim;
 
 // Removes code that runs only in training mode.
-void KeepEvaluation(std::shared_ptr<Graph> graph) {
+void RemoveTrainingCode(std::shared_ptr<Graph> graph) {
   for (Node* node : AllNodes(graph.get())) {
     if (node->kind() == prim::GetAttr && IsOfModule(*node) &&
         node->s(c10::attr::name) == "training" &&
@@ -123,7 +123,7 @@ std::vector<StateChange> ChangesIn(const std::vector<Node*>& nodes, const Module
 std::shared_ptr<Graph> GraphFor(const Module& module, Modes modes) {
   std::shared_ptr<Graph> graph = InlinedForward(module);
   if (modes == Modes::kEval) {
-    KeepEvaluation(graph);
+    RemoveTrainingCode(graph);
   }
   return graph;
 }

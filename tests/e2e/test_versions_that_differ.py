@@ -111,7 +111,7 @@ def test_what_was_trained_for_another_configuration_is_not_published(tmp_path: P
             other = CONFIG.replace('"x"', '"z"')
             (tmp_path / "models/m/config.pbtxt").write_text(other)
             running.client.load_model("m")
-            with pytest.raises(BraidError, match="another configuration.*'x'.*'z'"):
+            with pytest.raises(BraidError, match="incompatible configuration.*'z'.*'x'"):
                 trainer.publish()
             (values,) = client.infer("m", {"z": X}).values()
             assert values[0, 0] == 10

@@ -130,7 +130,8 @@ TEST(ProgramTest, RejectsTypesThatTheSchemaDoesNotNumber) {
 TEST(ProgramTest, FitsResultsToTheSchema) {
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("y"), Tensor("z")}),
                     "aten::sin has 2 outputs (expected 1)");
-  ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {SymInt("y")}), "wrong result type");
+  ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {SymInt("y")}),
+                    "wrong result type");
   ExpectNodeRefused(Aten("sin.default", {{"self", Tensor("x")}}, {TensorList({"y"})}),
                     "wrong result type");
   ExpectNodeRefused(
@@ -183,8 +184,10 @@ TEST(ProgramTest, RejectsDamagedGraphs) {
       EXPECT_EQ(Read(Changed(field, wrong)).code(), absl::StatusCode::kFailedPrecondition) << field;
     }
   }
-  ExpectRefused(Changed("/graph_module/signature/input_specs", json::array()), "expected 1, the number of inputs");
-  ExpectRefused(Changed("/graph_module/signature/output_specs", json::array()), "expected 1, the number of outputs");
+  ExpectRefused(Changed("/graph_module/signature/input_specs", json::array()),
+                "expected 1, the number of inputs");
+  ExpectRefused(Changed("/graph_module/signature/output_specs", json::array()),
+                "expected 1, the number of outputs");
 }
 
 TEST(ProgramTest, RejectsBodiesThatDoNotFit) {

@@ -67,7 +67,7 @@ TEST(VersionConfigTest, RejectsOtherTensors) {
                  AllOf(HasSubstr("reloaded with an incompatible configuration"), HasSubstr(what))));
   };
   refused([](ModelConfig* c) { c->inputs[1].dims = {5}; },
-          "input[1] was 'x' FP32[4], is 'x' FP32[5]");
+          "input[1] is 'x' FP32[5] (expected 'x' FP32[4]");
   refused([](ModelConfig* c) { c->inputs[1].name = std::string("z"); }, "is 'z' FP32[4]");
   refused([](ModelConfig* c) { c->inputs[1].type = DataType::kFp64; }, "is 'x' FP64[4]");
   refused([](ModelConfig* c) { c->inputs[1].broadcast = true; }, "is 'x' FP32[4], broadcast");
@@ -78,7 +78,7 @@ TEST(VersionConfigTest, RejectsOtherTensors) {
       "is 'x' FP32[4], reshaped to [2, 2]");
   refused([](ModelConfig* c) { c->inputs.erase(c->inputs.begin() + 1); }, "is none");
   refused([](ModelConfig* c) { c->outputs.push_back(c->outputs[0]); },
-          "output[1] was none, is 'y' FP32[2]");
+          "output[1] is 'y' FP32[2] (expected none");
   refused([](ModelConfig* c) { c->max_batch_size = 0; }, "max_batch_size is 0 (expected 8");
 }
 

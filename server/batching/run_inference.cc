@@ -222,7 +222,7 @@ absl::Status RunInference(const ModelConfig& config, Worker& worker, Replica& re
     return absl::OkStatus();
   }
   BatchRun run(config, worker, replica, batch);
-  const absl::Status status = RunFor(worker, [&run]() -> absl::Status {
+  const absl::Status status = RunAndSynchronize(worker, [&run]() -> absl::Status {
     run.CopyIn([&run](size_t input) { return run.Merge(input); });
     BRAID_RETURN_IF_ERROR(run.Forward());
     run.CopyOut();

@@ -37,8 +37,17 @@ FlatBuffers::FlatBuffers(const std::vector<at::Tensor>& values) {
 
 void FlatBuffers::Assign(const std::vector<at::Tensor>& values) {
   const c10::AutoGradMode no_grad(false);
-  if (!values.empty()) {
-    at::_foreach_copy_(views_, values);
+  // On GPUs, the copies of one datatype are one kernel.
+  for (size_t f = 0; f < flat_.size(); ++f) {
+    std::vector<at::Tensor> to;
+    std::vector<at::Tensor> from;
+    for (size_t b = 0; b < values.size(); ++b) {
+      if (slots_[b].flat == f) {
+        to.push_back(views_[b]);
+        from.push_back(values[b]);
+      }
+    }
+    at::_foreach_copy_(to, from);
   }
 }
 

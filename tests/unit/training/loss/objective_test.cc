@@ -165,7 +165,7 @@ TEST(PickTargetsTest, MissingUnknownOrTwice) {
               RefusesField("targets[2].name",
                            AllOf(HasSubstr("no loss takes a target 'x'"), HasSubstr("'w', 'y'"))));
   EXPECT_THAT(pick({Values("y"), Values("y")}),
-              RefusesField("targets[1].name", HasSubstr("there twice")));
+              RefusesField("targets[1].name", HasSubstr("given twice")));
 }
 
 TEST(PickTargetsTest, HasTheInputsRows) {

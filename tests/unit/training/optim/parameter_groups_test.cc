@@ -81,7 +81,7 @@ TEST(ParameterGroupsTest, RejectsAPatternThatNeedsTooMuchMemory) {
 
 TEST(ParameterGroupsTest, RejectsAPatternWithoutMatch) {
   EXPECT_THAT(Groups({{.pattern = "^weight"}}),
-              RefusesField("parameter_groups[0].pattern", HasSubstr("\"^weight\" is found in no")));
+              RefusesField("parameter_groups[0].pattern", HasSubstr("\"^weight\" matches no")));
 }
 
 TEST(ParameterGroupsTest, RejectsNumbersOutOfRange) {

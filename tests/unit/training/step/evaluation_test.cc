@@ -157,7 +157,7 @@ TEST(EvaluationTest, RefusesUnknownMetrics) {
               RefusesField("metrics[1]", AllOf(HasSubstr("there is no metric 'f1'"),
                                                HasSubstr("accuracy, top_k, confusion, mse, mae"))));
   EXPECT_THAT(Evaluation::Create({"mse", "mae", "mse"}, 5, objective),
-              RefusesField("metrics[2]", HasSubstr("there twice")));
+              RefusesField("metrics[2]", HasSubstr("given twice")));
   EXPECT_THAT(Evaluation::Create({"top_k"}, 0, objective),
               RefusesField("k", HasSubstr("expected at least 1")));
   EXPECT_THAT(Evaluation::Create({"accuracy"}, 0, objective), IsOk());

@@ -114,19 +114,19 @@ TEST_F(PlacementTest, ARosterHasEachWorkerOnce) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const Placement placement,
       PlaceOn({{"first", {"cpu:1", "cpu:0"}}, {"second", {"cpu:0"}}}, "cpu:2"));
-  const RankMap roster(placement);
-  EXPECT_THAT(roster.workers, ElementsAre(&fleet_.worker(1), &fleet_.worker(0), &fleet_.worker(2)));
-  EXPECT_THAT(roster.rank, ElementsAre(ElementsAre(0, 1), ElementsAre(1)));
-  EXPECT_THAT(roster.replica[0], ElementsAre(Optional(0), Optional(1), std::nullopt));
-  EXPECT_THAT(roster.replica[1], ElementsAre(std::nullopt, Optional(0), std::nullopt));
-  EXPECT_EQ(roster.output_rank, 2);
+  const RankMap ranks(placement);
+  EXPECT_THAT(ranks.workers, ElementsAre(&fleet_.worker(1), &fleet_.worker(0), &fleet_.worker(2)));
+  EXPECT_THAT(ranks.rank, ElementsAre(ElementsAre(0, 1), ElementsAre(1)));
+  EXPECT_THAT(ranks.replica[0], ElementsAre(Optional(0), Optional(1), std::nullopt));
+  EXPECT_THAT(ranks.replica[1], ElementsAre(std::nullopt, Optional(0), std::nullopt));
+  EXPECT_EQ(ranks.output_rank, 2);
 }
 
 TEST_F(PlacementTest, ARosterHasNoOneWhoDoesNothing) {
   BRAID_ASSERT_OK_AND_ASSIGN(const Placement placement, PlaceOn({{"", {"cpu:2"}}}));
-  const RankMap roster(placement);
-  EXPECT_THAT(roster.workers, ElementsAre(&fleet_.worker(2)));
-  EXPECT_EQ(roster.output_rank, 0);
+  const RankMap ranks(placement);
+  EXPECT_THAT(ranks.workers, ElementsAre(&fleet_.worker(2)));
+  EXPECT_EQ(ranks.output_rank, 0);
 }
 
 }  // namespace

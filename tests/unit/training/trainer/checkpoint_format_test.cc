@@ -248,7 +248,7 @@ TEST_F(CheckpointFormatTest, ADamagedStateIsDataLoss) {
   }
   for (const std::string text : {"", "[]", "{", "7"}) {
     EXPECT_THAT(ReadTrainerCheckpoint(text, files),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no JSON object")))
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not a JSON object")))
         << text;
   }
 }

@@ -81,7 +81,7 @@ TEST_F(TrainerRegistryTest, LimitsTheNumberOfTrainers) {
   }
   EXPECT_THAT(Create(Named("more")),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("there are 8 trainers"), HasSubstr("--max_trainers"))));
+                       AllOf(HasSubstr("has 8 trainers"), HasSubstr("--max_trainers"))));
   EXPECT_THAT(Create(first), IsOk());  // it is there
   ASSERT_THAT(Delete("1"), IsOk());
   EXPECT_THAT(Create(Named("more")), IsOk());

@@ -197,7 +197,8 @@ def test_another_trainers_checkpoint_is_refused(tmp_path: Path, change: str) -> 
         )
         server.start()
         assert [info.name for info in client.trainers()] == ["theirs"]
-        (line,) = [line for line in server.log.splitlines() if "trainer 'mine' cannot" in line]
+        failed = "trainer 'mine': cannot be restored"
+        (line,) = [line for line in server.log.splitlines() if failed in line]
         assert ("optimizer 'Adam'" if change == "optimizer" else "model 'other'") in line
         with pytest.raises(grpc.RpcError) as caught:
             restore(server, "mine")

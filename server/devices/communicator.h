@@ -21,8 +21,9 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Block until the result is there. No worker may use the tensors during the call.
-  // Copies the primary's tensor into all others.
+  // Begin after the work that every rank has marked by MarkReady(rank, 0), and block until the
+  // result is there. No worker may use the tensors during the call. Copies the primary's tensor
+  // into all others.
   virtual absl::Status Broadcast(const std::vector<at::Tensor>& tensors) = 0;
   // Adds all ranks' tensors into the primary's.
   virtual absl::Status Reduce(const std::vector<at::Tensor>& tensors) = 0;

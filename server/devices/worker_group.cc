@@ -1,6 +1,7 @@
 #include "server/devices/worker_group.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
@@ -29,8 +30,8 @@ WorkerGroup::WorkerGroup(const std::vector<Worker*>& workers, const std::vector<
   for (const RankGroup& group : groups_) {
     barriers_.push_back(std::make_unique<BarrierState>(group.size()));
   }
-  for (const std::unique_ptr<BarrierState>& meeting : meetings_) {
-    for (std::vector<std::unique_ptr<Moment>>& moments : meeting->moments) {
+  for (const std::unique_ptr<BarrierState>& barrier : barriers_) {
+    for (std::vector<std::unique_ptr<Moment>>& moments : barrier->moments) {
       moments.resize(workers.size());
     }
   }
@@ -43,11 +44,19 @@ absl::Status WorkerGroup::Barrier(size_t group, size_t rank) {
 }
 
 absl::Status WorkerGroup::BarrierAt(BarrierState& barrier, size_t rank) {
-  BRAID_RETURN_IF_ERROR(workers_[rank]->Synchronize());
+  Worker& worker = *workers_[rank];
+  if (!worker.healthy()) {
+    return worker.LostStatus();
+  }
+  std::unique_ptr<Moment> moment = worker.device().Mark();
+  if (moment == nullptr) {
+    BRAID_RETURN_IF_ERROR(worker.Synchronize());
+  }
   uint32_t before = 0;
   {
     const absl::MutexLock lock(&mu_);
     before = barrier.generation.load(std::memory_order_relaxed);
+    barrier.moments[before % 2][rank] = std::move(moment);
     ++waiting_;
     if (++barrier.arrived == barrier.present) {
       Release(barrier);
@@ -56,9 +65,20 @@ absl::Status WorkerGroup::BarrierAt(BarrierState& barrier, size_t rank) {
     }
   }
   WaitForChange(barrier.generation, before);
-  return barrier.failed.load(std::memory_order_relaxed)
-             ? absl::CancelledError("another replica failed")
-             : absl::OkStatus();
+  if (barrier.failed.load(std::memory_order_relaxed)) {
+    return absl::CancelledError("another replica failed");
+  }
+  return FollowOthers(barrier.moments[before % 2], rank);
+}
+
+absl::Status WorkerGroup::FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments,
+                                       size_t rank) const {
+  for (size_t other = 0; other < moments.size(); ++other) {
+    if (other != rank && moments[other] != nullptr) {
+      BRAID_RETURN_IF_ERROR(workers_[rank]->device().WaitFor(*moments[other]));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void WorkerGroup::Release(BarrierState& barrier) {

@@ -26,9 +26,12 @@ class WorkerGroup {
   size_t size() const { return workers_.size(); }
   Worker& worker(size_t rank) const { return *workers_[rank]; }
 
-  // Called by rank `rank` on its worker: synchronizes its device and waits for all ranks. What a
-  // rank wrote before the barrier is visible to all ranks after it. Returns CANCELLED on all ranks
-  // if one of them has failed, or if ranks wait at different barriers; they must then return.
+  // Waits for all ranks. Called by rank `rank` on its worker. What a rank wrote before the barrier,
+  // on the host or on its device, is visible to all ranks after it. Devices with streams are
+  // ordered by events and are not synchronized, so the host must not read their memory yet. A
+  // tensor that another rank may be reading must not be freed before the next barrier. Returns
+  // CANCELLED on all ranks if one of them has failed, or if ranks wait at different barriers; they
+  // must then return.
   absl::Status Barrier(size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
   // Same, for the ranks of `groups[group]` only, which include `rank`.
   absl::Status Barrier(size_t group, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
@@ -57,6 +60,8 @@ class WorkerGroup {
   WorkerGroup(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups);
 
   absl::Status BarrierAt(BarrierState& barrier, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // Orders what the rank's device does next after what the others' had done before the barrier.
+  absl::Status FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments, size_t rank) const;
   // Records that the rank has returned `result`.
   void Leave(size_t rank, const absl::Status& result) ABSL_LOCKS_EXCLUDED(mu_);
   void Release(BarrierState& barrier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -89,6 +89,8 @@ class FakeDevice final : public Device {
     fails_at_ = synchronized_ + calls;
   }
   int entered() const { return entered_; }
+  // Returns the number of calls of WaitFor().
+  int waited_for() const { return waited_for_; }
   int entered_for_loading() const {
     const absl::MutexLock lock(&mu_);
     return entered_for_loading_;

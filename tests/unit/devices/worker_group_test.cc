@@ -195,6 +195,52 @@ TEST(RunWorkerGroupTest, BarrierAndReturnSynchronizeTheDevice) {
   EXPECT_EQ(faulty.device().synchronized(), 2);
 }
 
+// Devices with streams wait for each other's events; the host waits only at the end.
+TEST(RunWorkerGroupTest, DevicesWithStreamsAreSynchronizedOnceAtTheEnd) {
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<FakeDevice*> fakes;
+  for (int d = 0; d < 3; ++d) {
+    auto fake = std::make_unique<FakeDevice>();
+    fake->time = absl::ZeroDuration();
+    fakes.push_back(fake.get());
+    devices.push_back(std::move(fake));
+  }
+  const WorkerFleet fleet(std::move(devices));
+  constexpr int kBarriers = 5;
+  EXPECT_THAT(RunWorkerGroup(fleet.workers(), {},
+                             [&](WorkerGroup& worker_group, size_t rank) -> absl::Status {
+                               for (int b = 0; b < kBarriers; ++b) {
+                                 BRAID_RETURN_IF_ERROR(worker_group.Barrier(rank));
+                               }
+                               return absl::OkStatus();
+                             }),
+              IsOk());
+  for (const FakeDevice* device : fakes) {
+    EXPECT_EQ(device->synchronized(), 1);
+    EXPECT_EQ(device->waited_for(), kBarriers * 2);  // for each of the two others
+  }
+}
+
+TEST(RunWorkerGroupTest, ACpuSlotWaitsForTheEventsOfOtherDevices) {
+  std::vector<std::unique_ptr<Device>> devices;
+  auto gpu = std::make_unique<FakeDevice>();
+  gpu->time = absl::ZeroDuration();
+  auto cpu = std::make_unique<FakeDevice>();
+  FakeDevice* const with_stream = gpu.get();
+  FakeDevice* const without = cpu.get();
+  devices.push_back(std::move(gpu));
+  devices.push_back(std::move(cpu));
+  const WorkerFleet fleet(std::move(devices));
+  EXPECT_THAT(RunWorkerGroup(fleet.workers(), {},
+                             [](WorkerGroup& worker_group, size_t rank) {
+                               return worker_group.Barrier(rank);
+                             }),
+              IsOk());
+  EXPECT_EQ(without->waited_for(), 1);
+  EXPECT_EQ(with_stream->waited_for(), 0);  // what a CPU slot does has ended when it arrives
+  EXPECT_EQ(with_stream->synchronized(), 1);
+}
+
 TEST(RunWorkerGroupTest, ADeviceErrorIsAFailure) {
   const WorkerFleet fleet(1);
   FaultyWorker faulty;

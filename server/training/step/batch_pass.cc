@@ -15,7 +15,7 @@
 #include "server/devices/random.h"
 #include "server/devices/run_on.h"
 #include "server/kernels/onednn_product.h"
-#include "server/parallel/gather.h"
+#include "server/parallel/chunks.h"
 #include "server/parallel/host_copy.h"
 #include "server/training/step/autocast_type.h"
 
@@ -118,7 +118,8 @@ BatchPass::Tensors BatchPass::StageInputs(size_t stage, size_t chunk, bool keep_
     }
     // Detached: the chunk itself may be passed on, and must not become a leaf of two graphs.
     at::Tensor input =
-        TakeRows(chunks, StartOf(stage, chunk), stages_[stage].split[chunk], device).detach();
+        ConcatenateRows(chunks, StartOf(stage, chunk), stages_[stage].split[chunk], device)
+            .detach();
     inputs.push_back(input.requires_grad_(keep_graph && input.is_floating_point()));
   }
   return inputs;

@@ -79,7 +79,7 @@ absl::StatusOr<LoadedVersion> LoadCheckpointed(CheckpointStore& store, const std
   for (const char* file : {kPackageFile, kTorchScriptFile}) {
     if (const auto found = loaded.files.find(file); found != loaded.files.end()) {
       return LoadOnEach({found->second, "", served.config().name, served.version()},
-                        Declared(served.config()), served.replicas().workers());
+                        DeclaredConfig(served.config()), served.replicas().workers());
     }
   }
   return absl::DataLossError(absl::StrCat("checkpoint '", loaded.info.name, "' has no model file"));

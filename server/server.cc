@@ -150,7 +150,7 @@ class Server::Parts {
         WithFlag("--operator_libraries", LoadOperatorLibraries(options_.operator_libraries)));
     absl::StatusOr<std::unique_ptr<DevicePool>> pool = DevicePool::Create(
         {options_.devices, options_.cpu_threads, options_.training_share, &clock_, &metrics_,
-         [this](const absl::Status& why) { health_.LoseDevice(why.message()); }});
+         [this](const absl::Status& why) { health_.MarkDeviceLost(why.message()); }});
     BRAID_RETURN_IF_ERROR(WithFlag("--devices", pool.status()));
     pool_ = *std::move(pool);
     models_ = std::make_unique<ServedModels>(

@@ -49,7 +49,7 @@ void LogLoaded(const LoadedVersion& version, absl::Duration time) {
 
 // Rejects names that the health service uses for the server itself.
 absl::Status CheckName(const std::string& name) {
-  if (IsServersName(name)) {
+  if (IsReservedHealthName(name)) {
     return absl::InvalidArgumentError(
         absl::StrCat("reserved model name '", name,
                      "': the health service uses it for the server itself (rename the folder)"));

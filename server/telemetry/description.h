@@ -1,5 +1,4 @@
-// What docs/reference/metrics.md says of a metric. The tables that describe metrics are what serves
-// them.
+// Descriptions of metrics, used to serve them and to generate docs/reference/metrics.md.
 #pragma once
 
 #include <string>
@@ -16,15 +15,15 @@ struct MetricDescription {
   MetricGroup group = MetricGroup::kRequests;
   std::string name;
   prometheus::MetricType type = prometheus::MetricType::Untyped;
-  // Of every series, in the order in which their values are given.
+  // Label names, in the order of the label values.
   std::vector<std::string> labels;
   std::string help;
 };
 
-// A family without a series yet, for what is read when it is scraped.
+// Returns a family without series, for metrics that are read at each scrape.
 prometheus::MetricFamily EmptyFamily(const MetricDescription& description);
 
-// Adds the series with these values of the labels, in their order. `family` is of `description`.
+// Adds a series to `family`, which belongs to `description`. `labels` are the label values.
 void AddSeries(const MetricDescription& description, const std::vector<std::string>& labels,
                double value, prometheus::MetricFamily* family);
 

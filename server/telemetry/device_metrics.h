@@ -1,4 +1,4 @@
-// What is counted of a device slot.
+// Metrics of a device slot.
 #pragma once
 
 #include <array>
@@ -13,21 +13,21 @@
 
 namespace braid {
 
-// What rows go through a device for.
+// Purpose of work on a device.
 enum class DeviceWork { kInference, kTraining };
 inline constexpr int kDeviceWorks = 2;
 
-// Thread-safe.
+// Owned by a worker. Thread-safe.
 class DeviceMetrics {
  public:
   // `metrics` outlives it.
   DeviceMetrics(Metrics* metrics, absl::string_view device);
 
-  // Its worker spent `busy` on `phase`.
+  // Adds busy time of the worker in `phase`.
   void AddBusy(Phase phase, absl::Duration busy);
-  // `rows` rows went through a forward pass together.
+  // Counts a forward pass of `rows` rows.
   void CountChunk(DeviceWork work, int64_t rows);
-  // What its worker does next has waited for `queued`.
+  // Records the queueing time of the worker's next work.
   void RecordQueued(DeviceWork work, absl::Duration queued);
 
  private:

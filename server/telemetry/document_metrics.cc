@@ -1,5 +1,5 @@
-// Prints docs/reference/metrics.md: every metric that a server may serve, as the tables that serve
-// them describe it. scripts/generate.sh writes the file.
+// Prints docs/reference/metrics.md: all metrics of the server, from the tables that define them.
+// scripts/generate.sh writes the file.
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -21,23 +21,22 @@ namespace {
 constexpr char kIntroduction[] =
     "# Metrics\n"
     "\n"
-    "What `http://HOST:8002/metrics` (`--metrics_port`) serves, in Prometheus's text format. "
-    "`scripts/generate.sh` writes this file from the tables in\n"
-    "`server/telemetry/` that serve the metrics.\n"
+    "Look up a metric of `http://HOST:8002/metrics` (`--metrics_port`), which serves Prometheus's "
+    "text format. `scripts/generate.sh` writes\n"
+    "this page from the tables in `server/telemetry/`.\n"
     "\n"
-    "A number that is not known is absent, never 0. The series of a model go when nothing of it is "
-    "left: no version is served, no request is\n"
-    "answered, no trainer has it; those of a trainer go with it. A histogram `NAME` is "
-    "`NAME_bucket`, `NAME_sum` and `NAME_count`. The library\n"
-    "that answers scrapes adds `exposer_*`, about itself.\n";
+    "- A metric whose value is unknown is absent, never 0.\n"
+    "- The series of a model exist while a version is served, a request is in flight or a trainer "
+    "uses it. Those of a trainer exist as long\n"
+    "  as the trainer.\n"
+    "- A histogram `NAME` has the series `NAME_bucket`, `NAME_sum` and `NAME_count`.\n";
 
-// What a GPU's metrics need said of them all.
 constexpr char kGpuNote[] =
-    "Where there is an NVIDIA driver: read from NVML at each scrape, of each GPU of the machine. "
-    "`gpu` and `uuid` are those of\n"
-    "dcgm-exporter and of `braid_device_info`. A sensor that a GPU does not have is absent, and "
-    "one "
-    "that fails is absent and counted.\n"
+    "Present on machines with an NVIDIA driver, for every GPU of the machine, read from NVML at "
+    "each scrape. The labels `gpu` and `uuid`\n"
+    "match those of dcgm-exporter and of `braid_device_info`. Metrics of a sensor that a GPU lacks "
+    "are absent. If a sensor fails, its metrics\n"
+    "are absent and `braid_gpu_sensor_errors_total` counts the failure.\n"
     "\n";
 
 const std::vector<std::pair<MetricGroup, const char*>>& Groups() {
@@ -71,7 +70,7 @@ const char* TypeName(prometheus::MetricType type) {
   }
 }
 
-// By the convention of names, the last word but _total.
+// Returns the unit from the name: the last word before "_total".
 std::string UnitOf(absl::string_view name) {
   absl::ConsumeSuffix(&name, "_total");
   for (const char* unit :

@@ -11,7 +11,7 @@ Health::Health() { SetNotReady("is starting"); }
 void Health::Add(HealthListener* listener) {
   const absl::MutexLock lock(&mu_);
   listeners_.push_back(listener);
-  TellAll(listener);
+  NotifyAll(listener);
 }
 
 void Health::Remove(HealthListener* listener) {
@@ -22,31 +22,31 @@ void Health::Remove(HealthListener* listener) {
 void Health::SetReady() {
   const absl::MutexLock lock(&mu_);
   ready_ = absl::OkStatus();
-  Announce();
+  NotifyListeners();
 }
 
-void Health::SetNotReady(absl::string_view does) {
+void Health::SetNotReady(absl::string_view reason) {
   const absl::MutexLock lock(&mu_);
-  ready_ = absl::UnavailableError(absl::StrCat("the server ", does));
-  Announce();
+  ready_ = absl::UnavailableError(absl::StrCat("the server ", reason));
+  NotifyListeners();
 }
 
-void Health::LoseDevice(absl::string_view why) {
+void Health::MarkDeviceLost(absl::string_view why) {
   const absl::MutexLock lock(&mu_);
   if (lost_.ok()) {
     lost_ = absl::UnavailableError(why);
   }
-  Announce();
+  NotifyListeners();
 }
 
 void Health::SetModel(const std::string& model, bool ready) {
-  if (IsServersName(model)) {
+  if (IsReservedHealthName(model)) {
     return;
   }
   const absl::MutexLock lock(&mu_);
   models_[model] = ready;
   for (HealthListener* listener : listeners_) {
-    listener->Tell(model, ready && Readiness().ok());
+    listener->OnHealthChange(model, ready && Readiness().ok());
   }
 }
 
@@ -62,19 +62,19 @@ absl::Status Health::readiness() const {
 
 absl::Status Health::Readiness() const { return lost_.ok() ? ready_ : lost_; }
 
-void Health::TellAll(HealthListener* listener) const {
+void Health::NotifyAll(HealthListener* listener) const {
   const bool ready = Readiness().ok();
-  listener->Tell(kLiveness, lost_.ok());
-  listener->Tell(kReadiness, ready);
-  listener->Tell("", ready);
+  listener->OnHealthChange(kLiveness, lost_.ok());
+  listener->OnHealthChange(kReadiness, ready);
+  listener->OnHealthChange("", ready);
   for (const auto& [model, serves] : models_) {
-    listener->Tell(model, ready && serves);
+    listener->OnHealthChange(model, ready && serves);
   }
 }
 
-void Health::Announce() const {
+void Health::NotifyListeners() const {
   for (HealthListener* listener : listeners_) {
-    TellAll(listener);
+    NotifyAll(listener);
   }
 }
 

@@ -1,8 +1,8 @@
-// How the server is: what health services, probes and ServerReady say comes from here alone.
+// Health of the server, the single source for health services, probes and ServerReady.
 //
-// It says so of names, grpc.health.v1's: "liveness", whether the server can go on without a
-// restart; "readiness", and "" for the server as a whole, whether it wants requests; and each
-// model's, whether it serves that one now.
+// It has a state for each service name of grpc.health.v1: "liveness" (the server works without a
+// restart), "readiness" and "" (the server accepts requests), and each model's name (the model is
+// served).
 #pragma once
 
 #include <map>
@@ -19,35 +19,35 @@ namespace braid {
 inline constexpr char kLiveness[] = "liveness";
 inline constexpr char kReadiness[] = "readiness";
 
-// Whether it says so of the server itself by this name, which no model can then have.
-inline bool IsServersName(absl::string_view name) {
+// Returns true for the server's own names, which no model may have.
+inline bool IsReservedHealthName(absl::string_view name) {
   return name == kLiveness || name == kReadiness;
 }
 
-// Who wants to be told. It is told under a lock, so that the last state is the last it hears: it
-// neither blocks nor calls Health.
+// Receives changes of the health state. Called with Health's lock held, so the last call has the
+// current state. It must neither block nor call Health.
 class HealthListener {
  public:
   virtual ~HealthListener() = default;
-  virtual void Tell(const std::string& name, bool serving) = 0;
+  virtual void OnHealthChange(const std::string& name, bool serving) = 0;
 };
 
-// Thread-safe. Outlives its listeners' time with it.
+// Owned by the server. Must outlive its listeners' registration. Thread-safe.
 class Health {
  public:
-  // Live, but not ready yet.
+  // Starts live and not ready.
   Health();
 
-  // Tells `listener` of all names now, and of what changes until it is removed.
+  // Notifies `listener` of all names now and of every change until it is removed.
   void Add(HealthListener* listener) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(HealthListener* listener) ABSL_LOCKS_EXCLUDED(mu_);
 
   void SetReady() ABSL_LOCKS_EXCLUDED(mu_);
-  // Not ready, as the server `does` something else, such as "is shutting down".
-  void SetNotReady(absl::string_view does) ABSL_LOCKS_EXCLUDED(mu_);
-  // Neither live nor ready, for good, whatever else is said: `why` has the device's name.
-  void LoseDevice(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
-  // Nothing is said of a model that has one of the server's own names: it is not served.
+  // `reason` completes "the server …", for example "is shutting down".
+  void SetNotReady(absl::string_view reason) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the server neither live nor ready for good. `why` names the device.
+  void MarkDeviceLost(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ignores models with a reserved name: they are not served.
   void SetModel(const std::string& model, bool ready) ABSL_LOCKS_EXCLUDED(mu_);
 
   // OK, or UNAVAILABLE with the reason.
@@ -56,13 +56,13 @@ class Health {
 
  private:
   absl::Status Readiness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TellAll(HealthListener* listener) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Announce() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotifyAll(HealthListener* listener) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotifyListeners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   std::vector<HealthListener*> listeners_ ABSL_GUARDED_BY(mu_);
-  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // OK: nothing is
-  absl::Status ready_ ABSL_GUARDED_BY(mu_);  // but for what is lost
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // why a device is lost; OK if none is
+  absl::Status ready_ ABSL_GUARDED_BY(mu_);  // readiness without regard to lost devices
   std::map<std::string, bool> models_ ABSL_GUARDED_BY(mu_);
 };
 

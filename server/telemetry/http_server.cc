@@ -18,7 +18,7 @@
 namespace braid {
 namespace {
 
-constexpr absl::Duration kKnockAgain = absl::Milliseconds(10);
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(10);
 
 absl::string_view Reason(int code) {
   switch (code) {
@@ -33,14 +33,14 @@ absl::string_view Reason(int code) {
   }
 }
 
-int LogQuietly(const mg_connection*, const char* message) {
+int LogMessage(const mg_connection*, const char* message) {
   Log(LogModule::kServer).debug("HTTP: {}", message);
-  return 1;  // it is logged
+  return 1;  // handled
 }
 
-// Connects and goes away. CivetWeb looks whether it is to end when somebody comes, else every two
-// seconds.
-void Knock(std::string host, int port) {
+// Wakes CivetWeb with a connection: it checks whether it should stop at each connection, else only
+// every two seconds.
+void Wake(std::string host, int port) {
   if (host.size() > 2 && host.front() == '[') {
     host = host.substr(1, host.size() - 2);
   }
@@ -48,12 +48,12 @@ void Knock(std::string host, int port) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) {
-    return;  // it ends by itself
+    return;  // CivetWeb stops by itself
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   const int type = addresses->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK;
   if (const int caller = socket(addresses->ai_family, type, 0); caller >= 0) {
-    // Whether somebody is there or not: the server is not to be waited for.
+    // Does not wait for the result.
     std::ignore = connect(caller, addresses->ai_addr, addresses->ai_addrlen);
     close(caller);
   }
@@ -79,14 +79,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(const std::string
                            nullptr};
   mg_callbacks callbacks = {};
   callbacks.begin_request = &HttpServer::Answer;
-  callbacks.log_message = &LogQuietly;
+  callbacks.log_message = &LogMessage;
   server->context_ = mg_start(&callbacks, server.get(), options);
   mg_server_port bound = {};
   if (server->context_ == nullptr || mg_get_server_ports(server->context_, 1, &bound) != 1) {
     const bool no_ipv6 = host.front() == '[' && mg_check_feature(MG_FEATURES_IPV6) == 0;
     return absl::UnavailableError(absl::StrCat(
         "cannot listen on ", address,
-        no_ipv6 ? ": the CivetWeb library of this system has no IPv6" : "; is the port in use?"));
+        no_ipv6 ? ": this system's CivetWeb library lacks IPv6" : " (is the port in use?)"));
   }
   server->port_ = bound.port;
   return server;
@@ -105,8 +105,8 @@ HttpServer::~HttpServer() {
     stopped.Notify();
   });
   do {
-    Knock(host_, port_);
-  } while (!stopped.WaitForNotificationWithTimeout(kKnockAgain));
+    Wake(host_, port_);
+  } while (!stopped.WaitForNotificationWithTimeout(kRetryInterval));
   stopper.join();
 }
 
@@ -122,7 +122,7 @@ int HttpServer::Answer(mg_connection* connection) {
   if (method != "HEAD") {
     text += reply.body;
   }
-  // Nor is a body waited for that came with the request.
+  // Also discards the body of the request.
   mg_disable_connection_keep_alive(connection);
   mg_write(connection, text.data(), text.size());
   return reply.code;
@@ -133,7 +133,7 @@ HttpReply HttpServer::ReplyTo(const std::string& method, const std::string& path
   HttpReply reply;
   if (page == pages_.end()) {
     reply.code = 404;
-    reply.body = "there is no such page\n";
+    reply.body = "not found\n";
   } else if (method != "GET" && method != "HEAD") {
     reply.code = 405;
     reply.body = "expected GET or HEAD\n";

@@ -1,4 +1,4 @@
-// A small HTTP server for machines that ask: a few pages, which are made when they are asked for.
+// Small HTTP server for a few generated pages.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,16 @@ struct HttpReply {
   std::string body;
 };
 
-// Serves until it is destroyed. A connection is one request, whose head has at most 4 KiB and is
-// there within seconds: whoever is slow keeps one of a few threads no longer than that.
+// Serves until it is destroyed. A connection takes one request with at most 4 KiB of headers, which
+// must arrive within two seconds, so that slow clients do not occupy the few threads. Thread-safe.
 class HttpServer {
  public:
-  // Called by as many threads at a time.
+  // Called by up to kThreads threads at a time.
   using Page = std::function<HttpReply()>;
   static constexpr int kThreads = 4;
 
-  // `pages` by their paths: "/metrics". GET and HEAD of them are answered; another path is 404,
-  // another method 405. Port 0: a free one. UNAVAILABLE if the address cannot be bound.
+  // `pages` are keyed by path, such as "/metrics", and answer GET and HEAD. Other paths return 404,
+  // other methods 405. Port 0 chooses a free port. UNAVAILABLE if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(const std::string& host, int port,
                                                             std::map<std::string, Page> pages);
   ~HttpServer();

@@ -1,186 +1,274 @@
-// Every metric that is counted where it happens: name, labels, help, buckets.
-//
-// For server/telemetry alone: the rest of the server counts through Metrics, ModelMetrics,
-// TrainerMetrics and DeviceMetrics.
+// Table of the metrics that are updated by events: names, labels, help texts and buckets. Used only
+// in server/telemetry; other code uses Metrics, ModelMetrics, TrainerMetrics and DeviceMetrics.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "server/telemetry/series.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "server/telemetry/description.h"
 
 namespace braid {
 
+// Registry of the metrics of one table, and their descriptions.
+struct SeriesTable {
+  std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>();
+  // In the order of registration.
+  std::vector<MetricDescription> descriptions = {};
+};
+
+// Caches the series of a prometheus::Family, whose Add() is too slow for the request path: it
+// allocates and hashes a map on each call. Thread-safe.
+template <typename T>
+class Series {
+ public:
+  using Buckets = prometheus::Histogram::BucketBoundaries;
+
+  // `buckets` is for histograms.
+  Series(SeriesTable* table, MetricGroup group, const char* name, std::vector<std::string> labels,
+         const char* help, Buckets buckets = {})
+      : labels_(std::move(labels)),
+        buckets_(std::move(buckets)),
+        family_(Build().Name(name).Help(help).Register(*table->registry)) {
+    table->descriptions.push_back({group, name, T::metric_type, labels_, help});
+  }
+
+  // Returns the series with these label values, in the order of the labels. Creates it on first
+  // use.
+  T& At(std::initializer_list<absl::string_view> values) ABSL_LOCKS_EXCLUDED(mu_) {
+    const std::string key = absl::StrJoin(values, "\n");  // values contain no newlines
+    const absl::MutexLock lock(&mu_);
+    auto [found, added] = series_.try_emplace(key);
+    if (added) {
+      found->second = Make(values);
+    }
+    return *found->second.series;
+  }
+
+  // Removes the series whose label `label` is `value`. They must not be used afterwards.
+  void Drop(absl::string_view label, absl::string_view value) ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    absl::erase_if(series_, [&](const auto& entry) {
+      const auto has = entry.second.labels.find(std::string(label));
+      const bool drops = has != entry.second.labels.end() && has->second == value;
+      if (drops) {
+        family_.Remove(entry.second.series);
+      }
+      return drops;
+    });
+  }
+
+ private:
+  struct Entry {
+    prometheus::Labels labels;
+    T* series = nullptr;
+  };
+
+  static auto Build() {
+    if constexpr (std::is_same_v<T, prometheus::Histogram>) {
+      return prometheus::BuildHistogram();
+    } else if constexpr (std::is_same_v<T, prometheus::Counter>) {
+      return prometheus::BuildCounter();
+    } else {
+      return prometheus::BuildGauge();
+    }
+  }
+
+  Entry Make(std::initializer_list<absl::string_view> values) {
+    Entry entry;
+    size_t label = 0;
+    for (const absl::string_view value : values) {
+      entry.labels[labels_[label++]] = std::string(value);
+    }
+    if constexpr (std::is_same_v<T, prometheus::Histogram>) {
+      entry.series = &family_.Add(entry.labels, buckets_);
+    } else {
+      entry.series = &family_.Add(entry.labels);
+    }
+    return entry;
+  }
+
+  const std::vector<std::string> labels_;
+  const Buckets buckets_;
+  prometheus::Family<T>& family_;
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Entry> series_ ABSL_GUARDED_BY(mu_);
+};
+
+using Counters = Series<prometheus::Counter>;
+using Gauges = Series<prometheus::Gauge>;
+using Histograms = Series<prometheus::Histogram>;
+
 struct MetricTable {
-  // 50 µs, a small reply over loopback, to 5 minutes.
+  // From 50 µs, a small request over loopback, to 5 minutes.
   static Histograms::Buckets Seconds();
   static Histograms::Buckets Rows();
   static Histograms::Buckets Ratios();
 
-  // First member: the families are made in it.
+  // First member: the others register their families in it.
   SeriesTable table;
 
   Counters requests{&table,
                     MetricGroup::kRequests,
                     "braid_requests_total",
                     {"method", "model", "code"},
-                    "RPCs that ended, by gRPC status code; of ModelStreamInfer each request of a "
-                    "stream; model: empty where the call names none that is served, directly or "
-                    "through its trainer. Calls that gRPC itself refuses, as for a message that "
-                    "is too large, do not reach it."};
+                    "Completed RPCs by gRPC status code. Each request of a ModelStreamInfer "
+                    "stream counts. model is empty unless the call, or its trainer, names a "
+                    "served model. Calls that gRPC itself rejects, for example because a message "
+                    "is too large, are not counted."};
   Histograms request_duration{
       &table,
       MetricGroup::kRequests,
       "braid_request_duration_seconds",
       {"method", "model"},
-      "Time from the arrival of what braid_requests_total counts to its reply.",
+      "Time from the arrival of a request in braid_requests_total to its reply.",
       Seconds()};
   Counters denied{&table,
                   MetricGroup::kRequests,
                   "braid_access_denied_total",
                   {"reason"},
-                  "Calls that were refused: no_credentials, bad_credentials, or a role that does "
-                  "not allow them."};
+                  "Calls that were denied: no_credentials, bad_credentials or role (the role "
+                  "does not permit the call)."};
   Gauges queue_rows{&table,
                     MetricGroup::kInference,
                     "braid_queue_rows",
                     {"model"},
-                    "Rows that wait in a model's inference queue."};
+                    "Rows waiting in a model's inference queue."};
   Histograms queue_duration{&table,
                             MetricGroup::kInference,
                             "braid_queue_duration_seconds",
                             {"model"},
-                            "Time from a request's arrival until a worker takes the first of its "
+                            "Time from the arrival of a request until a worker takes its first "
                             "rows.",
                             Seconds()};
-  Histograms batch_size{&table,
-                        MetricGroup::kInference,
-                        "braid_batch_size_rows",
-                        {"model"},
-                        "Rows of the inference batches that were run.",
-                        Rows()};
+  Histograms batch_size{&table,    MetricGroup::kInference,     "braid_batch_size_rows",
+                        {"model"}, "Rows per inference batch.", Rows()};
   Counters samples{&table,
                    MetricGroup::kInference,
                    "braid_inference_samples_total",
                    {"model"},
-                   "Rows that went through inference."};
+                   "Rows inferred."};
 
   Counters busy{&table,
                 MetricGroup::kDevices,
                 "braid_device_busy_seconds_total",
                 {"device", "phase"},
-                "Time that a device's worker spent working: load, copy_in, forward, loss, "
-                "backward, reduce, update, broadcast or copy_out."};
+                "Time that a device was busy in a phase: load, copy_in, forward, loss, backward, "
+                "reduce, update, broadcast or copy_out."};
   Counters device_samples{&table,
                           MetricGroup::kDevices,
                           "braid_device_samples_total",
                           {"device", "work"},
-                          "Rows that went through a forward pass on a device: inference, or "
-                          "training, which is all that trainers do."};
+                          "Rows of the forward passes on a device. work is inference, or training "
+                          "for all work of trainers."};
   Histograms chunk_size{&table,
                         MetricGroup::kDevices,
                         "braid_device_chunk_size_rows",
                         {"device", "work"},
-                        "Rows of a forward pass on a device: inference or training.",
+                        "Rows per forward pass on a device, for inference or training.",
                         Rows()};
 
   Histograms device_queue{&table,
                           MetricGroup::kDevices,
                           "braid_device_queue_duration_seconds",
                           {"device", "work"},
-                          "Time that work waited for a device: an inference batch, since the "
-                          "oldest of its requests came; a training operation, or a run of a "
-                          "warm-up, until its turn.",
+                          "Time that work waited for a device: an inference batch from the arrival "
+                          "of its oldest request, a training operation or warm-up run from when it "
+                          "was queued.",
                           Seconds()};
 
   Counters steps{
-      &table, MetricGroup::kTraining, "braid_training_steps_total", {"trainer"}, "Updates made."};
+      &table, MetricGroup::kTraining, "braid_training_steps_total", {"trainer"}, "Updates."};
   Counters training_samples{&table,
                             MetricGroup::kTraining,
                             "braid_training_samples_total",
                             {"trainer"},
-                            "Rows that a training loss was computed over."};
+                            "Rows for which a training loss was computed."};
   Histograms step_duration{&table,
                            MetricGroup::kTraining,
                            "braid_training_step_duration_seconds",
                            {"trainer"},
-                           "Time that the operations of an update took, all that followed the "
-                           "update before, without what they waited for the client.",
+                           "Time of all operations since the previous update, without the time "
+                           "that the server waited for the client.",
                            Seconds()};
   Counters phases{&table,
                   MetricGroup::kTraining,
                   "braid_training_phase_seconds_total",
                   {"trainer", "phase"},
-                  "Time that a trainer's operations spent in a phase, of all its workers the one "
-                  "that took longest: copy_in, forward, loss, backward, reduce, update, broadcast "
-                  "or copy_out."};
-  Gauges loss{&table,
-              MetricGroup::kTraining,
-              "braid_training_loss",
-              {"trainer"},
-              "The loss that was computed last."};
+                  "Time of a trainer's operations in a phase, on the slowest of its workers: "
+                  "copy_in, forward, loss, backward, reduce, update, broadcast or copy_out."};
+  Gauges loss{&table, MetricGroup::kTraining, "braid_training_loss", {"trainer"}, "Latest loss."};
   Gauges learning_rate{&table,
                        MetricGroup::kTraining,
                        "braid_training_learning_rate",
                        {"trainer"},
-                       "Learning rate of the first parameter group: the last update's, and before "
-                       "there is one the next update's."};
+                       "Learning rate of the first parameter group in the latest update; before "
+                       "the first update, the one that it will use."};
   Gauges gradient_norm{&table,
                        MetricGroup::kTraining,
                        "braid_training_gradient_norm",
                        {"trainer"},
-                       "Norm of the last update's gradients before clipping; there only where "
-                       "they are clipped by their norm, which measures it: max_norm may be one "
-                       "that none reaches."};
+                       "Norm of the gradients in the latest update before clipping. Present only "
+                       "with clipping by norm; set a large max_norm to measure without clipping."};
   Counters replayed{&table,
                     MetricGroup::kTraining,
                     "braid_training_replayed_steps_total",
                     {"trainer"},
-                    "Operations that were sent again and answered from the record of the first "
-                    "time."};
+                    "Retried operations that were answered with the recorded reply."};
   Counters skipped{&table,
                    MetricGroup::kTraining,
                    "braid_training_skipped_steps_total",
                    {"trainer"},
-                   "Operations whose loss or gradients were not finite, and that changed no "
-                   "parameter."};
+                   "Operations that changed no parameter because the loss or a gradient was not "
+                   "finite."};
   Histograms imbalance{&table,
                        MetricGroup::kTraining,
                        "braid_replica_imbalance_ratio",
                        {"trainer"},
-                       "1 - mean / maximum of the time that each of a trainer's workers spent on "
-                       "forward and backward in an operation: 0 where all took as long. Of "
-                       "trainers with several workers.",
+                       "1 - mean / maximum over a trainer's workers of the time for forward and "
+                       "backward of an operation; 0 if all took the same time. Only for trainers "
+                       "with several workers.",
                        Ratios()};
   Counters checkpoints{&table,
                        MetricGroup::kTraining,
                        "braid_checkpoints_total",
                        {"trainer", "outcome"},
-                       "Checkpoints that were written, or failed."};
+                       "Checkpoints by outcome: written or failed."};
   Histograms checkpoint_duration{&table,
                                  MetricGroup::kTraining,
                                  "braid_checkpoint_duration_seconds",
                                  {"trainer"},
-                                 "Time from a checkpoint's begin until it was durable.",
+                                 "Time from the start of a checkpoint until it was durable.",
                                  Seconds()};
   Histograms checkpoint_pause{&table,
                               MetricGroup::kTraining,
                               "braid_checkpoint_pause_seconds",
                               {"trainer"},
-                              "Time for which a trainer's operations waited while its state was "
-                              "copied.",
+                              "Time that a trainer's operations waited while its state was copied "
+                              "for a checkpoint.",
                               Seconds()};
   Gauges last_checkpoint{&table,
                          MetricGroup::kTraining,
                          "braid_checkpoint_last_written_timestamp_seconds",
                          {"trainer"},
-                         "When a trainer's newest checkpoint was written, in Unix time."};
+                         "Unix time when a trainer's newest checkpoint was written."};
 
-  // How many have to do with a model or a trainer, by its name: its series are there as long as one
-  // is.
+  // Number of users of a model's or trainer's series, by name. The last user removes the series.
   absl::Mutex mu;
   absl::flat_hash_map<std::string, int64_t> models ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<std::string, int64_t> trainers ABSL_GUARDED_BY(mu);

@@ -6,7 +6,7 @@
 namespace braid {
 
 Metrics::Metrics() : table_(std::make_unique<MetricTable>()) {
-  // From the start, so that a first one is seen as a rise.
+  // Start at 0, so that rate() sees the first increment.
   for (const char* reason : {"no_credentials", "bad_credentials", "role"}) {
     table_->denied.At({reason});
   }
@@ -17,7 +17,7 @@ Metrics::~Metrics() = default;
 void Metrics::CountRequest(absl::string_view method, absl::string_view model,
                            absl::string_view code, absl::Duration duration) {
   MetricTable& table = *table_;
-  // The series of a model that goes meanwhile must not go before they are counted up.
+  // Keeps a ModelMetrics that is destroyed at the same time from removing the series.
   const absl::MutexLock lock(&table.mu);
   const absl::string_view label = table.models.contains(model) ? model : "";
   table.requests.At({method, label, code}).Increment();

@@ -1,8 +1,6 @@
-// What the server counts, by Prometheus's names: docs/reference/metrics.md lists it, metric_table.h
-// says it.
-//
-// This counts what belongs to nobody in particular. Who serves a model, is a trainer, or a device's
-// worker, counts through a ModelMetrics, TrainerMetrics or DeviceMetrics of its own.
+// Prometheus metrics of the server, which metric_table.h defines and docs/reference/metrics.md
+// lists. Models, trainers and workers update theirs through ModelMetrics, TrainerMetrics and
+// DeviceMetrics.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +20,7 @@ namespace braid {
 struct MetricDescription;
 struct MetricTable;
 
-// Thread-safe.
+// Owned by the server. Thread-safe.
 class Metrics {
  public:
   Metrics();
@@ -30,17 +28,17 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // An RPC came to its end: `method` without the package ("ModelInfer"), `code` "OK",
-  // "NOT_FOUND"…; `model` as the client wrote it: it is a label only while there is a ModelMetrics
-  // of that name, so that hostile names make no series.
+  // Counts a completed RPC. `method` has no package ("ModelInfer"), `code` is a name ("NOT_FOUND").
+  // `model` is the client's text. It becomes a label only if a ModelMetrics with this name exists,
+  // so that clients cannot create series.
   void CountRequest(absl::string_view method, absl::string_view model, absl::string_view code,
                     absl::Duration duration);
-  // A call was refused for "no_credentials", "bad_credentials" or its "role".
+  // Counts a denied call. `reason` is "no_credentials", "bad_credentials" or "role".
   void CountDenied(absl::string_view reason);
 
-  // What a scrape reads.
+  // Returns the registry for scrapes.
   const std::shared_ptr<prometheus::Registry>& registry() const;
-  // All that may be in it.
+  // Returns the descriptions of all metrics in the registry.
   const std::vector<MetricDescription>& descriptions() const;
 
  private:

@@ -14,7 +14,7 @@
 namespace braid {
 namespace {
 
-// So that scrapes that hang, for a driver that does, leave threads to answer probes.
+// Leaves threads for probes if a driver blocks scrapes.
 constexpr int kScrapes = HttpServer::kThreads - 2;
 
 HttpReply Unavailable(absl::string_view why) {
@@ -24,7 +24,7 @@ HttpReply Unavailable(absl::string_view why) {
   return reply;
 }
 
-HttpReply Probed(const absl::Status& state) {
+HttpReply ProbeReply(const absl::Status& state) {
   if (!state.ok()) {
     return Unavailable(state.message());
   }
@@ -41,10 +41,11 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Create(const std::
                                                                      const Health& health) {
   std::unique_ptr<MetricsServer> server(new MetricsServer());
   server->Add(metrics.registry());
-  auto http = HttpServer::Create(host, port,
-                                 {{"/metrics", [raw = server.get()] { return raw->Scrape(); }},
-                                  {"/healthz", [&health] { return Probed(health.liveness()); }},
-                                  {"/readyz", [&health] { return Probed(health.readiness()); }}});
+  auto http =
+      HttpServer::Create(host, port,
+                         {{"/metrics", [raw = server.get()] { return raw->Scrape(); }},
+                          {"/healthz", [&health] { return ProbeReply(health.liveness()); }},
+                          {"/readyz", [&health] { return ProbeReply(health.readiness()); }}});
   if (!http.ok()) {
     return absl::UnavailableError(absl::StrCat("--metrics_port: ", http.status().message()));
   }
@@ -74,7 +75,7 @@ void MetricsServer::Remove(const std::shared_ptr<prometheus::Collectable>& sourc
 HttpReply MetricsServer::Scrape() {
   const absl::Cleanup done = [this] { --scrapes_; };
   if (++scrapes_ > kScrapes) {
-    return Unavailable(absl::StrCat(kScrapes, " scrapes are under way, which is the limit"));
+    return Unavailable(absl::StrCat("too many scrapes at once (at most ", kScrapes, ")"));
   }
   std::vector<std::shared_ptr<Source>> sources;
   {

@@ -1,5 +1,5 @@
-// What the machines around the server ask it over HTTP: /metrics, in Prometheus's text format, and
-// for probes /healthz, is it live, and /readyz, is it ready: 200, or 503 with the reason.
+// HTTP endpoints for monitoring: /metrics in Prometheus's text format, and the probes /healthz
+// (live) and /readyz (ready), which return 200, or 503 with the reason.
 #pragma once
 
 #include <atomic>
@@ -21,18 +21,19 @@ class Collectable;
 
 namespace braid {
 
-// Thread-safe. Serves until it is destroyed.
+// Serves until it is destroyed. Thread-safe.
 class MetricsServer {
  public:
-  // Port 0: a free one. UNAVAILABLE if the address cannot be bound. `health` outlives the server.
+  // Port 0 chooses a free port. UNAVAILABLE if the address cannot be bound. `health` must outlive
+  // the server.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(const std::string& host, int port,
                                                                const Metrics& metrics,
                                                                const Health& health);
 
-  // From now on serves what `source` collects, too.
+  // Adds a source to /metrics.
   void Add(std::shared_ptr<prometheus::Collectable> source) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Serves it no more; a scrape that reads it has ended.
+  // Removes a source. Blocks until no scrape uses it.
   void Remove(const std::shared_ptr<prometheus::Collectable>& source) ABSL_LOCKS_EXCLUDED(mu_);
 
   int port() const { return http_->port(); }
@@ -43,7 +44,8 @@ class MetricsServer {
         : collectable(std::move(served)) {}
 
     absl::Mutex mu;
-    std::shared_ptr<prometheus::Collectable> collectable ABSL_GUARDED_BY(mu);  // null: removed
+    std::shared_ptr<prometheus::Collectable> collectable
+        ABSL_GUARDED_BY(mu);  // nullptr once removed
   };
 
   MetricsServer() = default;
@@ -52,9 +54,9 @@ class MetricsServer {
 
   absl::Mutex mu_;
   std::vector<std::shared_ptr<Source>> sources_ ABSL_GUARDED_BY(mu_);
-  std::atomic<int> scrapes_{0};  // under way
+  std::atomic<int> scrapes_{0};  // running
 
-  // Last member: its pages use the others.
+  // Last member: its handlers use the others.
   std::unique_ptr<HttpServer> http_;
 };
 

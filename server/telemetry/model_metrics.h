@@ -1,4 +1,4 @@
-// What is counted of a model.
+// Metrics of a model.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace braid {
 
 struct MetricTable;
 
-// Thread-safe. Everybody who has to do with a model has one: its versions' queues, its trainers.
-// They share the series, which go with the last of them.
+// Each user of a model owns one: the queues of its versions and its trainers. They share the
+// series, which exist as long as one of them. Thread-safe.
 class ModelMetrics {
  public:
   // `metrics` outlives it.
@@ -25,15 +25,15 @@ class ModelMetrics {
   ModelMetrics(const ModelMetrics&) = delete;
   ModelMetrics& operator=(const ModelMetrics&) = delete;
 
-  // `rows` rows went through a forward pass as one batch.
+  // Counts a batch of `rows` rows.
   void CountBatch(int64_t rows);
-  // Rows that wait in the queue changed by `delta`.
+  // Adds `delta` to the number of rows in the queue.
   void AddQueuedRows(int64_t delta);
-  // A request waited for `queued` until a worker took the first of its rows.
+  // Records the time until a worker took the first rows of a request.
   void RecordQueued(absl::Duration queued);
 
  private:
-  // Held: the series cannot go.
+  // Keeps the series of a model.
   class Hold {
    public:
     Hold(MetricTable* table, absl::string_view model);

@@ -1,4 +1,4 @@
-// What a worker is busy with.
+// Phases of work on a device.
 #pragma once
 
 #include "absl/strings/string_view.h"

@@ -24,14 +24,14 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Fields = std::vector<std::string>;
 
-// Of /proc/PID/stat, counted from what follows the name in parentheses.
+// Indices of the fields in /proc/PID/stat after the program name.
 constexpr size_t kUserTicks = 11;
 constexpr size_t kSystemTicks = 12;
 constexpr size_t kStartTicks = 19;
 constexpr size_t kVirtualBytes = 20;
 constexpr size_t kResidentPages = 21;
 
-// Empty if there is none.
+// Returns an empty string if the file cannot be read.
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -42,13 +42,13 @@ std::optional<double> Number(absl::string_view text) {
   return absl::SimpleAtod(text, &value) ? std::optional<double>(value) : std::nullopt;
 }
 
-// `scale` times field `index`.
+// Returns field `index` multiplied by `scale`.
 std::optional<double> Field(const Fields& fields, size_t index, double scale) {
   const std::optional<double> value = index < fields.size() ? Number(fields[index]) : std::nullopt;
   return value ? std::optional<double>(*value * scale) : std::nullopt;
 }
 
-// The fields of `stat` behind the program's name, which may hold spaces and parentheses.
+// Splits the part of `stat` after the program name, which may contain spaces and parentheses.
 Fields StatFields(absl::string_view stat) {
   const size_t name = stat.rfind(')');
   if (name == absl::string_view::npos) {
@@ -57,7 +57,7 @@ Fields StatFields(absl::string_view stat) {
   return absl::StrSplit(stat.substr(name + 1), absl::ByAnyChar(" \n"), absl::SkipEmpty());
 }
 
-// The field behind `key` in a line of `text`.
+// Returns the first field after `key` in `text`.
 std::optional<double> ValueOf(absl::string_view text, absl::string_view key) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     absl::string_view rest = line;
@@ -91,28 +91,28 @@ const std::vector<MetricDescription>& ProcessMetrics::Descriptions() {
        "process_cpu_seconds_total",
        MetricType::Counter,
        {},
-       "CPU time that the server has used, in user space and in the kernel."},
+       "CPU time of the server in user space and kernel."},
       {MetricGroup::kProcess,
        "process_resident_memory_bytes",
        MetricType::Gauge,
        {},
-       "Memory of the server that is in RAM."},
+       "Resident memory of the server."},
       {MetricGroup::kProcess,
        "process_virtual_memory_bytes",
        MetricType::Gauge,
        {},
-       "Address space of the server."},
+       "Virtual memory of the server."},
       {MetricGroup::kProcess, "process_open_fds", MetricType::Gauge, {}, "Open file descriptors."},
       {MetricGroup::kProcess,
        "process_max_fds",
        MetricType::Gauge,
        {},
-       "File descriptors that the server may open; absent if there is no limit."},
+       "Limit of open file descriptors; absent if there is none."},
       {MetricGroup::kProcess,
        "process_start_time_seconds",
        MetricType::Gauge,
        {},
-       "When the server was started, in Unix time."},
+       "Unix time when the server started."},
   };
   return *kTable;
 }

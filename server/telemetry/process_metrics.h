@@ -1,4 +1,4 @@
-// What Linux says of the server's process, under the names that all Prometheus clients use.
+// Metrics of the server's process, under the standard names of Prometheus clients.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace braid {
 
-// Thread-safe. What cannot be read is absent.
+// Reads Linux's proc file system. A metric that cannot be read is absent. Thread-safe.
 class ProcessMetrics final : public prometheus::Collectable {
  public:
-  // `proc`: where the kernel's files are.
+  // `proc` is "/proc" except in tests.
   explicit ProcessMetrics(std::string proc = "/proc") : proc_(std::move(proc)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
-  // All that may be collected.
+  // Returns the descriptions of all metrics.
   static const std::vector<MetricDescription>& Descriptions();
 
  private:

@@ -31,45 +31,46 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        "braid_requests_in_flight",
        MetricType::Gauge,
        {},
-       "Requests that are admitted and not answered; at most --max_requests."},
+       "Requests that are admitted and not answered yet. Limit: --max_requests."},
       {MetricGroup::kRequests,
        "braid_request_bytes_in_flight",
        MetricType::Gauge,
        {},
-       "Bytes of the requests in flight; at most --max_request_bytes, or one larger request."},
+       "Bytes of the requests in flight. Limit: --max_request_bytes, or one larger request."},
       {MetricGroup::kInference,
        "braid_model_ready",
        MetricType::Gauge,
        {"model", "version"},
-       "1 for each version that is served."},
+       "1 for each served version."},
       {MetricGroup::kDevices,
        "braid_device_info",
        MetricType::Gauge,
        {"device", "kind", "gpu", "uuid"},
-       "1 for each device slot, of the kind cpu or cuda; gpu and uuid are those of the braid_gpu_ "
-       "metrics, and empty for a CPU slot."},
+       "1 for each device slot. kind is cpu or cuda; gpu and uuid are the labels of the braid_gpu_ "
+       "metrics, empty for a CPU slot."},
       {MetricGroup::kDevices,
        "braid_device_healthy",
        MetricType::Gauge,
        {"device"},
-       "1, or 0 once the device is lost to this server."},
+       "1, or 0 once the device is lost."},
       {MetricGroup::kDevices,
        "braid_device_memory_bytes",
        MetricType::Gauge,
        {"device", "owner"},
-       "Memory by owner: models, the parameters and buffers of models that are served; "
-       "trainers, what trainers keep between operations. Of a GPU, at its first slot, besides: "
-       "allocator, all that LibTorch's tensors take, and cache, what its allocator keeps free."},
+       "Memory by owner: models (parameters and buffers of served models) and trainers (state "
+       "between operations). The first slot of a GPU also has allocator (all of LibTorch's "
+       "tensors) "
+       "and cache (free memory that LibTorch's allocator keeps)."},
       {MetricGroup::kTraining,
        "braid_trainers",
        MetricType::Gauge,
        {"state"},
-       "Trainers: running, or failed, which an update was that broke off halfway."},
+       "Trainers by state: running or failed (an update was interrupted)."},
       {MetricGroup::kProcess,
        "braid_build_info",
        MetricType::Gauge,
        {"version"},
-       "1 for the server's version."},
+       "1; the label is the server's version."},
   };
   return *kTable;
 }

@@ -1,4 +1,4 @@
-// What is not counted but asked for at each scrape: how the server stands.
+// Metrics of the server's state, which is read at each scrape.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct OwnedMemory {
 struct DeviceState {
   std::string name;
   std::string kind;  // "cpu", "cuda"
-  std::string gpu;   // as NVML counts it; empty: a CPU slot, or not known
-  std::string uuid;  // the GPU's
+  std::string gpu;   // NVML's index; empty for a CPU slot or if unknown
+  std::string uuid;  // UUID of the GPU
   bool healthy = true;
-  std::vector<OwnedMemory> memory = {};  // what is known of it
+  std::vector<OwnedMemory> memory = {};  // known owners
 };
 
 struct ServedVersionState {
@@ -44,12 +44,12 @@ struct ServerState {
 // Thread-safe.
 class StateMetrics final : public prometheus::Collectable {
  public:
-  // `read` is called by scrapes, on their threads, one at a time; it holds up no request.
+  // Scrapes call `read` on their threads, one at a time. It must not delay requests.
   explicit StateMetrics(std::function<ServerState()> read) : read_(std::move(read)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
-  // All that may be collected.
+  // Returns the descriptions of all metrics.
   static const std::vector<MetricDescription>& Descriptions();
 
  private:

@@ -11,7 +11,7 @@ TrainerMetrics::TrainerMetrics(Metrics* metrics, absl::string_view trainer)
     const absl::MutexLock lock(&table_.mu);
     ++table_.trainers[trainer_];
   }
-  // From the start, so that a first one is seen as a rise.
+  // Start at 0, so that rate() sees the first increment.
   for (Counters* counters :
        {&table_.steps, &table_.training_samples, &table_.replayed, &table_.skipped}) {
     counters->At({trainer_});

@@ -1,4 +1,4 @@
-// What is counted of a trainer.
+// Metrics of a trainer.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace braid {
 
 struct MetricTable;
 
-// Thread-safe. A trainer has one; another of its name, while it goes, shares the series, which go
-// with the last of them.
+// Owned by a trainer. A new trainer shares the series with a trainer of the same name that is being
+// deleted; they exist as long as one of them. Thread-safe.
 class TrainerMetrics {
  public:
   // `metrics` outlives it.
@@ -22,26 +22,26 @@ class TrainerMetrics {
   TrainerMetrics(const TrainerMetrics&) = delete;
   TrainerMetrics& operator=(const TrainerMetrics&) = delete;
 
-  // A loss was computed over `rows` rows.
+  // Records a loss over `rows` rows.
   void RecordLoss(double loss, int64_t rows);
-  // An update was made; its operations took `duration`.
+  // Counts an update whose operations took `duration`.
   void CountStep(absl::Duration duration);
-  // Of the first parameter group.
+  // Sets the learning rate of the first parameter group.
   void SetLearningRate(double lr);
   void SetGradientNorm(double norm);
-  // An operation spent `time` in `phase`.
+  // Adds the time of an operation in `phase`.
   void AddPhase(absl::string_view phase, absl::Duration time);
-  // 1 - mean / maximum of the workers' time for a batch.
+  // `ratio` is 1 - mean / maximum of the workers' times for a batch.
   void RecordImbalance(double ratio);
-  // An operation was answered from the record.
+  // Counts an operation that was answered with its recorded reply.
   void CountReplay();
-  // An operation was left out: something was not finite.
+  // Counts an operation that was skipped because its loss or a gradient was not finite.
   void CountSkip();
-  // Steps waited for `pause` while the state was copied for a checkpoint.
+  // Records the time that steps waited while the state was copied for a checkpoint.
   void RecordCheckpointPause(absl::Duration pause);
-  // A checkpoint was written, or failed, after `duration`.
+  // Counts a checkpoint that was written, or failed, after `duration`.
   void RecordCheckpoint(bool written, absl::Duration duration);
-  // When the newest checkpoint was written.
+  // Sets the time when the newest checkpoint was written.
   void SetLastCheckpoint(absl::Time written);
 
  private:

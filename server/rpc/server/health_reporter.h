@@ -19,7 +19,7 @@ class HealthReporter final : public HealthListener {
   HealthReporter(const HealthReporter&) = delete;
   HealthReporter& operator=(const HealthReporter&) = delete;
 
-  void Tell(const std::string& name, bool serving) override {
+  void OnHealthChange(const std::string& name, bool serving) override {
     service_->SetServingStatus(name, serving);
   }
 

@@ -1,5 +1,4 @@
-// The metrics of the machine's GPUs: names, labels, help. What reads them needs NVML; this does
-// not.
+// Names, labels and help texts of the GPU metrics. Does not need NVML.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +8,7 @@
 
 namespace braid {
 
-// In the order of the table.
+// Index into GpuDescriptions().
 enum class GpuFamily : size_t {
   kInfo,
   kUtilization,
@@ -31,7 +30,7 @@ enum class GpuFamily : size_t {
   kXidErrors,
 };
 
-// All that may be collected. The labels of each begin with `gpu` and `uuid`.
+// Returns the descriptions of all GPU metrics. The first labels of each are `gpu` and `uuid`.
 const std::vector<MetricDescription>& GpuDescriptions();
 
 inline const MetricDescription& Describe(GpuFamily family) {

@@ -23,13 +23,13 @@ using prometheus::MetricFamily;
 
 struct Gpu {
   nvmlDevice_t device = nullptr;
-  std::string index;  // these two as dcgm-exporter has them
+  std::string index;  // like uuid, the same as dcgm-exporter's
   std::string uuid;
   std::string name;
-  bool tells_xid = false;
+  bool reports_xid = false;
 };
 
-// The families of one scrape.
+// Metric families of one scrape.
 class Scrape {
  public:
   Scrape() {
@@ -45,7 +45,7 @@ class Scrape {
               &families_[static_cast<size_t>(reading.family)]);
   }
 
-  // Those of which there is something.
+  // Returns the families that are not empty.
   std::vector<MetricFamily> Take() && {
     std::erase_if(families_, [](const MetricFamily& family) { return family.metric.empty(); });
     return std::move(families_);
@@ -62,7 +62,7 @@ struct GpuMetrics::State {
 
   // Reads all sensors of GPU `g`.
   void Read(size_t g, Scrape* scrape) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Counts the XID errors that the driver has told since the last time.
+  // Counts the XID errors since the previous scrape.
   void ReadXids() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const NvmlLibrary nvml;
@@ -112,13 +112,14 @@ absl::StatusOr<std::shared_ptr<GpuMetrics>> GpuMetrics::Open(const std::string& 
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return absl::NotFoundError(
-        absl::StrCat("'", library, "' cannot be loaded: there is no driver"));
+        absl::StrCat("'", library, "' cannot be loaded (no NVIDIA driver?)"));
   }
   auto state = std::make_unique<State>(handle);
   const NvmlLibrary& nvml = state->nvml;
   if (const nvmlReturn_t result = CallNvml(nvml.init); result != NVML_SUCCESS) {
-    return absl::UnavailableError(absl::StrCat(
-        "NVML does not start: ", nvml.error_string ? nvml.error_string(result) : "no NVML"));
+    return absl::UnavailableError(
+        absl::StrCat("NVML cannot be initialized: ",
+                     nvml.error_string ? nvml.error_string(result) : "unknown error"));
   }
   std::array<char, NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE> driver{};
   CallNvml(nvml.driver_version, driver.data(), driver.size());
@@ -138,9 +139,9 @@ absl::StatusOr<std::shared_ptr<GpuMetrics>> GpuMetrics::Open(const std::string& 
     gpu.name = name.data();
     gpu.index = absl::StrCat(g);
     gpu.uuid = UuidOf(nvml, gpu.device);
-    gpu.tells_xid = state->events != nullptr &&
-                    CallNvml(nvml.register_events, gpu.device, nvmlEventTypeXidCriticalError,
-                             state->events) == NVML_SUCCESS;
+    gpu.reports_xid = state->events != nullptr &&
+                      CallNvml(nvml.register_events, gpu.device, nvmlEventTypeXidCriticalError,
+                               state->events) == NVML_SUCCESS;
     state->gpus.push_back(std::move(gpu));
   }
   {

@@ -1,7 +1,8 @@
-// What NVIDIA's management library (NVML) says of the machine's GPUs, read anew at each scrape.
+// Metrics of the machine's GPUs, read from NVIDIA's management library (NVML) at each scrape.
 //
-// NVML comes with the driver and is loaded at run time. A sensor that a GPU does not have is
-// absent; one that fails is absent too, never 0, and counted in braid_gpu_sensor_errors_total.
+// NVML comes with the driver and is loaded at run time. The metric of a sensor that a GPU does not
+// have is absent. If a sensor fails, its metric is absent, never 0, and the failure is counted in
+// braid_gpu_sensor_errors_total.
 #pragma once
 
 #include <memory>
@@ -17,21 +18,22 @@ namespace braid {
 
 inline constexpr char kNvmlLibrary[] = "libnvidia-ml.so.1";
 
+// Thread-safe.
 class GpuMetrics final : public prometheus::Collectable {
  public:
-  // NOT_FOUND if there is no such library, UNAVAILABLE if it finds no driver, both with the reason.
+  // NOT_FOUND if the library does not exist, UNAVAILABLE if it finds no driver.
   static absl::StatusOr<std::shared_ptr<GpuMetrics>> Open(const std::string& library);
   ~GpuMetrics() override;
 
-  // The labels `gpu` and `uuid` of a GPU: of that `uuid`, or else at `pci_id`, which a MIG instance
-  // has in common with its GPU. nullopt if NVML knows neither.
+  // Labels `gpu` and `uuid` of a GPU.
   struct Labels {
     std::string gpu;
     std::string uuid;
   };
+  // Finds a GPU by `uuid`, or else by `pci_id`, which a MIG instance shares with its GPU. Returns
+  // nullopt if NVML knows neither.
   std::optional<Labels> Find(const std::string& uuid, const std::string& pci_id) const;
 
-  // Thread-safe.
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:

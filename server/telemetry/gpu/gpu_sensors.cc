@@ -110,7 +110,7 @@ double Number(const nvmlFieldValue_t& field) {
   }
 }
 
-// Bytes sent and received, of two counters that count in units of `unit` bytes.
+// Reads the bytes sent and received from two counters in units of `unit` bytes.
 nvmlReturn_t ReadTraffic(const NvmlLibrary& nvml, nvmlDevice_t device, unsigned int sent,
                          unsigned int received, unsigned int scope, double unit, GpuFamily family,
                          GpuReadings* readings) {
@@ -143,7 +143,7 @@ nvmlReturn_t ReadNvlink(const NvmlLibrary& nvml, nvmlDevice_t device, GpuReading
                      readings);
 }
 
-// The memory of each MIG instance.
+// Reads the memory of each MIG instance.
 nvmlReturn_t ReadMig(const NvmlLibrary& nvml, nvmlDevice_t device, GpuReadings* readings) {
   unsigned int enabled = 0;
   unsigned int pending = 0;
@@ -156,7 +156,7 @@ nvmlReturn_t ReadMig(const NvmlLibrary& nvml, nvmlDevice_t device, GpuReadings* 
   for (unsigned int i = 0; result == NVML_SUCCESS && i < count; ++i) {
     nvmlDevice_t instance = nullptr;
     if (CallNvml(nvml.mig_handle, device, i, &instance) != NVML_SUCCESS) {
-      continue;  // there is none of this number now
+      continue;  // this index is not in use
     }
     nvmlMemory_t memory{};
     result = CallNvml(nvml.memory, instance, &memory);

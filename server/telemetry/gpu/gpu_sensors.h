@@ -1,4 +1,4 @@
-// What NVML's sensors of one GPU read. For gpu_metrics.cc alone.
+// NVML's sensors of a GPU. Used only by gpu_metrics.cc.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,24 @@ nvmlReturn_t CallNvml(Function* function, Arguments... arguments) {
 struct GpuReading {
   GpuFamily family = GpuFamily::kInfo;
   double value = 0;
-  std::vector<std::string> labels = {};  // behind the GPU's
+  std::vector<std::string> labels = {};  // after the GPU's labels
 };
 using GpuReadings = std::vector<GpuReading>;
 
 struct GpuSensor {
-  // The first that it gives; failures are counted under its name.
+  // First metric of the sensor, under which failures are counted.
   GpuFamily family;
-  // What is not NVML_SUCCESS leaves `readings` unused.
+  // `readings` are valid only for NVML_SUCCESS.
   nvmlReturn_t (*read)(const NvmlLibrary& nvml, nvmlDevice_t device, GpuReadings* readings);
 };
 
 inline constexpr size_t kGpuSensors = 12;
 absl::Span<const GpuSensor> GpuSensors();
 
-// What a GPU, or this driver, does not have, as against what fails.
+// Returns true if `result` means that the GPU or driver lacks the sensor, false if it failed.
 bool IsAbsent(nvmlReturn_t result);
 
-// Empty if it does not tell.
+// Returns an empty string if the UUID is unknown.
 std::string UuidOf(const NvmlLibrary& nvml, nvmlDevice_t device);
 
 }  // namespace braid

@@ -1,5 +1,4 @@
-// The functions of NVML that are used, found in the library at run time. One that an older library
-// lacks is null.
+// Functions of NVML, looked up at run time. A function that an older library lacks is nullptr.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,7 +9,7 @@ namespace braid {
 
 class NvmlLibrary {
  public:
-  // `handle`: of dlopen(), for as long as the program runs.
+  // `handle` is from dlopen() and is never closed.
   explicit NvmlLibrary(void* handle) : handle_(handle) {}
 
 #define BRAID_NVML(member, symbol) \

@@ -16,20 +16,20 @@ using ::testing::UnorderedElementsAre;
 
 constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
 
-// What it was told last.
+// Listener that records the latest state.
 class Told final : public HealthListener {
  public:
-  void Tell(const std::string& name, bool serving) override { states[name] = serving; }
+  void OnHealthChange(const std::string& name, bool serving) override { states[name] = serving; }
   std::map<std::string, bool> states;
 };
 
-TEST(HealthTest, AtFirstItIsLiveAndNotReady) {
+TEST(HealthTest, StartsLiveAndNotReady) {
   Health health;
   EXPECT_THAT(health.liveness(), IsOk());
   EXPECT_THAT(health.readiness(), StatusIs(kUnavailable, HasSubstr("the server is starting")));
 }
 
-TEST(HealthTest, AListenerIsToldOfAllThatIsKnownAndOfWhatChanges) {
+TEST(HealthTest, NotifiesListenersOfStateAndChanges) {
   Health health;
   health.SetModel("a", true);
   Told told;
@@ -46,7 +46,7 @@ TEST(HealthTest, AListenerIsToldOfAllThatIsKnownAndOfWhatChanges) {
   EXPECT_THAT(told.states, ::testing::Contains(Pair("b", false)));
 }
 
-TEST(HealthTest, WhoIsNotReadyServesNoModel) {
+TEST(HealthTest, NoModelIsServedUnlessReady) {
   Health health;
   Told told;
   health.Add(&told);
@@ -67,17 +67,17 @@ TEST(HealthTest, ALostDeviceEndsLivenessAndReadinessForGood) {
   health.SetReady();
   const auto nothing = UnorderedElementsAre(Pair("", false), Pair("liveness", false),
                                             Pair("readiness", false), Pair("a", false));
-  health.LoseDevice("device cuda:0 is lost: Xid 79");
+  health.MarkDeviceLost("device cuda:0 is lost: Xid 79");
   EXPECT_THAT(told.states, nothing);
   health.SetReady();
-  health.LoseDevice("device cuda:1 is lost: Xid 79");
+  health.MarkDeviceLost("device cuda:1 is lost: Xid 79");
   EXPECT_THAT(told.states, nothing);
-  // The first is the one to look at.
+  // The first reason is kept.
   EXPECT_THAT(health.liveness(), StatusIs(kUnavailable, HasSubstr("cuda:0")));
   EXPECT_THAT(health.readiness(), StatusIs(kUnavailable, HasSubstr("cuda:0")));
 }
 
-TEST(HealthTest, AModelThatIsNamedAsAStateDoesNotSpeakForIt) {
+TEST(HealthTest, IgnoresModelsWithReservedNames) {
   Health health;
   Told told;
   health.Add(&told);

@@ -54,14 +54,14 @@ TEST_F(HttpServerTest, GetReturnsThePage) {
   EXPECT_EQ(made_, 2);
 }
 
-TEST_F(HttpServerTest, HeadReturnsItsHeadersAlone) {
+TEST_F(HttpServerTest, HeadReturnsOnlyHeaders) {
   const std::string reply = Reply("HEAD", "/page");
   EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(reply, HasSubstr("Content-Length: 9\r\n"));
   EXPECT_THAT(reply, EndsWith("\r\n\r\n"));
 }
 
-TEST_F(HttpServerTest, AnyOtherMethodIsNotAllowed) {
+TEST_F(HttpServerTest, RejectsOtherMethods) {
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
     const std::string reply = Reply(method, "/page");
     EXPECT_THAT(reply, StartsWith("HTTP/1.1 405 ")) << method;
@@ -70,26 +70,26 @@ TEST_F(HttpServerTest, AnyOtherMethodIsNotAllowed) {
   EXPECT_EQ(made_, 0);
 }
 
-TEST_F(HttpServerTest, AnyOtherPathIsNotFound) {
+TEST_F(HttpServerTest, RejectsOtherPaths) {
   for (const char* path : {"/", "/page/", "/pages", "/../etc/passwd", "/page/../..", "/PAGE"}) {
     EXPECT_THAT(Reply("GET", path), StartsWith("HTTP/1.1 404 ")) << path;
   }
 }
 
-TEST_F(HttpServerTest, WhatIsNoRequestIsRefused) {
+TEST_F(HttpServerTest, RejectsInvalidRequests) {
   HttpCall call(server_->port());
   call.Send("what?\r\n\r\n");
   EXPECT_THAT(call.Receive(), HasSubstr(" 400 Bad Request\r\n"));
 }
 
-TEST_F(HttpServerTest, AHeadOfTooManyBytesIsRefused) {
+TEST_F(HttpServerTest, RejectsLargeHeaders) {
   HttpCall call(server_->port());
   call.Send("GET /page HTTP/1.1\r\nX: " + std::string(4096, 'x'));
   EXPECT_THAT(call.Receive(), HasSubstr(" 4"));
   EXPECT_EQ(made_, 0);
 }
 
-TEST_F(HttpServerTest, ABodyThatDoesNotComeIsNotWaitedFor) {
+TEST_F(HttpServerTest, DoesNotWaitForABody) {
   HttpCall call(server_->port());
   const absl::Time start = absl::Now();
   call.Send("GET /page HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
@@ -97,7 +97,7 @@ TEST_F(HttpServerTest, ABodyThatDoesNotComeIsNotWaitedFor) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
 }
 
-TEST_F(HttpServerTest, ThoseWhoSendNoEndAreHungUpOnAndTheOthersServed) {
+TEST_F(HttpServerTest, DisconnectsSlowClientsAndServesOthers) {
   std::list<HttpCall> slow;
   for (int i = 0; i < 2 * HttpServer::kThreads; ++i) {
     slow.emplace_back(server_->port());
@@ -109,14 +109,14 @@ TEST_F(HttpServerTest, ThoseWhoSendNoEndAreHungUpOnAndTheOthersServed) {
   }
 }
 
-TEST_F(HttpServerTest, AnIdleServerEndsAtOnce) {
+TEST_F(HttpServerTest, StopsAtOnceWhenIdle) {
   EXPECT_THAT(Reply("GET", "/page"), EndsWith("the page\n"));
   const absl::Time start = absl::Now();
   server_.reset();
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
 }
 
-TEST_F(HttpServerTest, APortInUseIsNamed) {
+TEST_F(HttpServerTest, NamesAPortInUse) {
   const auto second = HttpServer::Create("127.0.0.1", server_->port(), {});
   EXPECT_THAT(second, StatusIs(absl::StatusCode::kUnavailable,
                                HasSubstr("127.0.0.1:" + std::to_string(server_->port()))));
@@ -130,13 +130,13 @@ TEST(HttpServerAddressTest, ListensOnAllAddressesAndOnNames) {
   }
 }
 
-TEST(HttpServerAddressTest, SaysSoWhereThereIsNoIpv6) {
+TEST(HttpServerAddressTest, ReportsMissingIpv6) {
   const auto server = HttpServer::Create("[::1]", 0, {});
   if (mg_check_feature(MG_FEATURES_IPV6) != 0) {
     ASSERT_THAT(server, IsOk());
     EXPECT_THAT((*server)->port(), ::testing::Gt(0));
   } else {
-    EXPECT_THAT(server, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no IPv6")));
+    EXPECT_THAT(server, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("lacks IPv6")));
   }
 }
 

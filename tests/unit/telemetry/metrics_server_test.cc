@@ -38,7 +38,7 @@ class MetricsServerTest : public ::testing::Test {
   std::unique_ptr<MetricsServer> server_;
 };
 
-// Has a family of its own, once it is allowed to.
+// Source that blocks until it is released.
 class SlowSource final : public prometheus::Collectable {
  public:
   explicit SlowSource(int scrapes) : asked(scrapes) {}
@@ -51,19 +51,19 @@ class SlowSource final : public prometheus::Collectable {
   absl::Notification answer;
 };
 
-TEST_F(MetricsServerTest, ProbesAreToldOfHealth) {
+TEST_F(MetricsServerTest, ProbesReturnHealth) {
   EXPECT_THAT(Get("/healthz"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nok\n")));
   EXPECT_THAT(Get("/readyz"), AllOf(StartsWith("HTTP/1.1 503 Service Unavailable"),
                                     EndsWith("\r\n\r\nthe server is starting\n")));
   health_.SetReady();
   EXPECT_THAT(Get("/readyz"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nok\n")));
-  health_.LoseDevice("device cuda:0 is lost: Xid 79");
+  health_.MarkDeviceLost("device cuda:0 is lost: Xid 79");
   for (const char* path : {"/healthz", "/readyz"}) {
     EXPECT_THAT(Get(path), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("cuda:0"))) << path;
   }
 }
 
-TEST_F(MetricsServerTest, MetricsAreThoseOfAllSources) {
+TEST_F(MetricsServerTest, ServesMetricsOfAllSources) {
   ModelMetrics model(&metrics_, "fashion");
   model.CountBatch(3);
   const auto source = std::make_shared<SlowSource>(1);
@@ -74,7 +74,7 @@ TEST_F(MetricsServerTest, MetricsAreThoseOfAllSources) {
                                      HasSubstr("# TYPE slow_total counter")));
 }
 
-TEST_F(MetricsServerTest, ASourceThatIsRemovedIsNotAsked) {
+TEST_F(MetricsServerTest, DoesNotUseARemovedSource) {
   const auto source = std::make_shared<SlowSource>(1);
   source->answer.Notify();
   server_->Add(source);
@@ -82,7 +82,7 @@ TEST_F(MetricsServerTest, ASourceThatIsRemovedIsNotAsked) {
   EXPECT_THAT(Get("/metrics"), AllOf(HasSubstr("# TYPE braid_"), Not(HasSubstr("slow_total"))));
 }
 
-TEST_F(MetricsServerTest, ScrapesThatHangLeaveProbesAlone) {
+TEST_F(MetricsServerTest, ProbesWorkWhileScrapesHang) {
   constexpr int kHanging = HttpServer::kThreads - 2;
   const auto source = std::make_shared<SlowSource>(kHanging);
   server_->Add(source);
@@ -93,7 +93,7 @@ TEST_F(MetricsServerTest, ScrapesThatHangLeaveProbesAlone) {
   }
   source->asked.Wait();
   EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200 "));
-  EXPECT_THAT(Get("/metrics"), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("the limit")));
+  EXPECT_THAT(Get("/metrics"), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("at most 2")));
   source->answer.Notify();
   for (std::thread& scraper : scrapers) {
     scraper.join();
@@ -101,7 +101,7 @@ TEST_F(MetricsServerTest, ScrapesThatHangLeaveProbesAlone) {
   EXPECT_THAT(replies, ::testing::Each(StartsWith("HTTP/1.1 200 ")));
 }
 
-TEST_F(MetricsServerTest, APortInUseIsNamedWithItsFlag) {
+TEST_F(MetricsServerTest, NamesTheFlagOfAPortInUse) {
   EXPECT_THAT(MetricsServer::Create("127.0.0.1", server_->port(), metrics_, health_),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--metrics_port")));
 }

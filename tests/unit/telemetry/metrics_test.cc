@@ -26,7 +26,7 @@ std::string Scrape(const Metrics& metrics) {
   return prometheus::TextSerializer().Serialize(metrics.registry()->Collect());
 }
 
-TEST(MetricsTest, RequestsAreCountedByMethodModelAndCode) {
+TEST(MetricsTest, CountsRequestsByMethodModelAndCode) {
   Metrics metrics;
   const ModelMetrics model(&metrics, "m");
   metrics.CountRequest("ModelInfer", "m", "OK", absl::Milliseconds(3));
@@ -39,7 +39,7 @@ TEST(MetricsTest, RequestsAreCountedByMethodModelAndCode) {
                           HasSubstr(absl::StrCat(kRequests, "\"INTERNAL\"", kMethod, "1"))));
 }
 
-TEST(MetricsTest, ANameThatIsNoModelsMakesNoSeries) {
+TEST(MetricsTest, UnknownModelNamesCreateNoSeries) {
   Metrics metrics;
   for (const char* name : {"m", "../../etc", "a\nb", ""}) {
     metrics.CountRequest("ModelInfer", name, "NOT_FOUND", absl::Milliseconds(3));
@@ -65,7 +65,7 @@ TEST(MetricsTest, DurationsAreAHistogramInSeconds) {
               HasSubstr("braid_request_duration_seconds_count{method=\"Step\",model=\"\"} 2"));
 }
 
-TEST(MetricsTest, DeniedCallsAreThereBeforeTheFirst) {
+TEST(MetricsTest, DeniedCallsStartAtZero) {
   Metrics metrics;
   EXPECT_THAT(Scrape(metrics), HasSubstr("braid_access_denied_total{reason=\"role\"} 0"));
   metrics.CountDenied("role");
@@ -86,7 +86,7 @@ TEST(ModelMetricsTest, BatchesCountRowsAndSamples) {
   EXPECT_THAT(text, HasSubstr("braid_inference_samples_total{model=\"fashion\"} 67"));
 }
 
-TEST(ModelMetricsTest, TheQueueGoesUpAndDown) {
+TEST(ModelMetricsTest, TracksQueuedRows) {
   Metrics metrics;
   ModelMetrics model(&metrics, "fashion");
   model.AddQueuedRows(20);
@@ -97,7 +97,7 @@ TEST(ModelMetricsTest, TheQueueGoesUpAndDown) {
                     HasSubstr("braid_queue_duration_seconds_sum{model=\"fashion\"} 0.002")));
 }
 
-TEST(ModelMetricsTest, TheSeriesGoWithTheLastOfAModel) {
+TEST(ModelMetricsTest, RemovesSeriesWithTheLastUserOfAModel) {
   Metrics metrics;
   const ModelMetrics other(&metrics, "other");
   std::optional<ModelMetrics> before(std::in_place, &metrics, "m");
@@ -108,7 +108,7 @@ TEST(ModelMetricsTest, TheSeriesGoWithTheLastOfAModel) {
   EXPECT_THAT(Scrape(metrics), HasSubstr("braid_queue_rows{model=\"m\"} 5"));
   before.reset();
   EXPECT_THAT(Scrape(metrics), AllOf(Not(HasSubstr("model=\"m\"")), HasSubstr("model=\"other\"")));
-  // One that comes after it starts anew.
+  // A later user starts at zero.
   const ModelMetrics again(&metrics, "m");
   EXPECT_THAT(Scrape(metrics), HasSubstr("braid_queue_rows{model=\"m\"} 0"));
 }
@@ -150,7 +150,7 @@ TEST(DeviceMetricsTest, WaitsByWork) {
                                      HasSubstr(absl::StrCat(kName, "_sum", kTraining, "} 2"))));
 }
 
-TEST(PhaseTest, EveryPhaseHasANameOfItsOwn) {
+TEST(PhaseTest, EveryPhaseHasAUniqueName) {
   std::vector<std::string> names;
   for (int p = 0; p < kPhases; ++p) {
     names.emplace_back(PhaseName(static_cast<Phase>(p)));
@@ -159,7 +159,7 @@ TEST(PhaseTest, EveryPhaseHasANameOfItsOwn) {
                                             "reduce", "update", "broadcast", "copy_out"));
 }
 
-TEST(TrainerMetricsTest, TheSeriesGoWithTheTrainer) {
+TEST(TrainerMetricsTest, RemovesSeriesWithTheTrainer) {
   Metrics metrics;
   std::optional<TrainerMetrics> a(std::in_place, &metrics, "a");
   TrainerMetrics b(&metrics, "b");
@@ -179,12 +179,12 @@ TEST(TrainerMetricsTest, TheSeriesGoWithTheTrainer) {
   a.reset();
   EXPECT_THAT(Scrape(metrics), AllOf(Not(HasSubstr("trainer=\"a\"")),
                                      HasSubstr("braid_training_loss{trainer=\"b\"} 2")));
-  a.emplace(&metrics, "a");  // one that comes after it starts anew
+  a.emplace(&metrics, "a");  // a later trainer starts at zero
   a->RecordLoss(1, 5);
   EXPECT_THAT(Scrape(metrics), HasSubstr("braid_training_samples_total{trainer=\"a\"} 5"));
 }
 
-TEST(TrainerMetricsTest, WhatIsNotKnownYetIsAbsent) {
+TEST(TrainerMetricsTest, UnknownValuesAreAbsent) {
   Metrics metrics;
   TrainerMetrics trainer(&metrics, "a");
   EXPECT_THAT(Scrape(metrics), AllOf(HasSubstr("braid_training_skipped_steps_total"),
@@ -200,7 +200,7 @@ TEST(TrainerMetricsTest, WhatIsNotKnownYetIsAbsent) {
           HasSubstr("braid_checkpoint_last_written_timestamp_seconds{trainer=\"a\"} 1500000000")));
 }
 
-TEST(MetricsTest, ManyThreadsCount) {
+TEST(MetricsTest, CountsFromManyThreads) {
   Metrics metrics;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

@@ -30,7 +30,7 @@ std::map<std::string, double> Read(const ProcessMetrics& metrics) {
   return values;
 }
 
-TEST(ProcessMetricsTest, TellsWhatTheKernelTells) {
+TEST(ProcessMetricsTest, ReadsTheKernelsFiles) {
   std::map<std::string, double> values = Read(ProcessMetrics());
   EXPECT_EQ(values.size(), ProcessMetrics::Descriptions().size());
   rusage usage = {};
@@ -48,7 +48,7 @@ TEST(ProcessMetricsTest, TellsWhatTheKernelTells) {
   EXPECT_EQ(values["process_max_fds"], static_cast<double>(limit.rlim_cur));
 }
 
-TEST(ProcessMetricsTest, OpenFilesAreCounted) {
+TEST(ProcessMetricsTest, CountsOpenFiles) {
   const ProcessMetrics metrics;
   const double before = Read(metrics)["process_open_fds"];
   const int copy = dup(0);
@@ -56,10 +56,10 @@ TEST(ProcessMetricsTest, OpenFilesAreCounted) {
   close(copy);
 }
 
-TEST(ProcessMetricsTest, WhatCannotBeReadIsAbsent) {
+TEST(ProcessMetricsTest, UnreadableMetricsAreAbsent) {
   const TempDir proc;
   EXPECT_TRUE(Read(ProcessMetrics(proc.path().string())).empty());
-  // A name with what parts fields in it, and fewer fields than there should be.
+  // A program name with separators, and too few fields.
   proc.Write("self/stat", "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 100 200\n");
   proc.Write("self/limits", "Max open files            unlimited\n");
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));

@@ -29,7 +29,7 @@ std::string Serialize(const prometheus::Collectable& collectable) {
   return prometheus::TextSerializer().Serialize(collectable.Collect());
 }
 
-TEST(StateMetricsTest, TellsHowTheServerStands) {
+TEST(StateMetricsTest, ReportsTheServersState) {
   const StateMetrics metrics([] {
     ServerState state{"1.2", 3, 4096, {{"m", 7}}, {}, 2, 1};
     state.devices.push_back({"cpu:0", "cpu", "", "", true, {{"models", 40}}});
@@ -53,14 +53,14 @@ TEST(StateMetricsTest, TellsHowTheServerStands) {
                                         HasSubstr("braid_build_info{version=\"1.2\"} 1\n")));
 }
 
-TEST(StateMetricsTest, WhatThereIsNoneOfIsAbsent) {
+TEST(StateMetricsTest, EmptyFamiliesAreAbsent) {
   const StateMetrics metrics([] { return ServerState{"1.2"}; });
   EXPECT_THAT(Serialize(metrics),
               AllOf(HasSubstr("braid_requests_in_flight 0\n"), Not(HasSubstr("braid_model_ready")),
                     Not(HasSubstr("braid_device"))));
 }
 
-// What a large server has: 100 models that are asked in two ways, 8 devices.
+// Large server: 100 models with two methods each, and 8 devices.
 class LargeServer {
  public:
   LargeServer() {
@@ -84,7 +84,7 @@ class LargeServer {
                                 {{"models", 1}, {"trainers", 1}, {"allocator", 1}, {"cache", 1}}});
     }
   }
-  // The bytes of a scrape.
+  // Returns the size of a scrape in bytes.
   size_t Scrape() const {
     size_t bytes = Serialize(*metrics_.registry()).size();
     bytes += Serialize(StateMetrics([this] { return state_; })).size();
@@ -97,15 +97,15 @@ class LargeServer {
   ServerState state_;
 };
 
-// Of the calling thread: a scrape waits for nothing, and the machine may be busy with something
-// else.
+// CPU time of the calling thread, because other processes may keep the machine busy and a scrape
+// does not wait.
 absl::Duration ThreadTime() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return absl::DurationFromTimespec(time);
 }
 
-// Sanitizers take time of their own.
+// Sanitizers are slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr absl::Duration kMaxScrapeBytes = absl::Milliseconds(200);
 #else

@@ -22,7 +22,7 @@ using ::testing::Not;
 constexpr char kFirst[] = "{gpu=\"0\",uuid=\"GPU-aa\"";
 constexpr char kSecond[] = "{gpu=\"1\",uuid=\"GPU-bb\"";
 
-// What a scrape of the fake library's GPUs reads.
+// Scrape of the fake library's GPUs.
 std::string Scrape(const GpuMetrics& metrics) {
   return prometheus::TextSerializer().Serialize(metrics.Collect());
 }
@@ -42,7 +42,7 @@ class GpuMetricsTest : public ::testing::Test {
   std::string text_;
 };
 
-TEST_F(GpuMetricsTest, EachGpuIsNamed) {
+TEST_F(GpuMetricsTest, NamesEachGpu) {
   EXPECT_THAT(
       text_,
       HasSubstr(Line("braid_gpu_info",
@@ -74,20 +74,20 @@ TEST_F(GpuMetricsTest, ReadingsAreInBaseUnits) {
   EXPECT_THAT(text_, HasSubstr(Line("braid_gpu_utilization_ratio", kSecond, "0.05")));
 }
 
-TEST_F(GpuMetricsTest, ASensorThatFailsIsAbsentAndCounted) {
+TEST_F(GpuMetricsTest, AFailedSensorIsAbsentAndCounted) {
   EXPECT_THAT(text_, Not(HasSubstr(std::string("braid_gpu_power_watts") + kSecond)));
   const std::string failed = std::string(kSecond) + ",sensor=\"braid_gpu_power_watts\"";
   EXPECT_THAT(text_, HasSubstr(Line("braid_gpu_sensor_errors_total", failed, "1")));
   EXPECT_THAT(Scrape(*metrics_), HasSubstr(Line("braid_gpu_sensor_errors_total", failed, "2")));
 }
 
-TEST_F(GpuMetricsTest, ASensorThatAGpuDoesNotHaveIsAbsentAndNoFailure) {
+TEST_F(GpuMetricsTest, AMissingSensorIsAbsentAndNotCounted) {
   EXPECT_THAT(text_, AllOf(Not(HasSubstr(std::string("braid_gpu_ecc_errors_total") + kSecond)),
                            Not(HasSubstr(std::string("braid_gpu_nvlink_bytes_total") + kSecond)),
                            Not(HasSubstr("sensor=\"braid_gpu_ecc_errors_total\""))));
 }
 
-TEST_F(GpuMetricsTest, MigInstancesTellTheirMemory) {
+TEST_F(GpuMetricsTest, ReportsMemoryOfMigInstances) {
   const std::string first = std::string(kFirst) + ",mig=\"0\",mig_uuid=\"MIG-cc\"";
   const std::string other = std::string(kFirst) + ",mig=\"3\",mig_uuid=\"MIG-dd\"";
   EXPECT_THAT(text_, AllOf(HasSubstr(Line("braid_gpu_mig_memory_used_bytes", first, "102")),
@@ -96,7 +96,7 @@ TEST_F(GpuMetricsTest, MigInstancesTellTheirMemory) {
                            Not(HasSubstr("braid_gpu_mig_memory_used_bytes{gpu=\"1\""))));
 }
 
-TEST_F(GpuMetricsTest, AGpuIsFoundByItsUuidOrElseWhereItIs) {
+TEST_F(GpuMetricsTest, FindsAGpuByUuidOrPciId) {
   const auto by_uuid = metrics_->Find("GPU-bb", "0000:3b:00.0");
   ASSERT_TRUE(by_uuid.has_value());
   EXPECT_EQ(by_uuid->gpu, "1");
@@ -108,8 +108,8 @@ TEST_F(GpuMetricsTest, AGpuIsFoundByItsUuidOrElseWhereItIs) {
   EXPECT_FALSE(metrics_->Find("GPU-zz", "0000:99:00.0").has_value());
 }
 
-// Every family of the table, with its labels in their order: the XID error is the fake's to tell.
-TEST_F(GpuMetricsTest, WhatIsDocumentedIsCollected) {
+// All families of the table with their labels. The fake library reports an XID error.
+TEST_F(GpuMetricsTest, CollectsEveryDocumentedMetric) {
   std::map<std::string, std::vector<std::string>> collected;
   for (const prometheus::MetricFamily& family : metrics_->Collect()) {
     std::vector<std::string>& labels = collected[family.name];
@@ -123,8 +123,8 @@ TEST_F(GpuMetricsTest, WhatIsDocumentedIsCollected) {
   }
 }
 
-// The fake library tells of one error in all.
-TEST(GpuXidTest, XidErrorsAreCounted) {
+// The fake library reports one error.
+TEST(GpuXidTest, CountsXidErrors) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto metrics, GpuMetrics::Open(BRAID_FAKE_NVML));
   const std::string line =
       Line("braid_gpu_xid_errors_total", std::string(kFirst) + ",xid=\"79\"", "1");
@@ -132,7 +132,7 @@ TEST(GpuXidTest, XidErrorsAreCounted) {
   EXPECT_THAT(Scrape(*metrics), HasSubstr(line));
 }
 
-TEST(GpuMetricsOpenTest, WithoutTheLibraryThereIsAReason) {
+TEST(GpuMetricsOpenTest, ReportsAMissingLibrary) {
   EXPECT_THAT(GpuMetrics::Open("libno-such-nvml.so.1"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("libno-such-nvml.so.1")));
 }

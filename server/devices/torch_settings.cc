@@ -3,7 +3,11 @@
 #include <cstdlib>
 
 #include "ATen/Context.h"
+#include "ATen/Parallel.h"
+#include "c10/core/AutogradState.h"
 #include "c10/util/Logging.h"
+#include "server/devices/signal_stack.h"
+#include "torch/csrc/jit/runtime/graph_executor.h"
 
 namespace braid {
 
@@ -22,5 +26,12 @@ void SetNumerics(bool tf32, bool deterministic) {
 }
 
 void LimitTorchLog() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
+
+void SetUpWorkerThread(int threads) {
+  at::set_num_threads(threads);
+  UseSignalStacks(threads);
+  torch::jit::setGraphExecutorOptimize(false);
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
 
 }  // namespace braid

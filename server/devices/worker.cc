@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "server/devices/host_allocator.h"
-#include "server/devices/thread_setup.h"
+#include "server/devices/torch_settings.h"
 #include "server/telemetry/log.h"
 
 namespace braid {

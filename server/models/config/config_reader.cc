@@ -595,7 +595,7 @@ const std::map<absl::string_view, std::vector<absl::string_view>>& SupportedTrit
       new std::map<absl::string_view, std::vector<absl::string_view>>{
           // Neither mode computes gradients, as in Triton.
           {"INFERENCE_MODE", {"true", "false"}},
-          // The optimizing executor is always off (devices/thread_setup.cc). "false" is Triton's
+          // The optimizing executor is always off (devices/torch_settings.cc). "false" is Triton's
           // default, so it does not request the optimizing executor.
           {"DISABLE_OPTIMIZED_EXECUTION", {"true", "false"}},
           {"ENABLE_JIT_EXECUTOR", {"false"}},

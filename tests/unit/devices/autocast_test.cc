@@ -9,7 +9,7 @@
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
 #include "gtest/gtest.h"
-#include "server/devices/thread_setup.h"
+#include "server/devices/torch_settings.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/jit/api/module.h"
 

@@ -10,7 +10,7 @@
 #include "ATen/ATen.h"
 #include "ATen/CPUGeneratorImpl.h"
 #include "gtest/gtest.h"
-#include "server/devices/thread_setup.h"
+#include "server/devices/torch_settings.h"
 #include "torch/csrc/jit/api/module.h"
 
 namespace braid {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "server/devices/thread_setup.h"
+#include "server/devices/torch_settings.h"
 
 namespace braid {
 namespace {

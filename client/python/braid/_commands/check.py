@@ -100,7 +100,7 @@ def _check(path: Path) -> str:
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         than = "expected" if made == here else made
         raise ExportError(
-            f"{path}: {found}: self-test failed: PyTorch {here} computes different results than "
+            f"{path}: {found}: self-test failed: PyTorch {here} computes other results than "
             f"{than}: {differences[0]}{more}: export the model again with PyTorch {here}"
         )
     return f"{found}: self-test passed with PyTorch {here}"

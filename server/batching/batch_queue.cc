@@ -74,7 +74,7 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, RunMode
   }
   FailExpired(expired);
   BRAID_RETURN_IF_ERROR(added);
-  if (!here || !RunInline()) {
+  if (!run_inline || !RunInline()) {
     WakeWorkers(wanted);
     // A request that ran inline has nothing left to expire.
     if (expires && expiries_ != nullptr) {

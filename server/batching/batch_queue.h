@@ -79,8 +79,9 @@ class BatchQueue final : public RequestQueue,
   void CountQueued(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Workers to wake for the waiting rows and the retries.
   int64_t WorkersWanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WakeWorkers(int64_t wanted);
-  // Runs the next batch on the calling thread, for a worker that is free; false: there is none.
+  void WakeWorkers(int64_t count);
+  // Runs the next batch on the calling thread in place of an idle worker. False if there is no
+  // batch or no idle worker.
   bool RunInline();
   size_t ReplicaOf(const Worker& worker) const;
   // Returns when expiries_ must call Expire(), if that is earlier than the call it already knows

@@ -40,14 +40,14 @@ double RangeShare(const at::Tensor& tensor) {
   if (values.numel() == 0) {
     return 0;
   }
-  const auto [least, most] = RangeOf(values);
-  return RangeShare(least, most, values.scalar_type());
+  const auto [min, max] = RangeOf(values);
+  return RangeShare(min, max, values.scalar_type());
 }
 
-double RangeShare(double least, double most, at::ScalarType type) {
-  const double magnitude = std::max(std::abs(least), std::abs(most));
-  return std::isfinite(magnitude) && std::isfinite(least) ? magnitude / LargestOf(type)
-                                                          : std::numeric_limits<double>::infinity();
+double RangeShare(double min, double max, at::ScalarType type) {
+  const double magnitude = std::max(std::abs(min), std::abs(max));
+  return std::isfinite(magnitude) && std::isfinite(min) ? magnitude / MaxOf(type)
+                                                        : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace braid

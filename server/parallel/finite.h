@@ -9,8 +9,8 @@ namespace braid {
 // if an element is not finite, 0 if there are no elements. The sum of tensors is finite if their
 // shares add up to less than 1. Reads the tensor once.
 double RangeShare(const at::Tensor& tensor);
-// The same of a tensor of `type` whose elements are between `least` and `most`, both NaN if an
-// element is.
-double RangeShare(double least, double most, at::ScalarType type);
+// RangeShare() of a tensor of `type` with elements from `min` to `max`. Both are NaN if an element
+// is NaN.
+double RangeShare(double min, double max, at::ScalarType type);
 
 }  // namespace braid

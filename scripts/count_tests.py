@@ -3,10 +3,11 @@
 
 usage: count_tests.py DIRECTORY
 
-DIRECTORY holds, for each suite, NAME.status (its exit status) and, where it wrote one, NAME.xml
-(JUnit, of pytest or GoogleTest). A suite without NAME.xml counts as one test; one that ended with an
-error although none of its tests failed has failed once more. Prints a line a suite and, last, the
-totals: "N passed, N failed, N skipped". Exits with 1 if anything failed or nothing passed.
+For each suite, DIRECTORY contains NAME.status (its exit status), NAME.seconds (how long it ran) and
+perhaps NAME.xml (JUnit, written by pytest or GoogleTest). A suite without NAME.xml counts as one
+test. A suite that exits with an error although no test failed counts as one more failure. Prints a
+line per suite, then the totals: "N passed, N failed, N skipped". Exits with 1 if anything failed or
+nothing passed.
 """
 
 import pathlib
@@ -14,21 +15,21 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 OUTCOMES = ("passed", "failed", "skipped")
-# pytest's exit status where no test ran; it is also that of files that skip themselves whole.
+# pytest's exit status when no test ran, which includes files that skip themselves.
 PYTEST_NOTHING_RAN = 5
 
 
 def outcome(case):
-    """What a JUnit <testcase> says of its test."""
+    """Returns the outcome of a JUnit <testcase>."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    # GoogleTest says of a disabled test that it was not run, in an attribute.
+    # GoogleTest marks a disabled test with an attribute.
     not_run = case.find("skipped") is not None or case.get("status") == "notrun"
     return "skipped" if not_run else "passed"
 
 
 def count(status, junit):
-    """{outcome: number} of a suite; `junit` is its JUnit text, None if it wrote none."""
+    """Returns {outcome: number} for a suite. `junit` is its JUnit text, None if it wrote none."""
     counts = dict.fromkeys(OUTCOMES, 0)
     if junit is not None:
         try:
@@ -58,7 +59,8 @@ def main():
     for status in sorted(suites, key=lambda path: path.stat().st_mtime_ns):
         junit = status.with_suffix(".xml")
         counts = count(int(status.read_text()), junit.read_bytes() if junit.exists() else None)
-        print(f"{status.stem:10} {describe(counts)}")
+        seconds = int(status.with_suffix(".seconds").read_text())
+        print(f"{status.stem:20} {seconds:5} s  {describe(counts)}")
         for name in OUTCOMES:
             totals[name] += counts[name]
     print(describe(totals))

@@ -48,14 +48,22 @@ def run(directory):
                           capture_output=True, text=True, check=False)
 
 
-def test_totals_come_last_and_alone(tmp_path):
-    (tmp_path / "unit.status").write_text("0\n")
+def write_suite(directory, name, status, seconds):
+    (directory / f"{name}.status").write_text(f"{status}\n")
+    (directory / f"{name}.seconds").write_text(f"{seconds}\n")
+
+
+def test_suites_with_their_times_and_then_the_totals(tmp_path):
+    write_suite(tmp_path, "unit", 0, 61)
     (tmp_path / "unit.xml").write_text(GOOGLETEST)
-    (tmp_path / "format.status").write_text("0\n")
+    write_suite(tmp_path, "format", 0, 2)
     result = run(tmp_path)
-    assert result.stdout.splitlines()[-1] == "3 passed, 0 failed, 2 skipped"
+    unit, format, totals = result.stdout.splitlines()
+    assert unit.split() == "unit 61 s 2 passed, 0 failed, 2 skipped".split()
+    assert format.split() == "format 2 s 1 passed, 0 failed, 0 skipped".split()
+    assert totals == "3 passed, 0 failed, 2 skipped"
     assert result.returncode == 0
-    (tmp_path / "e2e.status").write_text("1\n")
+    write_suite(tmp_path, "e2e", 1, 0)
     result = run(tmp_path)
     assert result.stdout.splitlines()[-1] == "3 passed, 1 failed, 2 skipped"
     assert result.returncode == 1

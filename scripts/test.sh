@@ -1,38 +1,75 @@
 #!/usr/bin/env bash
 # Sets up, then runs every test and the quick checks of the house. Goes on after a failure; ends
-# with the totals and a status of 1 if anything failed.
+# with the time of each suite, the totals, and a status of 1 if anything failed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-if (($#)); then
-  say "usage: scripts/test.sh" >&2
-  exit 2
-fi
+usage() {
+  cat <<'END'
+usage: scripts/test.sh [--quick]
+
+  --quick  for the edit loop: a selection of the Python and end-to-end tests, without the tests of
+           deploy/ and of the documentation; at most 3 minutes on a built tree
+END
+}
+
+# The files of --quick: together two minutes on one core.
+quick_python=(
+  client/python/tests/test_*.py
+  --ignore=client/python/tests/test_stream.py
+  --ignore=client/python/tests/test_readme.py
+  client/python/tests/exporter/test_{check_command,hooks,layout}.py
+)
+quick_e2e=(
+  tests/e2e/test_{access,errors_inference,errors_training,gradients,inference}.py
+  tests/e2e/test_{startup,stream,tritonclient_api,wire}.py
+  -k "not aot and not exported" # Compiling the models takes a minute.
+)
+
+quick=no
+case ${1:-} in
+  '') ;;
+  --quick) quick=yes ;;
+  --help | -h) usage && exit ;;
+  *) usage >&2 && exit 2 ;;
+esac
 scripts/setup.sh
 
 results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
+workers=$(nproc)
+((workers <= 8)) || workers=8
 
-# Runs a suite and notes its status; its JUnit file, if it writes one, is RESULTS/NAME.xml.
+# Runs a suite and records its status and its seconds. Its JUnit file, if any, is RESULTS/NAME.xml.
 suite() { # NAME COMMAND...
-  local name=$1 rc=0
+  local name=$1 rc=0 start=$SECONDS
   shift
   printf '\n== %s\n' "$name"
   "$@" || rc=$?
   printf '%d\n' "$rc" >"$results/$name.status"
+  printf '%d\n' $((SECONDS - start)) | tee "$results/$name.seconds" | sed "s/.*/$name: & s/"
 }
 
-# Ends a suite that hangs with SIGINT, for pytest's fixtures to stop the servers that they started.
+# Interrupts a suite that hangs, so that pytest's fixtures stop their servers.
 limited() { timeout --foreground --signal=INT --kill-after=60 1800 "$@"; }
 
-python_suite() { # NAME PATH...
+python_suite() { # NAME OPTION-OR-PATH...
   suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "${@:2}"
 }
 
-unit_suite() { # NAME
-  suite "$1" limited "build/release/bin/$1" --gtest_brief=1 --gtest_output="xml:$results/$1.xml"
+# Runs test files in parallel processes.
+parallel_suite() { # NAME OPTION-OR-PATH...
+  python_suite "$1" -n "$workers" --dist loadfile "${@:2}"
+}
+
+unit_suites() {
+  local program name
+  for program in build/release/bin/*_test; do
+    name=${program##*/}
+    suite "$name" limited "$program" --gtest_brief=1 --gtest_output="xml:$results/$name.xml"
+  done
 }
 
 # Checks that the generated files are up to date.
@@ -45,23 +82,34 @@ check_generated() {
   say "generate.sh: up to date"
 }
 
-suite format scripts/format.sh --check
-suite includes scripts/check_includes.py
-suite generated check_generated
-suite protocol .venv/bin/python scripts/check_protocol.py
-suite docs limited scripts/docs.sh
-python_suite scripts scripts
-for program in build/release/bin/*_test; do
-  unit_suite "${program##*/}"
-done
-python_suite python client/python/tests
-# The end-to-end tests have Prometheus among them.
-suite deploy-tools limited scripts/setup_deploy.sh
-python_suite e2e tests/e2e
-PYTHONPATH=.venv/tritonclient-2.49.0 \
-  python_suite tritonclient-2.49.0 tests/e2e/test_tritonclient_*.py
-python_suite gpu tests/gpu
-python_suite deploy tests/deploy
+check_suites() {
+  suite format scripts/format.sh --check
+  suite includes scripts/check_includes.py
+  suite generated check_generated
+  suite protocol .venv/bin/python scripts/check_protocol.py
+}
+
+if [[ $quick == yes ]]; then
+  { check_suites; unit_suites; } >"$results/checks.log" 2>&1 &
+  python_suite python "${quick_python[@]}"
+  python_suite e2e "${quick_e2e[@]}"
+  wait
+  cat "$results/checks.log"
+else
+  check_suites
+  suite docs limited scripts/docs.sh
+  python_suite scripts scripts
+  unit_suites
+  parallel_suite python client/python/tests
+  # The end-to-end tests use Prometheus.
+  suite deploy-tools limited scripts/setup_deploy.sh
+  parallel_suite e2e -m "not serial" tests/e2e
+  python_suite e2e-serial -m serial tests/e2e
+  PYTHONPATH=.venv/tritonclient-2.49.0 \
+    python_suite tritonclient-2.49.0 tests/e2e/test_tritonclient_*.py
+  python_suite gpu tests/gpu
+  parallel_suite deploy tests/deploy
+fi
 
 printf '\n'
 exec scripts/count_tests.py "$results"

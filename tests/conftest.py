@@ -23,6 +23,7 @@ pytest.register_assert_rewrite("e2e.support")
 
 from e2e.support import models
 from e2e.support.server import Server
+from e2e.support.sharing import make_once
 
 # Several servers, the clients and the oracle share the cores, where intra-op threads that wait for
 # each other by spinning take ten times as long as one.
@@ -32,14 +33,16 @@ ONE_THREAD = "--cpu_threads=1"
 
 @pytest.fixture(scope="session")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """repositories(format): all models of `models.py` that it can hold, exported once. Never served
-    itself: servers get copies."""
+    """repositories(format): all models of `models.py` that the format can represent, exported once
+    for all test processes. Servers get copies."""
 
     @functools.cache
     def get(format: str) -> Path:
-        directory = tmp_path_factory.mktemp(f"repository-{format}")
-        models.export_all(directory, format)
-        return directory
+        return make_once(
+            tmp_path_factory,
+            f"repository-{format}",
+            lambda directory: models.export_all(directory, format),
+        )
 
     return get
 

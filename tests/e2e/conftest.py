@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import braid
@@ -9,6 +10,7 @@ import pytest
 from e2e.support import durable, models, training_models
 from e2e.support.durable import DurableServer
 from e2e.support.server import Server
+from e2e.support.sharing import make_once
 
 
 FORMATS = {
@@ -60,8 +62,13 @@ def training_server(
 ) -> Iterator[Server]:
     """Four CPU devices, of which a trainer takes as many as `training.on` says, and the models of
     `training_models` in one format. Must end with exit code 0."""
+    exported = make_once(
+        tmp_path_factory,
+        f"training-{request.param}",
+        lambda directory: training_models.export_all(directory, request.param),
+    )
     directory = tmp_path_factory.mktemp("training")
-    training_models.export_all(directory / "models", request.param)
+    shutil.copytree(exported, directory / "models")
     with Server(
         directory / "models", "cpu*4", directory / "run", ("--cpu_threads=1",), data=False
     ) as server:

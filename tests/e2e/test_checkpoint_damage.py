@@ -83,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
         yield server
 
 
-@pytest.mark.parametrize(("damage", "file"), DAMAGES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("damage", "file"), DAMAGES)
 def test_a_damaged_checkpoint_is_not_restored(
     server: DurableServer, client: braid.Client, damage: Callable[[Path], None], file: str
 ) -> None:

@@ -244,6 +244,7 @@ def test_ten_thousand_idle_connections(
     assert_drains_empty(server)
 
 
+# Takes 20 s: the time that the server allows for a handshake.
 def test_connections_that_never_say_who_they_are(start_server: Callable[..., Server]) -> None:
     """Half a preface, half a frame: the server ends them by itself."""
     server = start_server("cpu*1", names=("mlp",))

@@ -13,6 +13,9 @@ from e2e.support.protocol import channel, message
 from e2e.support.server import Server
 from torch import Tensor, nn
 
+# Takes 28 s and 12 GiB: the largest message that gRPC can carry.
+pytestmark = pytest.mark.serial
+
 InferRequest = message("inference.ModelInferRequest")
 InferResponse = message("inference.ModelInferResponse")
 INFER = "/inference.GRPCInferenceService/ModelInfer"

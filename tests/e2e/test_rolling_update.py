@@ -13,6 +13,7 @@ from e2e.support import rolling
 from e2e.support.load_balancer import Balancer
 from e2e.support.server import ROOT, Server
 
+pytestmark = pytest.mark.serial
 TIMES = 3
 ALONE_TIMES = 5
 # Requests/s of the 1,000 that are offered: compilers and other tests may have most of the machine.

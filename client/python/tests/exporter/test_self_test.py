@@ -103,7 +103,9 @@ def test_large_tensors_are_generated_with_their_statistics():
     torch.randn(5).bfloat16(), torch.randn(3, 4).t(), torch.tensor([2**64 - 1], dtype=torch.uint64),
     torch.full((100, 100), -math.inf).triu(1), torch._neg_view(torch.ones(3)),
     torch._efficientzerotensor([3]),
-], ids=str)
+], ids=[
+    "large", "scalar", "bool", "empty", "bfloat16", "transposed", "uint64", "infinite", "negated", "zeros",
+])
 def test_small_and_special_tensors_are_stored(tensor):
     said = tensors.describe(tensor, seed=1)
     assert "generated" not in said

@@ -1,16 +1,18 @@
-"""Models that nobody wrote for this server, as exported pairs: 50 steps on replicas are 50 steps of
-plain PyTorch, and with dropout they repeat. resnet18 and BERT are in test_models_nobody_wrote.py;
-scripts/train_foreign_pairs.py has them all, vit_b_16 whole, on 1 to 4 replicas."""
+"""Trains and serves exported pairs of torchvision's models and compares them with plain PyTorch.
+resnet18 and BERT are in test_models_nobody_wrote.py; scripts/train_foreign_pairs.py trains all of
+them and vit_b_16, 50 steps on 1 to 4 replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import braid
+import numpy as np
 import pytest
+import torch
 from e2e.support import long_training, oracle, third_party_pairs, training
 
-STEPS = 50
+STEPS = 25
 SEEDS = (7, 7, 8)
 
 
@@ -36,6 +38,17 @@ def test_training_equals_pytorch(
     assert wanted.losses[-1] < 0.8 * wanted.losses[0]
     actual = third_party_pairs.on_server(client_of(replicas), name, STEPS)
     oracle.assert_equal_runs(actual, wanted, 1e-9)
+
+
+# Batches of 333 rows are split.
+@pytest.mark.parametrize("rows", [1, 7, 333])
+def test_outputs_equal_pytorch(client_of: Callable[[int], braid.Client], rows: int) -> None:
+    recipe = third_party_pairs.RECIPES["mobilenet_v3_small"]
+    ((inputs, _),) = recipe.batches(1, rows)
+    (actual,) = client_of(3).infer("mobilenet_v3_small", inputs).values()
+    with torch.no_grad():
+        wanted = recipe.make(0.0).eval()(**inputs)
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-9)
 
 
 def test_dropout_repeats_from_a_seed(client_of: Callable[[int], braid.Client]) -> None:

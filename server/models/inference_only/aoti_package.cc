@@ -30,7 +30,7 @@
 #include "server/base/torch_version.h"
 #include "server/devices/cuda_backend.h"
 #include "server/devices/worker.h"
-#include "server/models/archive/archive_check.h"
+#include "server/models/archive/model_archive.h"
 #include "server/models/inference_only/aoti_interface.h"
 #include "server/models/inference_only/aoti_ranges.h"
 #include "server/models/inference_only/delete_unless.h"

@@ -41,20 +41,20 @@ std::optional<TypeAndShape> DeclaredTensor(const PairSlot& slot, const PairManif
     case PairRole::kNewBuffer:
     case PairRole::kParameterGradient: {
       const PairEntry& entry = manifest.state[slot.index];
-      return Promise{entry.type, entry.shape};
+      return TypeAndShape{entry.type, entry.shape};
     }
     case PairRole::kInput:
     case PairRole::kInputGradient: {
       const PairTensor& input = part.inputs[slot.index];
       // Under autocast, the datatype of a stage's input is that of the previous stage's output.
       const bool computed = autocast && !part.path.empty();
-      return Promise{computed ? std::nullopt : std::optional(input.type), input.shape};
+      return TypeAndShape{computed ? std::nullopt : std::optional(input.type), input.shape};
     }
     case PairRole::kOutput:
     case PairRole::kOutputGradient: {
       const PairTensor& output = part.outputs[slot.index];
       // Autocast may change the datatype.
-      return Promise{autocast ? std::nullopt : std::optional(output.type), output.shape};
+      return TypeAndShape{autocast ? std::nullopt : std::optional(output.type), output.shape};
     }
     case PairRole::kSaved:
       break;

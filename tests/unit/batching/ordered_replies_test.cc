@@ -65,7 +65,7 @@ TEST(OrderedRepliesThreadsTest, DeliversInOrderAcrossThreads) {
     std::shuffle(slots.begin(), slots.end(), std::mt19937(round));
     std::vector<std::thread> threads;
     for (size_t t = 0; t < 4; ++t) {
-      threads.emslot_back([&, t] {
+      threads.emplace_back([&, t] {
         for (size_t i = t; i < slots.size(); i += 4) {
           replies.Provide(slots[i], [&delivered, slot = slots[i]] { delivered.push_back(slot); });
         }

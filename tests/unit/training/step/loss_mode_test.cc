@@ -94,7 +94,7 @@ def forward(self, x):
       Batch batch = model->BatchOf(Inputs(rows), Classes(rows));
       batch.targets[1] = ToHost(at::arange(rows, at::kDouble), "targets[1]");
       BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result,
-                                 (*model)->ForwardBackward(batch, nullptr));
+                                 (*model)->RunTrainStep(batch, nullptr));
       ASSERT_THAT(model->Update(), IsOk());
       losses.push_back(*result.loss);
     }

@@ -105,7 +105,7 @@ def test_notes_explain_the_format(models, capsys):
     (["shell_models:Nett", "net", *INPUTS], "has no attribute 'Nett'"),
     (["shell_modelz:Net", "net", *INPUTS], "No module named 'shell_modelz'"),
     (["shell_models:SOURCE", "net", *INPUTS], "AttributeError"),
-    (["builtins:dict", "net", *INPUTS], "gives a dict (expected a torch.nn.Module)"),
+    (["builtins:dict", "net", *INPUTS], "a dict (expected a torch.nn.Module)"),
     (["shell_models:Net", "net", *INPUTS, "--weights", "none.pt"], "none.pt: cannot be loaded"),
     (["shell_models:Net", "net", "--input", "x=none.npy", "--input", "words=INT64:2"],
      "none.npy: cannot be read"),
@@ -125,31 +125,31 @@ def test_failure_exits_with_status_1(models, capsys, arguments, reason):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_missing_gpu_is_an_error(models, capsys):
     assert main(["export", "shell_models:Net", "net", *INPUTS, "--device", "cuda"]) == 1
-    assert "there is no GPU here" in capsys.readouterr().err
+    assert "but this machine has no GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments, reason", [
     ([], "the following arguments are required"),
     (["shell_models:Net", "net"], "--input"),
-    (["shell_models", "net", *INPUTS], "'shell_models' is no MODULE:CALLABLE"),
+    (["shell_models", "net", *INPUTS], "'shell_models' (expected MODULE:CALLABLE"),
     (["shell_models:Net", "net", "--input", "x"], "expected NAME=DTYPE"),
-    (["shell_models:Net", "net", "--input", "x=FP31:4"], "no such dtype; expected one of BOOL"),
+    (["shell_models:Net", "net", "--input", "x=FP31:4"], "unknown dtype in 'x=FP31:4' (expected one of BOOL"),
     (["shell_models:Net", "net", "--input", "x=FP32:4,3"], "expected dims such as 3x224x224"),
     (["shell_models:Net", "net", "--input", "x=FP32:0"], "expected dims of 1 or more"),
     (["shell_models:Net", "net", "--input", "x=INT64@5..1"], "a range that is not empty"),
-    (["shell_models:Net", "net", *INPUTS, "--input", "x=FP32:4"], "names an input twice"),
+    (["shell_models:Net", "net", *INPUTS, "--input", "x=FP32:4"], "--input: duplicate name"),
     (["shell_models:Net", "net", "--input", "x=FP32:4"], "lacks 'words', which forward() requires"),
     (["shell_models:Net", "net", *INPUTS, "--set", "width"], "expected NAME=VALUE"),
-    (["shell_models:Net", "net", *INPUTS, "--rows", "0"], "--rows is 0; expected 1 or more"),
+    (["shell_models:Net", "net", *INPUTS, "--rows", "0"], "--rows: 0 (expected 1 or more"),
     (["shell_models:Net", "net", *INPUTS, "--device", "abacus"], "--device"),
-    (["shell_models:Net", "net", *INPUTS, "--device", "mps"], "--device is 'mps'; expected cpu"),
-    (["shell_models:Net", "net", *INPUTS, "--device", "meta"], "--device is 'meta'; expected cpu"),
-    (["shell_models:Net", "net", *INPUTS, "--seed", "-1"], "--seed is -1; expected 0 or more"),
+    (["shell_models:Net", "net", *INPUTS, "--device", "mps"], "--device: 'mps' (expected cpu"),
+    (["shell_models:Net", "net", *INPUTS, "--device", "meta"], "--device: 'meta' (expected cpu"),
+    (["shell_models:Net", "net", *INPUTS, "--seed", "-1"], "--seed: -1 (expected 0 or more"),
     (["shell_models:Net", "net", "--input", "x=INT64@0..99999999999999999999"],
      "expected a range within -9223372036854775808..9223372036854775806"),
     (["shell_models:Net", "net", "--input", "x=INT8@0..200"], "a range within -128..127"),
     (["shell_models:Net", "net", "--input", "x=FP32:99999999999999999999"],
-     "4 rows cannot be made: "),
+     "cannot create 4 rows: "),
     (["shell_models:Net", "net", *INPUTS, "--format", "onnx"], "invalid choice: 'onnx'"),
     (["shell_models:Net", "net", *INPUTS, "--stages", "features,head"], "no submodule 'head'"),
 ])

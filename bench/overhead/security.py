@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client/python")]
 
 from e2e.support import auth, configs, models  # noqa: E402
-from e2e.support.certificates import Authority  # noqa: E402
+from e2e.support.auth import Authority  # noqa: E402
 from e2e.support.server import Server  # noqa: E402
 
 LOAD = ROOT / "build/release/bin/braid-bench-load"

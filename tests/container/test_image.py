@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from e2e.support import aoti_models
+from e2e.support import inference_packages
 from e2e.support.inference import assert_close, expected
 from e2e.support.metrics import scrape
 from e2e.support.server import ROOT
@@ -36,7 +36,7 @@ def free_port() -> int:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the folder of an AOTInductor model."""
     folder = tmp_path_factory.mktemp("compiled") / "mixed"
-    aoti_models.compile_mixed(folder / "1/model.pt2")
+    inference_packages.compile_mixed(folder / "1/model.pt2")
     return folder
 
 
@@ -94,7 +94,7 @@ def test_serves_aotinductor_packages(container: Container, ports: tuple[int, int
     with braid.connect(f"127.0.0.1:{ports[0]}") as client:
         client.wait_ready(timeout=60)
         outputs = client.infer("mixed", {"input__0": x, "input__1": words})
-    for name, value in expected(aoti_models.mixed(), x, words).items():
+    for name, value in expected(inference_packages.mixed(), x, words).items():
         assert_close(outputs[name], value, rtol=1e-4, atol=1e-5)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e.support.auth import token_line
-from e2e.support.certificates import Authority, Pair
+from e2e.support.auth import Authority, Pair, token_line
 from e2e.support.server import BINARY, Server
 
 from deploy.rendering import Manifests, merge, render_minimal

@@ -12,7 +12,7 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e.support import aoti_models, package_checks
+from e2e.support import inference_packages
 from e2e.support.server import Server
 
 # Names that config.pbtxt gives, and what is derived without one.
@@ -28,11 +28,11 @@ LACKED = next(
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("aoti")
-    aoti_models.compile_mixed(directory / "mixed/1/model.pt2")
-    (directory / "mixed/config.pbtxt").write_text(aoti_models.MIXED_CONFIG)
+    inference_packages.compile_mixed(directory / "mixed/1/model.pt2")
+    (directory / "mixed/config.pbtxt").write_text(inference_packages.MIXED_CONFIG)
     shutil.copytree(directory / "mixed/1", directory / "derived/1")
-    aoti_models.compile_mixed(directory / "fixed/1/model.pt2", smallest=4, largest=4)
-    (directory / "fixed/config.pbtxt").write_text(aoti_models.MIXED_CONFIG)
+    inference_packages.compile_mixed(directory / "fixed/1/model.pt2", smallest=4, largest=4)
+    (directory / "fixed/config.pbtxt").write_text(inference_packages.MIXED_CONFIG)
     package = directory / "mixed/1/model.pt2"
     rewrite(package, directory / "other_machine/1/model.pt2", (b"x86_64", b"riscv64"))
     rewrite(package, directory / "other_processor/1/model.pt2", (b'ISA": "', b'ISA": "%s ' % LACKED.encode()))
@@ -52,7 +52,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "no_package/1/model.pt2").write_bytes(b"no archive")
     shutil.copytree(directory / "mixed/1", directory / "wrong_config/1")
     (directory / "wrong_config/config.pbtxt").write_text(
-        aoti_models.MIXED_CONFIG.replace("dims: [ 10 ]", "dims: [ 11 ]")
+        inference_packages.MIXED_CONFIG.replace("dims: [ 10 ]", "dims: [ 11 ]")
     )
     return directory
 
@@ -106,24 +106,24 @@ def client(server: Server) -> Iterator[braid.Client]:
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
     """The package takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    package_checks.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
+    inference_packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
 def test_a_package_of_the_servers_own_version_is_served(client: braid.Client) -> None:
-    package_checks.assert_gives_pytorchs_outputs(client, "own_torch", NAMES["derived"], 3)
+    inference_packages.assert_gives_pytorchs_outputs(client, "own_torch", NAMES["derived"], 3)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 19])
 def test_a_package_of_one_batch_size_serves_any(client: braid.Client, rows: int) -> None:
-    package_checks.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
+    inference_packages.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
 
 
 def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    package_checks.assert_refuses_other_inputs(client, "mixed", NAMES["mixed"])
+    inference_packages.assert_refuses_other_inputs(client, "mixed", NAMES["mixed"])
 
 
 def test_it_cannot_be_trained(client: braid.Client) -> None:
-    package_checks.assert_cannot_be_trained(client, "mixed", "AOTInductor package")
+    inference_packages.assert_cannot_be_trained(client, "mixed", "AOTInductor package")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
-    package_checks.assert_unavailable(client, model, words)
+    inference_packages.assert_unavailable(client, model, words)
 
 
 def test_nothing_is_left_in_the_temporary_folder(

@@ -13,13 +13,13 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e.support import aoti_models, package_checks, programs
+from e2e.support import inference_packages, programs
 from e2e.support.inference import assert_close
 from e2e.support.server import Server
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
-CONFIG = aoti_models.MIXED_CONFIG.replace('platform: "torch_aoti"\n', "")
+CONFIG = inference_packages.MIXED_CONFIG.replace('platform: "torch_aoti"\n', "")
 NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("x", "words")}
 
 
@@ -144,8 +144,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("programs")
     example = [torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64)]
     package = directory / "derived/1/model.pt2"
-    sizes = programs.any_batch(example, min=2, max=aoti_models.LARGEST)
-    programs.save(package, aoti_models.mixed(), example, sizes)
+    sizes = programs.any_batch(example, min=2, max=inference_packages.LARGEST)
+    programs.save(package, inference_packages.mixed(), example, sizes)
     rewrite(package, directory / "mixed/1/model.pt2", lambda _: None)
     (directory / "mixed/config.pbtxt").write_text(CONFIG)
     rewrite(package, directory / "wrong_config/1/model.pt2", lambda _: None)
@@ -252,7 +252,7 @@ def client(
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
     """The program takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    package_checks.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
+    inference_packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
 
 
 def test_metadata_is_what_was_exported(client: braid.Client) -> None:
@@ -268,7 +268,7 @@ def test_metadata_is_what_was_exported(client: braid.Client) -> None:
 
 
 def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    package_checks.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
+    inference_packages.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
 
 
 def test_casts_that_are_written_out_are_run(client: braid.Client, repository: Path) -> None:
@@ -341,7 +341,7 @@ def test_an_object_of_a_class_is_its_tensors(client: braid.Client) -> None:
 
 
 def test_it_cannot_be_trained(client: braid.Client) -> None:
-    package_checks.assert_cannot_be_trained(
+    inference_packages.assert_cannot_be_trained(
         client, "derived", "exported for inference.*braid.export"
     )
 
@@ -364,7 +364,7 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
     ],
 )
 def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
-    package_checks.assert_unavailable(client, model, words)
+    inference_packages.assert_unavailable(client, model, words)
 
 
 def test_damage_is_described_without_guesses_at_its_cause(client: braid.Client) -> None:

@@ -10,7 +10,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.support import long_training, oracle, seeds, third_party_models, training
+from e2e.support import long_training, oracle, third_party_models, training
 from e2e.support.long_training import Batch
 from e2e.support.oracle import Run
 from e2e.support.third_party_models import bert, resnet18
@@ -160,7 +160,7 @@ def test_bert_with_dropout_equals_pytorch(
         def logits(**chunk: Tensor) -> Tensor:
             return module(**chunk)[0]
 
-        outputs = seeds.forward_in_chunks(logits, batch[0], replicas, SEED, step)
+        outputs = oracle.seeded_forward_in_chunks(logits, batch[0], replicas, SEED, step)
         return functional.cross_entropy(outputs, batch[1]["target"])
 
     actual = long_training.on_server(

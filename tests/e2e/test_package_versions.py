@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from braid.exporter.checks import self_test
-from e2e.support import broken_pairs, package_checks, programs, training
+from e2e.support import broken_pairs, inference_packages, programs, training
 from e2e.support.inference import assert_close, expected
 from e2e.support.server import Server
 from torch import Tensor, nn
@@ -300,4 +300,4 @@ def test_the_servers_own_version_is_not_tested(
     ],
 )
 def test_what_is_refused_says_why(client: braid.Client, model: str, words: str) -> None:
-    package_checks.assert_unavailable(client, model, words)
+    inference_packages.assert_unavailable(client, model, words)

@@ -11,7 +11,7 @@ import braid
 import numpy as np
 import pytest
 from e2e.support import auth
-from e2e.support.certificates import Authority, Pair
+from e2e.support.auth import Authority, Pair
 from e2e.support.server import BINARY, Server
 
 MODEL = "mine"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from e2e.support import auth
-from e2e.support.certificates import Authority, Pair, openssl
+from e2e.support.auth import Authority, Pair, openssl
 from e2e.support.inference import infer
 from e2e.support.polling import wait_until
 from e2e.support.server import Server, run_to_exit

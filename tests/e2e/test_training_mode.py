@@ -9,7 +9,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.support import models, package_checks, programs
+from e2e.support import inference_packages, models, programs
 from e2e.support.server import Server
 from torch import Tensor, nn
 from torch.nn import functional
@@ -103,15 +103,15 @@ def test_dropout_that_stays_on_is_warned_of(server: Server) -> None:
 
 @pytest.mark.parametrize("model", ["program_norm", "compiled_norm"])
 def test_a_batch_norm_that_changes_its_buffers_is_refused(client: braid.Client, model: str) -> None:
-    package_checks.assert_unavailable(client, model, "changes its buffer")
-    package_checks.assert_unavailable(client, model, "evaluation mode")
+    inference_packages.assert_unavailable(client, model, "changes its buffer")
+    inference_packages.assert_unavailable(client, model, "evaluation mode")
 
 
 def test_a_sparse_output_is_refused_in_clear_words(client: braid.Client) -> None:
     for rows in (1, 4):
         with pytest.raises(braid.FailedPrecondition, match=r"output 'y'.*Sparse.*to_dense\(\)"):
             client.infer("sparse", {"x": np.ones((rows, 3), np.float32)})
-    package_checks.assert_unavailable(client, "sparse_example", "to_dense()")
+    inference_packages.assert_unavailable(client, "sparse_example", "to_dense()")
 
 
 @pytest.mark.parametrize("format", ["pair", "torchscript"])

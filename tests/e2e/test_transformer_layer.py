@@ -9,7 +9,7 @@ from pathlib import Path
 import braid
 import pytest
 import torch
-from e2e.support import long_training, models, oracle, seeds, training
+from e2e.support import long_training, models, oracle, training
 from e2e.support.long_training import Batch
 from e2e.support.oracle import Run
 from torch import Tensor, nn
@@ -90,7 +90,7 @@ def test_training_equals_pytorch_with_the_same_seeds(
     client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
-        outputs = seeds.forward_in_chunks(module, batch[0], replicas, SEED, step)
+        outputs = oracle.seeded_forward_in_chunks(module, batch[0], replicas, SEED, step)
         return functional.cross_entropy(outputs, batch[1]["target"])
 
     wanted = long_training.in_pytorch(make(), batches(format), ADAM, loss)

@@ -11,7 +11,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.support import aoti_models, models
+from e2e.support import inference_packages, models
 from e2e.support.inference import assert_close, expected
 from e2e.support.server import Server
 
@@ -21,9 +21,9 @@ from gpu.target import DEVICE, ON_CPU, ONE, gpu_only
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("packages")
-    aoti_models.compile_mixed(directory / "mixed/1/model.pt2", device=DEVICE)
+    inference_packages.compile_mixed(directory / "mixed/1/model.pt2", device=DEVICE)
     if not ON_CPU:
-        aoti_models.compile_mixed(directory / "for_cpu/1/model.pt2")
+        inference_packages.compile_mixed(directory / "for_cpu/1/model.pt2")
     return directory
 
 
@@ -40,7 +40,7 @@ def client(
 def test_any_batch_gives_pytorchs_outputs(client: braid.Client, rows: int) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
     words = np.random.default_rng(rows).integers(0, 20, rows)
-    wanted = expected(aoti_models.mixed(), x, words)
+    wanted = expected(inference_packages.mixed(), x, words)
     outputs = client.infer("mixed", {"input__0": x, "input__1": words})
     for name, value in wanted.items():
         assert_close(outputs[name], value, rtol=1e-4, atol=1e-4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ DATA = {
     "smooth": ((784,), 10),
     "convnet": ((1, 28, 28), 10),
 }
+_MASK = (1 << 64) - 1
 LOSSES = {"cross_entropy": functional.cross_entropy, "mse": functional.mse_loss}
 
 
@@ -50,6 +51,36 @@ def forward_in_chunks(module: nn.Module, x: Tensor, replicas: int) -> Tensor:
     for chunk in chunks[1:]:
         copies = {name: buffer.clone() for name, buffer in before.items()}
         outputs.append(torch.func.functional_call(module, copies, (chunk,)))
+    return torch.cat(outputs)
+
+
+def _finalize(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _mix(seed: int, stream: int) -> int:
+    """As server/base/random_seed.h."""
+    return _finalize(_finalize(seed) ^ stream)
+
+
+def seeded_forward_in_chunks(
+    forward: Callable[..., Tensor], inputs: dict[str, Tensor], replicas: int, seed: int, step: int
+) -> Tensor:
+    """forward(**chunk) of each replica's chunk, concatenated.
+
+    seed: the trainer's. step: the number of the operation.
+    """
+    names = list(inputs)
+    outputs, row = [], 0
+    with torch.random.fork_rng():
+        for chunk in zip(*(torch.chunk(value, replicas) for value in inputs.values())):
+            # Of the operation, the stage (the only one is 0) and the chunk's first row.
+            torch.manual_seed(_mix(_mix(_mix(seed, step), 0), row))
+            outputs.append(forward(**dict(zip(names, chunk))))
+            row += len(chunk[0])
     return torch.cat(outputs)
 
 

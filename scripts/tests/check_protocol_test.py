@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import check_protocol  # noqa: E402
 
 # Text, so that each test can change a few words.

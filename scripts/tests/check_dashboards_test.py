@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("check_dashboards.py")
+SCRIPT = Path(__file__).parents[1] / "check_dashboards.py"
 
 
 @pytest.fixture

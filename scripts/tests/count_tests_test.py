@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import count_tests  # noqa: E402
 
 PYTEST = """<testsuites><testsuite errors="1" failures="1" skipped="1" tests="4">

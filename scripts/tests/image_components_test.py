@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import torch
 
-SCRIPT = Path(__file__).with_name("image_components.py")
+SCRIPT = Path(__file__).parents[1] / "image_components.py"
 
 
 def components(*files: Path) -> list[dict]:

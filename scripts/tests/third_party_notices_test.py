@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-SCRIPT = Path(__file__).with_name("third_party_notices.py")
+SCRIPT = Path(__file__).parents[1] / "third_party_notices.py"
 LIBRARY = Path("/usr/include/CLI/CLI.hpp")
 
 
